@@ -67,4 +67,13 @@ WORKLOADS = [
         _one,
         _SIZES,
     ),
+    Workload("median", "the median of a column", "select median(v) from t", _one, _SIZES),
+    Workload(
+        "window",
+        "places and running sums in groups of 32-bit keys",
+        "select k, v, row_number() over (partition by k order by v) place, "
+        "sum(v) over (partition by k order by v rows unbounded preceding) total from t",
+        _one,
+        _SIZES,
+    ),
 ]

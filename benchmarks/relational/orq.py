@@ -114,6 +114,13 @@ _QUERIES: dict[str, tuple[str, str, _Make]] = {
         "where triptype = 2 group by company) s",
         _taxi,
     ),
+    "cdiff": (
+        "patients who have a diagnosis again after 15 to 56 days",
+        "select distinct pid from (select pid, time, lag(time) over (partition by pid "
+        "order by time) before from diagnosis where diag = 3) r "
+        "where time - before between 15 and 56",
+        _patients,
+    ),
     "secq2": (
         "pairs of equal keys by group",
         "select ak, sum(n) cnt from r join (select id, count(*) n from s group by id) c "

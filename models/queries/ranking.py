@@ -12,7 +12,8 @@ from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables.quantiles import CONT, DISC, quantiles
+from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.quantiles import CONT, DISC, at_ranks, quantiles
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 
@@ -32,7 +33,8 @@ def quantiles_of(
         named, about: the rows that are grouped.
         count: of the groups' rows that are kept.
 
-    One sort for each column, and for each way to take a quantile.
+    One sort for each column, and for each way to take a quantile; of a whole table of which every
+    row has a value the ranks are public, and nothing is sorted.
     """
     wanted: dict[tuple[str, str], dict[str, int]] = {}
     for name, function, argument in aggregates:
@@ -43,10 +45,41 @@ def quantiles_of(
     for (argument, way), parts in wanted.items():
         rows = Relation((*keys.columns, named[argument]), keys.valid)
         how = DISC if way == "quantile_disc" else CONT
-        made = quantiles(party, rows, by, len(by), list(parts.values()), how=how, profile=profile)
+        fact, fractions = about.columns[argument], list(parts.values())
+        if not by and about.valid and not fact.nullable:
+            values = _selected(party, rows, fractions, how, profile)
+        else:
+            made = quantiles(party, rows, by, len(by), fractions, how=how, profile=profile)
+            values = [c.values.map(lambda a: a[:count]) for c in made.columns[len(by) :]]
         # (columns are kept as distances)
-        offset = about.columns[argument].known.offset * (1 if how == DISC else PARTS)
-        for name, column in zip(parts, made.columns[len(by) :], strict=True):
-            data = column.values.map(lambda a: a[:count])
+        offset = fact.known.offset * (1 if how == DISC else PARTS)
+        for name, data in zip(parts, values, strict=True):
             found[name] = arithmetic.moved(data, np.int64(offset))
+    return found
+
+
+def _selected(
+    party: Party, rows: Relation, fractions: Sequence[int], how: str, profile: str
+) -> list[Shared]:
+    """Quantiles [1] of the only column, all of whose rows count."""
+    n = rows.rows
+    if how == DISC:
+        places = [(max(0, -(-q * n // PARTS) - 1), 0) for q in fractions]
+    else:
+        places = [divmod(q * (n - 1), PARTS) for q in fractions]
+    ranks = sorted({r for at, part in places for r in (at, at + (part > 0))})
+    (column,) = at_ranks(party, rows, Key(0), ranks, profile=profile).columns
+
+    def between(values: Shared) -> list[Shared]:
+        def one(rank: int, times: int) -> Shared:
+            i = ranks.index(rank)
+            return arithmetic.mul_public(values.map(lambda a: a[i : i + 1]), np.int64(times))
+
+        if how == DISC:
+            return [one(at, 1) for at, _ in places]
+        return [
+            arithmetic.add(one(at, PARTS - part), one(at + (part > 0), part)) for at, part in places
+        ]
+
+    found: list[Shared] = party.function(between)(column.values)
     return found
