@@ -90,13 +90,18 @@ def run(context: Context) -> dict[str, Shared]:
     found = relations.derive(plan, tables)
     own = store.of(TABLE)
 
-    def load(alias: str, columns: Sequence[str]) -> Relation:
-        table = tables[alias]
-        names = stored.names_of(table.schema, columns)
-        facts, tensors = own.load(table.name, context.client, names)
+    def words(alias: str, names: Sequence[str]) -> dict[str, Shared]:
+        facts, tensors = own.load(tables[alias].name, context.client, names)
         kept.check_same(party, own, facts)
-        shared = {name: kept.shared_of(tensors.pop(name)) for name in list(tensors)}
-        return stored.relation(table.schema, columns, shared)
+        return {name: kept.shared_of(tensors.pop(name)) for name in list(tensors)}
+
+    def load(alias: str, columns: Sequence[str]) -> Relation:
+        schema = tables[alias].schema
+        return stored.relation(schema, columns, words(alias, stored.names_of(schema, columns)))
+
+    def link(alias: str, number: int) -> Shared:
+        name = stored.link_name(number)
+        return words(alias, [name])[name]
 
     profile = profiles.get(parameters.get("profile", "local")).plan
 
@@ -104,7 +109,8 @@ def run(context: Context) -> dict[str, Shared]:
     name = ("query", context.client, json.dumps(parameters["plan"], sort_keys=True), profile)
 
     def once(progress: Callable[[float, str], None]) -> dict[str, Shared]:
-        return execute.run(party, plan, found, execute.Setting(load, name, profile, progress))
+        setting = execute.Setting(load, link, name, profile, progress)
+        return execute.run(party, plan, found, setting)
 
     if "repeat" in parameters:
         result = measure(context, f"planned for {profile}", lambda p: once(lambda f, _: p(f)))

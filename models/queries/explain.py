@@ -20,7 +20,7 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
     told = []
     for number, (step, made) in enumerate(zip(plan.steps, facts, strict=True)):
         given = [facts[i] for i in step.inputs]
-        told.append(f"{number:2d} {_said(step, given)} -> {made.rows:,} rows")
+        told.append(f"{number:2d} {_said(step, given, made)} -> {made.rows:,} rows")
     lines = _priced([*told, "   deliver the rows to the client"], prices)
     read = ", ".join(
         f"{tables[alias].name} ({tables[alias].schema.rows:,} rows)" for alias in plan.tables
@@ -62,7 +62,7 @@ def _priced(told: Sequence[str], prices: Sequence[Price]) -> list[str]:
     ]
 
 
-def _said(step: Step, given: Sequence[Relation]) -> str:
+def _said(step: Step, given: Sequence[Relation], made: Relation) -> str:
     inputs = ", ".join(map(str, step.inputs))
     match step.op:
         case "scan":
@@ -84,9 +84,14 @@ def _said(step: Step, given: Sequence[Relation]) -> str:
             return f"order {inputs} by {', '.join(f'{n} {w}' for n, w in step['by'])}"
         case "limit":
             return f"limit {inputs} to {step['count']}"
-        case "join":
+        case "join" | "many_join":
             pairs = " and ".join(f"{a} = {b}" for a, b in step["on"])
-            return f"{step['kind']} join {inputs} on {pairs}"
+            if step.op == "join":
+                how = "" if made.link is None else " (linked: no sort)"
+                return f"{step['kind']} join {inputs} on {pairs}{how}"
+            return f"join {inputs} on {pairs}, {step['bound']} pairs at most"
+        case "trim":
+            return f"rows {inputs}, {step['bound']} at most"
         case _:
             return f"{step.op} {inputs}"
 

@@ -43,6 +43,9 @@ class Relation:
         unique: columns of which no value is in two valid rows.
         ordered: whether their order says something.
         least: of a group: the tables whose records are counted, and how many there must be.
+        home: the table in whose order the rows are, one for each of its own, its columns under
+            their names; "" for none.
+        link: of a join, the table that has a link (Schema.links) for it, and which.
     """
 
     rows: int
@@ -53,6 +56,8 @@ class Relation:
     unique: frozenset[str] = frozenset()
     ordered: bool = False
     least: Mapping[str, int] = field(default_factory=dict)
+    home: str = ""
+    link: tuple[str, int] | None = None
 
     def column(self, name: str) -> Fact:
         """A column's fact.
@@ -141,8 +146,9 @@ def _scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
     unit = schema.unit
     records = {alias: Records(not unit or unit in schema.unique)}
     unique = frozenset(f"{alias}.{name}" for name in schema.unique)
+    unique &= set(columns)
     return Relation(
-        schema.rows, columns, not schema.padded, records=records, unique=unique & set(columns)
+        schema.rows, columns, not schema.padded, records=records, unique=unique, home=alias
     )
 
 
@@ -167,7 +173,7 @@ def _project(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
             unique.add(name)
     kept = {r.present for r in relation.records.values() if r.present}
     columns.update({name: relation.columns[name] for name in sorted(kept)})
-    return replace(relation, columns=columns, unique=frozenset(unique), least={})
+    return replace(relation, columns=columns, unique=frozenset(unique), least={}, home="")
 
 
 def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
@@ -234,14 +240,14 @@ def _order(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
             raise UsageError(f"ORDER BY {name[:80]!r}: a text has no order here.")
         sources |= fact.sources
     control = _used(relation, sources, rights.CONDITION)
-    return replace(relation, control=control, ordered=True, least={})
+    return replace(relation, control=control, ordered=True, least={}, home="")
 
 
 def _limit(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     [relation] = given
     rows = max(1, min(step["count"], relation.rows))
     valid = relation.valid and step["count"] > 0
-    return replace(relation, rows=rows, valid=valid, least={})
+    return replace(relation, rows=rows, valid=valid, least={}, home="")
 
 
 def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
@@ -270,6 +276,62 @@ def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
 def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     left, right = given
     kind, pairs = step["kind"], step["on"]
+    _check_sides(left, right, pairs)
+    unique = {name for _, name in pairs} & right.unique
+    if not unique:
+        known = ", ".join(sorted(right.unique)) or "none"
+        raise UsageError(
+            "A join looks up rows of a table whose column is unique. Received: ON "
+            f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the sides, "
+            "group by the key first, have the owner declare it (table put --unique), or bound the "
+            "rows of an inner join (--max-rows)."
+        )
+    both = bool({name for name, _ in pairs} & left.unique)
+    made = _joined(kind, pairs, left, right, both, tables)
+    return replace(made, link=link_of(pairs, left, right, tables))
+
+
+def link_of(
+    pairs: Sequence[Sequence[str]], left: Relation, right: Relation, tables: Tables
+) -> tuple[str, int] | None:
+    """The link by which left's rows can be looked up in right: its table, and which it is."""
+    if len(pairs) != 1 or not left.home or not right.home:
+        return None
+    other = tables[right.home]
+    if pairs[0][1] != f"{right.home}.{other.schema.hashed_by}":
+        return None
+    wanted = (other.name, other.deployment, right.rows)
+    for i, link in enumerate(tables[left.home].schema.links):
+        named = pairs[0][0] == f"{left.home}.{link.column}"
+        if named and (link.table, link.deployment, link.bins) == wanted:
+            return left.home, i
+    return None
+
+
+def _many_join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    left, right = given
+    _check_sides(left, right, step["on"])
+    made = _joined("inner", step["on"], left, right, False, tables)
+    # (a record may be in as many rows as the other side has)
+    copies = {
+        **{alias: (own, right.rows) for alias, own in left.records.items()},
+        **{alias: (own, left.rows) for alias, own in right.records.items()},
+    }
+    rights.check_bound(tables, step["bound"], made.control, copies)
+    records = {alias: replace(own, single=False) for alias, own in made.records.items()}
+    rows = step["bound"]
+    return replace(made, rows=rows, valid=False, records=records, unique=frozenset(), home="")
+
+
+def _trim(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    [relation] = given
+    copies = {alias: (own, 1) for alias, own in relation.records.items()}
+    rights.check_bound(tables, step["bound"], relation.control, copies)
+    rows = min(step["bound"], relation.rows)
+    return replace(relation, rows=rows, valid=False, ordered=False, least={}, home="")
+
+
+def _check_sides(left: Relation, right: Relation, pairs: Sequence[Sequence[str]]) -> None:
     if shared := set(left.columns) & set(right.columns):
         raise UsageError(f"Two sides of a join name a column {min(shared)[:80]!r}.")
     if shared := set(left.records) & set(right.records):
@@ -285,16 +347,6 @@ def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
                 else f"A join takes columns of one type. Received: {one[:80]!r} is a {a.type}, "
                 f"{other[:80]!r} another {b.type}."
             )
-    unique = {name for _, name in pairs} & right.unique
-    if not unique:
-        known = ", ".join(sorted(right.unique)) or "none"
-        raise UsageError(
-            "A join looks up rows of a table whose column is unique. Received: ON "
-            f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the sides, "
-            "group by the key first, or have the owner declare it (table put --unique)."
-        )
-    both = bool({name for name, _ in pairs} & left.unique)
-    return _joined(kind, pairs, left, right, both, tables)
 
 
 def _joined(
@@ -329,7 +381,7 @@ def _joined(
             columns[name] = replace(fact, nullable=fact.nullable or kind == "left")
     unique = left.unique | (right.unique if both and kind in ("inner", "left") else frozenset())
     valid = left.valid and kind == "left"
-    return Relation(left.rows, columns, valid, control, records, unique)
+    return Relation(left.rows, columns, valid, control, records, unique, home=left.home)
 
 
 def present_of(alias: str) -> str:
@@ -347,6 +399,8 @@ _STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
     "limit": _limit,
     "union": _union,
     "join": _join,
+    "many_join": _many_join,
+    "trim": _trim,
 }
 
 

@@ -47,15 +47,16 @@ def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | 
             return [names | set(step["keys"])]
         case "order":
             return [None if needed is None else needed | {name for name, _ in step["by"]}]
-        case "limit":
+        case "limit" | "trim":
             return [needed]
-        case "join":
+        case "join" | "many_join":
             left = {name for name, _ in step["on"]}
             right = {name for _, name in step["on"]}
+            wide = step.get("kind", "inner") in ("inner", "left")
             if needed is None:
-                return [None, None if step["kind"] in ("inner", "left") else right]
+                return [None, None if wide else right]
             # (a name that is the other side's is none of this one's: `_drop` leaves it out)
-            return [needed | left, (needed | right) if step["kind"] in ("inner", "left") else right]
+            return [needed | left, (needed | right) if wide else right]
         case _:
             return [None for _ in step["in"]]
 

@@ -20,7 +20,7 @@ from tfe_bench.protocols.ring.checks import check_choice
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import arrange, bits, keys
+from tfe_bench.protocols.tables import arrange, bits, expand, keys
 from tfe_bench.protocols.tables.arrange import Arrangement, graph
 from tfe_bench.protocols.tables.relation import Column, Relation
 
@@ -29,7 +29,7 @@ KINDS = ("inner", "left", "semi", "anti")
 
 
 @dataclass(frozen=True, eq=False)
-class _Union:
+class SortedUnion:
     """The rows of several sides in the order of their keys.
 
     Attributes:
@@ -77,13 +77,33 @@ def lookup(
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
     n, rows = right.rows, right.rows + left.rows
     given = [] if kind in ("semi", "anti") else list(right.columns)
-    of_keys = _columns([right, left], [(j, i) for i, j in on])
+    of_keys = paired([right, left], [(j, i) for i, j in on])
     payload = [p for c in given for p in c.parts]
     stacked = [shapes.pad(p, [[0, rows - n]]) for p in payload]
-    union = _union(party, [right, left], of_keys, profile)
-    *moved, side = union.order.forward([*stacked, _sides([right, left])[0]])
+    union = sorted_union(party, [right, left], of_keys, profile)
+    *moved, side = union.order.forward([*stacked, sides_of([right, left])[0]])
     find = _before if unique else _copied_down
     back = union.order.back(find(party, union, moved, side, n))
+    return answered(party, left, given, back, kind, n)
+
+
+def answered(
+    party: Party,
+    left: Relation,
+    given: Sequence[Column],
+    answers: Sequence[Shared],
+    kind: str,
+    n: int,
+) -> Relation:
+    """The join of left's rows with what they have found.
+
+    Args:
+        given: the columns of the other side that were looked up.
+        answers: whether there was a match, and the columns' parts; n rows that are not left's,
+            then left's.
+
+    Rounds: 1 (2 with dealing).  Bits sent: an AND, and for "left" an injection for each word.
+    """
     kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
 
     def ended(left: Relation, *back: Shared) -> list[Shared]:
@@ -93,7 +113,7 @@ def lookup(
         kept = bits.invert(match) if kind == "anti" else match
         return [*found, bits.all_of(party, [left.valid, kept])]
 
-    parts = graph(party, "ended", ended, kind, n, kinds)(left, *back)
+    parts = graph(party, "ended", ended, kind, n, kinds)(left, *answers)
     columns, at = [], 0
     for column in given:
         width = 2 if kind == "left" else len(column.parts)
@@ -103,7 +123,7 @@ def lookup(
 
 
 def _before(
-    party: Party, union: _Union, moved: Sequence[Shared], side: Shared, n: int
+    party: Party, union: SortedUnion, moved: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
     """Whether the row before is right's with this one's key, and what that holds."""
 
@@ -119,7 +139,7 @@ def _before(
 
 
 def _copied_down(
-    party: Party, union: _Union, moved: Sequence[Shared], side: Shared, n: int
+    party: Party, union: SortedUnion, moved: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
     """Whether the last of right's n rows above has this one's key, and what that holds."""
     rows = int(side.shape[0])
@@ -129,14 +149,14 @@ def _copied_down(
     def steps(*given: Shared) -> list[Shared]:
         # the first row of right's stands for its having come
         first = bits.public(union.valid, np.arange(rows) == 0)
-        return [*(_steps(c, n) for c in given), first]
+        return [*(expand.steps(c.map(lambda a: a[:n]), rows - n) for c in given), first]
 
     *copied, come = split.back(graph(party, "steps", steps, n, rows)(*there))
 
     def matched(parts: list[Shared], copied: list[Shared], valid: Shared, come: Shared) -> Any:
-        found = [_sum(c) for c in copied]
+        found = [expand.sums(c) for c in copied]
         last = found[: len(parts)]
-        also = [valid, _sum(come)]
+        also = [valid, expand.sums(come)]
         match = keys.equal(party, parts, last, union.widths, also)
         return [match, *found[len(parts) :]]
 
@@ -186,8 +206,8 @@ def align(
     sizes = [r.rows for r in relations]
     rows, width = sum(sizes), sort.index_bits(sum(sizes) + 1)
     columns = [[r.column(i) for i in some] for r, some in zip(relations, on, strict=True)]
-    union = _union(party, relations, _alike(columns), profile)
-    sides = union.order.forward(_sides(relations))
+    union = sorted_union(party, relations, _alike(columns), profile)
+    sides = union.order.forward(sides_of(relations))
 
     def targets(parts: list[Shared], valid: Shared, *sides: Shared) -> list[Shared]:
         run = [keys.shifted(side, k - 1 - i) for i, side in enumerate(sides)]
@@ -226,9 +246,9 @@ def align(
 # ---- the union of several sides
 
 
-def _union(
+def sorted_union(
     party: Party, relations: Sequence[Relation], columns: Sequence[Sequence[Column]], profile: str
-) -> _Union:
+) -> SortedUnion:
     """Rows of all relations, sorted by keys."""
     valid = shapes.concat(
         [
@@ -244,10 +264,15 @@ def _union(
     parts = keys.cleared(party, valid, of_keys)
     order = keys.arranged(party, valid, parts, profile)
     *moved, there = order.forward([*keys.narrowed(parts), valid])
-    return _Union(order, tuple(moved), tuple(k for _, k in parts), there)
+    return SortedUnion(order, tuple(moved), tuple(k for _, k in parts), there)
 
 
-def _columns(relations: Sequence[Relation], on: On) -> list[list[Column]]:
+def paired(relations: Sequence[Relation], on: On) -> list[list[Column]]:
+    """The key columns of each side.
+
+    Raises:
+        UsageError: no pairs, or columns that cannot be compared.
+    """
     if not on:
         raise UsageError("A join wants pairs of columns with equal keys. Received: none.")
     return _alike([[r.column(pair[i]) for pair in on] for i, r in enumerate(relations)])
@@ -275,7 +300,7 @@ def _alike(columns: list[list[Column]]) -> list[list[Column]]:
     return columns
 
 
-def _sides(relations: Sequence[Relation]) -> list[Shared]:
+def sides_of(relations: Sequence[Relation]) -> list[Shared]:
     """For each relation the bits that say which rows of the union are its own; public."""
     of = np.repeat(np.arange(len(relations)), [r.rows for r in relations])
     like = relations[0].valid
@@ -302,18 +327,6 @@ def _where(party: Party, bit: Shared, x: Shared) -> Shared:
 
 
 # ---- columns
-
-
-def _steps(x: Shared, n: int) -> Shared:
-    """Differences of the first n rows, 0 behind.  Local."""
-    rows = int(x.shape[0])
-    own = x.map(lambda a: a[:n])
-    differences = arithmetic.sub(own, keys.shifted(own, 1))
-    return shapes.pad(differences, [[0, rows - n]])
-
-
-def _sum(x: Shared) -> Shared:
-    return x.map(lambda a: local.cumsum(a, 0, False, False))
 
 
 def _or_null(

@@ -32,6 +32,15 @@ def _table_options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--nullable COLUMN", "may be NULL though none is", nargs="+", default=[])
     common.option(p, "--unique COLUMN", "has no value twice", nargs="+", default=[])
     common.option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
+    common.option(p, "--hashed-by COLUMN", "rows in bins by it, for others to link to", default="")
+    common.option(
+        p,
+        "--link COLUMN=TABLE.COLUMN",
+        "joins with it need no sort",
+        nargs="+",
+        default=[],
+        dest="links",
+    )
     common.option(p, "--pad-to N", "as many rows as are public", type=int)
     common.option(
         p,
@@ -95,6 +104,8 @@ def table(arguments: argparse.Namespace) -> int:
             clients=arguments.allow,
             rights=arguments.rights,
             unit=arguments.unit,
+            hashed_by=arguments.hashed_by,
+            links=arguments.links,
             replace=arguments.replace,
             progress=bar.update,
             **more,
@@ -155,6 +166,9 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
 
 def _query_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("sql", metavar="SQL", help="one SELECT of DuckDB's dialect")
+    common.option(
+        p, "--max-rows N", "rows of the result, and of joins that repeat keys, at most", type=int
+    )
     common.option(p, "--explain", "say what would be done and learned, and do nothing")
     common.option(p, "--yes", "do not ask before it runs")
     common.option(p, "--out FILE", "write the rows (.csv, .json, .parquet, .feather)")
@@ -174,7 +188,7 @@ def query(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and arguments.out.exists():
         raise UsageError(f"{str(arguments.out)!r} is there already. Name another file.")
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
-        asked = tables(cluster).sql(arguments.sql)
+        asked = tables(cluster).sql(arguments.sql, max_rows=arguments.max_rows)
         said = asked.explain()
         if arguments.explain:
             print(json.dumps({"plan": asked.plan, "text": said}) if arguments.json else said)
