@@ -88,10 +88,10 @@ def test_joins_by_links_are_those_of_duckdb(rng: np.random.Generator) -> None:
     asks = [(None if i % 5 == 0 else int(rng.integers(40)), i) for i in range(25)]
     t = Given({"key": "int[-20,60]?", "v": "int[0,99]"}, asks, links=["key=u.id"], known={"u": u})
     texts = [
-        'select v, w, "on" from u join t on id = key where v > 3',
-        'select v, w, id, "on" from t left join u on key = id',
+        "select v, w, flag from u join t on id = key where v > 3",
+        "select v, w, id, flag from t left join u on key = id",
         "select v from t where not exists (select 1 from u where id = key)",
-        'select "on", count(*), sum(v) from t join u on id = key group by "on"',
+        "select flag, count(*), sum(v) from t join u on id = key group by flag",
     ]
     for text in texts:
         steps = planned(text, {"t": t, "u": u})
