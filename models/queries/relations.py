@@ -85,7 +85,7 @@ def derive(plan: Plan, tables: Tables) -> list[Relation]:
     found: list[Relation] = []
     for number, step in enumerate(plan.steps):
         try:
-            made = _STEPS[step.op](step, [found[i] for i in step.inputs], tables)
+            made = _made(step, [found[i] for i in step.inputs], tables)
         except UsageError as error:
             raise UsageError(f"Step {number} ({step.op}): {error}") from None
         if made.rows * max(1, len(made.columns)) > MOST_CELLS:
@@ -105,8 +105,16 @@ def derive_step(given: Mapping[str, Any], inputs: Sequence[Relation], tables: Ta
     Raises:
         UsageError, PolicyError: as `derive`.
     """
-    step = checked_step(given)
-    return _STEPS[step.op](step, inputs, tables)
+    return _made(checked_step(given), inputs, tables)
+
+
+# Steps whose rows are those of their first input, in their places and under their names.
+_IN_PLACE = ("scan", "filter", "join")
+
+
+def _made(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    made = _STEPS[step.op](step, inputs, tables)
+    return made if step.op in _IN_PLACE else replace(made, home="")
 
 
 def is_dense(keys: Sequence[Fact], functions: Sequence[str]) -> int:
@@ -173,7 +181,7 @@ def _project(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
             unique.add(name)
     kept = {r.present for r in relation.records.values() if r.present}
     columns.update({name: relation.columns[name] for name in sorted(kept)})
-    return replace(relation, columns=columns, unique=frozenset(unique), least={}, home="")
+    return replace(relation, columns=columns, unique=frozenset(unique), least={})
 
 
 def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
@@ -240,14 +248,14 @@ def _order(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
             raise UsageError(f"ORDER BY {name[:80]!r}: a text has no order here.")
         sources |= fact.sources
     control = _used(relation, sources, rights.CONDITION)
-    return replace(relation, control=control, ordered=True, least={}, home="")
+    return replace(relation, control=control, ordered=True, least={})
 
 
 def _limit(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     [relation] = given
     rows = max(1, min(step["count"], relation.rows))
     valid = relation.valid and step["count"] > 0
-    return replace(relation, rows=rows, valid=valid, least={}, home="")
+    return replace(relation, rows=rows, valid=valid, least={})
 
 
 def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
@@ -320,7 +328,7 @@ def _many_join(step: Step, given: Sequence[Relation], tables: Tables) -> Relatio
     rights.check_bound(tables, step["bound"], made.control, copies)
     records = {alias: replace(own, single=False) for alias, own in made.records.items()}
     rows = step["bound"]
-    return replace(made, rows=rows, valid=False, records=records, unique=frozenset(), home="")
+    return replace(made, rows=rows, valid=False, records=records, unique=frozenset())
 
 
 def _trim(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
@@ -328,7 +336,7 @@ def _trim(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     copies = {alias: (own, 1) for alias, own in relation.records.items()}
     rights.check_bound(tables, step["bound"], relation.control, copies)
     rows = min(step["bound"], relation.rows)
-    return replace(relation, rows=rows, valid=False, ordered=False, least={}, home="")
+    return replace(relation, rows=rows, valid=False, ordered=False, least={})
 
 
 def _check_sides(left: Relation, right: Relation, pairs: Sequence[Sequence[str]]) -> None:
