@@ -65,8 +65,8 @@ def lookup(
         unique: left's keys are unique as well; of rows with one key one finds a match at most.
 
     Rounds: those of keys.cleared, keys.arranged, and about 20, or 10 of unique keys.  Bits sent:
-    those, an equality and two moves of right's columns; unless keys are unique a partition, and two
-    more moves of these and of the keys; "left" an injection for each word.
+    those, an equality and two moves of right's columns but the keys; unless keys are unique a
+    partition, and two more moves of these and of the keys; "left" an injection for each word.
     Raises:
         UsageError: no pairs, columns of different kinds, an unknown kind.
         RangeError: a key is outside of its column's bits.
@@ -76,21 +76,29 @@ def lookup(
         # one that is not valid: of no rows nothing can be copied
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
     n, rows = right.rows, right.rows + left.rows
-    given = [] if kind in ("semi", "anti") else list(right.columns)
     of_keys = paired([right, left], [(j, i) for i, j in on])
-    payload = [p for c in given for p in c.parts]
+    payload = payload_of(right, on, kind)
     stacked = [shapes.pad(p, [[0, rows - n]]) for p in payload]
     union = sorted_union(party, [right, left], of_keys, profile)
     *moved, side = union.order.forward([*stacked, sides_of([right, left])[0]])
     find = _before if unique else _copied_down
     back = union.order.back(find(party, union, moved, side, n))
-    return answered(party, left, given, back, kind, n)
+    return answered(party, left, right, on, back, kind, n)
+
+
+def payload_of(right: Relation, on: On, kind: str) -> list[Shared]:
+    """What a match brings: the parts of columns that are not compared, which left's rows have."""
+    if kind in ("semi", "anti"):
+        return []
+    compared = {j for _, j in on}
+    return [p for j, c in enumerate(right.columns) if j not in compared for p in c.parts]
 
 
 def answered(
     party: Party,
     left: Relation,
-    given: Sequence[Column],
+    right: Relation,
+    on: On,
     answers: Sequence[Shared],
     kind: str,
     n: int,
@@ -98,26 +106,39 @@ def answered(
     """The join of left's rows with what they have found.
 
     Args:
-        given: the columns of the other side that were looked up.
-        answers: whether there was a match, and the columns' parts; n rows that are not left's,
-            then left's.
+        answers: whether there was a match, and the parts that `payload_of` lists; n rows that are
+            not left's, then left's.
 
     Rounds: 1 (2 with dealing).  Bits sent: an AND, and for "left" an injection for each word.
     """
+    given = () if kind in ("semi", "anti") else right.columns
     kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
+    same = {j: i for i, j in on}
 
     def ended(left: Relation, *back: Shared) -> list[Shared]:
-        match, *found = (c.map(lambda a: a[n:]) for c in back)
+        match, *rest = (c.map(lambda a: a[n:]) for c in back)
+        brought = iter(rest)
+        found = []
+        for j, c in enumerate(given):
+            if j in same:
+                # where keys match they are equal, and not NULL
+                never = bits.public(match, np.zeros(left.rows))
+                found += [left.column(same[j]).values, never][: len(c.parts)]
+            else:
+                found += [next(brought) for _ in c.parts]
         if kind == "left":
             return [*_or_null(party, given, match, found), left.valid]
         kept = bits.invert(match) if kind == "anti" else match
         return [*found, bits.all_of(party, [left.valid, kept])]
 
-    parts = graph(party, "ended", ended, kind, n, kinds)(left, *answers)
+    about = (kind, n, kinds, tuple(same.items()))
+    parts = graph(party, "ended", ended, *about)(left, *answers)
     columns, at = [], 0
-    for column in given:
+    for j, column in enumerate(given):
         width = 2 if kind == "left" else len(column.parts)
-        columns.append(Column(parts[at], column.bits, parts[at + 1] if width == 2 else None))
+        # (rows that are not valid hold any of left's keys)
+        most = max(column.bits, left.column(same[j]).bits) if j in same else column.bits
+        columns.append(Column(parts[at], most, parts[at + 1] if width == 2 else None))
         at += width
     return Relation((*left.columns, *columns), parts[at])
 

@@ -57,8 +57,8 @@ def lookup(
             of left's rows does, the second, and the third; a permutation, which must be a fact.
 
     Rounds: about 16.  Bits sent: for each of b + 3 n rows those of arrange.by_target for log2 of
-    these, and two moves of right's columns and key; for each of left's rows three equalities, and
-    three injections of each of right's words.
+    these, and two moves of right's columns; for each of left's rows three equalities, and three
+    injections of each word of right's other columns.
     Raises:
         UsageError: another size of the permutation, columns of different kinds, an unknown kind.
     """
@@ -73,8 +73,7 @@ def lookup(
     width = max(asks.bits, holds.bits)
     valid = keys.without_nulls(party, left.valid, [asks])
     used = keys.without_nulls(party, right.valid, [holds])
-    given = [] if kind in ("semi", "anti") else list(right.columns)
-    payload = [p for c in given for p in c.parts]
+    payload = joins.payload_of(right, [on], kind)
     key, own = (replace(c.values, fractional_bits=0) for c in (asks, holds))
     key, own = keys.narrowed([(key, width), (own, width)])
     held = [own, used, *payload]
@@ -101,7 +100,7 @@ def lookup(
         return [_total(once, n), *of_all]
 
     answers = graph(party, "matched in bins", matched, n, bins, width)(key, valid, *back)
-    return joins.answered(party, left, given, answers, kind, 0)
+    return joins.answered(party, left, right, [on], answers, kind, 0)
 
 
 def _thrice(x: Shared) -> Shared:
