@@ -59,12 +59,13 @@ def dense_groups(
     column = Column(code, max(1, (count - 1).bit_length()))
     given = replace(rows, columns=(column, *rows.columns[keys:]))
     found: dict[groups.Aggregate, Shared] = {}
+    made: list[Relation] = []
     for some in _columns_at_once(rows, wanted):
         own = [replace(a, column=None if a.column is None else a.column - keys + 1) for a in some]
-        made = dense.dense_group(party, given, 0, count, own)
-        found.update(zip(some, (c.values for c in made.columns[1:]), strict=True))
-        valid = made.valid
+        made.append(dense.dense_group(party, given, 0, count, own))
+        found.update(zip(some, (c.values for c in made[-1].columns[1:]), strict=True))
     sums = tuple(found[a] for a in wanted)
+    valid = made[0].valid
     return Grouped(_decoded(valid, of_keys, facts, count), sums, (), valid)
 
 

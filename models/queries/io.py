@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import importlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -262,7 +263,7 @@ def _encoded_arrow(name: str, values: Any, kind: Type) -> Elements | None:
 def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
     """Elements of values as far as whole columns are read, anything where they are missing."""
     pyarrow = arrow()
-    import pyarrow.compute as compute
+    compute: Any = importlib.import_module("pyarrow.compute")
 
     def whole(numbers: Any) -> Any:
         return np.asarray(compute.fill_null(numbers.cast(pyarrow.int64()), 0))

@@ -21,7 +21,7 @@ def traced() -> Iterator[list[tuple[float, str]]]:
 
     def watched(self: PrivateFunction, *arguments: Any) -> Any:
         traced: Any = trace(self, *arguments)
-        for op in traced[0].graph.get_operations():
+        for op in traced.concrete.graph.get_operations():
             for t in op.outputs:
                 count = t.shape.num_elements()
                 if count is not None:
