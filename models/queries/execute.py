@@ -255,7 +255,8 @@ def _on(at: _At) -> tuple[list[list[str]], list[tuple[int, int]]]:
 
 def _many_join(at: _At) -> Relation:
     profile, bound = at.setting.profile, at.step["bound"]
-    found, over = many.many_join(at.party, *at.given, _on(at)[1], bound, profile=profile)
+    left, right = at.given
+    found, over = many.many_join(at.party, left, right, _on(at)[1], bound, profile=profile)
     at.over.append(over)
     return found
 

@@ -70,8 +70,8 @@ def _said(step: Step, given: Sequence[Relation], made: Relation) -> str:
         case "filter":
             return f"filter {inputs}: {written(step['where'])}"
         case "project":
-            made = ", ".join(f"{n} = {written(e)}" for n, e in step["columns"])
-            return f"project {inputs}: {made}"
+            columns = ", ".join(f"{n} = {written(e)}" for n, e in step["columns"])
+            return f"project {inputs}: {columns}"
         case "group":
             functions = [function for _, function, _ in step["aggregates"]]
             listed = ", ".join(f"{n} = {f}({a or '*'})" for n, f, a in step["aggregates"])

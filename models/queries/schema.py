@@ -260,8 +260,19 @@ class Schema:
         )
 
 
-_EMPTY = ("rows", "columns", "padded", "unique", "sorted_by", "rights", "min_group", "unit")
-_EMPTY += ("hashed_by", "seed", "links")
+_EMPTY = (
+    "rows",
+    "columns",
+    "padded",
+    "unique",
+    "sorted_by",
+    "rights",
+    "min_group",
+    "unit",
+    "hashed_by",
+    "seed",
+    "links",
+)
 
 
 def _texts(value: object) -> bool:

@@ -234,10 +234,10 @@ def dense_sums(
         shares.append(_less(tf.reduce_sum(whole, axis=0), invalid))
     for i, x in enumerate(columns):
         lam = x.l1 + x.l2 if s.is_dealer else None
-        dealt = masked.deal(
-            s, None if lam is None else hot * lam[:, None], some, *[1 + i] * 2, width
-        )
-        out = masked.deal(s, None if lam is None else ones * lam, each, *[_OUT + i] * 2, width)
+        of_group = None if lam is None else hot * lam[:, None]
+        of_valid = None if lam is None else ones * lam
+        dealt = masked.deal(s, of_group, some, 1 + i, 1 + i, width)
+        out = masked.deal(s, of_valid, each, _OUT + i, _OUT + i, width)
         if turned is not None:
             lam_rows = turned(_with_last(dealt, x.l1 if s.is_e1 else x.l2))
             sums = tf.reduce_sum(x.m[:, None] * whole - lam_rows, axis=0)

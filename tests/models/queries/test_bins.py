@@ -49,8 +49,8 @@ def test_rows_without_a_key_ask_anywhere() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        *({"links": links} for links in (None, [{}], [3], [{**LINK, "bins": 4}], [LINK] * 17)),
-        *({"links": [{**LINK, "bins": bins}]} for bins in ("3", 1 << 31, -3)),
+        *({"links": None}, {"links": [{}]}, {"links": [3]}, {"links": [LINK] * 17}),
+        *({"links": [{**LINK, "bins": bins}]} for bins in ("3", 4, 1 << 31, -3)),
         *({"links": [{**LINK, key: "../x"}]} for key in ("column", "table", "deployment")),
         *({"seed": seed} for seed in (-1, 1 << 62, "1", True)),
         *({"hashed_by": name} for name in ("w", "x", 3)),

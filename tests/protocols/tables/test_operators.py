@@ -204,7 +204,7 @@ def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
 
     def program(p: Party, x: Shared, y: Shared, xs: Shared, ys: Shared) -> Any:
         sides = [Relation((relations.Column(k, 4),), bit(v)) for k, v in ((x, xs), (y, ys))]
-        found = [many.many_join(p, *sides, [(0, 0)], bound) for bound in (6, 7, 8, 1)]
+        found = [many.many_join(p, sides[0], sides[1], [(0, 0)], bound) for bound in (6, 7, 8, 1)]
         return [(parts_of(results.deliver(p, r)), over) for r, over in found]
 
     sim = simulate(program, *args)
