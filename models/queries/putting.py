@@ -104,7 +104,7 @@ def link_of(written: str, schema: Schema, known: Mapping[str, Table]) -> Link:
     return Link(column, table, known[table].deployment, theirs.rows)
 
 
-def _target(link: Link, schema: Schema, held: Elements, there: Ring, seed: int) -> Ring:
+def _target(link: Link, schema: Schema, held: Elements, there: Any, seed: int) -> Ring:
     """Where each of the other table's bins stands, and each request of this table's rows.
 
     Args:
