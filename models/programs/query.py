@@ -81,11 +81,17 @@ def run(context: Context) -> dict[str, Shared]:
     found = relations.derive(plan, tables)
     own = store.of(TABLE)
 
-    def load(alias: str, columns: Sequence[str]) -> Relation:
+    def words(alias: str, names: Sequence[str]) -> dict[str, Shared]:
         table = tables[alias]
-        names = stored.names_of(table.schema, columns)
-        shared = kept.loaded(party, own, table.name, context.client, table.deployment, names)
-        return stored.relation(table.schema, columns, shared)
+        return kept.loaded(party, own, table.name, context.client, table.deployment, names)
+
+    def load(alias: str, columns: Sequence[str]) -> Relation:
+        schema = tables[alias].schema
+        return stored.relation(schema, columns, words(alias, stored.names_of(schema, columns)))
+
+    def link(alias: str, number: int) -> Shared:
+        name = stored.link_name(number)
+        return words(alias, [name])[name]
 
     profile = profiles.get(parameters.get("profile", "local")).plan
 
@@ -94,7 +100,7 @@ def run(context: Context) -> dict[str, Shared]:
     name = ("query", context.client, json.dumps(parameters["plan"], sort_keys=True), profile)
 
     def once(progress: Callable[[float, str], None]) -> dict[str, Shared]:
-        setting = execute.Setting(load, name, profile, progress, units.__getitem__)
+        setting = execute.Setting(load, link, name, profile, progress, units.__getitem__)
         return execute.run(party, plan, found, setting)
 
     if "repeat" in parameters:

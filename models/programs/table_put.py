@@ -14,12 +14,11 @@ from tfe_bench.cluster.stored import TABLE, check_about
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.queries import checks, stored
+from tfe_bench.models.queries.putting import WORDS
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.protocols.session.sharing import Shared
 
 NAME_IS = "A table's name"
-# The one input: all words of all rows, [words, rows].
-WORDS = "words"
 
 
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
@@ -32,10 +31,11 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     schema = Schema.of(about)
     check_about(about)
     wanted = [InputSpec(WORDS, (len(stored.word_names(schema)), schema.rows), 0)]
-    if list(inputs) != wanted:
+    wanted += [InputSpec(name, (n,), 0) for name, n in stored.link_sizes(schema).items()]
+    if sorted(inputs, key=str) != sorted(wanted, key=str):
         raise UsageError(
-            f"The input of a table is its words, {list(wanted[0].shape)}. Received: "
-            f"{[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
+            f"The inputs of a table are its words, {list(wanted[0].shape)}, and its links. "
+            f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
         )
 
 
@@ -46,6 +46,7 @@ def _made(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]
     words = {
         name: given.map(lambda a, i=i: a[i]) for i, name in enumerate(stored.word_names(schema))
     }
+    words.update({name: context.inputs.pop(name) for name in stored.link_sizes(schema)})
     context.progress(0.0, "checking")
     checks.check(context.party, schema, words)
     return words, {}
@@ -57,7 +58,8 @@ def _size(
     """Of what is dealt for the comparisons of a slice, or of the sort of a unique column."""
     schema = Schema.of(parameters["about"])
     compared = GROWTH * min(schema.rows, 1 << 20)
-    return max(compared, GROWTH * schema.rows if schema.unique else 0, inputs[0].elements)
+    given = max(each.elements for each in inputs)
+    return max(compared, GROWTH * schema.rows if schema.unique else 0, given)
 
 
 PROGRAM = kept.keeping("table_put", TABLE, check, "keeps an owner's table", _made, size=_size)

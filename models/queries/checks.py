@@ -10,11 +10,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tfe_bench.errors import ProtocolError, RangeError
 from tfe_bench.models.queries import stored
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import results
+from tfe_bench.protocols.tables import linked, results
 
 _WORD = 64
 
@@ -26,12 +27,20 @@ def check(party: Party, schema: Schema, words: Mapping[str, Shared]) -> None:
         words: as `stored.word_names` lists them.
 
     Raises:
-        RangeError: a value outside of its column's range, or twice in a unique column.
+        RangeError: a value outside of its column's range, or twice in a unique column; a link
+            that is no permutation.
     """
     for name, (what, top) in _tops(schema).items():
         results.check_range(party, words[name], 0, top, what=what)
     for name in schema.unique:
         results.check_unique(party, stored.relation(schema, [name], words), [0])
+    for i, link in enumerate(schema.links):
+        try:
+            linked.arranged(party, words[stored.link_name(i)])
+        except ProtocolError:
+            raise RangeError(
+                f"The link of {link.column!r} is no order of bins and who asks them."
+            ) from None
 
 
 def _tops(schema: Schema) -> dict[str, tuple[str, int]]:

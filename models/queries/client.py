@@ -21,13 +21,14 @@ import numpy as np
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, spec_of
 from tfe_bench.cluster.stored import TABLE, check_name
-from tfe_bench.errors import ProtocolError, UsageError, did_you_mean
+from tfe_bench.errors import ProtocolError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.programs import table_put as put_program
-from tfe_bench.models.queries import explain, io, relations, sql, stored, training
-from tfe_bench.models.queries.execute import ROWS, words_of
-from tfe_bench.models.queries.plan import Plan
+from tfe_bench.models.queries import bins, explain, io, relations, sql, training
+from tfe_bench.models.queries.execute import OVER, ROWS, words_of
+from tfe_bench.models.queries.plan import BOUNDED, Plan
 from tfe_bench.models.queries.price import Price, price
+from tfe_bench.models.queries.putting import prepared
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import ALL, GROUP, Column, Schema, rights_of
 from tfe_bench.models.queries.training import Alignment
@@ -81,6 +82,8 @@ class Tables:
         unit: str = "",
         scale: Sequence[str] = (),
         open_count: bool = False,
+        hashed_by: str = "",
+        links: Sequence[str] = (),
         replace: bool = False,
         progress: Progress | None = None,
     ) -> Schema:
@@ -104,6 +107,10 @@ class Tables:
             scale: columns of numbers of which a power of two near the deviation and the mean to
                 half of that are told, for trainings; "*": of all.
             open_count: whether it may be told how many rows it has in common with other tables.
+            hashed_by: a unique column by which rows are put into bins, half as many again as there
+                are rows; of tables that link to it no key is sorted for a join.
+            links: as "customer=customers.id": to a column by which another table's rows are in
+                bins; until that is replaced.
             replace: what this client put under the name before.
 
         Raises:
@@ -114,7 +121,7 @@ class Tables:
         given = io.read(source)
         declared = dict(types or {})
         wanted = list(given) if columns is None else list(columns)
-        for each in (*wanted, *declared, *nullable, *unique, *scale):
+        for each in (*wanted, *declared, *nullable, *unique, *scale, *hashed_by.split()):
             if each not in given and (each != ALL or each not in scale):
                 raise UsageError(
                     f"The table has no column {each[:80]!r}.{did_you_mean(each, given)} Columns: "
@@ -127,27 +134,28 @@ class Tables:
         rows = len(next(iter(held.values())).distances) if held else 0
         if pad_to is not None and pad_to < rows:
             raise UsageError(f"The table has {rows} rows; it cannot be padded to {pad_to}.")
+        size = rows if pad_to is None else pad_to
         schema = Schema(
-            rows if pad_to is None else pad_to,
+            bins.count_of(size) if hashed_by else size,
             {
                 k: Column(
                     e.type, e.null is not None or k in nullable, training.scale_of(k, e, scale)
                 )
                 for k, e in held.items()
             },
-            pad_to is not None,
+            pad_to is not None or bool(hashed_by),
             tuple(unique),
             sorted_by,
             rights_of(rights, clients),
             min_group,
             unit,
             open_count,
+            hashed_by,
         )
         for each in unique:
             io.check_unique(each, held[each])
-        if sorted_by:
-            held = _sorted(held, sorted_by)
-        words = {put_program.WORDS: PrivateInput(stored.words_of(schema, held, rows))}
+        schema, shared = prepared(schema, held, rows, links, self.seen() if links else {})
+        words = {k: PrivateInput(v) for k, v in shared.items()}
         parameters = ordered(name, clients, replace, schema.header())
         put_program.check(parameters, [spec_of(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
@@ -194,18 +202,20 @@ class Tables:
         order = training.ordered(given, on, label, columns)
         return Alignment(self._cluster, order, given, ordered(name, clients, replace, {}))
 
-    def sql(self, query: object) -> Query:
+    def sql(self, query: object, *, max_rows: int | None = None) -> Query:
         """A query, compiled but not run.
 
         Args:
             query: SQL in DuckDB's dialect, or an Ibis expression.
+            max_rows: the most rows that the result may have, 1 to 2^24, and that a join may have
+                of keys that neither side has once; with more of them `run` raises a RangeError.
 
         Raises:
             UsageError: it is none, or is not offered.
             PolicyError: this client lacks a right that it takes.
         """
         known = self.seen()
-        plan = sql.compiled(_text_of(query), known)
+        plan = sql.compiled(_text_of(query), known, max_rows)
         return Query(self._cluster, plan, known)
 
 
@@ -216,16 +226,6 @@ def _text_of(query: object) -> str:
         to_sql = importlib.import_module("ibis").to_sql
         return str(to_sql(query, dialect="duckdb"))
     raise UsageError(f"A query is SQL, or an expression of Ibis. Received: {type(query).__name__}.")
-
-
-def _sorted(held: Mapping[str, io.Elements], by: str) -> dict[str, io.Elements]:
-    key = held[by]
-    missing = np.zeros(len(key.distances)) if key.null is None else key.null
-    order = np.lexsort((key.distances, missing))
-    return {
-        name: io.Elements(e.type, e.distances[order], None if e.null is None else e.null[order])
-        for name, e in held.items()
-    }
 
 
 class Query:
@@ -265,20 +265,37 @@ class Query:
 
         Raises:
             PolicyError: a worker does not permit it.
+            RangeError: there are more rows than the query says.
             TfeBenchError: whatever else went wrong first.
         """
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
         parameters = {"plan": self.plan, "profile": profile, **(timing or {})}
         result = self._cluster.run("query", parameters, {}, progress)
-        return decoded(result, self._facts[self._checked.output])
+        return decoded(result, self._checked, self._facts[self._checked.output])
 
 
-def decoded(result: JobResult, facts: relations.Relation) -> io.Result:
+def _check_bounds(result: JobResult, plan: Plan) -> None:
+    bounded = [(i, step) for i, step in enumerate(plan.steps) if step.op in BOUNDED]
+    told = result.outputs.get(OVER, np.zeros(0))
+    if told.shape != (len(bounded),):
+        raise ProtocolError("The workers sent other words than the plan makes.")
+    for (number, step), over in zip(bounded, told, strict=True):
+        if over:
+            what = "The join" if step.op == "many_join" else "The result"
+            raise RangeError(
+                f"{what} (step {number}) has more than {step['bound']} rows, and is not told in "
+                "part. Ask for more (--max-rows), or for fewer rows."
+            )
+
+
+def decoded(result: JobResult, plan: Plan, facts: relations.Relation) -> io.Result:
     """The rows that a result's words are.
 
     Raises:
         ProtocolError: they are other words than the plan makes.
+        RangeError: a step has more rows than its bound.
     """
+    _check_bounds(result, plan)
     words, listed = result.outputs[ROWS], words_of(facts)
     if words.shape != (len(listed), facts.rows):
         raise ProtocolError("The workers sent other rows than the plan makes.")

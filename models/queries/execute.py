@@ -28,13 +28,16 @@ from tfe_bench.models.queries.types import BOOL
 from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import bits, joins, relation, results
+from tfe_bench.protocols.tables import bits, joins, linked, many, relation, results
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 # The output that holds all words of a result, a row for each; columns.py lists what they are.
 ROWS = "rows"
+# The output that says, for each step of a public bound, whether it has more rows.
+OVER = "over"
 Load = Callable[[str, Sequence[str]], Relation]
+LoadLink = Callable[[str, int], Shared]
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class Setting:
 
     Attributes:
         load: the columns of a table that this worker keeps, by the plan's alias.
+        link: one of its links, by its number.
         name: of all that is public (the plan, which names deployments, and the profile), if graphs
             are to be kept for the next time.
         profile: of the network, to plan sorts for.
@@ -51,6 +55,7 @@ class Setting:
     """
 
     load: Load
+    link: LoadLink
     name: Hashable | None
     profile: str = "local"
     progress: Callable[[float, str], None] = lambda fraction, text: None
@@ -60,19 +65,25 @@ class Setting:
 def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> dict[str, Shared]:
     """All steps of a checked plan; what leaves is cleared where there is no row or no value."""
     made: dict[int, Relation] = {}
+    over: list[Shared] = []
     last = {i: number for number, step in enumerate(plan.steps) for i in step.inputs}
     for number, step in enumerate(plan.steps):
         setting.progress(number / (len(plan.steps) + 1), step.op)
         given = [made[i] for i in step.inputs]
         about = [facts[i] for i in step.inputs]
+        at = _At(party, step, given, about, facts[number], setting, over)
         with party.kept_graphs(setting.name, number):
-            made[number] = _STEPS[step.op](_At(party, step, given, about, facts[number], setting))
+            made[number] = _STEPS[step.op](at)
         for i in step.inputs:
             if last[i] == number and i != plan.output:
                 made.pop(i, None)
     setting.progress(len(plan.steps) / (len(plan.steps) + 1), "deliver")
     with party.kept_graphs(setting.name):
-        return {ROWS: delivered(party, made[plan.output], facts[plan.output])}
+        rows = delivered(party, made[plan.output], facts[plan.output])
+        if not over:
+            return {ROWS: rows}
+        found = party.function(lambda given: bits.number(party, shapes.concat(given, 0)))(over)
+    return {ROWS: rows, OVER: found}
 
 
 def words_of(facts: Facts) -> list[tuple[str, bool]]:
@@ -115,6 +126,7 @@ class _At:
     Attributes:
         given, about: its relations, and what is public of them.
         facts: of what it makes.
+        over: bits of bounded steps, to which these add theirs.
     """
 
     party: Party
@@ -123,6 +135,7 @@ class _At:
     about: Sequence[Facts]
     facts: Facts
     setting: Setting
+    over: list[Shared]
 
 
 def _named(given: Relation, facts: Facts) -> dict[str, Column]:
@@ -224,16 +237,19 @@ def _union(at: _At) -> Relation:
 
 
 def _join(at: _At) -> Relation:
-    names = [list(each.columns) for each in at.about]
-    on = [(names[0].index(a), names[1].index(b)) for a, b in at.step["on"]]
+    names, on = _on(at)
     kind, right = at.step["kind"], at.given[1]
     if kind == "left":  # a column that is NULL where no row matched
         ones = at.party.function(lambda v: constant_bit(v, True))(right.valid)
         right = Relation((*right.columns, Column(ones, 1)), right.valid)
-    unique = any(a in at.about[0].unique for a, _ in at.step["on"])
-    found = joins.lookup(
-        at.party, at.given[0], right, on, kind, unique=unique, profile=at.setting.profile
-    )
+    if at.facts.link is not None:
+        target = at.setting.link(*at.facts.link)
+        found = linked.lookup(at.party, at.given[0], right, on[0], target, kind)
+    else:
+        unique = any(a in at.about[0].unique for a, _ in at.step["on"])
+        found = joins.lookup(
+            at.party, at.given[0], right, on, kind, unique=unique, profile=at.setting.profile
+        )
     if kind in ("semi", "anti"):
         return found
     own = dict(zip([*names[0], *names[1]], found.columns, strict=False))
@@ -243,6 +259,26 @@ def _join(at: _At) -> Relation:
         there = Column(at.party.function(bits.invert)(null), 1)
         own.update({name: there for name in at.facts.columns if name not in own})
     return Relation(tuple(own[name] for name in at.facts.columns), found.valid)
+
+
+def _on(at: _At) -> tuple[list[list[str]], list[tuple[int, int]]]:
+    """The columns of both sides, and which of them are compared."""
+    names = [list(each.columns) for each in at.about]
+    return names, [(names[0].index(a), names[1].index(b)) for a, b in at.step["on"]]
+
+
+def _many_join(at: _At) -> Relation:
+    profile, bound = at.setting.profile, at.step["bound"]
+    left, right = at.given
+    found, over = many.many_join(at.party, left, right, _on(at)[1], bound, profile=profile)
+    at.over.append(over)
+    return found
+
+
+def _trim(at: _At) -> Relation:
+    found, over = many.trim(at.party, at.given[0], at.step["bound"])
+    at.over.append(over)
+    return found
 
 
 _STEPS: Mapping[str, Callable[[_At], Relation]] = {
@@ -256,4 +292,6 @@ _STEPS: Mapping[str, Callable[[_At], Relation]] = {
     "window": _window,
     "union": _union,
     "join": _join,
+    "many_join": _many_join,
+    "trim": _trim,
 }

@@ -20,7 +20,7 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
     told = []
     for number, (step, made) in enumerate(zip(plan.steps, facts, strict=True)):
         given = [facts[i] for i in step.inputs]
-        told.append(f"{number:2d} {_said(step, given)} -> {made.rows:,} rows")
+        told.append(f"{number:2d} {_said(step, given, made)} -> {made.rows:,} rows")
     lines = priced([*told, "   deliver the rows to the client"], prices)
     read = ", ".join(
         f"{tables[alias].name} ({tables[alias].schema.rows:,} rows)" for alias in plan.tables
@@ -62,7 +62,7 @@ def priced(told: Sequence[str], prices: Sequence[Price]) -> list[str]:
     ]
 
 
-def _said(step: Step, given: Sequence[Relation]) -> str:
+def _said(step: Step, given: Sequence[Relation], made: Relation) -> str:
     inputs = ", ".join(map(str, step.inputs))
     match step.op:
         case "scan":
@@ -70,8 +70,8 @@ def _said(step: Step, given: Sequence[Relation]) -> str:
         case "filter":
             return f"filter {inputs}: {written(step['where'])}"
         case "project":
-            made = ", ".join(f"{n} = {written(e)}" for n, e in step["columns"])
-            return f"project {inputs}: {made}"
+            columns = ", ".join(f"{n} = {written(e)}" for n, e in step["columns"])
+            return f"project {inputs}: {columns}"
         case "group":
             functions = [function for _, function, _ in step["aggregates"]]
             listed = ", ".join(f"{n} = {f}({a or '*'})" for n, f, a in step["aggregates"])
@@ -83,18 +83,23 @@ def _said(step: Step, given: Sequence[Relation]) -> str:
         case "order":
             return f"order {inputs} by {', '.join(f'{n} {w}' for n, w in step['by'])}"
         case "window":
-            made = ", ".join(
+            found = ", ".join(
                 f"{n} = {f}({a or ''})" + ("" if d is None else f" [{d}]")
                 for n, f, a, d in step["functions"]
             )
             parted = f" of each {', '.join(step['partition'])}" if step["partition"] else ""
             by = ", ".join(f"{n} {w}" for n, w in step["order"])
-            return f"window {inputs}{parted}{f' by {by}' if by else ''}: {made}"
+            return f"window {inputs}{parted}{f' by {by}' if by else ''}: {found}"
         case "limit":
             return f"limit {inputs} to {step['count']}"
-        case "join":
+        case "join" | "many_join":
             pairs = " and ".join(f"{a} = {b}" for a, b in step["on"])
-            return f"{step['kind']} join {inputs} on {pairs}"
+            if step.op == "join":
+                how = "" if made.link is None else " (linked: no sort)"
+                return f"{step['kind']} join {inputs} on {pairs}{how}"
+            return f"join {inputs} on {pairs}, {step['bound']} pairs at most"
+        case "trim":
+            return f"rows {inputs}, {step['bound']} at most"
         case _:
             return f"{step.op} {inputs}"
 

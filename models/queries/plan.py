@@ -40,6 +40,9 @@ WINDOWS = (*PLACES, *NEIGHBORS, "sum", "count", "avg")
 # Of a window's sum: to this row, to all that its order does not tell apart from it, the partition.
 FRAMES = ("rows", "range", "whole")
 JOINS = ("inner", "left", "semi", "anti")
+# Steps that say in a bit of their own that there are more rows than their bound.
+BOUNDED = ("many_join", "trim")
+MOST_BOUND = 1 << 24
 _INT = 1 << 63
 # Of a date, from 1970.
 _MOST_DAYS = 500_000
@@ -240,10 +243,33 @@ def _limit(about: Mapping[str, Any]) -> None:
 
 
 def _join(about: Mapping[str, Any]) -> None:
+    _keys(about)
+    _of(about["kind"], JOINS, "A join")
+
+
+def _keys(about: Mapping[str, Any]) -> None:
     for left, right in _pairs(about["on"], 2):
         _name(left)
         _name(right)
-    _of(about["kind"], JOINS, "A join")
+
+
+def _many_join(about: Mapping[str, Any]) -> None:
+    _keys(about)
+    check_bound(about["bound"])
+
+
+def _trim(about: Mapping[str, Any]) -> None:
+    check_bound(about["bound"])
+
+
+def check_bound(value: object) -> None:
+    """Refuses what is no public bound of a private number of rows.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if type(value) is not int or not 1 <= value <= MOST_BOUND:
+        raise UsageError("A bound of rows (max_rows) is 1 to 2^24.")
 
 
 def _nothing(about: Mapping[str, Any]) -> None:
@@ -262,6 +288,8 @@ _STEPS: Mapping[str, tuple[int | None, set[str], Callable[[Mapping[str, Any]], N
     "window": (1, {"partition", "order", "functions"}, _window),
     "union": (None, set(), _nothing),
     "join": (2, {"on", "kind"}, _join),
+    "many_join": (2, {"on", "bound"}, _many_join),
+    "trim": (1, {"bound"}, _trim),
 }
 
 

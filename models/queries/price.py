@@ -12,6 +12,7 @@ from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.models.queries.rights import Tables
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting, Private
+from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
 # Measured with three workers on two cores: bytes of all three per second, and a round's own cost.
@@ -70,11 +71,15 @@ def price(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "lo
         words = {name: Private((schema.rows,), 0).made() for name in names}
         return stored.relation(schema, columns, words)
 
+    def link(alias: str, number: int) -> Shared:
+        schema = tables[alias].schema
+        return Private((stored.link_sizes(schema)[stored.link_name(number)],), 0).made()
+
     def heard(fraction: float, text: str) -> None:
         totals.append(party.total)
 
     units = {alias: table.schema.unit for alias, table in tables.items()}
-    setting = execute.Setting(load, "", network, heard, units.__getitem__)
+    setting = execute.Setting(load, link, "", network, heard, units.__getitem__)
     with party.active():
         execute.run(party, plan, facts, setting)
     ends = [*totals[1:], party.total]

@@ -20,6 +20,7 @@ from tfe_bench.models.queries.expressions import (
     ratio_type,
     typed,
 )
+from tfe_bench.models.queries.links import link_of
 from tfe_bench.models.queries.plan import (
     MOST_RANKS,
     NEIGHBORS,
@@ -54,6 +55,9 @@ class Relation:
         unique: columns of which no value is in two valid rows.
         ordered: whether their order says something.
         least: of a group: the tables whose records are counted, and how many there must be.
+        home: the table in whose order the rows are, one for each of its own, its columns under
+            their names; "" for none.
+        link: of a join, the table that has a link (Schema.links) for it, and which.
     """
 
     rows: int
@@ -64,6 +68,8 @@ class Relation:
     unique: frozenset[str] = frozenset()
     ordered: bool = False
     least: Mapping[str, int] = field(default_factory=dict)
+    home: str = ""
+    link: tuple[str, int] | None = None
 
     def column(self, name: str) -> Fact:
         """A column's fact.
@@ -91,7 +97,7 @@ def derive(plan: Plan, tables: Tables) -> list[Relation]:
     found: list[Relation] = []
     for number, step in enumerate(plan.steps):
         try:
-            made = _STEPS[step.op](step, [found[i] for i in step.inputs], tables)
+            made = _made(step, [found[i] for i in step.inputs], tables)
         except UsageError as error:
             raise UsageError(f"Step {number} ({step.op}): {error}") from None
         if made.rows * max(1, len(made.columns)) > MOST_CELLS:
@@ -123,8 +129,16 @@ def derive_step(given: Mapping[str, Any], inputs: Sequence[Relation], tables: Ta
     Raises:
         UsageError, PolicyError: as `derive`.
     """
-    step = checked_step(given)
-    return _STEPS[step.op](step, inputs, tables)
+    return _made(checked_step(given), inputs, tables)
+
+
+# Steps whose rows are those of their first input, in their places and under their names.
+_IN_PLACE = ("scan", "filter", "join")
+
+
+def _made(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    made = _STEPS[step.op](step, inputs, tables)
+    return made if step.op in _IN_PLACE else replace(made, home="")
 
 
 def is_dense(keys: Sequence[Fact], functions: Sequence[str]) -> int:
@@ -170,8 +184,9 @@ def _scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
         columns[carried] = Fact(own.type, own.nullable)
     records = {alias: Records(not unit or unit in schema.unique, unit=carried)}
     unique = frozenset(f"{alias}.{name}" for name in schema.unique)
+    unique &= set(columns)
     return Relation(
-        schema.rows, columns, not schema.padded, records=records, unique=unique & set(columns)
+        schema.rows, columns, not schema.padded, records=records, unique=unique, home=alias
     )
 
 
@@ -346,6 +361,45 @@ def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
 def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     left, right = given
     kind, pairs = step["kind"], step["on"]
+    _check_sides(left, right, pairs)
+    unique = {name for _, name in pairs} & right.unique
+    if not unique:
+        known = ", ".join(sorted(right.unique)) or "none"
+        raise UsageError(
+            "A join looks up rows of a table whose column is unique. Received: ON "
+            f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the sides, "
+            "group by the key first, have the owner declare it (table put --unique), or bound the "
+            "rows of an inner join (--max-rows)."
+        )
+    both = bool({name for name, _ in pairs} & left.unique)
+    made = _joined(kind, pairs, left, right, both, tables)
+    return replace(made, link=link_of(pairs, left, right, tables))
+
+
+def _many_join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    left, right = given
+    _check_sides(left, right, step["on"])
+    made = _joined("inner", step["on"], left, right, False, tables)
+    # (a record may be in as many rows as the other side has)
+    copies = {
+        **{alias: (own, right.rows) for alias, own in left.records.items()},
+        **{alias: (own, left.rows) for alias, own in right.records.items()},
+    }
+    rights.check_bound(tables, step["bound"], made.control, copies)
+    records = {alias: replace(own, single=False) for alias, own in made.records.items()}
+    rows = step["bound"]
+    return replace(made, rows=rows, valid=False, records=records, unique=frozenset())
+
+
+def _trim(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    [relation] = given
+    copies = {alias: (own, 1) for alias, own in relation.records.items()}
+    rights.check_bound(tables, step["bound"], relation.control, copies)
+    rows = min(step["bound"], relation.rows)
+    return replace(relation, rows=rows, valid=False, ordered=False, least={})
+
+
+def _check_sides(left: Relation, right: Relation, pairs: Sequence[Sequence[str]]) -> None:
     if shared := set(left.columns) & set(right.columns):
         raise UsageError(f"Two sides of a join name a column {min(shared)[:80]!r}.")
     if shared := set(left.records) & set(right.records):
@@ -361,16 +415,6 @@ def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
                 else f"A join takes columns of one type. Received: {one[:80]!r} is a {a.type}, "
                 f"{other[:80]!r} another {b.type}."
             )
-    unique = {name for _, name in pairs} & right.unique
-    if not unique:
-        known = ", ".join(sorted(right.unique)) or "none"
-        raise UsageError(
-            "A join looks up rows of a table whose column is unique. Received: ON "
-            f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the sides, "
-            "group by the key first, or have the owner declare it (table put --unique)."
-        )
-    both = bool({name for name, _ in pairs} & left.unique)
-    return _joined(kind, pairs, left, right, both, tables)
 
 
 def _joined(
@@ -406,7 +450,7 @@ def _joined(
             columns[name] = replace(fact, nullable=fact.nullable or kind == "left")
     unique = left.unique | (right.unique if both and kind in ("inner", "left") else frozenset())
     valid = left.valid and kind == "left"
-    return Relation(left.rows, columns, valid, control, records, unique)
+    return Relation(left.rows, columns, valid, control, records, unique, home=left.home)
 
 
 def unit_of(alias: str) -> str:
@@ -435,6 +479,8 @@ _STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
     "window": _window,
     "union": _union,
     "join": _join,
+    "many_join": _many_join,
+    "trim": _trim,
 }
 
 

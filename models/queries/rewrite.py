@@ -47,7 +47,7 @@ def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | 
             return [names | set(step["keys"])]
         case "order":
             return [None if needed is None else needed | {name for name, _ in step["by"]}]
-        case "limit":
+        case "limit" | "trim":
             return [needed]
         case "window":
             if needed is None:
@@ -55,13 +55,14 @@ def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | 
             told = {*step["partition"], *(name for name, _ in step["order"])}
             told |= {a for _, _, a, _ in step["functions"] if a is not None}
             return [(needed | told) - {name for name, _, _, _ in step["functions"]}]
-        case "join":
+        case "join" | "many_join":
             left = {name for name, _ in step["on"]}
             right = {name for _, name in step["on"]}
+            wide = step.get("kind", "inner") in ("inner", "left")
             if needed is None:
-                return [None, None if step["kind"] in ("inner", "left") else right]
+                return [None, None if wide else right]
             # (a name that is the other side's is none of this one's: `_drop` leaves it out)
-            return [needed | left, (needed | right) if step["kind"] in ("inner", "left") else right]
+            return [needed | left, (needed | right) if wide else right]
         case _:
             return [None for _ in step["in"]]
 

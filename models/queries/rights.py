@@ -179,6 +179,44 @@ def check_released(
             raise refused(tables, source, right, "A condition or join on a column")
 
 
+def check_bound(
+    tables: Tables, bound: int, control: Control, records: Mapping[str, tuple[Records, int]]
+) -> None:
+    """Refuses to tell whether there are more rows than a public bound.
+
+    Rows that may be shown may be counted.  Of others the answer is an exact count, asked often
+    enough: it must not depend on fewer records than an owner wants in a group.
+
+    Args:
+        records: by alias, and how many rows one row of them may be in.
+
+    Raises:
+        PolicyError: naming what is missing.
+    """
+    try:
+        check_shown(tables, {}, control, records)
+    except PolicyError:
+        check_released(tables, {}, [], control)
+    else:
+        return
+    held = {alias: own for alias, (own, _) in records.items()}
+    for alias in restricted(tables, (source for source, _ in control), held):
+        own, copies = records.get(alias, (None, 1))
+        least = check_units(tables, alias, own) * copies
+        if own is None or not own.single:
+            raise PolicyError(
+                f"Rows here may hold a record of table {tables[alias].name!r} several times, so "
+                "that whether there are more than some number may depend on one of them. Join on "
+                f"columns that are unique, or have its owner, {tables[alias].owner!r}, open them."
+            )
+        if bound < least:
+            raise PolicyError(
+                f"Whether there are more than {bound} rows may depend on fewer records of table "
+                f"{tables[alias].name!r} than the rule of {tables[alias].owner!r} asks for. A "
+                f"bound of {least} rows (--max-rows) does not."
+            )
+
+
 def least_for(function: str, least: int) -> int:
     """How many records an aggregate takes, so that so many are at each side of a quantile."""
     quantile = quantile_of(function)

@@ -7,11 +7,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tfe_bench.cluster.stored import check_clients
+from tfe_bench.cluster.stored import check_clients, check_deployment, check_name
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models.queries.types import MOST_OWN_FRACTION, MOST_WIDTH, NUMBER, Type
+from tfe_bench.models.queries.types import BOOL, MOST_OWN_FRACTION, MOST_WIDTH, NUMBER, Type
 
 MOST_COLUMNS, MOST_ROWS = 1000, 1 << 30
+MOST_LINKS = 16
 MOST_GROUP = 1 << 20
 # Records in a group that is told of, unless a table's owner says how many.
 GROUP = 10
@@ -87,6 +88,44 @@ class Column:
 
 
 @dataclass(frozen=True)
+class Link:
+    """That an owner knows in which bins of another table its rows' partners are (bins.py).
+
+    Attributes:
+        column: of this table.
+        table, deployment: the other one, whose rows are in bins.
+        bins: how many there are.
+    """
+
+    column: str
+    table: str
+    deployment: str
+    bins: int
+
+    def __post_init__(self) -> None:
+        check_column_name(self.column)
+        check_name(self.table, "A linked table's name")
+        check_deployment(self.deployment)
+        if type(self.bins) is not int or not 3 <= self.bins <= MOST_ROWS or self.bins % 3:
+            raise UsageError(f"A link is to 3 to {MOST_ROWS} bins, in three parts.")
+
+    def header(self) -> dict[str, Any]:
+        """As public JSON."""
+        return dict(vars(self))
+
+    @classmethod
+    def of(cls, header: object) -> Link:
+        """From JSON of anybody.
+
+        Raises:
+            UsageError: it is no link.
+        """
+        if not isinstance(header, Mapping) or set(header) != set(cls.__dataclass_fields__):
+            raise UsageError("A link has a column, a table, its deployment and bins.")
+        return cls(**header)
+
+
+@dataclass(frozen=True)
 class Schema:
     """The public header of a table.
 
@@ -100,6 +139,8 @@ class Schema:
         min_group: a group of fewer units is not told of.
         unit: the column that says whose record a row is; "": every row is a unit of its own.
         open_count: whether the number of rows that it has in common with others may be told.
+        hashed_by: the column by whose values rows are in bins, "" for none; and the hash's seed.
+        links: what lookups in other tables need no sort for.
 
     Raises:
         UsageError: there is no such table.
@@ -114,6 +155,9 @@ class Schema:
     min_group: int = GROUP
     unit: str = ""
     open_count: bool = False
+    hashed_by: str = ""
+    seed: int = 0
+    links: tuple[Link, ...] = ()
 
     def __post_init__(self) -> None:
         if type(self.rows) is not int or not 1 <= self.rows <= MOST_ROWS:
@@ -135,6 +179,7 @@ class Schema:
                 self.column(name, what)
         if self.unit:
             self.column(self.unit, "unit")
+        self._check_links()
         if type(self.min_group) is not int or not 1 <= self.min_group <= MOST_GROUP:
             raise UsageError(f"min_group is 1 to {MOST_GROUP}.")
         check_clients([client for client in self.rights])
@@ -163,6 +208,23 @@ class Schema:
             )
         return self.columns[name]
 
+    def _check_links(self) -> None:
+        if type(self.seed) is not int or not 0 <= self.seed < 1 << 62:
+            raise UsageError("The seed of a table's bins has 62 bits.")
+        if self.hashed_by:
+            own = self.column(self.hashed_by, "hashed_by")
+            if self.hashed_by not in self.unique or own.nullable or own.type.kind == BOOL:
+                raise UsageError(
+                    "hashed_by takes a column that is unique and never NULL, and no bool."
+                )
+            if not self.padded or self.sorted_by or self.rows % 3:
+                raise UsageError("Rows in bins are padded, in three parts, and in no other order.")
+        if len(self.links) > MOST_LINKS:
+            raise UsageError(f"A table has at most {MOST_LINKS} links.")
+        for link in self.links:
+            if self.column(link.column, "link").type.kind == BOOL:
+                raise UsageError("A link takes a column of numbers, not of bools.")
+
     def allows(self, client: str, owner: str, column: str) -> frozenset[str]:
         """What a client may do with a column; its owner may do everything."""
         if client == owner:
@@ -190,6 +252,9 @@ class Schema:
             "min_group": self.min_group,
             "unit": self.unit,
             "open_count": self.open_count,
+            "hashed_by": self.hashed_by,
+            "seed": self.seed,
+            "links": [link.header() for link in self.links],
         }
 
     @classmethod
@@ -216,6 +281,8 @@ class Schema:
             raise UsageError("unique is a list of columns, sorted_by a column.")
         if not isinstance(header["unit"], str) or not isinstance(rights, Mapping):
             raise UsageError("A unit is a column, and rights are listed by client and column.")
+        if not isinstance(header["hashed_by"], str) or not isinstance(header["links"], list):
+            raise UsageError("hashed_by is a column, links are listed.")
         if not all(
             isinstance(of, Mapping) and all(_texts(words) for words in of.values())
             for of in rights.values()
@@ -231,12 +298,15 @@ class Schema:
             header["min_group"],
             header["unit"],
             header["open_count"],
+            header["hashed_by"],
+            header["seed"],
+            tuple(Link.of(link) for link in header["links"]),
         )
 
 
 _FIELDS = (
     *("rows", "columns", "padded", "unique", "sorted_by", "rights", "min_group", "unit"),
-    "open_count",
+    *("open_count", "hashed_by", "seed", "links"),
 )
 
 

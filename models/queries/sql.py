@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.queries import aggregates, relations, rewrite, windows
+from tfe_bench.models.queries import aggregates, conditions, links, relations, rewrite, windows
+from tfe_bench.models.queries.plan import check_bound
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.scalars import Scalars, refused
 
@@ -34,12 +35,14 @@ def sqlglot() -> Any:
     return sqlglot
 
 
-def compiled(text: str, tables: Mapping[str, Table]) -> dict[str, Any]:
+def compiled(text: str, tables: Mapping[str, Table], max_rows: int | None = None) -> dict[str, Any]:
     """The plan of a query, as JSON.
 
     Args:
         text: one SELECT, or a UNION of several.
         tables: what the client may use, by name.
+        max_rows: the most rows that the result has, and that an inner join has whose keys are
+            unique on no side; whether there are more the client is told, and then no row.
 
     Raises:
         UsageError: it is no query, or one that is not offered.
@@ -73,7 +76,9 @@ def compiled(text: str, tables: Mapping[str, Table]) -> dict[str, Any]:
         ) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"sqlglot cannot take this query ({type(error).__name__}).") from None
-    maker = _Maker(tables)
+    if max_rows is not None:
+        check_bound(max_rows)
+    maker = _Maker(tables, whole, max_rows)
     step, _ = maker.query(whole, {})
     return rewrite.pruned(maker.plan(step))
 
@@ -85,9 +90,10 @@ def _first(error: Exception) -> str:
 class _Maker:
     """Makes the steps of one query; knows what each relation is as it is made."""
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    def __init__(self, tables: Mapping[str, Table], whole: Any, max_rows: int | None) -> None:
         from sqlglot import exp
 
+        self._whole, self._bound = whole, max_rows
         self._exp = exp
         self._tables = {name.lower(): table for name, table in tables.items()}
         self._scanned: dict[str, Table] = {}
@@ -146,6 +152,7 @@ class _Maker:
         step = self._add("union", [left, right])
         if node.args.get("distinct"):
             step = self._add("distinct", [step])
+        step = self._trimmed(node, step, False)
         # (named as those of the first SELECT)
         scope: Names = {("", name): name for name in names}
         step = self._ordered(node, step, scope, {})
@@ -238,6 +245,7 @@ class _Maker:
         step = self._add("project", [step], columns=columns)
         if distinct:
             step = self._add("distinct", [step])
+        step = self._trimmed(node, step, distinct or bool(more))
         step = self._ordered(node, step, {("", name): name for name in made}, hidden)
         step = self._limited(node, step)
         if hidden:
@@ -259,6 +267,13 @@ class _Maker:
             if name not in [n for n, _ in by]:
                 by.append([name, "desc" if each.args.get("desc") else "asc"])
         return self._add("order", [step], by=by)
+
+    def _trimmed(self, node: Any, step: int, grouped: bool) -> int:
+        """No more rows than are asked for: groups, or all of a result that no LIMIT cuts."""
+        asked = node is self._whole and (grouped or node.args.get("limit") is None)
+        if self._bound is None or not asked or self._facts[step].rows <= self._bound:
+            return step
+        return self._add("trim", [step], bound=self._bound)
 
     def _limited(self, node: Any, step: int) -> int:
         if node.args.get("offset") is not None:
@@ -325,7 +340,7 @@ class _Maker:
         condition = join.args.get("on")
         if condition is None:
             raise UsageError("A join takes an equality: JOIN ... ON a.key = b.key, or USING (key).")
-        pairs, rest = self._pairs(condition, names, theirs)
+        pairs, rest = conditions.pairs_of(self._exp, condition, names, theirs)
         if not pairs:
             raise UsageError("A join takes an equality of a column of each side.")
         how = kind if kind in ("semi", "anti") else ("left" if side == "left" else "inner")
@@ -340,6 +355,10 @@ class _Maker:
 
     def _matched(self, left: int, right: int, pairs: list[list[str]], how: str) -> int:
         unique = self._facts[right].unique
+        if how == "inner" and not self._linked(left, right, pairs):
+            swapped = [[b, a] for a, b in pairs]
+            if self._linked(right, left, swapped):
+                return self._add("join", [right, left], on=swapped, kind=how)
         if not {b for _, b in pairs} & unique:
             if how == "inner" and {a for a, _ in pairs} & self._facts[left].unique:
                 left, right = right, left
@@ -347,30 +366,13 @@ class _Maker:
             elif how in ("semi", "anti"):
                 keys = [[b, ["col", b]] for _, b in pairs]
                 right = self._add("distinct", [self._add("project", [right], columns=keys)])
+            elif how == "inner" and self._bound is not None:
+                return self._add("many_join", [left, right], on=pairs, bound=self._bound)
         return self._add("join", [left, right], on=pairs, kind=how)
 
-    def _pairs(
-        self, condition: Any, names: Names, theirs: Names
-    ) -> tuple[list[list[str]], list[Any]]:
-        """Equalities of a column of each side, and the other conditions."""
-        exp = self._exp
-        pairs, rest = [], []
-        for each in condition.flatten() if isinstance(condition, exp.And) else [condition]:
-            each = each.unnest()
-            found = None
-            if isinstance(each, exp.EQ):
-                sides = [
-                    (s.table, s.name) if isinstance(s, exp.Column) else ("", "")
-                    for s in (each.left.unnest(), each.right.unnest())
-                ]
-                for one, two in (sides, sides[::-1]):
-                    if one in names and two in theirs:
-                        found = [names[one], theirs[two]]
-            if found is None:
-                rest.append(each)
-            elif found not in pairs:
-                pairs.append(found)
-        return pairs, rest
+    def _linked(self, left: int, right: int, pairs: list[list[str]]) -> bool:
+        facts = self._facts
+        return links.link_of(pairs, facts[left], facts[right], self._scanned) is not None
 
     # ---- WHERE
 
@@ -416,7 +418,7 @@ class _Maker:
         if where is None or inner.args.get("group") or inner.args.get("limit"):
             raise UsageError("EXISTS takes SELECT ... FROM ... WHERE a.key = b.key.")
         right, theirs = self._from(inner, ctes)
-        pairs, rest = self._pairs(where.this, names, theirs)
+        pairs, rest = conditions.pairs_of(self._exp, where.this, names, theirs)
         if not pairs:
             raise UsageError("EXISTS takes an equality with a column of the query around it.")
         for each in rest:

@@ -11,6 +11,7 @@ import numpy as np
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE, Facts
 from tfe_bench.errors import UsageError
+from tfe_bench.models.queries.bins import ASKED
 from tfe_bench.models.queries.io import Elements
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Schema
@@ -58,6 +59,16 @@ def names_of(schema: Schema, columns: Sequence[str]) -> list[str]:
     if schema.padded:
         found.append("valid")
     return found or ["v0"]
+
+
+def link_name(i: int) -> str:
+    """What a table's link is kept as."""
+    return f"link{i}"
+
+
+def link_sizes(schema: Schema) -> dict[str, int]:
+    """How many places each link has that is kept with a table: bins, and three a row."""
+    return {link_name(i): link.bins + ASKED * schema.rows for i, link in enumerate(schema.links)}
 
 
 def words_of(schema: Schema, columns: Mapping[str, Elements], rows: int) -> Any:

@@ -14,6 +14,8 @@ Invalid rows are put into the group of code 0 and taken away from it as a whole.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -22,7 +24,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import sort
-from tfe_bench.protocols.ring import arithmetic, convert, masked, relational, small_ring
+from tfe_bench.protocols.ring import arithmetic, convert, masked, relational, rotation, small_ring
 from tfe_bench.protocols.ring.checks import is_from
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import Cost, packed
@@ -39,7 +41,7 @@ MOST_COLUMNS = 8
 # Rows of one graph call, each of which takes G words for each column.
 _SLICE = 1 << 16
 # Numbers of masks and messages: the one-hot row and its products first, then validity.
-_VALID, _INVALID, _EACH = 16, 24, 8
+_VALID, _OUT = 16, 17
 
 
 def dense_group(
@@ -59,9 +61,9 @@ def dense_group(
         aggregates: "sum" and "count", of 8 columns with NULLs twice at most.
         least: groups of fewer rows are not valid.
 
-    Rounds: 2 (3 with dealing), and what a comparison of each group takes.  Bits sent: for G groups
-    as a power of two and a ring of R bits (64, or what sums of narrower columns need) D (G - 1) R
-    per row and for each column again; and those of `dense_sums` for validity.
+    Rounds: 3, and what a comparison of each group takes.  Bits sent: for G groups as a power of two
+    and a ring of R bits (64, or what sums of narrower columns need) G R per row and for each column
+    again, of a third of the rows by each party.
     Raises:
         UsageError: other aggregates, too many columns or groups.
     """
@@ -154,31 +156,43 @@ def _totals(
     width: int,
 ) -> Shared:
     """[1 + columns, 2^turn] of Z_2^width: the number of valid rows of each code, and sums."""
-    n, groups = int(valid.shape[0]), 1 << turn
+    n, groups, first = int(valid.shape[0]), 1 << turn, valid.dealer
 
     def kept(code: Shared, valid: Shared) -> Shared:
         small = small_ring.reduced(replace(code, fractional_bits=0), max(2, turn))
         zeros = small.map(local.zeros_like)
         return small_ring.select(party, bits.masked_bits(valid), small, zeros)
 
-    def sliced(code: Shared, valid: Shared, *columns: Shared) -> Any:
-        return dense_sums(party, code, valid, columns, turn, width)
-
-    def joined(shares: list[Any], like: Shared) -> Shared:
-        share = None if shares[0] is None else sum(shares[1:], shares[0])
+    def exchanged(share: Any, dealer: int) -> Shared:
         shape = [1 + len(columns), groups]
         if isinstance(party, Counting):
-            return party.exchanged(shape, None, share, width=width, dealer=like.dealer)
-        s = party.site("dense_totals", width, dealer=like.dealer)
+            return party.exchanged(shape, None, share, width=width, dealer=dealer)
+        s = party.site("dense_totals", width, dealer=dealer)
         return masked.exchanged(s, share, shape, 0, width=width)
 
+    def joined(shares: list[list[Any]]) -> Shared:
+        found = []
+        for i, several in enumerate(shares):
+            share = None if several[0] is None else sum(several[1:], several[0])
+            found.append(rotation.named(party, exchanged(share, (first + i) % 3), first))
+        return functools.reduce(arithmetic.add, found)
+
     code = graph(party, "dense codes", kept, turn)(code, valid)
-    shares = []
-    for begin in range(0, max(1, n), _SLICE):
-        cut = slice(begin, begin + _SLICE)
-        part = [c.map(lambda a, s=cut: a[s]) for c in (code, valid, *columns)]
-        shares.append(graph(party, "dense", sliced, turn, width)(*part))
-    total: Shared = graph(party, "dense joined", joined, len(columns), turn, width)(shares, valid)
+    # each party deals for a third of the rows: the dealer sends nearly all that is sent
+    ends = [0, n // 3, 2 * n // 3, n] if n >= 3 else [0, n]
+    shares: list[list[Any]] = []
+    for i, (start, end) in enumerate(itertools.pairwise(ends)):
+
+        def sliced(*given: Shared, dealer: int = (first + i) % 3) -> Any:
+            own = [rotation.named(party, c, dealer) for c in given]
+            return dense_sums(party, own[0], own[1], own[2:], turn, width)
+
+        shares.append([])
+        for begin in range(start, max(start + 1, end), _SLICE):
+            cut = slice(begin, min(end, begin + _SLICE))
+            part = [c.map(lambda a, s=cut: a[s]) for c in (code, valid, *columns)]
+            shares[-1].append(graph(party, "dense", sliced, i, turn, width)(*part))
+    total: Shared = graph(party, "dense joined", joined, first, len(columns), turn, width)(shares)
     return total
 
 
@@ -192,41 +206,44 @@ def dense_sums(
         valid: [n] of Z_2.
         columns: [n] of Z_2^64 each.
 
-    Rounds: 0 (1 with dealing).  Bits sent: D (2^turn - 1) width per row, and for each column again;
-    and `width` for the validity and 128 for each column.
+    Rounds: 0 (1 with dealing).  Bits sent: D 2^turn width per row, and for each column again.
     """
     n, groups = int(valid.shape[0]), 1 << turn
     if isinstance(party, Counting):
-        row = packed(n * (groups - 1), width)
-        each = (1 + len(columns)) * row + packed(n, width) + len(columns) * 128 * n
-        cost = Cost(each, 0, 0, rounds=0, with_dealing=1)
+        row = packed(n * (groups - 1), width) + packed(n, width)
+        cost = Cost((1 + len(columns)) * row, 0, 0, rounds=0, with_dealing=1)
         return party.sent(cost, [1 + len(columns), groups], code, valid, *columns)
     import tensorflow as tf
 
     s = party.site("dense_sums", n, turn, width, len(columns), dealer=code.dealer)
-    some = tf.constant([n, groups - 1], tf.int64)
+    some, each = (tf.constant(shape, tf.int64) for shape in ([n, groups - 1], [n]))
     hot = None
     if s.is_dealer:
         lam = local.low_bits(code.l1 + code.l2, turn)
         hot = tf.one_hot(lam, groups, dtype=tf.int64)[:, : groups - 1]
     rows = masked.deal(s, hot, some, 0, 0, width)
-    ones = bits.masked_bits(valid)
-    there = convert.b2a_shares(s, ones, tf.constant([n], tf.int64), _VALID, _VALID, width)
+    # b = o + (1 - 2 o) beta, and b x the same of x: of these only sums are exchanged
+    ones = convert.unpacked(bits.masked_bits(valid), each)
+    beta = masked.deal(s, ones, each, _VALID, _VALID, width)
     turned = None if s.is_dealer else _Turn(code.m, turn)
     shares, whole = [], None
     if turned is not None:
         whole = turned(_with_last(rows, tf.ones_like(code.m) if s.is_e2 else None))
+        there = (1 - 2 * ones) * beta + (ones if s.is_e2 else 0)
         invalid = (n if s.is_e2 else 0) - tf.reduce_sum(there)
         shares.append(_less(tf.reduce_sum(whole, axis=0), invalid))
     for i, x in enumerate(columns):
-        product = hot * (x.l1 + x.l2)[:, None] if hot is not None else None
-        dealt = masked.deal(s, product, some, 1 + i, 1 + i, width)
-        at = _INVALID + _EACH * i
-        out = convert.inject_shares(s, ones, x, at, at, negated=True)
+        lam = x.l1 + x.l2 if s.is_dealer else None
+        of_group = None if lam is None else hot * lam[:, None]
+        of_valid = None if lam is None else ones * lam
+        dealt = masked.deal(s, of_group, some, 1 + i, 1 + i, width)
+        out = masked.deal(s, of_valid, each, _OUT + i, _OUT + i, width)
         if turned is not None:
             lam_rows = turned(_with_last(dealt, x.l1 if s.is_e1 else x.l2))
             sums = tf.reduce_sum(x.m[:, None] * whole - lam_rows, axis=0)
-            shares.append(_less(sums, tf.reduce_sum(out)))
+            own = x.m - x.l2 if s.is_e2 else -x.l1
+            kept = ones * own + (1 - 2 * ones) * (x.m * beta - out)
+            shares.append(_less(sums, tf.reduce_sum(own - kept)))
     return tf.stack(shares) if shares else None
 
 

@@ -20,7 +20,7 @@ from tfe_bench.protocols.ring.checks import check_choice
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import arrange, bits, keys
+from tfe_bench.protocols.tables import arrange, bits, expand, keys
 from tfe_bench.protocols.tables.arrange import Arrangement, graph
 from tfe_bench.protocols.tables.relation import Column, Relation
 
@@ -29,7 +29,7 @@ KINDS = ("inner", "left", "semi", "anti")
 
 
 @dataclass(frozen=True, eq=False)
-class _Union:
+class SortedUnion:
     """The rows of several sides in the order of their keys.
 
     Attributes:
@@ -65,8 +65,8 @@ def lookup(
         unique: left's keys are unique as well; of rows with one key one finds a match at most.
 
     Rounds: those of keys.cleared, keys.arranged, and about 20, or 10 of unique keys.  Bits sent:
-    those, an equality and two moves of right's columns; unless keys are unique a partition, and two
-    more moves of these and of the keys; "left" an injection for each word.
+    those, an equality and two moves of right's columns but the keys; unless keys are unique a
+    partition, and two more moves of these and of the keys; "left" an injection for each word.
     Raises:
         UsageError: no pairs, columns of different kinds, an unknown kind.
         RangeError: a key is outside of its column's bits.
@@ -76,34 +76,75 @@ def lookup(
         # one that is not valid: of no rows nothing can be copied
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
     n, rows = right.rows, right.rows + left.rows
-    given = [] if kind in ("semi", "anti") else list(right.columns)
-    of_keys = _columns([right, left], [(j, i) for i, j in on])
-    payload = [p for c in given for p in c.parts]
+    of_keys = paired([right, left], [(j, i) for i, j in on])
+    payload = payload_of(right, on, kind)
     stacked = [shapes.pad(p, [[0, rows - n]]) for p in payload]
-    union = _union(party, [right, left], of_keys, profile)
-    *moved, side = union.order.forward([*stacked, _sides([right, left])[0]])
+    union = sorted_union(party, [right, left], of_keys, profile)
+    *moved, side = union.order.forward([*stacked, sides_of([right, left])[0]])
     find = _before if unique else _copied_down
     back = union.order.back(find(party, union, moved, side, n))
+    return answered(party, left, right, on, back, kind, n)
+
+
+def payload_of(right: Relation, on: On, kind: str) -> list[Shared]:
+    """What a match brings: the parts of columns that are not compared, which left's rows have."""
+    if kind in ("semi", "anti"):
+        return []
+    compared = {j for _, j in on}
+    return [p for j, c in enumerate(right.columns) if j not in compared for p in c.parts]
+
+
+def answered(
+    party: Party,
+    left: Relation,
+    right: Relation,
+    on: On,
+    answers: Sequence[Shared],
+    kind: str,
+    n: int,
+) -> Relation:
+    """The join of left's rows with what they have found.
+
+    Args:
+        answers: whether there was a match, and the parts that `payload_of` lists; n rows that are
+            not left's, then left's.
+
+    Rounds: 1 (2 with dealing).  Bits sent: an AND, and for "left" an injection for each word.
+    """
+    given = () if kind in ("semi", "anti") else right.columns
     kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
+    same = {j: i for i, j in on}
 
     def ended(left: Relation, *back: Shared) -> list[Shared]:
-        match, *found = (c.map(lambda a: a[n:]) for c in back)
+        match, *rest = (c.map(lambda a: a[n:]) for c in back)
+        brought = iter(rest)
+        found = []
+        for j, c in enumerate(given):
+            if j in same:
+                # where keys match they are equal, and not NULL
+                never = bits.public(match, np.zeros(left.rows))
+                found += [left.column(same[j]).values, never][: len(c.parts)]
+            else:
+                found += [next(brought) for _ in c.parts]
         if kind == "left":
             return [*_or_null(party, given, match, found), left.valid]
         kept = bits.invert(match) if kind == "anti" else match
         return [*found, bits.all_of(party, [left.valid, kept])]
 
-    parts = graph(party, "ended", ended, kind, n, kinds)(left, *back)
+    about = (kind, n, kinds, tuple(same.items()))
+    parts = graph(party, "ended", ended, *about)(left, *answers)
     columns, at = [], 0
-    for column in given:
+    for j, column in enumerate(given):
         width = 2 if kind == "left" else len(column.parts)
-        columns.append(Column(parts[at], column.bits, parts[at + 1] if width == 2 else None))
+        # (rows that are not valid hold any of left's keys)
+        most = max(column.bits, left.column(same[j]).bits) if j in same else column.bits
+        columns.append(Column(parts[at], most, parts[at + 1] if width == 2 else None))
         at += width
     return Relation((*left.columns, *columns), parts[at])
 
 
 def _before(
-    party: Party, union: _Union, moved: Sequence[Shared], side: Shared, n: int
+    party: Party, union: SortedUnion, moved: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
     """Whether the row before is right's with this one's key, and what that holds."""
 
@@ -119,7 +160,7 @@ def _before(
 
 
 def _copied_down(
-    party: Party, union: _Union, moved: Sequence[Shared], side: Shared, n: int
+    party: Party, union: SortedUnion, moved: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
     """Whether the last of right's n rows above has this one's key, and what that holds."""
     rows = int(side.shape[0])
@@ -129,14 +170,14 @@ def _copied_down(
     def steps(*given: Shared) -> list[Shared]:
         # the first row of right's stands for its having come
         first = bits.public(union.valid, np.arange(rows) == 0)
-        return [*(_steps(c, n) for c in given), first]
+        return [*(expand.steps(c.map(lambda a: a[:n]), rows - n) for c in given), first]
 
     *copied, come = split.back(graph(party, "steps", steps, n, rows)(*there))
 
     def matched(parts: list[Shared], copied: list[Shared], valid: Shared, come: Shared) -> Any:
-        found = [_sum(c) for c in copied]
+        found = [expand.sums(c) for c in copied]
         last = found[: len(parts)]
-        also = [valid, _sum(come)]
+        also = [valid, expand.sums(come)]
         match = keys.equal(party, parts, last, union.widths, also)
         return [match, *found[len(parts) :]]
 
@@ -186,8 +227,8 @@ def align(
     sizes = [r.rows for r in relations]
     rows, width = sum(sizes), sort.index_bits(sum(sizes) + 1)
     columns = [[r.column(i) for i in some] for r, some in zip(relations, on, strict=True)]
-    union = _union(party, relations, _alike(columns), profile)
-    sides = union.order.forward(_sides(relations))
+    union = sorted_union(party, relations, _alike(columns), profile)
+    sides = union.order.forward(sides_of(relations))
 
     def targets(parts: list[Shared], valid: Shared, *sides: Shared) -> list[Shared]:
         run = [keys.shifted(side, k - 1 - i) for i, side in enumerate(sides)]
@@ -226,9 +267,9 @@ def align(
 # ---- the union of several sides
 
 
-def _union(
+def sorted_union(
     party: Party, relations: Sequence[Relation], columns: Sequence[Sequence[Column]], profile: str
-) -> _Union:
+) -> SortedUnion:
     """Rows of all relations, sorted by keys."""
     valid = shapes.concat(
         [
@@ -244,10 +285,15 @@ def _union(
     parts = keys.cleared(party, valid, of_keys)
     order = keys.arranged(party, valid, parts, profile)
     *moved, there = order.forward([*keys.narrowed(parts), valid])
-    return _Union(order, tuple(moved), tuple(k for _, k in parts), there)
+    return SortedUnion(order, tuple(moved), tuple(k for _, k in parts), there)
 
 
-def _columns(relations: Sequence[Relation], on: On) -> list[list[Column]]:
+def paired(relations: Sequence[Relation], on: On) -> list[list[Column]]:
+    """The key columns of each side.
+
+    Raises:
+        UsageError: no pairs, or columns that cannot be compared.
+    """
     if not on:
         raise UsageError("A join wants pairs of columns with equal keys. Received: none.")
     return _alike([[r.column(pair[i]) for pair in on] for i, r in enumerate(relations)])
@@ -275,7 +321,7 @@ def _alike(columns: list[list[Column]]) -> list[list[Column]]:
     return columns
 
 
-def _sides(relations: Sequence[Relation]) -> list[Shared]:
+def sides_of(relations: Sequence[Relation]) -> list[Shared]:
     """For each relation the bits that say which rows of the union are its own; public."""
     of = np.repeat(np.arange(len(relations)), [r.rows for r in relations])
     like = relations[0].valid
@@ -302,18 +348,6 @@ def _where(party: Party, bit: Shared, x: Shared) -> Shared:
 
 
 # ---- columns
-
-
-def _steps(x: Shared, n: int) -> Shared:
-    """Differences of the first n rows, 0 behind.  Local."""
-    rows = int(x.shape[0])
-    own = x.map(lambda a: a[:n])
-    differences = arithmetic.sub(own, keys.shifted(own, 1))
-    return shapes.pad(differences, [[0, rows - n]])
-
-
-def _sum(x: Shared) -> Shared:
-    return x.map(lambda a: local.cumsum(a, 0, False, False))
 
 
 def _or_null(

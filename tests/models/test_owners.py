@@ -135,14 +135,25 @@ def test_tables_of_two_owners_are_asked_about_as_far_as_their_rights_go(
     left = {"k": list(range(12)), "v": [3] * 12, "secret": [271828 + i for i in range(12)]}
     bounds = {"k": "int[0,99]", "v": "int[0,9]", "secret": "int[0,999999]"}
     rights = ["k:match", "v:aggregate", "secret:filter"]
-    alice.put("left", left, types=bounds, unique=["k"], clients=["bank"], rights=rights)
     right = {"k": [50 - i for i in range(45)], "g": ["x", None, "x"] * 15}
+    own: dict[str, Any] = {"clients": ["bank", "alice"], "rights": ["*:open"], "hashed_by": "k"}
     kinds = {"k": "int[0,99]", "g": "category(x,y)"}
-    of_all = ["*:open"]
-    bob.put("right", right, types=kinds, unique=["k"], pad_to=50, clients=["bank"], rights=of_all)
-    assert set(bank.listed()) == {"left", "right"} and set(alice.listed()) == {"left"}
+    bob.put("right", right, types=kinds, unique=["k"], pad_to=50, **own)
+    about: dict[str, Any] = {"types": bounds, "clients": ["bank"], "rights": rights}
+    alice.put("left", left, unique=["k"], links=["k=right.k"], **about)
+    assert set(bank.listed()) == set(alice.listed()) == {"left", "right"} != set(bob.listed())
     text = 'select sum(v) s, count(*) n from "left" l join "right" r on l.k = r.k'
-    assert bank.sql(text).run().rows == []  # 6 rows in common, 10 are due
+    linked = bank.sql(text)
+    assert "no sort" in linked.explain()
+    assert linked.run().rows == []  # 6 rows in common, 10 are due
+    # as many pairs as are asked for, and one more
+    pairs = """select a.k, b.k j from (select * from "right" where k > 45) a
+        join "right" b on a.g = b.g"""
+    due = {(k, 50 - i) for k in (47, 48, 50) for i in range(45) if i % 3 != 1}
+    told = bank.sql(pairs, max_rows=90).run().rows
+    assert set(told) == due and len(told) == 90
+    with pytest.raises(RangeError, match="more than 89 rows"):
+        bank.sql(pairs, max_rows=89).run()
     whole = bank.sql('select sum(v) s, count(*) n from "left" where secret > 271828').run()
     assert whole.rows == [(33, 11)]
     shown = bank.sql('select g, count(*) from "right" group by g').run().rows
@@ -158,7 +169,7 @@ def test_tables_of_two_owners_are_asked_about_as_far_as_their_rights_go(
             _asked_alone(three, clients["bank"], party, plan)
     with pytest.raises(UsageError, match="no table 'left' that this client may use"):
         clients["bob"].run("query", {"plan": whole_plan}, {})
-    alice.put("left", left, types=bounds, clients=["bank"], rights=rights, replace=True)
+    alice.put("left", left, replace=True, **about)
     with pytest.raises(UsageError, match="replaced meanwhile"):
         clients["bank"].run("query", {"plan": whole_plan}, {})
     with pytest.raises(UsageError, match="keeps no table 'left'"):

@@ -31,6 +31,15 @@ def _table_options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--nullable COLUMN", "may be NULL though none is", nargs="+", default=[])
     common.option(p, "--unique COLUMN", "has no value twice", nargs="+", default=[])
     common.option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
+    common.option(p, "--hashed-by COLUMN", "rows in bins by it, for others to link to", default="")
+    common.option(
+        p,
+        "--link COLUMN=TABLE.COLUMN",
+        "joins with it need no sort",
+        nargs="+",
+        default=[],
+        dest="links",
+    )
     common.option(p, "--pad-to N", "as many rows as are public", type=int)
     keeping.add_clients(p, "ask")
     common.option(
@@ -93,6 +102,8 @@ def table(arguments: argparse.Namespace) -> int:
             unit=arguments.unit,
             scale=arguments.scale or (),
             open_count=arguments.open_count,
+            hashed_by=arguments.hashed_by,
+            links=arguments.links,
             replace=arguments.replace,
             progress=bar.update,
             **more,
@@ -153,6 +164,9 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
 
 def _query_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("sql", metavar="SQL", help="one SELECT of DuckDB's dialect")
+    common.option(
+        p, "--max-rows N", "rows of the result, and of joins that repeat keys, at most", type=int
+    )
     keeping.add_asking(p)
     common.option(p, "--out FILE", "write the rows (.csv, .json, .parquet, .feather)")
     keeping.add_options(p, "tables")
@@ -171,7 +185,7 @@ def query(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and arguments.out.exists():
         raise UsageError(f"{str(arguments.out)!r} is there already. Name another file.")
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
-        asked = tables(cluster).sql(arguments.sql)
+        asked = tables(cluster).sql(arguments.sql, max_rows=arguments.max_rows)
         if not keeping.agreed(arguments, bar, asked.explain(), asked.plan):
             return 0
         started = time.perf_counter()

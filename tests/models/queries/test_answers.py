@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.models.queries.asked import TYPES, Given, asked, check_all, random_rows
+from tests.models.queries.asked import TYPES, Given, asked, check_all, derived, planned, random_rows
 from tfe_bench.errors import RangeError
 
 # Each of several kinds of steps at once: a session is traced once for all of them.
@@ -75,6 +75,54 @@ def _other(rng: np.random.Generator, n: int) -> Given:
 def test_answers_are_those_of_duckdb(rng: np.random.Generator) -> None:
     table = Given(TYPES, random_rows(rng, 20), pad=3, unique=("id",))
     check_all(TEXTS, {"t": table}, checked=True)
+
+
+def test_as_many_rows_as_are_asked_for_or_an_error(rng: np.random.Generator) -> None:
+    keys = [[0, 0, 1, None, 1, 2, 0], [1, 0, None, 0, 5, 1]]
+    sides = [
+        [(k, i, "xyz"[i % 3]) for i, k in enumerate(rng.permutation(np.array(some, object)))]
+        for some in keys
+    ]
+    types = {"k": "int[0,7]?", "v": "int[0,99]", "word": "category(x,y,z)"}
+    tables = {"a": Given(types, sides[0], pad=2), "b": Given(types, sides[1])}
+    pairs = sum(x == y for x in keys[0] for y in keys[1] if x is not None)
+    texts = [
+        "select a.v, b.v as w, b.word from a join b using (k) where a.v < 9",
+        "select a.k, count(*), sum(b.v) from a join b on a.k = b.k and b.v > 1 group by a.k",
+        "select v from a where k = 0 union select v from b",
+    ]
+    check_all(texts, tables, max_rows=pairs)
+    few = ["select a.v from a join b using (k) where a.v < 0", "select v from a order by v"]
+    for text, bound in zip(few, (pairs - 1, 6), strict=True):
+        with pytest.raises(RangeError, match=f"more than {bound} rows"):
+            asked([text], tables, max_rows=bound)
+
+
+def test_joins_by_links_are_those_of_duckdb(rng: np.random.Generator) -> None:
+    ids = rng.permutation(40)
+    types = {"id": "int[-20,60]", "w": "int[0,99]?", "flag": "bool"}
+    rows = [(int(i), None if i % 3 else int(i), bool(i % 2)) for i in ids[:20]]
+    u = Given(types, rows, hashed_by="id", unique=("id",), pad=5)
+    asks = [(None if i % 5 == 0 else int(rng.integers(40)), i) for i in range(25)]
+    t = Given({"key": "int[-20,60]?", "v": "int[0,99]"}, asks, links=["key=u.id"], known={"u": u})
+    texts = [
+        "select v, w, flag from u join t on id = key where v > 3",
+        "select v, w, id, flag from t left join u on key = id",
+        "select v from t where not exists (select 1 from u where id = key)",
+        "select flag, count(*), sum(v) from t join u on id = key group by flag",
+    ]
+    for text in texts:
+        assert any(fact.link for fact in derived(planned(text, {"t": t, "u": u}), {"t": t, "u": u}))
+    check_all(texts[:2], {"t": t, "u": u}, checked=True)
+    check_all(texts[2:], {"t": t, "u": u})
+    # another table of the name: its bins are others
+    again = Given(types, rows[:9], hashed_by="id", unique=("id",), deployment="1" * 32)
+    steps = planned(texts[0], {"t": t, "u": again})
+    assert not any(fact.link for fact in derived(steps, {"t": t, "u": again}))
+    for wrong in (t.links["link0"][4], 0, -1):
+        t.links["link0"][3] = wrong
+        with pytest.raises(RangeError, match="link of 'key'"):
+            asked([], {"t": t}, checked=True)
 
 
 def test_rows_leave_in_no_order_but_the_one_that_was_asked_for() -> None:

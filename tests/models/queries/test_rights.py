@@ -9,6 +9,7 @@ import pytest
 
 from tests.models.queries.asked import ANALYST, Given, asked, check_same, oracle, planned
 from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.models.queries.rights import GUESSED, Records, check_bound
 
 # (a right to each column; c is the one that each case is about)
 ROWS = [(i, i % 3, i, "ab"[i % 2]) for i in range(24)]
@@ -110,6 +111,18 @@ def test_each_right_is_needed_and_enough(text: str, enough: list[str], lacking: 
 def test_groups_whose_records_may_repeat_are_refused(text: str) -> None:
     with pytest.raises(PolicyError, match=r"several times|right"):
         planned(text, _tables("aggregate filter", k="match"))
+
+
+def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
+    def checked(bound: int, match: str = "match", single: bool = True) -> None:
+        tables = {name: t.table(name) for name, t in _tables(match, min_group=8).items()}
+        records = {"t": (Records(single), 3), "own": (Records(True), 24)}
+        check_bound(tables, bound, frozenset({(("t", "c"), GUESSED)}), records)
+
+    checked(24)
+    for bound, match, single in ((23, "match", True), (24, "group", True), (10**6, "match", False)):
+        with pytest.raises(PolicyError, match="'bank'"):
+            checked(bound, match, single)
 
 
 def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:

@@ -22,10 +22,21 @@ from tests.protocols.tables.relations import (
 )
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models.queries import bins
 from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import dense, groups, joins, quantiles, results, windows
+from tfe_bench.protocols.tables import (
+    bits,
+    dense,
+    groups,
+    joins,
+    linked,
+    many,
+    quantiles,
+    results,
+    windows,
+)
 from tfe_bench.protocols.tables import relation as relations
 from tfe_bench.protocols.tables.groups import Aggregate
 from tfe_bench.protocols.tables.keys import Key
@@ -151,6 +162,84 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
             ]
             for k, due in enumerate(expected):
                 assert delivered(sim, at(0, i, 4 * j + k)) == due
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_all_pairs_are_found_or_that_there_are_more(n: int, rng: np.random.Generator) -> None:
+    given, bound = list(tables(n, rng)), 2 * n + 3
+
+    def operator(p: Party, r: Relation) -> Any:
+        few = relations.limit(r, 5)
+        over = []
+        found = []
+        for i in (0, 2):
+            both, more = many.many_join(p, r, few, [(i, i)], bound)
+            found.append(results.deliver(p, both))
+            over.append(relations.Column(more, 1))
+        kept, more = many.trim(p, r, max(1, n // 2))
+        over.append(relations.Column(more, 1))
+        ones = bits.public(more, np.ones(1))
+        return [*found, results.deliver(p, kept, ordered=True), Relation(tuple(over), ones)]
+
+    sim = run(operator, given, n % 3)
+    for i, table in enumerate(given):
+        valid = table.valid.astype(bool)
+        few = Table(*(a[:5] for a in table.arrays)).rows
+        over = delivered(sim, at(0, i, 3), False)[0]
+        for j, k in enumerate((0, 2)):
+            pairs = [(*a, *b) for a in table.rows for b in few if a[k] == b[k] is not None]
+            assert over[j] == (len(pairs) > bound)
+            due = [] if len(pairs) > bound else pairs
+            assert ranked(delivered(sim, at(0, i, j))) == ranked(due)
+        more = valid.sum() > max(1, n // 2)
+        assert over[2] == more
+        assert delivered(sim, at(0, i, 2)) == ([] if more else table.rows)
+
+
+def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
+    # 2 * 3 + 1 * 1 pairs; the last row of each side is none
+    left, right = np.array([4, 9, 4, 0, 9]), np.array([4, 0, 4, 4, 7, 4])
+    valid = [np.arange(len(side)) < len(side) - 1 for side in (left, right)]
+    args = [np.asarray(a, np.int64) for a in (left, right, *valid)]
+
+    def program(p: Party, x: Shared, y: Shared, xs: Shared, ys: Shared) -> Any:
+        sides = [Relation((relations.Column(k, 4),), bit(v)) for k, v in ((x, xs), (y, ys))]
+        found = [many.many_join(p, sides[0], sides[1], [(0, 0)], bound) for bound in (6, 7, 8, 1)]
+        return [(parts_of(results.deliver(p, r)), over) for r, over in found]
+
+    sim = simulate(program, *args)
+    for i, over in enumerate((1, 0, 0, 1)):
+        assert sim.value(at(i, 1)).tolist() == [over]
+        due = [] if over else [(0, 0), *[(4, 4)] * 6]
+        assert ranked(delivered(sim, at(i, 0))) == due
+
+
+def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask() -> None:
+    # the last bin is empty; one key stands in three, and one bin is asked three times
+    held, used, v = [7, 7, 7, 5, 9, 0], [1, 1, 1, 1, 1, 0], [1, 2, 3, 4, -(2**63), 6]
+    asking, asked = [7, 5, 9, 7, 0], [(0, 1, 2), (3, 3, 3), (0, 1, 3), (4, 2, 5), (5, 5, 5)]
+    target = bins.targets(np.array(asked).T, 6)
+    given = [np.array(a) for a in (asking, [1, 1, 1, 0, 1], held, used, v, target)]
+
+    def program(p: Party, *shares: Shared) -> Any:
+        asks, valid, key, used, v, target = shares
+        left = Relation((relations.Column(asks, 4),), bit(valid))
+        right = Relation((relations.Column(key, 4), relations.Column(v)), bit(used))
+        with pytest.raises(UsageError, match="21 places"):
+            linked.lookup(p, left, right, (0, 0), asks)
+        found = [linked.lookup(p, left, right, (0, 0), target, kind) for kind in joins.KINDS]
+        return [parts_of(results.deliver(p, f, ordered=True)) for f in found]
+
+    sim = simulate(program, *given, dealer=1)
+    none = (None, None)
+    every = [
+        [(7, 7, 1), (5, 5, 4)],
+        [(7, 7, 1), (5, 5, 4), (9, *none), (0, *none)],
+        [(7,), (5,)],
+        [(9,), (0,)],
+    ]
+    for i, due in enumerate(every):
+        assert delivered(sim, at(i)) == due
 
 
 @pytest.mark.parametrize("n", SIZES)

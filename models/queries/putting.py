@@ -1,0 +1,120 @@
+"""Tables as their owners' clients share them: rows in an order or in bins, and links to others'."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.queries import bins, relations, stored
+from tfe_bench.models.queries.io import Elements
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import Link, Schema
+
+Ring = np.ndarray[Any, np.dtype[np.int64]]
+
+
+# The input of all words of all rows, [words, rows].
+WORDS = "words"
+
+
+def prepared(
+    schema: Schema,
+    held: Mapping[str, Elements],
+    rows: int,
+    links: Sequence[str],
+    known: Mapping[str, Table],
+) -> tuple[Schema, dict[str, Ring]]:
+    """A table's header, and what is shared of it, by input.
+
+    Args:
+        schema: the header, without links and the seed of bins.
+        held: the columns of all rows.
+        rows: how many there are.
+        links: as `link_of` takes them.
+        known: what the client may use.
+
+    Raises:
+        UsageError: a link that is none.
+        DataError: rows cannot be put into bins.
+    """
+    there = np.ones(rows, bool)
+    if schema.hashed_by:
+        seed, at = bins.placed(held[schema.hashed_by].distances, schema.rows)
+        schema, held, there = replace(schema, seed=seed), _taken(held, at), at >= 0
+    elif schema.sorted_by:
+        key = held[schema.sorted_by]
+        missing = np.zeros(rows) if key.null is None else key.null
+        held = _taken(held, np.lexsort((key.distances, missing)))
+    schema = replace(schema, links=tuple(link_of(each, schema, known) for each in links))
+    words = {WORDS: stored.words_of(schema, held, len(there))}
+    if schema.hashed_by:
+        words[WORDS][-1] = there
+    for i, link in enumerate(schema.links):
+        seed = known[link.table].schema.seed
+        words[stored.link_name(i)] = _target(link, schema, held[link.column], there, seed)
+    return schema, words
+
+
+def _taken(held: Mapping[str, Elements], at: Ring) -> dict[str, Elements]:
+    """Rows by their numbers; 0 in every column where the number is -1."""
+
+    def of(values: Ring) -> Ring:
+        return np.append(values, 0)[at]
+
+    return {
+        name: Elements(e.type, of(e.distances), None if e.null is None else of(e.null))
+        for name, e in held.items()
+    }
+
+
+def link_of(written: str, schema: Schema, known: Mapping[str, Table]) -> Link:
+    """A link as people write it: "customer=customers.id".
+
+    Args:
+        schema: of the table that is put.
+        known: what its client may use.
+
+    Raises:
+        UsageError: it is none, or the other table's rows are in no bins by that column.
+    """
+    column, equals, other = written.partition("=")
+    table, point, key = other.partition(".")
+    if not (column and equals and table and point and key):
+        raise UsageError(
+            f'A link is written as "customer=customers.id". Received: {written[:80]!r}.'
+        )
+    if table not in known:
+        raise relations.missing_table(table, list(known))
+    theirs = known[table].schema
+    own = schema.column(column, "link").type
+    if theirs.hashed_by != key:
+        raise UsageError(
+            f"A link is to the column by which a table's rows are in bins (--hashed-by). Received: "
+            f"{key[:80]!r}; {table!r} has {theirs.hashed_by or 'none'}."
+        )
+    if own != theirs.columns[key].type:
+        raise UsageError(
+            f"A link takes columns of one type and range. Received: {column[:80]!r} is a {own} "
+            f"from {own.low} to {own.high}, {key[:80]!r} another."
+        )
+    return Link(column, table, known[table].deployment, theirs.rows)
+
+
+def _target(link: Link, schema: Schema, held: Elements, there: Any, seed: int) -> Ring:
+    """Where each of the other table's bins stands, and each request of this table's rows.
+
+    Args:
+        held: the linked column, of the first rows.
+        there: which of these are rows.
+        seed: of the other table's bins.
+    """
+    asked = bins.anywhere(schema.rows, link.bins)
+    if held.null is not None:
+        there = there & (held.null == 0)
+    rows = np.flatnonzero(there)
+    asked[:, rows] = bins.positions(held.distances[rows], link.bins, seed)
+    return bins.targets(asked, link.bins)
