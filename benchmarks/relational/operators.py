@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import numpy as np
 
@@ -28,6 +29,13 @@ def _two(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
     }
 
 
+def _linked(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
+    """The same, prepared by their owners."""
+    made = _two(size, rng)
+    x, y = made["x"], made["y"]
+    return {"x": replace(x, hashed_by="id"), "y": replace(y, links=("id=x.id",))}
+
+
 def _one(size: float, rng: np.random.Generator) -> Mapping[str, Made]:
     """Keys of 32 bits that repeat about four times, words, days, and values."""
     n = int(size)
@@ -51,6 +59,13 @@ WORKLOADS = [
         "two tables by unique 40-bit keys",
         "select v, w from x join y using (id)",
         _two,
+        _SIZES,
+    ),
+    Workload(
+        "linked",
+        "the same join of tables that their owners have prepared for it",
+        "select w, v from y join x using (id)",
+        _linked,
         _SIZES,
     ),
     Workload(

@@ -23,11 +23,14 @@ class Made:
             in its category.
         types: of the columns, as `table put` takes them.
         unique: columns without a value that is there twice.
+        hashed_by, links: as `table put` takes them; what is linked to comes first.
     """
 
     columns: Mapping[str, Ints]
     types: Mapping[str, str]
     unique: tuple[str, ...] = ()
+    hashed_by: str = ""
+    links: tuple[str, ...] = ()
 
     @property
     def rows(self) -> int:

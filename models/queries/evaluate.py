@@ -21,6 +21,7 @@ from tfe_bench.models.queries.expressions import (
     common,
     divisor,
     dropped,
+    either,
     element_in,
     factor,
     first_days,
@@ -355,10 +356,10 @@ class Evaluator:
             by = factor(value.fact.known, kind)
             return arithmetic.mul_public(value.data, np.int64(by))
 
-        found = scaled(given[0])
+        found, width = scaled(given[0]), either([value.fact for value in given]).bits + 2
         of_two = relational.minimum if name == "least" else relational.maximum
         for value in given[1:]:
-            found = of_two(self._party, found, scaled(value), min(_WORD, kind.bits + 2))
+            found = of_two(self._party, found, scaled(value), min(_WORD, width))
         return found
 
     def _of_date(self, name: str, kind: Type, days: Shared) -> Shared:

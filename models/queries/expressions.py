@@ -111,17 +111,17 @@ def typed(expression: Expression, columns: Facts) -> Fact:
             if condition.type not in (BITS, None):
                 raise UsageError(f"CASE takes conditions. Received: a {condition.type}.")
         values = [*facts[1:-1:2], facts[-1]]
-        either = _either(values)
-        return Fact(either, any(v.nullable for v in values), sources)
+        found = either(values)
+        return Fact(found, any(v.nullable for v in values), sources)
     if name == "coalesce":
-        return Fact(_either(facts), all(f.nullable for f in facts), sources)
+        return Fact(either(facts), all(f.nullable for f in facts), sources)
     if name in ("least", "greatest"):  # (skips NULLs, as DuckDB does)
-        either = _either(facts)
-        if not either.ordered:
+        found = either(facts)
+        if not found.ordered:
             raise UsageError("LEAST and GREATEST take what has an order.")
         if nullable:
             raise UsageError("LEAST and GREATEST of columns with NULLs are not offered. Use CASE.")
-        return Fact(either, nullable, sources)
+        return Fact(_extreme(name, facts, found), nullable, sources)
     if name in ("year", "month"):
         return Fact(_of_date(name, facts[0]), nullable, sources)
     made = _arithmetic(name, facts)
@@ -209,7 +209,23 @@ def _aligned(bounds: Sequence[int], kind: Type, digits: int, fraction: int) -> t
     return bounds[0] * by, bounds[1] * by
 
 
-def _either(facts: Sequence[Fact]) -> Type:
+def _extreme(name: str, facts: Sequence[Fact], kind: Type) -> Type:
+    """A least value is no larger than the largest of any: a kind in its bounds."""
+    if kind.words:
+        return kind
+    bounds = []
+    for fact in facts:
+        each = fact.known
+        if fact.constant is not None:
+            bounds.append((element_in(fact, kind),) * 2)
+        else:
+            bounds.append((each.low * factor(each, kind), each.high * factor(each, kind)))
+    of = min if name == "least" else max
+    low, high = (of(several) for several in zip(*bounds, strict=True))
+    return replace(kind, low=low, high=high)
+
+
+def either(facts: Sequence[Fact]) -> Type:
     """The type of one of several values.
 
     Raises:

@@ -53,7 +53,14 @@ def run(arguments: argparse.Namespace) -> int:
         try:
             for name, each in made.items():
                 bar.say(f"sharing {name}")
-                own.put(name, given[name], types=each.types, unique=each.unique)
+                own.put(
+                    name,
+                    given[name],
+                    types=each.types,
+                    unique=each.unique,
+                    hashed_by=each.hashed_by,
+                    links=each.links,
+                )
             put = time.perf_counter() - started
             query = own.sql(asked.sql)
             result = query.run(bar.update, common.harness_parameters(arguments))

@@ -19,6 +19,7 @@ TEXTS = [
     "sum(z) over (order by k), lag(p) over (partition by k order by id desc) from t qualify r < 4",
     "select flag, k, count(*) n, max(p) from t group by flag, k",
     "select distinct seg from t",
+    "select least(k, 2) + greatest(id, k, 3) * least(id - 4, k, 100) v, greatest(p, 1) from t",
 ]
 MORE = [
     "select sum(z) from t where k > 6",
