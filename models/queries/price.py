@@ -16,7 +16,7 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
 # Measured with three workers on two cores: bytes of all three per second, and a round's own cost.
-BYTES_PER_SECOND = 630e6
+BYTES_PER_SECOND = 430e6
 ROUND_SECONDS = 1e-3
 
 

@@ -44,15 +44,18 @@ def test_every_question_can_be_asked_at_both_sizes(name: str) -> None:
         assert len(rows) <= 1 << 20
 
 
+ANY = "select k, sum(x) over (order by k) from t"
+
+
 def test_answers_are_compared_as_they_were_asked_for() -> None:
     types = {"k": parse("int"), "x": parse("fixed")}
     found = io.Result(types, {"k": [2, 1, 1], "x": [0.5, None, 1e6]})
     same = [(1, 1e6 + 1), (2, 0.5), (1, None)]
-    assert truth.agrees("select", found, same)
-    assert not truth.agrees("select ... order by k", found, same)
+    assert truth.agrees(ANY, found, same)
+    assert not truth.agrees("select k, x from t order by k", found, same)
     for wrong in (same[:2], [*same, (1, 1)], [(1, 1e6 + 100), *same[1:]], [(3, 1e6), *same[1:]]):
-        assert not truth.agrees("select", found, wrong)
-    assert not truth.agrees("select", found, [(1, 1e6), (2, None), (1, 0.5)])
+        assert not truth.agrees(ANY, found, wrong)
+    assert not truth.agrees(ANY, found, [(1, 1e6), (2, None), (1, 0.5)])
 
 
 @pytest.mark.parametrize(
