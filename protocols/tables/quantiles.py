@@ -105,12 +105,12 @@ def quantiles(
         # the rank of each group's wanted rows among all rows
         before = counts[0] if counts else begin
         size = arithmetic.sub(keys.later(before, 1), before)
+        last = arithmetic.moved(size, np.int64(-1))
         found, rests = [], []
         for q in fractions:
             if how == DISC:
                 rank = _share_of(party, size, q, n, 1 if q else 0)
             else:
-                last = arithmetic.moved(size, np.int64(-1))
                 rank = _share_of(party, last, q, n)
             found.append(arithmetic.add(begin, rank))
             if how == CONT:
