@@ -163,7 +163,7 @@ def _totals(
         zeros = small.map(local.zeros_like)
         return small_ring.select(party, bits.masked_bits(valid), small, zeros)
 
-    def exchanged(share: Any, dealer: int) -> Shared:
+    def added_up(share: Any, dealer: int) -> Shared:
         shape = [1 + len(columns), groups]
         if isinstance(party, Counting):
             return party.exchanged(shape, None, share, width=width, dealer=dealer)
@@ -174,7 +174,7 @@ def _totals(
         found = []
         for i, several in enumerate(shares):
             share = None if several[0] is None else sum(several[1:], several[0])
-            found.append(rotation.named(party, exchanged(share, (first + i) % 3), first))
+            found.append(rotation.named(party, added_up(share, (first + i) % 3), first))
         return functools.reduce(arithmetic.add, found)
 
     code = graph(party, "dense codes", kept, turn)(code, valid)
