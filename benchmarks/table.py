@@ -255,6 +255,9 @@ def _correct(record: Record) -> Text:
 def _agreement(found: Mapping[str, Any]) -> str:
     """With plaintext outputs; a record from elsewhere may hold others."""
     try:
+        if "top5" not in found:  # a text's
+            same = f"{100 * found['top1']:.1f} % of {found['samples']:d} tokens"
+            return f"{same} are those of plaintext behind the same text"
         text = (
             f"top-1 {100 * found['top1']:.1f} %, top-5 {100 * found['top5']:.1f} %, largest error "
             f"{found['relative_error']:.2g} of the range ({found['samples']:d} samples)"

@@ -13,15 +13,17 @@ from typing import Any
 
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
+from tfe_bench.cluster.ledger import Charge, Ledger
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.cluster.timing import check_parameters, measure, metered
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
-from tfe_bench.models.queries import execute, relations, stored
+from tfe_bench.models.queries import execute, noising, privacy, relations, stored
 from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.price import price
 from tfe_bench.models.queries.rights import Table
+from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
@@ -59,7 +61,39 @@ def permit(
         UsageError, PolicyError: as `relations.derive`, or Store.facts.
     """
     plan = Plan.of(parameters["plan"])
-    relations.derive(plan, _tables(client, store, plan))
+    tables = _tables(client, store, plan)
+    if charges := _charges(relations.derive(plan, tables), tables):
+        store.ledger.check(charges)
+
+
+def _charges(facts: Sequence[relations.Relation], tables: Mapping[str, Table]) -> dict[str, Charge]:
+    """What a plan spends of the tables' privacy, by name; of most tables nothing."""
+    lost = privacy.losses((fact.release for fact in facts), tables)
+    of = {table.name: table for table in tables.values()}
+    return {name: Charge(of[name].owner, of[name].schema.budget, lost[name]) for name in lost}
+
+
+def charge(party: Party, ledger: Ledger, charges: Mapping[str, Charge]) -> None:
+    """Spends privacy at all three workers, on disk before any of them goes on.
+
+    Each goes by the most that one of them knows to be spent.
+
+    Raises:
+        PolicyError: there is less left.
+        SecurityError, DataError: as Ledger.charge.
+    """
+    names = sorted(charges)
+    own = b"".join(ledger.spent(name).to_bytes(8, "little") for name in names)
+    heard = [
+        {
+            name: int.from_bytes(told[8 * i : 8 * i + 8], "little", signed=True)
+            for i, name in enumerate(names)
+        }
+        for p, told in enumerate(party.exchange(own))
+        if p != party.index
+    ]
+    ledger.charge(charges, heard)
+    party.exchange(b"charged")
 
 
 def size(
@@ -79,7 +113,13 @@ def run(context: Context) -> dict[str, Shared]:
     plan = Plan.of(parameters["plan"])
     tables = _tables(context.client, store, plan)
     found = relations.derive(plan, tables)
-    own = store.of(TABLE)
+    own, charges = store.of(TABLE), _charges(found, tables)
+    # before the first message, as how long it takes tells of what was drawn
+    drawn = {
+        number: noising.drawn(fact.release, fact.rows)
+        for number, fact in enumerate(found)
+        if fact.release is not None
+    }
 
     def words(alias: str, names: Sequence[str]) -> dict[str, Shared]:
         table = tables[alias]
@@ -100,7 +140,7 @@ def run(context: Context) -> dict[str, Shared]:
     name = ("query", context.client, json.dumps(parameters["plan"], sort_keys=True), profile)
 
     def once(progress: Callable[[float, str], None]) -> dict[str, Shared]:
-        setting = execute.Setting(load, link, name, profile, progress, units.__getitem__)
+        setting = execute.Setting(load, link, name, profile, progress, units.__getitem__, drawn)
         return execute.run(party, plan, found, setting)
 
     if "repeat" in parameters:
@@ -108,6 +148,8 @@ def run(context: Context) -> dict[str, Shared]:
     else:
         result, measured = metered(party, lambda: once(context.progress))
         context.measurements.update(measured)
+    if charges:  # nothing has left yet
+        charge(party, store.ledger, charges)
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}
 
 

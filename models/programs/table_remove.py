@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.models import kept
 from tfe_bench.models.programs.table_put import NAME_IS
 
-PROGRAM = kept.removing("table_remove", TABLE, NAME_IS, "removes an owner's table")
+
+def _forget(store: Store, name: str) -> None:
+    """What was spent of its privacy: last, or it could be asked once more in between."""
+    store.ledger.forget(name)
+
+
+PROGRAM = kept.removing("table_remove", TABLE, NAME_IS, "removes an owner's table", _forget)

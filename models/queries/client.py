@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.cluster import ledger
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, spec_of
 from tfe_bench.cluster.stored import TABLE, check_name
@@ -62,7 +63,8 @@ class Tables:
         for name, each in self.listed().items():
             if each.complete:
                 schema = Schema.of(each.about)
-                found[name] = Table(name, each.owner, each.deployment, schema, client)
+                facts = (name, each.owner, each.deployment, schema, client, each.spent)
+                found[name] = Table(*facts)
         return found
 
     def put(
@@ -84,6 +86,8 @@ class Tables:
         open_count: bool = False,
         hashed_by: str = "",
         links: Sequence[str] = (),
+        budget: object = None,
+        contributions: int = 1,
         replace: bool = False,
         progress: Progress | None = None,
     ) -> Schema:
@@ -111,6 +115,10 @@ class Tables:
                 are rows; of tables that link to it no key is sorted for a join.
             links: as "customer=customers.id": to a column by which another table's rows are in
                 bins; until that is replaced.
+            budget: privacy that queries of other clients may spend, as rho of zero-concentrated
+                differential privacy, 0.000000001 to 1000000: then only sums, counts and averages
+                leave, with noise; what is spent stays so when the table is replaced.
+            contributions: how many rows of one unit count in a sum, where it may be in several.
             replace: what this client put under the name before.
 
         Raises:
@@ -151,6 +159,8 @@ class Tables:
             unit,
             open_count,
             hashed_by,
+            budget=0 if budget is None else ledger.rho(str(budget)),
+            contributions=contributions,
         )
         for each in unique:
             io.check_unique(each, held[each])
@@ -202,20 +212,23 @@ class Tables:
         order = training.ordered(given, on, label, columns)
         return Alignment(self._cluster, order, given, ordered(name, clients, replace, {}))
 
-    def sql(self, query: object, *, max_rows: int | None = None) -> Query:
+    def sql(self, query: object, *, max_rows: int | None = None, rho: object = None) -> Query:
         """A query, compiled but not run.
 
         Args:
             query: SQL in DuckDB's dialect, or an Ibis expression.
             max_rows: the most rows that the result may have, 1 to 2^24, and that a join may have
                 of keys that neither side has once; with more of them `run` raises a RangeError.
+            rho: privacy that the query spends of each table with a budget, each time it is run; the
+                more, the less noise.
 
         Raises:
             UsageError: it is none, or is not offered.
             PolicyError: this client lacks a right that it takes.
         """
         known = self.seen()
-        plan = sql.compiled(_text_of(query), known, max_rows)
+        loss = 0 if rho is None else ledger.rho(str(rho))
+        plan = sql.compiled(_text_of(query), known, max_rows, loss)
         return Query(self._cluster, plan, known)
 
 

@@ -7,7 +7,7 @@ as distances from the lowest that their type allows, so that keys are short.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tfe_bench.models.queries.evaluate import (
     value_of,
 )
 from tfe_bench.models.queries.expressions import Fact, factor
+from tfe_bench.models.queries.noising import Drawn
 from tfe_bench.models.queries.plan import Plan, Step
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.models.queries.relations import shown_of
@@ -52,6 +53,7 @@ class Setting:
         profile: of the network, to plan sorts for.
         progress: hears a fraction and a word before each step, and before the delivery.
         unit_of: the column that says whose records a table's are, by the plan's alias.
+        drawn: what this worker drew as noise, by the step's number (`noising.drawn`).
     """
 
     load: Load
@@ -60,6 +62,7 @@ class Setting:
     profile: str = "local"
     progress: Callable[[float, str], None] = lambda fraction, text: None
     unit_of: Callable[[str], str] = lambda alias: ""
+    drawn: Mapping[int, Drawn] = field(default_factory=dict)
 
 
 def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> dict[str, Shared]:
@@ -71,7 +74,8 @@ def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> d
         setting.progress(number / (len(plan.steps) + 1), step.op)
         given = [made[i] for i in step.inputs]
         about = [facts[i] for i in step.inputs]
-        at = _At(party, step, given, about, facts[number], setting, over)
+        own = setting.drawn.get(number)
+        at = _At(party, step, given, about, facts[number], setting, over, own)
         with party.kept_graphs(setting.name, number):
             made[number] = _STEPS[step.op](at)
         for i in step.inputs:
@@ -127,6 +131,7 @@ class _At:
         given, about: its relations, and what is public of them.
         facts: of what it makes.
         over: bits of bounded steps, to which these add theirs.
+        own: noise that this worker drew for the step.
     """
 
     party: Party
@@ -136,6 +141,7 @@ class _At:
     facts: Facts
     setting: Setting
     over: list[Shared]
+    own: Drawn | None = None
 
 
 def _named(given: Relation, facts: Facts) -> dict[str, Column]:
@@ -174,7 +180,8 @@ def _project(at: _At) -> Relation:
 def _group(at: _At) -> Relation:
     named = _named(at.given[0], at.about[0])
     return grouping.group(
-        at.party, at.step, at.given[0].valid, named, at.about[0], at.facts, at.setting.profile
+        *(at.party, at.step, at.given[0].valid, named, at.about[0], at.facts),
+        *(at.setting.profile, at.own),
     )
 
 

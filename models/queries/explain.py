@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from tfe_bench.cluster.ledger import shown
+from tfe_bench.models.queries import privacy
 from tfe_bench.models.queries.plan import Expression, Plan, Step
 from tfe_bench.models.queries.price import Price
-from tfe_bench.models.queries.relations import Relation, is_dense
+from tfe_bench.models.queries.relations import Relation
 from tfe_bench.models.queries.rights import Tables
+from tfe_bench.models.queries.summaries import is_dense
 from tfe_bench.models.queries.types import TEXT, date_of
 
 
@@ -18,8 +21,8 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
         prices: of the plan, one for each network that they ask about.
     """
     told = []
-    for number, (step, made) in enumerate(zip(plan.steps, facts, strict=True)):
-        given = [facts[i] for i in step.inputs]
+    every = zip(plan.steps, _inputs(plan, facts), facts, strict=True)
+    for number, (step, given, made) in enumerate(every):
         told.append(f"{number:2d} {_said(step, given, made)} -> {made.rows:,} rows")
     lines = priced([*told, "   deliver the rows to the client"], prices)
     read = ", ".join(
@@ -39,11 +42,59 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
                 f"Groups with fewer than {least} records of {table.name!r} are left out (a rule of "
                 f"{table.owner!r})."
             )
+    lines += _spends(plan, facts, tables)
     hashed = [f for made in facts for f in made.columns.values() if f.type and f.type.kind == TEXT]
     if hashed:
         bits = 2 * max(made.rows for made in facts).bit_length() - 65
         lines.append(f"Two different texts are taken for one with a probability below 2^{bits}.")
     return "\n".join(lines)
+
+
+# Of the (epsilon, delta) that is said of a loss.
+_DELTA = 1e-6
+
+
+def _spends(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]:
+    """What a plan spends of privacy, and how far its results are off."""
+    lines = []
+    lost = privacy.losses((made.release for made in facts), tables)
+    of = {table.name: table for table in tables.values()}
+    for name, loss in lost.items():
+        table = of[name]
+        left = max(0, table.schema.budget - table.spent)
+        lines.append(
+            f"It spends rho {shown(loss)} of the privacy of table {name!r} (a rule of "
+            f"{table.owner!r}): epsilon {privacy.epsilon(loss, _DELTA):.3g} at delta {_DELTA:g}. "
+            f"Left before: {shown(left)} of {shown(table.schema.budget)}."
+        )
+    for step, given, made in zip(plan.steps, _inputs(plan, facts), facts, strict=True):
+        if (release := made.release) is None:
+            continue
+        for name, function, argument in step["aggregates"]:
+            said = []
+            if function != "sum":
+                label = privacy.counted(argument, given[0].columns)
+                said.append(("" if function == "count" else "its number ", label, 1))
+            if function != "count":
+                kind = given[0].columns[argument].known
+                what = "" if function == "sum" else "its sum "
+                said.append((what, (argument, privacy.VALUES), kind.denominator))
+            off = " and ".join(
+                f"{what}{release.totals[label].deviation / unit:,.4g}" for what, label, unit in said
+            )
+            lines.append(f"Noise of {name}: a standard deviation of {off}, in each of its rows.")
+        if release.bounded:
+            rows = f"{release.most} rows" if release.most > 1 else "1 row"
+            lines.append(
+                f"Of a {tables[release.bounded].schema.unit} of {tables[release.bounded].name!r} "
+                f"{rows} at most count."
+            )
+        lines.append("Every group is told of, also one of no row.")
+    return lines
+
+
+def _inputs(plan: Plan, facts: Sequence[Relation]) -> list[list[Relation]]:
+    return [[facts[i] for i in step.inputs] for step in plan.steps]
 
 
 def priced(told: Sequence[str], prices: Sequence[Price]) -> list[str]:

@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfe_bench.models.queries import ranking, units
+from tfe_bench.models.queries import noising, ranking, units
 from tfe_bench.models.queries.arranged import Grouped, dense_groups, every
 from tfe_bench.models.queries.evaluate import Value, column_of, constant_bit, value_of
 from tfe_bench.models.queries.expressions import Fact
+from tfe_bench.models.queries.noising import Drawn
 from tfe_bench.models.queries.plan import Step
+from tfe_bench.models.queries.privacy import COUNT, VALUES, Label
 from tfe_bench.models.queries.quotient import mean
 from tfe_bench.models.queries.relations import Relation as Facts
-from tfe_bench.models.queries.relations import is_dense
 from tfe_bench.models.queries.rights import least_for
+from tfe_bench.models.queries.summaries import is_dense
 from tfe_bench.models.queries.types import BOOL
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, relational
@@ -34,12 +36,14 @@ def group(
     about: Facts,
     facts: Facts,
     profile: str = "local",
+    own: Drawn | None = None,
 ) -> Relation:
     """The relation of a step `group`: keys, then aggregates.
 
     Args:
         valid, named, about: the rows that are grouped.
         facts: of what is made.
+        own: what this worker drew as noise, where it is released with noise (`noising.drawn`).
 
     A group is left out where it has fewer records of a table than its owner's rule says: of its
     rows, and of those that an aggregate counts; of its units where these repeat.
@@ -48,6 +52,8 @@ def group(
     marks = units.Marks()
     if repeated:
         valid, named, marks = units.marked(party, step, valid, named, about, repeated, profile)
+    if facts.release is not None:
+        valid, named = noising.bounded(party, valid, named, about, facts.release, profile)
     labels = _labels(step, about, facts, marks)
     keys = [named[name] for name in step["keys"]]
     extremes_of = [
@@ -71,46 +77,47 @@ def group(
         party, step["aggregates"], Relation(tuple(keys), valid), named, about, facts.rows, profile
     )
 
-    def finished(made: Grouped, ranked: dict[str, Shared]) -> Relation:
+    def finished(made: Grouped, ranked: dict[str, Shared], own: Drawn | None) -> Relation:
         totals = dict(zip(labels, made.sums, strict=True))
         if keys:  # distances were added up
             for name, what in labels:
-                if name is not None and what == _VALUES:
-                    count = totals.get((name, _COUNT), totals[(None, _COUNT)])
+                if name is not None and what == VALUES:
+                    count = totals.get((name, COUNT), totals[(None, COUNT)])
                     by = np.int64(about.columns[name].known.offset)
                     total = totals[name, what]
                     totals[name, what] = arithmetic.add(total, arithmetic.mul_public(count, by))
+        if facts.release is not None:
+            columns = noising.aggregates(party, step, about, facts, facts.release, totals, own)
+            columns = dict(zip(step["keys"], made.keys, strict=True)) | columns
+            # (whether a group has a row is a secret, too)
+            there = constant_bit(made.valid, True)
+            return Relation(tuple(columns[name] for name in facts.columns), there)
         return _finished(party, step, about, facts, made, totals, ranked, marks)
 
-    result: Relation = party.function(finished)(found, ranked)
+    result: Relation = party.function(finished)(found, ranked, own)
     return result
 
 
-# What is added up: (an aggregate's column, or None for rows, or "?" and a table; what of it).
-_Label = tuple[str | None, str]
-_VALUES, _COUNT = "values", "count"
-
-
-def _labels(step: Step, about: Facts, facts: Facts, marks: units.Marks) -> list[_Label]:
+def _labels(step: Step, about: Facts, facts: Facts, marks: units.Marks) -> list[Label]:
     """What a step's aggregates take: the number of rows, then sums and numbers of values."""
-    wanted: list[_Label] = [(None, _COUNT)]
+    wanted: list[Label] = [(None, COUNT)]
     for _, function, argument in step["aggregates"]:
         if argument is None:
             continue
-        if function in ("sum", "avg") and (argument, _VALUES) not in wanted:
-            wanted.append((argument, _VALUES))
-        if about.columns[argument].nullable and (argument, _COUNT) not in wanted:
-            wanted.append((argument, _COUNT))
+        if function in ("sum", "avg") and (argument, VALUES) not in wanted:
+            wanted.append((argument, VALUES))
+        if about.columns[argument].nullable and (argument, COUNT) not in wanted:
+            wanted.append((argument, COUNT))
     present = [about.records[alias].present for alias in facts.least if alias not in marks]
     present += [name for own in marks.values() for name in own.values()]
-    return wanted + [(name, _COUNT) for name in dict.fromkeys(present) if name]
+    return wanted + [(name, COUNT) for name in dict.fromkeys(present) if name]
 
 
 def _rows(
     party: Party,
     valid: Shared,
     keys: Sequence[Column],
-    labels: Sequence[_Label],
+    labels: Sequence[Label],
     named: Mapping[str, Column],
 ) -> tuple[Relation, list[groups.Aggregate]]:
     """Keys and columns, as they are, and what is wanted of these."""
@@ -127,13 +134,13 @@ def _rows(
                 absent = party.function(bits.invert)(column.values)
                 column = replace(column, null=absent)
             columns.append(column)
-        wanted.append(groups.Aggregate("sum" if what == _VALUES else "count", at[name]))
+        wanted.append(groups.Aggregate("sum" if what == VALUES else "count", at[name]))
     return Relation(tuple(columns), valid), wanted
 
 
 def _summed(
     party: Party,
-    labels: Sequence[_Label],
+    labels: Sequence[Label],
     valid: Shared,
     named: Mapping[str, Column],
     about: Facts,
@@ -154,7 +161,7 @@ def _summed(
                 counted[name] = valid
         found = []
         for name, what in labels:
-            if what == _COUNT:
+            if what == COUNT:
                 found.append(bits.number(party, counted[name]))
             else:
                 assert name is not None
@@ -236,15 +243,15 @@ def _finished(
     about: Facts,
     facts: Facts,
     made: Grouped,
-    totals: Mapping[_Label, Shared],
+    totals: Mapping[Label, Shared],
     ranked: Mapping[str, Shared],
     marks: units.Marks,
 ) -> Relation:
     """The columns of a group's relation, of what was added up."""
-    rows = totals[(None, _COUNT)]
+    rows = totals[(None, COUNT)]
 
     def count_of(argument: str | None) -> Shared:
-        return totals.get((argument, _COUNT), rows)
+        return totals.get((argument, COUNT), rows)
 
     columns: dict[str, Column] = dict(zip(step["keys"], made.keys, strict=True))
     best, keys_given = iter(made.extremes), bool(step["keys"])
@@ -264,11 +271,11 @@ def _finished(
             if fact.known.kind == BOOL:
                 data = replace(data, bits=1)
         elif function == "sum":
-            data = totals[(argument, _VALUES)]
+            data = totals[(argument, VALUES)]
         else:
             assert argument is not None
             kind = about.columns[argument].known
-            data = mean(party, totals[(argument, _VALUES)], count, kind, about.rows)
+            data = mean(party, totals[(argument, VALUES)], count, kind, about.rows)
         columns[name] = column_of(Value(data, null, fact))
     valid = [made.valid]
     for alias, least in facts.least.items():
@@ -279,7 +286,7 @@ def _finished(
         for _, function, argument in step["aggregates"] if alias not in marks else ():
             if argument is None or alias not in {s[0] for s in about.columns[argument].sources}:
                 continue
-            counted = argument if (argument, _COUNT) in totals else None
+            counted = argument if (argument, COUNT) in totals else None
             due = least_for(function, least)
             if counted is not None or due > least:
                 counts[counted] = max(counts.get(counted, 0), due)

@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfe_bench.cluster.ledger import MOST
 from tfe_bench.cluster.stored import check_deployment, check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.queries.types import MOST_DIGITS, UNITS
@@ -36,7 +37,7 @@ AGGREGATES = ("sum", "count", "avg", "min", "max")
 # Of a column's values: quantile_disc:900 is that at 900 thousandths.
 QUANTILES = ("quantile_disc", "quantile_cont")
 PLACES, NEIGHBORS = ("row_number", "rank", "dense_rank"), ("lag", "lead")
-WINDOWS = (*PLACES, *NEIGHBORS, "sum", "count", "avg")
+WINDOWS = (*PLACES, *NEIGHBORS, "sum", "count", "avg", "min", "max")
 # Of a window's sum: to this row, to all that its order does not tell apart from it, the partition.
 FRAMES = ("rows", "range", "whole")
 JOINS = ("inner", "left", "semi", "anti")
@@ -191,6 +192,8 @@ def _group(about: Mapping[str, Any]) -> None:
         if argument is not None:
             _name(argument)
     _names([*keys, *(name for name, _, _ in pairs)])
+    if "loss" in about and (type(about["loss"]) is not int or not 1 <= about["loss"] <= MOST):
+        raise UsageError("A group spends 1 to 10^15 billionths of rho.")
 
 
 def quantile_of(function: object) -> tuple[str, int] | None:
@@ -231,7 +234,7 @@ def _window(about: Mapping[str, Any]) -> None:
                 raise UsageError("A place has no frame.")
         elif function in NEIGHBORS:
             _count(detail, 1)
-        elif type(detail) is int:
+        elif type(detail) is int and function not in ("min", "max"):
             _count(detail)
         else:
             _of(detail, FRAMES, "A frame")
@@ -299,6 +302,8 @@ def _step(given: object, number: int) -> Step:
     op = given["op"]
     _of(op, tuple(_STEPS), "An op")
     arity, names, check = _STEPS[op]
+    if op == "group" and "loss" in given:  # of tables with a privacy budget
+        names = {*names, "loss"}
     about = _fields(given, {"op", "in", *names}, f"A step {op}")
     inputs = about["in"]
     least, most = (2, 64) if arity is None else (arity, arity)

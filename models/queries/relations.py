@@ -7,39 +7,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any
 
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models.queries import rights
+from tfe_bench.models.queries import privacy, rights
 from tfe_bench.models.queries.expressions import (
-    MOST_DIVISOR,
     Fact,
     Source,
     common,
-    ratio_type,
     typed,
 )
 from tfe_bench.models.queries.links import link_of
 from tfe_bench.models.queries.plan import (
     MOST_RANKS,
     NEIGHBORS,
-    PARTS,
     PLACES,
     Plan,
     Step,
     checked_step,
     quantile_of,
 )
+from tfe_bench.models.queries.privacy import Release
 from tfe_bench.models.queries.rights import Control, Records, Tables
-from tfe_bench.models.queries.types import BITS, BOOL, CATEGORY, NUMBER, TEXT, scaled, whole
+from tfe_bench.models.queries.summaries import aggregate, check_running, is_dense, most_groups
+from tfe_bench.models.queries.types import BITS, CATEGORY, NUMBER, whole
 
 # Of one relation, with all its columns.
 MOST_CELLS = 1 << 31
-# Groups whose values are added up without a sort.
-MOST_DENSE = 32
-# Rows that quantiles are taken of.
-_MOST_RANKED = 1 << 24
 
 
 @dataclass(frozen=True)
@@ -58,6 +52,7 @@ class Relation:
         home: the table in whose order the rows are, one for each of its own, its columns under
             their names; "" for none.
         link: of a join, the table that has a link (Schema.links) for it, and which.
+        release: of a group of tables with a privacy budget: how it is noised.
     """
 
     rows: int
@@ -70,6 +65,7 @@ class Relation:
     least: Mapping[str, int] = field(default_factory=dict)
     home: str = ""
     link: tuple[str, int] | None = None
+    release: Release | None = None
 
     def column(self, name: str) -> Fact:
         """A column's fact.
@@ -137,30 +133,13 @@ _IN_PLACE = ("scan", "filter", "join")
 
 
 def _made(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    guarded = [privacy.guarded(tables, r.columns, r.control, r.records) for r in inputs]
+    left = guarded[0] if guarded else []
+    right = [alias for each in guarded[1:] for alias in each]
+    privacy.check_step(tables, step.op, step.about.get("kind", ""), left, right)
     made = _STEPS[step.op](step, inputs, tables)
-    return made if step.op in _IN_PLACE else replace(made, home="")
-
-
-def is_dense(keys: Sequence[Fact], functions: Sequence[str]) -> int:
-    """How many groups public codes make; 0 where rows are sorted to group them."""
-    count = 1
-    for fact in keys:
-        if fact.known.kind not in (CATEGORY, BOOL) or fact.nullable:
-            return 0
-        count *= fact.known.high + 1
-    ranked = {"min", "max"} & set(functions) or any(map(quantile_of, functions))
-    fits = count <= MOST_DENSE and not ranked
-    return count if keys and fits else 0
-
-
-def most_groups(keys: Sequence[Fact], rows: int) -> int:
-    """How many groups of so many rows there are at most, by the ranges of the keys."""
-    count = 1
-    for fact in keys:
-        kind = fact.known
-        values = rows if kind.kind == TEXT else kind.high - kind.low + 1 + fact.nullable
-        count = min(rows, count * values)
-    return count
+    home, release = (made.home, None) if step.op in _IN_PLACE else ("", made.release)
+    return replace(made, home=home, release=release if step.op == "group" else None)
 
 
 def _used(relation: Relation, sources: frozenset[Source], use: int) -> Control:
@@ -223,13 +202,21 @@ def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     ]
     columns = dict(keys)
     for name, function, fact in aggregates:
-        columns[name] = _aggregate(function, fact, relation.rows, bool(keys))
+        columns[name] = aggregate(function, fact, relation.rows, bool(keys))
     dense = is_dense(list(keys.values()), [f for _, f, _ in aggregates])
     rows = (dense or most_groups(list(keys.values()), relation.rows)) if keys else 1
     own = frozenset[Source]().union(*(f.sources for f in columns.values()))
     sources = own | {source for source, _ in relation.control}
     unique = frozenset(keys) if len(keys) == 1 else frozenset[str]()
     closed = rights.restricted(tables, sources, relation.records)
+    count = dense if keys else 1
+    release = privacy.release(
+        *(tables, closed, step["aggregates"], relation.columns, relation.records),
+        *(step.about.get("loss", 0), count, relation.rows),
+    )
+    if release is not None:
+        rights.check_released(tables, keys, aggregates, relation.control, noised=True)
+        return _released(step, relation, release, count)
     if not closed:
         everything = {name: replace(fact, affine=False) for name, fact in columns.items()}
         several = {alias: Records(False) for alias in relation.records}
@@ -247,35 +234,13 @@ def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     return Relation(rows, released, False, unique=unique, least=least)
 
 
-def _aggregate(function: str, fact: Fact | None, rows: int, keys: bool) -> Fact:
-    if function == "count":
-        return Fact(whole(0, rows), False, frozenset() if fact is None else fact.sources)
-    assert fact is not None
-    kind, nullable = fact.known, fact.nullable or not keys
-    if function in ("min", "max"):
-        if not kind.ordered:
-            raise UsageError("MIN and MAX take what has an order; a text has none.")
-        return Fact(kind, nullable, fact.sources)
-    quantile = quantile_of(function)
-    if quantile and rows > _MOST_RANKED:
-        raise UsageError(f"Quantiles are of {_MOST_RANKED} rows at most. Received: {rows}.")
-    if quantile and quantile[0] == "quantile_disc":
-        if not kind.ordered or kind.kind == BOOL:
-            raise UsageError(f"QUANTILE_DISC takes what has an order. Received: a {kind}.")
-        return Fact(kind, nullable, fact.sources)
-    if kind.kind != NUMBER:
-        function = function.partition(":")[0]
-        raise UsageError(f"{function.upper()} takes numbers. Received: a {kind}.")
-    if quantile:  # in thousandths of what lies between two values
-        bounds = kind.low * PARTS, kind.high * PARTS
-        return Fact(scaled(kind, *bounds, kind.digits + 3, kind.fraction), nullable, fact.sources)
-    low, high = min(0, kind.low * rows), max(0, kind.high * rows)
-    total = scaled(kind, low, high, kind.digits, kind.fraction)
-    if function == "sum":
-        return Fact(total, nullable, fact.sources)
-    if total.magnitude >> 60 or rows >> MOST_DIVISOR:
-        raise UsageError("AVG takes sums below 2^60 of fewer than 2^24 rows. Declare a range.")
-    return Fact(ratio_type(kind, Fraction(1)), nullable, fact.sources)
+def _released(step: Step, relation: Relation, release: Release, rows: int) -> Relation:
+    """Groups with noise: all that there could be."""
+    columns = {name: privacy.released(f) for name, f in relation.take(step["keys"]).items()}
+    for name, function, argument in step["aggregates"]:
+        columns[name] = privacy.noised(function, argument, relation.columns, release, relation.rows)
+    unique = frozenset(step["keys"]) if len(step["keys"]) == 1 else frozenset[str]()
+    return Relation(rows, columns, unique=unique, release=release)
 
 
 def _distinct(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
@@ -304,12 +269,14 @@ def _window(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
                 "their own."
             )
         of = None if argument is None else relation.column(argument)
+        if of is not None and function in ("min", "max"):
+            check_running(of.known, relation.rows)
         if function in PLACES:
             made = Fact(whole(1, relation.rows))
         elif of is not None and function in NEIGHBORS:
             made = Fact(of.known, True)
         else:
-            made = _aggregate(function, of, relation.rows, True)
+            made = aggregate(function, of, relation.rows, True)
         columns[name] = replace(made, sources=sources | (of.sources if of else frozenset()))
     control = _used(relation, keys, rights.CONDITION)
     return replace(relation, columns=columns, control=control, ordered=False, least={})

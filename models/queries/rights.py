@@ -39,6 +39,7 @@ class Table:
         name, owner, deployment: as it is kept.
         schema: its header.
         client: who asks.
+        spent: of its privacy budget, as far as is known, in billionths of rho.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Table:
     deployment: str
     schema: Schema
     client: str
+    spent: int = 0
 
     def allows(self, column: str) -> frozenset[str]:
         """The client's rights to a column."""
@@ -135,11 +137,13 @@ def check_released(
     keys: Mapping[str, Fact],
     aggregates: Iterable[tuple[str, str, Fact | None]],
     control: Control,
+    noised: bool = False,
 ) -> None:
     """Refuses aggregates that a right is missing for.
 
     Args:
         aggregates: name, function and argument of each.
+        noised: they leave with noise, which hides what an expression chooses, too.
 
     Raises:
         PolicyError: naming column, right and owner.
@@ -165,7 +169,7 @@ def check_released(
                 raise refused(tables, source, OPEN, f"{what} ({function}: one record's value)")
             if needed not in rights:
                 raise refused(tables, source, needed, what)
-            if not argument.affine:
+            if not (argument.affine or noised):
                 raise refused(
                     tables, source, OPEN, f"{what} of more than a column times a public number"
                 )

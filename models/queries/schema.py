@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from tfe_bench.cluster.ledger import MOST
 from tfe_bench.cluster.stored import check_clients, check_deployment, check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.queries.types import BOOL, MOST_OWN_FRACTION, MOST_WIDTH, NUMBER, Type
@@ -14,6 +15,7 @@ from tfe_bench.models.queries.types import BOOL, MOST_OWN_FRACTION, MOST_WIDTH, 
 MOST_COLUMNS, MOST_ROWS = 1000, 1 << 30
 MOST_LINKS = 16
 MOST_GROUP = 1 << 20
+MOST_CONTRIBUTIONS = 1 << 20
 # Records in a group that is told of, unless a table's owner says how many.
 GROUP = 10
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
@@ -141,6 +143,9 @@ class Schema:
         open_count: whether the number of rows that it has in common with others may be told.
         hashed_by: the column by whose values rows are in bins, "" for none; and the hash's seed.
         links: what lookups in other tables need no sort for.
+        budget: how much privacy queries of other clients may spend of it, in billionths of rho
+            (cluster/ledger.py); 0: it has none, and `min_group` is its rule.
+        contributions: of a table with a budget, how many rows of one unit count at most.
 
     Raises:
         UsageError: there is no such table.
@@ -158,6 +163,8 @@ class Schema:
     hashed_by: str = ""
     seed: int = 0
     links: tuple[Link, ...] = ()
+    budget: int = 0
+    contributions: int = 1
 
     def __post_init__(self) -> None:
         if type(self.rows) is not int or not 1 <= self.rows <= MOST_ROWS:
@@ -193,6 +200,7 @@ class Schema:
                             f"A right is one of {', '.join(RIGHTS)}. Received: {str(word)[:40]!r}."
                             f"{did_you_mean(str(word), RIGHTS)}"
                         )
+        self._check_budget()
 
     def column(self, name: str, what: str = "table") -> Column:
         """A column by its name.
@@ -225,6 +233,37 @@ class Schema:
             if self.column(link.column, "link").type.kind == BOOL:
                 raise UsageError("A link takes a column of numbers, not of bools.")
 
+    def _check_budget(self) -> None:
+        if type(self.budget) is not int or not 0 <= self.budget <= MOST:
+            raise UsageError("A privacy budget is 0 to 10^15 billionths of rho.")
+        most = self.contributions
+        if type(most) is not int or not 1 <= most <= MOST_CONTRIBUTIONS:
+            raise UsageError(
+                f"contributions is 1 to {MOST_CONTRIBUTIONS} rows of a unit. Received: "
+                f"{str(most)[:40]}."
+            )
+        if most > 1 and not (self.budget and self.unit):
+            raise UsageError("contributions is of the rows of a unit, in a table with a budget.")
+        if not self.budget:
+            return
+        given = {word for of in self.rights.values() for words in of.values() for word in words}
+        if exact := sorted(given & {OPEN, QUANTILE, TRAIN}):
+            raise UsageError(
+                "What leaves a table with a privacy budget has noise. Received: the right "
+                f"{exact[0]!r}, which would tell values without; group, aggregate, filter and "
+                "match do not."
+            )
+        if self.open_count:
+            raise UsageError(
+                "What leaves a table with a privacy budget has noise. Received: open_count, which "
+                "would tell a number without."
+            )
+        if self.unit and self.columns[self.unit].nullable:
+            raise UsageError(
+                "Of a table with a privacy budget every row is some unit's. Received: a unit that "
+                f"may be NULL, {self.unit!r}."
+            )
+
     def allows(self, client: str, owner: str, column: str) -> frozenset[str]:
         """What a client may do with a column; its owner may do everything."""
         if client == owner:
@@ -255,6 +294,7 @@ class Schema:
             "hashed_by": self.hashed_by,
             "seed": self.seed,
             "links": [link.header() for link in self.links],
+            **({name: getattr(self, name) for name in _OF_BUDGET} if self.budget else {}),
         }
 
     @classmethod
@@ -265,7 +305,7 @@ class Schema:
             UsageError: it is no header of a table.
         """
         known = set(_FIELDS)
-        if not isinstance(header, Mapping) or set(header) != known:
+        if not isinstance(header, Mapping) or set(header) - set(_OF_BUDGET) != known:
             raise UsageError(f"A table's header has {', '.join(sorted(known))}.")
         listed = header["columns"]
         if not isinstance(listed, list) or len(listed) > MOST_COLUMNS:
@@ -301,6 +341,8 @@ class Schema:
             header["hashed_by"],
             header["seed"],
             tuple(Link.of(link) for link in header["links"]),
+            header.get("budget", 0),
+            header.get("contributions", 1),
         )
 
 
@@ -308,6 +350,8 @@ _FIELDS = (
     *("rows", "columns", "padded", "unique", "sorted_by", "rights", "min_group", "unit"),
     *("open_count", "hashed_by", "seed", "links"),
 )
+# (of tables that have one)
+_OF_BUDGET = ("budget", "contributions")
 
 
 def _texts(value: object) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.models.queries import aggregates, conditions, links, relations, rewrite, windows
 from tfe_bench.models.queries.plan import check_bound
+from tfe_bench.models.queries.privacy import budgeted, guarded
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.scalars import Scalars, refused
 
@@ -35,7 +36,9 @@ def sqlglot() -> Any:
     return sqlglot
 
 
-def compiled(text: str, tables: Mapping[str, Table], max_rows: int | None = None) -> dict[str, Any]:
+def compiled(
+    text: str, tables: Mapping[str, Table], max_rows: int | None = None, loss: int = 0
+) -> dict[str, Any]:
     """The plan of a query, as JSON.
 
     Args:
@@ -43,6 +46,8 @@ def compiled(text: str, tables: Mapping[str, Table], max_rows: int | None = None
         tables: what the client may use, by name.
         max_rows: the most rows that the result has, and that an inner join has whose keys are
             unique on no side; whether there are more the client is told, and then no row.
+        loss: privacy that the query may spend of each table with a budget, in billionths of rho;
+            groupings that take some share it equally.
 
     Raises:
         UsageError: it is no query, or one that is not offered.
@@ -78,7 +83,18 @@ def compiled(text: str, tables: Mapping[str, Table], max_rows: int | None = None
         raise UsageError(f"sqlglot cannot take this query ({type(error).__name__}).") from None
     if max_rows is not None:
         check_bound(max_rows)
-    maker = _Maker(tables, whole, max_rows)
+    plan = _plan(tables, whole, max_rows, loss)
+    if (parts := sum("loss" in each for each in plan["steps"])) > 1:
+        plan = _plan(tables, whole, max_rows, loss // parts)
+    elif loss and not any(budgeted(tables, each["name"]) for each in plan["tables"].values()):
+        raise UsageError("No table of this query has another owner's privacy budget: omit rho.")
+    return plan
+
+
+def _plan(
+    tables: Mapping[str, Table], whole: Any, max_rows: int | None, loss: int
+) -> dict[str, Any]:
+    maker = _Maker(tables, whole, max_rows, loss)
     step, _ = maker.query(whole, {})
     return rewrite.pruned(maker.plan(step))
 
@@ -90,10 +106,12 @@ def _first(error: Exception) -> str:
 class _Maker:
     """Makes the steps of one query; knows what each relation is as it is made."""
 
-    def __init__(self, tables: Mapping[str, Table], whole: Any, max_rows: int | None) -> None:
+    def __init__(
+        self, tables: Mapping[str, Table], whole: Any, max_rows: int | None, loss: int
+    ) -> None:
         from sqlglot import exp
 
-        self._whole, self._bound = whole, max_rows
+        self._whole, self._bound, self._loss = whole, max_rows, loss
         self._exp = exp
         self._tables = {name.lower(): table for name, table in tables.items()}
         self._scanned: dict[str, Table] = {}
@@ -323,18 +341,8 @@ class _Maker:
 
     def _join(self, step: int, names: Names, join: Any, ctes: Any) -> tuple[int, Names]:
         side, kind = (join.side or "").lower(), (join.kind or "").lower()
-        if (
-            join.args.get("method")
-            or side not in ("", "left")
-            or kind
-            not in (
-                "",
-                "inner",
-                "outer",
-                "semi",
-                "anti",
-            )
-        ):
+        known = side in ("", "left") and kind in ("", "inner", "outer", "semi", "anti")
+        if join.args.get("method") or not known:
             raise refused(f"{join.args.get('method') or ''} {side} {kind} JOIN".upper().strip())
         other, theirs = self._source(join.this, ctes)
         condition = join.args.get("on")
@@ -472,7 +480,11 @@ class _Maker:
             if len({str(value) for _, value in columns[len(keys) :]}) != 1:
                 raise refused("COUNT(DISTINCT) of different columns")
             step = self._add("distinct", [step])
-        about = {"keys": keys, "aggregates": listed}
+        facts = self._facts[step]
+        about: dict[str, Any] = {"keys": keys, "aggregates": listed}
+        of = (facts.columns, facts.control, facts.records)
+        if self._loss and guarded(self._scanned, *of):
+            about["loss"] = self._loss
         step = self._add("group", [step], **about)
         # columns that are keys are found by themselves, too
         kept: Names = {}

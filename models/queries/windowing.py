@@ -10,7 +10,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.tables import results
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import ANY, Column, Relation
-from tfe_bench.protocols.tables.windows import Window, windows
+from tfe_bench.protocols.tables.windows import EXTREMES, Window, windows
 
 
 def window(
@@ -42,7 +42,7 @@ def window(
             wanted.append(Window(function))
         elif function in NEIGHBORS:
             wanted.append(Window(function, column, detail))
-        elif function == "count":
+        elif function in ("count", *EXTREMES):
             wanted.append(Window(function, column, frame=detail))
         else:
             wanted.append(Window("sum", at, frame=detail))
@@ -59,7 +59,7 @@ def window(
         columns = []
         for name, function, argument, _ in step["functions"]:
             own, fact = next(found), facts.columns[name]
-            if function in NEIGHBORS:  # (kept as the column is)
+            if function in (*NEIGHBORS, *EXTREMES):  # (kept as the column is)
                 columns.append(own)
                 continue
             data = own.values

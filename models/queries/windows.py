@@ -69,6 +69,7 @@ def _call_of(window: Any) -> tuple[str, Any, Any]:
     functions: dict[Any, str] = {
         **{exp.RowNumber: "row_number", exp.Rank: "rank", exp.DenseRank: "dense_rank"},
         **{exp.Lag: "lag", exp.Lead: "lead", exp.Sum: "sum", exp.Count: "count", exp.Avg: "avg"},
+        **{exp.Min: "min", exp.Max: "max"},
     }
     if type(call) not in functions:
         raise refused(f"{call.key.upper()} OVER")
@@ -85,7 +86,10 @@ def _call_of(window: Any) -> tuple[str, Any, Any]:
         return function, argument, _rows_of(call.args.get("offset"), 1)
     if call.expressions:
         raise refused(f"{function.upper()} of several values")
-    return function, None if isinstance(argument, exp.Star) else argument, _frame_of(window)
+    frame = _frame_of(window)
+    if function in ("min", "max") and isinstance(frame, int):
+        raise refused(f"{function.upper()} OVER (ROWS k PRECEDING)")
+    return function, None if isinstance(argument, exp.Star) else argument, frame
 
 
 def _rows_of(node: Any, usual: int, least: int = 1) -> int:

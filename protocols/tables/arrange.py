@@ -20,7 +20,7 @@ from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.order import select, shuffle, sort
 from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
 from tfe_bench.protocols.ring.checks import is_from
-from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.io import reveal
 from tfe_bench.protocols.session.party import Party
@@ -87,20 +87,20 @@ class Order:
         party = self._party
 
         def moved(factors: shuffle.Factors, at: Any, *given: Shared) -> list[Shared]:
-            return [_gathered(c, at) for c in _moved(party, factors, given)]
+            return _moved(party, factors, given, at)
 
         return self._by_graph("again", moved, positions, columns)
 
     def undo(self, columns: Sequence[Shared], positions: Any = None) -> list[Shared]:
-        """Columns, after a public rearrangement, moved back by the order.
+        """Columns [n] in the rearrangement positions [n] of this order, moved back from it.
 
         Rounds: 2.  Bits sent: those of shuffle.undo.
         """
         party = self._party
 
         def moved(factors: shuffle.Factors, at: Any, *given: Shared) -> list[Shared]:
-            rows = [_row(_gathered(c, at)) for c in given]
-            return [_flat(c) for c in shuffle.undo(party, factors, rows)]
+            rows = shuffle.undo(party, factors, [_row(c) for c in given], at)
+            return [_flat(c) for c in rows]
 
         return self._by_graph("undo", moved, positions, columns)
 
@@ -153,7 +153,7 @@ class Arrangement:
             found = self.then.back(found)
         if self.order is None or not found:
             return found
-        return self.order.undo(found, _inverse(self.positions))
+        return self.order.undo(found, self.positions)
 
     def followed_by(self, other: Arrangement) -> Arrangement:
         """This one and then another of as many rows."""
@@ -192,9 +192,12 @@ def by_target(party: Party, target: Shared) -> Arrangement:
     places = opened.numpy()
     if target.bits:
         places &= (1 << target.bits) - 1
-    if not np.array_equal(np.sort(places), np.arange(n)):
+    positions = np.full(n, -1, np.int32)
+    if places.min() >= 0 and places.max() < n:
+        positions[places] = np.arange(n, dtype=np.int32)
+    if positions.min() < 0:
         raise ProtocolError("The targets of rows are no permutation: a worker goes astray.")
-    return Arrangement(n, order, _inverse(places))
+    return Arrangement(n, order, positions)
 
 
 def mixed(party: Party, columns: Sequence[Shared]) -> list[Shared]:
@@ -351,30 +354,11 @@ def _flat(x: Shared) -> Shared:
     return x.map(lambda a: a[0])
 
 
-def _moved(party: Party, factors: shuffle.Factors, columns: Sequence[Shared]) -> list[Shared]:
-    return [_flat(c) for c in shuffle.move(party, factors, [_row(c) for c in columns])]
-
-
-def _gathered(x: Shared, positions: Any) -> Shared:
-    if positions is None:
-        return x
-
-    def take(a: Any) -> Any:
-        if not local.known(a):
-            return a.like(positions.shape)
-        words = local.reshape(a, [1, -1, 1])
-        moved = ops.module().tfe_bench_permute(x=words, permutation=positions[None])
-        return local.reshape(moved, [-1])
-
-    return x.map(take)
-
-
-def _inverse(places: Any) -> Any:
-    if isinstance(places, local.Abstract):
-        return places
-    found = np.empty(len(places), np.int32)
-    found[places] = np.arange(len(places), dtype=np.int32)
-    return found
+def _moved(
+    party: Party, factors: shuffle.Factors, columns: Sequence[Shared], positions: Any = None
+) -> list[Shared]:
+    moved = shuffle.move(party, factors, [_row(c) for c in columns], positions)
+    return [_flat(c) for c in moved]
 
 
 def _abstract(n: int) -> local.Abstract:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, convert, logic, masked
+from tfe_bench.protocols.ring import arithmetic, convert, logic, masked, small_ring
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import Cost, words
 from tfe_bench.protocols.session.counting import Counting
@@ -113,13 +113,23 @@ def number(party: Party, x: Shared, width: int = 64) -> Shared:
 
 
 def times(party: Party, bit: Shared, x: Shared) -> Shared:
-    """x of Z_2^64 where the bit is 1, else 0; of bits their AND.
+    """x of Z_2^k where the bit is 1, else 0; of bits their AND.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 128, E1, E2 64 per element each.
+    Rounds: 1 (2 with dealing).  Bits sent: D 2 k, E1, E2 k per element each.
     """
     if x.ring_bits == 1:
         return all_of(party, [bit, x])
+    if x.ring_bits < 64:
+        return small_ring.select(party, masked_bits(bit), x, x.map(local.zeros_like))
     return convert.inject(party, masked_bits(bit), x)
+
+
+def widened(party: Party, x: Shared) -> Shared:
+    """What `Column.narrow` has made of a column, or its product with a bit, over Z_2^64 again.
+
+    Rounds: 1 (2 with dealing), or none.  Bits sent: those of small_ring.extend.
+    """
+    return small_ring.extend(party, x) if 1 < x.ring_bits < 64 else x
 
 
 def public(like: Shared, values: Any) -> Shared:

@@ -15,7 +15,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import sort
-from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
+from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.ring.checks import check_choice
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -87,11 +87,11 @@ def lookup(
 
 
 def payload_of(right: Relation, on: On, kind: str) -> list[Shared]:
-    """What a match brings: the parts of columns that are not compared, which left's rows have."""
+    """What a match brings: of columns that are not compared, which left's rows have; narrow."""
     if kind in ("semi", "anti"):
         return []
     compared = {j for _, j in on}
-    return [p for j, c in enumerate(right.columns) if j not in compared for p in c.parts]
+    return [p for j, c in enumerate(right.columns) if j not in compared for p in c.narrow]
 
 
 def answered(
@@ -109,7 +109,8 @@ def answered(
         answers: whether there was a match, and the parts that `payload_of` lists; n rows that are
             not left's, then left's.
 
-    Rounds: 1 (2 with dealing).  Bits sent: an AND, and for "left" an injection for each word.
+    Rounds: 2 (3 with dealing).  Bits sent: an AND, for "left" a product with a bit for each
+    column, and what `bits.widened` takes.
     """
     given = () if kind in ("semi", "anti") else right.columns
     kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
@@ -126,10 +127,13 @@ def answered(
                 found += [left.column(same[j]).values, never][: len(c.parts)]
             else:
                 found += [next(brought) for _ in c.parts]
+        kept = left.valid
         if kind == "left":
-            return [*_or_null(party, given, match, found), left.valid]
-        kept = bits.invert(match) if kind == "anti" else match
-        return [*found, bits.all_of(party, [left.valid, kept])]
+            found = _or_null(party, given, match, found)
+        else:
+            here = bits.invert(match) if kind == "anti" else match
+            kept = bits.all_of(party, [left.valid, here])
+        return [*(bits.widened(party, x) for x in found), kept]
 
     about = (kind, n, kinds, tuple(same.items()))
     parts = graph(party, "ended", ended, *about)(left, *answers)
@@ -240,7 +244,7 @@ def align(
         ones = bits.number(party, last, width)
         before = ones.map(lambda a: local.cumsum(a, 0, False, False))
         count = before.map(lambda a: a[rows - 1 :])
-        rank = _where(party, last, arithmetic.moved(before, np.int64(-1)))
+        rank = bits.times(party, last, arithmetic.moved(before, np.int64(-1)))
         target = rank
         for i in range(1, k):
             target = arithmetic.add(target, keys.later(rank, i))
@@ -249,7 +253,7 @@ def align(
             ones = bits.number(party, alone, width)
             others = ones.map(lambda a: local.cumsum(a, 0, False, False))
             behind = arithmetic.moved(arithmetic.add(others, count), np.int64(-1))
-            target = arithmetic.add(target, _where(party, alone, behind))
+            target = arithmetic.add(target, bits.times(party, alone, behind))
         return [target, member]
 
     found = graph(party, "align", targets, union.widths, tuple(sizes))(
@@ -339,12 +343,6 @@ def _pairs(
     before = [p.map(lambda a: a[: n - by]) for p in parts]
     found = keys.equal(party, here, before, widths, [b.map(lambda a: a[by:]) for b in also])
     return shapes.pad(found, [[by, 0]])
-
-
-def _where(party: Party, bit: Shared, x: Shared) -> Shared:
-    """x of a small ring where the bit is 1, else 0."""
-    zeros = x.map(local.zeros_like)
-    return small_ring.select(party, bits.masked_bits(bit), x, zeros)
 
 
 # ---- columns

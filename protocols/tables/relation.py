@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.ring import shapes, small_ring
 from tfe_bench.protocols.ring.checks import is_from
 from tfe_bench.protocols.session.sharing import Shared
 
 # Any signed number.  Fewer bits: 0 <= v < 2^bits, which somebody must have made sure of.
 ANY = 64
+# The most bits that `narrow` makes less of.
+_NARROW = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,6 +45,16 @@ class Column:
     def parts(self) -> tuple[Shared, ...]:
         """The values, and the NULL bits if there are any."""
         return (self.values,) if self.null is None else (self.values, self.null)
+
+    @property
+    def narrow(self) -> tuple[Shared, ...]:
+        """The parts, of a ring in which the values are exact and from which `widened` has them.
+
+        Local.  What moves and is multiplied in between costs as much less.
+        """
+        if self.values.ring_bits == 1 or self.bits > _NARROW:
+            return self.parts
+        return (small_ring.reduced(self.values, self.bits + 1), *self.parts[1:])
 
     def with_parts(self, parts: Sequence[Shared]) -> Column:
         """The same column with other rows."""

@@ -63,29 +63,31 @@ def deliver(party: Party, relation: Relation, *, ordered: bool = False) -> Relat
     Args:
         ordered: the rows have such an order.
 
-    Rounds: 4 (5 with dealing), 2 without the shuffle.  Bits sent: those of shuffle.move, and an
-        injection for each word, an AND for each bit.
+    Rounds: 5 (6 with dealing), 2 without the shuffle.  Bits sent: those of shuffle.move, a product
+        with a bit for each word, in a ring of its column's bits, and an AND for each bit.
     """
 
     def cleared(relation: Relation) -> Relation:
         found = list(relation.parts)
         if not ordered and relation.rows > 1:
+            found = [*(part for c in relation.columns for part in c.narrow), relation.valid]
             factors = shuffle.draw(party, 1, relation.rows, relation.valid.dealer)
             rows = [shapes.expand_dims(part, 0) for part in found]
             step = shuffle.MAX_COLUMNS
             cut = [rows[i : i + step] for i in range(0, len(rows), step)]
             moved = [c for some in cut for c in shuffle.move(party, factors, some)]
             found = [c.map(lambda a: a[0]) for c in moved]
-        relation = relation.with_parts(found)
-        parts: list[Shared] = []
+        *moved, valid = found
+        given, parts = iter(moved), []
         for column in relation.columns:
-            there = relation.valid
-            if column.null is not None:
-                there = bits.all_of(party, [there, bits.invert(column.null)])
-            parts.append(bits.times(party, there, column.values))
-            if column.null is not None:
-                parts.append(bits.all_of(party, [relation.valid, column.null]))
-        return relation.with_parts([*parts, refresh.refresh(party, relation.valid)])
+            values, there = next(given), valid
+            null = None if column.null is None else next(given)
+            if null is not None:
+                there = bits.all_of(party, [valid, bits.invert(null)])
+            parts.append(bits.widened(party, bits.times(party, there, values)))
+            if null is not None:
+                parts.append(bits.all_of(party, [valid, null]))
+        return relation.with_parts([*parts, refresh.refresh(party, valid)])
 
     delivered: Relation = graph(party, "deliver", cleared, ordered)(relation)
     return delivered

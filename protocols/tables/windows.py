@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, equality, shapes
+from tfe_bench.protocols.ring import arithmetic, equality, relational, shapes
 from tfe_bench.protocols.ring.checks import check_choice, is_from
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -24,10 +24,13 @@ from tfe_bench.protocols.tables.groups import count_bits, places
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import ANY, Column, Relation
 
-HOW = ("row_number", "rank", "dense_rank", "sum", "count", "lag", "lead")
+HOW = ("row_number", "rank", "dense_rank", "sum", "count", "min", "max", "lag", "lead")
+EXTREMES = ("min", "max")
 # Of sums and counts, from the partition's first row: to this one, to the last that the order does
 # not tell apart from it, to the partition's last.
 ROWS, RANGE, WHOLE = FRAMES = ("rows", "range", "whole")
+# Of a value and the number of its partition, which are compared as one.
+_MOST_BITS = 60
 
 
 @dataclass(frozen=True)
@@ -36,12 +39,12 @@ class Window:
 
     Attributes:
         how: "row_number", "rank" and "dense_rank" count from 1; "sum" and "count" are of the rows
-            of a frame, those without a value passed over; "lag" and "lead" are the value `offset`
-            rows before or behind, NULL where the partition has none.
+            of a frame, those without a value passed over; "min" and "max" likewise; "lag" and
+            "lead" are the value `offset` rows before or behind, NULL where the partition has none.
         column: of which; None for places, and to count rows.
         offset: of "lag" and "lead", 1 or more.
-        frame: of "sum" and "count", one of FRAMES; or a number, of rows before this one that count
-            with it.
+        frame: of "sum", "count", "min" and "max", one of FRAMES; of sums and counts also a number,
+            of rows before this one that count with it.
     """
 
     how: str
@@ -96,9 +99,10 @@ def windows(
 
     Rounds: those of keys.cleared, keys.arranged, and about 24.  Bits sent: those, two equalities,
     two partitions, and four moves of what is brought to all rows; an equality for each "lag",
-    "lead" and frame of a number; a partition more for each kind of frame but "rows".
+    "lead" and frame of a number; a partition more for each kind of frame but "rows"; 2 n maxima
+    for each "min" and "max", in 2 log2(n) steps.
     Raises:
-        UsageError: no order, unknown functions or columns.
+        UsageError: no order, unknown functions or columns, too wide a column for "min" or "max".
         RangeError: a key is outside of its column's bits.
     """
     _check(relation, order, functions)
@@ -118,7 +122,7 @@ def windows(
         same = keys.same_as_before(party, compared, widths)
         peers = keys.same_as_before(party, [*compared, *ordered], widths + finer)
         first, new = bits.invert(same), bits.invert(peers)
-        return first, new, [_running(party, f, rows, new) for f in functions]
+        return first, new, [_running(party, f, rows, first, new) for f in functions]
 
     key = (n, widths, finer, tuple(functions))
     first, new, sums = graph(party, "marked", marked, *key)(compared, ordered, rows)
@@ -153,6 +157,8 @@ def windows(
             elif _is_place(f, rows):
                 index = arithmetic.moved(arithmetic.neg(begin), np.arange(1, n + 1))
                 result.append([index])
+            elif f.how in EXTREMES:
+                result.append(_extreme(party, f, rows, next(totals)))
             else:
                 result.append([next(totals)])
                 if f.how == "sum" and _nullable(f, rows):
@@ -167,7 +173,8 @@ def windows(
 
 
 def _check(relation: Relation, order: Sequence[Key], functions: Sequence[Window]) -> None:
-    plain = all(f.how in ("sum", "count") and f.frame == WHOLE for f in functions)
+    summed = ("sum", "count", *EXTREMES)
+    plain = all(f.how in summed and f.frame == WHOLE for f in functions)
     if not functions or not (order or plain):
         raise UsageError("windows wants an order and functions. Received: none.")
     for f in functions:
@@ -180,13 +187,29 @@ def _check(relation: Relation, order: Sequence[Key], functions: Sequence[Window]
         if not is_from(f.offset, 1, 2**62):
             raise UsageError(f"A window looks 1 row or more away. Received: {f.offset!r}.")
         if f.column is None:
-            if f.how in ("sum", "lag", "lead"):
+            if f.how in ("sum", "lag", "lead", *EXTREMES):
                 raise UsageError(f"windows wants the column of {f.how}. Received: None.")
         elif relation.column(f.column).values.ring_bits == 1 and f.how == "sum":
             raise UsageError(
                 f"windows adds numbers. Received: column {f.column}, of bits. Make numbers of them "
                 "(bits.number)."
             )
+        if f.how in EXTREMES:
+            _check_extreme(relation, f)
+
+
+def _check_extreme(relation: Relation, f: Window) -> None:
+    own = relation.columns[f.column or 0]
+    most = _MOST_BITS - count_bits(relation.rows)
+    if own.values.ring_bits == 1 or own.bits > most:
+        raise UsageError(
+            f"windows takes {f.how} of numbers of at most {most} bits among {relation.rows} rows. "
+            f"Received: column {f.column} of {own.bits} bits. Declare a narrower range."
+        )
+    if f.frame not in FRAMES:
+        raise UsageError(
+            f"windows takes {f.how} of the frames {', '.join(FRAMES)}. Received: {f.frame!r}."
+        )
 
 
 def _nullable(f: Window, rows: Relation) -> bool:
@@ -199,8 +222,12 @@ def _is_place(f: Window, rows: Relation) -> bool:
     return f.how == "row_number" or counts
 
 
-def _running(party: Party, f: Window, rows: Relation, new: Shared) -> list[tuple[Shared, Shared]]:
+def _running(
+    party: Party, f: Window, rows: Relation, first: Shared, new: Shared
+) -> list[tuple[Shared, Shared]]:
     """What grows from row to row, and what of it was there before a partition's first row."""
+    if f.how in EXTREMES:
+        return [_largest(party, f, rows, first)]
     if f.how == "dense_rank":
         return [_sums(bits.number(party, new))]
     if f.how not in ("sum", "count") or _is_place(f, rows):
@@ -218,6 +245,53 @@ def _running(party: Party, f: Window, rows: Relation, new: Shared) -> list[tuple
     return [_sums(bits.times(party, there, column.values)), count]
 
 
+def _largest(party: Party, f: Window, rows: Relation, first: Shared) -> tuple[Shared, Shared]:
+    """Running maxima of partition * 2^(b + 1) + v + 1, without v + 1 where there is no value.
+
+    Partitions follow each other, so that what was before one is less than all of it: no scan has to
+    know where they begin.  Of a least value v is 2^b - 1 - v.
+    """
+    assert f.column is not None
+    column = rows.columns[f.column]
+    values = replace(column.values, fractional_bits=0)
+    if f.how == "min":
+        values = arithmetic.moved(arithmetic.neg(values), np.int64((1 << column.bits) - 1))
+    one = arithmetic.moved(values, np.int64(1))
+    if column.null is not None:
+        one = bits.times(party, bits.invert(column.null), one)
+    number = bits.number(party, first).map(lambda a: local.cumsum(a, 0, False, False))
+    begin = arithmetic.mul_public(number, np.int64(2 << column.bits))
+    width = column.bits + count_bits(rows.rows) + 3
+    return _running_maximum(party, arithmetic.add(begin, one), width), begin
+
+
+def _running_maximum(party: Party, x: Shared, width: int) -> Shared:
+    """The largest value so far: pairs are joined, and joined again, and then what lies between.
+
+    Rounds: those of `maximum` 2 log2(n) times.  Bits sent: those of 2 n of them.
+    Source: Brent and Kung 1982.
+    """
+    n = int(x.shape[0])
+    if n <= 1:
+        return x
+
+    def at(y: Shared, places: Any) -> Shared:
+        return y.map(lambda a: local.gather(a, places))
+
+    even, odd = at(x, np.arange(0, n, 2)), at(x, np.arange(1, n, 2))
+    half = n // 2
+    pairs = relational.maximum(party, at(even, np.arange(half)), odd, width)
+    ends = _running_maximum(party, pairs, width)
+    count = (n - 1) // 2  # of those between two pairs
+    found = [ends, at(even, np.arange(1))]
+    if count:
+        before, own = at(ends, np.arange(count)), at(even, np.arange(1, count + 1))
+        found.append(relational.maximum(party, before, own, width))
+    # (ends stand first, then what is between them)
+    places = np.where(np.arange(n) % 2 == 1, np.arange(n) // 2, half + np.arange(n) // 2)
+    return at(shapes.concat(found, 0), places)
+
+
 def _sums(x: Shared) -> tuple[Shared, Shared]:
     """Sums with and without each row.  Local."""
     plain = replace(x, fractional_bits=0)
@@ -233,7 +307,7 @@ def _at_ends(
     flag: Shared,
 ) -> list[Shared]:
     """What has this frame as it is at the last row before the next flag: `broadcast` backwards."""
-    if frame not in frames:
+    if frame not in frames or not int(flag.shape[0]):
         return list(now)
     last = shapes.pad(flag.map(lambda a: a[1:]), [[0, 1]], constant_values=1)
     given = [_backwards(x) for x, own in zip(now, frames, strict=True) if own == frame]
@@ -292,9 +366,21 @@ def _neighbor(
     return [bits.times(party, there, move(column.values, by)), bits.invert(there)]
 
 
+def _extreme(party: Party, f: Window, rows: Relation, found: Shared) -> list[Shared]:
+    """A value of what `_largest` made of it, and whether there is none."""
+    assert f.column is not None
+    width = rows.columns[f.column].bits
+    value = arithmetic.moved(found, np.int64(-1))
+    if f.how == "min":
+        value = arithmetic.moved(arithmetic.neg(value), np.int64((1 << width) - 1))
+    if not _nullable(f, rows):
+        return [value]
+    return [value, bits.of(party, equality.zero(party, [(found, width + 1)]))]
+
+
 def _column(f: Window, rows: Relation, parts: Sequence[Shared]) -> Column:
     null = parts[1] if len(parts) == 2 else None
-    if f.how in ("sum", "lag", "lead"):
+    if f.how in ("sum", "lag", "lead", *EXTREMES):
         assert f.column is not None
         of = rows.columns[f.column]
         if of.values.ring_bits == 1:

@@ -52,6 +52,10 @@ def _table_options(p: argparse.ArgumentParser) -> None:
     )
     common.option(p, "--min-group N", "records in a group that is told of (10)", type=int)
     common.option(p, "--unit COLUMN", "whose record a row is", default="")
+    common.option(p, "--budget RHO", "privacy that others' queries may spend; they get noise")
+    common.option(
+        p, "--contributions N", "rows of a unit that count under a budget (1)", type=int, default=1
+    )
     common.option(
         p, "--scale COLUMN", "tell its coarse deviation and mean, for trainings", nargs="+"
     )
@@ -104,6 +108,8 @@ def table(arguments: argparse.Namespace) -> int:
             open_count=arguments.open_count,
             hashed_by=arguments.hashed_by,
             links=arguments.links,
+            budget=arguments.budget,
+            contributions=arguments.contributions,
             replace=arguments.replace,
             progress=bar.update,
             **more,
@@ -148,16 +154,22 @@ def _typed(text: str) -> tuple[str, str]:
 
 
 def _list(arguments: argparse.Namespace, found: Any) -> int:
+    from tfe_bench.cluster.ledger import shown as number
     from tfe_bench.models.queries.schema import Schema
 
     told = []
     for each in found.values():
         schema = Schema.of(each.about)
         columns = {name: str(c.type) for name, c in schema.columns.items()}
-        told.append({**keeping.facts(each), "rows": schema.rows, "columns": columns})
+        row = {**keeping.facts(each), "rows": schema.rows, "columns": columns}
+        if schema.budget:
+            left = number(max(0, schema.budget - each.spent))
+            row["privacy"] = f"rho {left} of {number(schema.budget)} left"
+        told.append(row)
     shown = {
         "rows": lambda row: f"{row['rows']:,}",
         "columns": lambda row: ", ".join(f"{k} {v}" for k, v in row["columns"].items()),
+        "privacy": lambda row: row.get("privacy", ""),
     }
     return keeping.tell_list(arguments, told, "table", shown)
 
@@ -167,6 +179,7 @@ def _query_options(p: argparse.ArgumentParser) -> None:
     common.option(
         p, "--max-rows N", "rows of the result, and of joins that repeat keys, at most", type=int
     )
+    common.option(p, "--rho RHO", "privacy to spend of tables with a budget; more is less noise")
     keeping.add_asking(p)
     common.option(p, "--out FILE", "write the rows (.csv, .json, .parquet, .feather)")
     keeping.add_options(p, "tables")
@@ -185,7 +198,8 @@ def query(arguments: argparse.Namespace) -> int:
     if arguments.out is not None and arguments.out.exists():
         raise UsageError(f"{str(arguments.out)!r} is there already. Name another file.")
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
-        asked = tables(cluster).sql(arguments.sql, max_rows=arguments.max_rows)
+        known = tables(cluster)
+        asked = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
         if not keeping.agreed(arguments, bar, asked.explain(), asked.plan):
             return 0
         started = time.perf_counter()

@@ -82,7 +82,7 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
-    _start_tensorflow(arguments.threads)
+    start_tensorflow(arguments.threads)
 
     from tfe_bench.cluster.worker.server import Worker
 
@@ -116,6 +116,8 @@ def _import_tensorflow() -> None:
     Keras what it can use (pandas, scikit-learn, matplotlib), which takes longer than all else.
     """
     common.quiet_tensorflow()
+    # (with oneDNN, which has nothing to do here, comes an allocator that keeps large blocks:
+    # without it a join of 2^20 rows takes twice as long)
     away = "keras.src"
     absent = away not in sys.modules
     # (what is None cannot be imported, which TensorFlow takes for a machine without Keras)
@@ -133,7 +135,7 @@ def _import_tensorflow() -> None:
     ops.native()
 
 
-def _start_tensorflow(threads: int | None) -> None:
+def start_tensorflow(threads: int | None) -> None:
     """Makes TensorFlow ready before the worker says that it is."""
     _import_tensorflow()
     import tensorflow as tf

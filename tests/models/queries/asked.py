@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tfe_bench.cluster import ledger
 from tfe_bench.cluster.requests import JobResult
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.models.queries import (
@@ -24,6 +25,7 @@ from tfe_bench.models.queries import (
 from tfe_bench.models.queries.client import decoded
 from tfe_bench.models.queries.io import shown
 from tfe_bench.models.queries.plan import Plan
+from tfe_bench.models.queries.privacy import Release
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.queries.types import HASHES, TEXT, hash_of, parse
@@ -67,9 +69,13 @@ class Given:
         return Table(name, self.owner, self.deployment, self.schema, self.client)
 
 
-def planned(text: str, tables: Mapping[str, Given], max_rows: int | None = None) -> Plan:
+def planned(
+    text: str, tables: Mapping[str, Given], max_rows: int | None = None, rho: str = ""
+) -> Plan:
     """A query's plan, through the checks of workers."""
-    plan = Plan.of(sql.compiled(text, {n: t.table(n) for n, t in tables.items()}, max_rows))
+    loss = ledger.rho(rho) if rho else 0
+    known = {n: t.table(n) for n, t in tables.items()}
+    plan = Plan.of(sql.compiled(text, known, max_rows, loss))
     derived(plan, tables)
     return plan
 
@@ -84,13 +90,19 @@ def asked(
     tables: Mapping[str, Given],
     checked: bool = False,
     max_rows: int | None = None,
+    rho: str = "",
+    draw: Callable[[int, Release, int], Any] = lambda party, release, rows: None,
+    graphs: str | None = None,
 ) -> list[io.Result]:
     """Results of queries, all in one session; they cost what is said before.
 
     Args:
         checked: the tables go through the workers' checks first.
+        rho: privacy that each of them spends.
+        draw: what a party adds to a release of some rows.
+        graphs: a name under which they are kept.
     """
-    plans = [planned(text, tables, max_rows) for text in texts]
+    plans = [planned(text, tables, max_rows, rho) for text in texts]
     facts = [derived(plan, tables) for plan in plans]
 
     def program(party: Party, *given: Shared) -> list[dict[str, Shared]]:
@@ -103,7 +115,7 @@ def asked(
             kept[name].update({link: next(left) for link in table.links})
             if checked:
                 checks.check(party, table.schema, kept[name])
-        found = []
+        found: list[dict[str, Shared]] = []
         for plan, fact in zip(plans, facts, strict=True):
 
             def load(alias: str, columns: Sequence[str], plan: Plan = plan) -> Relation:
@@ -114,7 +126,11 @@ def asked(
                 return kept[plan.tables[alias][0]][stored.link_name(number)]
 
             units = {a: tables[n].schema.unit for a, (n, _) in plan.tables.items()}
-            setting = execute.Setting(load, link, None, unit_of=units.__getitem__)
+            drawn = {
+                i: draw(party.index, f.release, f.rows) for i, f in enumerate(fact) if f.release
+            }
+            scope = None if graphs is None else (graphs, len(found))
+            setting = execute.Setting(load, link, scope, unit_of=units.__getitem__, drawn=drawn)
             found.append(execute.run(party, plan, fact, setting))
         return found
 

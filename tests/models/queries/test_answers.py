@@ -54,7 +54,10 @@ MORE = [
     "select id, rank() over (partition by seg order by z), dense_rank() over (order by z desc), "
     "avg(z) over (partition by k order by id rows 2 preceding), count(z) over (partition by z), "
     "lead(flag, 2) over (partition by flag order by day, id), sum(p + k) over (order by id rows "
-    "unbounded preceding), lag(word) over (order by id), sum(r) over (partition by seg) from t",
+    "unbounded preceding), lag(word) over (order by id), sum(r) over (partition by seg), "
+    "min(z) over (partition by k order by id), max(p) over (order by z), min(day) over (partition "
+    "by seg), max(z) over (partition by seg order by day, id rows unbounded preceding), max(r) "
+    "over (), min(seg) over (order by k, id) from t",
     "select k, sum(p), rank() over (order by count(*), k), sum(sum(p)) over (order by k) c from t "
     "group by k qualify c > -20 or k < 3 order by k",
     "select id from t qualify row_number() over (partition by flag, z order by day, id) = 1",

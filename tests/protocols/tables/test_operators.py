@@ -40,7 +40,7 @@ from tfe_bench.protocols.tables import (
 from tfe_bench.protocols.tables import relation as relations
 from tfe_bench.protocols.tables.groups import Aggregate
 from tfe_bench.protocols.tables.keys import Key
-from tfe_bench.protocols.tables.relation import Relation
+from tfe_bench.protocols.tables.relation import Column, Relation
 from tfe_bench.protocols.tables.windows import Window
 
 AGGREGATES = (
@@ -162,6 +162,31 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
             ]
             for k, due in enumerate(expected):
                 assert delivered(sim, at(0, i, 4 * j + k)) == due
+
+
+@pytest.mark.parametrize(
+    "widths", [(1, 60, 61, 63, 64), pytest.param(range(1, 65), marks=pytest.mark.slow)]
+)
+def test_columns_of_every_width_are_joined_and_delivered_whole(
+    widths: Sequence[int], rng: np.random.Generator
+) -> None:
+    """Those of up to 60 bits travel in rings of their own; the ends of ranges come back."""
+    ends = [(0, 2**w - 1) if w < 64 else (-(2**63), 2**63 - 1) for w in widths]
+
+    def program(p: Party, key: Shared, valid: Shared, *columns: Shared) -> Any:
+        kept = (Column(c, w) for c, w in zip(columns, widths, strict=True))
+        right = Relation((Column(key, 2), *kept), bit(valid))
+        left = Relation((Column(key, 2),), bits.public(right.valid, np.ones(3)))
+        joined = [joins.lookup(p, left, right, [(0, 0)], kind) for kind in ("inner", "left")]
+        return [parts_of(results.deliver(p, r)) for r in joined]
+
+    columns = [np.array([low, high, low]) for low, high in ends]
+    own, dealer = (np.array([2, 0, 1]), np.array([1, 1, 0])), int(rng.integers(3))
+    sim = simulate(program, *own, *columns, dealer=dealer)
+    # (the key of each side)
+    wanted = [(2, 2, *(low for low, _ in ends)), (0, 0, *(high for _, high in ends))]
+    assert ranked(delivered(sim, at(0))) == ranked(wanted)
+    assert ranked(delivered(sim, at(1))) == ranked([*wanted, (1, *[None] * (1 + len(widths)))])
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -352,6 +377,27 @@ def test_a_part_of_a_size_is_rounded_down() -> None:
         assert np.array_equal(sim.value(at(i)), (q * sizes - less) // 1000)
 
 
+def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -> None:
+    n, width = 8, 56
+    values = rng.choice([0, 1, 2**width - 1, 2**width - 2], n)
+    key = np.repeat([0, 1], n // 2)
+
+    def program(p: Party, key: Shared, value: Shared) -> Any:
+        valid = bits.public(key, np.ones(n, np.int64))
+        given = Relation((Column(key, 1), Column(value, width)), valid)
+        functions = [Window("min", 1, frame="whole"), Window("max", 1, frame="rows")]
+        told = windows.windows(p, given, [0], [Key(0)], functions)
+        with pytest.raises(UsageError, match=r"at most 56 bits among 8 rows"):
+            wide = Relation((given.columns[0], Column(value, width + 1)), valid)
+            windows.windows(p, wide, [0], [Key(0)], functions)
+        return [c.values for c in told.columns[1:]]
+
+    sim = simulate(program, key, values)
+    rows = sim.value(at(0)).reshape(2, -1)
+    assert np.array_equal(sim.value(at(1)).reshape(2, -1)[:, 0], rows.min(1))
+    assert np.array_equal(sim.value(at(2)).reshape(2, -1), np.maximum.accumulate(rows, 1))
+
+
 @pytest.mark.parametrize("n", SIZES)
 def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> None:
     given = list(tables(n, rng))
@@ -360,6 +406,7 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
         *(Window("sum", 2), Window("count", 2), Window("lag", 2), Window("lead", 1, 2)),
         *(Window("sum", 2, frame="range"), Window("sum", 1, frame="whole")),
         *(Window("count", frame="range"), Window("sum", 2, frame=1), Window("count", frame=3)),
+        *(Window("min", 3), Window("max", 3, frame="range"), Window("min", 3, frame="whole")),
     ]
 
     def operator(p: Party, r: Relation) -> Any:
@@ -384,7 +431,10 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
             count = sum(r[2] is not None for r in so_far)
             found = (i + 1, rank, dense_rank, total(so_far, 1), total(so_far, 2), count)
             frames = (total(peers, 2), total(rows, 1), len(peers), total(so_far[-2:], 2))
-            yield (*rows[i], *found, before, behind, *frames, len(so_far[-4:]))
+            extremes = [
+                f(r[3] for r in some) for f, some in ((min, so_far), (max, peers), (min, rows))
+            ]
+            yield (*rows[i], *found, before, behind, *frames, len(so_far[-4:]), *extremes)
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):

@@ -1,0 +1,176 @@
+"""What a worker has let queries learn of its tables: spent privacy, which no restart forgets.
+
+One file beside each table's (mode 0600), written whole or not at all, before the result of a query
+is sent: a worker that stops in between has spent.  The loss is that of zero-concentrated
+differential privacy (Bun, Steinke 2016), which adds up over queries; it is counted in whole
+billionths of rho, so that the last query of a budget fits exactly.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import threading
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from pathlib import Path
+
+from tfe_bench import atomic
+from tfe_bench.cluster.stored import check_name
+from tfe_bench.errors import DataError, PolicyError, SecurityError, UsageError
+
+UNIT = 10**9  # parts of rho
+MOST = 10**6 * UNIT
+SUFFIX = ".ledger.json"
+_FORMAT = 1
+_MOST_BYTES = 4096
+# Of all folders: a process has one worker, and a charge is a short time.
+_ONE = threading.Lock()
+_RHO = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
+
+
+def rho(text: str) -> int:
+    """A loss in billionths, from decimal digits.
+
+    Raises:
+        UsageError: it is not 0.000000001 to 1000000.
+    """
+    found = int(Decimal(text) * UNIT) if _RHO.fullmatch(text) else 0
+    if not 1 <= found <= MOST:
+        raise UsageError(
+            "A privacy loss rho is a number of 0.000000001 to 1000000 with at most 9 decimals. "
+            f"Received: {text[:40]!r}."
+        )
+    return found
+
+
+def shown(loss: int) -> str:
+    """Billionths as a decimal number."""
+    digits = f"{loss // UNIT}.{loss % UNIT:09d}".rstrip("0")
+    return digits.removesuffix(".")
+
+
+@dataclass(frozen=True)
+class Charge:
+    """What a query spends of a table.
+
+    Attributes:
+        owner: for texts.
+        budget: of the table's header.
+        loss: that the query spends.
+    """
+
+    owner: str
+    budget: int
+    loss: int
+
+
+class Ledger:
+    """A worker's record, in the folder of its tables.
+
+    A table that is put in place of another has what that one spent: the same people are in it.
+    One query is charged at a time. Where two queries reach the workers in different orders, what
+    both spent may be counted twice, and never less than once.
+    """
+
+    def __init__(self, folder: Path, party: int) -> None:
+        self._folder, self._party = folder, party
+
+    def spent(self, name: str) -> int:
+        """Of a table, by all queries so far.
+
+        Raises:
+            SecurityError: the record cannot be read, or is another table's or worker's.
+        """
+        path = self._path(name)
+        try:
+            with path.open("rb") as stream:
+                known = json.loads(stream.read(_MOST_BYTES + 1))
+        except FileNotFoundError:
+            return 0
+        except (OSError, ValueError, RecursionError):
+            raise self._unusable(path) from None
+        keys = {"format", "name", "party", "spent"}
+        if not isinstance(known, dict) or set(known) != keys:
+            raise self._unusable(path)
+        loss = known.pop("spent")
+        if known != {"format": _FORMAT, "name": name, "party": self._party}:
+            raise self._unusable(path)
+        if type(loss) is not int or not 0 <= loss <= MOST:
+            raise self._unusable(path)
+        return loss
+
+    def charge(
+        self, charges: Mapping[str, Charge], heard: Sequence[Mapping[str, int]] = ()
+    ) -> None:
+        """Spends of all tables of a query, or of none; on disk when it returns.
+
+        Where a record cannot be written, those written before it have spent.
+
+        Args:
+            heard: what the other workers say was spent of each. The most counts: one of them may
+                have written a query that this one did not live to see.
+
+        Raises:
+            PolicyError: a table has less left; nothing is spent.
+            SecurityError: a record cannot be read, or another worker's is no record.
+            UsageError: a loss or a budget is out of range.
+            DataError: a record cannot be written; no result may leave.
+        """
+        with _ONE:
+            for name, loss in self.check(charges, heard).items():
+                self._write(name, loss)
+
+    def check(
+        self, charges: Mapping[str, Charge], heard: Sequence[Mapping[str, int]] = ()
+    ) -> dict[str, int]:
+        """What was spent of each table after a query; nothing is written.
+
+        Raises:
+            PolicyError, SecurityError, UsageError: as `charge`.
+        """
+        due: dict[str, int] = {}
+        for name, charge in charges.items():
+            for loss in (charge.loss, charge.budget):
+                if type(loss) is not int or not 1 <= loss <= MOST:
+                    raise UsageError("A privacy loss is 1 to 10^15 billionths of rho.")
+            before = [self.spent(name), *(each.get(name) for each in heard)]
+            known = [b for b in before if type(b) is int and 0 <= b <= MOST]
+            if len(known) != len(before):
+                raise SecurityError(f"A worker does not say what was spent of table {name!r}.")
+            left = charge.budget - max(known)
+            if charge.loss > left:
+                raise PolicyError(
+                    f"The privacy budget of table {name!r} does not allow this query. Received: "
+                    f"rho {shown(charge.loss)}, left: {shown(max(left, 0))} of "
+                    f"{shown(charge.budget)}. Spend less, or ask its owner, {charge.owner!r}."
+                )
+            due[name] = max(known) + charge.loss
+        return due
+
+    def forget(self, name: str) -> None:
+        """With a table that is removed, what was spent of it."""
+        with contextlib.suppress(FileNotFoundError):
+            self._path(name).unlink()
+
+    def _write(self, name: str, loss: int) -> None:
+        record = {"format": _FORMAT, "name": name, "party": self._party, "spent": loss}
+        atomic.write(self._path(name), lambda stream: stream.write(json.dumps(record).encode()))
+        try:
+            atomic.sync(self._folder)
+        except OSError as error:
+            reason = error.strerror or type(error).__name__
+            raise DataError(f"Cannot write what was spent of {name!r}: {reason}.") from error
+
+    def _path(self, name: str) -> Path:
+        check_name(name)
+        return self._folder / f"{name}{SUFFIX}"
+
+    def _unusable(self, path: Path) -> SecurityError:
+        return SecurityError(
+            f"Party {self._party} cannot read what was spent of a table: {path.name}. Nothing of "
+            "it is told of. Its operator puts the file back, or its owner removes the table and "
+            "puts it again."
+        )

@@ -1,0 +1,172 @@
+"""Privacy is spent at all three workers, on disk before a result leaves, never too much."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models.queries.asked import ANALYST, OWNER, Given
+from tests.models.queries.test_noise import budgeted, rows_of
+from tfe_bench.cli import table
+from tfe_bench.cluster import ledger
+from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.simulate import Simulation, simulate
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import TABLE
+from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
+from tfe_bench.models.kept import Kept, ordered
+from tfe_bench.models.programs import query, table_put, table_remove
+from tfe_bench.models.queries import sql
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import Schema
+from tfe_bench.protocols.session.party import Party
+
+TEXT = "select count(*) n from t"
+
+
+class Workers:
+    """Three workers' folders, and the programs of tables on them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.stores = [Store(folder / str(p), p, 64, 16, 9) for p in range(3)]
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+
+    def run(self, program: Any, client: str, parameters: Any, *inputs: Any) -> Simulation:
+        def carried_out(party: Party, *given: Any) -> Any:
+            store = self.stores[party.index]
+            if program.permit is not None:
+                program.permit(client, store, parameters, [])
+            held = {"words": given[0]} if given else {}
+            context = Context(party, parameters, held, lambda f, t: None, {}, client, store)
+            return program.run(context)
+
+        return simulate(carried_out, *inputs)
+
+    def put(self, given: Given, anew: bool = False) -> None:
+        order = ordered("t", [ANALYST], anew, given.schema.header())
+        self.run(table_put.PROGRAM, OWNER, order, given.words)
+
+    def remove(self) -> None:
+        self.run(table_remove.PROGRAM, OWNER, {"name": "t"})
+
+    def table(self) -> Table:
+        [row] = self.stores[0].of(TABLE).visible(ANALYST)
+        schema = Schema.of(row["about"])
+        facts = ("t", row["owner"], row["deployment"], schema, ANALYST, row["spent"])
+        return Table(*facts)
+
+    def ask(self, rho: str, program: Any = query.PROGRAM) -> Simulation:
+        plan = sql.compiled(TEXT, {"t": self.table()}, loss=ledger.rho(rho))
+        return self.run(program, ANALYST, {"plan": plan})
+
+    @property
+    def spent(self) -> list[str]:
+        return [ledger.shown(store.ledger.spent("t")) for store in self.stores]
+
+
+@pytest.fixture
+def workers(tmp_path: Path) -> Iterator[Workers]:
+    made = Workers(tmp_path)
+    made.put(budgeted(rows_of(12, 1), budget=ledger.rho("0.3")))
+    yield made
+    made.close()
+
+
+def test_what_is_spent_stays_spent_until_the_table_is_removed(
+    workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    result = workers.ask("0.1").value(lambda out: out["rows"])
+    assert result.shape == (2, 1) and workers.spent == ["0.1"] * 3
+    workers.put(budgeted(rows_of(5, 2), budget=ledger.rho("0.3")), anew=True)
+    workers.close()
+    again = Workers(tmp_path)  # as after a restart
+    assert again.spent == ["0.1"] * 3 and again.table().spent == ledger.rho("0.1")
+    again.ask("0.1")
+    with pytest.raises(PolicyError, match=r"'t'.*rho 0\.2, left: 0\.1 of 0\.3.*'bank'"):
+        again.ask("0.2")
+    # one of them knows of more: all go by that
+    again.stores[1].ledger.charge({"t": ledger.Charge(OWNER, 10**9, ledger.rho("0.05"))})
+    with pytest.raises(PolicyError, match=r"left: 0\.05 of"):
+        again.ask("0.1")
+    again.ask("0.04")
+    assert again.spent == ["0.29"] * 3
+    # one that cannot write lets nothing leave; the others have spent, unless it told them before
+    monkeypatch.setattr(ledger.Ledger, "_write", _full(ledger.Ledger._write))
+    with pytest.raises(TfeBenchError, match="full"):
+        again.ask("0.001")
+    assert {*again.spent[:2]} <= {"0.29", "0.291"} and again.spent[2] == "0.29"
+    monkeypatch.undo()
+    again.remove()
+    again.put(budgeted(rows_of(5, 2), budget=ledger.rho("0.3")))
+    assert again.spent == ["0"] * 3
+    again.stores[2].ledger._path("t").write_text("{}")
+    with pytest.raises(TfeBenchError, match="cannot read what was spent"):
+        again.ask("0.1")
+    assert again.stores[2].of(TABLE).visible(ANALYST)[0]["spent"] == ledger.MOST
+    again.close()
+
+
+def _full(write: Any) -> Any:
+    def one(self: Any, name: str, loss: int) -> None:
+        if self._party == 2:
+            raise UsageError("full")
+        write(self, name, loss)
+
+    return one
+
+
+def check_charged_before(workers: Workers, due: str) -> None:
+    """What is on the three disks when a worker lets its part of a result go."""
+    found = []
+
+    def watched(context: Context) -> Any:
+        made = query.run(context)
+        found.append(workers.spent)
+        return made
+
+    workers.ask("0.1", replace(query.PROGRAM, run=watched))
+    assert found == [[due] * 3] * 3
+
+
+def test_it_is_charged_before_anything_leaves(
+    workers: Workers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_charged_before(workers, "0.1")
+    # as workers would be that charge after they have told
+    monkeypatch.setattr(query, "charge", lambda *_: None)
+    with pytest.raises(AssertionError):
+        check_charged_before(workers, "0.2")
+
+
+def test_queries_at_once_cannot_both_have_the_last(workers: Workers) -> None:
+    def asks(_: int) -> bool:
+        try:
+            workers.ask("0.2")
+        except TfeBenchError:
+            return False
+        return True
+
+    with ThreadPoolExecutor(2) as pool:
+        told = sum(pool.map(asks, range(2)))
+    assert told <= 1 and max(workers.spent) == "0.2"
+
+
+def test_a_list_of_tables_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    given = budgeted(rows_of(3, 1), budget=ledger.rho("0.3"))
+    facts = {"owner": OWNER, "clients": None, "deployment": "0" * 32, "complete": True}
+    about = {"about": given.schema.header(), "spent": ledger.rho("0.1")}
+    kept = Kept.of({"name": "t", **facts, **about})
+    for json in (True, False):
+        assert table._list(argparse.Namespace(json=json), {"t": kept}) == 0
+    first, *rest = capsys.readouterr().out.split("\n")
+    assert '"privacy": "rho 0.2 of 0.3 left"' in first and "0.2 of" in "".join(rest)
