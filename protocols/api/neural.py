@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
-from tfe_bench.protocols.api import operators
-from tfe_bench.protocols.nn import activations, pool
+from tfe_bench.protocols.api import operators, predicates
+from tfe_bench.protocols.nn import activations, attention, pool
 from tfe_bench.protocols.nn import gelu as gelus
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.nn import silu as silus
 from tfe_bench.protocols.ring import arithmetic, checks, compare, conv, reductions
-from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
 if TYPE_CHECKING:
@@ -127,6 +127,56 @@ def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
     x = _activated("softmax", x, bits)
     at = checks.axis_of("softmax", axis, checks.rank_of("softmax", x))
     return activations.softmax(given.in_graph("softmax"), x, at, bits=bits)
+
+
+def scaled_dot_product_attention(
+    query: Shared,
+    key: Shared,
+    value: Shared,
+    mask: Shared | MaskedBits | Public | None = None,
+    is_causal: bool = False,
+    scale: float | None = None,
+    spread: float | None = None,
+    bits: int = LAYER_BITS,
+) -> Shared:
+    """softmax(scale query key^T) value over the keys: [..., queries, channels], at value's scale.
+
+    Args:
+        query, key, value: private, [..., queries, depth], [..., keys, depth] and [..., keys,
+            channels], of the same leading axes (batch, heads); up to 1024 keys.
+        mask: true (1) for keys that a query attends to, broadcast to [..., queries, keys]: public,
+            with a key at least for each query, or private bits or numbers 0 and 1.  A row that a
+            private mask leaves no key is as if it had no mask.
+        is_causal: whether query i attends to keys up to i only, besides a mask.
+        scale: public and positive; None: 1 / sqrt(depth).
+        spread: no two scores of a row are further apart; None: 119.2, the largest, or with a
+            private mask about 50.  A row whose scores are is wrong.
+        bits: |value| < 2^(bits-1) ring units.
+
+    A weight is off by a factor of 1 +- 2^-11 and by 2^-14, the result by 3 ulp besides.
+    Rounds and bits: those of attention.attention.
+    Raises:
+        UsageError: what does not fit, and a spread above 119.2 (172 units of the base 2).
+    """
+    name = "scaled_dot_product_attention"
+    query, key, value = (given.private(name, x) for x in (query, key, value))
+    party = given.in_graph(name)
+    if isinstance(mask, MaskedBits):
+        mask = predicates.cast(mask)
+    try:
+        return attention.attention(
+            party,
+            query,
+            key,
+            value,
+            scale=scale,
+            mask=mask,
+            causal=is_causal,
+            spread=spread,
+            bits=given.bits_of(name, bits, 62),
+        )
+    except UsageError as error:
+        raise UsageError(str(error).replace("attention ", f"{name} ", 1)) from None
 
 
 def _activated(operation: str, x: Shared, bits: int) -> Shared:

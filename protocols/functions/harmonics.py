@@ -21,16 +21,20 @@ from typing import Any, Final
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.ring.checks import check_ring
+from tfe_bench.protocols.ring.checks import check_word
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import packed
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# Weights, and dealt cosines, are multiples of 2^-16.
+# Weights are multiples of 2^-16.
 WEIGHT_BITS: Final = 16
+# Dealt cosines are, too; of 2^-14 for results of few bits and weights that are small together.
 DEALT_BITS: Final = 16
+_COARSE_BITS: Final = 14
+_COARSE_RESULT: Final = 13
+_COARSE_SUM: Final = 2
 MOST_HARMONICS: Final = 16
 MOST_MODULUS_BITS: Final = 62
 # p: the finest phase.
@@ -55,6 +59,12 @@ class Series:
         """The number of harmonics."""
         return (len(self.weights) - 1) // 2
 
+    def dealt_bits(self, fractional_bits: int) -> int:
+        """Fractional bits of dealt cosines, for a result of so many."""
+        total = sum(map(abs, self.weights[1:]))
+        few = fractional_bits <= _COARSE_RESULT and total <= _COARSE_SUM << WEIGHT_BITS
+        return _COARSE_BITS if few else DEALT_BITS
+
 
 def most_bits(fractional_bits: int) -> int:
     """The largest k of `evaluate` for a result of so many fractional bits."""
@@ -66,30 +76,34 @@ def evaluate(
 ) -> Shared:
     """The series of x in Z_2^bits, stochastically rounded.
 
-    Off by less than an ulp of the result and (J + sum |a_j| + |b_j|) 2^-16 for the rounded cosines,
-    whatever x is.
+    Off by less than an ulp of the result, and J 2^-16 and sum (|a_j| + |b_j|) 2^-dealt_bits for
+    the rounded cosines, whatever x is.
 
     Args:
         name: of the site.
-        x: over Z_2^64, of any value.
+        x: of any value; its ring holds whole turns of the phase: 2^(turn + f) divides its size.
         fractional_bits: of the result.
         bits: k; |series| < 2^(k-1) ring units of the result.
 
-    Rounds: 1 (2 with dealing).  Bits sent: per element D 2 J (k + 32 - fractional_bits), E1, E2 k
-        each.
+    Rounds: 1 (2 with dealing).  Bits sent: per element D 2 J (k + 16 + dealt_bits -
+        fractional_bits), E1, E2 k each.
     Raises:
         UsageError: another ring, or bits that do not fit a word.
     """
-    f = check_ring(name, x, known=True).fractional_bits
-    drop = WEIGHT_BITS + DEALT_BITS - fractional_bits
+    check_word(name, x)
+    f = x.fractional_bits
+    fine = series.dealt_bits(fractional_bits)
+    drop = WEIGHT_BITS + fine - fractional_bits
     modulus = drop + bits
     phase = series.turn + f
     most = most_bits(fractional_bits)
-    if not (drop >= 1 and 2 <= bits <= most and 1 <= phase <= MOST_PHASE_BITS):
+    if not (drop >= 1 and 2 <= bits <= most and 1 <= phase <= MOST_PHASE_BITS) or (
+        phase > x.ring_bits
+    ):
         raise UsageError(
-            f"{name} wants at most {WEIGHT_BITS + DEALT_BITS - 1} fractional bits of its result, "
-            f"{MOST_PHASE_BITS - series.turn} of x, and a ring of 2 to {most} bits. Received: "
-            f"{fractional_bits}, {f} and {bits}."
+            f"{name} wants at most {WEIGHT_BITS + fine - 1} fractional bits of its result, "
+            f"{MOST_PHASE_BITS - series.turn} of x, of a ring of {phase} bits or more, and a ring "
+            f"of 2 to {most} bits. Received: {fractional_bits}, {x!r} and {bits}."
         )
     rows = 2 * series.count
     if isinstance(party, Counting):
@@ -104,7 +118,7 @@ def evaluate(
         "count": series.count,
         "odd": series.odd,
         "phase_bits": phase,
-        "scale": DEALT_BITS,
+        "scale": fine,
         "modulus_bits": modulus,
     }
     share = None

@@ -44,24 +44,31 @@ def above(
     return relu.relu_with_derivative(party, lowered(x, knots), width, count)
 
 
-def capped_relu(party: Party, x: Shared, most: int, bits: int, exchanges: int | None) -> Shared:
+def capped_relu(
+    party: Party, x: Shared, most: int, bits: int, exchanges: int | None, to: int | None = None
+) -> Shared:
     """min(max(x, 0), most) = relu(x) - relu(x - most), both compared at once.
 
     Args:
         x: of Z_2^64 or of a small ring; |x| + most < 2^(bits-1) ring units.
         most: public, in ring units.
+        to: the result's ring, of x of a ring of `bits` or more, as for relu.relu_in.
 
     Rounds: those of relu.relu.  Bits sent: those of twice the elements.
     Raises:
         UsageError: the comparison has no room for most.
     """
-    width = bits if x.ring_bits == 64 else x.ring_bits
+    width = bits if to or x.ring_bits == 64 else x.ring_bits
     if most >> (width - 1):
         raise UsageError(
             f"A ReLU capped at {most} ring units wants {most.bit_length() + 2} bits or more. "
             f"Received: {width}."
         )
-    both = relu.relu(party, lowered(x, (0, most)), bits, exchanges)
+    two = lowered(x, (0, most))
+    if to:
+        both = relu.relu_in(party, two, bits, exchanges, to)
+    else:
+        both = relu.relu(party, two, bits, exchanges)
     return both.map(lambda a: a[0] - a[1])
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.protocols.ring import checks, compare, convert, logic
+from tfe_bench.protocols.ring import checks, compare, convert, logic, small_ring
 from tfe_bench.protocols.ring.products import Product, Two, matrix_product, truncated
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -53,6 +53,25 @@ def relu_with_derivative(
         party, compare.msb(party, x, x.ring_bits if small else bits, exchanges)
     )
     return convert.inject(party, negative, x, negated=True, extend_ring=small), negative
+
+
+def relu_in(
+    party: Party, x: Shared, bits: int, exchanges: int | None = 2, to: int | None = None
+) -> Shared:
+    """max(x, 0) in x's own ring Z_2^k, or in a larger one, for |x| < 2^(bits-1) and bits <= k.
+
+    For who reads few bits of it, or has many values: in a ring of its own a choice sends 4k bits
+    for `relu`'s 256 and more, and each bit of a larger one is four, a round later.
+
+    Args:
+        to: the result's ring; None: x's own.
+
+    Rounds: as `relu`, and 1 more to a larger ring.  Bits sent: those of msb, mask_bits and
+        small_ring.rectified.
+    """
+    checks.check_word("relu", x)
+    negative = convert.mask_bits(party, compare.msb(party, x, bits, exchanges))
+    return small_ring.rectified(party, negative, x, to or x.ring_bits)
 
 
 def relu_watched(party: Party, x: Shared, exchanges: int | None = 2) -> tuple[Shared, Any]:

@@ -10,7 +10,6 @@ difference in one would leave a multiple of a uniform share.  A test computes th
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -21,8 +20,7 @@ from tfe_bench.protocols.functions import harmonics
 from tfe_bench.protocols.functions.harmonics import Series
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, shapes, small_ring
-from tfe_bench.protocols.ring.checks import check_ring, check_scale
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.checks import check_scale, check_word, known_shape
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -94,6 +92,16 @@ BENDS: Final[Mapping[str, Bend]] = MappingProxyType(
     }
 )
 
+# Of what a memory is multiplied by in every step: off by 2^-13.7 where the sigmoid is off by 2^-11.
+HELD: Final = Bend(
+    *(-38, 38),
+    _odd(
+        *(5, 1, 32768),
+        *(-2215, 73902, -83164, 92651, -78231, 61162, -39879, 23314, -11185, 4553, -1330, 273),
+    ),
+    (0, 1),
+)
+
 
 def more_bits(name: str) -> int:
     """Fractional bits that a function's value has more than x."""
@@ -107,20 +115,27 @@ def most_bits(name: str, fractional_bits: int) -> int:
     return harmonics.most_bits(fractional_bits + 1) - 2  # f + 29: room is no matter
 
 
+def read_bits(name: str, fractional_bits: int, bits: int) -> int:
+    """How many low bits of x `bent` reads: it may be of such a ring."""
+    return least_ring(BENDS[name], fractional_bits, bits)
+
+
 def bent(
     party: Party,
     x: Shared,
     name: str,
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
+    to: int = 64,
 ) -> Shared:
     """A function of BENDS, off by less than 2^-10.5 and 2 ulp, for every |x| < 2^(bits-1) units.
 
     0 and x, or the constants, are exact from a quarter beyond the knots on.
 
     Args:
-        x: of any shape, over Z_2^64; 8 to 16 fractional bits.
+        x: of any shape, over Z_2^64 or a ring of `read_bits`; 8 to 16 fractional bits.
         exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        to: the result's ring, if no more bits are read of it; one of more may come back.
 
     Returns:
         As many fractional bits as x; one more where the ends are 0 and x.
@@ -132,22 +147,68 @@ def bent(
     """
     if name not in BENDS:
         raise UsageError(f"A series is one of {', '.join(BENDS)}. Received: {name!r}.")
-    check_scale("series", check_ring("series", x, known=True), FEWEST_BITS, MOST_BITS)
-    bend, f, n = BENDS[name], x.fractional_bits, x.shape.num_elements()
+    check_scale("series", check_word("series", x), FEWEST_BITS, MOST_BITS)
+    f = x.fractional_bits
     if not 2 <= bits <= most_bits(name, f):
         raise UsageError(
             f"A series of {name} takes 2 to {most_bits(name, f)} bits. Received: {bits}. Use a "
             "smaller range or fewer fractional bits."
         )
-    knots = (bend.low, bend.high + 1)
-    cut = f - _STEP_BITS
-    width = compare.moved(max(bits - cut, 2), max(map(abs, knots)) + 1)
+    _check_read(x, BENDS[name], bits)
+    known_shape("series", x)
+    n, width = x.shape.num_elements(), compared(BENDS[name], f, bits)
     count = compare.few_openings(2 * n, width, exchanges)
-    moved = linear.lowered(x, [k << cut for k in knots])
-    below = convert.mask_bits(party, compare.coarse(party, moved, cut, width, count))
-    # the result's scale and ring: |result| < 2^(k-2)
-    scale = f + more_bits(name)
-    k = max(bits, f + bend.room) + 2 if bend.ends is None else f + 3
+    y = curved(party, x, BENDS[name], bits, count)
+    return small_ring.lift(party, y, to) if y.ring_bits < to else y
+
+
+def compared(bend: Bend, fractional_bits: int, bits: int) -> int:
+    """Bits of the comparisons with the knots of |x| < 2^(bits-1) units."""
+    return compare.moved(
+        max(bits - fractional_bits + _STEP_BITS, 2), max(map(abs, _knots(bend))) + 1
+    )
+
+
+def _knots(bend: Bend) -> tuple[int, int]:
+    return bend.low, bend.high + 1
+
+
+def _ring(bend: Bend, fractional_bits: int, bits: int, more: int) -> int:
+    """The ring of a result of `curved`: |result| < 2^(k-2)."""
+    if bend.ends is None:
+        return max(bits, fractional_bits + bend.room) + 2
+    return fractional_bits + more + 3
+
+
+def least_ring(bend: Bend, fractional_bits: int, bits: int) -> int:
+    """The smallest ring of an x that `curved` takes: of the period, the comparisons, and x / 2."""
+    read = fractional_bits - _STEP_BITS + compared(bend, fractional_bits, bits)
+    half = _ring(bend, fractional_bits, bits, 0) if bend.ends is None else 0
+    return min(max(bend.series.turn + fractional_bits, read, half), 64)
+
+
+def _check_read(x: Shared, bend: Bend, bits: int) -> None:
+    """Raises UsageError for an x of a ring of fewer bits than `least_ring`."""
+    least = least_ring(bend, x.fractional_bits, bits)
+    if x.ring_bits < least:
+        raise UsageError(f"A series of {bits} bits reads {least} of a value. Received: {x!r}.")
+
+
+def curved(party: Party, x: Shared, bend: Bend, bits: int, exchanges: int, more: int = 0) -> Shared:
+    """`bent` without the lift: in a ring Z_2^k with |result| < 2^(k-2).
+
+    Args:
+        x: of any ring of `least_ring` bits or more, |x| < 2^(bits-1) units.
+        more: fractional bits that the result has more than x; where the ends are constants.
+
+    Rounds: exchanges + 2 (+ 3 with dealing).
+    """
+    _check_read(x, bend, bits)
+    f, x = x.fractional_bits, replace(x, bits=0)  # (of what is above nothing is read)
+    cut, width = f - _STEP_BITS, compared(bend, f, bits)
+    moved = linear.lowered(x, [k << cut for k in _knots(bend)])
+    below = convert.mask_bits(party, compare.coarse(party, moved, cut, width, exchanges))
+    scale, k = f + (1 if bend.ends is None else more), _ring(bend, f, bits, more)
     inner = harmonics.evaluate(party, "harmonics", bend.series, x, scale, k)
     if bend.ends is None:
         half = replace(small_ring.reduced(x, k), fractional_bits=scale)
@@ -157,13 +218,6 @@ def bent(
         lower, upper = (
             arithmetic.moved(arithmetic.neg(inner), value << scale) for value in bend.ends
         )
-    # [x below the lower knot] lower + [x not below the upper one] upper
-    pairs = [(lower, lower.map(local.zeros_like)), (upper.map(local.zeros_like), upper)]
-    where, elsewhere = (shapes.stack([pair[i] for pair in pairs]) for i in range(2))
-    steps = small_ring.select(party, below, where, elsewhere)
-    y = functools.reduce(arithmetic.add, [inner, *(_part(steps, i) for i in range(2))])
-    return small_ring.lift(party, y)
-
-
-def _part(x: Shared, i: int) -> Shared:
-    return x.map(lambda a: a[i])
+    # [x below the lower knot] lower + upper - [x below the upper one] upper
+    steps = shapes.stack([lower, arithmetic.neg(upper)])
+    return arithmetic.add(arithmetic.add(inner, upper), small_ring.pick(party, below, steps))

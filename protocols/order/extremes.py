@@ -25,7 +25,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 METHODS = ("auto", "tree", "all-pairs")
 # An AND takes up to 9 bits, so a row of all-pairs has up to 10 values.
-MOST_PAIRED = logic.MOST + 1
+MOST_PAIRED: int = logic.MOST + 1
 # Bits, over all three parties, that take as long as one more round: measured on one host, and
 # 20 ms at 352 Mbit/s per host (PROTOCOLS: 7.04 Mbit for each of three).
 ROUND_BITS = {"local": 3e6, "lan": 3e6, "wan": 21e6}

@@ -56,10 +56,17 @@ class Factors:
 def _permute(x: tf.Tensor, permutation: tf.Tensor) -> tf.Tensor:
     import tensorflow as tf
 
-    shape = tf.shape(permutation, out_type=tf.int64)
-    words = tf.reshape(x, tf.concat([shape, [-1]], axis=0))
+    shape = tf.shape(x, out_type=tf.int64)
+    words = tf.reshape(x, tf.concat([shape[:2], [-1]], axis=0))
     moved = ops.module().tfe_bench_permute(x=words, permutation=permutation)
-    return tf.reshape(moved, tf.shape(x))
+    found = tf.shape(permutation, out_type=tf.int64)
+    return tf.reshape(moved, tf.concat([found, shape[2:]], axis=0))
+
+
+def _composed(p2: Any, positions: Any) -> Any:
+    if p2 is None or positions is None:
+        return p2
+    return ops.module().tfe_bench_compose(p=p2[0], q=positions)[None]
 
 
 def _drawn(s: Site, shape: Any) -> Factors:
@@ -93,22 +100,33 @@ def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
     return move(party, None, columns)
 
 
-def move(party: Party, factors: Factors | None, columns: Sequence[Shared]) -> list[Shared]:
+def move(
+    party: Party, factors: Factors | None, columns: Sequence[Shared], positions: Any = None
+) -> list[Shared]:
     """`shuffle` by a permutation that is there already, under masks of its own.
 
-    Rounds and bits, errors: as `shuffle`.
+    Args:
+        positions: int32 [m], public, for one row: the result is the permuted row at these.
+
+    Rounds and bits, errors: as `shuffle`; what the evaluators exchange is m elements.
     """
     dealer = _check("shuffle", columns, None if factors is None else factors.dealer)
     if isinstance(party, Counting):
-        w = _bits(columns)
-        party.sent(Cost(w, w, 2 * w, rounds=2, with_dealing=2), (), *columns)
+        shapes = [_chosen(c.any.shape, positions) for c in columns]
+        w, out = (_bits(columns, each) for each in ([c.any.shape for c in columns], shapes))
+        party.sent(Cost(w, out, w + out, rounds=2, with_dealing=2), (), *columns)
         nothing = Cost(0, 0, 0, rounds=2, with_dealing=2)
-        return [replace(c, m=party.sent(nothing, c.any.shape, *columns)) for c in columns]
+        return [
+            replace(c, m=party.sent(nothing, shape, *columns))
+            for c, shape in zip(columns, shapes, strict=True)
+        ]
     import tensorflow as tf
 
     drawn = factors is None
     s = party.site("shuffle", drawn, tuple(c.ring_bits for c in columns), dealer=dealer)
     p = _drawn(s, tf.shape(columns[0].any, out_type=tf.int64)[:2]) if factors is None else factors
+    # the last factor and the choice are one permutation, before there are masks to be moved too
+    last = _composed(p.p2, positions)
     result = []
     for c, x in enumerate(columns):
         a0, a1, fresh = _tensors(c)
@@ -125,10 +143,12 @@ def move(party: Party, factors: Factors | None, columns: Sequence[Shared]) -> li
         elif s.is_e2:
             gamma = s.apply_mask(_permute(x.m, p.p0), K2, a0, plus)
             s.send(as_sent(gamma, width), s.e1, 3 * c + 1)
-            y = _permute(received(s, shape, s.d, 3 * c, width), p.p2)
+            y = _permute(received(s, shape, s.d, 3 * c, width), last)
         else:
             gamma = received(s, shape, s.e2, 3 * c + 1, width)
-            y = _permute(s.apply_mask(_permute(gamma, p.p1), K1, a1, plus, sent=False), p.p2)
+            y = _permute(s.apply_mask(_permute(gamma, p.p1), K1, a1, plus, sent=False), last)
+        if positions is not None:
+            shape = tf.concat([shape[:1], tf.shape(positions, out_type=tf.int64), shape[2:]], 0)
         moved = masked.exchanged(
             s, y, shape, fresh, 3 * c + 2, scale=x.fractional_bits, width=width
         )
@@ -136,7 +156,9 @@ def move(party: Party, factors: Factors | None, columns: Sequence[Shared]) -> li
     return result
 
 
-def undo(party: Party, factors: Factors, columns: Sequence[Shared]) -> list[Shared]:
+def undo(
+    party: Party, factors: Factors, columns: Sequence[Shared], positions: Any = None
+) -> list[Shared]:
     """Moves columns back to where `move` takes them from, under masks of their own.
 
     x = m - l1 - l2 is, for E1 as the dealer, m' - l1' - l2' with m' = -l2, l1' = l1, l2' = -m, of
@@ -145,6 +167,7 @@ def undo(party: Party, factors: Factors, columns: Sequence[Shared]) -> list[Shar
 
     Args:
         columns: [1, n], of one word.
+        positions: those of `move`, all n of them.
 
     Rounds: 2.  Bits sent of a ring Z_2^k: E1 k, D k, E2 2k per element.
     Raises:
@@ -154,7 +177,7 @@ def undo(party: Party, factors: Factors, columns: Sequence[Shared]) -> list[Shar
     if any(c.limbs != 1 or c.shape[0] != 1 for c in columns):
         raise UsageError(f"undo takes one row of words. Received: {list(columns)}.")
     if isinstance(party, Counting):
-        w = _bits(columns)
+        w = _bits(columns, [c.shape for c in columns])
         party.sent(Cost(w, w, 2 * w, rounds=2, with_dealing=2), (), *columns)
         nothing = Cost(0, 0, 0, rounds=2, with_dealing=2)
         found = [party.sent(nothing, c.any.shape, *columns) for c in columns]
@@ -167,8 +190,8 @@ def undo(party: Party, factors: Factors, columns: Sequence[Shared]) -> list[Shar
 
     s = party.site("undo", tuple(c.ring_bits for c in columns), dealer=dealer)
     q0, q1, q2 = (
-        None if p is None else tf.math.invert_permutation(p[0])[None]
-        for p in (factors.p0, factors.p1, factors.p2)
+        None if p is None else ops.module().tfe_bench_invert(p=p[0])[None]
+        for p in (factors.p0, factors.p1, _composed(factors.p2, positions))
     )
     result = []
     for c, x in enumerate(columns):
@@ -211,8 +234,14 @@ def _width(x: Shared) -> int:
     return 64 * x.limbs if x.limbs == 2 else x.ring_bits
 
 
-def _bits(columns: Sequence[Shared]) -> int:
-    return sum(packed(c.shape.num_elements(), _width(c)) for c in columns)
+def _chosen(shape: Any, positions: Any) -> Any:
+    return shape if positions is None else [shape[0], positions.shape[0], *shape[2:]]
+
+
+def _bits(columns: Sequence[Shared], shapes: Sequence[Any]) -> int:
+    return sum(
+        packed(shape[0] * shape[1], _width(c)) for c, shape in zip(columns, shapes, strict=True)
+    )
 
 
 def _check(name: str, columns: Sequence[Shared], dealer: int | None) -> int:

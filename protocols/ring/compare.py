@@ -238,7 +238,7 @@ def coarse(
     functions that may change over anywhere within 2^cut.
 
     Args:
-        x: over Z_2^64; what moves it by multiples of 2^cut moves y exactly.
+        x: of a ring of cut + bits or more; what moves it by multiples of 2^cut moves y exactly.
 
     Rounds: exchanges (one more with dealing).  Bits sent: as `msb`.
     """

@@ -19,7 +19,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -55,6 +55,49 @@ class Product:
         """Fractional bits of the product."""
         return self.x.fractional_bits + self.w.fractional_bits
 
+    @property
+    def dealer(self) -> int:
+        """Of both."""
+        return self.x.dealer
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """x . w of which each party has made its part before: that of many x, of which this is one.
+
+    Attributes:
+        part: at D lam_x . lam_w, at the evaluators what they add to their shares of it.
+        scale: fractional bits of the product.
+        dealer: of x and w.
+    """
+
+    part: Any
+    scale: int
+    dealer: int
+
+    def map(self, function: Callable[[Any], Any]) -> Made:
+        """A linear map of the product.  Local."""
+        return replace(self, part=function(self.part))
+
+
+def made(party: Party, name: str, product: Product) -> Made:
+    """Each party's part of a product.  Local: what is exchanged is for a sum to say.
+
+    Raises:
+        UsageError: operands of several rings or dealers.
+    """
+    x, w = product.x, product.w
+    checks.check_factors(name, x, w)
+    if isinstance(party, Counting):
+        found = product.two([x.any], [w.any])
+        party.worked(found.work)
+        return Made(replace(found, work=0), product.scale, x.dealer)
+    return Made(
+        _part(party.index == x.dealer, (x.dealer + 1) % 3 == party.index, product),
+        product.scale,
+        x.dealer,
+    )
+
 
 def elementwise(a: list[Any], b: list[Any]) -> Any:
     """Paired elementwise products, broadcast, and their sum."""
@@ -74,39 +117,47 @@ def matrix_product(a: list[Any], b: list[Any]) -> Any:
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
 
 
-def _sum(products: Sequence[Product], part: Callable[[Product], Any]) -> Any:
-    total = part(products[0])
-    for p in products[1:]:
-        total = total + part(p)
-    return total
+def _sum(s: Site, products: Sequence[Product | Made]) -> Any:
+    parts = [_part(s.is_dealer, s.is_e1, p) for p in products]
+    return functools.reduce(operator.add, parts)
 
 
-def _crossed(s: Site, p: Product) -> Any:
-    """What an evaluator adds to its share of the masks' product, E1's to be negated."""
+def _part(is_dealer: bool, is_e1: bool, p: Product | Made) -> Any:
+    """The masks' product at D; what an evaluator adds to its share of it, E1's to be negated."""
+    if isinstance(p, Made):
+        return p.part
     x, w = p.x, p.w
-    if s.is_e1:
+    if is_dealer:
+        return p.two([x.l1 + x.l2], [w.l1 + w.l2])
+    if is_e1:
         return p.two([x.m, x.l1], [w.l1, w.m])
     # (x, not w, is negated: the weights of all layers would be negated at once)
     return p.two([x.m, -x.l2], [w.m - w.l2, w.m])
 
 
 def _shares(
-    s: Site, products: Sequence[Product], width: int, check: Callable[[Any], None]
+    s: Site,
+    products: Sequence[Product | Made],
+    width: int,
+    check: Callable[[Any], None],
+    more: Any = None,
 ) -> tuple[Any, Any]:
     """The evaluators' additive shares of the sum mod 2^width (None at the dealer), and its shape.
 
     Args:
         check: of the sum's tensor, before anything is sent.
+        more: that D adds, None for nothing.
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D width per element.
     """
     if s.is_dealer:
         with s.in_turn():
-            gamma = _sum(products, lambda p: p.two([p.x.l1 + p.x.l2], [p.w.l1 + p.w.l2]))
+            gamma = _sum(s, products)
         check(gamma)
+        gamma = gamma if more is None else gamma + more
         masked.deal(s, gamma, None, 0, 0, width)
         return None, local.shape(gamma)
-    crossed = _sum(products, lambda p: _crossed(s, p))
+    crossed = _sum(s, products)
     check(crossed)
     shape = local.shape(crossed)
     if s.is_e1:
@@ -114,13 +165,14 @@ def _shares(
     return crossed + masked.deal(s, None, shape, 0, 0, width), shape
 
 
-def _check(name: str, products: Sequence[Product], addend: Shared | None = None) -> None:
+def _check(name: str, products: Sequence[Product | Made], addend: Shared | None = None) -> None:
     """Refuses a sum that is none."""
     if not products:
         raise UsageError("A sum has a product at least.")
     for p in products:
-        checks.check_factors(name, p.x, p.w)
-    kinds = {(p.scale, p.x.dealer) for p in products}
+        if isinstance(p, Product):
+            checks.check_factors(name, p.x, p.w)
+    kinds = {(p.scale, p.dealer) for p in products}
     if addend is not None:
         kinds.add((addend.fractional_bits, addend.dealer))
     if len(kinds) != 1:
@@ -130,15 +182,18 @@ def _check(name: str, products: Sequence[Product], addend: Shared | None = None)
         )
 
 
-def _counted(party: Counting, products: Sequence[Product]) -> tuple[local.Abstract, list[Shared]]:
+def _counted(
+    party: Counting, products: Sequence[Product | Made]
+) -> tuple[local.Abstract, list[Any]]:
     """The sum, abstract, and all that it is made of."""
-    made = [p.two([p.x.any], [p.w.any]) for p in products]
-    party.worked(sum(each.work for each in made))
-    whole = functools.reduce(operator.add, made)
-    return whole, [v for p in products for v in (p.x, p.w)]
+    parts = [p.part if isinstance(p, Made) else p.two([p.x.any], [p.w.any]) for p in products]
+    party.worked(sum(each.work for each in parts))
+    whole = functools.reduce(operator.add, parts)
+    given = [(p.part,) if isinstance(p, Made) else (p.x, p.w) for p in products]
+    return whole, [v for several in given for v in several]
 
 
-def exchanged(party: Party, name: str, products: Sequence[Product], *about: Any) -> Shared:
+def exchanged(party: Party, name: str, products: Sequence[Product | Made], *about: Any) -> Shared:
     """sum_i x_i . w_i over Z_2^64 under a fresh mask, at the scale of the products.
 
     Args:
@@ -150,10 +205,11 @@ def exchanged(party: Party, name: str, products: Sequence[Product], *about: Any)
         UsageError: no products, or operands of several scales, rings or dealers.
     """
     _check(name, products)
-    dealer, scale = products[0].x.dealer, products[0].scale
+    dealer, scale = products[0].dealer, products[0].scale
     if isinstance(party, Counting):
         whole, given = _counted(party, products)
-        return party.exchanged(whole.shape, 64 * whole.shape.num_elements(), *given, scale=scale)
+        dealt = 64 * whole.shape.num_elements()
+        return party.exchanged(whole.shape, dealt, *given, scale=scale, dealer=dealer)
     # (Static shapes are not part of what is agreed: a role may know less of them than another.)
     s = party.site(name, scale, len(products), *about, dealer=dealer)
     z, shape = _shares(s, products, RING, lambda _: None)
@@ -163,11 +219,12 @@ def exchanged(party: Party, name: str, products: Sequence[Product], *about: Any)
 def truncated(
     party: Party,
     name: str,
-    products: Sequence[Product],
+    products: Sequence[Product | Made],
     addend: Shared | None,
     drop: int,
     bits: int,
     whole: bool = False,
+    more: Any = None,
 ) -> tuple[Shared, Any]:
     """(sum_i x_i . w_i + addend) / 2^drop in Z_2^bits, and the evaluators' shares of it; T4.
 
@@ -179,6 +236,8 @@ def truncated(
         bits: k; right for |sum| <= 2^(k-1+drop) - 2^drop, and never fails there.
         whole: D deals all 64 bits of the masks' products, so that the shares, which are left,
             are right modulo 2^(64-drop): what Z_2^bits loses of a sum that is too large is in them.
+        more: at D, None elsewhere: what it adds to the result, int64 of its shape, in ring units.
+            It goes into the product of masks that D deals anyway: nothing is sent for it.
 
     Rounds: 1 (2 with dealing).  Bits sent: D drop + bits (64 if whole), E1, E2 bits per element.
     Raises:
@@ -192,7 +251,7 @@ def truncated(
             f"{name} wants drop >= 1, bits >= 2 and no more than 64 of both together. "
             f"Received: drop={drop}, bits={bits}."
         )
-    dealer, scale = products[0].x.dealer, products[0].scale - drop
+    dealer, scale = products[0].dealer, products[0].scale - drop
 
     def check(product: Any) -> None:
         """Refuses an addend that would make the sum larger than what D deals for."""
@@ -213,9 +272,12 @@ def truncated(
         check(z)
         u = party.dealt(z.shape, *given, addend)
         dealt = packed(z.shape.num_elements(), RING if whole else drop + bits)
-        return party.exchanged(z.shape, dealt, *given, addend, scale=scale, width=bits), u
+        given += [addend]
+        y = party.exchanged(z.shape, dealt, *given, scale=scale, width=bits, dealer=dealer)
+        return y, u
     s = party.site(name, len(products), drop, bits, whole, addend is not None, dealer=dealer)
-    share, shape = _shares(s, products, RING if whole else drop + bits, check)
+    more = None if more is None else local.left_shift(more, drop)
+    share, shape = _shares(s, products, RING if whole else drop + bits, check, more)
     if addend is not None and not s.is_dealer:
         share = share + (addend.m - addend.l1) if s.is_e1 else share - addend.l2
     u = masked.truncated(s, share, drop)

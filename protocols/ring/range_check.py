@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes
 from tfe_bench.protocols.ring.checks import check_ring, is_from
 from tfe_bench.protocols.session import local, ops
 from tfe_bench.protocols.session.counting import Counting
@@ -84,6 +84,15 @@ class Watch:
         # s, so that a digest by itself is uniform
         self._digest = None if s.is_dealer else s.mask(K3, 0, [rows])
 
+    @property
+    def digest(self) -> Any:
+        """Of what was noted so far, at the evaluators: what a loop carries from turn to turn."""
+        return self._digest
+
+    @digest.setter
+    def digest(self, value: Any) -> None:
+        self._digest = value
+
     def zero(self, share: Any, width: int, low: int = 0) -> None:
         """Notes shares that add up to 0 modulo 2^width where all is right.  Local.
 
@@ -113,6 +122,38 @@ class Watch:
             width=width,
             low=low,
         )
+
+    def within(self, x: Shared, low: int, high: int, exchanges: int | None = None) -> None:
+        """Notes whether low <= x <= high in ring units, exact for every x of Z_2^64.
+
+        The evaluators' XOR shares of [x < low] and [x > high] are the same bits where these are 0:
+        nothing is exchanged but what the comparisons exchange.
+
+        Args:
+            x: [rows, ...], of the watch's dealer.
+            low, high: 0 <= low <= high < 2^62.
+
+        Rounds: exchanges (one more with dealing), beside what follows.  Bits sent: those of
+            compare.msb of 64 bits for twice the elements.
+        Raises:
+            UsageError: another ring, number of rows or dealer, or bounds that are none.
+        """
+        check_ring("within", x, known=True)
+        if not (is_from(low, 0, (1 << 62) - 1) and is_from(high, low, (1 << 62) - 1)):
+            raise UsageError(f"within wants 0 <= low <= high < 2^62. Received: {low!r}, {high!r}.")
+        if x.dealer != self._dealer or x.shape.rank < 1 or x.shape[0] != self._rows:
+            raise UsageError(
+                f"within wants {self._rows} rows, dealt by party {self._dealer}. Received: {x!r}."
+            )
+        flat = x.map(lambda a: local.reshape(a, [self._rows, 1, -1]))
+        # (neither difference wraps where the other does not say so)
+        sides = [arithmetic.moved(flat, -low), arithmetic.moved(arithmetic.neg(flat), high)]
+        outside = compare.msb(self._party, shapes.concat(sides, 1), RING, exchanges)
+        share = outside.share
+        if not isinstance(self._party, Counting) and share is not None:
+            ones = ops.module().tfe_bench_unpack_bits(words=share, n=outside.n)
+            share = ones if self._party.index == (self._dealer + 1) % 3 else -ones
+        self.zero(share, 2)
 
     def flag(self) -> Shared:
         """[rows]: 0 where all that was noted holds, else a random number that is not 0.

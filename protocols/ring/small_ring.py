@@ -6,10 +6,12 @@ with |x| < 2^(k-2) is, read mod 2^k, a value of Z_2^k, whose differences fit k b
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, convert, masked
+from tfe_bench.protocols.ring.products import RING, Product, truncated
 from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.cost import packed
 from tfe_bench.protocols.session.counting import Counting
@@ -63,6 +65,32 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     return masked.exchanged(s, own, shape, 2, 1, scale=scale, width=k, left=True)
 
 
+def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
+    """sum_j hot_j x_j over the first axis of x [width, ...], modulo x's ring Z_2^k.
+
+    As extremes.pick with k bits instead of 64: D deals beta and beta lam modulo 2^k.
+    Rounds: 1 (2 with dealing).  Bits sent: D 2k per element of x, E1, E2 k per element of the
+        result.
+    """
+    convert.check_inject("pick", hot, x)
+    k, scale = x.ring_bits, x.fractional_bits
+    if isinstance(party, Counting):
+        dealt = 2 * packed(x.shape.num_elements(), k)
+        return party.exchanged(x.shape[1:], dealt, hot, x, scale=scale, width=k)
+    s = party.site("pick_small", k, dealer=x.dealer)
+    shape = local.shape(x.any)
+    known = convert.unpacked(hot, shape)
+    product = known * (x.l1 + x.l2) if s.is_dealer else None
+    beta = masked.deal(s, known, shape, 0, 0, k)
+    beta_lam = masked.deal(s, product, shape, 1, 1, k)
+    y = None
+    if not s.is_dealer:
+        own = -x.l1 if s.is_e1 else x.m - x.l2
+        terms = known * own + (1 - 2 * known) * (x.m * beta - beta_lam)
+        y = local.reduce_sum(terms, axis=0)
+    return masked.exchanged(s, y, shape[1:], 2, 2, scale=scale, width=k)
+
+
 def reduced(x: Shared, k: int) -> Shared:
     """x of Z_2^64 as a value of Z_2^k, right for |x| < 2^(k-1).  Local."""
     if x.limbs != 1 or not 2 <= k <= x.ring_bits:
@@ -70,28 +98,34 @@ def reduced(x: Shared, k: int) -> Shared:
     return replace(x, bits=0 if k == 64 else k)
 
 
-def extend(party: Party, x: Shared) -> Shared:
-    """x of Z_2^k with 0 <= x < 2^(k-1) as a value of Z_2^64, exactly.
+def extend(party: Party, x: Shared, to: int = 64) -> Shared:
+    """x of Z_2^k with 0 <= x < 2^(k-1) as a value of Z_2^to, exactly.
 
     As an integer x = m - (l1 + l2) + 2^k (om + (1 - msb m) msb(lam)), all of m, l1, l2 mod 2^k and
-    l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(64-k), of which the evaluators' sums
+    l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(to-k), of which the evaluators' sums
     are exchanged under the upper bits of new masks; the lower bits stay what they are.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 2 (64 - k), E1, E2 64 - k per element.
-    Security: two deals and one exchange, all mod 2^(64-k).
+    Args:
+        to: of the larger ring, k < to <= 64.
+
+    Rounds: 1 (2 with dealing).  Bits sent: D 2 (to - k), E1, E2 to - k per element.
+    Security: two deals and one exchange, all mod 2^(to-k).
     Raises:
-        UsageError: x is not of a small ring.
+        UsageError: x is not of a smaller ring.
     """
     k = x.ring_bits
-    if x.limbs != 1 or k == 64:
-        raise UsageError(f"extend wants a value of a small ring. Received: {x!r}.")
-    width, scale = 64 - k, x.fractional_bits
+    if x.limbs != 1 or not k < to <= 64:
+        raise UsageError(
+            f"extend wants a value of a smaller ring than Z_2^{to}, of 64 bits at most. "
+            f"Received: {x!r}."
+        )
+    width, scale, bits = to - k, x.fractional_bits, to % 64
     if isinstance(party, Counting):
         dealt = 2 * packed(x.shape.num_elements(), width)
-        return replace(party.exchanged(x.shape, dealt, x, scale=scale, width=width), bits=0)
-    s = party.site("extend_small", k, dealer=x.dealer)
+        return replace(party.exchanged(x.shape, dealt, x, scale=scale, width=width), bits=bits)
+    s = party.site("extend_small", k, to, dealer=x.dealer)
     shape = local.shape(x.any)
-    low = replace(x.map(lambda a: local.low_bits(a, k)), bits=0)
+    low = replace(x.map(lambda a: local.low_bits(a, k)), bits=bits)
     over = top = share = None
     if s.is_dealer:
         total = low.l1 + low.l2
@@ -102,28 +136,56 @@ def extend(party: Party, x: Shared) -> Shared:
     if not s.is_dealer:
         share = wraps + (1 - local.logical_shift(low.m, k - 1)) * tops
     high = masked.exchanged(s, share, shape, 2, 2, scale=scale, width=width)
-    return arithmetic.add(low, replace(high.map(lambda a: local.left_shift(a, k)), bits=0))
+    return arithmetic.add(low, replace(high.map(lambda a: local.left_shift(a, k)), bits=bits))
 
 
-def lift(party: Party, x: Shared) -> Shared:
-    """x of Z_2^k, |x| < 2^(k-2), as a value of Z_2^64, exactly.
+def lift(party: Party, x: Shared, to: int = 64) -> Shared:
+    """x of Z_2^k, |x| < 2^(k-2), as a value of Z_2^to, exactly.
 
-    x + 2^(k-2) is not negative and below 2^(k-1).  Rounds and bits: as `extend`.
+    x + 2^(k-2) is not negative and below 2^(k-1).  Arguments, rounds, bits, errors: as `extend`.
     """
     if x.limbs != 1 or x.ring_bits == 64:
         raise UsageError(f"lift wants a value of a small ring. Received: {x!r}.")
     offset = 1 << (x.ring_bits - 2)
-    return arithmetic.moved(extend(party, arithmetic.moved(x, offset)), -offset)
+    return arithmetic.moved(extend(party, arithmetic.moved(x, offset), to), -offset)
 
 
-def rectified(party: Party, bits: MaskedBits, x: Shared) -> Shared:
-    """x where the bit is 0, else 0, over Z_2^64; x of Z_2^k, not negative where it stays.
+def product(
+    party: Party,
+    products: Sequence[Product],
+    addend: Shared | None,
+    drop: int,
+    to: int = 64,
+    ring: int | None = None,
+) -> Shared:
+    """(sum_i x_i . w_i + addend) / 2^drop over Z_2^to, stochastically rounded: T4, and a lift.
 
-    With k < 64 a choice in Z_2^k and `extend`: against convert.inject with extend_ring a round
-    more, and D sends 2k + 2 (64 - k) = 128 bits for 128 + 3 (64 - k).
+    Args:
+        drop: 1 to 60.
+        to: 64, or a smaller ring for whoever reads no more bits.
+        ring: in which it is opened, to at most; None: the largest that the drop leaves, as a bit
+            more of it is three bits sent, and four less of the lift.
 
-    Rounds: 2 (1 for k = 64).  Bits sent: those of `select` and `extend`.
+    Reads drop + ring bits of all that it is given.  With a ring below `to` it is right for
+    |sum| < 2^(ring - 2 + drop); else modulo 2^to, for |sum| <= 2^(ring - 1 + drop) - 2^drop.
+    Rounds: 1, and 1 more with a lift.  Bits sent: those of `products.truncated` and of `lift`.
+    Raises:
+        UsageError: as `products.truncated`.
+    """
+    ring = min(to, RING - drop) if ring is None else ring
+    y, _ = truncated(party, "truncated_sum", products, addend, drop, ring)
+    return lift(party, y, to) if ring < to else y
+
+
+def rectified(party: Party, bits: MaskedBits, x: Shared, to: int = 64) -> Shared:
+    """x where the bit is 0, else 0, over Z_2^to; x of Z_2^k, k <= to, not negative where it stays.
+
+    With k < to a choice in Z_2^k and `extend`: against convert.inject with extend_ring a round
+    more, and 4 to bits for 256 + 3 (64 - k).
+
+    Rounds: 2 (1 for k = to).  Bits sent: those of `select` and `extend`.
     """
     if x.ring_bits == 64:
         return convert.inject(party, bits, x, negated=True)
-    return extend(party, select(party, bits, x.map(local.zeros_like), x))
+    y = select(party, bits, x.map(local.zeros_like), x)
+    return extend(party, y, to) if to > y.ring_bits else y

@@ -76,6 +76,21 @@ class Tally:
     work: int = 0
 
 
+@dataclass(frozen=True)
+class Mark:
+    """How far a party had counted.
+
+    Attributes:
+        by_party: bits sent.
+        deepest: rounds of the graph call, without the dealer's material and with it.
+        work: as of `Tally`.
+    """
+
+    by_party: tuple[int, ...]
+    deepest: tuple[int, ...]
+    work: int
+
+
 class Counting(Party):
     """A party that sends nothing and adds up what would be sent.
 
@@ -186,6 +201,20 @@ class Counting(Party):
         """Multiplications of words, as in the clear."""
         self.work += work
 
+    def mark(self) -> Mark:
+        """How far it has counted."""
+        return Mark(tuple(self._by_party), tuple(self._deepest), self.work)
+
+    def again(self, since: Mark, times: int) -> None:
+        """Counts what was counted since a mark, one behind the other, so many times more."""
+
+        def more(now: Sequence[int], then: Sequence[int]) -> list[int]:
+            return [a + times * (a - b) for a, b in zip(now, then, strict=True)]
+
+        self._by_party = more(self._by_party, since.by_party)
+        self._deepest = more(self._deepest, since.deepest)
+        self.work += times * (self.work - since.work)
+
     def _dealer_of(self, given: Sequence[Any]) -> int:
         return next((v.dealer for v in given if hasattr(v, "dealer")), self.dealer)
 
@@ -238,6 +267,8 @@ def _begun(value: Any) -> Any:
         return Abstract(value.shape)
     if isinstance(value, (list, tuple)):
         return type(value)(_begun(v) for v in value)
+    if isinstance(value, dict):
+        return {name: _begun(v) for name, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
         return replace(value, **{f.name: _begun(getattr(value, f.name)) for f in fields(value)})
     return value

@@ -16,6 +16,8 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
+from tfe_bench.protocols.session import ops
+
 # One of TensorFlow's, which publishes no types, or an Abstract one.
 Tensor = Any
 _Map = TypeVar("_Map", bound=Callable[..., Any])
@@ -293,10 +295,17 @@ def reduce_sum(
     return a.like([n for n, summed in kept if keepdims or not summed])
 
 
-@_as_tensorflow
 def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
-    """tf.cumsum."""
-    return a
+    """tf.cumsum of words, for axis >= 0; TensorFlow's takes 30 times as long."""
+    if isinstance(a, Abstract):
+        return a
+    import tensorflow as tf
+
+    sizes = tf.shape(a, out_type=tf.int64)
+    outer, inner = tf.reduce_prod(sizes[:axis]), tf.reduce_prod(sizes[axis + 1 :])
+    rows = tf.reshape(a, tf.stack([outer, sizes[axis], inner]))
+    found = ops.module().tfe_bench_running_sum(x=rows, exclusive=exclusive, reverse=reverse)
+    return tf.reshape(found, sizes)
 
 
 # ---- words

@@ -121,8 +121,12 @@ class Site:
         """The key that this evaluator shares with the dealer."""
         return K1 if self.is_e1 else K2
 
-    def send(self, data: tf.Tensor, to: int, slot: int = 0, run_ahead: bool = False) -> None:
-        """Sends a tensor to a party; `run_ahead` marks the dealer's material."""
+    def send(self, data: tf.Tensor, to: int, slot: int = 0, run_ahead: bool = False) -> tf.Tensor:
+        """Sends a tensor to a party; `run_ahead` marks the dealer's material.
+
+        Returns:
+            What is there once it is sent.
+        """
         looping = self._trace.looping
         module = ops.module()
         op = module.tfe_bench_send_in_loop if looping else module.tfe_bench_send
@@ -140,6 +144,7 @@ class Site:
             self._trace.tokens.append(token)
             if run_ahead and not deps:
                 self._trace.ahead = token
+        return token
 
     def recv(
         self, shape: Shape, source: int, slot: int = 0, dtype: tf.DType | None = None
@@ -171,8 +176,11 @@ class Site:
         """An evaluator sends a message to the other one, and gets one of that shape from it."""
         import tensorflow as tf
 
-        self.send(own, self.other, slot)
-        return self.recv(tf.shape(own, out_type=tf.int64), self.other, slot, own.dtype)
+        sent = self.send(own, self.other, slot)
+        # In a loop a message counts as a round for what the next turn sends, whose dependencies
+        # have the same numbers: none may be heard before its own counterpart is sent.
+        with tf.control_dependencies([sent] if self._trace.looping else []):
+            return self.recv(tf.shape(own, out_type=tf.int64), self.other, slot, own.dtype)
 
     def dealt(
         self, n: int | tf.Tensor, slot: int = 0, dtype: tf.DType | None = None, width: int = 0

@@ -45,7 +45,7 @@ from tfe_bench.protocols.session.sharing import Shared
 ALL = 2**64 - 1
 PATIENCE = 300.0  # seconds until parties that wait for each other give up
 # Sites whose message 0 and tensor 0 are residues: words of one.  Their modulus is no power of two.
-RESIDUES = {"exp_one_round": 4, "select_exp": 4, "exp_prime": 1}
+RESIDUES = {"exp_one_round": 4, "exp2": 4, "select_exp": 4, "exp_prime": 1}
 PERMUTATIONS = (0, 1, 2)  # tensors of a shuffle that are permutations: each is one pad
 Words = np.ndarray[Any, Any]
 
@@ -104,6 +104,10 @@ class Stream(NamedTuple):
     @property
     def site(self) -> int:
         return self.hi >> 40
+
+    @property
+    def iteration(self) -> int:
+        return self.lo >> 44
 
     @property
     def tensor(self) -> int:
@@ -230,7 +234,8 @@ class _Received:
         for pad, by_message in moved.items():
             bits = by_message.get(message, 0)
             ever |= bits
-            if bits and pad.stream in streams and pad.stream.site == message.site:
+            own = (pad.stream.site, pad.stream.iteration) == (message.site, message.iteration)
+            if bits and pad.stream in streams and own:
                 starts.add((bits & -bits).bit_length() - 1)
         for start, end in itertools.pairwise(sorted(starts)):
             # an array ends with up to 7 bits that are always 0

@@ -214,3 +214,13 @@ def test_gradients_of_convolutions_take_as_many_multiplications() -> None:
     for two, a, b in maps:
         found = two([local.Abstract(local.Shape(a))], [local.Abstract(local.Shape(b))])
         assert found.work == 2 * 9 * 4 * 27
+
+
+def test_a_graph_begins_its_messages_anew_whatever_its_arguments_are_in() -> None:
+    def twice(party: Any, x: Any) -> Any:
+        first = party.function(lambda x: x * x)(x)
+        return party.function(lambda given: given["x"][0] * given["x"][0])({"x": [first]})
+
+    one = cost_of(lambda party, x: x * x, Private((3,)))
+    both = count(twice, Private((3,)), graphs=True).cost
+    assert (both.rounds, both.with_dealing) == (2 * one.rounds, 2 * one.with_dealing)

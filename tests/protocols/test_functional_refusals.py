@@ -257,6 +257,7 @@ def test_functions_want_a_running_party_and_its_graph() -> None:
             "polyval": ([1.0, 2.0], x),
             "pow": (x, 2),
             "quantile": (x, 0.5),
+            "scaled_dot_product_attention": (x, x, x),
             "where": (x, x, x),
         }
         two = {"divide", "equal", "greater", "greater_equal", "less", "less_equal", "maximum"}

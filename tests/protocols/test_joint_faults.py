@@ -158,6 +158,9 @@ FAULTS: dict[str, tuple[Row | str, Fault]] = {
         merged("select_exp", {1: 0}),
     ),
     "E2 sends an exponential's share as it is": ("exp_one_round", bare("exp_one_round", "is_e2")),
+    "powers of two are summed under the mask of one": ("exp2", merged("exp2", {2: 1})),
+    "what is picked leaves under a dealt mask": ("row_maximum", merged("pick_small", {2: 1})),
+    "E2 says its share of a row's sum": ("exp2", bare("exp2", "is_e2")),
     "products of bits of an exponent share a mask": ("exp_pade", merged("pade_factors", {7: 6})),
     "a pool's gradient exchanges under a dealt mask": ("unpool", merged("unpool", {5: 0})),
     "a stage of a normalization exchanges twice under one mask": (

@@ -6,19 +6,18 @@ fault of its own in FAULTS of test_joint_faults.py, which is caught.
 
 from __future__ import annotations
 
-import ast
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
-import tfe_bench
 from tests.protocols.gated import FUNCTIONS
 from tests.protocols.joint_views import Row, check
 from tests.protocols.viewed import sums
 from tfe_bench.protocols.functions import (
     error_function,
+    exp2,
     exp_select,
     exponential,
     harmonics,
@@ -35,9 +34,10 @@ from tfe_bench.protocols.nn import (
     cross_entropy,
     linear,
     pool_gradient,
+    recurrent,
     relu,
 )
-from tfe_bench.protocols.order import extremes, shuffle, sort
+from tfe_bench.protocols.order import extremes, row_maximum, shuffle, sort, winner
 from tfe_bench.protocols.ring import (
     arithmetic,
     backward,
@@ -55,7 +55,7 @@ from tfe_bench.protocols.ring import (
     truncation,
     wide_arithmetic,
 )
-from tfe_bench.protocols.session import io
+from tfe_bench.protocols.session import io, local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.tables import bits, dense
@@ -68,10 +68,28 @@ SMALL = 19  # bits of the small rings
 SHORT = harmonics.Series(2, 1, (1000, 40_000, -9000, 3000, 20_000))
 
 
+def noisy(party: Party, x: Shared, y: Shared) -> Any:
+    """A product with what the dealer adds to it."""
+    import tensorflow as tf
+
+    own = tf.constant([5, -7, 1 << 16], tf.int64) if party.index == x.dealer else None
+    given = [products.Product(x, y, products.elementwise)]
+    return products.truncated(party, "truncated_sum", given, None, 16, SMALL, False, own)[0]
+
+
 def shaped(x: Shared, *shape: int) -> Shared:
     import tensorflow as tf
 
     return x.map(lambda a: tf.reshape(a, shape))
+
+
+def steps(party: Party, x: Shared, y: Shared) -> Shared:
+    """Three steps of a layer of one unit."""
+    cell = recurrent.Cell("simple", series=True)
+    numbers = recurrent.rings(cell, 13, 26, 16, 3)
+    given = shaped(x, 1, 1, 1).map(lambda a: local.tile(a, [1, 3, 1]))
+    weights = [recurrent.Weights(shaped(x, 1, 1), shaped(y, 1, 1))]
+    return recurrent.recurrent(party, cell, given, weights, numbers).output
 
 
 def signs(party: Party, x: Shared) -> MaskedBits:
@@ -130,6 +148,12 @@ def watched(party: Party, x: Shared, y: Shared) -> Any:
     product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise)
     narrow, u = products.truncated(party, "truncated_sum", [product], None, 16, SMALL, True)
     return linear.watched_relu(party, watch, narrow, u, 16), watch.flag()
+
+
+def powers(party: Party, x: Shared, y: Shared) -> Any:
+    """Powers of two and their sum."""
+    t = small_ring.reduced(x, exp2.ring_bits(x.fractional_bits))
+    return exp2.exp2(party, t, 14, 38, lambda a: local.reshape(a, [1, -1]))
 
 
 def convolved(party: Party, x: Shared, y: Shared) -> Any:
@@ -215,6 +239,7 @@ ROWS: dict[str, Row] = {
         ("truncated_product",),
     ),
     "sums": Row(lambda p, x, y: sums(p, x, y, SMALL), ("product_sum", "truncated_sum")),
+    "noisy": Row(noisy, ("truncated_sum",)),
     "watched": Row(watched, ("watch", "watch_zero", "watch_flag", "truncated_sum"), n=2),
     "in_range": Row(lambda p, x, y: range_check.in_range(p, x, K), ("all_of",), n=1),
     "truncate_exact": Row(
@@ -299,6 +324,14 @@ ROWS: dict[str, Row] = {
     ),
     "exp_one_round": Row(
         lambda p, x, y: exponential.exp(p, x, "one-round"), ("exp_one_round",), fractional_bits=16
+    ),
+    "exp2": Row(powers, ("exp2",), n=2, fractional_bits=12),
+    "row_maximum": Row(
+        lambda p, x, y: row_maximum.row_maximum(p, small_ring.reduced(x, K), np.array([1, 2]), K),
+        ("pick_small", "all_of"),
+    ),
+    "winner": Row(
+        lambda p, x, y: winner.one_hot(p, shaped(small_ring.reduced(x, K), 1, -1)), ("b2a",)
     ),
     "exp_prime": Row(
         lambda p, x, y: exponential.exp(p, x, "prime"), ("exp_prime",), fractional_bits=16
@@ -391,6 +424,10 @@ ROWS: dict[str, Row] = {
         n=1,
         fractional_bits=12,
     ),
+    # (three steps, of which a loop takes two)
+    "recurrent": Row(
+        steps, ("truncated_sum", "harmonics", "pick_small", "extend_small"), n=1, fractional_bits=13
+    ),
     "logistic": Row(
         lambda p, x, y: piecewise.logistic(p, x, bits=28), ("logistic",), n=1, fractional_bits=20
     ),
@@ -451,61 +488,3 @@ def test_all_that_a_party_receives_is_simulatable_together(name: str, dealt_by: 
 )
 def test_no_size_makes_it_otherwise(name: str, n: int) -> None:
     assert_simulatable(ROWS[name], n % 3, n)
-
-
-# ---- every protocol has a row
-
-# What these programs send is public: they measure lines.
-MEASURING = {"channel.py", "links.py"}
-Function = ast.FunctionDef
-
-
-def sites_of_the_package() -> set[str]:
-    """Names given to `Party.site`, also by way of parameters."""
-    root = Path(tfe_bench.__file__).parent
-    calls: dict[str, list[tuple[Function | None, ast.Call]]] = {}
-
-    def walk(node: ast.AST, inside: Function | None) -> None:
-        for child in ast.iter_child_nodes(node):
-            if isinstance(child, ast.Call):
-                name = getattr(child.func, "attr", getattr(child.func, "id", ""))
-                calls.setdefault(name, []).append((inside, child))
-            walk(child, child if isinstance(child, Function) else inside)
-
-    for folder in ("protocols", "models", "benchmarks", "cluster"):
-        for path in (root / folder).rglob("*.py"):
-            if path.name not in MEASURING:
-                walk(ast.parse(path.read_text()), None)
-    found: set[str] = set()
-    asked: set[tuple[str, int]] = set()
-
-    def ask(name: str, position: int) -> None:
-        """Adds the strings that calls of a function have at a position."""
-        if (name, position) in asked:
-            return
-        asked.add((name, position))
-        for inside, call in calls.get(name, []):
-            given = call.args[position] if position < len(call.args) else None
-            if isinstance(given, ast.Constant) and isinstance(given.value, str):
-                found.add(given.value)
-            elif isinstance(given, ast.Name) and inside is not None:
-                parameters = [a.arg for a in inside.args.args]
-                if given.id in parameters:
-                    ask(inside.name, parameters.index(given.id))
-                for node in ast.walk(inside):
-                    targets = node.targets if isinstance(node, ast.Assign) else []
-                    if any(isinstance(n, ast.Name) and n.id == given.id for n in targets):
-                        strings = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
-                        found.update(s for s in strings if isinstance(s, str))
-
-    ask("site", 0)
-    ask("Slope", 0)  # which keeps the name of its site
-    return found
-
-
-def test_every_site_has_a_joint_view_test() -> None:
-    """A new protocol's sites need a row in ROWS that names them."""
-    sites = sites_of_the_package()
-    assert {"mul", "conv2d", "logistic", "squares", "mantissa"} <= sites  # they come by parameters
-    assert sites == {site for row in ROWS.values() for site in row.sites}
-    assert sites == {site for row in ROWS.values() if not row.slow for site in row.sites}

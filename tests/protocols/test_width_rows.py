@@ -19,6 +19,7 @@ from tfe_bench.protocols.nn import gated
 # protocol is behind the public operation that has its name.)
 BEHIND = {
     "activations.halves": "neural.sigmoid",
+    "attention.attention": "neural.scaled_dot_product_attention",
     "bit_planes.planes": "bitwise.popcount",
     **{f"bitwise.bitwise_{name}": "bitwise.popcount" for name in ("and", "or", "xor")},
     "compare.coarse": "series.bent",
@@ -38,7 +39,9 @@ BEHIND = {
     "rounding.floor_div": "rounding.floordiv",
     "rounding.mod": "rounding.floormod",
     "relu.derivative": "neural.relu_derivative",
+    "relu.relu_in": "neural.relu",
     "relu.relu_with_derivative": "neural.relu",
+    "series.curved": "series.bent",
     "softplus.log_sigmoid": "softplus.softplus",
     "softplus.log_sigmoid_slope": "softplus.slope",
     "softplus.sides": "softplus.softplus",

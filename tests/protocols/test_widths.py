@@ -56,6 +56,7 @@ from tfe_bench.protocols.nn import (
     linear,
 )
 from tfe_bench.protocols.nn import relu as rectifier
+from tfe_bench.protocols.order import row_maximum
 from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
@@ -89,6 +90,13 @@ LESS: dict[str, tuple[Callable[..., Any], Callable[[Array, Array], Array]]] = {
     "ranking.maximum": (tfe.maximum, np.maximum),
     "ranking.minimum": (tfe.minimum, np.minimum),
 }
+
+
+def attended(x: Shared, bits: int) -> Shared:
+    """Of one key each: x."""
+    zero = x.map(lambda a: 0 * a)
+    return tfe.scaled_dot_product_attention(zero, zero, x, bits=bits)
+
 
 WIDTHS: dict[str, Row] = {
     **{
@@ -260,7 +268,24 @@ WIDTHS: dict[str, Row] = {
         for what, most, inputs in (("3", 31, values), ("a private one", 60, dividends))
     },
     **ACTIVATIONS,
+    "neural.scaled_dot_product_attention": Row(
+        2,
+        47,
+        values,
+        lambda p, b, x: line(attended(tfe.reshape(x, [-1, 1, 1]), b)),
+        lambda b, x: x * 1.0,
+        relative(2.0**-11, 3),
+        refused=(1, 48),
+    ),
     # what has no public name of its own
+    "row_maximum.row_maximum": Row(
+        2,
+        49,
+        rows(5),
+        lambda p, b, x: row_maximum.row_maximum(p, line(x), np.full(x.shape[0], 5), b),
+        largest,
+        refused=(1, 50),
+    ),
     "batch_norm.normalize": Row(
         F + 1,
         40,

@@ -9,9 +9,8 @@ void PackRange(const uint64_t* x, int64_t n, int width, uint8_t* out, int64_t be
   end = std::min(end, n);
   if (begin >= end) return;
   uint8_t* to = out + begin * width / 8;
-  if (width % 8 == 0) {
-    const int bytes = width / 8;
-    for (int64_t i = begin; i < end; ++i, to += bytes) std::memcpy(to, &x[i], bytes);
+  if (width == 64) {
+    std::memcpy(to, x + begin, static_cast<size_t>(end - begin) * 8);
     return;
   }
   const uint64_t mask = (uint64_t{1} << width) - 1;
@@ -25,7 +24,7 @@ void PackRange(const uint64_t* x, int64_t n, int width, uint8_t* out, int64_t be
     std::memcpy(to, &pending, 8);
     to += 8;
     held -= 64;
-    // (of the value's bits, width - held have gone; the width is no multiple of 8, so below 64)
+    // (of the value's bits, width - held have gone, fewer than 64)
     pending = value >> (width - held);
   }
   std::memcpy(to, &pending, static_cast<size_t>((held + 7) / 8));
@@ -36,12 +35,8 @@ void UnpackRange(const uint8_t* packed, int64_t n, int width, uint64_t* out, int
   end = std::min(end, n);
   if (begin >= end) return;
   const uint8_t* from = packed + begin * width / 8;
-  if (width % 8 == 0) {
-    const int bytes = width / 8;
-    for (int64_t i = begin; i < end; ++i, from += bytes) {
-      out[i] = 0;
-      std::memcpy(&out[i], from, bytes);
-    }
+  if (width == 64) {
+    std::memcpy(out + begin, from, static_cast<size_t>(end - begin) * 8);
     return;
   }
   const uint64_t mask = (uint64_t{1} << width) - 1;

@@ -55,7 +55,13 @@ class WordStream {
 // A fixed size lets memcpy become one or two vector moves.
 template <int64_t kBytes>
 void ApplyFixed(const int32_t* perm, int64_t n, const char* in, char* out) {
-  for (int64_t i = 0; i < n; ++i) std::memcpy(out + i * kBytes, in + perm[i] * kBytes, kBytes);
+  constexpr int64_t kAhead = 32;
+  int64_t i = 0;
+  for (; i + kAhead < n; ++i) {
+    __builtin_prefetch(in + perm[i + kAhead] * kBytes);
+    std::memcpy(out + i * kBytes, in + perm[i] * kBytes, kBytes);
+  }
+  for (; i < n; ++i) std::memcpy(out + i * kBytes, in + perm[i] * kBytes, kBytes);
 }
 
 }  // namespace

@@ -127,6 +127,36 @@ class WideMulOp : public Kernel {
   }
 };
 
+class RunningSumOp : public Kernel {
+ public:
+  explicit RunningSumOp(OpKernelConstruction* c) : Kernel(c) {
+    ReadAttrs(c, "exclusive", &exclusive_, "reverse", &reverse_);
+  }
+
+  void Work(OpKernelContext* context) override {
+    const Tensor& x = context->input(0);
+    Require(x.dims() == 3, "RunningSum wants x [rows, n, words]");
+    const int64_t n = x.dim_size(1), words = x.dim_size(2);
+    const uint64_t* in = Words(x);
+    uint64_t* out = Words(Allocate(context, 0, x.shape()));
+    ParallelRange(context, x.dim_size(0) * words, 2 * n, [&](int64_t begin, int64_t end) {
+      for (int64_t s = begin; s < end; ++s) {
+        const int64_t first = s / words * n * words + s % words;
+        uint64_t sum = 0;
+        for (int64_t i = 0; i < n; ++i) {
+          const int64_t at = first + (reverse_ ? n - 1 - i : i) * words;
+          const uint64_t before = sum;
+          sum += in[at];
+          out[at] = exclusive_ ? before : sum;
+        }
+      }
+    });
+  }
+
+ private:
+  bool exclusive_, reverse_;
+};
+
 class WidthOp : public Kernel {
  public:
   explicit WidthOp(OpKernelConstruction* c) : Kernel(c), width_(WidthAttr(c, "width")) {}
@@ -212,6 +242,10 @@ void MatMulShape(InferenceContext* c) {
 // Sum over i of a_i @ b_i over Z_2^64; leading dimensions are batches, which broadcast.
 TFE_BENCH_OP("RingMatMul", RingMatMulOp,
     "a b: N * int64 -> c: int64", "N: int >= 1", Infer<MatMulShape>);
+
+// Sums of x over its second dimension, up to each place, modulo 2^64.
+TFE_BENCH_OP("RunningSum", RunningSumOp,
+    "x: int64 -> y: int64", "exclusive: bool; reverse: bool", Outputs<0>);
 
 // a * b mod 2^128 on pairs of words [..., 2], low word first.
 TFE_BENCH_OP("WideMul", WideMulOp,

@@ -109,6 +109,17 @@ class PermutationOp : public SiteOp {
   }
 };
 
+// What these ops ask of a permutation [rows, m] of entries below n.
+const int32_t* Entries(const Tensor& p, int64_t n, const char* wrong) {
+  const int32_t* of = p.flat<int32_t>().data();
+  uint32_t most = 0;
+  for (int64_t i = 0; i < p.NumElements(); ++i) {
+    most = std::max(most, static_cast<uint32_t>(of[i]));  // negative ones are large
+  }
+  Require(p.NumElements() == 0 || static_cast<int64_t>(most) < n, wrong);
+  return of;
+}
+
 class PermuteOp : public Kernel {
  public:
   using Kernel::Kernel;
@@ -120,10 +131,7 @@ class PermuteOp : public Kernel {
             "Permute wants x [rows, n, words] and permutation [rows, m]");
     const int64_t rows = p.dim_size(0), n = x.dim_size(1), m = p.dim_size(1);
     const int64_t row_bytes = x.dim_size(2) * 8;
-    const int32_t* permutation = p.flat<int32_t>().data();
-    Require(std::all_of(permutation, permutation + rows * m,
-                        [n](int32_t i) { return i >= 0 && i < n; }),
-            "Permute: index out of range");
+    const int32_t* permutation = Entries(p, n, "Permute: index out of range");
     Tensor* y = Allocate(context, 0, {rows, m, x.dim_size(2)});
     if (y->NumElements() == 0) return;
     const char* in = reinterpret_cast<const char*>(Words(x));
@@ -140,6 +148,36 @@ class PermuteOp : public Kernel {
   }
 };
 
+class ComposeOp : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+  void Work(OpKernelContext* context) override {
+    const Tensor &p = context->input(0), &q = context->input(1);
+    Require(p.dims() == 1 && q.dims() == 1, "Compose wants permutations [n] and [m]");
+    const int32_t* last = Entries(q, p.NumElements(), "Compose: index out of range");
+    const int32_t* first = p.flat<int32_t>().data();
+    int32_t* to = Allocate(context, 0, q.shape())->flat<int32_t>().data();
+    for (int64_t i = 0; i < q.NumElements(); ++i) to[i] = first[last[i]];
+  }
+};
+
+class InvertOp : public Kernel {
+ public:
+  using Kernel::Kernel;
+
+  void Work(OpKernelContext* context) override {
+    const Tensor& p = context->input(0);
+    const int64_t n = p.NumElements();
+    Require(p.dims() == 1 && n <= INT32_MAX, "Invert wants a permutation [n], n < 2^31");
+    const int32_t* from = Entries(p, n, "Invert: index out of range");
+    int32_t* to = Allocate(context, 0, p.shape())->flat<int32_t>().data();
+    std::fill(to, to + n, -1);
+    for (int64_t i = 0; i < n; ++i) to[from[i]] = static_cast<int32_t>(i);
+    Require(std::find(to, to + n, -1) == to + n, "Invert: an index stands there twice");
+  }
+};
+
 // Words of a pairwise mask.
 TFE_BENCH_CALL_OP("Mask", MaskOp,
     "shape: int64 -> mask: int64", MASK_ATTRS, ShapeFromInput<1>);
@@ -153,9 +191,23 @@ TFE_BENCH_CALL_OP("ApplyMask", ApplyMaskOp,
 TFE_BENCH_CALL_OP("Permutation", PermutationOp,
     "shape: int64 -> permutation: int32", MASK_ATTRS, ShapeFromInput<1>);
 
+void PermutedShape(InferenceContext* c) {
+  ShapeHandle x, permutation, out;
+  Require(c->WithRank(c->input(0), 3, &x));
+  Require(c->WithRank(c->input(1), 2, &permutation));
+  Require(c->Concatenate(permutation, c->Vector(c->Dim(x, 2)), &out));
+  c->set_output(0, out);
+}
+
 // y[r, i, :] = x[r, permutation[r, i], :].
 TFE_BENCH_OP("Permute", PermuteOp,
-    "x: int64, permutation: int32 -> y: int64", "", Outputs<0>);
+    "x: int64, permutation: int32 -> y: int64", "", Infer<PermutedShape>);
+
+// y[i] = p[q[i]].
+TFE_BENCH_OP("Compose", ComposeOp, "p q: int32 -> y: int32", "", Outputs<1>);
+
+// y[p[i]] = i.
+TFE_BENCH_OP("Invert", InvertOp, "p: int32 -> y: int32", "", Outputs<0>);
 
 }  // namespace
 }  // namespace tfe_bench

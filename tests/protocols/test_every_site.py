@@ -1,0 +1,64 @@
+"""Every protocol that sends has a joint view test."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import tfe_bench
+from tests.protocols.test_joint_views import ROWS
+
+# What these programs send is public: they measure lines.
+MEASURING = {"channel.py", "links.py"}
+Function = ast.FunctionDef
+
+
+def sites_of_the_package() -> set[str]:
+    """Names given to `Party.site`, also by way of parameters."""
+    root = Path(tfe_bench.__file__).parent
+    calls: dict[str, list[tuple[Function | None, ast.Call]]] = {}
+
+    def walk(node: ast.AST, inside: Function | None) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.Call):
+                name = getattr(child.func, "attr", getattr(child.func, "id", ""))
+                calls.setdefault(name, []).append((inside, child))
+            walk(child, child if isinstance(child, Function) else inside)
+
+    for folder in ("protocols", "models", "benchmarks", "cluster"):
+        for path in (root / folder).rglob("*.py"):
+            if path.name not in MEASURING:
+                walk(ast.parse(path.read_text()), None)
+    found: set[str] = set()
+    asked: set[tuple[str, int]] = set()
+
+    def ask(name: str, position: int) -> None:
+        """Adds the strings that calls of a function have at a position."""
+        if (name, position) in asked:
+            return
+        asked.add((name, position))
+        for inside, call in calls.get(name, []):
+            given = call.args[position] if position < len(call.args) else None
+            if isinstance(given, ast.Constant) and isinstance(given.value, str):
+                found.add(given.value)
+            elif isinstance(given, ast.Name) and inside is not None:
+                parameters = [a.arg for a in inside.args.args]
+                if given.id in parameters:
+                    ask(inside.name, parameters.index(given.id))
+                for node in ast.walk(inside):
+                    targets = node.targets if isinstance(node, ast.Assign) else []
+                    if any(isinstance(n, ast.Name) and n.id == given.id for n in targets):
+                        strings = (n.value for n in ast.walk(node) if isinstance(n, ast.Constant))
+                        found.update(s for s in strings if isinstance(s, str))
+
+    ask("site", 0)
+    ask("Slope", 0)  # which keeps the name of its site
+    return found
+
+
+def test_every_site_has_a_joint_view_test() -> None:
+    """A new protocol's sites need a row in ROWS that names them."""
+    sites = sites_of_the_package()
+    assert {"mul", "conv2d", "logistic", "squares", "mantissa"} <= sites  # they come by parameters
+    assert sites == {site for row in ROWS.values() for site in row.sites}
+    assert sites == {site for row in ROWS.values() if not row.slow for site in row.sites}

@@ -1,0 +1,174 @@
+"""Protocols that read few bits of a value: what is above may be anything, and is not given back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.protocols.activation_widths import EXACT
+from tests.protocols.test_attention import near, weights
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.nn import attention, linear, relu, series
+from tfe_bench.protocols.ring import small_ring
+from tfe_bench.protocols.ring.products import Product, elementwise
+from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+Array = np.ndarray[Any, Any]
+
+
+def spoiled(x: Array, bits: int, rng: np.random.Generator) -> Array:
+    """The words with other bits above."""
+    if bits >= 64:
+        return x
+    above = rng.integers(0, 1 << 63, x.shape, np.int64) << bits
+    return np.asarray(above | (x & ((1 << bits) - 1)))
+
+
+def signed(words: Array, bits: int) -> Array:
+    """What is read of words of Z_2^bits."""
+    wrapped = [(int(v) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1)) for v in words.flat]
+    return np.array(wrapped, np.int64).reshape(words.shape)
+
+
+def ends(bits: int, rng: np.random.Generator, many: int = 50) -> Array:
+    """Of (-2^(bits-1), 2^(bits-1)), and what is between."""
+    most = (1 << (bits - 1)) - 1
+    return np.array([0, most, -most, most // 2, *rng.integers(-most, most, many, endpoint=True)])
+
+
+SERIES = [(8, 9), (8, 8 + 20), (12, 13), (12, 18), (16, 17), (16, 22), (16, 16 + 28)]
+
+
+@pytest.mark.parametrize("name", series.BENDS)
+def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator) -> None:
+    """From the narrowest comparison to the widest, into rings of all sizes."""
+    bend = series.BENDS[name]
+    cases = [(f, min(bits, series.most_bits(name, f))) for f, bits in SERIES]
+    read = [series.read_bits(name, f, bits) for f, bits in cases]
+    xs = [ends(bits, rng) for _, bits in cases]
+    rings = [64, 40, 17, 3, 64, 33, 50]
+
+    def program(p: Party, *given: Shared) -> Any:
+        def graph(*given: Shared) -> Any:
+            found = []
+            for x, (f, bits), k, to in zip(given, cases, read, rings, strict=True):
+                x = small_ring.reduced(Shared(x.m, x.l1, x.l2, x.dealer, f), k)
+                found.append(series.bent(p, x, name, bits, to=to))
+            with pytest.raises(UsageError, match="reads"):
+                series.bent(p, small_ring.reduced(x, k - 1), name, bits)
+            return found
+
+        return p.function(graph)(*given)
+
+    given = [spoiled(x, k, rng) for x, k in zip(xs, read, strict=True)]
+    sim = simulate(program, *given, dealer=int(rng.integers(3)))
+    for i, ((f, _), x, to) in enumerate(zip(cases, xs, rings, strict=True)):
+        ring, scale = sim.outputs[0][i].ring_bits, sim.outputs[0][i].fractional_bits
+        assert ring >= to
+        found = signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
+        v = x * 2.0**-f
+        low, high = bend.low / 4, bend.high / 4
+        lower, upper = bend.ends or (0, None)
+        beyond = np.where(v < low - 0.25, float(lower), v if upper is None else float(upper))
+        outside = (v < low - 0.25) | (v > high + 0.25)
+        assert np.array_equal(found[outside], (beyond * 2.0**scale)[outside]), (f, to)
+        off = np.abs(found * 2.0**-scale - EXACT[name](v))
+        assert off.max() < 2.0**-10.5 + 2 * 2.0**-f, (f, to)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 17, 31, 48])
+@pytest.mark.parametrize("more", [0, 1, 14])
+def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator) -> None:
+    k = bits + more
+    x = ends(bits, rng)
+    most = (1 << (bits - 2)) // 2
+    fits = np.abs(x) + most < 1 << (bits - 1)
+
+    def program(p: Party, x: Shared) -> Any:
+        def graph(x: Shared) -> Any:
+            x = small_ring.reduced(x, k)
+            found = [relu.relu_in(p, x, bits), relu.relu_in(p, x, bits, to=64)]
+            return [*found, *(linear.capped_relu(p, x, most, bits, 2, n) for n in (k, k + 1))]
+
+        return p.function(graph)(x)
+
+    sim = simulate(program, spoiled(x, k, rng), dealer=int(rng.integers(3)))
+    rings = [k, 64, k, k + 1]
+    assert [y.ring_bits for y in sim.outputs[0]] == rings
+    for i, ring in enumerate(rings):
+        found = signed(sim.value(lambda y, i=i: y[i]), ring)  # type: ignore[misc]
+        expected, where = (np.maximum(x, 0), x == x) if i < 2 else (np.clip(x, 0, most), fits)
+        assert np.array_equal(found[where], expected[where]), i
+
+
+@pytest.mark.parametrize(
+    ("drop", "to", "ring"),
+    [
+        *((1, 63, None), (1, 64, None), (16, 48, None), (16, 64, None), (16, 64, 20)),
+        *((16, 36, 20), (48, 16, None), (48, 64, None), (60, 64, None), (60, 4, None)),
+        (5, 2, None),
+    ],
+)
+def test_a_product_comes_in_the_ring_that_is_read(
+    drop: int, to: int, ring: int | None, rng: np.random.Generator
+) -> None:
+    """Right where it is said to be, of operands of which just so many bits are."""
+    opened = ring or min(to, 64 - drop)
+    read = drop + opened
+    most = (1 << (opened - 2 + drop if opened < to else opened - 1 + drop)) - (1 << drop)
+    x = np.array([0, 1, most, -most, *rng.integers(-most, most + 1, 40)])
+    w, b = np.ones_like(x), rng.integers(-3, 4, x.size)
+    x = np.clip(x, 3 - most, most - 3)
+
+    def program(p: Party, *given: Shared) -> Any:
+        def graph(x: Shared, w: Shared, b: Shared) -> Any:
+            products = [Product(x, w, elementwise)]
+            return small_ring.product(p, products, b, drop, to, ring)
+
+        return p.function(graph)(*given)
+
+    given = [spoiled(a, read, rng) for a in (x, w, b)]
+    sim = simulate(program, *given, dealer=int(rng.integers(3)))
+    assert sim.outputs[0].ring_bits == to
+    found = signed(sim.value(), to).astype(object)
+    if opened < to:
+        assert all(abs((f << drop) - v) < 1 << drop for f, v in zip(found, x + b, strict=True))
+    else:
+        off = [(int(f) << drop) - int(v) for f, v in zip(found, x + b, strict=True)]
+        near = 1 << drop
+        assert all(-near < (d + near) % (1 << read) - near < near for d in off)
+    one = Private((x.size,), 0).made()
+    products = [Product(one, one, elementwise)]
+    cost = count(lambda p: small_ring.product(p, products, one, drop, to, ring)).cost
+    assert sim.sent == cost.by_party(sim.outputs[0].dealer) and sim.rounds == cost.rounds
+
+
+@pytest.mark.parametrize(("f", "bits"), [(16, 24), (12, 18), (8, 12)])
+def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.Generator) -> None:
+    fixed = FixedPoint(f)
+    q, k, v = (rng.normal(size=(2, n, 4)) for n in (3, 5, 5))
+    of_scores, of_values = attention.read_bits(f, f, 4, 5, bits)
+    read = (of_scores, of_scores, of_values)
+    to = f + 6
+
+    def program(p: Party, *given: Shared) -> Any:
+        def graph(*given: Shared) -> Any:
+            small = [small_ring.reduced(x, n) for x, n in zip(given, read, strict=True)]
+            for i, n in enumerate(read):
+                less = [small_ring.reduced(x, n - 1) if i == j else x for j, x in enumerate(small)]
+                with pytest.raises(UsageError, match="reads"):
+                    attention.attention(p, *less, bits=bits)
+            return attention.attention(p, *small, bits=bits, to=to)
+
+        return p.function(graph)(*given)
+
+    words = [spoiled(fixed.encode(a), n, rng) for a, n in zip((q, k, v), read, strict=True)]
+    sim = simulate(program, *words, dealer=int(rng.integers(3)), fractional_bits=f)
+    assert sim.outputs[0].ring_bits >= to
+    assert near(signed(sim.value(), sim.outputs[0].ring_bits), weights(q, k), v, f)
