@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import importlib
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.errors import DataError, OpsMissing, UsageError
+from tfe_bench.errors import DataError, OpsMissing, UsageError, unknown
 from tfe_bench.models.graph import Graph, Layer
-from tfe_bench.models.kinds import calls, reading, registry
+from tfe_bench.models.kinds import calls, masks, reading, registry
 
 
 def _keras() -> Any:
@@ -78,11 +78,18 @@ def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph
     return reading.graph
 
 
-def read(model: Any, make: Callable[[Any], Reader] | None = None) -> Reading:
+def read(
+    model: Any,
+    make: Callable[[Any], Reader] | None = None,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    length: int | None = None,
+) -> Reading:
     """A Keras model or a .keras file as a graph, not compared with it yet.
 
     Args:
         make: the reader, from the module keras.
+        shapes: of inputs without known sizes, by name, without the batch.
+        length: instead of every size that is not known.
 
     Raises:
         UsageError: no such model, or layers that are not supported, all of them listed.
@@ -98,6 +105,8 @@ def read(model: Any, make: Callable[[Any], Reader] | None = None) -> Reading:
         )
     reader = (make or Reader)(keras)
     function = reader.function_of(model)
+    if shapes or length is not None:
+        function = _sized(keras, function, _given_shapes(function, shapes or {}, length))
     inputs: dict[str, tuple[int, ...]] = {}
     values: list[str] = []
     for tensor in function.inputs:
@@ -105,13 +114,15 @@ def read(model: Any, make: Callable[[Any], Reader] | None = None) -> Reading:
         if None in shape or not shape:
             raise UsageError(
                 f"The model's input {tensor.name!r} wants known sizes. Received: "
-                f"{list(tensor.shape)}. Build the model with keras.Input(shape)."
+                f"{list(tensor.shape)}. Build the model with keras.Input(shape), or say which: "
+                f"convert(model, shapes={{{_name_of(tensor)!r}: (128,)}}), or length=128."
             )
-        layer = tensor._keras_history.operation
-        name = reader.unique(tensor.name if layer is None else layer.name)
+        name = reader.unique(_name_of(tensor))
         inputs[name] = tuple(int(n) for n in shape)
         values.append(name)
+    reader.inputs = frozenset(inputs)
     outputs = reader.read(function, values, "")
+    reader.check_tokens()
     if reader.unfit:
         raise UsageError(
             f"Unsupported layers in {model.name!r}: {'; '.join(reader.unfit)}. "
@@ -121,8 +132,69 @@ def read(model: Any, make: Callable[[Any], Reader] | None = None) -> Reading:
     if not layers:  # every one was dropped
         layers = [Layer("identity", "identity", (outputs[0],))]
         outputs = ["identity"]
-    graph = Graph(model.name, inputs, tuple(layers), tuple(outputs), labels=_labels(function))
+    tokens = reader.tokens
+    inputs = {k: (*of, tokens[k]) if k in tokens else of for k, of in inputs.items()}
+    graph = Graph(
+        model.name,
+        inputs,
+        tuple(layers),
+        tuple(outputs),
+        labels=_labels(function),
+        tokens=tokens,
+        masks=tuple(reader.masks),
+    )
     return Reading(model, function, graph, tuple(reader.tensors), keras)
+
+
+def _name_of(tensor: Any) -> str:
+    layer = tensor._keras_history.operation
+    return str(tensor.name if layer is None else layer.name)
+
+
+def _given_shapes(
+    function: Any, shapes: Mapping[str, Sequence[int]], length: int | None
+) -> list[tuple[int, ...]]:
+    """The shapes of all inputs, some of them given.
+
+    Raises:
+        UsageError: of inputs that are not there, or that do not fit what is known.
+    """
+    known = {_name_of(t): tuple(t.shape[1:]) for t in function.inputs}
+    for name, shape in shapes.items():
+        if name not in known:
+            raise unknown(f"The model has no input {name!r}.", str(name), known)
+        own = known[name]
+        fits = isinstance(shape, (tuple, list)) and len(shape) == len(own)
+        if not fits or any(
+            type(n) is not int or n < 1 or m not in (None, n)
+            for n, m in zip(shape, own, strict=True)
+        ):
+            raise UsageError(
+                f"The input {name!r} is of shape {list(own)}. Received: shapes with {shape!r}."
+            )
+    if length is not None and (type(length) is not int or length < 1):
+        raise UsageError(f"A length is a positive integer. Received: length={length!r}.")
+    filled: dict[str, Any] = {
+        name: tuple(length if n is None else n for n in own) for name, own in known.items()
+    }
+    return [tuple(shapes.get(name, own)) for name, own in filled.items()]
+
+
+def _sized(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
+    """The same layers, called with inputs of known sizes."""
+    inputs = [
+        keras.Input(shape, dtype=tensor.dtype, name=_name_of(tensor))
+        for shape, tensor in zip(shapes, function.inputs, strict=True)
+    ]
+    struct = keras.tree.pack_sequence_as(function._inputs_struct, inputs)
+    try:
+        found = function._run_through_graph(struct, operation_fn=lambda operation: operation)
+    except Exception as error:  # whatever Keras raises for sizes that do not fit each other
+        raise UsageError(
+            f"Keras does not take the sizes {[list(s) for s in shapes]} for the inputs of "
+            f"{function.name!r}. Received: {type(error).__name__}."
+        ) from None
+    return keras.Model(struct, found, name=function.name)
 
 
 def _labels(function: Any) -> tuple[str, ...]:
@@ -132,6 +204,26 @@ def _labels(function: Any) -> tuple[str, ...]:
         return ()
     pairs = zip(sorted(struct), function.outputs, strict=True)
     return tuple(str(k) for k, t in pairs if struct[k] is t)
+
+
+def _named(node: Any, values: Mapping[int, str], hidden: Mapping[int, str]) -> dict[str, Any]:
+    """What a layer is called with, by name: values of the model as `Given`."""
+
+    def given(value: Any) -> Any:
+        if isinstance(value, (list, tuple)):
+            return [given(v) for v in value]
+        known = values.get(id(value))
+        if known is None:
+            return value
+        return reading.Given(known, tuple(value.shape[1:]), hidden.get(id(value), ""))
+
+    return {name: given(value) for name, value in _bound(node).items()}
+
+
+def _bound(node: Any) -> dict[str, Any]:
+    """What a layer is called with, by the names of its arguments."""
+    signature = inspect.signature(node.operation.call)
+    return dict(signature.bind(*node.arguments.args, **node.arguments.kwargs).arguments)
 
 
 class Reader(reading.Reader):
@@ -165,46 +257,103 @@ class Reader(reading.Reader):
 
     def read(self, function: Any, inputs: list[str], prefix: str) -> list[str]:
         """Reads a functional graph; returns the names of its outputs."""
+        return self._walk(function, inputs, [""] * len(inputs), prefix)[0]
+
+    def _walk(
+        self, function: Any, inputs: list[str], given: list[str], prefix: str
+    ) -> tuple[list[str], list[str]]:
+        """The names of a functional graph's outputs, and of the masks that come with them.
+
+        Args:
+            given: the masks that come with the inputs, "" for none.
+        """
         values = {id(t): name for t, name in zip(function.inputs, inputs, strict=True)}
+        hidden = {id(t): mask for t, mask in zip(function.inputs, given, strict=True)}
         outermost = not prefix and not self.tensors
         for depth in sorted(function._nodes_by_depth, reverse=True):
             for node in function._nodes_by_depth[depth]:
                 if node.is_input or any(id(t) not in values for t in node.input_tensors):
                     continue
-                found = self._call(node, values, prefix)
+                found = self._call(node, values, hidden, prefix)
                 for tensor, name in zip(node.outputs, found, strict=False):
                     values[id(tensor)] = name
                     if outermost:
                         self.tensors.append((tensor, name))
-        return [values[id(t)] for t in function.outputs]
+        of = [hidden.get(id(t), "") for t in function.outputs]
+        return [values[id(t)] for t in function.outputs], of
 
-    def _call(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
+    def _call(
+        self, node: Any, values: Mapping[int, str], hidden: dict[int, str], prefix: str
+    ) -> list[str]:
         layer, given = node.operation, [values[id(t)] for t in node.input_tensors]
         if not isinstance(layer, self.keras.layers.Layer):
             return self._operation(node, values, prefix) or given[:1] * len(node.outputs)
-        if more := self._arguments(node):
+        kind = self.kinds.get(type(layer))
+        taken = kind.arguments if kind is not None else ()
+        nested = isinstance(layer, self.keras.Model)
+        idle = nested or (masks.idle(layer) and not self.training)
+        if more := self._arguments(node, taken, idle):
             self._refuse(layer, prefix, f"called with {more}; call it with its inputs alone")
             return [given[0]] * len(node.outputs)
-        if isinstance(layer, self.keras.Model):
+        try:
+            tensors, first = self._masked(node, values, hidden, idle)
+        except reading.Unfit as error:
+            self._refuse(layer, prefix, str(error))
+            return [given[0]] * len(node.outputs)
+        given = [values[id(t)] for t in tensors]
+        if nested:
             try:
-                return self.read(self.function_of(layer), given, f"{prefix}{layer.name}/")
+                inner = self.function_of(layer)
+                if any(None in t.shape[1:] for t in inner.inputs):
+                    inner = _sized(self.keras, inner, [t.shape[1:] for t in tensors])
+                names, of = self._walk(inner, given, first, f"{prefix}{layer.name}/")
             except UsageError as error:
                 self._refuse(layer, prefix, str(error))
                 return [given[0]] * len(node.outputs)
+            hidden.update(zip(map(id, node.outputs), of, strict=True))
+            return names
         name = self.unique(prefix + layer.name)
-        kind = self.kinds.get(type(layer))
         if kind is None:
             self._refuse(layer, prefix)
             return [given[0]] * len(node.outputs)
         try:
-            shapes = [tuple(t.shape[1:]) for t in node.input_tensors]
+            shapes = [tuple(t.shape[1:]) for t in tensors]
             shape = tuple(node.outputs[0].shape[1:])
             self.rank = len(shape) + 1
             self.check(layer)
-            return [kind.read(self, reading.Call(layer, name, given, shapes, shape))]
+            own = tuple(hidden.get(id(t), "") for t in tensors)
+            call = reading.Call(layer, name, given, shapes, shape, masks=own)
+            if taken:
+                call = replace(call, arguments=_named(node, values, hidden))
+            self.mask, self.unmasked = "", set()
+            found = kind.read(self, call)
+            mask = self.mask if kind.masks else masks.behind(self, call, first)
+            for t in tensors:
+                if values[id(t)] in self.unmasked:
+                    hidden.pop(id(t), None)
+            hidden[id(node.outputs[0])] = mask
+            return [found, *call.others]
         except reading.Unfit as error:
             self._refuse(layer, prefix, str(error))
-            return [given[0]]
+            return [given[0]] * len(node.outputs)
+
+    def _masked(
+        self, node: Any, values: Mapping[int, str], hidden: Mapping[int, str], idle: bool
+    ) -> tuple[list[Any], list[str]]:
+        """A call's tensors, and the masks of its first argument, which `mask` may say.
+
+        Args:
+            idle: whether `mask` is none of the tensors.
+        """
+        flatten, bound = self.keras.tree.flatten, _bound(node)
+        said = flatten(bound["mask"]) if idle and bound.get("mask") is not None else []
+        if any(m is not None and id(m) not in values for m in said):
+            raise reading.Unfit("called with a mask that is no value of the model")
+        ids = {id(m) for m in said}
+        tensors = [t for t in node.input_tensors if id(t) not in ids]
+        if said:
+            return tensors, ["" if m is None else values[id(m)] for m in said]
+        return tensors, [hidden.get(id(t), "") for t in flatten(next(iter(bound.values()), ()))]
 
     def within(self, layer: Any, call: reading.Call) -> str:
         if isinstance(layer, self.keras.Model):
@@ -237,15 +386,20 @@ class Reader(reading.Reader):
             self._refuse(own, prefix, str(error))
             return []
 
-    def _arguments(self, node: Any) -> str:
+    def _arguments(self, node: Any, taken: Collection[str], idle: bool = False) -> str:
         """What a layer is called with beside its inputs and may change its value, in words.
 
         `predict` and `fit` say themselves whether they train, whatever the layer was called with;
         only who calls the model without a word gets what training=True means.
         """
         positional, named = node.arguments.args, dict(node.arguments.kwargs)
+        if idle:
+            named.pop("mask", None)
+        if taken:
+            positional = ()
+            named = {k: v for k, v in _bound(node).items() if k not in taken and v is not False}
         training = named.pop("training", None)
-        if not positional and named:  # the inputs, by their name
+        if not positional and named and not taken:  # the inputs, by their name
             named.pop(next(iter(named)))
         found = [f"{name}=" for name, value in named.items() if value is not None]
         if training and not self.training:

@@ -43,6 +43,9 @@ class Graph:
             x * factor + offset, before sharing it.
         results: (factor, offset) for each output, or none: what whoever gets it computes.
         labels: a name for each output, or none: under which whoever gets them finds them.
+        tokens: of inputs [..., n] that are rows with one 1 each, n by name: their owner gives
+            numbers from 0 to n - 1.
+        masks: names of inputs that hold nothing but 0 and 1.
 
     Raises:
         UsageError: the layers do not fit each other, or are not of a known kind.
@@ -56,6 +59,8 @@ class Graph:
     scaling: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     results: tuple[tuple[Any, Any], ...] = ()
     labels: tuple[str, ...] = ()
+    tokens: Mapping[str, int] = field(default_factory=dict)
+    masks: tuple[str, ...] = ()
     shapes: Mapping[str, Shape] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -92,6 +97,14 @@ class Graph:
             raise UsageError(f"A model's outputs are its layers. Received: {list(self.outputs)}.")
         if any(name not in self.inputs for name in self.scaling):
             raise UsageError(f"Only inputs are scaled. Received: {sorted(self.scaling)}.")
+        for name, count in self.tokens.items():
+            of = shapes.get(name, ()) if name in self.inputs and name not in self.scaling else ()
+            if len(of) < 2 or type(count) is not int or of[-1] != count:
+                raise UsageError(
+                    f"Tokens are an input [.., n] of n. Received: {name!r}, {count!r}."
+                )
+        if not {*self.masks} <= {*self.inputs} - {*self.scaling} - {*self.tokens}:
+            raise UsageError(f"Masks are inputs as they are. Received: {list(self.masks)}.")
         if len(self.results) not in (0, len(self.outputs)):
             raise UsageError("Results are scaled for each output, or for none.")
         if self.labels and not len({*self.labels}) == len(self.labels) == len(self.outputs):
@@ -139,6 +152,8 @@ class Graph:
             "scaling": {name: list(pair) for name, pair in self.scaling.items()},
             **({"results": [list(pair) for pair in self.results]} if self.results else {}),
             **({"labels": list(self.labels)} if self.labels else {}),
+            **({"tokens": dict(self.tokens)} if self.tokens else {}),
+            **({"masks": list(self.masks)} if self.masks else {}),
             "layers": [
                 {
                     "name": layer.name,
@@ -201,7 +216,10 @@ class Graph:
             outputs = tuple(str(o) for o in header["outputs"])
             results = tuple((v[0], v[1]) for v in header.get("results", ()))
             labels = tuple(str(v) for v in header.get("labels", ()))
-            return cls(str(header["name"]), inputs, layers, outputs, scaling, results, labels)
+            tokens = {str(k): v for k, v in header.get("tokens", {}).items()}
+            masks = tuple(str(v) for v in header.get("masks", ()))
+            name = str(header["name"])
+            return cls(name, inputs, layers, outputs, scaling, results, labels, tokens, masks)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
                 f"This is no model's header. Received: {type(error).__name__}: {error}."
@@ -294,6 +312,8 @@ def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
         "scaling": graph.scaling,
         "results": graph.results,
         "labels": graph.labels,
+        "tokens": graph.tokens,
+        "masks": graph.masks,
         **changed,
     }
     return Graph(layers=ordered(layers, fields["inputs"]), **fields)
@@ -322,6 +342,8 @@ def until(graph: Graph, name: str) -> Graph:
         layers[::-1],
         inputs={k: v for k, v in graph.inputs.items() if k in needed},
         scaling={k: v for k, v in graph.scaling.items() if k in needed},
+        tokens={k: v for k, v in graph.tokens.items() if k in needed},
+        masks=tuple(name for name in graph.masks if name in needed),
         outputs=(own[-1],),
         results=(),
         labels=(),

@@ -6,12 +6,14 @@ floating-point weights.  `optimize` applies all of them, in the order that makes
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tfe_bench.models import scales
+from tfe_bench.models.cutting import cut_first
 from tfe_bench.models.graph import Array, Graph, Layer, replaced
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.layers.avg_pool2d import Average
@@ -64,7 +66,7 @@ def drop_identities(graph: Graph) -> Graph:
 def scale_inputs(graph: Graph, x: Layer) -> Graph | None:
     """A Rescaling of an input is for the owner of the data to do: its numbers are public."""
     given = x.inputs[0]
-    if x.op != "rescale" or given not in graph.inputs or len(graph.layers) == 1:
+    if x.op != "rescale" or given not in {*graph.inputs} - {*graph.masks} or len(graph.layers) == 1:
         return None
     if len(graph.uses()[given]) != 1:
         return None
@@ -144,7 +146,27 @@ def products_of_two(graph: Graph) -> Graph:
     return replaced(graph, [x for several in layers for x in several])
 
 
+@wherever
+def add_constants(graph: Graph, x: Layer) -> Graph | None:
+    """What weights are added to takes them as its own."""
+    if x.op != "add" or len(x.inputs) != 2:
+        return None
+    parts = [graph.by_name.get(name) for name in x.inputs]
+    for own, other in zip(parts, reversed(x.inputs), strict=True):
+        if own is None or own.op != "constant" or _only_use(graph, own.name) is not x:
+            continue
+        if graph.shapes[own.name] == graph.shapes[other] == graph.shapes[x.name]:
+            merged = replace(x, op="offset", inputs=(other,), options={}, weights=own.weights)
+            return replaced(graph, _merged(graph, own, x, merged))
+    return None
+
+
 # ---- batch normalization
+
+
+def _takes_factors(x: Layer) -> bool:
+    """Whether a layer's kernel may become another; a table that another layer has stays one."""
+    return x.op in TERMS and "transposed" not in x.options
 
 
 def _of_channels(graph: Graph, x: Layer) -> bool:
@@ -156,7 +178,7 @@ def _of_channels(graph: Graph, x: Layer) -> bool:
 def fold_back(graph: Graph, x: Layer) -> Graph | None:
     """Batch norm behind a convolution or dense layer goes into its weights."""
     before = graph.by_name.get(x.inputs[0])
-    if not _of_channels(graph, x) or before is None or before.op not in TERMS:
+    if not _of_channels(graph, x) or before is None or not _takes_factors(before):
         return None
     if _only_use(graph, before.name) is not x:
         return None
@@ -172,15 +194,40 @@ def fold_back(graph: Graph, x: Layer) -> Graph | None:
 def _mixes(x: Layer) -> bool:
     """Whether a layer's outputs are sums over all channels, of no border's zeros."""
     kind = TERMS.get(x.op)
-    return kind is not None and kind.mixes and kind.pads_nothing(x)
+    return kind is not None and kind.mixes and kind.pads_nothing(x) and _takes_factors(x)
 
 
 @wherever
 def fold_forward(graph: Graph, x: Layer) -> Graph | None:
-    """Batch norm right before a convolution that pads nothing, or a dense layer, goes into it."""
-    after = _only_use(graph, x.name) if _of_channels(graph, x) else None
-    if after is None or not _mixes(after):
+    """Batch norm, or a norm's gamma and beta, go into the products that take them.
+
+    These are convolutions that pad nothing, and dense layers.  For what else takes it, it stays.
+    """
+    if not _of_channels(graph, x):
         return None
+    takers = [graph.by_name[name] for name in graph.uses()[x.name] if name]
+    # (weights that others share, too, are sent once as they are)
+    shared = _shared(graph) if len(takers) > 1 else set[str]()
+    merged = {
+        y.name: _folded(x, y)
+        for y in takers
+        if _mixes(y) and not any(f"{y.name}/{name}" in shared for name in y.weights)
+    }
+    if not merged:
+        return None
+    layers = [merged.get(y.name, y) for y in graph.layers]
+    if len(merged) == len(graph.uses()[x.name]):
+        layers.remove(x)
+    return replaced(graph, layers)
+
+
+def _shared(graph: Graph) -> set[str]:
+    """Weights that several layers have."""
+    return {*graph.shared(), *graph.shared().values()}
+
+
+def _folded(x: Layer, after: Layer) -> Layer:
+    """A product that takes what a factor and a shift of channels take."""
     kernel = _wide(after.weights["kernel"])
     factor, shift = _wide(x.weights["kernel"]), _bias(x, kernel.shape[-2])
     over = tuple(range(kernel.ndim - 1))
@@ -188,8 +235,31 @@ def fold_forward(graph: Graph, x: Layer) -> Graph | None:
         "kernel": kernel * factor[:, None],
         "bias": _bias(after, kernel.shape[-1]) + (kernel * shift[:, None]).sum(over),
     }
-    merged = replace(after, inputs=x.inputs, weights=weights)
-    return replaced(graph, _merged(graph, x, after, merged))
+    return replace(after, inputs=x.inputs, weights=weights)
+
+
+@wherever
+def fold_scores(graph: Graph, x: Layer) -> Graph | None:
+    """The scale of attention's scores goes into the product that queries are.
+
+    With ln 2, scores are those of the base 2, and nothing is left to be multiplied.
+    """
+    if x.op != "attend" or x.options["scale"] == math.log(2):
+        return None
+    before = graph.by_name.get(x.inputs[0])
+    while before is not None and _only_use(graph, before.name) and registry.find(before.op).local:
+        before = graph.by_name.get(before.inputs[0]) if len(before.inputs) == 1 else None
+    if before is None or before.op != "dense" or _only_use(graph, before.name) is None:
+        return None
+    if any(f"{before.name}/{name}" in _shared(graph) for name in before.weights):
+        return None
+    factor = x.options["scale"] / math.log(2)
+    weights = {name: _wide(w) * factor for name, w in before.weights.items()}
+    swap = {
+        before.name: replace(before, weights=weights),
+        x.name: replace(x, options={**x.options, "scale": math.log(2)}),
+    }
+    return replaced(graph, [swap.get(y.name, y) for y in graph.layers])
 
 
 # ---- windows
@@ -273,7 +343,7 @@ def fold_averages(graph: Graph, x: Layer) -> Graph | None:
     count, after = kind.count(x, graph.shapes[x.inputs[0]]), _only_use(graph, x.name)
     while after is not None and registry.find(after.op).moves:
         after = _only_use(graph, after.name)
-    if count is None or after is None or after.op not in TERMS:
+    if count is None or after is None or not _takes_factors(after):
         return None
     kernel = _wide(after.weights["kernel"]) / count
     divided = replace(after, weights={**after.weights, "kernel": kernel})
@@ -366,15 +436,18 @@ PASSES: tuple[Pass, ...] = (
     drop_identities,
     meet_turns,
     products_of_two,
+    add_constants,
     scale_inputs,
     scale_outputs,
     affine_rescaling,
     fold_back,
     fold_forward,
+    fold_scores,
     pad_in_windows,
     relu_after_pool,
     pool_before_pointwise,
     fold_averages,
+    cut_first,
     fuse_products,
     fuse_additions,
     fuse_activations,
@@ -382,7 +455,7 @@ PASSES: tuple[Pass, ...] = (
 
 
 # What puts numbers of other layers into a layer's weights.
-_MERGING = (fold_back, fold_forward, fold_averages, fuse_additions)
+_MERGING = (fold_back, fold_forward, fold_scores, fold_averages, cut_first, fuse_additions)
 
 
 def optimize(graph: Graph, merge: bool = True) -> Graph:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array, Graph
 from tfe_bench.models.kinds import registry
+
+# Words of the rows that numbers of tokens become.
+_MOST = 1 << 26
 
 
 def check_images(graph: Graph, images: Any) -> dict[str, Array]:
@@ -38,6 +42,9 @@ def check_images(graph: Graph, images: Any) -> dict[str, Array]:
         if array.dtype.kind not in "fiub":
             raise UsageError(f"The input {name!r} wants numbers. Received: {array.dtype}.")
         wanted = graph.inputs[name]
+        numbers = name in graph.tokens and array.ndim == len(wanted)
+        if numbers:
+            array = one_hot(name, array, wanted)
         if array.shape[1:] != wanted or array.ndim != len(wanted) + 1 or len(array) == 0:
             hint = ""
             if array.shape == wanted:
@@ -49,11 +56,54 @@ def check_images(graph: Graph, images: Any) -> dict[str, Array]:
                 f"{list(array.shape)}.{hint}"
             )
         found[name] = array.astype(np.float64, copy=False)
+        others = int(((array != 0) & (array != 1)).sum()) if name in graph.masks else 0
+        if others:  # (how many, and not which: an error may end in a log)
+            raise UsageError(
+                f"The input {name!r} is a mask, of 0 and 1. Received: {others} of {array.size} "
+                "that are others."
+            )
+        if name in graph.tokens and not numbers and not _are_one_hot(found[name]):
+            raise UsageError(
+                f"The input {name!r} wants numbers of tokens, or rows with one 1 each."
+            )
     if len({len(a) for a in found.values()}) != 1:
         raise UsageError(
             f"All inputs have one batch. Received: {[list(a.shape) for a in found.values()]}."
         )
     return found
+
+
+def one_hot(name: str, ids: Array, wanted: tuple[int, ...]) -> Array:
+    """Numbers of tokens [batch, ...] as rows [batch, ..., n].
+
+    Raises:
+        UsageError: what are no such numbers; none is in the error, which may end in a log.
+    """
+    if ids.dtype.kind not in "iu":
+        raise UsageError(f"The input {name!r} wants tokens as integers. Received: {ids.dtype}.")
+    outside = int(((ids < 0) | (ids >= wanted[-1])).sum())
+    if outside:
+        raise UsageError(
+            f"The input {name!r} wants tokens from 0 to {wanted[-1] - 1}. Received: {outside} of "
+            f"{ids.size} that are others."
+        )
+    if ids.shape[1:] != wanted[:-1]:
+        raise UsageError(
+            f"The input {name!r} wants tokens [batch, {', '.join(map(str, wanted[:-1]))}]. "
+            f"Received: {list(ids.shape)}."
+        )
+    if ids.size * wanted[-1] > _MOST:
+        raise UsageError(
+            f"The input {name!r} would be {ids.size} rows of {wanted[-1]} words. Give fewer "
+            f"samples at once: {max(1, _MOST // math.prod(wanted))} at most."
+        )
+    found = np.zeros((*ids.shape, wanted[-1]))
+    np.put_along_axis(found, ids[..., None].astype(np.int64), 1.0, -1)
+    return found
+
+
+def _are_one_hot(rows: Array) -> bool:
+    return bool(((rows == 0) | (rows == 1)).all() and (rows.sum(-1) == 1).all())
 
 
 def scaled(graph: Graph, images: Any) -> dict[str, Array]:

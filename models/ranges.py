@@ -49,7 +49,10 @@ class Plan:
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it, without the weights' values."""
-        rows = {name: [n.fraction, n.scale, n.bits] for name, n in self.numbers.items()}
+        rows = {
+            name: [n.fraction, n.scale, n.bits, *([n.low] if n.low else [])]
+            for name, n in self.numbers.items()
+        }
         found = {"graph": self.graph.header(), "fraction": self.fraction, "numbers": rows}
         return {**found, "inputs": dict(self.inputs)} if self.inputs else found
 
@@ -70,12 +73,12 @@ class Plan:
                 f"This is no plan. Received: {type(error).__name__}: {error}."
             ) from None
         whole = all(
-            len(row) == 3 and all(type(n) is int and 0 <= n < 64 for n in row)
+            len(row) in (3, 4) and all(type(n) is int and 0 <= n < 64 for n in row)
             for row in [*rows.values(), (fraction, 0, 0), *((n, 0, 0) for n in inputs.values())]
         )
         known = inputs.keys() <= graph.inputs.keys()
         if not whole or not known or set(rows) != {x.name for x in graph.layers}:
-            raise DataError("A plan has three numbers from 0 to 63 for each layer.")
+            raise DataError("A plan has three or four numbers from 0 to 63 for each layer.")
         return cls(graph, fraction, {name: Numbers(*row) for name, row in rows.items()}, inputs)
 
     def fraction_of(self, name: str) -> int:
@@ -90,11 +93,8 @@ class Plan:
         return self.graph.node(layer, self.numbers[layer.name], scales)
 
     def weight_bits(self, layer: Layer, name: str) -> int:
-        """Fractional bits of a sum's bias, or of the kernel of one of its terms."""
-        scale = self.numbers[layer.name].scale
-        if name == "bias":
-            return scale
-        return scale - self.fraction_of(layer.inputs[int(name.removeprefix("kernel"))])
+        """Fractional bits of a layer's weights."""
+        return registry.find(layer.op).weight_bits(self.node(layer), name)
 
 
 def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, float]:
@@ -115,6 +115,7 @@ def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, f
     inputs = plaintext.scaled(graph, samples)
     given = replaced(graph, graph.layers, scaling={})
     count = len(next(iter(inputs.values())))
+    truths = {*graph.tokens, *graph.masks}
     for factor, spread in ((1.0, margin), (margin, HEADROOM), (-margin, HEADROOM)):
 
         def watch(name: str, value: Array, factor: float = factor, spread: float = spread) -> None:
@@ -127,10 +128,14 @@ def calibrate(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, f
             found[name] = max(found.get(name, 0.0), spread * largest)
 
         for begin in range(0, count, 16):
-            some = {name: factor * a[begin : begin + 16] for name, a in inputs.items()}
+            some = {
+                name: a[begin : begin + 16] * (1.0 if name in truths else factor)
+                for name, a in inputs.items()
+            }
             plaintext.evaluate(given, some, watch)
     # nothing of an input is computed, so that it needs no more
-    return found | {name: margin * float(np.abs(a).max()) for name, a in inputs.items()}
+    found |= {name: margin * float(np.abs(a).max()) for name, a in inputs.items()}
+    return found | dict.fromkeys(truths, 1.0)
 
 
 def declared(graph: Graph, ranges: float | Mapping[str, Any], default: float) -> dict[str, float]:
@@ -150,7 +155,9 @@ def declared(graph: Graph, ranges: float | Mapping[str, Any], default: float) ->
         fits = isinstance(bound, (int, float)) and not isinstance(bound, bool)
         if not fits or not (math.isfinite(bound) and bound > 0):
             raise UsageError(f"A range is a positive number. Received: {name}={bound!r}.")
-    found = {name: float(given.get(name, default)) for name in known}
+    found = {name: float(given.get(name, default)) for name in known} | dict.fromkeys(
+        [*graph.tokens, *graph.masks], 1.0
+    )
     found.update({f"{name}:sum": bound for name, bound in found.items()})
     return found
 

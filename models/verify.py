@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # Between two ways of the same computation with 53 bits.
 _SAME = 1e-6
+# Of the tokens that are tried; the others are number 0.
+_TAKEN = 0.75
 # Models of more weights are tried with one sample.
 _LARGE = 1_000_000
 
@@ -97,6 +99,18 @@ def _drawn(reading: Reading, samples: Any) -> dict[str, Array]:
     found = {}
     tensors = zip(reading.function.inputs, reading.graph.inputs.items(), strict=True)
     for tensor, (name, shape) in tensors:
+        if name in reading.graph.tokens:
+            # (of a large table nearly none would be the first row, which may be what pads)
+            words = rng.integers(0, shape[-1], (count, *shape[:-1]))
+            words *= rng.random(words.shape) < _TAKEN
+            words[..., 0] = np.maximum(words[..., 0], min(1, shape[-1] - 1))
+            found[name] = words
+            continue
+        if name in reading.graph.masks:
+            held = rng.integers(0, 2, (count, *shape))
+            held[..., 0] = 1  # (where nothing is held, nothing is promised)
+            found[name] = held.astype(np.float64)
+            continue
         if not str(tensor.dtype).startswith(("float", "bfloat")):
             found[name] = rng.integers(0, 2, (count, *shape)).astype(np.float64)
             continue

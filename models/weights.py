@@ -24,7 +24,7 @@ class Part:
     Attributes:
         keys: by which layers find it: several, if they share it.
         layer: that has it, the first.
-        name: "bias", or "kernel" with the number of its term.
+        name: of the layer's: of a sum "bias", or "kernel" with the number of its term.
         shape, fractional_bits: public.
         negated: whether it is of a subtracted term.
     """
@@ -49,7 +49,7 @@ def parts(plan: Plan) -> Iterator[Part]:
         for name in sorted(layer.weights):
             weights, negated = layer.weights[name], False
             bits = plan.weight_bits(layer, name)
-            if name != "bias":
+            if name != "bias" and "terms" in layer.options:
                 negated = layer.options["terms"][int(name.removeprefix("kernel"))]["sign"] < 0
             key, same = f"{layer.name}/{name}", (id(weights), bits, negated)
             if same in found:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
+from tfe_bench.models.keras_ops.reductions import axes_of, reduced
+from tfe_bench.models.kinds import masks
 from tfe_bench.models.kinds.calls import Operand, Operation, Value, numbers, one_rank, reads
 from tfe_bench.models.kinds.layer import Array, Shape
 from tfe_bench.models.kinds.reading import Reader, Unfit
@@ -23,6 +26,9 @@ def rescaled(r: Reader, name: str, x: Value, factor: Array, offset: Array, shape
     if factor.size == offset.size == 1:
         options = {"scale": float(factor.reshape(())), "offset": float(offset.reshape(()))}
         return r.emit(name, "rescale", [x.name], None, **options)
+    if not r.training and factor.size == 1 and factor.item() == 1:
+        bias = np.broadcast_to(_fitting(offset, shape), shape).copy()
+        return r.emit(name, "offset", [x.name], {"bias": bias})
     flat = [np.broadcast_to(_fitting(v, shape), shape).reshape(-1) for v in (factor, offset)]
     weights = {"kernel": flat[0], "bias": flat[1]}
     row = r.emit(r.unique(f"{name}/row"), "reshape", [x.name], None, shape=[math.prod(shape)])
@@ -195,29 +201,52 @@ _COMPARISONS = {
 @reads(*_COMPARISONS)
 def compare(r: Reader, op: Operation, x1: Operand, x2: Operand) -> str:
     kind, sign, turned = _COMPARISONS[type(op.own).__name__]
+    if kind == "zero" and not r.training and (number := _token(r, x1, x2)) is not None:
+        assert isinstance(x1, Value)
+        return r.is_token(op.name, x1.name, x1.shape, number, turned)
     apart = linear(r, op, [(sign, x1), (-sign, x2)], r.unique(f"{op.name}/apart"))
     return r.emit(op.name, kind, [apart], None, inverted=turned)
 
 
+def _token(r: Reader, x: Operand, y: Operand) -> int | None:
+    """The number that an input is compared with, which may be one of tokens."""
+    if not isinstance(x, Value) or x.name not in r.inputs or isinstance(y, Value):
+        return None
+    found = numbers(y)
+    whole = found.size == 1 and float(found.reshape(())) in range(1 << 31)
+    return int(found.reshape(())) if whole else None
+
+
 @reads("LogicalNot")
 def logical_not(r: Reader, op: Operation, x: Value) -> str:
-    return rescaled(r, op.name, _truth(x), -ONE, ONE, op.shape)
+    return rescaled(r, op.name, _truth(r, x), -ONE, ONE, op.shape)
 
 
 @reads("LogicalAnd", "LogicalOr")
 def logical(r: Reader, op: Operation, x1: Value, x2: Value) -> str:
-    """a b, or a + b - a b."""
-    one_rank([_truth(x1), _truth(x2)])
-    if type(op.own).__name__ == "LogicalAnd":
-        return r.emit(op.name, "multiply", [x1.name, x2.name])
-    both = r.emit(r.unique(f"{op.name}/both"), "multiply", [x1.name, x2.name])
-    either = r.emit(r.unique(f"{op.name}/sum"), "add", [x1.name, x2.name])
-    return r.emit(op.name, "subtract", [either, both])
+    """a b, or 1 - (1 - a)(1 - b)."""
+    one_rank([_truth(r, x1), _truth(r, x2)])
+    join = masks.both if type(op.own).__name__ == "LogicalAnd" else masks.either
+    return join(r, op.name, [x1.name, x2.name])
 
 
-def _truth(x: Operand) -> Value:
+@reads("Any", "All")
+def all_or_any(r: Reader, op: Operation, x: Value, axis: Any, keepdims: bool) -> str:
+    """Whether so many hold as there are, or not none."""
+    every = type(op.own).__name__ == "All"
+    axes = axes_of(axis, len(_truth(r, x).shape))
+    total = reduced(r, r.unique(f"{op.name}/count"), "global_sum_pool2d", x, axes, op.shape)
+    count = math.prod(x.shape[a] for a in axes)
+    if every:
+        options = {"scale": 1.0, "offset": -float(count)}
+        total = r.emit(r.unique(f"{op.name}/less"), "rescale", [total], None, **options)
+    return r.emit(op.name, "zero", [total], None, inverted=not every)
+
+
+def _truth(r: Reader, x: Operand) -> Value:
     if not isinstance(x, Value) or x.dtype != "bool":
         raise Unfit("wants comparisons")
+    masks.truth(r, x.name)
     return x
 
 
@@ -232,9 +261,11 @@ def function(r: Reader, op: Operation, x: Value) -> str:
 
 @reads("Cast")
 def cast(r: Reader, op: Operation, x: Value, dtype: str) -> str:
-    """Floating-point numbers of another width, or truth values as numbers: nothing changes."""
-    whole = not x.dtype.startswith(("float", "bfloat", "bool"))
-    if whole or not str(dtype).startswith(("float", "bfloat")):
+    """Numbers of another width, or truth values as numbers and back: nothing changes."""
+    real = ("float", "bfloat")
+    if dtype == "bool" or (x.dtype == "bool" and not str(dtype).startswith(real)):
+        return masks.truth(r, x.name)
+    if x.dtype.startswith(real) and not str(dtype).startswith(real):
         raise Unfit(f"from {x.dtype} to {dtype}")
     return x.name
 

@@ -6,7 +6,7 @@ A kind is a module of models/layers, or of a package that names it in the entry 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from tfe_bench.errors import UsageError
@@ -29,6 +29,21 @@ def check_room(node: Node) -> None:
         raise UsageError("has fewer fractional bits than an input.")
 
 
+class Mixes(Exception):
+    """Why a value at one position is not made of that position alone."""
+
+
+def one_axis(axes: Sequence[int]) -> int:
+    """The axis along which the positions of all inputs lie.
+
+    Raises:
+        Mixes: there are several.
+    """
+    if len(set(axes)) != 1:
+        raise Mixes("takes values whose positions lie along several axes")
+    return axes[0]
+
+
 class Kind:
     """One kind of layer.
 
@@ -37,6 +52,10 @@ class Kind:
     Attributes:
         op: its name in a model's header.
         keras: names of the layers of keras.layers that `read` takes, by their exact class.
+        arguments: names of what `read` takes of a call; without any, a layer is called with its
+            inputs alone.
+        masks: whether `read` takes masks that come with its inputs (Call.masks), and says which its
+            value has (Reader.mask); else models/kinds/masks.py does, by Keras' rules.
         functions: names of the activations of keras.activations that it is.
         nothing: whether it gives what it takes.
         pointwise: whether it treats all places of what it takes alike, each by itself.
@@ -47,10 +66,14 @@ class Kind:
         wide: whether most of what it is dealt is multiplied in words of up to 256 bits, as
             polynomials are, which takes longer.
         bounded: whether its values have a limit whatever comes to it.
+        local: whether it sends nothing, and the low bits of its value are of those that it takes.
+        placed: whether its weights have a part for each position, along the axis of its value.
     """
 
     op: ClassVar[str]
     keras: ClassVar[tuple[str, ...]] = ()
+    arguments: ClassVar[tuple[str, ...]] = ()
+    masks: ClassVar[bool] = False
     functions: ClassVar[tuple[str, ...]] = ()
     nothing: ClassVar[bool] = False
     pointwise: ClassVar[bool] = False
@@ -60,12 +83,19 @@ class Kind:
     heavy: ClassVar[bool] = False
     wide: ClassVar[bool] = False
     bounded: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+    placed: ClassVar[bool] = False
 
     # ---- from Keras
 
     def classes(self, keras: Any) -> list[type]:
         """The classes of Keras' layers that `read` takes; those of a newer Keras may lack."""
         return [c for name in self.keras if (c := getattr(keras.layers, name, None)) is not None]
+
+    def callables(self, keras: Any) -> dict[Any, str]:
+        """The activation functions that it is, with the name that `activate` gets."""
+        of = keras.activations
+        return {f: name for name in self.functions if (f := getattr(of, name, None)) is not None}
 
     def read(self, r: Reader, call: Call) -> str:
         """Writes a layer of Keras to the reader; returns the name of its value.
@@ -106,9 +136,38 @@ class Kind:
         """
         raise NotImplementedError
 
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        """The axis of its value along which the positions of a text lie.
+
+        Args:
+            given: shapes of its inputs, without the batch.
+            axes: of these, along which positions lie; the batch is axis 0.
+
+        Raises:
+            Mixes: a position's value is made of other positions, in another way than by causal
+                attention.
+        """
+        if not self.pointwise:
+            raise Mixes("may make a value of several positions")
+        if len({len(shape) for shape in given}) > 1:
+            raise Mixes("takes values of several ranks")
+        return one_axis(axes)
+
+    def resized(self, x: Layer, axis: int, count: int) -> Layer:
+        """The layer for another number of positions, which lie along an axis of its value."""
+        return x
+
     def predicted(self, x: Layer) -> Layer:
         """The layer as it is in a prediction, when the model is done with training."""
         return x
+
+    def in_series(self, x: Layer) -> Layer:
+        """The layer with short series for its activations, if it has any inside."""
+        return x
+
+    def doubt(self, x: Layer, given: list[Shape]) -> str:
+        """What who converts a model is warned of; "" for nothing."""
+        return ""
 
     def label(self, x: Layer) -> str:
         """What a summary calls the layer's kind."""
@@ -139,6 +198,11 @@ class Kind:
         if node.numbers.fraction != node.scales[0]:
             raise UsageError("has other fractional bits than its input.")
 
+    def weight_bits(self, node: Node, name: str) -> int:
+        """Fractional bits of weights: a sum's bias, or kernels of its terms."""
+        scale = node.numbers.scale
+        return scale if name == "bias" else scale - node.scales[int(name.removeprefix("kernel"))]
+
     def limit(self, node: Node, given: list[int]) -> int | None:
         """The largest |v| in ring units for inputs within limits; None if there is none."""
         return node.moved(given)[0]
@@ -157,8 +221,24 @@ class Kind:
 
     # ---- in private
 
+    def reads(self, node: Node, given: int) -> int:
+        """How many low bits of an input `forward` reads: it may be of a ring of no more.
+
+        Args:
+            given: the input's number.
+        """
+        return node.wide if self.local else 64
+
+    def turns(self, node: Node) -> int:
+        """Of how many parts, of which the next begins when one is over, a prediction of it is."""
+        return 1
+
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        """The layer's value in a prediction."""
+        """The layer's value in a prediction, over Z_2^64 or of a ring of node.wide bits or more.
+
+        Args:
+            values: over Z_2^64, or of rings of as many bits as `reads` says.
+        """
         raise NotImplementedError
 
     @property

@@ -45,11 +45,14 @@ class Numbers:
         fraction: fractional bits of its value.
         scale: of a sum, those of the products before truncation; of a factor, its own.
         bits: of its comparisons.
+        low: of a value that is not negative, 2^low is the least planned for, 0 for none; of a
+            recurrent layer, units that what comes to it may reach.
     """
 
     fraction: int
     scale: int = 0
     bits: int = 0
+    low: int = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,6 +69,8 @@ class Node:
         pool: a max pooling behind it that runs with it, or the layer itself, or None.
         activation: a ReLU behind them (or between: both orders are the same), or None.
         last: whether that is the model's output.
+        wide: the bits of the value that are read by who takes it; it is of Z_2^wide, or of more.
+        round_bits: sent by all three for a sample, that take as long as one more round.
     """
 
     layer: Layer
@@ -77,6 +82,8 @@ class Node:
     pool: Layer | None = None
     activation: Layer | None = None
     last: bool = False
+    wide: int = 64
+    round_bits: int = 0
 
     @property
     def bent(self) -> bool:

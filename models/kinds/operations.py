@@ -119,6 +119,20 @@ class Operations:
         """protocol(party, *given, **options)."""
         return protocol(self.party, *given, **options)
 
+    def reshaped(self, x: Shared, shape: Shape) -> Shared:
+        """The same elements, in order, in another shape with the batch."""
+        return x.map(lambda a: local.reshape(a, shape))
+
+    def note(self, x: Shared, low: int, high: int) -> None:
+        """Tells the watch, if there is one, where low <= x <= high does not hold.
+
+        Args:
+            x: with the batch first, over Z_2^64.
+            low, high: in ring units, from 0 to below 2^62.
+        """
+        if self.watch is not None:
+            self.watch.within(x, low, high)
+
     def add(self, x: Shared, y: Shared) -> Shared:
         """x + y of one scale, broadcast."""
         return arithmetic.add(x, y)

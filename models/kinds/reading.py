@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -18,6 +18,20 @@ class Unfit(Exception):
     """Why a layer cannot be converted."""
 
 
+@dataclass(frozen=True)
+class Given:
+    """A value that a layer is called with.
+
+    Attributes:
+        shape: without the batch.
+        mask: the name of the mask that comes with it in Keras, or "".
+    """
+
+    name: str
+    shape: Shape
+    mask: str = ""
+
+
 @dataclass(frozen=True, eq=False)
 class Call:
     """A layer of Keras, called once in a model.
@@ -28,6 +42,10 @@ class Call:
         inputs: names of the values that it takes.
         shapes: of these, without the batch.
         shape: of its value, without the batch.
+        arguments: of kinds that take them by name, what it is called with: `Given` values, lists
+            of them, and public ones.
+        others: for names of what the layer gives besides its first value, in order.
+        masks: names of the masks that come with the inputs in Keras, "" where none does.
     """
 
     layer: Any
@@ -35,6 +53,14 @@ class Call:
     inputs: list[str]
     shapes: list[Shape]
     shape: Shape
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
+    masks: tuple[str, ...] = ()
+
+    @property
+    def mask(self) -> str:
+        """That of the first input, or ""."""
+        return self.masks[0] if self.masks else ""
 
     @property
     def kind(self) -> str:
@@ -54,6 +80,11 @@ class Reader:
         rank: with the batch, of the value of the layer that is read.
         training: whether layers are read as they are in training, not in predictions.
         private: names of layers whose options are statistics of rows.
+        inputs: names of the model's inputs.
+        tokens: of those that tables are looked up by, how many rows these have.
+        masks: of those that hold 0 and 1.
+        mask: that of the value of the layer that is read, where its kind says so (Kind.masks).
+        unmasked: names of values that lose their masks, as Keras' MultiHeadAttention has it.
     """
 
     training = False
@@ -68,6 +99,13 @@ class Reader:
         self.rank = 0
         self.private: set[str] = set()
         self.arrays: dict[int, tuple[Any, Array]] = {}
+        self.inputs: frozenset[str] = frozenset()
+        self.tokens: dict[str, int] = {}
+        self.masks: dict[str, None] = {}
+        self.mask = ""
+        self.unmasked: set[str] = set()
+        self.compared: dict[str, tuple[str, int, bool]] = {}
+        self._tables: set[str] = set()
 
     def unique(self, name: str) -> str:
         """The name, with a number where a layer is called again."""
@@ -89,6 +127,70 @@ class Reader:
             arrays[own] = self.arrays[id(variable)][1]
         self.layers.append(Layer(name, op, tuple(given), o, arrays))
         return name
+
+    def looked_up(self, name: str, given: str, table: Any) -> str:
+        """Adds a layer of the rows of a table at numbers that whoever predicts gives.
+
+        Raises:
+            Unfit: the numbers are computed, or another table has another number of rows.
+        """
+        count = int(table.shape[0])
+        if given not in self.inputs:
+            raise Unfit("of numbers that the model computes; those of an input are supported")
+        if self.tokens.setdefault(given, count) != count:
+            raise Unfit(f"of {count} rows, where another table has {self.tokens[given]}")
+        self._tables.add(name)
+        return self.emit(name, "dense", [given], {"kernel": table})
+
+    def is_token(self, name: str, given: str, shape: Shape, number: int, inverted: bool) -> str:
+        """Adds whether numbers of an input are this one; if it is of tokens, a column of its rows.
+
+        Args:
+            inverted: whether they are not.
+        """
+        self.compared[name] = given, number, inverted
+        return self.emit(name, "reshape", [given], None, shape=list(shape))
+
+    def _settle_compared(self) -> None:
+        """Now that it is known which inputs tables are looked up by."""
+        found: list[Layer] = []
+        for x in self.layers:
+            given, number, inverted = self.compared.get(x.name, ("", 0, False))
+            if not given:
+                found.append(x)
+                continue
+            if given in self.tokens:
+                found += self._column(x, number, inverted)
+                continue
+            apart = self.unique(f"{x.name}/apart")
+            found.append(Layer(apart, "rescale", (given,), {"scale": 1.0, "offset": -number}))
+            found.append(Layer(x.name, "zero", (apart,), {"inverted": inverted}))
+        self.layers = found
+
+    def _column(self, x: Layer, number: int, inverted: bool) -> list[Layer]:
+        (given,), shape, count = x.inputs, x.options["shape"], self.tokens[x.inputs[0]]
+        if number >= count:  # (nor is it, as the client's numbers are below)
+            raise Unfit(f"compares tokens from 0 to {count - 1} with {number}")
+        sides = [*([0, 0] for _ in shape), [number, count - 1 - number]]
+        column, flat = (self.unique(f"{x.name}/{part}") for part in ("column", "flat"))
+        self._tables.add(column)
+        cut = Layer(column, "crop", (given,), {"sides": sides})
+        if not inverted:
+            return [cut, Layer(x.name, "reshape", (column,), {"shape": shape})]
+        turned = Layer(x.name, "rescale", (flat,), {"scale": -1.0, "offset": 1.0})
+        return [cut, Layer(flat, "reshape", (column,), {"shape": shape}), turned]
+
+    def check_tokens(self) -> None:
+        """Says what else takes numbers that tables are looked up by."""
+        try:
+            self._settle_compared()
+        except Unfit as error:
+            self.unfit.append(str(error))
+        self.unfit += [
+            f"{layer.op} {layer.name!r} (takes numbers of tokens, which tables alone do)"
+            for layer in self.layers
+            if layer.name not in self._tables and not self.tokens.keys().isdisjoint(layer.inputs)
+        ]
 
     def within(self, layer: Any, call: Call) -> str:
         """Writes a layer that another one calls, in place of the call of that one.

@@ -78,8 +78,7 @@ def functions(keras: Any) -> dict[Any, tuple[str, Kind]]:
     return {
         function: (name, kind)
         for kind in KINDS.values()
-        for name in kind.functions
-        if (function := getattr(keras.activations, name, None)) is not None
+        for function, name in kind.callables(keras).items()
     }
 
 

@@ -51,6 +51,7 @@ class Add(Broadcast):
     """The sum of several values, broadcast."""
 
     op = "add"
+    local = True
     keras: ClassVar[tuple[str, ...]] = ("Add", "Average")
 
     def read(self, r: Reader, call: Call) -> str:
@@ -122,6 +123,7 @@ class Shift(Kind):
     """x or -x, and a public number.  Local."""
 
     op = "shift"
+    pointwise = True
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         only(options, "sign", "offset")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tfe_bench.models.kinds import checks, reading
 from tfe_bench.models.kinds.checks import held, need
-from tfe_bench.models.kinds.kind import Kind, Watch, check_room
+from tfe_bench.models.kinds.kind import Kind, Mixes, Watch, check_room, one_axis
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass
 from tfe_bench.models.kinds.reading import Call, Reader
@@ -20,6 +20,7 @@ class Concat(Kind):
     """Values behind each other along an axis."""
 
     op = "concat"
+    local = True
     keras = ("Concatenate",)
 
     def read(self, r: Reader, call: Call) -> str:
@@ -34,6 +35,11 @@ class Concat(Kind):
         need(len(alike) == 1, "inputs that differ in that axis only", given)
         first = given[0]
         return (*first[:axis], sum(s[axis] for s in given), *first[axis + 1 :])
+
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        if x.options["axis"] in axes:
+            raise Mixes("puts positions behind each other")
+        return one_axis(axes)
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.concatenate(values, x.options["axis"])

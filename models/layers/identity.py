@@ -8,7 +8,7 @@ from tfe_bench.models.kinds.checks import alone, only
 from tfe_bench.models.kinds.kind import Kind, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass
-from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -27,6 +27,27 @@ class Composed(Kind):
 
     def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
         return [g]
+
+
+class Untrained(Composed):
+    """A kind that is read as other layers, for predictions alone."""
+
+    @property
+    def trains(self) -> bool:
+        return False
+
+    def read(self, r: Reader, call: Call) -> str:
+        if r.training:
+            raise Unfit("which is not trained; train what stands behind it")
+        return self.composed(r, call)
+
+    def composed(self, r: Reader, call: Call) -> str:
+        """`read`, for a prediction.
+
+        Raises:
+            Unfit: why it cannot be converted.
+        """
+        raise NotImplementedError
 
 
 class Identity(Composed):

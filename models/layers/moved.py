@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
 from tfe_bench.models.kinds.checks import alone, need, only, whole
-from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.kind import Kind, Mixes, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped, summed
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
@@ -25,6 +25,7 @@ class Permute(Kind):
     """The axes in another order."""
 
     op = "permute"
+    local = True
     keras = ("Permute",)
 
     def read(self, r: Reader, call: Call) -> str:
@@ -38,6 +39,9 @@ class Permute(Kind):
         fits = isinstance(order, (list, tuple)) and all(whole(axis) for axis in order)
         need(fits and sorted(order) == [*range(1, len(x) + 1)], f"{len(x)} axes", order)
         return tuple(x[axis - 1] for axis in order)
+
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        return list(x.options["order"]).index(axes[0]) + 1
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return values[0].transpose(0, *x.options["order"])
@@ -57,6 +61,7 @@ class Crop(Kind):
     """What is left when so many places are cut off before and behind."""
 
     op = "crop"
+    local = True
     keras = ("Cropping1D", "Cropping2D", "Cropping3D", "CenterCrop")
 
     @channels_last
@@ -85,6 +90,11 @@ class Crop(Kind):
         need(min(left, default=1) > 0, "sides that leave something", sides)
         return left
 
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        if any(x.options["sides"][axes[0] - 1]):
+            raise Mixes("drops positions")
+        return axes[0]
+
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         sides = zip(values[0].shape[1:], x.options["sides"], strict=True)
         return values[0][(slice(None), *(slice(a, n - b) for n, (a, b) in sides))]
@@ -105,6 +115,7 @@ class Take(Kind):
     """The values at some places along an axis, in any order."""
 
     op = "take"
+    local = True
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = alone(given, weights)
@@ -115,6 +126,11 @@ class Take(Kind):
         fits = fits and all(whole(n, 0) and n < x[axis - 1] for n in places)
         need(fits, f"1 to {_MOST_REPEATS} places from 0 to {x[axis - 1] - 1}", places)
         return (*x[: axis - 1], len(places), *x[axis:])
+
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        if x.options["axis"] == axes[0]:
+            raise Mixes("takes some positions; a language model gives logits of each")
+        return axes[0]
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         return np.asarray(np.take(values[0], x.options["places"], x.options["axis"]))
@@ -151,6 +167,7 @@ class Repeat(Kind):
     """Each value so many times along each axis, one behind the other."""
 
     op = "repeat"
+    local = True
     keras = ("RepeatVector", "UpSampling1D", "UpSampling2D", "UpSampling3D")
 
     @channels_last
@@ -172,6 +189,11 @@ class Repeat(Kind):
         fits = fits and all(whole(n) for n in times) and math.prod(times) <= _MOST_REPEATS
         need(fits, f"how often, for {len(x)} axes, {_MOST_REPEATS} times in all at most", times)
         return tuple(n * k for n, k in zip(x, times, strict=True))
+
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        if x.options["times"][axes[0] - 1] != 1:
+            raise Mixes("repeats positions")
+        return axes[0]
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         (v,) = values

@@ -26,7 +26,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.checks import alone, need, only, real, whole
-from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.kind import Kind, Mixes, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, Precision, brought, summed
 from tfe_bench.models.kinds.planning import FEWEST_BITS, PRODUCT_BITS, Planner
@@ -34,7 +34,9 @@ from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.reading import axis_of as axis_of_keras
 from tfe_bench.models.kinds.turning import axis_last, reshaped, turned
 from tfe_bench.protocols.functions import roots
-from tfe_bench.protocols.ring.products import Product, Two, elementwise
+from tfe_bench.protocols.functions.normalize_plan import ONE_STAGE
+from tfe_bench.protocols.ring import small_ring
+from tfe_bench.protocols.ring.products import RING, Product, Two, elementwise
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -63,6 +65,7 @@ class Scheme:
         given: fractional bits of x.
         own: fractional bits of v; 0 where x enters as it is.
         bits: X < 2^bits.
+        low: X >= 2^low, from samples; 0 where only epsilon says how small X may be.
     """
 
     count: int
@@ -71,6 +74,7 @@ class Scheme:
     given: int
     own: int
     bits: int = 0
+    low: int = 0
 
     @property
     def times(self) -> int:
@@ -108,7 +112,7 @@ class Scheme:
     @property
     def lowest(self) -> int:
         """X >= 2^lowest; 0 where X may be 0."""
-        return max(0, self.ring(Fraction(self.epsilon)).bit_length() - 1)
+        return max(self.low, self.ring(Fraction(self.epsilon)).bit_length() - 1)
 
     @property
     def ratio(self) -> tuple[int, int]:
@@ -122,7 +126,9 @@ class Scheme:
     @property
     def root(self) -> int:
         """Of the reciprocal root 2^root / sqrt(X)."""
-        return min(_ROOT_BITS + self.lowest // 2, self._room - self._shift)
+        most = min(_ROOT_BITS + self.lowest // 2, self._room - self._shift)
+        # (the largest X leaves its root the precision and two bits)
+        return min(most, PRECISION + 2 + (self.bits + 1) // 2) if self.low else most
 
     @property
     def product(self) -> int:
@@ -228,12 +234,20 @@ class Normalize(Kind):
         need(real(epsilon) and 0 <= epsilon <= 1024, "an epsilon from 0 to 1024", epsilon)
         return x
 
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        if axes[0] in x.options["axes"]:
+            raise Mixes("divides by a statistic of several positions")
+        return axes[0]
+
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         (v,), axes, by = values, tuple(x.options["axes"]), x.options["by"]
         u = v - v.mean(axes, keepdims=True) if by == "variance" else v
         s = (u * u).sum(axes, keepdims=True)
         s = s if by == "sum" else s / math.prod(v.shape[a] for a in axes)
         root = np.sqrt(s + x.options["epsilon"])
+        if by != "sum" and x.options["epsilon"] > 0:
+            seen(f"{x.name}:root", root)
+            seen(f"{x.name}:inverse", 1 / root)
         return np.asarray(np.divide(u, root, out=np.zeros_like(u), where=root > 0))
 
     # ---- in fixed point
@@ -244,30 +258,42 @@ class Normalize(Kind):
         if found is None:
             planner.lost(x, f"sums squares of values up to {2.0**m:g}")
         assert found is not None
-        return Numbers(min(planner.fraction, found.product - 1), found.own, found.bits)
+        found = _narrowed(
+            found, *(planner.bounds.get(f"{x.name}:{k}") for k in ("root", "inverse"))
+        )
+        fraction = min(planner.fraction, found.product - 1)
+        return Numbers(fraction, found.own, found.bits, found.low)
 
     def _scheme(self, node: Node) -> Scheme:
         o, numbers = node.layer.options, node.numbers
         count = math.prod(node.given[0][axis - 1] for axis in o["axes"])
-        bits = numbers.scale, numbers.bits
+        bits = numbers.scale, numbers.bits, numbers.low
         return Scheme(count, o["by"], float(o["epsilon"]), node.scales[0], *bits)
 
     def check(self, node: Node) -> None:
         scheme = self._scheme(node)
         fits = scheme.own <= scheme.given and scheme.lowest + 2 <= scheme.bits <= PRODUCT_BITS
+        fits = fits and (not scheme.low or scheme.lowest == scheme.low)
         if not fits or not 1 <= scheme.product - node.numbers.fraction <= _MOST_DROPPED:
             raise UsageError(f"has {node.numbers} for {scheme.count} values at a time.")
 
     def limit(self, node: Node, given: list[int]) -> int | None:
         """No element is more than a root of n deviations away."""
-        count = self._scheme(node).count
+        return self._largest(node)
+
+    def _largest(self, node: Node) -> int:
+        count = math.prod(node.given[0][axis - 1] for axis in node.layer.options["axes"])
         return math.isqrt(count << (2 * node.numbers.fraction)) * 17 // 16 + 2
 
     def compared(self, node: Node, given: list[int]) -> int:
-        return self._scheme(node).most(given[0].bit_length() - node.scales[0])
+        """Where samples say what X is, it is watched, and compared as planned."""
+        return node.numbers.bits if node.numbers.low else self._most(node, given)
 
     def watchable(self, node: Node, given: list[int] | None) -> bool:
-        return given is None or self.compared(node, given) <= PRODUCT_BITS
+        return given is None or self._most(node, given) <= PRODUCT_BITS
+
+    def _most(self, node: Node, given: list[int]) -> int:
+        return self._scheme(node).most(given[0].bit_length() - node.scales[0])
 
     # ---- in private
 
@@ -287,15 +313,26 @@ class Normalize(Kind):
             v = ops.truncate(v, scheme.lost) if scheme.lost else v
         s = ops.product([Product(v, v, _product(scheme, axes))])
         s = ops.add_public(s, scheme.ring(Fraction(scheme.epsilon)))
+        if scheme.low:
+            ops.note(s, 1 << scheme.low, (1 << scheme.bits) - 1)
         root = ops.call(
             roots.reciprocal_root, s, scheme.root, scheme.bits, scheme.lowest, PRECISION
         )
         if scheme.own and scheme.by != "sum":
             c, _ = scheme.ratio
             root = ops.truncate(ops.times(root, c, _RATIO_BITS), _RATIO_BITS)
-        y = replace(ops.mul(u, root), fractional_bits=scheme.product)
-        y = ops.truncate(y, scheme.product - node.numbers.fraction)
-        return y, replace(root, fractional_bits=scheme.product - scheme.given)
+        factor = replace(root, fractional_bits=scheme.product - u.fractional_bits)
+        return self._multiplied(p, node, u, factor), replace(
+            root, fractional_bits=scheme.product - scheme.given
+        )
+
+    def _multiplied(self, p: Pass, node: Node, u: Shared, root: Shared) -> Shared:
+        """u times the root of its row, which has a limit."""
+        drop = u.fractional_bits + root.fractional_bits - node.numbers.fraction
+        if self._largest(node).bit_length() + 3 > RING - drop:
+            return p.ops.truncate(p.ops.mul(u, root), drop)
+        product = Product(u, root, elementwise)
+        return p.ops.call(small_ring.product, [product], None, drop, node.wide)
 
     # ---- in training
 
@@ -339,6 +376,17 @@ def _planned(x: Layer, given: Shape, fraction: int, magnitude: int) -> Scheme | 
         if bits <= PRODUCT_BITS:
             return replace(found, bits=bits)
     return None
+
+
+def _narrowed(found: Scheme, root: float | None, inverse: float | None) -> Scheme:
+    """With the ends that samples give X, where fewer rounds do for what is between them."""
+    if root is None or inverse is None:
+        return found
+    bits = min(found.bits, found.ring(Fraction(root) ** 2).bit_length())
+    low = found.ring(1 / Fraction(inverse) ** 2).bit_length() - 1
+    if low <= found.lowest or not 2 <= bits - low <= ONE_STAGE:
+        return found
+    return replace(found, bits=bits, low=low)
 
 
 def _held(weights: dict[str, Any]) -> list[Any]:

@@ -18,6 +18,9 @@ from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.nn import relu as protocol
 from tfe_bench.protocols.session.sharing import Shared
 
+# Bits that an injection which extends a ring of k sends for each element, but for 3 k.
+INJECTED = 256 + 3 * 64
+
 
 def check_most(value: Any) -> None:
     """Checks a largest value."""
@@ -43,14 +46,19 @@ def capped_at(node: Node, limit: int) -> int:
 
 def rectified(p: Pass, node: Node, x: Shared) -> Shared:
     """The ReLU that a node's options say, of a value over Z_2^64 or of a small ring."""
-    ops, ring = p.ops, x.ring_bits
-    bits, most = node.numbers.bits if ring == 64 else ring, largest(node.layer, x.fractional_bits)
-    n = math.prod(ops.shape(x))
+    ops, ring, bits = p.ops, x.ring_bits, node.numbers.bits
+    # what is not read whole stays in its ring, or is extended as far as it is read
+    to = max(node.wide, ring)
+    saved = (INJECTED - 3 * ring - 4 * to) * math.prod(node.shape)
+    own = ring < 64 and saved > (node.round_bits if to > ring else 0)
+    most, n = largest(node.layer, x.fractional_bits), math.prod(ops.shape(x))
     if most is None:
         count = ops.setting.exchanges(n, bits)
+        if own:
+            return ops.call(protocol.relu_in, x, bits, count, to)
         return ops.call(protocol.relu, x, bits, count)
     count = ops.setting.exchanges(2 * n, bits)
-    return ops.call(linear.capped_relu, x, most, bits, count)
+    return ops.call(linear.capped_relu, x, most, bits, count, to if own else None)
 
 
 class Relu(Kind):
@@ -104,6 +112,11 @@ class Relu(Kind):
     def compared(self, node: Node, given: list[int]) -> int:
         most = largest(node.layer, node.numbers.fraction) or 0
         return (node.moved(given)[0] + most).bit_length() + 1
+
+    def reads(self, node: Node, given: int) -> int:
+        bits, most = node.numbers.bits, max(node.wide, node.numbers.bits)
+        saved = 3 * math.prod(node.shape) * (most - bits)
+        return bits if most < 64 and saved > node.round_bits else most
 
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return rectified(p, node, values[0])

@@ -25,7 +25,7 @@ class Series(Kind):
     def of(cls, x: Layer) -> Layer:
         """The layer with a series for its activation, if there is one."""
         if x.op not in series.BENDS or x.options:
-            return x
+            return registry.find(x.op).in_series(x)
         return replace(x, op=cls.op, options={"function": x.op})
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
@@ -83,6 +83,15 @@ class Series(Kind):
 
     # ---- in private
 
+    def reads(self, node: Node, given: int) -> int:
+        f, function = self.taken(node), str(node.layer.options["function"])
+        if node.scales[0] > f:
+            return 64  # it is truncated first
+        return series.read_bits(function, f, node.numbers.bits)
+
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        x = brought(p.ops, values[0], self.taken(node))
-        return p.ops.call(series.bent, x, str(node.layer.options["function"]), node.numbers.bits)
+        x, function = (
+            brought(p.ops, values[0], self.taken(node)),
+            str(node.layer.options["function"]),
+        )
+        return p.ops.call(series.bent, x, function, node.numbers.bits, to=node.wide)

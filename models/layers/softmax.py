@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tfe_bench.models.kinds import reading
 from tfe_bench.models.kinds.checks import alone, axis_of
-from tfe_bench.models.kinds.kind import Watch
+from tfe_bench.models.kinds.kind import Mixes, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, brought, summed
 from tfe_bench.models.kinds.reading import Call, Reader
@@ -27,6 +29,11 @@ class _AlongAxis(Smooth):
         x = alone(given, weights)
         axis_of(options, len(x))
         return x
+
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        if x.options["axis"] == axes[0]:
+            raise Mixes("divides by a sum over positions")
+        return axes[0]
 
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         bits, axis = node.numbers.bits, node.layer.options["axis"]

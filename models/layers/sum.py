@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.checks import bias, need, only
-from tfe_bench.models.kinds.kind import Kind, Watch
+from tfe_bench.models.kinds.kind import Kind, Mixes, Watch, one_axis
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Pass, reshaped
 from tfe_bench.models.kinds.planning import (
@@ -31,7 +32,8 @@ from tfe_bench.models.layers.dense import Dense
 from tfe_bench.models.layers.linear import Linear, biased
 from tfe_bench.models.layers.relu import capped_at, check_most, largest, rectified, relu
 from tfe_bench.protocols.nn import linear
-from tfe_bench.protocols.ring.products import Product, truncated
+from tfe_bench.protocols.ring import small_ring
+from tfe_bench.protocols.ring.products import RING, Product, truncated
 from tfe_bench.protocols.session.sharing import Shared
 
 _LINEAR: tuple[Linear, ...] = (
@@ -92,6 +94,17 @@ class Sum(Kind):
         activation = x.options["activation"]
         return terms if activation == "none" else f"{terms}, {activation}"
 
+    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+        """Products with all channels of a position, or of each channel, are of it alone."""
+        axis = one_axis(axes)
+        for i, (shape, term) in enumerate(zip(given, x.options["terms"], strict=True)):
+            if term["op"] not in ("skip", Dense.op, Affine.op) or axis == len(shape):
+                raise Mixes("multiplies values of several positions")
+            places = term["op"] == Affine.op and len(x.weights[f"kernel{i}"].shape) == len(shape)
+            if places and x.weights[f"kernel{i}"].shape[axis - 1] != 1:
+                raise Mixes("has a factor for each position")
+        return axis
+
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         total: Any = 0.0
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
@@ -119,7 +132,8 @@ class Sum(Kind):
         scale = min(max(wanted), PRODUCT_BITS - max(m, 0))
         if not fused and x.name in planner.outputs:
             self._fits(planner, x, scale, m)
-            return Numbers(scale, scale)  # nothing is left that would need a smaller value
+            # nothing is left that would need a smaller value
+            return Numbers(scale, scale, min(max(scale + m + 1, 2), 63))
         fraction = min(planner.finest(x.name), MOST_BITS - 1 - m)
         if fraction < FEWEST_BITS:
             planner.lost(x, f"reaches {2.0**m:g}")
@@ -166,12 +180,49 @@ class Sum(Kind):
 
     # ---- in private
 
+    def reads(self, node: Node, given: int) -> int:
+        numbers, fused = node.numbers, node.layer.options["activation"] != "none"
+        drop = numbers.scale - numbers.fraction
+        if not drop:
+            return RING
+        small = self._opened(node, drop) if fused else self._ring(node, drop)
+        skipped = node.layer.options["terms"][given]["op"] == "skip"
+        return drop + small - (numbers.scale - node.scales[given] if skipped else 0)
+
+    def _ring(self, node: Node, drop: int) -> int:
+        """The ring in which a sum is opened that nothing bends; it is lifted if more is read.
+
+        A bit more of it saves a bit of each value, and costs three and more of each that comes in;
+        where all that is read is opened, a round is saved.
+        """
+        most = min(node.wide, RING - drop)
+        small = min(most, lifted(node.numbers))
+        saved = (3 * self._given(node) - math.prod(node.shape)) * (most - small)
+        return small if saved > (node.round_bits if most == node.wide else 0) else most
+
+    def _opened(self, node: Node, drop: int) -> int:
+        """The ring in which what a ReLU is taken of is opened: what is compared, or its value's.
+
+        A bit more costs three and more of each value and of what comes in; to open all that is read
+        saves the round in which it is extended.
+        """
+        bits, most = node.numbers.bits, max(node.wide, node.numbers.bits)
+        saved = 3 * (self._given(node) + math.prod(node.shape)) * (most - bits)
+        return bits if saved > node.round_bits or most + drop > RING else most
+
+    @staticmethod
+    def _given(node: Node) -> int:
+        """Elements that come in to be multiplied."""
+        pairs = zip(node.given, node.layer.options["terms"], strict=True)
+        return sum(math.prod(shape) for shape, term in pairs if term["op"] != "skip")
+
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         ops, x, numbers = p.ops, node.layer, node.numbers
         products: list[Product] = []
         addend: Shared | None = None
         flat = any(t["op"] == Dense.op for t in x.options["terms"]) and len(node.shape) > 1
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
+            value = replace(value, bits=0)  # (as many bits as the sum is read modulo are right)
             if flat:  # matrix products are of rank 2
                 value = reshaped(ops, value, Dense().rows(ops.shape(value)))
             if term["op"] == "skip":
@@ -208,7 +259,9 @@ class Sum(Kind):
             )
             return ops.call(linear.watched_lift, ops.watch, small, whole, drop)
         if fused:
-            small = ops.truncated_product(products, addend, drop, numbers.bits)
+            small = ops.truncated_product(products, addend, drop, self._opened(node, drop))
             return rectified(p, node, small)
-        y = ops.product(products, addend)
-        return ops.truncate(y, drop) if drop else y
+        if not drop:
+            return ops.product(products, addend)
+        ring = self._ring(node, drop)
+        return ops.call(small_ring.product, products, addend, drop, node.wide, ring)

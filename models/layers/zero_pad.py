@@ -23,6 +23,7 @@ class ZeroPad(Kind):
     """Zeros around rows, images or volumes."""
 
     op = "zero_pad"
+    local = True
     keras = ("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D")
 
     @channels_last

@@ -1,5 +1,5 @@
-"""Models to measure: the four MNIST networks, and five that keras.applications has."""
+"""Models to measure: four MNIST networks, five of keras.applications, and transformers."""
 
-from tfe_bench.models.zoo.catalogue import Entry, Model, build, find, names, samples
+from tfe_bench.models.zoo.catalogue import TOKENS, Entry, Model, build, find, names, samples
 
-__all__ = ["Entry", "Model", "build", "find", "names", "samples"]
+__all__ = ["TOKENS", "Entry", "Model", "build", "find", "names", "samples"]

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import DataError, UsageError, unknown
-from tfe_bench.models.zoo import networks, seeded
+from tfe_bench.models.zoo import networks, seeded, transformers
 
 IMAGENET, SEEDED = "imagenet", "seeded"
+# The length of texts, unless it is said.
+TOKENS = 128
 _IMAGE = (224, 224, 3)
 _DOWNLOADS = "https://storage.googleapis.com/tensorflow/keras-applications/"
 
@@ -23,7 +25,7 @@ class Entry:
         name: on the command line.
         title: in tables.
         parameters: numbers in it, those of batch normalization included.
-        input_shape: without the batch.
+        input_shape: of a picture, without the batch; none for texts.
         preprocessing: which way images are prepared for it; see tfe_bench.models.images.
         classes: how many logits it gives.
     """
@@ -34,6 +36,11 @@ class Entry:
     input_shape: tuple[int, ...]
     preprocessing: str
     classes: int
+
+    @property
+    def text(self) -> bool:
+        """Whether it takes tokens, not pictures."""
+        return not self.input_shape
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +75,13 @@ _ENTRIES = {
         name: Entry(name, function, count, _IMAGE, preprocessing, 1000)
         for name, (function, count, preprocessing) in _APPLICATIONS.items()
     },
+    **{
+        name: Entry(
+            *(name, size.title, size.parameters, () if size.text else _IMAGE),
+            *("none" if size.text else "tf", transformers.CLASSES),
+        )
+        for name, size in transformers.SIZES.items()
+    },
 }
 
 
@@ -87,19 +101,31 @@ def find(name: str) -> Entry:
     return _ENTRIES[name]
 
 
-def build(name: str, weights: str | os.PathLike[str] = SEEDED, seed: int = 1) -> Model:
+def build(
+    name: str, weights: str | os.PathLike[str] = SEEDED, seed: int = 1, tokens: int = TOKENS
+) -> Model:
     """Builds a model.
 
     Args:
         weights: "imagenet" (downloaded once by keras), the path of a weights file (.h5, or
             .weights.h5 that `model.save_weights` wrote), or "seeded".
         seed: of seeded weights, and of what a network starts its training from.
+        tokens: the length of texts, of models that take them.
 
     Raises:
         UsageError: there is no such model, or it has no such weights.
         DataError: the weights cannot be downloaded, or the file is no weights of this model.
     """
     entry = find(name)
+    check_tokens(entry, tokens)
+    if name in transformers.SIZES:
+        if weights != SEEDED:
+            raise UsageError(
+                f"{entry.title} is here with seeded weights alone. Received: {str(weights)!r}. "
+                "Trained ones are converted with the model of keras-hub that has them."
+            )
+        model = transformers.build(name, tokens, seed)
+        return Model(entry, model, f"seeded, with outliers (seed {seed})")
     if name in networks.PARAMETERS:
         model = networks.network(name, seed)
         if weights == IMAGENET:
@@ -121,10 +147,26 @@ def build(name: str, weights: str | os.PathLike[str] = SEEDED, seed: int = 1) ->
     return Model(entry, model, said)
 
 
-def samples(entry: Entry, seed: int = 1, count: int = 4) -> Any:
-    """Made-up public pictures, prepared for a model, from which ranges can be taken."""
+def check_tokens(entry: Entry, tokens: int) -> None:
+    """Refuses a length of texts that a model does not take.
+
+    Raises:
+        UsageError: it is none from 2 to the positions that it has.
+    """
+    most = transformers.MOST_TOKENS
+    if entry.text and not (type(tokens) is int and 2 <= tokens <= most):
+        raise UsageError(f"{entry.title} takes 2 to {most} tokens. Received: {tokens!r}.")
+
+
+def samples(entry: Entry, seed: int = 1, count: int = 4, tokens: int = TOKENS) -> Any:
+    """Made-up public inputs, prepared for a model, from which ranges can be taken.
+
+    Pictures, or of a model of texts arrays by name.
+    """
     from tfe_bench.models import images
 
+    if entry.text:
+        return transformers.sentences(tokens, seed, count)
     return images.prepare(seeded.images(entry.input_shape, seed, count), entry.preprocessing)
 
 

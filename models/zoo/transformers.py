@@ -1,0 +1,155 @@
+"""BERT and ViT by their published sizes, of `keras.layers`, with seeded weights.
+
+BERT: Devlin et al., NAACL 2019; bert-tiny: Turc et al., 2019.  ViT-B/16: Dosovitskiy et al., ICLR
+2021.  A position's row, and a class token, are numbers in the model's graph: they convert to
+weights as any other.  The weights are random, with what trained ones have besides: a few channels
+whose norms' gammas are eight times as large.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+# Of BERT's uncased English vocabulary: its size, and the tokens that begin and end a sentence.
+VOCABULARY, BEGIN, END = 30_522, 101, 102
+_WORDS = 1_000  # numbers below are no words
+MOST_TOKENS = 512
+CLASSES = 1000
+_SIDE, _PATCH = 224, 16
+_OUTLIER = 8.0
+# Of queries and keys, and of what comes of them: so that a text's tokens show in its logits.
+_SHARP, _HEARD = 1.4, 2.0
+
+
+@dataclass(frozen=True)
+class Size:
+    """A transformer's.
+
+    Attributes:
+        parameters: with all positions that it has, and a head of CLASSES.
+        text: whether it takes tokens, not pictures.
+    """
+
+    title: str
+    parameters: int
+    layers: int
+    wide: int
+    heads: int
+    text: bool
+
+
+SIZES = {
+    "bert-tiny": Size("BERT-tiny", 4_514_920, 2, 128, 2, True),
+    "bert-base": Size("BERT-base", 110_251_240, 12, 768, 12, True),
+    "vit-b16": Size("ViT-B/16", 86_567_656, 12, 768, 12, False),
+}
+
+
+def build(name: str, tokens: int, seed: int = 1) -> Any:
+    """The Keras model of a name, with the same weights for the same seed.
+
+    Args:
+        tokens: the length of its texts.
+    """
+    size = SIZES[name]
+    return _bert(name, size, tokens, seed) if size.text else _vit(name, size, seed)
+
+
+def sentences(tokens: int, seed: int = 1, count: int = 4) -> dict[str, Any]:
+    """Made-up public texts: pairs of sentences of common and rare words, the last one padded."""
+    rng = np.random.default_rng([seed, 24])
+    found = np.zeros((3, count, tokens), np.int32)
+    for ids, segments, mask in zip(*found, strict=True):
+        length = int(rng.integers(max(1, tokens // 2), tokens + 1))
+        words = _WORDS + rng.zipf(1.2, length) % (VOCABULARY - _WORDS)
+        words[[length // 2, -1]], words[0] = END, BEGIN
+        ids[:length], mask[:length], segments[length // 2 + 1 : length] = words, 1, 1
+    return dict(zip(("token_ids", "segment_ids", "padding_mask"), found, strict=True))
+
+
+def _bert(name: str, size: Size, tokens: int, seed: int) -> Any:
+    import keras
+
+    kinds = keras.layers
+    ids, segments, mask = (
+        keras.Input((tokens,), dtype="int32", name=own)
+        for own in ("token_ids", "segment_ids", "padding_mask")
+    )
+    words = kinds.Embedding(VOCABULARY, size.wide, name="token_embedding")(ids)
+    kind = kinds.Embedding(2, size.wide, name="segment_embedding")(segments)
+    x = kinds.Add(name="embeddings")([words, kind]) + _places(MOST_TOKENS, size.wide, seed)[:tokens]
+    x = kinds.LayerNormalization(epsilon=1e-12, name="embeddings_norm")(x)
+    for i in range(size.layers):
+        attention = kinds.MultiHeadAttention(size.heads, size.wide // size.heads, name=f"attend{i}")
+        y = attention(x, x, attention_mask=mask[:, None, :])
+        x = kinds.LayerNormalization(epsilon=1e-12, name=f"attend{i}_norm")(kinds.Add()([x, y]))
+        y = kinds.Dense(4 * size.wide, "gelu", name=f"wide{i}")(x)
+        y = kinds.Dense(size.wide, name=f"narrow{i}")(y)
+        x = kinds.LayerNormalization(epsilon=1e-12, name=f"narrow{i}_norm")(kinds.Add()([x, y]))
+    pooled = kinds.Dense(size.wide, "tanh", name="pooled")(x[:, 0])
+    given = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
+    model = keras.Model(given, kinds.Dense(CLASSES, name="logits")(pooled), name=_name(name))
+    _fill(model, size, seed)
+    return model
+
+
+def _vit(name: str, size: Size, seed: int) -> Any:
+    import keras
+
+    kinds, places = keras.layers, (_SIDE // _PATCH) ** 2
+    given = keras.Input((_SIDE, _SIDE, 3), name="images")
+    x = kinds.Conv2D(size.wide, _PATCH, _PATCH, name="patches")(given)
+    x = kinds.ZeroPadding1D((1, 0))(kinds.Reshape((places, size.wide))(x))
+    x = x + _places(places + 1, size.wide, seed)  # (the first is the class token)
+    for i in range(size.layers):
+        y = kinds.LayerNormalization(epsilon=1e-6, name=f"attend{i}_norm")(x)
+        attention = kinds.MultiHeadAttention(size.heads, size.wide // size.heads, name=f"attend{i}")
+        x = kinds.Add()([x, attention(y, y)])
+        y = kinds.LayerNormalization(epsilon=1e-6, name=f"wide{i}_norm")(x)
+        y = kinds.Dense(4 * size.wide, "gelu", name=f"wide{i}")(y)
+        x = kinds.Add()([x, kinds.Dense(size.wide, name=f"narrow{i}")(y)])
+    x = kinds.LayerNormalization(epsilon=1e-6, name="norm")(x)[:, 0]
+    model = keras.Model(given, kinds.Dense(CLASSES, name="logits")(x), name=_name(name))
+    _fill(model, size, seed)
+    return model
+
+
+def _name(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _places(count: int, wide: int, seed: int) -> Any:
+    return np.random.default_rng([seed, 25]).normal(0, 0.5, (count, wide)).astype(np.float32)
+
+
+def _fill(model: Any, size: Size, seed: int) -> None:
+    """Random weights: kernels keep the size of what they take.
+
+    Each norm has outliers in channels of its own, 1 in 128; queries and keys weigh those less, as
+    trained ones do.
+    """
+    rng = np.random.default_rng([seed, 23])
+    outliers = np.zeros(0, int)
+    for layer in model.layers:
+        for variable in layer.weights:
+            shape = tuple(variable.shape)
+            drawn = rng.standard_normal(shape, np.float32)
+            if variable.name == "kernel":
+                # (a head's query, key and value sum over the first axis alone)
+                apart = len(shape) == 3 and "attention_output" not in variable.path
+                drawn /= np.sqrt(shape[0] if apart else np.prod(shape[:-1]))
+                if apart and "/value/" not in variable.path:
+                    drawn *= _SHARP
+                    drawn[outliers] /= _OUTLIER
+                elif "attention_output" in variable.path:
+                    drawn *= _HEARD
+            elif variable.name in ("gamma", "beta", "bias"):
+                drawn *= 0.1
+            if variable.name == "gamma":
+                drawn += 1
+                outliers = rng.choice(size.wide, max(1, size.wide // 128), replace=False)
+                drawn[outliers] *= _OUTLIER
+            variable.assign(drawn)

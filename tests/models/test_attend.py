@@ -1,0 +1,93 @@
+"""Attention as a layer: its values with and without a mask, its ranges, what it refuses."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_norm_ranges import ran
+from tfe_bench.errors import DataError, RangeError, UsageError
+from tfe_bench.models import execute
+from tfe_bench.models.graph import Graph
+from tfe_bench.models.kinds.layer import Layer
+from tfe_bench.models.private import convert
+from tfe_bench.models.ranges import Plan
+
+SHAPES: dict[str, tuple[int, ...]] = {"q": (2, 3, 4), "k": (2, 5, 4), "v": (2, 5, 3), "mask": (5,)}
+
+
+def graph_of(masked: bool = False, scale: float = 0.5, causal: bool = False) -> Graph:
+    shapes = {n: s for n, s in SHAPES.items() if masked or n != "mask"}
+    layer = Layer("a", "attend", tuple(shapes), {"scale": scale, "causal": causal})
+    return Graph("m", shapes, (layer,), ("a",))
+
+
+def drawn(rng: np.random.Generator, masked: bool, count: int = 6) -> dict[str, Any]:
+    given = {n: rng.normal(0, 1, (count, *SHAPES[n])) for n in "qkv"}
+    if masked:
+        given["mask"] = rng.integers(0, 2, (count, 5)) | np.eye(5, dtype=np.int64)[0]
+    return given
+
+
+@pytest.mark.parametrize(
+    ("masked", "causal", "calibrated"),
+    [(False, True, True), (True, False, True), (True, True, False)],
+)
+def test_a_model_attends_as_in_the_clear(
+    masked: bool, causal: bool, calibrated: bool, rng: np.random.Generator
+) -> None:
+    given = drawn(rng, masked)
+    graph = graph_of(masked, 0.3, causal)
+    known: dict[str, Any] = {"samples": given} if calibrated else {"ranges": 16.0}
+    private = convert(graph, **known)
+    value, flags, cost = ran(private.plan, given)
+    assert not flags.any()
+    assert np.abs(value - private.plain(given)).max() < 2.0**-8
+    assert cost.rounds <= 17
+    again = Plan.of(private.plan.header())
+    assert again.header() == private.plan.header()
+
+
+def test_scores_too_far_apart_are_refused_or_flagged(rng: np.random.Generator) -> None:
+    given = drawn(rng, False)
+    with pytest.raises(RangeError, match=r"'a' has scores .* apart"):
+        convert(graph_of(scale=60.0), samples=given)
+    private = convert(graph_of(scale=4.0), ranges=200.0)
+    # 202 units of the base 2 apart, and not at all
+    given["q"][4] *= 0
+    given["k"][3, 0, 0], given["k"][3, 0, 1], given["q"][3] = [5, 0, 0, 0], [-2, 0, 0, 0], 5
+    _, flags, _ = ran(private.plan, given)
+    assert flags[3] and not flags[4]
+
+
+WRONG: list[tuple[str, tuple[str, ...], dict[str, Any]]] = [
+    ("queries", ("q", "k"), {}),
+    ("depth", ("q", "v", "v"), {}),
+    ("depth", ("q", "k", "k3"), {}),
+    ("a mask", ("q", "k", "v", "v"), {}),
+    ("scale", ("q", "k", "v"), {"scale": 0}),
+    ("scale", ("q", "k", "v"), {"scale": math.inf}),
+    ("causal", ("q", "k", "v"), {"causal": 1}),
+    ("options", ("q", "k", "v"), {"window": 2}),
+    ("1024 keys", ("q", "long", "long"), {}),
+]
+
+
+@pytest.mark.parametrize(("words", "inputs", "options"), WRONG)
+def test_a_stranger_s_layer_is_checked(
+    words: str, inputs: tuple[str, ...], options: dict[str, Any]
+) -> None:
+    shapes = {**SHAPES, "k3": (2, 4, 4), "long": (2, 1025, 4)}
+    layer = Layer("a", "attend", inputs, {"scale": 1.0, "causal": False, **options})
+    with pytest.raises((DataError, UsageError), match=words):
+        Graph("m", {n: shapes[n] for n in dict.fromkeys(inputs)}, (layer,), ("a",))
+
+
+def test_a_stranger_s_numbers_are_checked(rng: np.random.Generator) -> None:
+    header = convert(graph_of(), samples=drawn(rng, False)).plan.header()
+    for row in ([15, 0, 20], [16, 0, 1], [16, 0, 63]):
+        with pytest.raises(UsageError, match="'a'"):
+            execute.check_executable(Plan.of({**header, "numbers": {"a": row}}))

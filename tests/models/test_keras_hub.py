@@ -1,0 +1,237 @@
+"""Models of keras-hub convert unchanged, and its layers by themselves."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_norm_ranges import ran
+from tfe_bench.errors import UsageError
+from tfe_bench.models import weights
+from tfe_bench.models.private import convert
+
+keras: Any = pytest.importorskip("keras")
+hub: Any = pytest.importorskip("keras_hub")
+L: Any = keras.layers
+H: Any = hub.layers
+M: Any = hub.models
+WORDS, STEPS, WIDTH = 50, 6, 8
+
+
+def texts(kind: Any, layers: int = 2, wide: int = 32) -> Any:
+    sizes = {"num_layers": layers, "hidden_dim": wide, "intermediate_dim": 2 * wide}
+    return kind(vocabulary_size=WORDS, num_heads=4, max_sequence_length=16, **sizes)
+
+
+def pictures(**named: Any) -> Any:
+    sizes = {"num_layers": 2, "hidden_dim": 32, "mlp_dim": 64, "num_heads": 4}
+    return M.ViTBackbone(image_shape=(32, 32, 3), patch_size=16, **sizes, **named)
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "BERT": lambda: texts(M.BertBackbone),
+    "BERT's classifier": lambda: M.BertTextClassifier(texts(M.BertBackbone), num_classes=3),
+    "DistilBERT": lambda: texts(M.DistilBertBackbone),
+    "DistilBERT's": lambda: M.DistilBertTextClassifier(texts(M.DistilBertBackbone), num_classes=3),
+    "RoBERTa": lambda: texts(M.RobertaBackbone),
+    "RoBERTa's": lambda: M.RobertaTextClassifier(texts(M.RobertaBackbone), num_classes=3),
+    "GPT-2": lambda: texts(M.GPT2Backbone),
+    "GPT-2's logits": lambda: M.GPT2CausalLM(texts(M.GPT2Backbone)),
+    "ALBERT, of one block": lambda: M.AlbertBackbone(
+        vocabulary_size=WORDS,
+        num_layers=2,
+        num_heads=4,
+        embedding_dim=8,
+        hidden_dim=32,
+        intermediate_dim=64,
+        max_sequence_length=16,
+    ),
+    "BART": lambda: texts(M.BartBackbone, 1),
+    "ViT": pictures,
+    "ViT without": lambda: pictures(use_class_token=False, use_patch_bias=False),
+    "ViT's": lambda: M.ViTImageClassifier(pictures(), num_classes=3, pooling="token"),
+    "ViT's mean": lambda: M.ViTImageClassifier(pictures(), num_classes=3, pooling="gap"),
+}
+
+
+def given_to(model: Any, rng: np.random.Generator, steps: int = 12) -> dict[str, Any]:
+    lengths = np.array([[steps], [2], [steps - 3]])
+    known = {
+        "token_ids": rng.integers(0, WORDS, (3, steps)),
+        "segment_ids": rng.integers(0, 2, (3, steps)),
+        "padding_mask": (np.arange(steps) < lengths).astype(int),
+        "images": rng.uniform(0, 1, (3, 32, 32, 3)),
+    }
+    return {
+        tensor.name: known[tensor.name.removeprefix("encoder_").removeprefix("decoder_")]
+        for tensor in model.inputs
+    }
+
+
+def shaken(model: Any, rng: np.random.Generator) -> Any:
+    """With weights that a wrong place would show."""
+    for w in model.weights:
+        if "kernel" not in w.path:
+            w.assign(w + rng.normal(0, 0.2, w.shape))
+    return model
+
+
+def keras_gives(model: Any, given: dict[str, Any]) -> list[Any]:
+    one = next(iter(given.values())) if len(given) == 1 else given
+    return [np.asarray(y) for y in keras.tree.flatten(model(one, training=False))]
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_models_convert_unchanged(name: str, rng: np.random.Generator) -> None:
+    model = shaken(MODELS[name](), rng)
+    given = given_to(model, rng)
+    private = convert(model, samples=given, length=None if "images" in given else 12)
+    plain = keras.tree.flatten(private.plain(given))
+    for got, want in zip(plain, keras_gives(model, given), strict=True):
+        assert got.shape == want.shape
+        assert np.abs(got - want).max() < 1e-4 * max(1, np.abs(want).max())
+    assert set(private.graph.masks) == {k for k in given if k.endswith("padding_mask")}
+    sent = sum(int(np.prod(part.shape)) for part in weights.parts(private.plan))
+    # (a bias of two layers is part of two sums)
+    assert sent == private.graph.parameters <= 1.02 * model.count_params()
+
+
+def test_more_tokens_than_places_are_refused() -> None:
+    for make in (M.BertBackbone, M.DistilBertBackbone):
+        with pytest.raises(UsageError, match="of 17 places"):
+            convert(texts(make), length=17)
+    x = keras.Input((None, 3), name="x")
+    model = keras.Model(x, x + L.Cropping1D(2)(L.ZeroPadding1D(2)(x)) * np.ones((1, 5, 1)))
+    with pytest.raises(UsageError, match="Keras does not take the sizes"):
+        convert(model, length=4)
+
+
+def check_private(model: Any, steps: int, rng: np.random.Generator) -> None:
+    """Within 1 % of the logits' deviation."""
+    given = given_to(shaken(model, rng), rng, steps)
+    private = convert(model, samples=given, length=None if "images" in given else steps)
+    (want,) = keras_gives(model, given)
+    value, flags, _ = ran(private.plan, given)
+    assert not flags.any()
+    assert np.abs(value - want).max() < max(0.01 * want.std(), 2.0**-9)
+
+
+def test_logits_of_a_decoder_are_private(rng: np.random.Generator) -> None:
+    check_private(M.GPT2CausalLM(texts(M.GPT2Backbone, 1, 8)), 4, rng)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["BERT's classifier", "GPT-2's logits", "ViT's"])
+def test_models_predict_privately(name: str, rng: np.random.Generator) -> None:
+    check_private(MODELS[name](), 12, rng)
+
+
+# ---- its layers
+
+
+def words(name: str = "words") -> Any:
+    return keras.Input((STEPS,), dtype="int32", name=name)
+
+
+def rows(name: str = "x", steps: int = STEPS) -> Any:
+    return keras.Input((steps, WIDTH), name=name)
+
+
+def mask(*shape: int, name: str = "mask") -> Any:
+    return keras.Input(shape, dtype="bool", name=name)
+
+
+def embedded(**named: Any) -> tuple[Any, Any]:
+    given = words()
+    return given, H.TokenAndPositionEmbedding(11, 9, WIDTH, mask_zero=True, **named)(given)
+
+
+def encoder(first: bool) -> Any:
+    """A mask that comes with the tensor, one that is an argument, and one for each query."""
+    given, x = embedded()
+    own, each = mask(STEPS), mask(STEPS, STEPS, name="each")
+    x = H.TransformerEncoder(16, 2, activation="relu", normalize_first=first)(x)
+    y = H.TransformerEncoder(16, 2, normalize_first=first)(x, own, attention_mask=each)
+    return keras.Model([given, own, each], L.GlobalAveragePooling1D()(y))
+
+
+def decoder(first: bool) -> Any:
+    x, other = rows(), rows("other", 4)
+    own, before = mask(STEPS), mask(4, name="before")
+    y = H.TransformerDecoder(16, 2, normalize_first=first)(
+        x, other, decoder_padding_mask=own, encoder_padding_mask=before
+    )
+    y = H.TransformerDecoder(16, 2, normalize_first=first)(y, use_causal_mask=False)
+    return keras.Model([x, other, own, before], y)
+
+
+def places() -> Any:
+    x = rows()
+    y = H.PositionEmbedding(9)(x, start_index=2) + H.SinePositionEncoding()(x)
+    y = x + y + H.PositionEmbedding(9)(x, positions=np.array([3, 1, 4, 1, 5, 8]))
+    return keras.Model(x, y)
+
+
+def cached() -> Any:
+    x, each = rows(), mask(1, STEPS, name="each")
+    return keras.Model([x, each], H.CachedMultiHeadAttention(2, 4)(x, x, attention_mask=each))
+
+
+def reversed_words(tied: bool) -> Any:
+    given, table = words(), H.ReversibleEmbedding(11, WIDTH, tie_weights=tied)
+    return keras.Model(given, table(L.LayerNormalization()(table(given)), reverse=True))
+
+
+LAYERS: dict[str, Callable[[], Any]] = {
+    "encoder": lambda: encoder(False),
+    "encoder, norms first": lambda: encoder(True),
+    "decoder": lambda: decoder(False),
+    "decoder, norms first": lambda: decoder(True),
+    "places": places,
+    "cached": cached,
+    "reversed": lambda: reversed_words(True),
+    "reversed, untied": lambda: reversed_words(False),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_compute_what_they_do_in_keras(name: str, rng: np.random.Generator) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = shaken(LAYERS[name](), rng)
+    given: dict[str, Any] = {}
+    for tensor in model.inputs:
+        shape = (3, *tensor.shape[1:])
+        x: Any = rng.normal(0, 1, shape)
+        if str(tensor.dtype) != "float32":
+            x = rng.integers(0, 11 if tensor.name == "words" else 2, shape)
+            x[..., 0] = 1
+        given[tensor.name] = x
+    private = convert(model)
+    found = model([given[t.name] for t in model.inputs], training=False)
+    assert np.abs(private.plain(given) - np.asarray(found)).max() < 1e-5
+
+
+def with_cache(x: Any) -> Any:
+    cache = keras.ops.zeros((1, 2, STEPS, 2, 4))
+    return H.TransformerDecoder(16, 2)(x, self_attention_cache=cache)[0]
+
+
+@pytest.mark.parametrize(
+    ("said", "make"),
+    [
+        ("self_attention_cache", with_cache),
+        ("return_attention_scores", lambda x: H.TransformerEncoder(16, 2)(
+            x, return_attention_scores=True)[0]),
+        ("FNetEncoder", lambda x: H.FNetEncoder(16)(x)),
+        ("start_index", lambda x: H.PositionEmbedding(9)(x, start_index=x[0, 0, 0])),
+    ],
+)  # fmt: skip
+def test_what_is_not_offered_is_refused(said: str, make: Callable[[Any], Any]) -> None:
+    x = rows()
+    with pytest.raises(UsageError, match=said):
+        convert(keras.Model(x, make(x)))

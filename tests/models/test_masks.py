@@ -1,0 +1,263 @@
+"""Masks: as inputs, as arguments, and as Keras attaches them to what an Embedding gives."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_norm_ranges import ran
+from tfe_bench.errors import DataError, UsageError
+from tfe_bench.models import execute
+from tfe_bench.models.graph import Graph
+from tfe_bench.models.kinds.layer import Layer
+from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.ranges import Plan
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+K: Any = keras.ops
+WORDS, STEPS, WIDTH = 7, 5, 6
+
+
+def words() -> Any:
+    return keras.Input((STEPS,), dtype="int32", name="words")
+
+
+def steps(name: str = "x", count: int = STEPS) -> Any:
+    return keras.Input((count, WIDTH), name=name)
+
+
+def mask(*shape: int, dtype: str = "bool") -> Any:
+    return keras.Input(shape, dtype=dtype, name="mask")
+
+
+def padded() -> tuple[Any, Any]:
+    given = words()
+    return given, L.Embedding(WORDS, WIDTH, mask_zero=True)(given)
+
+
+def blocks(dropout: float, join: Callable[[Any, Any], Any]) -> Any:
+    """Two attentions, of which Keras masks the second where the first one's mask is left."""
+    given, x = padded()
+    y = join(x, L.MultiHeadAttention(2, 3, dropout=dropout)(x, x))
+    y = L.Dropout(0.1)(L.LayerNormalization()(y))
+    y = L.MultiHeadAttention(2, 3)(y, y, use_causal_mask=True)
+    return keras.Model(given, [L.GlobalAveragePooling1D()(y), y])
+
+
+def given_as(dtype: str) -> Any:
+    x, own = steps(), mask(STEPS, dtype=dtype)
+    y = L.MultiHeadAttention(2, 3)(x, x, attention_mask=own[:, None, :])
+    return keras.Model([x, own], [y, L.GlobalAveragePooling1D(keepdims=True)(y, mask=own)])
+
+
+def for_each_query() -> Any:
+    x, own = steps(), mask(STEPS, STEPS)
+    y = L.MultiHeadAttention(2, 3)(x, x, attention_mask=own, use_causal_mask=True)
+    return keras.Model([x, own], y)
+
+
+def public() -> Any:
+    x, keep = steps(), np.tri(STEPS)[:, ::-1].T[None] > 0
+    return keras.Model(x, L.MultiHeadAttention(2, 3)(x, x, attention_mask=keep))
+
+
+def of_others() -> Any:
+    x, other, own = steps(), steps("other", 4), mask(4)
+    y = L.MultiHeadAttention(2, 3)(x, other, key=other * 0.5, value_mask=own, key_mask=own)
+    y = L.MultiHeadAttention(2, 3)(y, y, key_mask=np.array([[1, 1, 0, 1, 0]]))
+    return keras.Model([x, other, own], y)
+
+
+def computed() -> Any:
+    given = words()
+    x = L.Embedding(WORDS, WIDTH)(given)
+    some = K.logical_and(K.not_equal(given, 3), K.logical_not(K.equal(given, 5)))
+    some = K.cast(K.logical_or(some, K.equal(given, 1)), "int32")
+    return keras.Model(given, L.MultiHeadAttention(2, 3)(x, x, attention_mask=some[:, None, :]))
+
+
+def attention() -> Any:
+    given, x = padded()
+    other = steps()
+    y = L.Attention()([x, x])
+    return keras.Model([given, other], L.Add()([y, L.Attention()([other, y])]))
+
+
+def carried() -> Any:
+    """Through what hands masks on, and a model within the model."""
+    given, x = padded()
+    x = L.BatchNormalization()(L.TimeDistributed(L.Dense(WIDTH, activation="relu"))(x))
+    x = L.Average()([x, L.ReLU()(x)])
+    inner = keras.Sequential([steps(), L.Dense(4), L.GlobalAveragePooling1D()])
+    return keras.Model(given, [inner(x), L.GlobalAveragePooling1D()(x)])
+
+
+def two_masks() -> Any:
+    """Masks that differ, of which an Add's holds where either does."""
+    given, other = words(), keras.Input((STEPS,), dtype="int32", name="others")
+    both = [L.Embedding(WORDS, WIDTH, mask_zero=True)(each) for each in (given, other)]
+    return keras.Model([given, other], L.GlobalAveragePooling1D()(L.Add()(both)))
+
+
+def masking() -> Any:
+    x = steps()
+    return keras.Model(x, L.GlobalAveragePooling1D()(L.Masking(0.0)(x)))
+
+
+MODELS: dict[str, Callable[[], Any]] = {
+    "lost by an Add": lambda: blocks(0.0, lambda x, y: L.Add()([x, y])),
+    "dropout": lambda: blocks(0.1, lambda x, y: y),
+    "no dropout": lambda: blocks(0.0, lambda x, y: y),
+    "float": lambda: given_as("float32"),
+    "int": lambda: given_as("int32"),
+    "bool": lambda: given_as("bool"),
+    "for each query": for_each_query,
+    "public": public,
+    "of others": of_others,
+    "computed": computed,
+    "attention": attention,
+    "carried": carried,
+    "two": two_masks,
+    "masking": masking,
+}
+
+
+PRIVATE = ("for each query", "public", "attention", "masking")
+
+
+def drawn(model: Any, rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
+    found = {}
+    for tensor in model.inputs:
+        shape = (count, *tensor.shape[1:])
+        x: Any = rng.normal(0, 0.5, shape)
+        if tensor.name in ("words", "others"):
+            x = rng.integers(0, WORDS, shape)
+            x[0, 3:], x[:, 0] = 0, 1
+        elif tensor.name == "mask":
+            x = rng.integers(0, 2, shape)
+            x[..., 0] = 1
+        else:
+            x[0, 2] = 0
+        found[tensor.name] = x
+    return found
+
+
+def made(name: str, rng: np.random.Generator) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = MODELS[name]()
+    for w in model.weights:
+        if "kernel" not in w.path and "variance" not in w.path:
+            w.assign(rng.normal(0.2, 0.2, w.shape))
+    return model
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_masks_count_as_in_keras(name: str, rng: np.random.Generator) -> None:
+    model = made(name, rng)
+    given = drawn(model, rng)
+    private = convert(model, samples=given)
+    found = model([given[t.name] for t in model.inputs], training=False)
+    wanted = [np.asarray(y) for y in (found if isinstance(found, list) else [found])]
+    plain = private.plain(given)
+    for got, want in zip(plain if len(wanted) > 1 else [plain], wanted, strict=True):
+        assert np.abs(got - want).max() < 2e-6
+    if name in PRIVATE:
+        value, flags, _ = ran(private.plan, given)
+        assert not flags.any()
+        assert np.abs(value - wanted[0]).max() < 2.0**-9
+
+
+@pytest.mark.parametrize("count", [3, 200])
+def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
+    count: int, rng: np.random.Generator
+) -> None:
+    shapes: dict[str, tuple[int, ...]] = {"x": (count, 2), "mask": (count,)}
+    layer = Layer("a", "masked_mean", ("x", "mask"))
+    private = convert(Graph("m", shapes, (layer,), ("a",), masks=("mask",)), ranges=32.0)
+    shown = np.arange(count) < np.array([[0], [1], [count - 1], [count]])
+    given = {"x": rng.normal(3, 4, (4, count, 2)), "mask": shown}
+    value, flags, _ = ran(private.plan, given)
+    assert flags.tolist() == [True, False, False, False]
+    assert np.abs(value - private.plain(given))[1:].max() < 2 * 2.0**-16
+    header = private.plan.header()
+    for row in ([16, 7, 0], [16, 25, 0], [15, 24, 0]):
+        with pytest.raises(UsageError, match="'a'"):
+            execute.check_executable(Plan.of({**header, "numbers": {"a": row}}))
+
+
+def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
+    private = convert(for_each_query())
+    header = private.plan.header()
+    again = PrivateModel(Plan.of(header), private.bounds, True)
+    assert again.graph.masks == ("mask",)
+    given = {"x": rng.normal(size=(2, STEPS, WIDTH)), "mask": np.ones((2, STEPS, STEPS), bool)}
+    again.shared_inputs(given)
+    for wrong, many in ((0.5, 50), (2, 50), (-1, 50), (np.nan, 50)):
+        with pytest.raises(UsageError, match=f"'mask' is a mask, of 0 and 1. Received: {many} of"):
+            again.shared_inputs(given | {"mask": np.full((2, STEPS, STEPS), wrong)})
+    for masks in (["other"], ["x", "mask", "y"], 3):
+        with pytest.raises((UsageError, DataError)):
+            Graph.of(header["graph"] | {"masks": masks})
+
+
+def test_a_stranger_s_public_mask_is_checked() -> None:
+    header = convert(public()).plan.header()["graph"]
+    layer = next(x for x in header["layers"] if x["op"] == "attend")
+    assert layer["options"]["keys"] == ["1", "3", "7", "f", "1f"]
+    for keys in (
+        ["1"],
+        ["1"] * 4 + ["0"],
+        ["1"] * 4 + ["40"],
+        ["1"] * 4 + ["-1"],
+        [1] * 5,
+        "11111",
+    ):
+        layer["options"]["keys"] = keys
+        with pytest.raises((UsageError, DataError)):
+            Graph.of(header)
+
+
+def over(make: Callable[[Any], Any]) -> Any:
+    given, x = padded()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return keras.Model(given, make(x))
+
+
+REFUSED: list[tuple[str, Callable[[], Any]]] = [
+    (r"Flatten .*drops the mask.*keras\.ops\.copy", lambda: over(lambda x: L.Flatten()(x))),
+    ("Conv1D .*drops the mask", lambda: over(lambda x: L.Conv1D(2, 2)(x))),
+    ("Dot .*with a mask", lambda: over(lambda x: L.Dot(2)([x, x]))),
+    ("Maximum .*with a mask", lambda: over(lambda x: L.Maximum()([x, x]))),
+    ("Concatenate .*with a mask", lambda: over(lambda x: L.Concatenate()([x, x]))),
+    ("MultiHeadAttention .*query_mask=", lambda: asked(query_mask=True)),
+    ("multiply them to one", lambda: asked(attention_mask=True, also=np.tri(STEPS))),
+    ("attends to nothing", lambda: asked(also=np.zeros((1, STEPS, STEPS)))),
+    ("public numbers", lambda: asked(also=np.full((1, STEPS, STEPS), 0.5))),
+    ("a mask that the model computes by 'relu'", lambda: asked(made=lambda m: K.relu(m))),
+]
+
+
+def asked(also: Any = None, made: Any = None, **named: bool) -> Any:
+    x, own = steps(), mask(STEPS, dtype="float32")
+    given: dict[str, Any] = {k: own for k in named}
+    if "attention_mask" in named:
+        given = {"value_mask": own, "attention_mask": also}
+    elif made is not None:
+        given = {"value_mask": made(own)}
+    elif also is not None:
+        given = {"attention_mask": also}
+    y = L.MultiHeadAttention(2, 3)(x, x, **given)
+    return keras.Model([x, own], L.Add()([y, K.expand_dims(own, -1) * x]))
+
+
+@pytest.mark.parametrize(("said", "make"), REFUSED)
+def test_a_mask_that_cannot_be_held_is_refused(said: str, make: Callable[[], Any]) -> None:
+    with pytest.raises(UsageError, match=said):
+        convert(make())

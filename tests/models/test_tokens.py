@@ -1,0 +1,144 @@
+"""Numbers of tokens as a model's input: looked up in private tables, attended to, and refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_norm_ranges import ran
+from tfe_bench.errors import UsageError
+from tfe_bench.models.graph import Graph
+from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.models.ranges import Plan
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+WORDS, LENGTH = 11, 5
+
+
+def sentences() -> Any:
+    """A block of an encoder over words and the segments that they are of."""
+    words = keras.Input((LENGTH,), dtype="int32", name="words")
+    segments = keras.Input((LENGTH,), name="segments")
+    x = L.Add()([L.Embedding(WORDS, 6)(words), L.Embedding(2, 6)(segments)])
+    x = L.LayerNormalization()(x)
+    x = L.LayerNormalization()(L.Add()([x, L.MultiHeadAttention(2, 3)(x, x)]))
+    y = L.Dense(6)(L.Dense(8, activation="gelu")(x))
+    x = L.LayerNormalization()(L.Add()([x, y]))
+    return keras.Model([words, segments], L.Dense(3)(L.GlobalAveragePooling1D()(x)))
+
+
+def drawn(rng: np.random.Generator, count: int = 3) -> dict[str, Any]:
+    words = rng.integers(0, WORDS, (count, LENGTH))
+    words[0, :2] = 0, WORDS - 1
+    return {"words": words, "segments": rng.integers(0, 2, (count, LENGTH))}
+
+
+@pytest.mark.parametrize("calibrated", [True, False])
+def test_a_model_of_tokens_gives_what_keras_gives(
+    calibrated: bool, rng: np.random.Generator
+) -> None:
+    model, given = sentences(), drawn(rng)
+    private = convert(model, samples=given if calibrated else None)
+    assert private.bounds == {"words": 1.0, "segments": 1.0}
+    expected = np.asarray(model([given["words"], given["segments"]], training=False))
+    assert np.abs(private.plain(given) - expected).max() < 2e-5
+    value, _, _ = ran(private.plan, given)
+    assert np.abs(value - expected).max() < 2.0**-8
+
+
+def test_a_header_says_which_inputs_are_tokens(rng: np.random.Generator) -> None:
+    private = convert(sentences())
+    header = private.plan.header()
+    again = PrivateModel(Plan.of(header), private.bounds, True)
+    assert again.graph.tokens == {"words": WORDS, "segments": 2}
+    shared = again.shared_inputs(drawn(rng))
+    assert [p.ring.shape for p in shared.values()] == [(3, LENGTH, WORDS), (3, LENGTH, 2)]
+    for wrong in ({"words": 4}, {"other": 2}, {"words": True}):
+        with pytest.raises(UsageError, match="Tokens are an input"):
+            Graph.of(header["graph"] | {"tokens": wrong})
+
+
+WRONG: list[tuple[str, Callable[[Any], Any]]] = [
+    ("1 of 15 that are others", lambda w: np.where(np.arange(15).reshape(3, 5) == 7, -1, w)),
+    ("15 of 15 that are others", lambda w: w + WORDS),
+    ("15 of 15 that are others", lambda w: w + 2**40),
+    ("as integers. Received: float64", lambda w: w * 1.0),
+    ("as integers. Received: bool", lambda w: w > 2),
+    (r"tokens \[batch, 5\]", lambda w: w[:, :4]),
+    (r"wants \[batch, 5, 11\]", lambda w: w[0]),
+    (r"wants \[batch, 5, 11\]. Received: \[0, 5, 11\]", lambda w: w[:0]),
+    ("rows with one 1 each", lambda w: np.zeros((3, LENGTH, WORDS))),
+    ("rows with one 1 each", lambda w: np.full((3, LENGTH, WORDS), 1 / WORDS)),
+]
+
+
+@pytest.fixture(scope="module")
+def private() -> PrivateModel:
+    return convert(sentences())
+
+
+@pytest.mark.parametrize(("said", "change"), WRONG)
+def test_what_are_no_tokens_is_refused_without_naming_one(
+    private: PrivateModel, said: str, change: Callable[[Any], Any], rng: np.random.Generator
+) -> None:
+    given = drawn(rng)
+    with pytest.raises(UsageError, match=said):
+        private.shared_inputs(given | {"words": change(given["words"])})
+
+
+def of_numbers(make: Callable[[Any], Any]) -> Any:
+    x = keras.Input((LENGTH,), dtype="int32")
+    return keras.Model(x, make(x))
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda x: L.Add()([L.Embedding(5, 1)(x), L.Reshape((5, 1))(x)]), "tables alone"),
+        (lambda x: L.Add()([L.Embedding(5, 3)(x), L.Embedding(6, 3)(x)]), "another table has 5"),
+        (lambda x: L.Embedding(5, 3)(keras.ops.add(x, 1)), "numbers that the model computes"),
+    ],
+)
+def test_tables_of_other_numbers_are_refused(make: Callable[[Any], Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        convert(of_numbers(make))
+
+
+def of_any_length(nested: bool) -> Any:
+    """A model of texts of a length that it leaves open, by itself or within another."""
+    words = keras.Input((None,), dtype="int32", name="words")
+    x = L.Embedding(WORDS, 6)(words)
+    x = L.LayerNormalization()(L.Add()([x, L.MultiHeadAttention(2, 3)(x, x)]))
+    inner = keras.Model(words, L.Dense(4, activation="relu")(x))
+    if not nested:
+        return keras.Model(words, L.GlobalAveragePooling1D()(inner.output))
+    outer = keras.Input((None,), dtype="int32", name="words")
+    return keras.Model(outer, L.GlobalAveragePooling1D()(inner(outer)))
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_length_is_given_where_the_model_leaves_it_open(
+    nested: bool, rng: np.random.Generator
+) -> None:
+    model = of_any_length(nested)
+    for length in (1, 7):
+        private = convert(model, shapes={"words": (length,)})
+        words = rng.integers(0, WORDS, (2, length))
+        expected = np.asarray(model(words, training=False))
+        assert np.abs(private.plain(words) - expected).max() < 2e-5
+    wrong: list[tuple[Any, str]] = [
+        ({}, r"convert\(model, shapes=\{'words': \(128,\)\}\)"),
+        ({"word": (7,)}, "no input 'word'.*words"),
+        ({"words": (7, 2)}, r"of shape \[None\]"),
+        ({"words": (0,)}, r"of shape \[None\]"),
+        ({"words": 7}, r"of shape \[None\]"),
+    ]
+    for shapes, said in wrong:
+        with pytest.raises(UsageError, match=said):
+            convert(model, shapes=shapes)
+    with pytest.raises(UsageError, match=r"of shape \[5\]"):
+        convert(sentences(), shapes={"words": (4,)})
