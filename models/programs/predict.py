@@ -5,6 +5,7 @@ The client sends the plan, which is public, with the job: an architecture of kno
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.cluster.timing import check_parameters, measure
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute, limits, weights
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.ring import shapes
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 # the largest value of all to so many ring elements (3 images of ResNet50).
 MOST_SAMPLES = 128
 MOST_ELEMENTS = 2_600_000
+# Of which a worker remembers what it found out.
+_PLANS = 8
 
 
 def default_batch(plan: Plan) -> int:
@@ -61,10 +64,10 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     watched = parameters.get("check_range", False)
     if type(watched) is not bool:
         raise UsageError(f"check_range is true or false. Received: {watched!r}.")
-    plan = Plan.of(parameters.get("plan"))
-    execute.check_executable(plan)
+    text = _text(parameters.get("plan"))
+    plan = _executable(text)
     if watched:
-        limits.check(plan)
+        _watchable(text)
     names = input_names(plan)
     owned = list(weights.parts(plan))
     wanted = [*(weights.input_name(i) for i in range(len(owned))), *names]
@@ -99,25 +102,57 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"All inputs have one batch. Received: {sorted(counts)}.")
 
 
+def _text(plan: Any) -> str:
+    """A plan's header, of which much is asked again for every request."""
+    try:
+        return json.dumps(plan, sort_keys=True)
+    except (TypeError, ValueError):
+        raise DataError("This is no plan.") from None
+
+
+@functools.lru_cache(maxsize=_PLANS)
+def _executable(text: str) -> Plan:
+    plan = Plan.of(json.loads(text))
+    execute.check_executable(plan)
+    return plan
+
+
+@functools.lru_cache(maxsize=_PLANS)
+def _watchable(text: str) -> None:
+    limits.check(_executable(text))
+
+
+@functools.lru_cache(maxsize=_PLANS)
+def _words(text: str, profile: str, batch: int) -> int:
+    return execute.largest(execute.tuned(_executable(text), profile, batch))
+
+
 def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of the largest array of a batch, or of all outputs."""
-    return largest(Plan.of(parameters["plan"]), parameters, inputs[-1].shape[0])
+    return largest(parameters["plan"], parameters, inputs[-1].shape[0])
 
 
-def largest(plan: Plan, parameters: Mapping[str, Any], samples: int) -> int:
-    """An upper bound on the words of the largest array of a prediction."""
+def largest(header: Any, parameters: Mapping[str, Any], samples: int) -> int:
+    """An upper bound on the words of the largest array of a prediction.
+
+    Args:
+        header: of a plan that `check` has let pass.
+    """
+    text = _text(header)
+    plan = _executable(text)
     batch = min(samples, int(parameters.get("batch", default_batch(plan))))
     profile = profiles.get(str(parameters.get("profile", "local"))).plan
     outputs = max(math.prod(plan.graph.shapes[name]) for name in plan.graph.outputs)
-    return max(execute.largest(execute.tuned(plan, profile, batch)), samples * outputs)
+    return max(_words(text, profile, batch), samples * outputs)
 
 
 def run(context: Context) -> dict[str, Shared]:
     """Predicts for all samples, `batch` at a time; with check_range one output more: RANGE."""
     party, parameters = context.party, context.parameters
-    plan = Plan.of(parameters["plan"])
+    public = _text(parameters["plan"])
+    plan = _executable(public)
     profile = profiles.get(str(parameters.get("profile", "local"))).plan
     own = weights.by_key(plan, context.inputs)
     inputs = [context.inputs[name] for name in input_names(plan)]
@@ -128,7 +163,6 @@ def run(context: Context) -> dict[str, Shared]:
         setting = execute.tuned(plan, profile, int(given[0].shape[0]), watched)
         return execute.run(party, setting, own, given)
 
-    public = json.dumps(parameters["plan"], sort_keys=True)
     with party.kept_graphs(("predict", public, profile, watched)):
         function = party.function(graph)
 

@@ -34,13 +34,11 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         )
 
 
-def permit(
-    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> None:
-    """Refuses a client that may not ask, and inputs that the model does not take.
+def deployed(client: str, store: Store, parameters: Mapping[str, Any]) -> Facts:
+    """The facts of the deployment that a client asks for.
 
     Raises:
-        UsageError, PolicyError: as Store.facts, or the inputs do not fit.
+        UsageError, PolicyError: as Store.facts, or another deployment is here.
     """
     facts = store.facts(parameters["name"], client)
     if facts.deployment != parameters["deployment"]:
@@ -49,6 +47,18 @@ def permit(
             "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does not "
             "help, its owner deploys it again."
         )
+    return facts
+
+
+def permit(
+    client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
+) -> None:
+    """Refuses a client that may not ask, and inputs that the model does not take.
+
+    Raises:
+        UsageError, PolicyError: as `deployed`, or the inputs do not fit.
+    """
+    facts = deployed(client, store, parameters)
     owned = weights.specs(Plan.of(facts.about["plan"]))
     predict.check(_as_predict(parameters, facts), [*owned, *inputs])
 
@@ -59,7 +69,7 @@ def size(
     """As of the program "predict", with as many samples as may come along from others."""
     about = store.facts(parameters["name"], client).about
     samples = MOST_SAMPLES if together(parameters, inputs) else inputs[0].shape[0]
-    return predict.largest(Plan.of(about["plan"]), parameters, samples)
+    return predict.largest(about["plan"], parameters, samples)
 
 
 def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
@@ -77,11 +87,9 @@ def run(context: Context) -> dict[str, Shared]:
     ]
     permit(context.client, store, parameters, given)
     context.progress(0.0, "loading")
-    facts, tensors = store.load(parameters["name"], context.client)
+    facts, own = kept.in_memory(store, parameters["name"], context.client)
     kept.check_same(party, store, facts)
-    inputs = dict(context.inputs)
-    for name in list(tensors):  # taken out, so that they are there once
-        inputs[name] = kept.shared_of(tensors.pop(name))
+    inputs = {**context.inputs, **own}
     outputs = predict.run(
         dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
     )

@@ -1,0 +1,306 @@
+"""Private text: the tokens of plaintext, or drawn ones, whatever is behind a position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfe_bench as tfe
+from tests.models.writers import (
+    LENGTH,
+    NEW,
+    PROMPT,
+    WORDS,
+    Array,
+    L,
+    converted,
+    greedy,
+    keras,
+    order_of,
+    ran,
+    writer,
+)
+from tests.protocols.pads import assert_one_message_each
+from tfe_bench.errors import UsageError
+from tfe_bench.models import decoding, execute, generation
+from tfe_bench.models.decoding import Decoding
+from tfe_bench.models.execute import Prediction
+from tfe_bench.models.kinds.operations import Setting
+from tfe_bench.models.private import convert
+from tfe_bench.models.programs import generate as program
+from tfe_bench.models.ranges import Plan
+from tfe_bench.models.zoo import texts
+from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.session.sharing import Shared
+
+# ---- what is written
+
+
+@pytest.mark.parametrize("places", [False, pytest.param(True, marks=pytest.mark.slow)])
+def test_texts_are_those_of_plaintext_and_cost_what_is_said(
+    places: bool, rng: np.random.Generator
+) -> None:
+    """Two texts at once, their ranges watched, every mask used once, traffic as declared."""
+    more = {"positions": "places"} if places else {}
+    while True:
+        model = writer(rng, places, norm=not places)
+        prompts = rng.integers(0, WORDS, (2, PROMPT))
+        wanted = [greedy(model, p, NEW) for p in prompts]
+        if min(apart for _, apart in wanted) > 0.05:
+            break
+    private = converted(model, rng)
+    order = order_of(private, 2, PROMPT, NEW, **more)
+    told: list[int] = []
+
+    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
+        return list(made(order).run(rows, told.append))
+
+    sim = ran(private, prompts, run, record=not places)
+    bits = private.plan.fraction_of("words")
+    tokens, flags = (sim.value(itemgetter(i)) for i in range(2))
+    assert not flags.any()
+    assert (tokens >> bits).tolist() == [text for text, _ in wanted]
+    assert sorted(told) == sorted([*range(1, NEW + 1)] * 3)
+    first, step = (execute.model_cost(s) for s in order.predictions())
+    assert sim.sent == tuple(
+        a + (NEW - 1) * b for a, b in zip(first.by_party(0), step.by_party(0), strict=True)
+    )
+    assert sim.rounds == first.rounds + (NEW - 1) * step.rounds
+    if not places:
+        assert_one_message_each(sim)
+
+
+def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
+    rng: np.random.Generator,
+) -> None:
+    """Keys and values of 4 positions at once are those of 4 steps, to 4 units in the last place.
+
+    Then the last two positions come again with other tokens: what the cache held is overwritten,
+    what lies behind is not looked at, and no mask comes twice.
+    """
+    private = converted(writer(rng, norm=False), rng)
+    texts = rng.integers(0, WORDS, (2, PROMPT))
+    whole, one = order_of(private, 1, PROMPT, NEW), order_of(private, 1, 1, NEW)
+
+    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
+        def at(text: int, begin: int, end: int) -> Shared:
+            return rows.map(lambda a: a[text : text + 1, begin:end])
+
+        both, single = made(whole), made(one)
+        at_once = [both._prefill(both._own, at(text, 0, PROMPT)) for text in range(2)]
+        state = single._prefill(single._own, at(1, 0, 1))
+        for i in range(1, PROMPT):
+            state = single._next(single._own, at(1, i, i + 1), state[1], np.asarray(i))
+        first = state
+        # (text 1 but for its beginning is what is rolled back; text 0 has its own)
+        state = single._prefill(single._own, at(0, 0, 1))
+        stale = [*state[1][:0], *first[1]]
+        for i in range(PROMPT):
+            state = single._next(single._own, at(0, i, i + 1), stale, np.asarray(i))
+            stale = state[1]
+        return [at_once[1][:3], first[:3], at_once[0][:3], state[:3]]
+
+    sim = ran(private, texts, run, record=True)
+    assert_one_message_each(sim)
+
+    def value(of: int, *path: int) -> Array:
+        def pick(out: Any) -> Shared:
+            for i in (of, *path):
+                out = out[i]
+            found: Shared = out
+            return found
+
+        return sim.value(pick)
+
+    for known, found in ((0, 1), (2, 3)):
+        for i in (0, 2):
+            assert np.array_equal(value(known, i), value(found, i))
+        for i in range(2):
+            a, b = (value(of, 1, i)[..., :PROMPT, :] for of in (known, found))
+            assert np.abs(a - b).max() <= 4
+
+
+def alike(rng: np.random.Generator, attends: bool) -> Any:
+    """Keys that are values, keys that two queries ask; or no attention at all."""
+    words = keras.Input((LENGTH,), dtype="int32", name="words")
+    x = L.Embedding(WORDS, 6)(words)
+    if attends:
+        x = L.Add()([x, L.Attention()([x, x], use_causal_mask=True)])
+        both = [L.Attention()([q, x], use_causal_mask=True) for q in (x, L.Dense(6)(x))]
+        x = L.Add()([x, L.Dense(6)(L.Concatenate()(both))])
+    model = keras.Model(words, L.Dense(WORDS)(x))
+    for variable in model.weights:
+        variable.assign(rng.normal(0, 0.6, variable.shape))
+    return model
+
+
+@pytest.mark.parametrize(
+    ("attends", "texts"), [(False, 1), pytest.param(True, 4, marks=pytest.mark.slow)]
+)
+def test_keys_may_be_shared_and_texts_dealt_by_each_party(
+    attends: bool, texts: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rotation, "worthwhile", lambda *_: True)
+    while True:
+        model = alike(rng, attends)
+        prompts = rng.integers(0, WORDS, (texts, PROMPT))
+        wanted = [greedy(model, p, NEW) for p in prompts]
+        if min(apart for _, apart in wanted) > 0.05:
+            break
+    private = converted(model, rng)
+    order = order_of(private, texts, PROMPT, NEW, profile="wan")
+    assert all(execute.rotated(s) == (texts > 2) for s in order.predictions())
+
+    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
+        return list(made(order).run(rows, lambda _: None))
+
+    sim = ran(private, prompts, run)
+    found = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
+    assert found.tolist() == [text for text, _ in wanted]
+    assert not sim.value(itemgetter(1)).any()
+
+
+@pytest.mark.parametrize(("scale", "offset"), [(1000.0, 0.0), (-2.5, 1.0), (0.01, 2.0)])
+def test_logits_of_any_scale_are_as_fine_as_they_should(
+    scale: float, offset: float, rng: np.random.Generator
+) -> None:
+    """What whoever gets logits multiplies them by is part of what is chosen and drawn from."""
+    words = keras.Input((LENGTH,), dtype="int32", name="words")
+    logits = L.Rescaling(scale, offset)(L.Dense(WORDS)(L.Embedding(WORDS, 6)(words)))
+    private = converted(keras.Model(words, logits), rng)
+    name = private.graph.outputs[0]
+    ((factor, more),) = private.graph.results or ((1.0, 0.0),)
+    largest = np.abs(private.plain(np.arange(8)[None]) - more).max()
+    for temperature in (0.0, 0.5, 8.0):
+        d = Decoding.of(private.plan, None, temperature)
+        numbers = d.step(LENGTH).numbers[name]
+        bits = int(d.step(LENGTH).graph.by_name[name].options["fraction"])
+        noise = d.noise(1)
+        assert factor * 2.0**-bits <= max(largest, temperature) * 2.0**-11
+        assert 4 * largest / factor * 2**bits < 1 << (numbers.bits - 2)
+        assert (noise is None) == (temperature == 0)
+        if noise is not None:
+            found = factor * noise * 2.0**-bits / temperature
+            assert np.abs(found).max() < 38 and 0.1 < found.std() < 8
+            assert 38 * temperature / factor * 2**bits < 1 << (numbers.bits - 2)
+
+
+def test_a_table_of_positions_is_private_and_costs_nothing(rng: np.random.Generator) -> None:
+    private = converted(writer(rng, norm=False), rng)
+    (table,) = (x for x in private.graph.layers if x.op == "offset")
+    assert table.weights["bias"].shape == (LENGTH, 6)
+    assert Decoding.of(private.plan).placed == {f"{table.name}/bias": 0}
+    nodes = Prediction(private.plan, Setting()).nodes()
+    tallies = execute.layer_tallies(Prediction(private.plan, Setting()))
+    (cost,) = (t.cost for n, t in zip(nodes, tallies, strict=True) if n.layer.op == "offset")
+    assert cost.total == cost.rounds == 0
+    header = private.plan.header()
+    for row in ([16, 17, 20], [12, 12, 20]):
+        spoilt = {**header, "numbers": {**header["numbers"], table.name: row}}
+        with pytest.raises(UsageError, match="plan does not fit"):
+            execute.check_executable(Plan.of(spoilt))
+
+
+def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> None:
+    """Of a prompt's last layer the last position alone is computed; a step's cost is its own."""
+    private = converted(writer(rng), rng)
+    d = Decoding.of(private.plan)
+    assert d.bucket(3) == LENGTH
+    first = d.prefill(PROMPT)
+    keys, values = d.cached
+    assert first.graph.shapes[keys] == (2, PROMPT, 3) == first.graph.shapes[values]
+    assert first.graph.shapes[first.graph.outputs[0]] == (1, WORDS)
+    step = d.step(LENGTH)
+    assert list(step.graph.shapes)[:1] == ["words"]
+    assert {s[-2] for n, s in step.graph.shapes.items() if n.endswith("@remembered")} == {LENGTH}
+    for steps in (first, step):
+        with pytest.raises(UsageError, match="not run as it is"):
+            execute.check_executable(steps)
+    costs = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, 2).predictions()]
+    again = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, NEW).predictions()]
+    assert costs == again
+
+
+def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
+    rng: np.random.Generator,
+) -> None:
+    """What follows a token, by a model of which each depends on the one before alone."""
+    model, temperature = alike(rng, attends=False), 1.5
+    private = converted(model, rng)
+    order = order_of(private, 64, 1, LENGTH - 1, temperature=temperature)
+    plain = order_of(private, 64, 1, LENGTH - 1)
+    prompts = np.full((64, 1), int(rng.integers(WORDS)))
+
+    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
+        return list(made(order).run(rows, lambda _: None))
+
+    sim = ran(private, prompts, run)
+    tokens = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
+    assert not sim.value(itemgetter(1)).any()
+    first, step = (execute.model_cost(s) for s in order.predictions())
+    assert sim.rounds == first.rounds + (LENGTH - 2) * step.rounds
+    assert first.rounds == execute.model_cost(plain.predictions()[0]).rounds
+    texts = np.concatenate([prompts, tokens], 1)
+    excess = freedom = 0.0
+    for word in range(WORDS):
+        behind = texts[:, 1:][texts[:, :-1] == word]
+        logits = np.asarray(model(np.full((1, LENGTH), word)))[0, 0].astype(np.float64)
+        share = np.exp((logits - logits.max()) / temperature)
+        wanted = len(behind) * share / share.sum()
+        if len(behind) > 30:
+            found = np.bincount(behind, minlength=WORDS)
+            excess += float(((found - wanted) ** 2 / wanted).sum())
+            freedom += WORDS - 1
+    # (chi-square; where few are expected it is wider than its formula)
+    assert freedom and abs(excess - freedom) < 8 * np.sqrt(2 * freedom)
+
+
+@pytest.mark.slow
+def test_gpt2_costs_what_its_page_says() -> None:
+    """docs/transformers.md: MB that all three send, and rounds."""
+    samples = texts.samples("gpt2", 72)
+    given = convert(
+        texts.build("gpt2", 72), samples=samples, fractional_bits=12, activations="series"
+    )
+    both = decoding.predictions(Decoding.of(given.plan), 64, 8, "local", 1, True)
+    for s, megabytes in zip(both, (524, 14.8), strict=True):
+        cost = execute.model_cost(s)
+        assert cost.total == pytest.approx(8e6 * megabytes, rel=0.01) and cost.rounds == 588
+
+
+# ---- as a user has it
+
+
+@pytest.mark.slow
+def test_a_cluster_goes_on_with_texts(tmp_path: Path, rng: np.random.Generator) -> None:
+    """By a model that is sent along, and by one that the workers keep."""
+    while True:
+        model = writer(rng)
+        prompts = rng.integers(0, WORDS, (2, PROMPT))
+        wanted = [greedy(model, p, 4) for p in prompts]
+        if min(apart for _, apart in wanted) > 0.05:
+            break
+    private, texts = converted(model, rng), [text for text, _ in wanted]
+    said: list[tuple[float, str]] = []
+    with tfe.LocalCluster(models=tmp_path / "models") as cluster:
+        found = tfe.generate(
+            cluster, private, prompts[0], 4, progress=lambda *told: said.append(told)
+        )
+        assert found.tolist() == texts[0] and found.dtype == np.int64
+        assert any("of 4" in word for _, word in said)
+        cluster.deploy(private, "writer")
+        assert cluster.generate("writer", prompts, 4).tolist() == texts
+        _, one = generation.written(cluster, "writer", prompts[0], 4)
+        _, other = generation.written(cluster, "writer", prompts[1], 4)
+        assert [m["payload"] for m in one.measured] == [m["payload"] for m in other.measured]
+        with pytest.raises(UsageError, match="no model 'reader'"):
+            tfe.generate(cluster, "reader", prompts[0])
+        with pytest.raises(UsageError, match="8 positions"):
+            tfe.generate(cluster, "writer", prompts[0])
+        with pytest.raises(UsageError, match="generate takes convert"):
+            tfe.generate(cluster, model, prompts[0], 4)

@@ -1,0 +1,144 @@
+"""`python -m tfe_bench generate`: private text of a known language model, and what it costs."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cli import common
+from tfe_bench.errors import UsageError, check_range
+
+if TYPE_CHECKING:
+    from tfe_bench.models.private import PrivateModel
+
+# How far below the largest logit a chosen token's may be, in deviations of all logits.
+_TOLERANCE = 0.05
+# Of all values: more change no token, and cost rounds.
+_BITS = 12
+# Prompts that are measured are not the texts from which ranges are taken.
+_SEED = 1000
+
+
+def _options(p: argparse.ArgumentParser) -> None:
+    p.add_argument("model", metavar="MODEL", help="gpt2 or gpt2-tiny")
+    common.option(p, "--tokens N", "of the prompt, which is made up (default 64)", type=int)
+    common.option(p, "--prompt NUMBERS", "the prompt as numbers of tokens, as 464,3290,318")
+    common.option(p, "--new N", "tokens that are wanted (default 8)", type=int, default=8)
+    common.option(p, "--texts N", "that are written side by side (default 1)", type=int, default=1)
+    p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
+    common.option(
+        p,
+        "--check-range",
+        "also find out whether a value left its range, as `generate` in Python does",
+    )
+    common.add_run_options(p, 1)
+
+
+def generate(arguments: argparse.Namespace) -> int:
+    """Generate text privately with a language model.
+
+    Shares a language model's weights and a prompt among three workers, which find the likeliest
+    next token again and again without any of them seeing a weight or a token. Compares with
+    plaintext Keras and prints what it cost.
+    """
+    import numpy as np
+
+    from tfe_bench.benchmarks import judged
+    from tfe_bench.models import generation
+    from tfe_bench.models.private import convert
+    from tfe_bench.models.zoo import texts
+
+    common.quiet_tensorflow()
+    entry = texts.find(arguments.model)
+    prompt = _prompt(arguments, entry.vocabulary)
+    check_range("--new", arguments.new, 1, entry.context)
+    check_range("--seed", arguments.seed, 0)
+    common.check_run_options(arguments)
+    count = prompt.shape[1]
+    length = count + arguments.new
+    if length > entry.context:
+        raise UsageError(
+            f"{arguments.model} has {entry.context} positions. Received: a prompt of {count} "
+            f"tokens and --new {arguments.new}."
+        )
+    with common.progress_bar(arguments) as bar:
+        bar.say("building the model")
+        model = texts.build(arguments.model, length, arguments.seed)
+        parameters = int(model.count_params())
+        bar.say("converting the model")
+        private = convert(
+            model,
+            texts.samples(arguments.model, length, arguments.seed),
+            fractional_bits=_BITS,
+            activations="series",
+        )
+        del model  # a large model need not be there twice
+        asked, inputs = generation.order(
+            *(private, prompt, arguments.new, None, arguments.profile, arguments.check_range)
+        )
+        asked |= {**common.harness_parameters(arguments), "warm_up": 1}
+        inputs = {**private.shared_weights(), **inputs}
+        bar.say("starting the workers")
+        with common.open_cluster(arguments, bar) as cluster:
+            result = cluster.run("generate", asked, inputs, bar.update)
+        found = generation.read(private, result)
+        bar.say("comparing with plaintext")
+        top1, worst = _compared(private, np.concatenate([prompt, found], 1), count)
+    told = common.Outcome(
+        {
+            "model": entry.title,
+            "weights": f"seeded (seed {arguments.seed})",
+            "parameters": parameters,
+            "batch": len(prompt),
+            "tokens": count,
+            "new": arguments.new,
+            "prompt": "given" if arguments.prompt else f"made up (seed {arguments.seed + _SEED})",
+        },
+        worst <= _TOLERANCE,
+        worst,
+        private.fractional_bits,
+        agreement={"samples": found.size, "top1": top1},
+        error=judged.as_json(judged.RANGE, worst),
+    )
+    return common.report(f"generate {entry.name}", arguments, cluster, result, told)
+
+
+def _prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
+    """[texts, tokens]"""
+    import numpy as np
+
+    if arguments.prompt is not None and arguments.tokens is not None:
+        raise UsageError("--prompt has the tokens that it has. Received: --tokens beside it.")
+    check_range("--texts", arguments.texts, 1, 64)
+    if arguments.prompt is None:
+        tokens = 64 if arguments.tokens is None else arguments.tokens
+        check_range("--tokens", tokens, 1)
+        rng = np.random.default_rng([arguments.seed + _SEED, 24])
+        return rng.integers(0, vocabulary, (arguments.texts, tokens))
+    words = arguments.prompt.replace(",", " ").split()
+    if not words or not all(word.isdecimal() and int(word) < vocabulary for word in words):
+        raise UsageError(  # (which ones are wrong is nobody's business)
+            f"--prompt is numbers of tokens from 0 to {vocabulary - 1}, as 464,3290,318. Received: "
+            f"{len(words)} words of which some are none."
+        )
+    return np.tile(np.array([int(word) for word in words]), (arguments.texts, 1))
+
+
+def _compared(private: PrivateModel, texts: Any, first: int) -> tuple[float, float]:
+    """How many tokens are those of plaintext behind the same text, and how far the others are.
+
+    Returns:
+        (the share, the largest difference to the largest logit in deviations of all logits)
+    """
+    import numpy as np
+
+    same, worst = [], 0.0
+    for text in texts:
+        logits = np.asarray(private.plain(text[None]))[0, first - 1 : -1]
+        chosen = np.take_along_axis(logits, text[first:, None], 1)[:, 0]
+        same += (logits.argmax(1) == text[first:]).tolist()
+        worst = max(worst, float(((logits.max(1) - chosen) / logits.std(1)).max()))
+    return float(np.mean(same)), worst
+
+
+COMMANDS = {"generate": (_options, generate)}
