@@ -299,7 +299,8 @@ class Client:
     def stored(self, kind: str = "") -> list[dict[str, Any]]:
         """What the workers keep that this client may use.
 
-        "complete" is False where the three workers differ.
+        "complete" is False where the three workers differ; "spent" is the most that one of them
+        knows to be spent of a table's privacy budget.
 
         Args:
             kind: the infix of a stored.Kind: "" for models, ".data" for data sets.
@@ -318,7 +319,8 @@ class Client:
             each = [models.get(name, {}) for models in found]
             first = next(row for row in each if row)
             same = all(row.get("deployment") == first["deployment"] for row in each)
-            rows.append({**first, "complete": same})
+            spent = [row["spent"] for row in each if type(row.get("spent")) is int]
+            rows.append({**first, "complete": same, "spent": max(spent, default=0)})
         return rows
 
     def _ask_all(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:

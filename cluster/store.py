@@ -42,15 +42,19 @@ import numpy as np
 
 from tfe_bench import atomic
 from tfe_bench.cluster.held_folder import HeldFolder
+from tfe_bench.cluster.ledger import MOST, Ledger
 from tfe_bench.cluster.stored import (
     MODEL,
     NAME,
+    TABLE,
     Facts,
     Kind,
     Ring,
     Tensor,
+    aligned,
     check_about,
     check_name,
+    description,
 )
 from tfe_bench.errors import (
     ConfigError,
@@ -100,6 +104,8 @@ class Store:
         self._folder = folder
         self._of_cluster = {"ring": ring, "fractional_bits": fractional_bits}
         self._most = most
+        # what a program has made of files, which it looks after
+        self.made: dict[Any, Any] = {}
         self._held = None if folder is None else HeldFolder(folder)
         if folder is not None:
             for left in folder.glob(".*.tmp"):  # of a worker that was killed while writing
@@ -189,9 +195,17 @@ class Store:
                         "deployment": facts.deployment,
                         "clients": list(facts.clients) if client == facts.owner else None,
                         "about": dict(facts.about),
+                        **({"spent": self._spent(name)} if self.kind == TABLE else {}),
                     }
                 )
         return rows
+
+    def _spent(self, name: str) -> int:
+        """Of a table's privacy budget; all that there can be, where that is not known."""
+        try:
+            return self.ledger.spent(name)
+        except SecurityError:
+            return MOST
 
     def permit_writing(self, name: str, client: str, replace: bool) -> None:
         """Permits a client to deploy under a name.
@@ -296,7 +310,16 @@ class Store:
         """Removes what is kept under a name, if anything is, also what cannot be read."""
         with contextlib.suppress(FileNotFoundError):
             self._path(name).unlink()
-            _sync(self.folder)
+            atomic.sync(self.folder)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What queries have spent of the privacy budgets of tables.
+
+        Raises:
+            PolicyError: this worker keeps none.
+        """
+        return Ledger(self.folder, self.party)
 
     # ---- reading
 
@@ -328,7 +351,7 @@ class Store:
                         continue
                     shape, (begin, _) = place
                     stream.seek(start + begin)
-                    words = np.empty(shape, np.int64)
+                    words = aligned(shape)
                     blob = words.reshape(-1).view(np.uint8).data
                     if stream.readinto(blob) != blob.nbytes:  # type: ignore[attr-defined]
                         raise self._damaged(path)
@@ -341,6 +364,21 @@ class Store:
         if any(digests[part].hexdigest() != wanted for part, wanted in facts.digests.items()):
             raise self._damaged(path)
         return facts, tensors
+
+    def stamp(self, name: str) -> tuple[int, ...]:
+        """Changes whenever the file of a name does.
+
+        Raises:
+            ConfigError: it cannot be read.
+        """
+        try:
+            status = self._path(name).stat()
+        except OSError as error:
+            raise ConfigError(
+                f"{self._file(self._path(name))} cannot be read. Received: {error.strerror}. "
+                f"{self.kind.again}"
+            ) from None
+        return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     # ---- files
 
@@ -414,7 +452,7 @@ class Store:
                 dict(ours["about"]),
                 {str(k): str(v) for k, v in ours["digests"].items()},
             )
-            tensors = {str(k): _described(row) for k, row in ours["tensors"].items()}
+            tensors = {str(k): description(row) for k, row in ours["tensors"].items()}
             here = (facts.name, str(ours.get("kind", "")), ours["party"])
             of_cluster = {key: ours[key] for key in self._of_cluster}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
@@ -446,7 +484,7 @@ class Prepared:
     def commit(self) -> None:
         """Puts it there, in place of what was."""
         os.replace(self.temporary, self.path)
-        _sync(self.path.parent)
+        atomic.sync(self.path.parent)
 
     def discard(self) -> None:
         """Removes it, if it was not committed."""
@@ -454,23 +492,7 @@ class Prepared:
             self.temporary.unlink()
 
 
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _fits(shape: Sequence[int], begin: int, end: int, size: int) -> bool:
     if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
         return False
     return end - begin == 8 * math.prod(shape) and end <= size
-
-
-def _described(row: Mapping[str, Any]) -> dict[str, int]:
-    found = {key: row[key] for key in ("dealer", "fractional_bits", "limbs")}
-    fits = all(type(v) is int for v in found.values())
-    if not fits or found["dealer"] not in (0, 1, 2) or found["limbs"] not in (1, 2):
-        raise ValueError("a value of another kind")
-    return found

@@ -7,8 +7,9 @@ share a folder and a layout (store.py), not their names.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +18,8 @@ import numpy as np
 from tfe_bench.errors import UsageError
 
 ANY = "*"
+# TensorFlow takes words where they are if they begin at a multiple of this.
+ALIGNMENT = 64
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 # Characters of public facts as JSON.  A list of all that there is has to fit into one message.
 MOST_ABOUT = 1 << 20
@@ -174,3 +177,24 @@ def check_deployment(word: object) -> None:
     """
     if not isinstance(word, str) or not _DEPLOYMENT.fullmatch(word):
         raise UsageError("A deployment is 32 hexadecimal digits.")
+
+
+def description(row: Mapping[str, Any]) -> dict[str, int]:
+    """What a file's header says of a value besides its words.
+
+    Raises:
+        ValueError, KeyError: it is of another kind.
+    """
+    found = {key: row[key] for key in ("dealer", "fractional_bits", "limbs")}
+    fits = all(type(v) is int for v in found.values())
+    if not fits or found["dealer"] not in (0, 1, 2) or found["limbs"] not in (1, 2):
+        raise ValueError("a value of another kind")
+    return found
+
+
+def aligned(shape: Sequence[int]) -> Ring:
+    """Words, not set yet, that TensorFlow can take where they are."""
+    count = 8 * math.prod(shape)
+    raw = np.empty(count + ALIGNMENT, np.uint8)
+    begin = -raw.ctypes.data % ALIGNMENT
+    return raw[begin : begin + count].view(np.int64).reshape(shape)

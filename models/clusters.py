@@ -56,6 +56,14 @@ class _Models(client.Client):
         )
         return outputs
 
+    def generate(
+        self, private: str | PrivateModel, prompt: Any, tokens: int = 20, **options: Any
+    ) -> Any:
+        """The tokens with which a private language model goes on; see `tfe_bench.generate`."""
+        from tfe_bench.models import generation
+
+        return generation.generate(self, private, prompt, tokens, **options)
+
     def fit(self, private: Trainable, x: Any = None, y: Any = None, **options: Any) -> History:
         """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
         return _trainable(self, private, "fit").fit(self, x, y, **options)

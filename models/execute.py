@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tfe_bench.cluster import profiles
 from tfe_bench.errors import UsageError
@@ -16,7 +18,7 @@ from tfe_bench.models.kinds.operations import Operations, Setting
 from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.ring import rotation, small_ring
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, Tally, count
@@ -34,21 +36,38 @@ class Prediction:
         batch: number of samples.
         watched: whether every value is checked to have stayed in its range (range_check.Watch);
             comparisons are then as wide as what comes to them may be.
+        public: values by name that its layers are told.
     """
 
     plan: Plan
     setting: Setting
     batch: int = 1
     watched: bool = False
+    public: Mapping[str, Any] = field(default_factory=dict)
 
     def nodes(self) -> list[Node]:
         """The model's layers where they stand."""
-        found = limits.limits(self.plan) if self.watched else None
-        return [self._node(x, found) for x in self.plan.graph.layers]
+        return self._nodes
 
-    def _node(self, x: Layer, found: limits.Limits | None) -> Node:
+    @functools.cached_property
+    def _nodes(self) -> list[Node]:
+        if self.watched:  # what leaves its range is seen in 64 bits
+            found = limits.limits(self.plan)
+            return [self._watched_node(x, found) for x in self.plan.graph.layers]
+        nodes, round_bits = [], (self.setting.round_bits or 0) // self.batch
+        # from the last: a value has the bits that are read of it, those of the model's outputs all
+        wide = dict.fromkeys(self.plan.graph.outputs, 64)
+        for x in reversed(self.plan.graph.layers):
+            node = self.plan.node(x)
+            node = replace(node, wide=wide.get(x.name, 64), round_bits=round_bits)
+            nodes.append(node)
+            for i, name in enumerate(x.inputs):
+                wide[name] = max(wide.get(name, 2), registry.find(x.op).reads(node, i))
+        return nodes[::-1]
+
+    def _watched_node(self, x: Layer, found: limits.Limits) -> Node:
         node = self.plan.node(x)
-        if found is None or not node.numbers.bits:
+        if not node.numbers.bits:
             return node
         bits = max(node.numbers.bits, limits.compared(self.plan, x, found))
         return replace(node, numbers=replace(node.numbers, bits=bits))
@@ -56,7 +75,8 @@ class Prediction:
     def counted(self, name: str) -> Shared:
         """A value that is not there, to be counted with."""
         shape = (self.batch, *self.plan.graph.shapes[name])
-        return Private(shape, self.plan.fraction_of(name)).made()
+        wide = next((node.wide for node in self.nodes() if node.output == name), 64)
+        return Private(shape, self.plan.fraction_of(name), wide % 64).made()
 
     def third(self, batch: int) -> Prediction:
         """The same for a third of a batch, which has a dealer of its own."""
@@ -66,13 +86,19 @@ class Prediction:
 def _run(
     ops: Operations, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
 ) -> list[Shared]:
-    p = Pass(ops, own)
+    p = Pass(ops, own, public=s.public)
     values = dict(zip(s.plan.graph.inputs, inputs, strict=True))
     for node in s.nodes():
         x = node.layer
-        given = [values[i] for i in x.inputs]
-        values[x.name] = registry.find(x.op).forward(p, node, *given)
+        values[x.name] = _value(p, node, [values[i] for i in x.inputs])
     return [values[o] for o in s.plan.graph.outputs]
+
+
+def _value(p: Pass, node: Node, given: Sequence[Shared]) -> Shared:
+    """A layer's value, of the ring that is read of it, of inputs of the rings that it reads."""
+    kind = registry.find(node.layer.op)
+    read = [small_ring.reduced(x, kind.reads(node, i)) for i, x in enumerate(given)]
+    return small_ring.reduced(kind.forward(p, node, *read), node.wide)
 
 
 def _watched_run(
@@ -108,8 +134,8 @@ def _layer_tally(s: Prediction, own: Mapping[str, Shared], node: Node) -> Tally:
 
     def layer(party: Party) -> Shared:
         watch = Watch(party, s.batch, given[0].dealer) if s.watched else None
-        p = Pass(Operations(party, s.setting, watch), own)
-        return registry.find(node.layer.op).forward(p, node, *given)
+        p = Pass(Operations(party, s.setting, watch), own, public=s.public)
+        return _value(p, node, given)
 
     return count(layer)
 
@@ -119,14 +145,21 @@ _ROUND_BITS = (0, 1_000_000, 3_000_000, 7_000_000, 21_000_000, 10**12)
 _USUAL_ROUND = 3_000_000
 
 
-def tuned(plan: Plan, profile: str = "local", batch: int = 1, watched: bool = False) -> Prediction:
+def tuned(
+    plan: Plan,
+    profile: str = "local",
+    batch: int = 1,
+    watched: bool = False,
+    public: Mapping[str, Any] | None = None,
+) -> Prediction:
     """The setting for which a batch is over soonest, by what is sent and by the rounds.
 
     Args:
         profile: "local", "lan" or "wan"; only on a wan there is a choice that matters.
         watched: check every value's range; see `run`.
+        public: what its layers are told.
     """
-    plain = Prediction(plan, Setting(profile, _USUAL_ROUND), batch, watched)
+    plain = Prediction(plan, Setting(profile, _USUAL_ROUND), batch, watched, public or {})
     if profile != "wan":
         return plain
     network = profiles.get(profile)
@@ -154,8 +187,10 @@ def model_cost(s: Prediction) -> Cost:
 def largest(s: Prediction) -> int:
     """An upper bound on the words of the largest array of `run`: a value, or what it sends."""
     values = max(math.prod(shape) for shape in s.plan.graph.shapes.values())
-    costs = [tally.cost for tally in layer_tallies(s)]
-    sent = max(max(cost.dealer, cost.e1, cost.e2) for cost in costs)
+    sent = 0
+    for node, tally in zip(s.nodes(), layer_tallies(s), strict=True):
+        cost, turns = tally.cost, registry.find(node.layer.op).turns(node)
+        sent = max(sent, max(cost.dealer, cost.e1, cost.e2) // turns)
     return max(2 * s.batch * values, sent // 64)
 
 
@@ -195,9 +230,13 @@ def check_executable(plan: Plan) -> None:
             )
     own, s = _counted_weights(plan), Prediction(plan, Setting())
     for x in plan.graph.layers:
-        kind, node = registry.find(x.op), plan.node(x)
         try:
-            kind.check(node)
-            _layer_tally(s, own, node)
+            registry.find(x.op).check(plan.node(x))
         except (UsageError, ValueError, OverflowError) as error:
             raise UsageError(f"Layer {x.name!r} of the plan does not fit: {error}") from None
+    for node in s.nodes():
+        try:
+            _layer_tally(s, own, node)
+        except (UsageError, ValueError, OverflowError) as error:
+            name = node.layer.name
+            raise UsageError(f"Layer {name!r} of the plan does not fit: {error}") from None

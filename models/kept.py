@@ -6,6 +6,8 @@ And what the programs have in common that keep them (`keeping`), and those that 
 
 from __future__ import annotations
 
+import math
+import os
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,8 +19,10 @@ from tfe_bench.cluster import holders
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, check_known
 from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, PARTS, UNREADABLE, Store
 from tfe_bench.cluster.stored import (
+    ALIGNMENT,
     Facts,
     Kind,
+    Ring,
     Tensor,
     check_clients,
     check_deployment,
@@ -27,6 +31,9 @@ from tfe_bench.cluster.stored import (
 from tfe_bench.errors import ConfigError, ProtocolError, UsageError
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
+
+# Of the machine's memory, what stays of models between requests: an eighth.
+_MOST_IN_MEMORY = 8
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -39,6 +46,7 @@ class Kept:
         deployment: changes whenever it is kept anew.
         about: public facts.
         complete: whether all three workers have this deployment.
+        spent: of a table's privacy budget, in billionths of rho.
     """
 
     name: str
@@ -47,6 +55,7 @@ class Kept:
     deployment: str
     about: Mapping[str, Any]
     complete: bool
+    spent: int = 0
 
     @classmethod
     def of(cls, row: Mapping[str, Any], **more: Any) -> Self:
@@ -58,6 +67,7 @@ class Kept:
             deployment=str(row["deployment"]),
             about=row["about"],
             complete=bool(row["complete"]),
+            spent=int(row.get("spent", 0)),
             **more,
         )
 
@@ -106,17 +116,58 @@ def tensor_of(x: Shared) -> Tensor:
 
 
 def shared_of(tensor: Tensor) -> Shared:
-    """What a store kept, as a shared value."""
-    import tensorflow as tf
-
+    """What a store kept, as a shared value; its words are not copied where they can be taken."""
     parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
-    parts.update({k: tf.constant(words, tf.int64) for k, words in tensor.parts.items()})
+    parts.update({k: _in_place(words) for k, words in tensor.parts.items()})
     return Shared(
         **parts,
         dealer=tensor.dealer,
         fractional_bits=tensor.fractional_bits,
         limbs=tensor.limbs,
     )
+
+
+def _in_place(words: Ring) -> Any:
+    import tensorflow as tf
+
+    if not words.size or words.ctypes.data % ALIGNMENT:
+        return tf.constant(words, tf.int64)
+    return tf.experimental.dlpack.from_dlpack(words.__dlpack__())
+
+
+def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Shared]]:
+    """All that is kept under a name; read once, and then as long as its file is the same.
+
+    What was used last stays in memory, and others as far as they are a part of it together.
+
+    Raises:
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.load, each time.
+    """
+    facts = store.facts(name, client)
+    key = store.kind.infix, name, facts.deployment, store.stamp(name)
+    values = store.made.pop(key, None)
+    if values is None:
+        forget(store, name)
+        facts, tensors = store.load(name, client)
+        values = {each: shared_of(tensors.pop(each)) for each in list(tensors)}
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MOST_IN_MEMORY
+    others = sum(map(_bytes, store.made.values()))
+    for oldest in list(store.made):
+        if others + _bytes(values) > room:
+            others -= _bytes(store.made.pop(oldest))
+    store.made[key] = values
+    return facts, dict(values)
+
+
+def forget(store: Store, name: str) -> None:
+    """Lets go of what is in memory of a name."""
+    for key in [k for k in store.made if k[:2] == (store.kind.infix, name)]:
+        del store.made[key]
+
+
+def _bytes(values: Mapping[str, Shared]) -> int:
+    parts = (t for x in values.values() for t in (x.m, x.l1, x.l2) if t is not None)
+    return sum(8 * math.prod(t.shape) for t in parts)
 
 
 def loaded(
@@ -147,6 +198,7 @@ def write(party: Party, store: Store, facts: Facts, values: Mapping[str, Shared]
     prepared = store.prepare(facts, {k: tensor_of(x) for k, x in values.items()})
     try:
         party.exchange(b"written")
+        forget(store, facts.name)
         prepared.commit()
     finally:
         prepared.discard()
@@ -171,6 +223,7 @@ def remove(party: Party, store: Store, name: str, client: str) -> None:
         )
     if ANOTHERS in told or OWN not in told:
         raise UsageError(f"This client keeps no {store.kind.noun} {name!r}. {store.kind.listed}")
+    forget(store, name)
     if mine != NONE:
         store.remove(name)
 
@@ -262,8 +315,18 @@ def keeping(
     return Program(program, run, check, about, permit=permit, **more)
 
 
-def removing(program: str, kind: Kind, what: str, about: str) -> Program:
-    """A program that removes what the asking client keeps under a name."""
+def removing(
+    program: str,
+    kind: Kind,
+    what: str,
+    about: str,
+    then: Callable[[Store, str], None] = lambda store, name: None,
+) -> Program:
+    """A program that removes what the asking client keeps under a name.
+
+    Args:
+        then: what goes with it, once it is gone.
+    """
 
     def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         check_known(program, parameters, ("name",))
@@ -273,7 +336,9 @@ def removing(program: str, kind: Kind, what: str, about: str) -> Program:
 
     def run(context: Context) -> dict[str, Shared]:
         store = store_of(context).of(kind)
-        remove(context.party, store, context.parameters["name"], context.client)
+        name = context.parameters["name"]
+        remove(context.party, store, name, context.client)
+        then(store, name)
         return {}
 
     return Program(program, run, check, about)

@@ -62,7 +62,12 @@ def provide(
         if rows.x is None:
             raise UsageError("Features come from rows. Received: labels only.")
         service.check_private(through, "provide", "convert(model).until(layer)")
-        service.check_precision(cluster, through)
+        if through.fractional_bits != cluster.config.fractional_bits:
+            raise UsageError(
+                f"Features have the {cluster.config.fractional_bits} fractional bits of the "
+                f"cluster. Received: a model with {through.fractional_bits}. Convert it with "
+                f"fractional_bits={cluster.config.fractional_bits}."
+            )
         inputs.update(through.shared_weights() | through.shared_inputs(rows.x))
         shape = list(through.graph.shapes[through.graph.outputs[0]])
     elif rows.x is not None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -23,6 +24,7 @@ from tfe_bench.models import (
 )
 from tfe_bench.models import graph as graphs
 from tfe_bench.models.graph import Array, Graph
+from tfe_bench.models.kinds import registry
 from tfe_bench.models.layers.series import Series
 from tfe_bench.models.programs import predict as program
 from tfe_bench.models.summary import Summary, summarize
@@ -235,6 +237,18 @@ def _told(graph: Graph, found: list[Array]) -> Any:
     return found[0] if len(found) == 1 else found
 
 
+def check_activations(activations: str) -> None:
+    """Refuses another way of computing activations.
+
+    Raises:
+        UsageError: it is none of ACTIVATIONS.
+    """
+    if activations not in ACTIVATIONS:
+        raise UsageError(
+            f"activations is one of {', '.join(ACTIVATIONS)}. Received: {activations!r}."
+        )
+
+
 def plan_of(
     graph: Graph,
     samples: Any,
@@ -251,13 +265,14 @@ def plan_of(
         raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fractional_bits!r}.")
     if not (isinstance(margin, (int, float)) and 1 <= margin <= 1024):
         raise UsageError(f"margin is a number from 1 to 1024. Received: {margin!r}.")
-    if activations not in ACTIVATIONS:
-        raise UsageError(
-            f"activations is one of {', '.join(ACTIVATIONS)}. Received: {activations!r}."
-        )
+    check_activations(activations)
     optimized = optimize.optimize(graph, merge)
     if activations == "series":
         optimized = graphs.replaced(optimized, [Series.of(x) for x in optimized.layers])
+    for x in optimized.layers:
+        doubt = registry.find(x.op).doubt(x, [optimized.shapes[i] for i in x.inputs])
+        if doubt:
+            warnings.warn(doubt, stacklevel=3)
     if samples is not None:
         samples = plaintext.check_images(optimized, samples)
         bounds = ranges.calibrate(optimized, samples, margin)
@@ -281,6 +296,8 @@ def convert(
     fractional_bits: int = 16,
     margin: float = ranges.MARGIN,
     activations: str = "exact",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    length: int | None = None,
 ) -> PrivateModel:
     """A Keras model, ready for private predictions; nothing is sent yet.
 
@@ -296,7 +313,11 @@ def convert(
             many times the largest on the samples, and as large as on the samples times +-margin.
         activations: "exact", off by an ulp or two, or "series": GELU, SiLU, softplus, mish,
             sigmoid, tanh and erf off by up to 2^-10, for a quarter to a half of the bytes and
-            rounds (protocols/nn/series.py).
+            rounds (protocols/nn/series.py); also in recurrent layers, with a warning beyond 100
+            steps.
+        shapes: of inputs whose sizes the model leaves open, by name, without the batch: the
+            length of a text.
+        length: that of texts, for every size that the model leaves open and shapes does not say.
 
     Error: each layer rounds its values by less than 2^-16 and its weights by 2^-17 or 2^-15 of the
         largest, whichever is less; `PrivateModel.agreement` measures what becomes of that.
@@ -307,8 +328,12 @@ def convert(
         RangeError: weights that are NaN, or layers whose values fit no fixed point.
     """
     if isinstance(model, Graph):
+        if shapes or length is not None:
+            raise UsageError(
+                f"The sizes of a Graph are known. Received: shapes={shapes!r}, length={length!r}."
+            )
         return plan_of(model, samples, ranges, fractional_bits, margin, activations=activations)
-    reading = from_keras.read(model)
+    reading = from_keras.read(model, shapes=shapes, length=length)
     private = plan_of(
         reading.graph, samples, ranges, fractional_bits, margin, activations=activations
     )

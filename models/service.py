@@ -107,7 +107,7 @@ def deploy(
     """
     cluster.check_open()
     check_private(private, "deploy", "convert(model)")
-    check_precision(cluster, private)
+    check_precision(cluster)
     parameters = deployment(private, name, clients, replace, preprocessing, table)
     # Here too: a mistake costs nothing then.
     program.check(parameters, weights.specs(private.plan))
@@ -187,7 +187,7 @@ def predict(
         "predict",
         "convert(model), or a deployed model's name; of a Trainable, convert(private.keras)",
     )
-    check_precision(cluster, model)
+    check_precision(cluster)
     inputs = {**model.shared_weights(), **model.shared_inputs(images)}
     parameters = model.parameters(planned, batch, check_range)
     result = cluster.run("predict", parameters, inputs, progress)
@@ -204,16 +204,14 @@ def check_private(private: object, what: str, wanted: str) -> None:
         raise UsageError(f"{what} takes {wanted}. Received: {type(private).__name__}.")
 
 
-def check_precision(cluster: Client, private: PrivateModel) -> None:
-    """Refuses a model with another fixed point than a cluster's.
+def check_precision(cluster: Client) -> None:
+    """Refuses a cluster of another ring than models have; their scales are their own.
 
     Raises:
         UsageError: naming both.
     """
-    config = cluster.config
-    if private.fractional_bits != config.fractional_bits or config.ring != 64:
+    if cluster.config.ring != 64:
         raise UsageError(
-            f"The cluster {config.name!r} has {config.fractional_bits} fractional bits over "
-            f"Z_2^{config.ring}. Received: a model with {private.fractional_bits} over Z_2^64. "
-            f"Convert it with fractional_bits={config.fractional_bits}, or use another cluster."
+            f"Models are computed over Z_2^64. Received: the cluster {cluster.config.name!r} over "
+            f"Z_2^{cluster.config.ring}. Use another cluster."
         )

@@ -49,10 +49,12 @@ def clipped(
 
     Args:
         stepped: what takes a sum to its mean.
-        gradients: with `fraction(stepped)` fractional bits, means below 2^CLIPPED_RANGE.
+        gradients: with `fraction(stepped)` fractional bits, means and their norm below
+            2^CLIPPED_RANGE.
 
     Off by 2^-11 of the bound at most, and 2^-22 of a mean.
-    Rounds: 4 to 6 by value, 19 to 21 by norm.
+    Rounds: 4 to 6 by value, 19 to 21 by norm; twice these by norms of less than 1/32, or of large
+    arrays.
     """
     keys, xs = list(gradients), list(gradients.values())
     if optimizer.clipvalue is not None:
@@ -62,7 +64,9 @@ def clipped(
         assert bound is not None
         groups = [moments.flat(ops, [x]) for x in xs]
         groups = groups if optimizer.clipnorm else [moments.flat(ops, groups)]
-        row = _by_norm(ops, groups, stepped / Fraction(bound))
+        for c in _bounds(Fraction(bound), _square_bits(ops, groups)):
+            groups = _by_norm(ops, groups, stepped / c)
+        row = moments.flat(ops, groups)
     found = moments.parts(ops, row, [ops.shape(x) for x in xs])
     return dict(zip(keys, found, strict=True))
 
@@ -78,15 +82,32 @@ def _by_value(ops: Operations, g: Shared, bound: Fraction, stepped: Fraction) ->
     return ops.add(ops.sub(g, above), below)
 
 
-def _by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) -> Shared:
-    """Each group times min(1, c / |g|), all in one row.
+def _square_bits(ops: Operations, groups: Sequence[Shared]) -> int:
+    """Fractional bits of g / c: rounding adds n / 4 units to a sum of squares, 2^-18 at most."""
+    most = max(math.prod(ops.shape(g)) for g in groups)
+    return max(14, 9 + most.bit_length() // 2)
+
+
+def _bounds(bound: Fraction, bits: int) -> list[Fraction]:
+    """Norms to clip to, one after the other, the largest first.
+
+    A sum of squares of g / c holds norms below 2^(31 - bits) c.  For a bound so small that larger
+    ones occur, gradients are brought near it first: what that rounds is the same for all elements.
+    """
+    found, room = [bound], _MOST_SUM // 2 - bits
+    while found[0] * Fraction(2) ** room < 1 << CLIPPED_RANGE:
+        found.insert(0, found[0] * Fraction(2) ** (room - 1))
+    return found
+
+
+def _by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) -> list[Shared]:
+    """Each group, a row, times min(1, c / |g|).
 
     Args:
         share: what takes a sum to its mean over c.
     """
     sizes = [math.prod(ops.shape(g)) for g in groups]
-    # Rounding adds n / 4 units to a sum of squares: they are to be 2^-18 of c^2 or less.
-    bits = max(14, 9 + max(sizes).bit_length() // 2)
+    bits = _square_bits(ops, groups)
     e = exponent(share, _BOUND_BITS)
     units = brought(
         ops, ops.times(moments.flat(ops, groups), rounded(share * Fraction(2) ** e), e), bits
@@ -101,7 +122,8 @@ def _by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) -> Shar
     factor = ops.call(roots.rsqrt, ops.add_public(over, 1 << _UNIT_BITS), wide + 1)
     factors = moments.parts(ops, factor, [(1,)] * len(groups))
     products = [ops.mul(g, f) for g, f in zip(groups, factors, strict=True)]
-    return ops.truncate(moments.flat(ops, products), _UNIT_BITS)
+    row = ops.truncate(moments.flat(ops, products), _UNIT_BITS)
+    return list(moments.parts(ops, row, [ops.shape(g) for g in groups]))
 
 
 def _positive(ops: Operations, x: Shared, bits: int) -> Shared:
