@@ -8,6 +8,8 @@ import signal
 from collections.abc import Iterator
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+# Threads of NumPy's products wait for each other by spinning, which slows down whatever else runs.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import numpy as np
 import pytest
@@ -24,6 +26,22 @@ LONG = ("test_types", "test_layers", "test_optimizers", "test_service", "test_ex
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Orders files, as --no-loadscope-reorder leaves them."""
     items.sort(key=lambda item: item.path.stem not in LONG)
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Starts TensorFlow as workers do, if there is a test that runs graphs in this process."""
+    folders = {item.path.parent for item in session.items}
+    if not session.config.option.collectonly and any(
+        folder.relative_to(session.config.rootpath / "tests").parts[:1]
+        in (("protocols",), ("models",))
+        for folder in folders
+    ):
+        from tfe_bench.cli import worker
+
+        # Graphs are many and small here: oneDNN would look at each for products of floats.
+        os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
+        worker.start_tensorflow(None)
+        del os.environ["TF_ENABLE_ONEDNN_OPTS"]  # (workers are started as they are elsewhere)
 
 
 @pytest.fixture(autouse=True)

@@ -128,7 +128,18 @@ class _Runner:
 
 @pytest.mark.parametrize(
     "words",
-    ["sort", "max", "compare", "relu", "softmax", "ops", "exp", "matmul", "infer network-a"],
+    [
+        "sort",
+        "max",
+        "compare",
+        "relu",
+        "softmax",
+        "ops",
+        "exp",
+        "matmul",
+        "infer network-a",
+        "generate gpt2-tiny --tokens 3",
+    ],
 )
 def test_commands_order_the_programs_of_the_table(
     words: str, monkeypatch: pytest.MonkeyPatch

@@ -14,13 +14,14 @@ import numpy as np
 import pytest
 
 from tests.benchmarks import sizes
+from tests.models.tiny import speaker
 from tfe_bench.benchmarks import operations
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec, Program, Size
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
-from tfe_bench.models import rows, tables, weights
+from tfe_bench.models import generation, rows, tables, weights
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.programs import predict, train
 from tfe_bench.models.queries import types
@@ -115,6 +116,9 @@ def ordinary() -> list[Job]:
     model, private = _model()
     plan = private.plan
     about = {"plan": plan.header(), "bounds": private.bounds, "preprocessing": None}
+    language = speaker()
+    asked_for_text, _ = generation.order(language, [1, 2], 3, None)
+    prompt = InputSpec("prompt", (1, 2, 5), 16)
     keep = {"name": "a", "clients": ["b"], "replace": False, "deployment": "0" * 32}
     samples = (InputSpec("input0", (2, 6, 6, 1), plan.fraction),)
     recipe = Recipe.build(model, "adam", "categorical_crossentropy", 2)
@@ -146,6 +150,7 @@ def ordinary() -> list[Job]:
         Job("undeploy", {"name": "a"}, ()),
         Job("serve", {"name": "a", "deployment": "0" * 32, "batch": 2}, samples),
         Job("predict", {"plan": plan.header(), "batch": 2}, (*weights.specs(plan), *samples)),
+        Job("generate", asked_for_text, (*weights.specs(language.plan), prompt)),
         Job("train", job.header(), tuple(job.wanted())),
         Job("provide", {**keep, "about": data}, provided),
         Job("provide", {**keep, "about": features, "through": through}, made),

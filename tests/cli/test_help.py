@@ -21,6 +21,7 @@ COMMANDS = [
     ["softmax"],
     ["resnet50"],
     ["infer"],
+    ["generate"],
     ["deploy"],
     ["predict"],
     ["models"],

@@ -8,7 +8,7 @@ import sys
 PROGRAM = """
 import sys
 from tfe_bench.cli import worker
-worker._start_tensorflow(2)
+worker.start_tensorflow(2)
 print(any(name.startswith("keras") for name in sys.modules))
 from tensorflow.python.eager import context
 found = context.context().config

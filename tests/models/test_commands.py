@@ -43,6 +43,22 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (10, "none.h5", ("infer", "network-b", "--weights", str(tmp_path / "none.h5"))),
         (2, "--repeat", ("infer", "network-b", "--repeat", "0")),
         (2, "profile", ("infer", "network-b", "--profile", "moon")),
+        (2, "2 to 512 tokens", ("infer", "bert-tiny", "--tokens", "1")),
+        (2, "model of texts", ("infer", "vit-b16", "--tokens", "8")),
+        (2, "model of pictures", ("infer", "bert-tiny", "--image", picture)),
+        (2, "activations is one of", ("infer", "bert-tiny", "--activations", "fast")),
+        (2, "seeded weights alone", ("infer", "bert-tiny", "--weights", "imagenet")),
+        (2, 'Did you mean "gpt2"', ("generate", "gpt3")),
+        (2, "--tokens", ("generate", "gpt2-tiny", "--tokens", "0")),
+        (2, "--new", ("generate", "gpt2-tiny", "--new", "0")),
+        (2, "--texts", ("generate", "gpt2-tiny", "--texts", "65")),
+        (2, "128 positions", ("generate", "gpt2-tiny", "--tokens", "120", "--new", "9")),
+        (2, "--tokens beside it", ("generate", "gpt2", "--prompt", "1", "--tokens", "2")),
+        (2, "3 words of which some", ("generate", "gpt2-tiny", "--prompt", "1,2,97")),
+        (2, "0 words", ("generate", "gpt2-tiny", "--prompt", " ")),
+        (2, "2 words", ("generate", "gpt2-tiny", "--prompt", "1,-2")),
+        (2, "--seed", ("generate", "gpt2-tiny", "--seed", "-1")),
+        (2, "profile", ("generate", "gpt2-tiny", "--profile", "moon")),
     ):
         fails(capsys, code, word, *arguments)
 
@@ -52,7 +68,7 @@ def test_bad_deployments_and_questions_are_refused(
 ) -> None:
     import keras
 
-    odd = keras.Sequential([keras.Input((8, 4)), keras.layers.LSTM(3)])
+    odd = keras.Sequential([keras.Input((8, 4, 2)), keras.layers.ConvLSTM1D(3, 2)])
     odd.save(tmp_path / "odd.keras")
     (tmp_path / "broken.keras").write_bytes(b"no model")
     (tmp_path / "text.npy").write_bytes(b"no numbers")
@@ -70,6 +86,9 @@ def test_bad_deployments_and_questions_are_refused(
             ("deploy", "network-a", "--name", "a", "--samples", f"{tmp_path}/text.npy"),
         ),
         (2, "three channels", ("deploy", "network-a", "--name", "a", "--preprocessing", "caffe")),
+        (2, "model of pictures", ("deploy", "bert-tiny", "--name", "a", "--preprocessing", "tf")),
+        (2, "model of texts", ("deploy", "network-a", "--name", "a", "--tokens", "8")),
+        (2, "2 to 512 tokens", ("deploy", "bert-tiny", "--name", "a", "--tokens", "1")),
         (2, "neither", ("predict", "a")),
         (2, "both", ("predict", "a", "--image", "x", "--input", "y")),
         (2, ".csv or .npy", ("predict", "a", "--image", "x", "--output", "x.txt")),
@@ -202,3 +221,31 @@ def test_a_trained_network_is_as_accurate_as_in_plaintext(name: str, tmp_path: P
     print(found)
     assert found["samples"] == 10_000 and found["plain_accuracy"] > 0.93
     assert abs(found["accuracy"] - found["plain_accuracy"]) <= 0.002
+
+
+@pytest.mark.slow
+def test_texts_are_answered_as_in_keras(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from tfe_bench.models import zoo
+
+    arguments = ("infer", "bert-tiny", "--tokens", "16", "--batch", "3", "--repeat", "1", "--json")
+    assert main([*arguments]) == 0
+    record = json.loads(capsys.readouterr().out)
+    assert record["parameters"]["tokens"] == 16 and record["parameters"]["activations"] == "series"
+    assert record["correct"] and record["agreement"]["top1"] == 1
+    assert record["max_error"] < 0.005
+
+    where = ("--models", str(tmp_path / "kept"))
+    assert main(["deploy", "bert-tiny", "--name", "texts", "--tokens", "16", *where]) == 0
+    built = zoo.build("bert-tiny", tokens=16)
+    given = zoo.samples(built.entry, 5, 2, tokens=16)
+    np.savez(tmp_path / "x.npz", **given)
+    file = tmp_path / "y.npy"
+    asked = ("predict", "texts", "--input", str(tmp_path / "x.npz"), "--output", str(file))
+    assert main([*asked, *where]) == 0
+    wanted = np.asarray(built.keras(given, training=False))
+    np.testing.assert_allclose(np.load(file), wanted, rtol=0, atol=5e-3)
+    capsys.readouterr()
+    wrong = {**given, "padding_mask": given["padding_mask"] * 2}
+    np.savez(tmp_path / "z.npz", **wrong)
+    asked = ("predict", "texts", "--input", f"{tmp_path}/z.npz", *where)
+    fails(capsys, 2, "a mask, of 0 and 1", *asked)

@@ -28,6 +28,8 @@ FAILING = {
     "check_sample_weight_equivalence_on_dense_data": NEAR,
     "check_supervised_y_2d": NEAR,
 }
+# Of one that predicts at the workers: an open cluster holds a client's key, and is left behind.
+FAILING_AT_WORKERS = {"check_estimators_pickle": "a pickled estimator wants a cluster again"}
 ROWS = 120
 
 
@@ -225,7 +227,7 @@ def test_without_scikit_learn_the_extra_is_named(monkeypatch: pytest.MonkeyPatch
 
 def test_the_page_names_every_check_that_fails() -> None:
     text = PAGE.read_text()
-    assert all(f"`{name}`" in text for name in FAILING)
+    assert all(f"`{name}`" in text for name in (*FAILING, *FAILING_AT_WORKERS))
 
 
 LEARNS = {"max_iter": 60, "learning_rate_init": 0.05}
@@ -245,8 +247,9 @@ def test_scikit_learns_own_checks_hold(
     cluster: LocalCluster, kind: str, options: dict[str, Any]
 ) -> None:
     estimator = getattr(private, kind)(cluster=cluster, **options)
+    failing = FAILING | (FAILING_AT_WORKERS if options["predict_on"] == "workers" else {})
     told = estimator_checks.check_estimator(
-        estimator, on_fail=None, on_skip=None, expected_failed_checks=FAILING
+        estimator, on_fail=None, on_skip=None, expected_failed_checks=failing
     )
     assert len(told) > 50
     failed = {t["check_name"]: t["exception"] for t in told if t["status"] == "failed"}

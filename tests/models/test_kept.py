@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -56,3 +57,57 @@ def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: 
     assert ends == [None if removed else ConfigError if lost else UsageError] * 3
     left = [store.names() == ["rows"] for store in stores]
     assert left == [state != NONE and not removed for state in states]
+
+
+def stored(store: Store, name: str, value: int, many: int, clients: tuple[str, ...] = ()) -> None:
+    """Deploys words, each of the value."""
+    parts = {field: np.full(many, value) for field in ("m", "l1")}
+    few = Tensor({field: words[:3] for field, words in parts.items()}, 0, 16)
+    facts = Facts(name, "alice", clients, f"{value:032x}", {})
+    store.prepare(facts, {"few": few, "many": Tensor(parts, 0, 16)}).commit()
+
+
+def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
+    """Asked 200 times, replaced, damaged in place, removed; rights are asked each time."""
+    store = Store(tmp_path, 0, 64, 16, 9)
+    stored(store, "net", 7, 4096)
+    first = kept.in_memory(store, "net", "alice")[1]
+    for _ in range(200):
+        facts, values = kept.in_memory(store, "net", "alice")
+        assert facts.deployment == f"{7:032x}" and values["many"].m is first["many"].m
+    doubled = values["many"].m + values["many"].m  # nothing is computed in place
+    assert (doubled.numpy() == 14).all() and (values["many"].l1.numpy() == 7).all()
+    with pytest.raises(UsageError, match="no model 'net' that this client may use"):
+        kept.in_memory(store, "net", "bob")
+    stored(store, "net", 8, 4096, ("bob",))
+    values = kept.in_memory(store, "net", "bob")[1]
+    assert [int(values[k].m[2]) for k in ("few", "many")] == [8, 8] and len(store.made) == 1
+    path = tmp_path / f"net{SUFFIX}"
+    with path.open("r+b") as stream:
+        stream.seek(-1, 2)
+        stream.write(b"\1")
+    with pytest.raises(ConfigError, match="damaged"):
+        kept.in_memory(store, "net", "alice")
+    assert not store.made
+    stored(store, "net", 9, 10)
+    assert int(kept.in_memory(store, "net", "alice")[1]["many"].m[9]) == 9
+    store.remove("net")
+    with pytest.raises(UsageError, match="no model 'net'"):
+        kept.in_memory(store, "net", "alice")
+    kept.forget(store, "net")
+    assert not store.made
+
+
+def test_what_was_used_last_stays_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path, 0, 64, 16, 9)
+    for i, name in enumerate("abc"):
+        stored(store, name, i, 1000)
+    one = 2 * 8 * 1003
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for room, left in ((2 * one, "bac"), (0, "c")):
+        monkeypatch.setattr(kept, "_MOST_IN_MEMORY", memory // room if room else memory)
+        for name in "abac":
+            kept.in_memory(store, name, "alice")
+        assert [key[1] for key in store.made] == list(left)[-2 if room else -1 :]

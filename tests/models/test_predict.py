@@ -71,8 +71,7 @@ def test_predictions_on_a_cluster_agree_with_keras(
     with tfe.LocalCluster() as cluster:
         # 2 + 2 + 1 samples
         logits, classes = cluster.predict(private, both, batch=2)
-        with pytest.raises(UsageError, match="fractional_bits=16"):
-            cluster.predict(other, both)
+        coarse, _ = cluster.predict(other, both)  # (of its own precision)
         with pytest.raises(UsageError, match="Add the batch"):
             cluster.predict(private, [images[0], both[1]])
         with pytest.raises(TfeBenchError, match="plan"):
@@ -80,8 +79,9 @@ def test_predictions_on_a_cluster_agree_with_keras(
         (again, _) = cluster.predict(private, {"image": images[:1], "side": both[1][:1]})
         _outputs_out_of_range_are_withheld(cluster)
     expected = model.predict(both, verbose=0)
-    told = agreement(expected[0], logits)
-    assert told.relative_error < 1e-3 and told.top1 == told.top5 == 1.0
+    for found, near in ((logits, 1e-3), (coarse, 1.6e-2)):
+        told = agreement(expected[0], found)
+        assert told.relative_error < near and told.top1 == told.top5 == 1.0
     assert np.abs(classes - expected[1]).max() < 1e-3
     assert np.abs(again - expected[0][:1]).max() < 1e-3
 

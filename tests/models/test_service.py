@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -26,7 +27,6 @@ from tfe_bench.errors import (
 )
 from tfe_bench.models import service
 from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.ranges import Plan
 
 _WEIGHT = 0.123456  # in every model of these tests
 
@@ -196,12 +196,6 @@ def test_bad_deployments_are_refused_before_anything_is_kept(
             owner.run("deploy", {**good, **changed}, vector)
     with pytest.raises(UsageError, match="arrays of the plan's weights"):
         owner.run("deploy", good, {**vector, "weights0": PrivateInput(np.zeros(3, np.int64))})
-    with pytest.raises(UsageError, match="fractional_bits=16"):
-        service.deploy(
-            owner,
-            PrivateModel(Plan(private.plan.graph, 12, private.plan.numbers), private.bounds, True),
-            "bad",
-        )
     assert "bad" not in [m.name for m in service.listed(owner)]
 
 
@@ -322,7 +316,11 @@ def test_waiting_requests_are_one_batch(
     # the queue is free again, also of those that went along
     _check(owner, "tiny", private, rng)
     for client in (owner, hospital, guest):
-        assert all(not each["jobs"] for each in client.status())
+        # (a worker may still be closing what the one who left had asked for)
+        until = time.monotonic() + 60
+        while any(each["jobs"] for each in client.status()):
+            assert time.monotonic() < until, client.status()
+            time.sleep(0.1)
     service.undeploy(owner, "tiny")
 
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tests.models.tiny import BATCH, FEATURES, private_model
+from tests.models.tiny import BATCH, FEATURES, private_model, speaker
 from tfe_bench.cluster import jobs, wire
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import InputSpec
@@ -20,12 +20,13 @@ from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.worker.admission import accept
 from tfe_bench.cluster.worker.host import Host
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
-from tfe_bench.models import deploying
+from tfe_bench.models import deploying, generation
 from tfe_bench.models.private import convert
 from tfe_bench.models.queries import types
 from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.models.training_job import Saving, TrainingJob
+from tfe_bench.models.weights import specs as array_specs
 
 _DEPLOYMENT = "d" * 32
 _MISSING = object()
@@ -112,6 +113,8 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     weights = [InputSpec(k, v.shape, v.fractional_bits) for k, v in model.shared_weights().items()]
     given = model.shared_inputs(np.zeros((2, FEATURES)))
     images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in given.items()]
+    language = speaker()
+    asked, _ = generation.order(language, [1, 2], 3, None)
     job = TrainingJob(
         *(private.recipe(BATCH), 2, 64, 1, "0" * 32),
         profile="lan",
@@ -142,6 +145,10 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         ),
         "channel": ({"rounds": 1, "megabytes": 1, "repeat": 1}, []),
         "links": ({"pings": 1, "kilobytes": 1, "turns": 1}, []),
+        "generate": (
+            {**asked, **timing, "positions": None},
+            [*array_specs(language.plan), InputSpec("prompt", (1, 2, 5), 16)],
+        ),
         "predict": ({**model.parameters("lan", 2), **timing}, [*weights, *images]),
         "serve": ({**timing, "name": "kept", "deployment": _DEPLOYMENT, "batch": 2}, images),
         "deploy": ({**deploying.parameters(private.keras, "made", ["bob"]), **keep}, weights),
@@ -236,7 +243,7 @@ def test_a_timing_that_is_none_is_refused_before_the_job_begins(
     gate: _Gate, programs: dict[str, Any], field: str, value: Any
 ) -> None:
     timed = [name for name, (parameters, _) in programs.items() if "warm_up" in parameters]
-    assert len(timed) == 6
+    assert len(timed) == 7
     for name in timed:
         parameters, inputs = programs[name]
         with pytest.raises(UsageError, match=field):

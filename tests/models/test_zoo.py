@@ -10,7 +10,7 @@ import pytest
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import images, zoo
 from tfe_bench.models.private import convert
-from tfe_bench.models.zoo import networks, seeded
+from tfe_bench.models.zoo import networks, seeded, texts
 
 # PROTOCOLS.md 5.2: products per image
 _PRODUCTS = {
@@ -167,3 +167,81 @@ def test_unknown_models_and_missing_downloads_say_what_to_do(
     monkeypatch.setattr(keras.applications, "ResNet50", refuse)
     with pytest.raises(DataError, match="--weights seeded"):
         zoo.build("resnet50", "imagenet")
+
+
+# ---- transformers
+
+
+def test_a_transformer_starts_from_its_seed_and_has_the_published_size() -> None:
+    from tfe_bench.models.zoo import transformers
+
+    model = zoo.build("bert-tiny", tokens=8)
+    # (positions are numbers in its graph)
+    places = transformers.MOST_TOKENS * 128
+    assert model.keras.count_params() + places == model.entry.parameters
+    head = 128 * transformers.CLASSES + transformers.CLASSES
+    assert model.entry.parameters - head == 4_385_920
+    again, other = (zoo.build("bert-tiny", seed=s, tokens=8).keras for s in (1, 2))
+    given = zoo.samples(model.entry, 5, 6, tokens=8)
+    logits, same, others = (np.asarray(m(given)) for m in (model.keras, again, other))
+    np.testing.assert_array_equal(logits, same)
+    assert not np.allclose(logits, others)
+    assert len(set(logits.argmax(1).tolist())) > 1
+    for name in ("segment_ids", "padding_mask"):
+        assert set(np.unique(given[name])) <= {0, 1}
+    assert (given["token_ids"][:, 0] == transformers.BEGIN).all()
+    assert (given["token_ids"] < transformers.VOCABULARY).all()
+
+
+def test_a_transformer_converts_with_private_masks() -> None:
+    model = zoo.build("bert-tiny", tokens=8)
+    samples, given = (zoo.samples(model.entry, s, tokens=8) for s in (1, 2))
+    private = convert(model.keras, samples, activations="series")
+    assert private.graph.tokens == {"token_ids": 30_522, "segment_ids": 2}
+    assert private.graph.masks == ("padding_mask",)
+    want = np.asarray(model.keras(given, training=False))
+    assert np.abs(private.plain(given) - want).max() < 1e-4
+    assert not private.summary().imprecise
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["bert-base", "vit-b16"])
+def test_large_transformers_convert(name: str) -> None:
+    model = zoo.build(name, tokens=16)
+    places, size = (512, 197)[name == "vit-b16"], 768
+    assert model.keras.count_params() + places * size == model.entry.parameters
+    samples, given = (zoo.samples(model.entry, s, 2, tokens=16) for s in (1, 2))
+    private = convert(model.keras, samples, activations="series")
+    want = np.asarray(model.keras(given, training=False))
+    assert np.abs(private.plain(given) - want).max() < 1e-4
+
+
+def test_a_transformer_refuses_other_weights_and_lengths(tmp_path: Path) -> None:
+    for weights in ("imagenet", tmp_path / "x.h5"):
+        with pytest.raises(UsageError, match="seeded weights alone"):
+            zoo.build("bert-tiny", weights)
+    for tokens in (1, 0, 513, 8.0, True):
+        with pytest.raises(UsageError, match="2 to 512 tokens"):
+            zoo.build("bert-tiny", tokens=tokens)  # type: ignore[arg-type]
+
+
+def test_language_models_have_their_architecture_and_spread_of_logits() -> None:
+    model, again = (texts.build("gpt2-tiny", 9, seed=2) for _ in range(2))
+    assert model.output_shape == (None, 9, texts.find("gpt2-tiny").vocabulary)
+    for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
+        np.testing.assert_array_equal(a, b)
+    logits = np.asarray(model(texts.samples("gpt2-tiny", 9, seed=2)))
+    assert 1 < logits.std() < 6
+    # 12 blocks of 7,087,872, the last norm, the table and that of the logits, without positions
+    blocks, width, words = 12, 768, 50257
+    block = 4 * width + 4 * (width * width + width) + 2 * 4 * width * width + 5 * width
+    assert blocks * block + 2 * width + width * words == 124_439_808 - 1024 * width
+    tiny = texts.find("gpt2-tiny")
+    d = tiny.width
+    own = 4 * d + 4 * (d * d + d) + 2 * 4 * d * d + 5 * d
+    assert model.count_params() == tiny.blocks * own + 2 * d + 2 * d * tiny.vocabulary
+    with pytest.raises(UsageError, match='Did you mean "gpt2"'):
+        texts.build("gpt3", 9)
+    for length in (1, 129, 2.0):
+        with pytest.raises(UsageError, match="2 to 128 tokens"):
+            texts.build("gpt2-tiny", length)  # type: ignore[arg-type]

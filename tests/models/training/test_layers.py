@@ -30,7 +30,8 @@ THRESHOLD = functools.partial(keras.activations.threshold, threshold=0.3, defaul
 def trained() -> list[list[str]]:
     """The other activations that have a gradient, a few together."""
     kinds = {name: kind for name, kind in registry.functions(keras).values()}
-    names = [n for n in named() if kinds[n].trains and n not in WITH_LAYERS]
+    own = [n for n in named() if hasattr(keras.activations, n)]
+    names = [n for n in own if kinds[n].trains and n not in WITH_LAYERS]
     return [names[i::4] for i in range(4)]
 
 

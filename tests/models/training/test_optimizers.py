@@ -298,7 +298,8 @@ def test_settings_follow_keras_to_the_ends_of_their_ranges(
     rate, steps = 2.0**-6, 4
     chosen = at_the_ends(optimizers.KINDS[kind], rate)
     assert chosen
-    compared(chosen, rng, steps, rate, typical=rate * steps / 16)
+    # (with an epsilon as large as gradients a step is up to 1.41 times Keras')
+    compared(chosen, rng, steps, rate, typical=rate * steps / 8)
 
 
 @pytest.mark.slow
