@@ -19,6 +19,7 @@ from tfe_bench.models.clusters import (
     Cluster as Cluster,
     LocalCluster as LocalCluster,
 )
+from tfe_bench.models.generation import generate as generate
 from tfe_bench.models.private import (
     PrivateModel as PrivateModel,
     convert as convert,
@@ -71,6 +72,7 @@ from tfe_bench.protocols.api.neural import (
     max_pool2d as max_pool2d,
     relu as relu,
     relu_derivative as relu_derivative,
+    scaled_dot_product_attention as scaled_dot_product_attention,
     sigmoid as sigmoid,
     silu as silu,
     softmax as softmax,

@@ -39,6 +39,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         doctor,
         exp,
         functional,
+        generate,
         homomorphic,
         jobs,
         links,
@@ -77,6 +78,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     before = [sort, compare, exp, matmul]
     after = [
         resnet50,
+        generate,
         service,
         train,
         provide,

@@ -88,3 +88,12 @@ def aside(file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600) -> 
             temporary.unlink()
         raise
     return temporary
+
+
+def sync(folder: Path) -> None:
+    """Makes what was renamed or removed in a folder outlast a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

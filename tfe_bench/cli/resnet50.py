@@ -1,4 +1,4 @@
-"""`python -m tfe_bench resnet50|infer`: private predictions of a known network, and their cost."""
+"""`python -m tfe_bench resnet50|infer`: private predictions of a known model, and their cost."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ if TYPE_CHECKING:
 
 # Of the plaintext outputs' range.
 _TOLERANCE = 1e-2
+# Fractional bits.
+_BITS, _TRANSFORMER_BITS = 16, 12
 _SAME = 0.998
 _MOST_BATCH = 10_000
 # Larger batches go through the model in parts.
 _AT_ONCE = 1024
-# Pictures that are measured are not those from which ranges and seeded weights are taken.
+# What is measured is not that from which ranges and seeded weights are taken.
 _SEED = 1000
 
 
@@ -42,6 +44,7 @@ def _infer_options(p: argparse.ArgumentParser) -> None:
         type=int,
         default=0,
     )
+    common.option(p, "--tokens N", "length of a text, of models that take texts (128)", type=int)
     _add_options(p)
 
 
@@ -54,7 +57,19 @@ def _add_options(p: argparse.ArgumentParser) -> None:
         "calibrated, of the same cost (default)",
         default="seeded",
     )
-    common.option(p, "--batch N", "pictures in one prediction (default 1)", type=int)
+    common.option(p, "--batch N", "samples in one prediction (default 1)", type=int)
+    common.option(
+        p,
+        "--activations HOW",
+        "exact, or series: off by up to 2^-10, for a quarter of the bytes (default: series of "
+        "transformers, else exact)",
+    )
+    common.option(
+        p,
+        "--fractional-bits F",
+        "of values, 8 to 20 (default: 12 of transformers, else 16)",
+        type=int,
+    )
     p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
     common.option(
         p,
@@ -75,8 +90,8 @@ def run(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks import judged
     from tfe_bench.models import images, zoo
     from tfe_bench.models.agreement import agreement
-    from tfe_bench.models.private import convert
-    from tfe_bench.models.zoo import training
+    from tfe_bench.models.private import check_activations, convert
+    from tfe_bench.models.zoo import training, transformers
 
     common.quiet_tensorflow()
     entry = zoo.find(arguments.model)
@@ -93,17 +108,23 @@ def run(arguments: argparse.Namespace) -> int:
             f"{'' if folder is not None else ' and no --data-dir'}."
         )
     check_range("--seed", arguments.seed, 0)
+    tokens = _tokens(arguments, entry)
+    transformer = entry.name in transformers.SIZES
+    how = arguments.activations or ("series" if transformer else "exact")
+    bits = arguments.fractional_bits
+    bits = bits if bits is not None else _TRANSFORMER_BITS if transformer else _BITS
+    check_activations(how)
     common.check_run_options(arguments)
     digits = None if folder is None else _digits(folder, arguments, entry, batch)
     if digits is None:
-        given, shown = _pictures(arguments, entry, batch)
+        given, shown = _made_up(arguments, entry, batch, tokens)
     else:
         test = digits.test_images[:batch, :, :, None]
         given, shown = images.prepare(test, entry.preprocessing), "MNIST test"
     with common.progress_bar(arguments) as bar:
         bar.say("building the model")
-        built = zoo.build(arguments.model, arguments.weights, arguments.seed)
-        samples = zoo.samples(entry, arguments.seed)
+        built = zoo.build(arguments.model, arguments.weights, arguments.seed, tokens)
+        samples = zoo.samples(entry, arguments.seed, tokens=tokens)
         if digits is not None:
             public = digits.train_images[:64, :, :, None]
             samples = images.prepare(public, entry.preprocessing)
@@ -112,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
             built = training.train(built, digits, epochs, arguments.seed)
         bar.say("converting the model")
         plain = np.asarray(built.keras(given, training=False), np.float64)
-        private = convert(built.keras, samples)
+        private = convert(built.keras, samples, activations=how, fractional_bits=bits)
         weights = built.weights
         del built  # a large model need not be there twice
         at_once = batch if batch <= _AT_ONCE else None
@@ -140,7 +161,8 @@ def run(arguments: argparse.Namespace) -> int:
             "weights": weights,
             "parameters": entry.parameters,
             "batch": batch,
-            "images": shown,
+            **({"tokens": tokens, "texts": shown} if entry.text else {"images": shown}),
+            **({"activations": how} if how != "exact" else {}),
         },
         correct,
         found.largest_error,
@@ -159,10 +181,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def infer(arguments: argparse.Namespace) -> int:
-    """Predict privately with another network of the zoo.
+    """Predict privately with another model of the zoo.
 
-    As resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, or one of the MNIST networks
-    network-a, network-b, network-c, network-d.
+    As resnet50, for resnet50v2, vgg19, densenet121, mobilenetv2, one of the MNIST networks
+    network-a, network-b, network-c, network-d, or a transformer: bert-tiny, bert-base, vit-b16.
     """
     return run(arguments)
 
@@ -171,7 +193,7 @@ def _digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: in
     """MNIST, if that is what the network takes."""
     from tfe_bench.models import mnist
 
-    if entry.classes != 10 or arguments.image:
+    if entry.classes != 10 or arguments.image or entry.text:
         raise UsageError("--data-dir goes with an MNIST network, without --image.")
     found = mnist.load(folder)
     if len(found.test_labels) < batch:
@@ -179,12 +201,31 @@ def _digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: in
     return found
 
 
-def _pictures(arguments: argparse.Namespace, entry: Entry, batch: int) -> tuple[Any, str]:
+def _tokens(arguments: argparse.Namespace, entry: Entry) -> int:
+    """The length of a text."""
+    from tfe_bench.models.zoo import catalogue
+
+    said = getattr(arguments, "tokens", None)
+    if said is not None and not entry.text:
+        raise UsageError(f"--tokens goes with a model of texts. Received: {entry.title}.")
+    if arguments.image and entry.text:
+        raise UsageError(f"--image goes with a model of pictures. Received: {entry.title}.")
+    tokens = catalogue.TOKENS if said is None else int(said)
+    catalogue.check_tokens(entry, tokens)
+    return tokens
+
+
+def _made_up(
+    arguments: argparse.Namespace, entry: Entry, batch: int, tokens: int
+) -> tuple[Any, str]:
     """The prepared inputs, and what the record says of them."""
     import numpy as np
 
     from tfe_bench.models import images, zoo
 
+    if entry.text:
+        seed = arguments.seed + _SEED
+        return zoo.samples(entry, seed, batch, tokens), f"{batch} made up (seed {seed})"
     rows = [images.load(path, entry.input_shape, entry.preprocessing) for path in arguments.image]
     words = [path.name for path in arguments.image]
     if made_up := batch - len(rows):

@@ -35,7 +35,12 @@ def _deploy_options(p: argparse.ArgumentParser) -> None:
     )
     common.option(p, "--replace", "replace what has this name")
     common.option(
-        p, "--samples FILE", "a few public inputs (.npy, [n, ...]) from which ranges are taken"
+        p,
+        "--samples FILE",
+        "a few public inputs (.npy, [n, ...], or .npz of them by name) from which ranges are taken",
+    )
+    common.option(
+        p, "--tokens N", "length of texts, of a model that leaves it open (zoo: 128)", type=int
     )
     common.option(
         p,
@@ -66,7 +71,8 @@ def _predict_options(p: argparse.ArgumentParser) -> None:
     common.option(
         p,
         "--input FILE",
-        "numbers instead: a table by its columns' names (.csv), or an array (.npy, [n, ...])",
+        "numbers instead: a table by its columns' names (.csv), an array (.npy, [n, ...]), or "
+        "arrays by the inputs' names (.npz)",
     )
     common.option(p, "--preprocessing WAY", "of pictures, if the model's owner did not say")
     common.option(p, "--batch N", "samples at a time (default 32)", type=int)
@@ -146,15 +152,23 @@ def _converted(
     samples = None if arguments.samples is None else _numbers(arguments.samples)
     table = None
     if arguments.model in zoo.names():
-        built = zoo.build(arguments.model, arguments.weights)
-        way = way or built.entry.preprocessing
-        shown = zoo.samples(built.entry) if samples is None else samples
+        entry = zoo.find(arguments.model)
+        if not entry.text and arguments.tokens is not None:
+            raise UsageError(f"--tokens goes with a model of texts. Received: {entry.title}.")
+        if entry.text and way is not None:
+            raise UsageError(
+                f"--preprocessing goes with a model of pictures. Received: {entry.title}."
+            )
+        tokens = zoo.TOKENS if arguments.tokens is None else arguments.tokens
+        built = zoo.build(arguments.model, arguments.weights, tokens=tokens)
+        way = way or (None if entry.text else entry.preprocessing)
+        shown = zoo.samples(entry, tokens=tokens) if samples is None else samples
         private, source = convert(built.keras, shown, **how), built.weights
     elif Path(arguments.model).suffix != ".keras" and not Path(arguments.model).exists():
         zoo.find(arguments.model)  # says which there are
         raise AssertionError("unreachable")
     else:
-        private = convert(arguments.model, samples, **how)
+        private = convert(arguments.model, samples, length=arguments.tokens, **how)
         source = Path(arguments.model).name
         table = tables.load(arguments.model)
     if way is not None:
@@ -164,7 +178,7 @@ def _converted(
 
 
 def _numbers(path: Path) -> Any:
-    """An array of reals with a batch.
+    """An array of reals with a batch; of a .npz file arrays by name.
 
     Raises:
         DataError: the file is missing, damaged, or holds something else.
@@ -172,14 +186,18 @@ def _numbers(path: Path) -> Any:
     import numpy as np
 
     try:
-        values = np.load(path, allow_pickle=False)
+        values: Any = np.load(path, allow_pickle=False)
+        if isinstance(values, np.lib.npyio.NpzFile):
+            with values as file:
+                values = {name: file[name] for name in file.files}
     except Exception as error:  # NumPy's header parser raises many kinds on random bytes
         raise DataError(
             f"{str(path)!r} is not a .npy file that can be read, or a damaged one. "
             f"Received: {type(error).__name__}."
         ) from error
-    if not isinstance(values, np.ndarray) or values.dtype.kind not in "biuf" or not values.size:
-        raise DataError(f"{str(path)!r} holds no array of numbers. Give a .npy file of reals.")
+    for each in values.values() if isinstance(values, dict) else [values]:
+        if not isinstance(each, np.ndarray) or each.dtype.kind not in "biuf" or not each.size:
+            raise DataError(f"{str(path)!r} holds no array of numbers. Give a .npy file of reals.")
     return values
 
 
