@@ -90,6 +90,7 @@ _CASES: dict[str, Case] = {
         ),
         1000,
     ),
+    "`scaled_dot_product_attention`": (lambda x: tfe.scaled_dot_product_attention(x, x, x), 1000),
     "`polyval`": (lambda x: tfe.polyval([1.0, 2.0, 3.0], x), 1000),
 }
 

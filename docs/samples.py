@@ -41,6 +41,7 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "exp": ("exp",),
     "matmul": ("matmul",),
     **dict.fromkeys(("infer", "resnet50"), ("predict",)),
+    "generate": ("generate",),
     "deploy": ("deploy",),
     "models --remove": ("undeploy",),
     "predict": ("serve",),
