@@ -23,6 +23,7 @@ from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -84,13 +85,15 @@ class Prediction:
 
 
 def _run(
-    ops: Operations, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
+    ops: Operations, s: Prediction, own: Mapping[str, Shared | Seeded], inputs: Sequence[Shared]
 ) -> list[Shared]:
-    p = Pass(ops, own, public=s.public)
+    made = weights.Made(ops.party, own, inputs[0].dealer)
+    p = Pass(ops, made, public=s.public)
     values = dict(zip(s.plan.graph.inputs, inputs, strict=True))
     for node in s.nodes():
         x = node.layer
-        values[x.name] = _value(p, node, [values[i] for i in x.inputs])
+        made.given = [values[i] for i in x.inputs]
+        values[x.name] = _value(p, node, made.given)
     return [values[o] for o in s.plan.graph.outputs]
 
 
@@ -102,7 +105,7 @@ def _value(p: Pass, node: Node, given: Sequence[Shared]) -> Shared:
 
 
 def _watched_run(
-    party: Party, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
+    party: Party, s: Prediction, own: Mapping[str, Shared | Seeded], inputs: Sequence[Shared]
 ) -> list[Shared]:
     watch = Watch(party, s.batch, inputs[0].dealer) if s.watched else None
     found = _run(Operations(party, s.setting, watch), s, own, inputs)
@@ -195,12 +198,12 @@ def largest(s: Prediction) -> int:
 
 
 def run(
-    party: Party, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
+    party: Party, s: Prediction, own: Mapping[str, Shared | Seeded], inputs: Sequence[Shared]
 ) -> list[Shared]:
     """The model's outputs for a batch, inside party.function.
 
     Args:
-        own: the weights as weights.by_key gives them, over Z_2^64.
+        own: the weights as weights.by_key gives them, over Z_2^64, of the inputs' dealer.
         inputs: in the order of the graph's, [batch, ...] at plan.fraction_of.
 
     The outputs have the scales of plan.fraction_of; with s.watched one more says for each sample
@@ -210,9 +213,7 @@ def run(
         return _watched_run(party, s, own, inputs)
 
     def third(*cut: Shared) -> list[Shared]:
-        dealer, batch = cut[0].dealer, int(cut[0].shape[0])
-        named = {name: rotation.named(party, w, dealer) for name, w in own.items()}
-        return _watched_run(party, s.third(batch), named, cut)
+        return _watched_run(party, s.third(int(cut[0].shape[0])), own, cut)
 
     return rotation.by_thirds(party, third, inputs)
 

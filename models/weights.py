@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +11,10 @@ from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError
 from tfe_bench.models.graph import Array, Layer
 from tfe_bench.models.ranges import Plan
+from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.session import seeded
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 # An encoded weight stays below 2^62.
@@ -81,9 +85,39 @@ def encode(plan: Plan) -> list[Array]:
     return found
 
 
-def by_key(plan: Plan, given: Mapping[str, Shared]) -> dict[str, Shared]:
-    """The private arrays as layers find them, from those by `input_name`."""
-    return {key: given[input_name(i)] for i, part in enumerate(parts(plan)) for key in part.keys}
+def by_key(plan: Plan, given: Mapping[str, Shared]) -> dict[str, Shared | Seeded]:
+    """The private arrays as layers find them, from those by `input_name`, as these are held."""
+    found: dict[str, Shared | Seeded] = {}
+    for i, part in enumerate(parts(plan)):
+        found.update(dict.fromkeys(part.keys, seeded.of(given, input_name(i))))
+    return found
+
+
+class Made(Mapping[str, Shared]):
+    """Weights as a pass over a model wants them: masks that are held as seeds are made there.
+
+    Args:
+        own: as `by_key` gives them.
+        dealer: as whose they are named.
+
+    Attributes:
+        given: the values that the layer takes whose turn it is; its masks are made once these are
+            there.
+    """
+
+    def __init__(self, party: Party, own: Mapping[str, Shared | Seeded], dealer: int) -> None:
+        self._party, self._own, self._dealer = party, own, dealer
+        self.given: Sequence[Shared] = ()
+
+    def __getitem__(self, key: str) -> Shared:
+        found = seeded.expanded(self._own[key], self.given)
+        return rotation.named(self._party, found, self._dealer)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
 
 
 def input_name(number: int) -> str:

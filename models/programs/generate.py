@@ -30,8 +30,9 @@ from tfe_bench.models.programs.predict import RANGE
 from tfe_bench.models.programs.serve import deployed
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.ring import arithmetic, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import local, seeded
 from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class Writer:
         own: the weights, as weights.by_key gives them.
     """
 
-    def __init__(self, party: Party, order: Order, own: Mapping[str, Shared]) -> None:
+    def __init__(self, party: Party, order: Order, own: Mapping[str, Shared | Seeded]) -> None:
         self._party, self._order, self._own = party, order, own
         self._first, self._step = order.predictions()
         self._prefill = party.function(self._of_prompt)
@@ -213,7 +214,9 @@ class Writer:
             return tokens, None
         return tokens, shapes.concat([each[3] for each in found], 1)
 
-    def _of_prompt(self, own: Mapping[str, Shared], prompt: Shared, noise: Any = None) -> Any:
+    def _of_prompt(
+        self, own: Mapping[str, Shared | Seeded], prompt: Shared, noise: Any = None
+    ) -> Any:
         """The first token, and keys and values with room for the others."""
         order, d = self._order, self._order.decoding
         own = self._placed(own, lambda a, axis: local.gather(a, range(order.prompt), axis=axis))
@@ -228,7 +231,7 @@ class Writer:
 
     def _of_token(
         self,
-        own: Mapping[str, Shared],
+        own: Mapping[str, Shared | Seeded],
         row: Shared,
         cache: list[Shared],
         position: Any,
@@ -244,14 +247,14 @@ class Writer:
         return self._told(row, found[: len(cache)], found[len(cache) :])
 
     def _placed(
-        self, own: Mapping[str, Shared], part: Callable[[Any, int], Any]
-    ) -> dict[str, Shared]:
+        self, own: Mapping[str, Shared | Seeded], part: Callable[[Any, int], Any]
+    ) -> dict[str, Shared | Seeded]:
         """The weights, of those that differ from position to position a part."""
         placed = self._order.decoding.placed
-        return {
-            name: x.map(lambda a, axis=placed[name]: part(a, axis)) if name in placed else x
-            for name, x in own.items()
-        }
+        found = dict(own)
+        for name, axis in placed.items():
+            found[name] = seeded.expanded(own[name]).map(lambda a, axis=axis: part(a, axis))
+        return found
 
     def _inputs(self, rows: Shared, first: Any) -> list[Shared]:
         """Those of the model: rows of tokens, and the positions' numbers from the first on."""

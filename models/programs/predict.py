@@ -18,6 +18,7 @@ from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute, limits, weights
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ def run(context: Context) -> dict[str, Shared]:
     watched = bool(parameters.get("check_range", False))
     count, most = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
 
-    def graph(own: Mapping[str, Shared], given: list[Shared]) -> list[Shared]:
+    def graph(own: Mapping[str, Shared | Seeded], given: list[Shared]) -> list[Shared]:
         setting = execute.tuned(plan, profile, int(given[0].shape[0]), watched)
         return execute.run(party, setting, own, given)
 
