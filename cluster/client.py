@@ -20,7 +20,7 @@ from tfe_bench.cluster import handshake, probe, profiles, tls, wire
 from tfe_bench.cluster.answers import Answers
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.questions import answered, ask, greet, silent
-from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput, Progress
+from tfe_bench.cluster.requests import AnyInput, JobResult, Progress
 from tfe_bench.cluster.sending import Sending, check_inputs, check_parameters, kind_of
 from tfe_bench.cluster.transport import dialled
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
@@ -159,7 +159,7 @@ class Client:
         self,
         program: str,
         parameters: Mapping[str, Any],
-        inputs: Mapping[str, PrivateInput | LateInput],
+        inputs: Mapping[str, AnyInput],
         progress: Progress | None = None,
         job: str | None = None,
     ) -> JobResult:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ from tfe_bench.protocols.session.sharing import Shared
 
 # An encoded weight stays below 2^62.
 LARGEST = 2.0**62
+# Weights that are encoded at a time.
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,17 +75,40 @@ def encode(plan: Plan) -> list[Array]:
     """
     found = []
     for part in parts(plan):
-        weights = np.asarray(part.layer.weights[part.name], np.float64)
-        values = weights * 2.0**part.fractional_bits
-        if np.abs(values).max(initial=0.0) >= LARGEST:
-            raise RangeError(
-                f"Layer {part.layer.name!r} has weights {part.name!r} up to "
-                f"{np.abs(weights).max():g}, too large for {part.fractional_bits} fractional bits."
-            )
-        if part.negated:
-            values = -values
-        found.append(np.rint(values).astype(np.int64))
+        check(part)
+        found.append(encoded(part))
     return found
+
+
+def check(part: Part) -> None:
+    """Refuses weights that do not fit their scale.
+
+    Raises:
+        RangeError: naming the layer.
+    """
+    largest = max((float(np.abs(block).max()) for block in _blocks(part)), default=0.0)
+    if largest * 2.0**part.fractional_bits >= LARGEST:
+        raise RangeError(
+            f"Layer {part.layer.name!r} has weights {part.name!r} up to {largest:g}, too large for "
+            f"{part.fractional_bits} fractional bits."
+        )
+
+
+def encoded(part: Part) -> Array:
+    """An array as ring elements, int64; the kernel of a subtracted term is negated."""
+    scale = 2.0**part.fractional_bits * (-1 if part.negated else 1)
+    found, begin = np.empty(math.prod(part.shape), np.int64), 0
+    for block in _blocks(part):
+        found[begin : begin + block.size] = np.rint(block * scale)
+        begin += block.size
+    return found.reshape(part.shape)
+
+
+def _blocks(part: Part) -> Iterator[Array]:
+    """The weights in float64, some at a time: all of a table would be twice what it is."""
+    flat = np.asarray(part.layer.weights[part.name]).reshape(-1)
+    for begin in range(0, flat.size, _BLOCK):
+        yield np.asarray(flat[begin : begin + _BLOCK], np.float64)
 
 
 def by_key(plan: Plan, given: Mapping[str, Shared]) -> dict[str, Shared | Seeded]:
@@ -101,8 +127,8 @@ class Made(Mapping[str, Shared]):
         dealer: as whose they are named.
 
     Attributes:
-        given: the values that the layer takes whose turn it is; its masks are made once these are
-            there.
+        given: the values that the layer takes whose turn it is; a mask is made once the value is
+            there that it is multiplied by.
     """
 
     def __init__(self, party: Party, own: Mapping[str, Shared | Seeded], dealer: int) -> None:
@@ -110,7 +136,9 @@ class Made(Mapping[str, Shared]):
         self.given: Sequence[Shared] = ()
 
     def __getitem__(self, key: str) -> Shared:
-        found = seeded.expanded(self._own[key], self.given)
+        number = key.rpartition("/kernel")[2]  # (of the term, in a sum)
+        first = int(number) if number.isdecimal() and int(number) < len(self.given) else 0
+        found = seeded.expanded(self._own[key], self.given[first : first + 1])
         return rotation.named(self._party, found, self._dealer)
 
     def __iter__(self) -> Iterator[str]:
