@@ -38,6 +38,8 @@ _RECONNECT = [
 _ANSWERS = [("grpc.max_receive_message_length", wire.MOST_ANSWER_BYTES)]
 # A worker that is lost during a job is lost; one that is just starting is waited for.
 _RETURN_SECONDS = 2.5
+# Bytes of inputs that leave only once all workers have taken the job.
+_LARGE = 16 << 20
 
 
 class Client:
@@ -201,7 +203,12 @@ class Client:
 
         def requests(party: int) -> Iterator[bytes]:
             try:
-                yield from sending.messages(party, header, answers.seen)
+                stream = sending.messages(party, header, answers.seen)
+                yield next(stream)
+                # (small ones need not wait for a message to and fro)
+                if sending.size > _LARGE and not answers.admitted():
+                    return
+                yield from stream
             except Exception as error:
                 answers.fail(party, error)
                 raise
@@ -226,7 +233,7 @@ class Client:
             self.explain(error)
             raise
         finally:
-            answers.finished.set()
+            answers.close()
             for call in calls:
                 call.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
@@ -24,6 +25,9 @@ class Sending:
 
     Args:
         inputs: by name.
+
+    Attributes:
+        size: bytes that each evaluator is sent.
     """
 
     def __init__(self, inputs: Mapping[str, AnyInput]) -> None:
@@ -43,6 +47,7 @@ class Sending:
                 }
             )
         self._taken: list[set[int]] = [set() for _ in self._values]
+        self.size = sum(8 * v.limbs * math.prod(v.shape) for v in self._values)
 
     def messages(
         self, party: int, header: Mapping[str, Any], alive: Callable[[int], None]

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfe_bench.cluster import profiles
+from tfe_bench.cluster.jobs import Size
 from tfe_bench.errors import UsageError
 from tfe_bench.models import limits, weights
 from tfe_bench.models.graph import Layer
@@ -187,14 +188,28 @@ def model_cost(s: Prediction) -> Cost:
     return _cost(s, run)
 
 
-def largest(s: Prediction) -> int:
-    """An upper bound on the words of the largest array of `run`: a value, or what it sends."""
-    values = max(math.prod(shape) for shape in s.plan.graph.shapes.values())
-    sent = 0
+# What a worker takes for a layer, over the words that come in, go out and are sent: each value has
+# two parts, and operations make new ones of them before they let go of the old.
+_COPIES = 4
+# Beside that: TensorFlow's first graphs, and what the dealer is ahead with.
+_BESIDE = 256 << 20
+
+
+def size(s: Prediction) -> Size:
+    """How large `run` gets: its largest array, a value or what is sent, and the memory it takes.
+
+    The memory is that of the layer that takes most, with the masks of the largest weights.
+    """
+    shapes = s.plan.graph.shapes
+    words, layer = 2 * s.batch * max(math.prod(shape) for shape in shapes.values()), 0
     for node, tally in zip(s.nodes(), layer_tallies(s), strict=True):
         cost, turns = tally.cost, registry.find(node.layer.op).turns(node)
-        sent = max(sent, max(cost.dealer, cost.e1, cost.e2) // turns)
-    return max(2 * s.batch * values, sent // 64)
+        sent = max(cost.dealer, cost.e1, cost.e2) // turns // 64
+        words = max(words, sent)
+        own = s.batch * sum(math.prod(shape) for shape in (*node.given, node.shape))
+        layer = max(layer, own + sent)
+    most = max((math.prod(part.shape) for part in weights.parts(s.plan)), default=0)
+    return Size(words, memory=8 * (_COPIES * layer + 2 * most) + _BESIDE)
 
 
 def run(

@@ -135,7 +135,7 @@ def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Sh
         UsageError, PolicyError, ConfigError, SecurityError: as Store.load, each time.
     """
     facts = store.facts(name, client)
-    key = store.kind.infix, name, facts.deployment, store.stamp(name)
+    key = _key(store, name, facts)
     values = store.made.pop(key, None)
     if values is None:
         forget(store, name)
@@ -148,6 +148,19 @@ def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Sh
             others -= _bytes(store.made.pop(oldest))
     store.made[key] = values
     return facts, dict(values)
+
+
+def is_in_memory(store: Store, name: str, client: str) -> bool:
+    """Whether `in_memory` would read nothing.
+
+    Raises:
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.facts.
+    """
+    return _key(store, name, store.facts(name, client)) in store.made
+
+
+def _key(store: Store, name: str, facts: Facts) -> tuple[Any, ...]:
+    return store.kind.infix, name, facts.deployment, store.stamp(name)
 
 
 def forget(store: Store, name: str) -> None:

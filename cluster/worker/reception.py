@@ -55,6 +55,7 @@ class Reception:
                 host.queue.hold(place, accepted.input_bytes)
             host.jobs.add(accepted)
             job = accepted
+            job.events.put(wire.event("accepted"))
             # Also where the client leaves while an event is being sent to it.
             context.add_done_callback(
                 functools.partial(_leave, accepted)  # pyright: ignore[reportArgumentType]

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.stored import check_deployment, check_name
 from tfe_bench.cluster.timing import check_parameters, measure
 from tfe_bench.errors import UsageError
@@ -27,7 +27,7 @@ from tfe_bench.models.decoding import Decoding
 from tfe_bench.models.layers.greedy import NOISE
 from tfe_bench.models.layers.remembered import POSITION
 from tfe_bench.models.programs.predict import RANGE
-from tfe_bench.models.programs.serve import deployed
+from tfe_bench.models.programs.serve import deployed, with_kept
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session import local, seeded
@@ -164,14 +164,14 @@ def permit(
 
 def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> int:
-    """Words of the largest array of a graph call."""
-    if "name" in parameters:
-        plan = Plan.of(store.facts(parameters["name"], client).about["plan"])
-    else:
-        plan = Plan.of(parameters["plan"])
-    both = Order.of(parameters, plan, inputs[-1]).predictions()
-    return max(execute.largest(s) for s in both)
+) -> Size:
+    """Of the graph call that is larger."""
+    named = "name" in parameters
+    header = store.facts(parameters["name"], client).about["plan"] if named else parameters["plan"]
+    plan = Plan.of(header)
+    both = [execute.size(s) for s in Order.of(parameters, plan, inputs[-1]).predictions()]
+    found = Size(max(s.words for s in both), memory=max(s.memory for s in both))
+    return with_kept(found, store, parameters["name"], client, plan) if named else found
 
 
 # ---- at a party

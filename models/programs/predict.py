@@ -9,10 +9,11 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.timing import check_parameters, measure
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute, limits, weights
@@ -124,19 +125,19 @@ def _watchable(text: str) -> None:
 
 
 @functools.lru_cache(maxsize=_PLANS)
-def _words(text: str, profile: str, batch: int) -> int:
-    return execute.largest(execute.tuned(_executable(text), profile, batch))
+def _size(text: str, profile: str, batch: int) -> Size:
+    return execute.size(execute.tuned(_executable(text), profile, batch))
 
 
 def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> int:
-    """Words of the largest array of a batch, or of all outputs."""
-    return largest(parameters["plan"], parameters, inputs[-1].shape[0])
+) -> Size:
+    """Of a batch, or of all outputs."""
+    return sized(parameters["plan"], parameters, inputs[-1].shape[0])
 
 
-def largest(header: Any, parameters: Mapping[str, Any], samples: int) -> int:
-    """An upper bound on the words of the largest array of a prediction.
+def sized(header: Any, parameters: Mapping[str, Any], samples: int) -> Size:
+    """How large a prediction gets.
 
     Args:
         header: of a plan that `check` has let pass.
@@ -146,7 +147,8 @@ def largest(header: Any, parameters: Mapping[str, Any], samples: int) -> int:
     batch = min(samples, int(parameters.get("batch", default_batch(plan))))
     profile = profiles.get(str(parameters.get("profile", "local"))).plan
     outputs = max(math.prod(plan.graph.shapes[name]) for name in plan.graph.outputs)
-    return max(_words(text, profile, batch), samples * outputs)
+    found = _size(text, profile, batch)
+    return replace(found, words=max(found.words, samples * outputs))
 
 
 def run(context: Context) -> dict[str, Shared]:

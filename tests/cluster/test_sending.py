@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster import seeds, sending
+from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import AnyInput, LateInput, MadeInput, PrivateInput
 from tfe_bench.cluster.sending import Sending
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import TfeBenchError, UsageError
 
 
 class Inputs:
@@ -77,3 +78,21 @@ def test_an_input_that_is_not_as_it_was_said_to_be_is_refused() -> None:
         next(stream)
         with pytest.raises(UsageError, match="another shape"):
             next(stream)
+
+
+def test_a_large_input_is_not_made_for_a_job_that_is_refused(shared_cluster: LocalCluster) -> None:
+    made: list[int] = []
+
+    def make() -> PrivateInput:
+        made.append(1)
+        return PrivateInput(np.zeros(1 << 22, np.int64))
+
+    with pytest.raises(TfeBenchError):
+        shared_cluster.run("predict", {"plan": {}}, {"x": MadeInput((1 << 22,), 0, make)})
+    assert not made
+    found = shared_cluster.run("sort", {}, {"keys": MadeInput((4,), 0, _keys)})
+    assert found.outputs["keys"].tolist() == [1, 2, 3, 4]
+
+
+def _keys() -> PrivateInput:
+    return PrivateInput(np.array([4, 2, 1, 3]))

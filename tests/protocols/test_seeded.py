@@ -25,9 +25,13 @@ def held(party: int, values: Any, given: tuple[bytes, bytes] = SEEDS, dealer: in
     _, _, m = seeds.share(values, given=given)
     one, two = (tf.constant(list(seed), tf.uint8) for seed in given)
     role = (party - dealer) % 3
-    parts: list[Any] = [tf.constant(m.reshape(values.shape)), one, two]
-    parts[role and 3 - role] = None  # D has no m, E1 no l2, E2 no l1
-    return Seeded(*parts, values.shape, dealer)
+    return Seeded(
+        tf.constant(m.reshape(values.shape)) if role != 0 else None,
+        one if role != 2 else None,
+        two if role != 1 else None,
+        values.shape,
+        dealer,
+    )
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (2,), (7,), (3, 5), (0, 4), (513, 3), (40_000,)])
