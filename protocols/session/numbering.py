@@ -14,7 +14,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tfe_bench.protocols.session import ops, sizes
+import numpy as np
+
+from tfe_bench.protocols.session import local, ops, sizes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -189,7 +191,8 @@ class Site:
         import tensorflow as tf
 
         if self.is_e1:
-            return tf.zeros([0, width] if width else [0], dtype or tf.int64)
+            nothing = np.zeros([0, width] if width else [0])
+            return local.constant(nothing, (dtype or tf.int64).as_numpy_dtype)
         return self.recv(sizes.matrix(n, width) if width else sizes.vector(n), self.d, slot, dtype)
 
     def attributes(self, tensor: int = 0) -> dict[str, tf.Tensor | int]:
