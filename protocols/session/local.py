@@ -194,7 +194,7 @@ def _has(a: Tensor, sizes: list[int] | None) -> bool:
 
 # Functions whose public arguments are tensors to TensorFlow, which makes a constant for each use.
 _TAKE_TENSORS = (
-    *("transpose", "expand_dims", "broadcast_to", "tile", "pad", "slice", "reverse", "concat"),
+    *("transpose", "expand_dims", "broadcast_to", "tile", "pad", "slice", "reverse"),
     "reduce_sum",
 )
 

@@ -34,6 +34,7 @@ class Trace:
     graph: tf.Graph
     ctx: tf.Tensor
     tokens: list[tf.Tensor] = field(default_factory=list)
+    heard: list[tf.Operation] = field(default_factory=list)
     receives: int = 0
     log: hashlib._Hash = field(default_factory=hashlib.sha256)
     deps: dict[int, int] = field(default_factory=dict)
@@ -171,7 +172,7 @@ class Site:
         if looping:
             ops.module().tfe_bench_heard_in_loop(data=data)
         else:
-            self._trace.tokens.append(ops.module().tfe_bench_heard(data=data))
+            self._trace.heard.append(data.op)
         return data
 
     def swap(self, own: tf.Tensor, slot: int = 0) -> tf.Tensor:

@@ -99,7 +99,6 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "Gate": {"site": 5},
     "HarmonicsDeal": _HARMONICS,
     "HarmonicsShare": {**_HARMONICS, "weights": [1, 2, 3], "drop": 10},
-    "Heard": {"T": "int64"},
     "HeardInLoop": {"T": "int64"},
     "InjectDeal": {**_FIELDS, "bits": 31, "drop": 0},
     "InjectShare": {**_FIELDS, "bits": 31, "drop": 0, "mask": -1, "negate": False, "whole": False},
