@@ -11,6 +11,7 @@ text: a second text of one session never meets the masks of the first.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,7 @@ from tfe_bench.models import decoding, execute, kept, limits, weights
 from tfe_bench.models.decoding import Decoding
 from tfe_bench.models.layers.greedy import NOISE
 from tfe_bench.models.layers.remembered import POSITION
+from tfe_bench.models.programs import predict
 from tfe_bench.models.programs.predict import RANGE
 from tfe_bench.models.programs.serve import deployed, with_kept
 from tfe_bench.models.ranges import Plan
@@ -131,8 +133,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         check_name(parameters["name"])
         check_deployment(parameters.get("deployment"))
         return
-    plan = Plan.of(parameters.get("plan"))
-    execute.check_executable(plan)
+    plan = predict.plan_of(parameters.get("plan"))
     owned = weights.specs(plan)
     if list(inputs[: len(owned)]) != owned or len(inputs) != len(owned) + 1:
         raise UsageError(
@@ -159,7 +160,9 @@ def permit(
         UsageError, PolicyError: as Store.facts, or the text does not fit.
     """
     if "name" in parameters:
-        _check(parameters, Plan.of(deployed(client, store, parameters).about["plan"]), inputs)
+        _check(
+            parameters, predict.plan_of(deployed(client, store, parameters).about["plan"]), inputs
+        )
 
 
 def size(
@@ -168,10 +171,19 @@ def size(
     """Of the graph call that is larger."""
     named = "name" in parameters
     header = store.facts(parameters["name"], client).about["plan"] if named else parameters["plan"]
-    plan = Plan.of(header)
-    both = [execute.size(s) for s in Order.of(parameters, plan, inputs[-1]).predictions()]
-    found = Size(max(s.words for s in both), memory=max(s.memory for s in both))
-    return with_kept(found, store, parameters["name"], client, plan) if named else found
+    own = {k: parameters[k] for k in (*_OWN, "profile") if k in parameters}
+    found = _size(json.dumps([header, own], sort_keys=True), inputs[-1])
+    if not named:
+        return found
+    return with_kept(found, store, parameters["name"], client, predict.plan_of(header))
+
+
+@functools.lru_cache(maxsize=8)
+def _size(text: str, spec: InputSpec) -> Size:
+    header, parameters = json.loads(text)
+    order = Order.of(parameters, predict.plan_of(header), spec)
+    both = [execute.size(s) for s in order.predictions()]
+    return Size(max(s.words for s in both), memory=max(s.memory for s in both))
 
 
 # ---- at a party
@@ -304,7 +316,7 @@ def run(context: Context) -> dict[str, Shared]:
         header = facts.about["plan"]
     else:
         header = parameters["plan"]
-    plan, prompt = Plan.of(header), inputs[PROMPT]
+    plan, prompt = predict.plan_of(header), inputs[PROMPT]
     spec = InputSpec(PROMPT, tuple(prompt.shape.as_list()), prompt.fractional_bits)
     order = Order.of(parameters, plan, spec)
     public = json.dumps(header, sort_keys=True)

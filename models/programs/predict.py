@@ -119,6 +119,15 @@ def _executable(text: str) -> Plan:
     return plan
 
 
+def plan_of(header: Any) -> Plan:
+    """A plan that is run as it is; what was found out of the last ones is remembered.
+
+    Raises:
+        UsageError, DataError: it is none, or is not run as it is.
+    """
+    return _executable(_text(header))
+
+
 @functools.lru_cache(maxsize=_PLANS)
 def _watchable(text: str) -> None:
     limits.check(_executable(text))

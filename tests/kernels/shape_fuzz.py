@@ -96,6 +96,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "ExpSelectDeal": _EXP,
     "ExpSelectShare": _EXP,
     "ExpShare": _EXP,
+    "ExpandSeed": {},
     "Gate": {"site": 5},
     "HarmonicsDeal": _HARMONICS,
     "HarmonicsShare": {**_HARMONICS, "weights": [1, 2, 3], "drop": 10},
