@@ -156,6 +156,7 @@ PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 # Shapes that fit, of ops that none of the others fits.
 FITTING: dict[str, list[tuple[int, ...]]] = {
+    "ExpandSeed": [(16,), (3, 5)],
     "Permute": [(1, 1, 1), (1, 1)],
     "PlaceCells": [(4, 64)],
     "SelectDeal": [(1,), (1,), (1,), (0,), (0,)],
