@@ -30,10 +30,9 @@ import contextlib
 import copy
 import hashlib
 import json
-import math
 import os
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -54,6 +53,7 @@ from tfe_bench.cluster.stored import (
     check_about,
     check_name,
     description,
+    lies_within,
 )
 from tfe_bench.errors import (
     ConfigError,
@@ -65,7 +65,8 @@ from tfe_bench.errors import (
 )
 from tfe_bench.protocols.session import placed
 
-FORMAT = 1
+# A file without seeds in place of masks is of the first.
+FORMATS = 1, 2
 SUFFIX = ".safetensors"
 PARTS = ("m", "l1", "l2")
 # Of a file's header, read and written: public facts, their texts escaped twice, and a line for each
@@ -269,10 +270,11 @@ class Store:
                 "dealer": tensor.dealer,
                 "fractional_bits": tensor.fractional_bits,
                 "limbs": tensor.limbs,
+                **({} if tensor.shape is None else {"shape": list(tensor.shape)}),
             }
         held = {part for tensor in tensors.values() for part in tensor.parts}
         ours = {
-            "format": FORMAT,
+            "format": FORMATS[any(tensor.shape is not None for tensor in tensors.values())],
             "party": self.party,
             "kind": self.kind.infix,
             **self._of_cluster,
@@ -358,15 +360,13 @@ class Store:
                     digests[part].update(blob)
                     parts[part] = words
                 if only is None or key in only:
-                    tensors[key] = Tensor(
-                        parts, row["dealer"], row["fractional_bits"], row["limbs"]
-                    )
+                    tensors[key] = Tensor(parts, **row)
         if any(digests[part].hexdigest() != wanted for part, wanted in facts.digests.items()):
             raise self._damaged(path)
         return facts, tensors
 
     def stamp(self, name: str) -> tuple[int, ...]:
-        """Changes whenever the file of a name does.
+        """Changes whenever the file of a name does; the second number is its size in bytes.
 
         Raises:
             ConfigError: it cannot be read.
@@ -434,15 +434,15 @@ class Store:
                 raise ValueError("a header of another length")
             whole = json.loads(stream.read(length))
             ours = json.loads(whole.pop("__metadata__")["tfe_bench"])
-            if ours["format"] != FORMAT:
+            if ours["format"] not in FORMATS:
                 raise VersionMismatch(
                     f"{self._file(path)} is of another version. "
-                    f"Received: format {str(ours['format'])[:20]}, this one reads {FORMAT}. "
+                    f"Received: format {str(ours['format'])[:20]}, this one reads {FORMATS}. "
                     f"{self.kind.again}"
                 )
             places = {key: (tuple(row["shape"]), row["data_offsets"]) for key, row in whole.items()}
             for (shape, (begin, end)), row in zip(places.values(), whole.values(), strict=True):
-                if row["dtype"] != "I64" or not _fits(shape, begin, end, size - 8 - length):
+                if row["dtype"] != "I64" or not lies_within(shape, begin, end, size - 8 - length):
                     raise ValueError("a part that lies elsewhere")
             facts = Facts(
                 str(ours["name"]),
@@ -452,7 +452,12 @@ class Store:
                 dict(ours["about"]),
                 {str(k): str(v) for k, v in ours["digests"].items()},
             )
-            tensors = {str(k): description(row) for k, row in ours["tensors"].items()}
+            tensors = {
+                str(k): description(
+                    row, {p: places[f"{k}/{p}"][0] for p in PARTS if f"{k}/{p}" in places}
+                )
+                for k, row in ours["tensors"].items()
+            }
             here = (facts.name, str(ours.get("kind", "")), ours["party"])
             of_cluster = {key: ours[key] for key in self._of_cluster}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
@@ -490,9 +495,3 @@ class Prepared:
         """Removes it, if it was not committed."""
         with contextlib.suppress(FileNotFoundError):
             self.temporary.unlink()
-
-
-def _fits(shape: Sequence[int], begin: int, end: int, size: int) -> bool:
-    if not all(type(n) is int and n >= 0 for n in (*shape, begin, end)):
-        return False
-    return end - begin == 8 * math.prod(shape) and end <= size

@@ -7,8 +7,9 @@ share a folder and a layout (store.py), not their names.
 from __future__ import annotations
 
 import json
+import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -90,12 +91,15 @@ class Tensor:
         dealer: the party that deals for it.
         fractional_bits: its scale.
         limbs: words per element.
+        shape: of a tensor of whose l1 and l2 there are seeds, two words each; None where the words
+            are there.
     """
 
     parts: Mapping[str, Ring]
     dealer: int
     fractional_bits: int
     limbs: int = 1
+    shape: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -176,14 +180,38 @@ def check_deployment(word: object) -> None:
         raise UsageError("A deployment is 32 hexadecimal digits.")
 
 
-def description(row: Mapping[str, Any]) -> dict[str, int]:
+# Of the two masks' seeds, in words.
+SEED_WORDS = (2,)
+
+
+def description(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """What a file's header says of a value besides its words.
+
+    Args:
+        shapes: of its fields.
 
     Raises:
         ValueError, KeyError: it is of another kind.
     """
-    found = {key: row[key] for key in ("dealer", "fractional_bits", "limbs")}
+    found: dict[str, Any] = {key: row[key] for key in ("dealer", "fractional_bits", "limbs")}
     fits = all(type(v) is int for v in found.values())
     if not fits or found["dealer"] not in (0, 1, 2) or found["limbs"] not in (1, 2):
         raise ValueError("a value of another kind")
+    if "shape" in row:
+        shape = tuple(row["shape"])
+        due = {"m": shape, "l1": SEED_WORDS, "l2": SEED_WORDS}
+        if found["limbs"] != 1 or not _is_shape(shape) or shapes != {k: due[k] for k in shapes}:
+            raise ValueError("seeds of another shape")
+        found["shape"] = shape
     return found
+
+
+def lies_within(shape: Sequence[int], begin: int, end: int, size: int) -> bool:
+    """Whether words of a shape lie there, in so many bytes."""
+    if not _is_shape((*shape, begin, end)):
+        return False
+    return end - begin == 8 * math.prod(shape) and end <= size
+
+
+def _is_shape(sizes: Sequence[int]) -> bool:
+    return all(type(n) is int and n >= 0 for n in sizes)

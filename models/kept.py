@@ -27,8 +27,9 @@ from tfe_bench.cluster.stored import (
     check_name,
 )
 from tfe_bench.errors import ConfigError, ProtocolError, UsageError
-from tfe_bench.protocols.session import placed
+from tfe_bench.protocols.session import placed, seeded
 from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 # Of the machine's memory, what stays of models between requests: an eighth.
@@ -107,8 +108,12 @@ def store_of(context: Context) -> Store:
     return context.store
 
 
-def tensor_of(x: Shared) -> Tensor:
+def tensor_of(x: Shared | Seeded) -> Tensor:
     """A shared value as a store keeps it."""
+    if isinstance(x, Seeded):
+        seeds = {k: np.asarray(v).view(np.int64) for k, v in x.seeds.items()}
+        m = {} if x.m is None else {"m": np.asarray(x.m, np.int64)}
+        return Tensor({**m, **seeds}, x.dealer, x.fractional_bits, 1, x.shape)
     fields = {"m": x.m, "l1": x.l1, "l2": x.l2}
     parts = {k: np.asarray(v, np.int64) for k, v in fields.items() if v is not None}
     return Tensor(parts, x.dealer, x.fractional_bits, x.limbs)
@@ -116,6 +121,17 @@ def tensor_of(x: Shared) -> Tensor:
 
 def shared_of(tensor: Tensor) -> Shared:
     """What a store kept, as a shared value; its words are not copied where they can be taken."""
+    return seeded.expanded(held_of(tensor))
+
+
+def held_of(tensor: Tensor) -> Shared | Seeded:
+    """The same, with seeds where there are seeds."""
+    if tensor.shape is not None:
+        words = {k: v for k, v in tensor.parts.items() if k != "m"}
+        seeds = {k: v.view(np.uint8) for k, v in words.items()}
+        m = tensor.parts.get("m")
+        m = None if m is None else placed.tensor(m)
+        return Seeded.of(m, seeds, tensor.shape, tensor.dealer, tensor.fractional_bits)
     parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
     parts.update({k: placed.tensor(words) for k, words in tensor.parts.items()})
     return Shared(
@@ -126,7 +142,7 @@ def shared_of(tensor: Tensor) -> Shared:
     )
 
 
-def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Shared]]:
+def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Shared | Seeded]]:
     """All that is kept under a name; read once, and then as long as its file is the same.
 
     What was used last stays in memory, and others as far as they are a part of it together.
@@ -140,7 +156,7 @@ def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Sh
     if values is None:
         forget(store, name)
         facts, tensors = store.load(name, client)
-        values = {each: shared_of(tensors.pop(each)) for each in list(tensors)}
+        values = {each: held_of(tensors.pop(each)) for each in list(tensors)}
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MOST_IN_MEMORY
     others = sum(map(_bytes, store.made.values()))
     for oldest in list(store.made):
@@ -148,6 +164,11 @@ def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Sh
             others -= _bytes(store.made.pop(oldest))
     store.made[key] = values
     return facts, dict(values)
+
+
+def as_held(context: Context) -> tuple[Values, Mapping[str, Shared]]:
+    """For `keeping`: a job's inputs as the worker holds them, large ones with seeds for masks."""
+    return {name: seeded.of(context.inputs, name) for name in context.inputs}, {}
 
 
 def is_in_memory(store: Store, name: str, client: str) -> bool:
@@ -169,7 +190,7 @@ def forget(store: Store, name: str) -> None:
         del store.made[key]
 
 
-def _bytes(values: Mapping[str, Shared]) -> int:
+def _bytes(values: Mapping[str, Shared | Seeded]) -> int:
     parts = (t for x in values.values() for t in (x.m, x.l1, x.l2) if t is not None)
     return sum(8 * math.prod(t.shape) for t in parts)
 
@@ -190,7 +211,7 @@ def loaded(
     return {each: shared_of(tensors.pop(each)) for each in list(tensors)}
 
 
-def write(party: Party, store: Store, facts: Facts, values: Mapping[str, Shared]) -> None:
+def write(party: Party, store: Store, facts: Facts, values: Mapping[str, Shared | Seeded]) -> None:
     """Keeps values under a name: in place at all three workers, or at none.
 
     All three have written them before one of them puts them in place.  Should one be lost between
@@ -284,7 +305,7 @@ def facts_of(parameters: Mapping[str, Any], owner: str) -> Facts:
     return Facts(p["name"], owner, tuple(p["clients"]), p["deployment"], p["about"])
 
 
-Values = Mapping[str, Shared]
+Values = Mapping[str, Shared | Seeded]
 
 
 def keeping(
@@ -292,7 +313,7 @@ def keeping(
     kind: Kind,
     check: Check,
     about: str,
-    made: Callable[[Context], tuple[Values, Values]] = lambda context: (context.inputs, {}),
+    made: Callable[[Context], tuple[Values, Mapping[str, Shared]]] = lambda c: (c.inputs, {}),
     **more: Any,
 ) -> Program:
     """A program that keeps values under a name: at all three workers, or at none.

@@ -24,8 +24,6 @@ def tensors(party: Party, job: Job) -> Inputs:
         ProtocolError: its client gave shares that do not fit each other; only once all of them
             were looked at, so that the workers stay in step.
     """
-    import tensorflow as tf
-
     role = (party.index - DEALER) % 3
     wrong: list[ProtocolError] = []
 
@@ -38,9 +36,7 @@ def tensors(party: Party, job: Job) -> Inputs:
             wrong.append(error)
         m = placed.tensor(masked.reshape(spec.word_shape)) if role != 0 else None
         if spec.limbs == 1 and spec.words >= LEAST_WORDS:
-            given = {name: tf.constant(bytearray(value), tf.uint8) for name, value in seed.items()}
-            parts = (m, given.get("l1"), given.get("l2"))
-            return Seeded(*parts, spec.shape, DEALER, spec.fractional_bits)
+            return Seeded.of(m, seed, spec.shape, DEALER, spec.fractional_bits)
         words = {
             name: placed.tensor(seeds.expand(value, spec.words).reshape(spec.word_shape))
             for name, value in seed.items()

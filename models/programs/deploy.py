@@ -63,4 +63,4 @@ def table_of(about: Mapping[str, Any]) -> Table | None:
     return Table.of(about["table"]) if about.get("table") is not None else None
 
 
-PROGRAM = kept.keeping("deploy", MODEL, check, "keeps a model")
+PROGRAM = kept.keeping("deploy", MODEL, check, "keeps a model", kept.as_held)

@@ -14,7 +14,7 @@ import dataclasses
 import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -173,9 +173,7 @@ def size(
     header = store.facts(parameters["name"], client).about["plan"] if named else parameters["plan"]
     own = {k: parameters[k] for k in (*_OWN, "profile") if k in parameters}
     found = _size(json.dumps([header, own], sort_keys=True), inputs[-1])
-    if not named:
-        return found
-    return with_kept(found, store, parameters["name"], client, predict.plan_of(header))
+    return with_kept(found, store, parameters["name"], client) if named else found
 
 
 @functools.lru_cache(maxsize=8)
@@ -312,7 +310,7 @@ def run(context: Context) -> dict[str, Shared]:
         context.progress(0.0, "loading")
         facts, own = kept.in_memory(store, parameters["name"], context.client)
         kept.check_same(party, store, facts)
-        inputs = {PROMPT: prompt, **own}
+        inputs = cast(Any, {PROMPT: prompt, **own})
         header = facts.about["plan"]
     else:
         header = parameters["plan"]

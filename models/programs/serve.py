@@ -70,15 +70,13 @@ def size(
     plan = store.facts(parameters["name"], client).about["plan"]
     samples = MOST_SAMPLES if together(parameters, inputs) else inputs[0].shape[0]
     found = predict.sized(plan, parameters, samples)
-    return with_kept(found, store, parameters["name"], client, Plan.of(plan))
+    return with_kept(found, store, parameters["name"], client)
 
 
-def with_kept(found: Size, store: Store, name: str, client: str, plan: Plan) -> Size:
+def with_kept(found: Size, store: Store, name: str, client: str) -> Size:
     """A size with the memory that a kept model's weights will take, unless they are there."""
-    if kept.is_in_memory(store, name, client):
-        return found
-    words = sum(spec.words for spec in weights.specs(plan))
-    return dataclasses.replace(found, memory=found.memory + 2 * 8 * words)
+    more = 0 if kept.is_in_memory(store, name, client) else store.stamp(name)[1]
+    return dataclasses.replace(found, memory=found.memory + more)
 
 
 def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
@@ -98,7 +96,7 @@ def run(context: Context) -> dict[str, Shared]:
     context.progress(0.0, "loading")
     facts, own = kept.in_memory(store, parameters["name"], context.client)
     kept.check_same(party, store, facts)
-    inputs = {**context.inputs, **own}
+    inputs: dict[str, Any] = {**context.inputs, **own}
     outputs = predict.run(
         dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
     )

@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.protocols.session import ops, sizes
 from tfe_bench.protocols.session.sharing import Shared, _Private
 
@@ -38,6 +40,29 @@ class Seeded(_Private):
     shape: tuple[int, ...]
     dealer: int = 0
     fractional_bits: int = 0
+
+    @classmethod
+    def of(
+        cls,
+        m: Any,
+        seeds: Mapping[str, Any],
+        shape: tuple[int, ...],
+        dealer: int,
+        fractional_bits: int,
+    ) -> Seeded:
+        """One of seeds by name, each 16 bytes."""
+        import tensorflow as tf
+
+        l1, l2 = (
+            None if k not in seeds else tf.constant(np.frombuffer(seeds[k], np.uint8))
+            for k in ("l1", "l2")
+        )
+        return cls(m, l1, l2, shape, dealer, fractional_bits)
+
+    @property
+    def seeds(self) -> dict[str, Any]:
+        """Those that are held here, by name."""
+        return {k: v for k, v in (("l1", self.l1), ("l2", self.l2)) if v is not None}
 
     def __repr__(self) -> str:
         return (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
+import stat
 from itertools import product
 from pathlib import Path
 from typing import Any, cast
@@ -10,10 +12,15 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from tests.protocols.test_seeded import held
 from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, SUFFIX, UNREADABLE, Store
 from tfe_bench.cluster.stored import DATA, Facts, Tensor
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
 from tfe_bench.models import kept
+from tfe_bench.models.clusters import LocalCluster
+from tfe_bench.models.private import convert
+from tfe_bench.protocols.session import seeded
+from tfe_bench.protocols.session.seeded import Seeded
 
 
 class _Told:
@@ -65,6 +72,51 @@ def stored(store: Store, name: str, value: int, many: int, clients: tuple[str, .
     few = Tensor({field: words[:3] for field, words in parts.items()}, 0, 16)
     facts = Facts(name, "alice", clients, f"{value:032x}", {})
     store.prepare(facts, {"few": few, "many": Tensor(parts, 0, 16)}).commit()
+
+
+@pytest.mark.parametrize("party", range(3))
+def test_seeds_are_kept_in_place_of_masks(
+    party: int, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    store, value = Store(tmp_path, party, 64, 16, 9), rng.integers(-(2**63), 2**63, (70, 30))
+    x = dataclasses.replace(held(party, value), fractional_bits=5)
+    facts = Facts("net", "alice", (), "d" * 32, {})
+    store.prepare(facts, {"w": kept.tensor_of(x)}).commit()
+    path = tmp_path / f"net{SUFFIX}"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert path.stat().st_size < 2000 + (value.nbytes if party else 0)
+    found = kept.in_memory(store, "net", "alice")[1]["w"]
+    assert isinstance(found, Seeded) and found.shape == (70, 30) and found.fractional_bits == 5
+    one, other = seeded.expanded(found), seeded.expanded(x)
+    for mine, theirs in ((one.m, other.m), (one.l1, other.l1), (one.l2, other.l2)):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))
+    # a header that says something else of them
+    blob = path.read_bytes()
+    for wrong in (rb"[70, 29]", rb"[70,-30]", rb"[70, "):
+        path.write_bytes(blob.replace(rb"\"shape\": [70, 30]", rb"\"shape\": " + wrong))
+        changed = path.read_bytes() != blob
+        assert changed
+        if party or wrong != rb"[70, 29]":  # (D has nothing that says otherwise)
+            with pytest.raises(ConfigError, match="damaged"):
+                kept.in_memory(store, "net", "alice")
+
+
+def test_a_kept_model_of_seeds_answers_as_keras_does(
+    tmp_path: Path, rng: np.random.Generator
+) -> None:
+    keras: Any = pytest.importorskip("keras")
+    model = keras.Sequential([keras.Input((128,)), keras.layers.Dense(160, activation="relu")])
+    x = rng.uniform(-1, 1, (2, 128)).astype(np.float32)
+    private = convert(model, samples=x)
+    with LocalCluster(models=tmp_path) as cluster:
+        cluster.deploy(private, "wide")
+        sizes = sorted(p.stat().st_size for p in tmp_path.rglob(f"wide{SUFFIX}"))
+        assert len(sizes) == 3 and sizes[0] < 20_000 and sizes[1] > 8 * 128 * 160
+        for _ in range(2):
+            found = cluster.predict("wide", x)
+            np.testing.assert_allclose(found, np.asarray(model(x)), atol=1e-3)
 
 
 def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
