@@ -5,14 +5,16 @@ arithmetic: what a layer makes of values below a limit has a limit, and a compar
 bits as what comes to it can need.  So nothing else has to be checked.
 
 An input has no limit here unless it is given: its client keeps it within the model's bounds before
-it is shared.  And a sum is taken to stay below 2^63 before it is truncated, as it does for operands
-within their limits unless the magnitudes of its weights add up to more than a plan leaves room for.
+it is shared.  What a sum of values within their limits can reach before it is truncated, its
+weights tell: a plan says that in bits (`reached`), and only so many are ever looked at.  Of a sum
+of which it does not, as weights are unknown to who plans, 64 are.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Layer
@@ -38,6 +40,21 @@ def limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dict[str, i
         else:
             found[x.name] = kind.limit(plan.node(x), given or [])
     return found
+
+
+def reached(plan: Plan, bounds: Mapping[str, float]) -> Plan:
+    """A plan that says of each sum what it can reach, from the weights' values.
+
+    Args:
+        bounds: on the inputs, as reals.
+    """
+    found, numbers = limits(plan, bounds), dict(plan.numbers)
+    for x in plan.graph.layers:
+        given = _given(found, x)
+        reach = 0 if given is None else registry.find(x.op).reach(plan.node(x), given)
+        if reach < 64:  # (else no plan leaves room for it, and `check` says so)
+            numbers[x.name] = replace(numbers[x.name], reach=reach)
+    return replace(plan, numbers=numbers)
 
 
 def _given(found: Limits, x: Layer) -> list[int] | None:

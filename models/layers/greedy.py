@@ -92,19 +92,27 @@ class Greedy(Sum, Stepped):
     def watchable(self, node: Node, given: list[int] | None) -> bool:
         return True
 
+    def drop(self, node: Node) -> int:
+        return node.numbers.scale - int(node.layer.options["fraction"])
+
+    def reads(self, node: Node, given: int) -> int:
+        least = self.drop(node) + node.numbers.bits
+        return self.whole(node, least) if node.watched else least
+
     def _exchanged(
         self, p: Pass, node: Node, products: list[Product], addend: Shared | None
     ) -> Shared:
         ops, numbers = p.ops, node.numbers
-        drop = numbers.scale - int(node.layer.options["fraction"])
-        watched, more = ops.watch is not None, None
+        drop = self.drop(node)
+        least, more = drop + numbers.bits, None
+        whole = self.whole(node, least) if ops.watch is not None else least
         if node.layer.options["noisy"] and ops.party.index == products[0].x.dealer:
             rows = ops.shape(products[0].x)[0]
             more = p.public[NOISE][:rows]
         small, shares = ops.call(
-            truncated, "truncated_sum", products, addend, drop, numbers.bits, watched, more
+            truncated, "truncated_sum", products, addend, drop, numbers.bits, whole, more
         )
         if ops.watch is not None:  # (what is chosen from need not wait for that)
-            ops.call(linear.watched_lift, ops.watch, small, shares, drop)
+            ops.call(linear.watched_lift, ops.watch, small, shares, whole - drop)
         row = ops.call(winner.one_hot, small, ops.setting.pooling)
         return ops.shifted(replace(row, fractional_bits=0), numbers.fraction)

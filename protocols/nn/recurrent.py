@@ -344,11 +344,11 @@ class _Steps:
         self, sums: Sequence[Product | Made], addend: Shared | None, drop: int, ring: int
     ) -> Shared:
         """A sum with so many fractional bits less, in a ring; 1 round."""
-        whole = self.watch is not None
-        y, u = products.truncated(self.party, "truncated_sum", sums, addend, drop, ring, whole)
+        width = 0 if self.watch is None else products.RING
+        y, u = products.truncated(self.party, "truncated_sum", sums, addend, drop, ring, width)
         if self.watch is None:
             return y
-        return linear.watched_lift(self.party, self.watch, y, u, drop)  # type: ignore[arg-type]
+        return linear.watched_lift(self.party, self.watch, y, u, width - drop)  # type: ignore[arg-type]
 
     def bent(self, function: str, x: Shared, bits: int, to: int) -> Shared:
         """An activation of |x| < 2^(bits-1) in a ring of so many bits at least, or any (0)."""

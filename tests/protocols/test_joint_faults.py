@@ -88,12 +88,12 @@ def wrap_under_the_mask_of_the_shifted_word(s: Site, data: Any) -> Any:
 
 def leaves_under_a_dealt_mask(patch: Patch) -> None:
     """An injection's evaluator E1 says what E2 was dealt under the same pad."""
-    inject_shares = convert._inject_shares
+    inject_shares = convert.inject_shares
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         return inject_shares(*arguments, **{**options, "leave": 1})
 
-    patch.setattr(convert, "_inject_shares", wrong)
+    patch.setattr(convert, "inject_shares", wrong)
 
 
 def one_site_for_all(site: str) -> Fault:
