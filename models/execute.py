@@ -64,7 +64,8 @@ class Prediction:
         return nodes[::-1]
 
     def _watched_node(self, x: Layer, found: limits.Limits) -> Node:
-        node = replace(self.plan.node(x), watched=True)
+        given = tuple(limits.of_inputs(found, x) or ())
+        node = replace(self.plan.node(x), watched=True, limits=given)
         if not node.numbers.bits:
             return node
         bits = max(node.numbers.bits, limits.compared(self.plan, x, found))
@@ -180,6 +181,14 @@ def rotated(s: Prediction) -> bool:
 def model_cost(s: Prediction) -> Cost:
     """Cost of `run` for a batch."""
     return _cost(s, run)
+
+
+def added(those: Sequence[Prediction], others: Sequence[Prediction]) -> tuple[float, int]:
+    """What some cost more than others: a part of the bytes of these, and rounds."""
+    costs = [[model_cost(s) for s in several] for several in (those, others)]
+    more, less = (sum(c.total for c in several) for several in costs)
+    later, sooner = (sum(c.with_dealing for c in several) for several in costs)
+    return more / less - 1, later - sooner
 
 
 def largest(s: Prediction) -> int:

@@ -34,7 +34,7 @@ def limits(plan: Plan, bounds: Mapping[str, float] | None = None) -> dict[str, i
     if bounds is not None:
         found |= {n: math.ceil(bounds[n] * 2.0 ** plan.fraction_of(n)) for n in found}
     for x in plan.graph.layers:
-        kind, given = registry.find(x.op), _given(found, x)
+        kind, given = registry.find(x.op), of_inputs(found, x)
         if given is None and not kind.bounded:
             found[x.name] = None
         else:
@@ -50,14 +50,14 @@ def reached(plan: Plan, bounds: Mapping[str, float]) -> Plan:
     """
     found, numbers = limits(plan, bounds), dict(plan.numbers)
     for x in plan.graph.layers:
-        given = _given(found, x)
+        given = of_inputs(found, x)
         reach = 0 if given is None else registry.find(x.op).reach(plan.node(x), given)
         if reach < 64:  # (else no plan leaves room for it, and `check` says so)
             numbers[x.name] = replace(numbers[x.name], reach=reach)
     return replace(plan, numbers=numbers)
 
 
-def _given(found: Limits, x: Layer) -> list[int] | None:
+def of_inputs(found: Limits, x: Layer) -> list[int] | None:
     """The limits of a layer's inputs, None if one has none."""
     given = [limit for name in x.inputs if (limit := found[name]) is not None]
     return given if len(given) == len(x.inputs) else None
@@ -69,7 +69,7 @@ def compared(plan: Plan, x: Layer, found: Limits | None = None) -> int:
     Args:
         found: `limits` of the plan, if they are known.
     """
-    given = _given(limits(plan) if found is None else found, x)
+    given = of_inputs(limits(plan) if found is None else found, x)
     return 0 if given is None else registry.find(x.op).compared(plan.node(x), given)
 
 
@@ -83,7 +83,7 @@ def check(plan: Plan) -> None:
     unfit = [
         x.name
         for x in plan.graph.layers
-        if not registry.find(x.op).watchable(plan.node(x), _given(found, x))
+        if not registry.find(x.op).watchable(plan.node(x), of_inputs(found, x))
     ]
     if unfit:
         raise UsageError(

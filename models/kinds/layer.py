@@ -82,6 +82,7 @@ class Node:
         wide: the bits of the value that are read by who takes it; it is of Z_2^wide, or of more.
         round_bits: sent by all three for a sample, that take as long as one more round.
         watched: whether it is found out if its value leaves its range.
+        limits: of its inputs in ring units, where that is so and all are known.
     """
 
     layer: Layer
@@ -96,6 +97,7 @@ class Node:
     wide: int = 64
     round_bits: int = 0
     watched: bool = False
+    limits: tuple[int, ...] = ()
 
     @property
     def bent(self) -> bool:

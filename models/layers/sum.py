@@ -223,9 +223,9 @@ class Sum(Kind):
     def _watched(self, node: Node, drop: int) -> tuple[int, int]:
         """(the bits of a watched sum that are read, the ring in which it is opened).
 
-        Twice as large as planned, as what is lifted has to be, and twice again where the value stays
-        there to be compared; or all that is read of the value, where it costs nothing else and less
-        than the round of a lift.
+        Twice as large as planned, as what is lifted has to be, and twice again where the value
+        stays there to be compared; or all that is read of the value, where it costs nothing else
+        and less than the round of a lift.
         """
         ring = lifted(node.numbers) + (node.layer.options["activation"] != "none")
         whole = self.whole(node, drop + ring)

@@ -105,7 +105,9 @@ class Rings:
         """Room for a lift, and for what series want."""
         bends = (BENDS["sigmoid"], HELD) if self.cell.series and series_of else ()
         # (of twice a value too, which has one fractional bit less)
-        least = [series.least_ring(b, self.fraction - i, bits) for b in bends for i in (0, 1)]
+        least = [
+            series.least_ring(b, self.fraction - i, 1 << (bits - 1)) for b in bends for i in (0, 1)
+        ]
         return max([bits + 1, *least])
 
     @property
@@ -368,8 +370,9 @@ class _Steps:
             twice = int(function == "tanh")
             bend = HELD if function == "held" else BENDS["sigmoid"]
             x = replace(x, fractional_bits=f - twice)
-            count = self.exchanges(2 * n, series.compared(bend, f - twice, bits))
-            y = self.lifted(series.curved(party, x, bend, bits, count, 2 * twice), to)
+            below = 1 << (bits - 1)
+            count = self.exchanges(2 * n, series.compared(bend, f - twice, below))
+            y = self.lifted(series.curved(party, x, bend, below, count, 2 * twice), to)
             return replace(arithmetic.moved(y, -(twice << f)), fractional_bits=f)
         whole = self.lifted(x, products.RING)
         protocol = activations.tanh if function == "tanh" else activations.sigmoid

@@ -26,11 +26,7 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--new N", "tokens that are wanted (default 8)", type=int, default=8)
     common.option(p, "--texts N", "that are written side by side (default 1)", type=int, default=1)
     p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
-    common.option(
-        p,
-        "--check-range",
-        "also find out whether a value left its range, as `generate` in Python does",
-    )
+    common.add_check_range(p)
     common.add_run_options(p, 1)
 
 
@@ -44,7 +40,8 @@ def generate(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from tfe_bench.benchmarks import judged
-    from tfe_bench.models import generation
+    from tfe_bench.cluster import profiles
+    from tfe_bench.models import decoding, generation
     from tfe_bench.models.private import convert
     from tfe_bench.models.zoo import texts
 
@@ -84,6 +81,7 @@ def generate(arguments: argparse.Namespace) -> int:
         found = generation.read(private, result)
         bar.say("comparing with plaintext")
         top1, worst = _compared(private, np.concatenate([prompt, found], 1), count)
+    d, network = decoding.Decoding.of(private.plan), profiles.get(arguments.profile).plan
     told = common.Outcome(
         {
             "model": entry.title,
@@ -92,6 +90,10 @@ def generate(arguments: argparse.Namespace) -> int:
             "batch": len(prompt),
             "tokens": count,
             "new": arguments.new,
+            **common.range_check(
+                asked["check_range"],
+                lambda on: decoding.predictions(d, count, arguments.new, network, len(prompt), on),
+            ),
             "prompt": "given" if arguments.prompt else f"made up (seed {arguments.seed + _SEED})",
         },
         worst <= _TOLERANCE,
