@@ -19,7 +19,7 @@ from dataclasses import replace
 from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Layer
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.ranges import Plan
+from tfe_bench.models.ranges import MOST_REACH, Plan
 
 Limits = Mapping[str, int | None]
 
@@ -52,8 +52,7 @@ def reached(plan: Plan, bounds: Mapping[str, float]) -> Plan:
     for x in plan.graph.layers:
         given = of_inputs(found, x)
         reach = 0 if given is None else registry.find(x.op).reach(plan.node(x), given)
-        if reach < 64:  # (else no plan leaves room for it, and `check` says so)
-            numbers[x.name] = replace(numbers[x.name], reach=reach)
+        numbers[x.name] = replace(numbers[x.name], reach=min(reach, MOST_REACH))
     return replace(plan, numbers=numbers)
 
 

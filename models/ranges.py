@@ -21,6 +21,8 @@ from tfe_bench.models.kinds.layer import Node, Numbers
 from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, Planner
 from tfe_bench.protocols.ring import compare
 
+# What a plan says of a sum: more than doubles can count is not told apart.
+MOST_REACH = 1024
 # A private input may leave the range of the public samples by this factor.
 MARGIN = 4.0
 # Samples that are so much larger give the bounds that they reach and this much more.
@@ -71,7 +73,9 @@ class Plan:
                 f"This is no plan. Received: {type(error).__name__}: {error}."
             ) from None
         whole = all(
-            3 <= len(row) <= 5 and all(type(n) is int and 0 <= n < 64 for n in row)
+            3 <= len(row) <= 5
+            and all(type(n) is int and 0 <= n < 64 for n in row[:4])
+            and all(type(n) is int and 0 <= n <= MOST_REACH for n in row[4:])
             for row in [*rows.values(), (fraction, 0, 0), *((n, 0, 0) for n in inputs.values())]
         )
         known = inputs.keys() <= graph.inputs.keys()

@@ -70,7 +70,11 @@ class Greedy(Sum, Stepped):
             )
         options = {**x.options, "fraction": own, "noisy": noise > 0}
         layer = replace(x, op=cls.op, options=options)
-        return layer, Numbers(fraction, numbers.scale, max(bits, 3))
+        reach = numbers.reach
+        if reach and noise:
+            more = math.ceil(noise * 2.0**numbers.scale)
+            reach = ((1 << (reach - 1)) + more).bit_length() + 1
+        return layer, Numbers(fraction, numbers.scale, max(bits, 3), reach=reach)
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         rest = {k: v for k, v in options.items() if k not in ("fraction", "noisy")}

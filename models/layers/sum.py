@@ -193,7 +193,10 @@ class Sum(Kind):
         return 0  # what is in its range is planned for
 
     def watchable(self, node: Node, given: list[int] | None) -> bool:
-        return node.numbers.scale == node.numbers.fraction or lifted(node.numbers) >= 3
+        numbers = node.numbers
+        if numbers.scale == numbers.fraction:
+            return True
+        return lifted(numbers) >= 3 and numbers.reach <= RING - 1
 
     # ---- in private
 
