@@ -112,6 +112,25 @@ def one_site_for_all(site: str) -> Fault:
     return seed
 
 
+def one_turn_for_all(site: str) -> Fault:
+    """Turns of a loop whose masks are those of its first one."""
+
+    def seed(patch: Patch) -> None:
+        import tensorflow as tf
+
+        named = Site._named
+
+        def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
+            made = named(self, key, tensor)
+            if self._trace.looping and self.party.site_names[self.number] == site:
+                made["call"] = tf.concat([made["call"][:2], [1]], 0)
+            return made
+
+        patch.setattr(Site, "_named", wrong)
+
+    return seed
+
+
 def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
     """Another dealer's evaluators pad with the key that both of them hold."""
 
@@ -180,6 +199,11 @@ FAULTS: dict[str, tuple[Row | str, Fault]] = {
         merged("harmonics", {1: 0}),
     ),
     "a polynomial exchanges under the dealt masks": ("polyval", merged("polyval", {1: 0})),
+    "a sum with the dealer's noise leaves under the dealt mask": (
+        "noisy",
+        merged("truncated_sum", {1: 0}),
+    ),
+    "turns of a loop share a sum's masks": ("recurrent", one_turn_for_all("truncated_sum")),
     "an input without its mask": ("input", bare("input", "is_e1")),
     **{
         f"{name}: {what}": (name, fault)
