@@ -122,9 +122,11 @@ def one_turn_for_all(site: str) -> Fault:
 
         def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
             made = named(self, key, tensor)
-            if self._trace.looping and self.party.site_names[self.number] == site:
-                made["call"] = tf.concat([made["call"][:2], [1]], 0)
-            return made
+            here = self._trace.looping and self.party.site_names[self.number] == site
+            if not here:
+                return made
+            assert self.ctx is not None
+            return {**made, "call": tf.concat([self.ctx[:2], [1]], 0)}
 
         patch.setattr(Site, "_named", wrong)
 
