@@ -84,12 +84,13 @@ def shaped(x: Shared, *shape: int) -> Shared:
 
 
 def steps(party: Party, x: Shared, y: Shared) -> Shared:
-    """Three steps of a layer of one unit."""
+    """Three steps of a layer of one unit, with a mask."""
     cell = recurrent.Cell("simple", series=True)
     numbers = recurrent.rings(cell, 13, 26, 16, 3)
     given = shaped(x, 1, 1, 1).map(lambda a: local.tile(a, [1, 3, 1]))
     weights = [recurrent.Weights(shaped(x, 1, 1), shaped(y, 1, 1))]
-    return recurrent.recurrent(party, cell, given, weights, numbers).output
+    mask = shaped(replace(y, fractional_bits=0), 1, 1).map(lambda a: local.tile(a, [1, 3]))
+    return recurrent.recurrent(party, cell, given, weights, numbers, mask=mask).output
 
 
 def signs(party: Party, x: Shared) -> MaskedBits:
