@@ -124,7 +124,7 @@ def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     watch = range_check.Watch(party, WORDS, x.dealer)
     product = products.Product(x, y, products.elementwise)
     small, u = products.truncated(party, "truncated_sum", [product], None, 16, LOOSE, 64)
-    beside = linear.watched_lift(party, watch, small, u, 48, LOOSE, LOOSE - 1)
+    beside = linear.watched_lift(party, watch, small, u, 48, LOOSE, LOOSE - 8)
     return relu.relu(party, beside), watch.flag()
 
 
