@@ -52,10 +52,22 @@ class Answers:
         self._digests: dict[str, str] = {}
         self._lock = threading.Lock()
         self._seen = [time.monotonic()] * 3
+        self._accepted: set[int] = set()
+        self._admitted = threading.Event()
 
     def seen(self, party: int) -> None:
         """Notes that a worker is alive."""
         self._seen[party] = time.monotonic()
+
+    def close(self) -> None:
+        """Has everybody who waits give up."""
+        self.finished.set()
+        self._admitted.set()
+
+    def admitted(self) -> bool:
+        """Waits until all three workers have taken the job; False if it has ended before."""
+        self._admitted.wait()
+        return not self.finished.is_set()
 
     def fail(self, party: int, error: BaseException) -> None:
         """Ends the job for what went wrong here."""
@@ -74,7 +86,11 @@ class Answers:
                 kind = event["event"]
                 if kind == "error":
                     raise wire.error_from(event)
-                if kind == "queued" and party == 0 and self._progress:
+                if kind == "accepted":
+                    self._accepted.add(party)
+                    if len(self._accepted) == 3:
+                        self._admitted.set()
+                elif kind == "queued" and party == 0 and self._progress:
                     before = int(event.get("before", 0))
                     others = "1 job" if before == 1 else f"{before} jobs"
                     self._progress(0.0, f"waiting: {others} before this one")

@@ -20,7 +20,7 @@ from tfe_bench.cluster import handshake, probe, profiles, tls, wire
 from tfe_bench.cluster.answers import Answers
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.questions import answered, ask, greet, silent
-from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput, Progress
+from tfe_bench.cluster.requests import AnyInput, JobResult, Progress
 from tfe_bench.cluster.sending import Sending, check_inputs, check_parameters, kind_of
 from tfe_bench.cluster.transport import dialled
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
@@ -38,6 +38,8 @@ _RECONNECT = [
 _ANSWERS = [("grpc.max_receive_message_length", wire.MOST_ANSWER_BYTES)]
 # A worker that is lost during a job is lost; one that is just starting is waited for.
 _RETURN_SECONDS = 2.5
+# Bytes of inputs that leave only once all workers have taken the job.
+_LARGE = 16 << 20
 
 
 class Client:
@@ -159,7 +161,7 @@ class Client:
         self,
         program: str,
         parameters: Mapping[str, Any],
-        inputs: Mapping[str, PrivateInput | LateInput],
+        inputs: Mapping[str, AnyInput],
         progress: Progress | None = None,
         job: str | None = None,
     ) -> JobResult:
@@ -201,7 +203,12 @@ class Client:
 
         def requests(party: int) -> Iterator[bytes]:
             try:
-                yield from sending.messages(party, header, answers.seen)
+                stream = sending.messages(party, header, answers.seen)
+                yield next(stream)
+                # (small ones need not wait for a message to and fro)
+                if sending.size > _LARGE and not answers.admitted():
+                    return
+                yield from stream
             except Exception as error:
                 answers.fail(party, error)
                 raise
@@ -226,7 +233,7 @@ class Client:
             self.explain(error)
             raise
         finally:
-            answers.finished.set()
+            answers.close()
             for call in calls:
                 call.cancel()
 

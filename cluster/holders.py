@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tfe_bench.protocols.session.party import Party
 
 
-def differing(party: Party, held: Mapping[str, bytes | bytearray]) -> int | None:
+def differing(party: Party, held: Mapping[str, bytes | memoryview]) -> int | None:
     """The first peer that holds another copy of a field than this party; None if none does.
 
     Only the two holders of a field compare it: the third could search a small value by its digest.

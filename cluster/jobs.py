@@ -118,10 +118,12 @@ class Size:
         words: an upper bound on the 64-bit words of the largest array that it makes anywhere,
             messages and results included.
         sent: bytes that the three workers send together; 0: the program does not say.
+        memory: bytes that it takes at a worker beside its inputs, about; 0: likewise.
     """
 
     words: int
     sent: int = 0
+    memory: int = 0
 
 
 @dataclass(frozen=True)

@@ -74,6 +74,8 @@ class WorkerPolicy:
         max_inputs: of one job.
         max_bytes_per_job, max_bytes_per_client, max_bytes: of inputs and of results that were not
             taken, which are kept for one job, for one client's jobs, and for all jobs.
+        max_memory_per_job: bytes that one may take here beside what is idle, as far as its program
+            says; never more than the machine has.
         max_sent_per_job: bytes that the three workers send together for a job, where its program
             says how many.
         max_connections: that others may hold open.
@@ -100,6 +102,7 @@ class WorkerPolicy:
     max_bytes_per_job: int = _limit(2 << 30)
     max_bytes_per_client: int = _limit(4 << 30)
     max_bytes: int = _limit(8 << 30)
+    max_memory_per_job: int = _limit(1 << 40)
     max_sent_per_job: int = _limit(1 << 40)
     max_connections: int = _limit(512, 64, _MOST_CONNECTIONS)
     max_connections_per_address: int = _limit(32, most=_MOST_CONNECTIONS)
@@ -284,6 +287,29 @@ class WorkerPolicy:
         most = self.max_sent_per_job
         given = f"{size.sent} bytes that the workers would send"
         self._permit(size.sent <= most, "a job that costs so much", given, most, remedy)
+
+    def permit_memory(self, needed: int, there: int, sharing: int) -> None:
+        """Permits a job that takes so much of this worker's memory.
+
+        Args:
+            needed: bytes, about.
+            there: bytes that this machine could give away.
+            sharing: workers of the cluster that are on it, and take their part of it.
+
+        Raises:
+            PolicyError: it is more than max_memory_per_job, or than there is.
+        """
+        most, remedy = self.max_memory_per_job, "Its operator raises max_memory_per_job"
+        given = f"{needed} bytes, about"
+        self._permit(needed <= most, "a job that takes so much memory", given, most, remedy)
+        if needed > there // sharing:
+            part = f", of which {sharing} workers take a part each" if sharing > 1 else ""
+            raise PolicyError(
+                f"Party {self.party} has no memory for this job. Received: one that takes about "
+                f"{needed / 1e9:.1f} GB at this worker, and {there / 1e9:.1f} GB are available on "
+                f"its machine{part}. Use a smaller model or fewer samples, machines with more "
+                "memory, or one for each worker."
+            )
 
     def _permit(self, fits: bool, what: str, given: str, most: int, remedy: str) -> None:
         if not fits:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -65,7 +65,23 @@ class PrivateInput:
 
 
 @dataclass(frozen=True)
-class LateInput:
+class MadeInput:
+    """An input that is made when it is its turn to leave: not all of a large model is here at once.
+
+    Attributes:
+        shape, fractional_bits: of what it will be.
+        make: gives the same each time: it is called again where one worker's line is far slower
+            than another's.
+    """
+
+    shape: tuple[int, ...]
+    fractional_bits: int
+    make: Callable[[], PrivateInput]
+    limbs: int = 1
+
+
+@dataclass(frozen=True)
+class LateInput(MadeInput):
     """An input that is shared while the job runs already, behind all that it begins with.
 
     Attributes:
@@ -73,10 +89,9 @@ class LateInput:
         make: called once, when it is this input's turn to leave.
     """
 
-    shape: tuple[int, ...]
-    fractional_bits: int
-    make: Callable[[], PrivateInput]
-    limbs: int = 1
+
+# Of a job, by name.
+AnyInput: TypeAlias = PrivateInput | MadeInput
 
 
 @dataclass
@@ -99,7 +114,7 @@ class JobResult:
     share_seconds: float = 0.0
 
 
-def spec_of(name: str, value: PrivateInput | LateInput) -> InputSpec:
+def spec_of(name: str, value: AnyInput) -> InputSpec:
     """What is public about an input."""
     late = isinstance(value, LateInput)
     return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)

@@ -7,16 +7,18 @@ streams of fresh 16-byte seeds, so that only m travels at full size: to both eva
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from tfe_bench.protocols.session import words
+from tfe_bench.protocols.session import placed
+from tfe_bench.protocols.session import words as pairs
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 SEED_BYTES = 16
-_BLOCK = 1 << 20
+_BLOCK = 1 << 15  # words
 
 
 def expand(seed: bytes, count: int) -> Ring:
@@ -24,15 +26,20 @@ def expand(seed: bytes, count: int) -> Ring:
 
     Two of them make an element of Z_2^128.
     """
+    out = placed.empty((count,))
+    for begin, words in _stream(seed, count):
+        out[begin : begin + words.size] = words
+    return out
+
+
+def _stream(seed: bytes, count: int) -> Iterator[tuple[int, Ring]]:
+    """The words in blocks, and where each begins: large models have no room for another array."""
     encryptor = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
-    # In blocks: as many zeros as words would double the memory of a large model.
-    size, zeros = count * 8, bytes(min(count * 8, _BLOCK))
-    out = bytearray(size + 16)
-    view = memoryview(out)
-    for start in range(0, size, _BLOCK):
-        part = min(_BLOCK, size - start)
-        encryptor.update_into(zeros[:part] if part < len(zeros) else zeros, view[start:])
-    return np.frombuffer(out, np.int64, count=count)
+    zeros, room = bytes(8 * min(count, _BLOCK)), bytearray(8 * min(count, _BLOCK) + 16)
+    for begin in range(0, count, _BLOCK):
+        part = min(_BLOCK, count - begin)
+        encryptor.update_into(memoryview(zeros)[: 8 * part], room)
+        yield begin, np.frombuffer(room, np.int64, part)
 
 
 def fresh() -> tuple[bytes, bytes]:
@@ -51,10 +58,11 @@ def share(
     """
     seed1, seed2 = fresh() if given is None else given
     flat = np.ascontiguousarray(values, np.int64).reshape(-1)
-    if limbs == 1:  # in place, one mask at a time: inputs may be large models
+    if limbs == 1:
         m = expand(seed1, flat.size)
         m += flat
-        m += expand(seed2, flat.size)
+        for begin, words in _stream(seed2, flat.size):
+            m[begin : begin + words.size] += words
         return seed1, seed2, m
     l1, l2 = (expand(seed, flat.size) for seed in (seed1, seed2))
     return seed1, seed2, masked(flat, l1, l2, limbs)
@@ -65,7 +73,7 @@ def masked(x: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
     if limbs == 1:
         with np.errstate(over="ignore"):
             return x + l1 + l2
-    return words.add(words.add(_pairs(x), _pairs(l1)), _pairs(l2)).reshape(x.shape)
+    return pairs.add(pairs.add(_pairs(x), _pairs(l1)), _pairs(l2)).reshape(x.shape)
 
 
 def unmasked(m: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
@@ -73,7 +81,7 @@ def unmasked(m: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
     if limbs == 1:
         with np.errstate(over="ignore"):
             return m - l1 - l2
-    return words.sub(words.sub(_pairs(m), _pairs(l1)), _pairs(l2)).reshape(m.shape)
+    return pairs.sub(pairs.sub(_pairs(m), _pairs(l1)), _pairs(l2)).reshape(m.shape)
 
 
 def _pairs(a: Ring) -> Ring:

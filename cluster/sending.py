@@ -3,49 +3,51 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tfe_bench.cluster import seeds, wire
-from tfe_bench.cluster.requests import LateInput, PrivateInput
+from tfe_bench.cluster.requests import AnyInput, LateInput, MadeInput, PrivateInput
 from tfe_bench.errors import UsageError
 
 _DEALER = 0
 
 
+# Bytes of masked inputs that one evaluator has taken already and the other has not: what is more is
+# made again.
+MOST_KEPT = 256 << 20
+
+
 class Sending:
-    """The inputs of one job.
+    """The inputs of one job, each shared when the first of the evaluators takes it.
 
     Args:
-        inputs: by name; all but late ones are shared at once.
+        inputs: by name.
+
+    Attributes:
+        size: bytes that each evaluator is sent.
     """
 
-    def __init__(self, inputs: Mapping[str, PrivateInput | LateInput]) -> None:
+    def __init__(self, inputs: Mapping[str, AnyInput]) -> None:
         self._described: list[dict[str, Any]] = []
-        self._masked: list[seeds.Ring | None] = []
-        self._seeds: list[tuple[bytes, bytes]] = []
-        self._late: dict[int, LateInput] = {}
+        self._values = list(inputs.values())
+        self._masked: dict[int, seeds.Ring] = {}
+        self._seeds = [seeds.fresh() for _ in self._values]
         self._making = threading.Lock()
-        for i, (name, value) in enumerate(inputs.items()):
-            if isinstance(value, LateInput):
-                self._late[i] = value
-                self._seeds.append(seeds.fresh())
-                self._masked.append(None)
-            else:
-                seed1, seed2, m = seeds.share(value.ring, value.limbs)
-                self._seeds.append((seed1, seed2))
-                self._masked.append(m)
+        for name, value in inputs.items():
             self._described.append(
                 {
                     "name": name,
                     "shape": list(value.shape),
                     "fractional_bits": value.fractional_bits,
                     "limbs": value.limbs,
-                    **({"late": True} if i in self._late else {}),
+                    **({"late": True} if isinstance(value, LateInput) else {}),
                 }
             )
-        self._taken: list[list[int]] = [[] for _ in self._masked]
+        self._taken: list[set[int]] = [set() for _ in self._values]
+        self.size = sum(8 * v.limbs * math.prod(v.shape) for v in self._values)
 
     def messages(
         self, party: int, header: Mapping[str, Any], alive: Callable[[int], None]
@@ -75,27 +77,42 @@ class Sending:
         yield submission
         if role == 0:
             return
-        for i in range(len(self._masked)):
+        for i in range(len(self._values)):
             m = self._ready(i)
             for chunk in wire.data(m.data.cast("B")):
                 alive(party)  # a worker that takes a chunk on a slow line is no lost one
                 yield chunk
-            self._taken[i].append(party)
-            if len(self._taken[i]) == 2:  # both evaluators have it: large models need the room
-                self._masked[i] = m[:0].copy()
+            with self._making:
+                self._taken[i].add(party)
+                if len(self._taken[i]) == 2:  # both evaluators have it: large models need the room
+                    self._masked.pop(i, None)
             del m
 
     def _ready(self, i: int) -> seeds.Ring:
+        """The masked words of an input: the same each time, as its seeds are."""
         with self._making:  # the first of the two evaluators' streams that gets there makes it
-            m = self._masked[i]
-            if m is None:
-                late = self._late[i]
-                value = late.make()
-                if (value.shape, value.fractional_bits) != (late.shape, late.fractional_bits):
-                    raise UsageError("A late input has another shape than it was said to have.")
-                _, _, m = seeds.share(value.ring, value.limbs, self._seeds[i])
-                self._masked[i] = m
-            return m
+            if i not in self._masked:
+                self._make_room()
+                value = self._made(self._values[i])
+                _, _, self._masked[i] = seeds.share(value.ring, value.limbs, self._seeds[i])
+            return self._masked[i]
+
+    def _make_room(self) -> None:
+        """Forgets what one evaluator waits for only, if that is much; a late input is made once."""
+        again = [k for k in self._masked if not isinstance(self._values[k], LateInput)]
+        held = sum(self._masked[k].nbytes for k in again)
+        for k in again:
+            if held > MOST_KEPT and self._taken[k]:
+                held -= self._masked.pop(k).nbytes
+
+    @staticmethod
+    def _made(given: AnyInput) -> PrivateInput:
+        if isinstance(given, PrivateInput):
+            return given
+        value = given.make()
+        if (value.shape, value.fractional_bits) != (given.shape, given.fractional_bits):
+            raise UsageError("An input has another shape than it was said to have.")
+        return value
 
 
 def check_inputs(inputs: object) -> None:
@@ -105,7 +122,7 @@ def check_inputs(inputs: object) -> None:
         UsageError: naming the first one.
     """
     for name, value in _items("Inputs are a dict of PrivateInput", inputs):
-        if not isinstance(name, str) or not isinstance(value, PrivateInput | LateInput):
+        if not isinstance(name, str) or not isinstance(value, PrivateInput | MadeInput):
             raise UsageError(
                 "Inputs are PrivateInput by name: PrivateInput(array) for integers, "
                 "PrivateInput(FixedPoint(16).encode(array), 16) for reals. Received: "

@@ -51,7 +51,6 @@ from tfe_bench.cluster.stored import (
     Kind,
     Ring,
     Tensor,
-    aligned,
     check_about,
     check_name,
     description,
@@ -64,6 +63,7 @@ from tfe_bench.errors import (
     VersionMismatch,
     did_you_mean,
 )
+from tfe_bench.protocols.session import placed
 
 FORMAT = 1
 SUFFIX = ".safetensors"
@@ -351,7 +351,7 @@ class Store:
                         continue
                     shape, (begin, _) = place
                     stream.seek(start + begin)
-                    words = aligned(shape)
+                    words = placed.empty(shape)
                     blob = words.reshape(-1).view(np.uint8).data
                     if stream.readinto(blob) != blob.nbytes:  # type: ignore[attr-defined]
                         raise self._damaged(path)

@@ -7,9 +7,8 @@ share a folder and a layout (store.py), not their names.
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,8 +17,6 @@ import numpy as np
 from tfe_bench.errors import UsageError
 
 ANY = "*"
-# TensorFlow takes words where they are if they begin at a multiple of this.
-ALIGNMENT = 64
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 # Characters of public facts as JSON.  A list of all that there is has to fit into one message.
 MOST_ABOUT = 1 << 20
@@ -190,11 +187,3 @@ def description(row: Mapping[str, Any]) -> dict[str, int]:
     if not fits or found["dealer"] not in (0, 1, 2) or found["limbs"] not in (1, 2):
         raise ValueError("a value of another kind")
     return found
-
-
-def aligned(shape: Sequence[int]) -> Ring:
-    """Words, not set yet, that TensorFlow can take where they are."""
-    count = 8 * math.prod(shape)
-    raw = np.empty(count + ALIGNMENT, np.uint8)
-    begin = -raw.ctypes.data % ALIGNMENT
-    return raw[begin : begin + count].view(np.int64).reshape(shape)

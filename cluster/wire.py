@@ -121,14 +121,31 @@ class Reader:
             ProtocolError: the stream holds something else.
         """
         out = bytearray()
-        while len(out) < size:
+        for chunk in self._chunks(size):
+            out += chunk
+        return out
+
+    def fill(self, room: memoryview) -> None:
+        """As many bytes of data as there is room, put where they belong.
+
+        Raises:
+            ProtocolError: as `read`.
+        """
+        begin = 0
+        for chunk in self._chunks(len(room)):
+            room[begin : begin + len(chunk)] = chunk
+            begin += len(chunk)
+
+    def _chunks(self, size: int) -> Iterator[memoryview]:
+        left = size
+        while left:
             blob = next(self._blobs, None)
-            due = min(CHUNK_BYTES, size - len(out))
+            due = min(CHUNK_BYTES, left)
             # (whoever may wait for each message must not be sent them byte by byte)
             if blob is None or not blob.startswith(_DATA) or len(blob) - 1 != due:
                 raise ProtocolError("A tensor of a job's stream is incomplete or too long.")
-            out += memoryview(blob)[1:]
-        return out
+            left -= due
+            yield memoryview(blob)[1:]
 
 
 def status_of(error: Exception) -> tuple[grpc.StatusCode | None, str]:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tfe_bench.cluster import profiles
+from tfe_bench.cluster.jobs import Size
 from tfe_bench.errors import UsageError
 from tfe_bench.models import limits, weights
 from tfe_bench.models.graph import Layer
@@ -23,6 +24,7 @@ from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, Tally, count
 from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -83,13 +85,15 @@ class Prediction:
 
 
 def _run(
-    ops: Operations, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
+    ops: Operations, s: Prediction, own: Mapping[str, Shared | Seeded], inputs: Sequence[Shared]
 ) -> list[Shared]:
-    p = Pass(ops, own, public=s.public)
+    made = weights.Made(ops.party, own, inputs[0].dealer)
+    p = Pass(ops, made, public=s.public)
     values = dict(zip(s.plan.graph.inputs, inputs, strict=True))
     for node in s.nodes():
         x = node.layer
-        values[x.name] = _value(p, node, [values[i] for i in x.inputs])
+        made.given = [values[i] for i in x.inputs]
+        values[x.name] = _value(p, node, made.given)
     return [values[o] for o in s.plan.graph.outputs]
 
 
@@ -101,7 +105,7 @@ def _value(p: Pass, node: Node, given: Sequence[Shared]) -> Shared:
 
 
 def _watched_run(
-    party: Party, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
+    party: Party, s: Prediction, own: Mapping[str, Shared | Seeded], inputs: Sequence[Shared]
 ) -> list[Shared]:
     watch = Watch(party, s.batch, inputs[0].dealer) if s.watched else None
     found = _run(Operations(party, s.setting, watch), s, own, inputs)
@@ -191,23 +195,37 @@ def added(those: Sequence[Prediction], others: Sequence[Prediction]) -> tuple[fl
     return more / less - 1, later - sooner
 
 
-def largest(s: Prediction) -> int:
-    """An upper bound on the words of the largest array of `run`: a value, or what it sends."""
-    values = max(math.prod(shape) for shape in s.plan.graph.shapes.values())
-    sent = 0
+# What a worker takes for a layer, over the words that come in, go out and are sent: each value has
+# two parts, and operations make new ones of them before they let go of the old.
+_COPIES = 4
+# Beside that: TensorFlow's first graphs, and what the dealer is ahead with.
+_BESIDE = 256 << 20
+
+
+def size(s: Prediction) -> Size:
+    """How large `run` gets: its largest array, a value or what is sent, and the memory it takes.
+
+    The memory is that of the layer that takes most, with the masks of the largest weights.
+    """
+    shapes = s.plan.graph.shapes
+    words, layer = 2 * s.batch * max(math.prod(shape) for shape in shapes.values()), 0
     for node, tally in zip(s.nodes(), layer_tallies(s), strict=True):
         cost, turns = tally.cost, registry.find(node.layer.op).turns(node)
-        sent = max(sent, max(cost.dealer, cost.e1, cost.e2) // turns)
-    return max(2 * s.batch * values, sent // 64)
+        sent = max(cost.dealer, cost.e1, cost.e2) // turns // 64
+        words = max(words, sent)
+        own = s.batch * sum(math.prod(shape) for shape in (*node.given, node.shape))
+        layer = max(layer, own + sent)
+    most = max((math.prod(part.shape) for part in weights.parts(s.plan)), default=0)
+    return Size(words, memory=8 * (_COPIES * layer + 2 * most) + _BESIDE)
 
 
 def run(
-    party: Party, s: Prediction, own: Mapping[str, Shared], inputs: Sequence[Shared]
+    party: Party, s: Prediction, own: Mapping[str, Shared | Seeded], inputs: Sequence[Shared]
 ) -> list[Shared]:
     """The model's outputs for a batch, inside party.function.
 
     Args:
-        own: the weights as weights.by_key gives them, over Z_2^64.
+        own: the weights as weights.by_key gives them, over Z_2^64, of the inputs' dealer.
         inputs: in the order of the graph's, [batch, ...] at plan.fraction_of.
 
     The outputs have the scales of plan.fraction_of; with s.watched one more says for each sample
@@ -217,9 +235,7 @@ def run(
         return _watched_run(party, s, own, inputs)
 
     def third(*cut: Shared) -> list[Shared]:
-        dealer, batch = cut[0].dealer, int(cut[0].shape[0])
-        named = {name: rotation.named(party, w, dealer) for name, w in own.items()}
-        return _watched_run(party, s.third(batch), named, cut)
+        return _watched_run(party, s.third(int(cut[0].shape[0])), own, cut)
 
     return rotation.by_thirds(party, third, inputs)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress
+from tfe_bench.cluster.requests import AnyInput, JobResult, PrivateInput, Progress
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import plaintext, service
 from tfe_bench.models.decoding import Decoding
@@ -116,7 +116,7 @@ def order(
     profile: str = "local",
     check_range: bool | None = None,
     temperature: float = 0.0,
-) -> tuple[dict[str, Any], dict[str, PrivateInput]]:
+) -> tuple[dict[str, Any], dict[str, AnyInput]]:
     """Parameters of the program "generate", and its input besides the weights.
 
     Raises:

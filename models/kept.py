@@ -19,16 +19,15 @@ from tfe_bench.cluster import holders
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, check_known
 from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, PARTS, UNREADABLE, Store
 from tfe_bench.cluster.stored import (
-    ALIGNMENT,
     Facts,
     Kind,
-    Ring,
     Tensor,
     check_clients,
     check_deployment,
     check_name,
 )
 from tfe_bench.errors import ConfigError, ProtocolError, UsageError
+from tfe_bench.protocols.session import placed
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -118,21 +117,13 @@ def tensor_of(x: Shared) -> Tensor:
 def shared_of(tensor: Tensor) -> Shared:
     """What a store kept, as a shared value; its words are not copied where they can be taken."""
     parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
-    parts.update({k: _in_place(words) for k, words in tensor.parts.items()})
+    parts.update({k: placed.tensor(words) for k, words in tensor.parts.items()})
     return Shared(
         **parts,
         dealer=tensor.dealer,
         fractional_bits=tensor.fractional_bits,
         limbs=tensor.limbs,
     )
-
-
-def _in_place(words: Ring) -> Any:
-    import tensorflow as tf
-
-    if not words.size or words.ctypes.data % ALIGNMENT:
-        return tf.constant(words, tf.int64)
-    return tf.experimental.dlpack.from_dlpack(words.__dlpack__())
 
 
 def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Shared]]:
@@ -144,7 +135,7 @@ def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Sh
         UsageError, PolicyError, ConfigError, SecurityError: as Store.load, each time.
     """
     facts = store.facts(name, client)
-    key = store.kind.infix, name, facts.deployment, store.stamp(name)
+    key = _key(store, name, facts)
     values = store.made.pop(key, None)
     if values is None:
         forget(store, name)
@@ -157,6 +148,19 @@ def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Sh
             others -= _bytes(store.made.pop(oldest))
     store.made[key] = values
     return facts, dict(values)
+
+
+def is_in_memory(store: Store, name: str, client: str) -> bool:
+    """Whether `in_memory` would read nothing.
+
+    Raises:
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.facts.
+    """
+    return _key(store, name, store.facts(name, client)) in store.made
+
+
+def _key(store: Store, name: str, facts: Facts) -> tuple[Any, ...]:
+    return store.kind.infix, name, facts.deployment, store.stamp(name)
 
 
 def forget(store: Store, name: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, spec_of
+from tfe_bench.cluster.requests import AnyInput, JobResult, Progress, spec_of
 from tfe_bench.cluster.stored import DATA, check_name
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import service
@@ -56,7 +56,7 @@ def provide(
         RangeError: values that do not fit, or that leave the model's range: nothing is kept then.
         PolicyError: an operator does not let this client provide.
     """
-    inputs: dict[str, PrivateInput] = {}
+    inputs: dict[str, AnyInput] = {}
     shape = None if rows.x is None else list(np.shape(rows.x)[1:])
     if through is not None:
         if rows.x is None:

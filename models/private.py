@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.cluster.requests import PrivateInput
+from tfe_bench.cluster.requests import AnyInput, MadeInput, PrivateInput
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import (
     agreement,
@@ -123,26 +123,27 @@ class PrivateModel:
 
     # ---- what is shared
 
-    def shared_weights(self) -> dict[str, PrivateInput]:
-        """The model owner's inputs.
+    def shared_weights(self) -> dict[str, AnyInput]:
+        """The model owner's inputs, each encoded when it leaves.
 
         Raises:
             RangeError: a weight that does not fit; the layer is named.
         """
-        found = {}
-        rings = zip(weights.parts(self.plan), weights.encode(self.plan), strict=True)
-        for i, (part, ring) in enumerate(rings):
-            found[weights.input_name(i)] = PrivateInput(ring, part.fractional_bits)
+        found: dict[str, AnyInput] = {}
+        for i, part in enumerate(weights.parts(self.plan)):
+            weights.check(part)
+            make = functools.partial(_encoded, part)
+            found[weights.input_name(i)] = MadeInput(part.shape, part.fractional_bits, make)
         return found
 
-    def shared_inputs(self, images: Any) -> dict[str, PrivateInput]:
+    def shared_inputs(self, images: Any) -> dict[str, AnyInput]:
         """The data owner's inputs.
 
         Raises:
             UsageError: images that the model does not take.
             RangeError: values that are NaN or larger than the model's ranges allow.
         """
-        found = {}
+        found: dict[str, AnyInput] = {}
         arrays = plaintext.scaled(self.graph, images)
         for own, name in zip(self.graph.inputs, program.input_names(self.plan), strict=True):
             array = arrays[own]
@@ -228,6 +229,10 @@ class PrivateModel:
             f"PrivateModel({self.name!r}, {len(self.graph.layers)} layers, inputs={inputs}, "
             f"fractional_bits={self.fractional_bits}, calibrated={self.calibrated})"
         )
+
+
+def _encoded(part: weights.Part) -> PrivateInput:
+    return PrivateInput(weights.encoded(part), part.fractional_bits)
 
 
 def _told(graph: Graph, found: list[Array]) -> Any:

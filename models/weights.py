@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,10 +12,16 @@ from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError
 from tfe_bench.models.graph import Array, Layer
 from tfe_bench.models.ranges import Plan
+from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.session import seeded
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 # An encoded weight stays below 2^62.
 LARGEST = 2.0**62
+# Weights that are encoded at a time.
+_BLOCK = 1 << 18
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,22 +75,77 @@ def encode(plan: Plan) -> list[Array]:
     """
     found = []
     for part in parts(plan):
-        weights = np.asarray(part.layer.weights[part.name], np.float64)
-        values = weights * 2.0**part.fractional_bits
-        if np.abs(values).max(initial=0.0) >= LARGEST:
-            raise RangeError(
-                f"Layer {part.layer.name!r} has weights {part.name!r} up to "
-                f"{np.abs(weights).max():g}, too large for {part.fractional_bits} fractional bits."
-            )
-        if part.negated:
-            values = -values
-        found.append(np.rint(values).astype(np.int64))
+        check(part)
+        found.append(encoded(part))
     return found
 
 
-def by_key(plan: Plan, given: Mapping[str, Shared]) -> dict[str, Shared]:
-    """The private arrays as layers find them, from those by `input_name`."""
-    return {key: given[input_name(i)] for i, part in enumerate(parts(plan)) for key in part.keys}
+def check(part: Part) -> None:
+    """Refuses weights that do not fit their scale.
+
+    Raises:
+        RangeError: naming the layer.
+    """
+    largest = max((float(np.abs(block).max()) for block in _blocks(part)), default=0.0)
+    if largest * 2.0**part.fractional_bits >= LARGEST:
+        raise RangeError(
+            f"Layer {part.layer.name!r} has weights {part.name!r} up to {largest:g}, too large for "
+            f"{part.fractional_bits} fractional bits."
+        )
+
+
+def encoded(part: Part) -> Array:
+    """An array as ring elements, int64; the kernel of a subtracted term is negated."""
+    scale = 2.0**part.fractional_bits * (-1 if part.negated else 1)
+    found, begin = np.empty(math.prod(part.shape), np.int64), 0
+    for block in _blocks(part):
+        found[begin : begin + block.size] = np.rint(block * scale)
+        begin += block.size
+    return found.reshape(part.shape)
+
+
+def _blocks(part: Part) -> Iterator[Array]:
+    """The weights in float64, some at a time: all of a table would be twice what it is."""
+    flat = np.asarray(part.layer.weights[part.name]).reshape(-1)
+    for begin in range(0, flat.size, _BLOCK):
+        yield np.asarray(flat[begin : begin + _BLOCK], np.float64)
+
+
+def by_key(plan: Plan, given: Mapping[str, Shared]) -> dict[str, Shared | Seeded]:
+    """The private arrays as layers find them, from those by `input_name`, as these are held."""
+    found: dict[str, Shared | Seeded] = {}
+    for i, part in enumerate(parts(plan)):
+        found.update(dict.fromkeys(part.keys, seeded.of(given, input_name(i))))
+    return found
+
+
+class Made(Mapping[str, Shared]):
+    """Weights as a pass over a model wants them: masks that are held as seeds are made there.
+
+    Args:
+        own: as `by_key` gives them.
+        dealer: as whose they are named.
+
+    Attributes:
+        given: the values that the layer takes whose turn it is; a mask is made once the value is
+            there that it is multiplied by.
+    """
+
+    def __init__(self, party: Party, own: Mapping[str, Shared | Seeded], dealer: int) -> None:
+        self._party, self._own, self._dealer = party, own, dealer
+        self.given: Sequence[Shared] = ()
+
+    def __getitem__(self, key: str) -> Shared:
+        number = key.rpartition("/kernel")[2]  # (of the term, in a sum)
+        first = int(number) if number.isdecimal() and int(number) < len(self.given) else 0
+        found = seeded.expanded(self._own[key], self.given[first : first + 1])
+        return rotation.named(self._party, found, self._dealer)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._own)
+
+    def __len__(self) -> int:
+        return len(self._own)
 
 
 def input_name(number: int) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.seeds import SEED_BYTES
-from tfe_bench.cluster.worker import submission
+from tfe_bench.cluster.worker import memory, submission
 from tfe_bench.cluster.worker.host import Host
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.cluster.worker.queueing import Place
@@ -51,7 +51,8 @@ def accept(host: Host, first: bytes, client: str, place: Place) -> Job:
         policy.permit_reveal(other, client)
     if program.permit is not None:
         program.permit(client, host.store, header["parameters"], job.inputs)
-    policy.permit_size(program.sized(client, host.store, header["parameters"], job.inputs))
+    size = program.sized(client, host.store, header["parameters"], job.inputs)
+    policy.permit_size(size)
     held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[host.role]
     for spec, given in zip(job.inputs, header["inputs"], strict=True):
         # In words: the limit is about memory.
@@ -62,4 +63,6 @@ def accept(host: Host, first: bytes, client: str, place: Place) -> Job:
             raise ProtocolError("A job's submission is malformed.") from error
         if {k: len(v) for k, v in job.seeds[-1].items()} != dict.fromkeys(held, SEED_BYTES):
             raise ProtocolError("A job's submission has other seeds than are due.")
+    own = 0 if host.role == 0 else job.input_bytes  # (the dealer is sent seeds alone)
+    memory.permit(host, own + size.memory)
     return job

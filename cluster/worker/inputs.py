@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
-
-import numpy as np
 
 from tfe_bench.cluster import holders, seeds
 from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.worker.host import DEALER
 from tfe_bench.cluster.worker.late import Inputs
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols.session import placed
 from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import LEAST_WORDS, Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 
 def tensors(party: Party, job: Job) -> Inputs:
-    """A job's inputs as private tensors.
+    """A job's inputs as private tensors; masks of large ones are made when they are wanted.
 
     Raises:
         ProtocolError: its client gave shares that do not fit each other; only once all of them
@@ -29,41 +29,34 @@ def tensors(party: Party, job: Job) -> Inputs:
     role = (party.index - DEALER) % 3
     wrong: list[ProtocolError] = []
 
-    def shared(spec: InputSpec, seed: dict[str, bytes], masked: bytearray) -> Shared:
+    def held(spec: InputSpec, seed: dict[str, bytes], masked: Ring) -> Shared | Seeded:
         try:
             check_copies(party, spec.name, seed, masked)
         except ProtocolError as error:
             if spec.late:
                 raise
             wrong.append(error)
-        parts: dict[str, Any] = {"m": None, "l1": None, "l2": None}
-        for name, value in seed.items():
-            words = seeds.expand(value, spec.words)
-            parts[name] = tf.constant(words.reshape(spec.word_shape), tf.int64)
-            del words
-        if role != 0:
-            words = np.frombuffer(masked, np.int64)
-            parts["m"] = tf.constant(words.reshape(spec.word_shape), tf.int64)
-            del words, masked
-        return Shared(
-            **parts,
-            dealer=DEALER,
-            fractional_bits=spec.fractional_bits,
-            limbs=spec.limbs,
-        )
+        m = placed.tensor(masked.reshape(spec.word_shape)) if role != 0 else None
+        if spec.limbs == 1 and spec.words >= LEAST_WORDS:
+            given = {name: tf.constant(bytearray(value), tf.uint8) for name, value in seed.items()}
+            parts = (m, given.get("l1"), given.get("l2"))
+            return Seeded(*parts, spec.shape, DEALER, spec.fractional_bits)
+        words = {
+            name: placed.tensor(seeds.expand(value, spec.words).reshape(spec.word_shape))
+            for name, value in seed.items()
+        }
+        parts = (m, words.get("l1"), words.get("l2"))
+        return Shared(*parts, DEALER, spec.fractional_bits, spec.limbs)
 
-    def arrived(spec: InputSpec, seed: dict[str, bytes]) -> Shared:
-        return shared(spec, seed, job.arrivals.take(spec.name))
+    def arrived(spec: InputSpec, seed: dict[str, bytes]) -> Shared | Seeded:
+        return held(spec, seed, job.arrivals.take(spec.name))
 
     inputs = Inputs()
     for i, (spec, seed) in enumerate(zip(job.inputs, job.seeds, strict=True)):
         if spec.late:
             inputs.expect(spec.name, functools.partial(arrived, spec, seed))
             continue
-        # Every buffer goes as soon as it is a tensor: inputs may be large models.
-        masked, job.masked[i] = job.masked[i], bytearray()
-        inputs[spec.name] = shared(spec, seed, masked)
-        del masked
+        inputs.add(spec.name, held(spec, seed, job.masked[i]))
     job.masked.clear()
     job.seeds.clear()
     if wrong:
@@ -71,13 +64,13 @@ def tensors(party: Party, job: Job) -> Inputs:
     return inputs
 
 
-def check_copies(party: Party, name: str, seed: dict[str, bytes], masked: bytearray) -> None:
+def check_copies(party: Party, name: str, seed: dict[str, bytes], masked: Ring) -> None:
     """The two holders of each part of a client's input hold the same (clients may be malicious).
 
     Raises:
         ProtocolError: they differ.
     """
-    peer = holders.differing(party, {**seed, "m": masked})
+    peer = holders.differing(party, {**seed, "m": masked.data})
     if peer is not None:
         raise ProtocolError(
             f"The client gave parties {party.index} and {peer} shares of {name!r} that do not "

@@ -6,9 +6,12 @@ import threading
 from collections.abc import Callable, Iterator, MutableMapping
 from typing import TYPE_CHECKING
 
+from tfe_bench.cluster.seeds import Ring
 from tfe_bench.errors import JobCancelled, TfeBenchError
+from tfe_bench.protocols.session import seeded
 
 if TYPE_CHECKING:
+    from tfe_bench.protocols.session.seeded import Seeded
     from tfe_bench.protocols.session.sharing import Shared
 
 # That lie here and are not used yet.  The client's stream stands still meanwhile.
@@ -19,11 +22,11 @@ class Arrivals:
     """What has arrived of a job's late inputs, until the program asks for it."""
 
     def __init__(self) -> None:
-        self._held: dict[str, bytearray] = {}
+        self._held: dict[str, Ring] = {}
         self._changed = threading.Condition()
         self._ended: TfeBenchError | None = None
 
-    def put(self, name: str, blob: bytearray) -> None:
+    def put(self, name: str, blob: Ring) -> None:
         """Keeps what has arrived, once there is room.
 
         Raises:
@@ -36,7 +39,7 @@ class Arrivals:
             self._held[name] = blob
             self._changed.notify_all()
 
-    def take(self, name: str) -> bytearray:
+    def take(self, name: str) -> Ring:
         """Hands over an input, once it has arrived.
 
         Raises:
@@ -66,21 +69,30 @@ class Inputs(MutableMapping[str, "Shared"]):
     """
 
     def __init__(self) -> None:
-        self._there: dict[str, Shared] = {}
-        self._late: dict[str, Callable[[], Shared]] = {}
+        self._there: dict[str, Shared | Seeded] = {}
+        self._late: dict[str, Callable[[], Shared | Seeded]] = {}
 
-    def expect(self, name: str, make: Callable[[], Shared]) -> None:
+    def expect(self, name: str, make: Callable[[], Shared | Seeded]) -> None:
         """Adds a late input."""
         self._late[name] = make
 
-    def __getitem__(self, name: str) -> Shared:
+    def add(self, name: str, value: Shared | Seeded) -> None:
+        """Adds an input that is there."""
+        self._late.pop(name, None)
+        self._there[name] = value
+
+    def held(self, name: str) -> Shared | Seeded:
+        """An input as it is held here, a large one without its masks' words."""
         if name in self._late:
             self._there[name] = self._late.pop(name)()
         return self._there[name]
 
+    def __getitem__(self, name: str) -> Shared:
+        self._there[name] = found = seeded.expanded(self.held(name))
+        return found
+
     def __setitem__(self, name: str, value: Shared) -> None:
-        self._late.pop(name, None)
-        self._there[name] = value
+        self.add(name, value)
 
     def __delitem__(self, name: str) -> None:
         if name in self._late:

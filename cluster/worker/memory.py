@@ -1,13 +1,36 @@
-"""Peak memory of this process above what it held before a job."""
+"""A worker's memory: whether a job fits, and the peak of this process above what it held before."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from tfe_bench.protocols.session import ops
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.worker.host import Host
+
+# What is less is let pass without a look.
+_MUCH = 64 << 20
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
+
+
+def permit(host: Host, needed: int) -> None:
+    """Refuses a job that does not fit, before any of its inputs is read.
+
+    Args:
+        needed: bytes that it takes here, about.
+
+    Raises:
+        PolicyError: there are not so many, or its operator does not give as many to a job.
+    """
+    if needed < _MUCH:
+        return
+    sharing = sum(each.host == host.me.host for each in host.config.parties)
+    host.policy.permit_memory(needed, int(ops.native().available_memory()), sharing)
 
 
 def _field(name: str) -> int:

@@ -11,6 +11,7 @@ from typing import Any
 
 from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.cluster.worker.late import MOST_AHEAD, Arrivals
 from tfe_bench.cluster.worker.queueing import Place
@@ -72,7 +73,7 @@ class Job:
         self.shaping = _shaping(header.get("shaping"))
         self.warm_up_bytes = _whole(header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP)
         self.seeds: list[dict[str, bytes]] = []
-        self.masked: list[bytearray] = []
+        self.masked: list[Ring] = []
         self.arrivals = Arrivals()
         self.events: queue.Queue[bytes | None] = queue.Queue()
         self.keys: dict[int, bytes] = {}

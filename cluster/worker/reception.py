@@ -12,6 +12,7 @@ from typing import Any
 
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.worker.admission import accept
 from tfe_bench.cluster.worker.callers import Call, Callers
 from tfe_bench.cluster.worker.host import DEALER, MEET_SECONDS, Host
@@ -19,6 +20,7 @@ from tfe_bench.cluster.worker.log import line, log, where
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.cluster.worker.queueing import Place
 from tfe_bench.errors import ClusterError, JobCancelled, PolicyError, TfeBenchError
+from tfe_bench.protocols.session import placed
 
 _CLIENT_LEFT = "The client cancelled the job or its connection ended."
 
@@ -53,6 +55,7 @@ class Reception:
                 host.queue.hold(place, accepted.input_bytes)
             host.jobs.add(accepted)
             job = accepted
+            job.events.put(wire.event("accepted"))
             # Also where the client leaves while an event is being sent to it.
             context.add_done_callback(
                 functools.partial(_leave, accepted)  # pyright: ignore[reportArgumentType]
@@ -146,8 +149,11 @@ class Reception:
         try:
             reader = wire.Reader(blobs)
 
-            def read(spec: InputSpec) -> bytearray:
-                return reader.read(0 if self._host.role == 0 else spec.words * 8)
+            def read(spec: InputSpec) -> Ring:
+                # (pages are taken as they are written to, not by what a header says)
+                words = placed.empty((0 if self._host.role == 0 else spec.words,))
+                reader.fill(words.data.cast("B"))
+                return words
 
             for spec in job.inputs:
                 if not spec.late:

@@ -11,6 +11,7 @@ text: a second text of one session never meets the masks of the first.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.stored import check_deployment, check_name
 from tfe_bench.cluster.timing import check_parameters, measure
 from tfe_bench.errors import UsageError
@@ -26,12 +27,14 @@ from tfe_bench.models import decoding, execute, kept, limits, weights
 from tfe_bench.models.decoding import Decoding
 from tfe_bench.models.layers.greedy import NOISE
 from tfe_bench.models.layers.remembered import POSITION
+from tfe_bench.models.programs import predict
 from tfe_bench.models.programs.predict import RANGE
-from tfe_bench.models.programs.serve import deployed
+from tfe_bench.models.programs.serve import deployed, with_kept
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.ring import arithmetic, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import local, seeded
 from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -130,8 +133,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         check_name(parameters["name"])
         check_deployment(parameters.get("deployment"))
         return
-    plan = Plan.of(parameters.get("plan"))
-    execute.check_executable(plan)
+    plan = predict.plan_of(parameters.get("plan"))
     owned = weights.specs(plan)
     if list(inputs[: len(owned)]) != owned or len(inputs) != len(owned) + 1:
         raise UsageError(
@@ -158,19 +160,30 @@ def permit(
         UsageError, PolicyError: as Store.facts, or the text does not fit.
     """
     if "name" in parameters:
-        _check(parameters, Plan.of(deployed(client, store, parameters).about["plan"]), inputs)
+        _check(
+            parameters, predict.plan_of(deployed(client, store, parameters).about["plan"]), inputs
+        )
 
 
 def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> int:
-    """Words of the largest array of a graph call."""
-    if "name" in parameters:
-        plan = Plan.of(store.facts(parameters["name"], client).about["plan"])
-    else:
-        plan = Plan.of(parameters["plan"])
-    both = Order.of(parameters, plan, inputs[-1]).predictions()
-    return max(execute.largest(s) for s in both)
+) -> Size:
+    """Of the graph call that is larger."""
+    named = "name" in parameters
+    header = store.facts(parameters["name"], client).about["plan"] if named else parameters["plan"]
+    own = {k: parameters[k] for k in (*_OWN, "profile") if k in parameters}
+    found = _size(json.dumps([header, own], sort_keys=True), inputs[-1])
+    if not named:
+        return found
+    return with_kept(found, store, parameters["name"], client, predict.plan_of(header))
+
+
+@functools.lru_cache(maxsize=8)
+def _size(text: str, spec: InputSpec) -> Size:
+    header, parameters = json.loads(text)
+    order = Order.of(parameters, predict.plan_of(header), spec)
+    both = [execute.size(s) for s in order.predictions()]
+    return Size(max(s.words for s in both), memory=max(s.memory for s in both))
 
 
 # ---- at a party
@@ -185,7 +198,7 @@ class Writer:
         own: the weights, as weights.by_key gives them.
     """
 
-    def __init__(self, party: Party, order: Order, own: Mapping[str, Shared]) -> None:
+    def __init__(self, party: Party, order: Order, own: Mapping[str, Shared | Seeded]) -> None:
         self._party, self._order, self._own = party, order, own
         self._first, self._step = order.predictions()
         self._prefill = party.function(self._of_prompt)
@@ -213,7 +226,9 @@ class Writer:
             return tokens, None
         return tokens, shapes.concat([each[3] for each in found], 1)
 
-    def _of_prompt(self, own: Mapping[str, Shared], prompt: Shared, noise: Any = None) -> Any:
+    def _of_prompt(
+        self, own: Mapping[str, Shared | Seeded], prompt: Shared, noise: Any = None
+    ) -> Any:
         """The first token, and keys and values with room for the others."""
         order, d = self._order, self._order.decoding
         own = self._placed(own, lambda a, axis: local.gather(a, range(order.prompt), axis=axis))
@@ -228,7 +243,7 @@ class Writer:
 
     def _of_token(
         self,
-        own: Mapping[str, Shared],
+        own: Mapping[str, Shared | Seeded],
         row: Shared,
         cache: list[Shared],
         position: Any,
@@ -244,14 +259,14 @@ class Writer:
         return self._told(row, found[: len(cache)], found[len(cache) :])
 
     def _placed(
-        self, own: Mapping[str, Shared], part: Callable[[Any, int], Any]
-    ) -> dict[str, Shared]:
+        self, own: Mapping[str, Shared | Seeded], part: Callable[[Any, int], Any]
+    ) -> dict[str, Shared | Seeded]:
         """The weights, of those that differ from position to position a part."""
         placed = self._order.decoding.placed
-        return {
-            name: x.map(lambda a, axis=placed[name]: part(a, axis)) if name in placed else x
-            for name, x in own.items()
-        }
+        found = dict(own)
+        for name, axis in placed.items():
+            found[name] = seeded.expanded(own[name]).map(lambda a, axis=axis: part(a, axis))
+        return found
 
     def _inputs(self, rows: Shared, first: Any) -> list[Shared]:
         """Those of the model: rows of tokens, and the positions' numbers from the first on."""
@@ -301,7 +316,7 @@ def run(context: Context) -> dict[str, Shared]:
         header = facts.about["plan"]
     else:
         header = parameters["plan"]
-    plan, prompt = Plan.of(header), inputs[PROMPT]
+    plan, prompt = predict.plan_of(header), inputs[PROMPT]
     spec = InputSpec(PROMPT, tuple(prompt.shape.as_list()), prompt.fractional_bits)
     order = Order.of(parameters, plan, spec)
     public = json.dumps(header, sort_keys=True)

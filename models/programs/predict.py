@@ -9,15 +9,17 @@ import functools
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.timing import check_parameters, measure
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute, limits, weights
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -117,25 +119,34 @@ def _executable(text: str) -> Plan:
     return plan
 
 
+def plan_of(header: Any) -> Plan:
+    """A plan that is run as it is; what was found out of the last ones is remembered.
+
+    Raises:
+        UsageError, DataError: it is none, or is not run as it is.
+    """
+    return _executable(_text(header))
+
+
 @functools.lru_cache(maxsize=_PLANS)
 def _watchable(text: str) -> None:
     limits.check(_executable(text))
 
 
 @functools.lru_cache(maxsize=_PLANS)
-def _words(text: str, profile: str, batch: int) -> int:
-    return execute.largest(execute.tuned(_executable(text), profile, batch))
+def _size(text: str, profile: str, batch: int) -> Size:
+    return execute.size(execute.tuned(_executable(text), profile, batch))
 
 
 def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> int:
-    """Words of the largest array of a batch, or of all outputs."""
-    return largest(parameters["plan"], parameters, inputs[-1].shape[0])
+) -> Size:
+    """Of a batch, or of all outputs."""
+    return sized(parameters["plan"], parameters, inputs[-1].shape[0])
 
 
-def largest(header: Any, parameters: Mapping[str, Any], samples: int) -> int:
-    """An upper bound on the words of the largest array of a prediction.
+def sized(header: Any, parameters: Mapping[str, Any], samples: int) -> Size:
+    """How large a prediction gets.
 
     Args:
         header: of a plan that `check` has let pass.
@@ -145,7 +156,8 @@ def largest(header: Any, parameters: Mapping[str, Any], samples: int) -> int:
     batch = min(samples, int(parameters.get("batch", default_batch(plan))))
     profile = profiles.get(str(parameters.get("profile", "local"))).plan
     outputs = max(math.prod(plan.graph.shapes[name]) for name in plan.graph.outputs)
-    return max(_words(text, profile, batch), samples * outputs)
+    found = _size(text, profile, batch)
+    return replace(found, words=max(found.words, samples * outputs))
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -159,7 +171,7 @@ def run(context: Context) -> dict[str, Shared]:
     watched = bool(parameters.get("check_range", False))
     count, most = int(inputs[0].shape[0]), int(parameters.get("batch", default_batch(plan)))
 
-    def graph(own: Mapping[str, Shared], given: list[Shared]) -> list[Shared]:
+    def graph(own: Mapping[str, Shared | Seeded], given: list[Shared]) -> list[Shared]:
         setting = execute.tuned(plan, profile, int(given[0].shape[0]), watched)
         return execute.run(party, setting, own, given)
 

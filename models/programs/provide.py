@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.cluster.jobs import Context, InputSpec
+from tfe_bench.cluster.jobs import Context, InputSpec, Size
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import DATA, check_about
 from tfe_bench.errors import UsageError
@@ -123,7 +123,7 @@ def _made(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]
 
 def _size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> int:
+) -> Size | int:
     """As of the program "predict", where a model makes the features."""
     through = parameters.get(THROUGH)
     if through is None:

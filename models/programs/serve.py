@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import Facts, check_deployment, check_name
 from tfe_bench.cluster.timing import check_parameters
@@ -65,11 +65,20 @@ def permit(
 
 def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
-) -> int:
+) -> Size:
     """As of the program "predict", with as many samples as may come along from others."""
-    about = store.facts(parameters["name"], client).about
+    plan = store.facts(parameters["name"], client).about["plan"]
     samples = MOST_SAMPLES if together(parameters, inputs) else inputs[0].shape[0]
-    return predict.largest(about["plan"], parameters, samples)
+    found = predict.sized(plan, parameters, samples)
+    return with_kept(found, store, parameters["name"], client, Plan.of(plan))
+
+
+def with_kept(found: Size, store: Store, name: str, client: str, plan: Plan) -> Size:
+    """A size with the memory that a kept model's weights will take, unless they are there."""
+    if kept.is_in_memory(store, name, client):
+        return found
+    words = sum(spec.words for spec in weights.specs(plan))
+    return dataclasses.replace(found, memory=found.memory + 2 * 8 * words)
 
 
 def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:

@@ -1,9 +1,8 @@
 """Language models of keras.layers: GPT-2's architecture with seeded weights, and a tiny one.
 
 Blocks are those of GPT-2 (Radford et al., 2019): a norm before each of attention and two dense
-layers with GELU, whose sums are added to what came.  The table of logits is one of its own, where
-GPT-2 reads that of tokens once more; private costs are the same.  Weights are scaled so that logits
-have the spread of a trained model's, and the two best are apart.
+layers with GELU, whose sums are added to what came, and one table for tokens and logits.  Weights
+are scaled so that logits have the spread of a trained model's, and the two best are apart.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 from tfe_bench.errors import UsageError, unknown
 
 _LOGIT_SPREAD = 3.0
-_TABLE, _POSITIONS = 0.5, 0.2
+_TABLE, _POSITIONS = 0.1, 0.2
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,8 @@ def build(name: str, length: int, seed: int = 1) -> Any:
         raise UsageError(f"{name} takes texts of 2 to {entry.context} tokens. Received: {length}.")
     rng, width = np.random.default_rng([seed, 22]), entry.width
     tokens = keras.Input((length,), dtype="int32", name="tokens")
-    x = layers.Embedding(entry.vocabulary, width)(tokens)
+    table = layers.ReversibleEmbedding(entry.vocabulary, width)
+    x = table(tokens)
     places = rng.normal(0, _POSITIONS, (entry.context, width))[:length].astype(np.float32)
     x = keras.ops.add(x, places[None])
     for _ in range(entry.blocks):
@@ -89,13 +89,14 @@ def build(name: str, length: int, seed: int = 1) -> Any:
         y = keras.ops.gelu(layers.Dense(4 * width)(y), approximate=True)
         y = layers.Dense(width)(y)
         x = layers.Add()([x, y])
-    x = layers.LayerNormalization(epsilon=1e-5)(x)
-    logits = layers.Dense(entry.vocabulary, use_bias=False)(x)
+    norm = layers.LayerNormalization(epsilon=1e-5)
+    logits = table(norm(x), reverse=True)
     model = keras.Model(tokens, logits, name=name.replace("-", "_"))
     for variable in model.weights:
         if len(variable.shape) > 1:
             variable.assign(rng.standard_normal(variable.shape, np.float32) * _deviation(variable))
-    model.layers[-1].kernel.assign(model.layers[-1].kernel * _LOGIT_SPREAD)
+    # (logits are sums over the width of what the norm gives times rows of the table)
+    norm.gamma.assign(np.full(width, _LOGIT_SPREAD / (_TABLE * width**0.5), np.float32))
     return model
 
 

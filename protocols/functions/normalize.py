@@ -18,13 +18,16 @@ Nothing is revealed: every message is a dealt share or a masked exchange.
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.protocols.functions.exp_one_round import word
-from tfe_bench.protocols.functions.normalize_plan import RING, Cut, Scheme, Stage, Table
+from tfe_bench.protocols.functions.normalize_plan import RING, Cut, Scheme, Segment, Stage, Table
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_ring
 from tfe_bench.protocols.session import local, sizes
@@ -45,15 +48,20 @@ def shifted(x: Shared, shift: int) -> Shared:
     return replace(kept, bits=ring + shift)
 
 
-def _for_comparison(x: Shared, cut: Cut) -> Shared:
-    """(x - cut) / 2^drop, floor or one more; only m and lam are there."""
-    ring, bits = x.ring_bits, x.ring_bits - cut.drop
-    bits = 0 if bits == RING else bits
-    if x.m is None:
-        lam = local.logical_shift(local.low_bits(x.l1 + x.l2, ring), cut.drop)
-        return replace(x, l1=lam, l2=local.zeros_like(lam), bits=bits)
-    m = local.logical_shift(local.low_bits(x.m, ring), cut.drop)
-    return replace(x, m=m - (cut.at >> cut.drop), bits=bits)
+def _for_comparison(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
+    """(x - cut) / 2^drop, floor or one more, for each cut, as compare.masked_part gives words."""
+    part = compare.masked_part(party, x)
+    if not local.known(part):
+        return [part] * len(cuts)
+    import tensorflow as tf
+
+    one = local.expand_dims(local.low_bits(part, x.ring_bits), 0)
+    drops, rest = [c.drop for c in cuts], [word((1 << (RING - c.drop)) - 1) for c in cuts]
+    kept = tf.bitwise.right_shift(one, _along(drops, one))
+    kept = tf.bitwise.bitwise_and(kept, _along(rest, one))
+    if x.m is not None:
+        kept = kept - _along([c.at >> c.drop for c in cuts], one)
+    return list(tf.unstack(kept, len(cuts)))
 
 
 def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
@@ -62,14 +70,23 @@ def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
     Rounds: stage.exchanges + 1 (one more with dealing).  Bits sent: those of compare.msb and of
         mask_bits.
     """
-    found = [
-        compare.msb(party, _for_comparison(x, cut), cut.bits, stage.exchanges, absorb=False)
-        for cut in stage.cuts
-    ]
+    parts = zip(stage.cuts, _for_comparison(party, x, stage.cuts), strict=True)
+    recipes = [(part, compare.recipe(cut.bits, stage.exchanges)) for cut, part in parts]
+    found = [compare.msb_of_words(party, part, x.dealer, r, absorb=False) for part, r in recipes]
     return convert.mask_each(party, found)
 
 
 # ---- sums of injections
+
+
+def _stacked(cuts: int, shape: Any) -> Any:
+    """A shape with an axis of cuts before."""
+    import tensorflow as tf
+
+    known = tf.get_static_value(shape)
+    if known is not None:
+        return local.constant([cuts, *known])
+    return tf.concat([[cuts], shape], axis=0)
 
 
 class Chosen:
@@ -79,27 +96,21 @@ class Chosen:
         width: of the dealt bits: at least that of every sum taken.
         tensor, slot: number of the dealt mask and of its message.
 
+    Attributes:
+        stacked: the shape with an axis of cuts before.
+
     Bits sent: D width per cut and element, packed.
     """
 
     def __init__(
         self, s: Site, bits: MaskedBits, cuts: int, shape: Any, width: int, tensor: int, slot: int
     ) -> None:
-        import tensorflow as tf
-
-        self._s, self._shape, self._cuts = s, shape, cuts
-        flat = logic.unpacked(bits)
-        n = sizes.elements(shape)
-        every = tf.reshape(tf.reshape(flat, [cuts, -1])[:, :n], self.stacked)
+        self._s = s
+        self.stacked = _stacked(cuts, shape)
+        flat, n = logic.unpacked(bits), sizes.elements(shape)
+        every = local.reshape(local.reshape(flat, [cuts, -1])[:, :n], self.stacked)
         self._known = every  # beta at D, the masked bit at the evaluators
         self._beta = masked.deal(s, every, self.stacked, tensor, slot, width)
-
-    @property
-    def stacked(self) -> Any:
-        """Shape with an axis of cuts before."""
-        import tensorflow as tf
-
-        return tf.concat([[self._cuts], self._shape], axis=0)
 
     def constants(self, values: Sequence[int]) -> Any:
         """Shares of the constant of x's segment.  No message."""
@@ -108,16 +119,12 @@ class Chosen:
         if self._s.is_dealer:
             return None
         steps = [word(a - b) for a, b in itertools.pairwise(values)]
-        total = tf.zeros(self._shape, tf.int64)
-        for j, step in enumerate(steps):
-            if step == 0:
-                continue
-            o = self._known[j]
-            share = (1 - 2 * o) * self._beta[j]
-            total += step * (share + o if self._s.is_e2 else share)
-        return total + word(values[-1]) if self._s.is_e2 else total
+        share = local.signs(self._known) * self._beta
+        share = share + self._known if self._s.is_e2 else share
+        total = tf.reduce_sum(share * _along(steps, share), axis=0)
+        return total + local.constant(word(values[-1])) if self._s.is_e2 else total
 
-    def values(self, pieces: Sequence[Shared], width: int, tensor: int, slot: int) -> Any:
+    def values(self, pieces: Pieces, width: int, tensor: int, slot: int) -> Any:
         """Shares mod 2^width of the piece of x's segment.
 
         With d_j = pieces[j] - pieces[j+1] it is pieces[-1] + sum_j b_j d_j (convert.inject).
@@ -125,35 +132,78 @@ class Chosen:
         """
         import tensorflow as tf
 
-        s = self._s
-
-        def stacked(name: str) -> Any:
-            parts = [getattr(p, name) for p in pieces]
-            return tf.stack([a - b for a, b in itertools.pairwise(parts)])
-
+        s, steps, last = self._s, pieces.steps, pieces.last
         if s.is_dealer:
-            lam = stacked("l1") + stacked("l2")
+            lam = steps.l1 + steps.l2
             masked.deal(s, self._known * lam, self.stacked, tensor, slot, width)
             return None
         products = masked.deal(s, None, self.stacked, tensor, slot, width)
-        last, m = pieces[-1], stacked("m")
-        flipped = (1 - 2 * self._known) * (m * self._beta - products)
+        flipped = local.signs(self._known) * (steps.m * self._beta - products)
         if s.is_e1:
-            return tf.reduce_sum(flipped - self._known * stacked("l1"), axis=0) - last.l1
-        return tf.reduce_sum(flipped + self._known * (m - stacked("l2")), axis=0) + last.m - last.l2
+            return tf.reduce_sum(flipped - self._known * steps.l1, axis=0) - last.l1
+        return (
+            tf.reduce_sum(flipped + self._known * (steps.m - steps.l2), axis=0) + last.m - last.l2
+        )
 
 
-def pieces_of(x: Shared, stage: Stage) -> list[Shared]:
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A linear map of x for each segment.
+
+    Attributes:
+        steps: each less the next one, along a first axis.
+        last: the last one.
+    """
+
+    steps: Shared
+    last: Shared
+
+
+def _along(numbers: Sequence[int], a: Any) -> Any:
+    """Numbers along the first axis of a tensor of cuts."""
+    return local.constant(np.reshape(numbers, [-1, *[1] * (a.shape.rank - 1)]))
+
+
+def multiples(x: Shared, factors: Sequence[int]) -> Pieces:
+    """x times each factor.  Local."""
+    steps = [word(a - b) for a, b in itertools.pairwise(factors)]
+
+    def stacked(a: Any) -> Any:
+        one = local.expand_dims(a, 0)
+        return one * _along(steps, one)
+
+    return Pieces(x.map(stacked), x.map(lambda a: a * local.constant(word(factors[-1]))))
+
+
+def pieces_of(x: Shared, stage: Stage) -> Pieces:
     """The linear map of each segment, mod 2^width.  Local."""
-    found = []
-    for segment in stage.segments:
-        piece = x.map(lambda a: 0 * a)
-        if segment.sign:
-            piece = shifted(x if segment.sign > 0 else arithmetic.neg(x), segment.shift)
-        if segment.constant:
-            piece = arithmetic.moved(piece, segment.constant)
-        found.append(replace(piece, bits=stage.width))
-    return found
+    segments = stage.segments
+    if all(s.shift >= 0 for s in segments):
+        found = multiples(x, [s.sign << s.shift for s in segments])
+    else:
+        every = x.map(functools.partial(_shifted, ring=x.ring_bits, segments=segments))
+        found = Pieces(every.map(lambda a: a[:-1] - a[1:]), every.map(lambda a: a[-1]))
+    steps, last = found.steps, found.last
+    constants = [s.constant for s in segments]
+    if steps.m is not None and any(constants):
+        moved = [word(a - b) for a, b in itertools.pairwise(constants)]
+        steps = arithmetic.moved(steps, _along(moved, steps.m))
+        last = arithmetic.moved(last, word(constants[-1]))
+    return Pieces(replace(steps, bits=stage.width), replace(last, bits=stage.width))
+
+
+def _shifted(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
+    """A field of sign * x * 2^shift for each segment: as `shifted`, along a first axis."""
+    import tensorflow as tf
+
+    one = local.expand_dims(a, 0)
+    left = one * _along([word(s.sign << max(s.shift, 0)) for s in segments], one)
+    right = [max(-s.shift, 0) for s in segments]
+    before = [word((1 << ring) - 1 if n else -1) for n in right]
+    after = [word((1 << (RING - n)) - 1) for n in right]
+    left = tf.bitwise.bitwise_and(left, _along(before, one))
+    kept = tf.bitwise.right_shift(left, _along(right, one))
+    return tf.bitwise.bitwise_and(kept, _along(after, one))
 
 
 # ---- the whole
@@ -201,8 +251,7 @@ def normalize(
             u = chosen.constants(factor.stages[0])
         elif not factor.additive:
             assert running is not None
-            scaled = [running.map(lambda a, c=c: a * c) for c in factor.stages[i]]
-            u = chosen.values(scaled, factor.width, 2, 2)
+            u = chosen.values(multiples(running, factor.stages[i]), factor.width, 2, 2)
         if final or not factor.additive:
             u = masked.truncated(s, u, kept)
             running = masked.exchanged(s, u, shape, 3, 3, width=factor.width - kept)

@@ -54,7 +54,12 @@ def neg(x: Shared) -> Shared:
 
 def moved(x: Shared, ring: Any) -> Shared:
     """x + c for public ring elements that broadcast to x's shape.  Local: only m moves."""
-    return x if x.m is None else replace(x, m=x.m + ring)
+    return x if x.m is None else replace(x, m=x.m + _public(x, ring))
+
+
+def _public(x: Shared, ring: Any) -> Any:
+    """Public ring elements as they meet x's fields."""
+    return ring if local.is_tensor(ring) or not local.known(x.any) else local.constant(ring)
 
 
 def add_public(x: Shared, ring: tf.Tensor) -> Shared:
@@ -80,6 +85,7 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
 def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """x * c for public ring elements c with their own scale.  Local; scales add up."""
     check_public_factor("mul_public", x, ring)
+    ring = _public(x, ring)
     y = x.map(lambda a: a * ring)
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 

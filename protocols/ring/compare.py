@@ -213,11 +213,11 @@ def msb(
     """
     if bits > x.ring_bits:
         raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
-    return _msb_of_words(party, masked_part(party, x), x.dealer, recipe(bits, exchanges), absorb)
+    return msb_of_words(party, masked_part(party, x), x.dealer, recipe(bits, exchanges), absorb)
 
 
-def _msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool) -> EvaluatorBits:
-    """`msb` of `masked_part`."""
+def msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool) -> EvaluatorBits:
+    """`msb` of what `masked_part` gives, by a recipe."""
     if isinstance(part, local.Abstract):
         return msb_of_planes(party, part, part.shape[0], r, dealer, absorb)
     import tensorflow as tf
@@ -225,7 +225,7 @@ def _msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool)
     planes = ops.module().tfe_bench_planes(x=part, bits=r.bits)
     # Known where it can be, so that a use of the bits for another shape fails while it is traced.
     known = part.shape[0]
-    n = tf.shape(part, out_type=tf.int64)[0] if known is None else tf.constant(known, tf.int64)
+    n = tf.shape(part, out_type=tf.int64)[0] if known is None else local.constant(known)
     return msb_of_planes(party, planes, n, r, dealer, absorb)
 
 
@@ -243,7 +243,7 @@ def coarse(
     Rounds: exchanges (one more with dealing).  Bits sent: as `msb`.
     """
     part = local.arithmetic_shift(masked_part(party, x), cut)
-    return _msb_of_words(party, part, x.dealer, recipe(bits, exchanges), absorb=True)
+    return msb_of_words(party, part, x.dealer, recipe(bits, exchanges), absorb=True)
 
 
 def borrow(party: Party, x: Shared, low: int, exchanges: int | None = None) -> EvaluatorBits:
@@ -257,7 +257,7 @@ def borrow(party: Party, x: Shared, low: int, exchanges: int | None = None) -> E
     Rounds: exchanges (one more with dealing).  Bits sent: as `msb` of low + 1 bits.
     """
     part = local.low_bits(masked_part(party, x), low)
-    return _msb_of_words(party, part, x.dealer, recipe(low + 1, exchanges), absorb=False)
+    return msb_of_words(party, part, x.dealer, recipe(low + 1, exchanges), absorb=False)
 
 
 def less_than(

@@ -86,7 +86,7 @@ def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     y = None
     if not s.is_dealer:
         own = -x.l1 if s.is_e1 else x.m - x.l2
-        terms = known * own + (1 - 2 * known) * (x.m * beta - beta_lam)
+        terms = known * own + local.signs(known) * (x.m * beta - beta_lam)
         y = local.reduce_sum(terms, axis=0)
     return masked.exchanged(s, y, shape[1:], 2, 2, scale=scale, width=k)
 
@@ -134,7 +134,7 @@ def extend(party: Party, x: Shared, to: int = 64) -> Shared:
     wraps = masked.deal(s, over, shape, 0, 0, width)
     tops = masked.deal(s, top, shape, 1, 1, width)
     if not s.is_dealer:
-        share = wraps + (1 - local.logical_shift(low.m, k - 1)) * tops
+        share = wraps + (local.constant(1) - local.logical_shift(low.m, k - 1)) * tops
     high = masked.exchanged(s, share, shape, 2, 2, scale=scale, width=width)
     return arithmetic.add(low, replace(high.map(lambda a: local.left_shift(a, k)), bits=bits))
 

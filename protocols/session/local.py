@@ -23,6 +23,8 @@ Tensor = Any
 _Map = TypeVar("_Map", bound=Callable[..., Any])
 
 _ZERO = np.zeros((), np.int8)
+# The attribute of a graph that holds its constants.
+_CONSTANTS = "_tfe_bench_constants"
 
 
 class Shape(tuple[int, ...]):
@@ -141,6 +143,8 @@ def shape(a: Tensor) -> Any:
         return a.shape
     import tensorflow as tf
 
+    if is_tensor(a) and a.shape.is_fully_defined():
+        return constant(a.shape.as_list())
     return tf.shape(a, out_type=tf.int64)
 
 
@@ -153,6 +157,61 @@ def is_tensor(value: Any) -> bool:
     return bool(tf.is_tensor(value))
 
 
+def constant(value: Any, dtype: Any = np.int64) -> Tensor:
+    """A constant, one for all that want the same in a graph: to make ops is what takes long.
+
+    Args:
+        value: integers, or lists or an array of them.
+        dtype: of NumPy.
+    """
+    import tensorflow as tf
+
+    array = np.asarray(value, dtype)
+    if tf.executing_eagerly():
+        return tf.constant(array)
+    graph = tf.compat.v1.get_default_graph()
+    if not hasattr(graph, _CONSTANTS):
+        setattr(graph, _CONSTANTS, {})
+    found, key = getattr(graph, _CONSTANTS), (array.dtype.char, array.shape, array.tobytes())
+    if key not in found:
+        with tf.control_dependencies(None):  # whoever wants it next waits for something else
+            found[key] = tf.constant(array)
+    return found[key]
+
+
+def _sizes(shape: Any) -> list[int] | None:
+    """A shape's sizes, if all are integers."""
+    if isinstance(shape, (list, tuple)) and all(isinstance(n, (int, np.integer)) for n in shape):
+        return [int(n) for n in shape]
+    return None
+
+
+def _has(a: Tensor, sizes: list[int] | None) -> bool:
+    """Whether a tensor is known to have such a shape."""
+    own = a.shape if is_tensor(a) else None
+    return sizes is not None and own is not None and own.is_fully_defined() and sizes == list(own)
+
+
+# Functions whose public arguments are tensors to TensorFlow, which makes a constant for each use.
+_TAKE_TENSORS = (
+    *("transpose", "expand_dims", "broadcast_to", "tile", "pad", "slice", "reverse"),
+    "reduce_sum",
+)
+
+
+def _shared_constant(value: Any) -> Any:
+    """Integers as a `constant`; anything else as it is."""
+    if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
+        return value
+    if isinstance(value, int) or _sizes(value) is not None or _paddings(value):
+        return constant(value)
+    return value
+
+
+def _paddings(value: Any) -> bool:
+    return len(value) > 0 and all(_sizes(each) is not None for each in value)
+
+
 def _as_tensorflow(of_shapes: _Map) -> _Map:
     """TensorFlow's function of that name, or what it does to shapes alone."""
 
@@ -162,7 +221,11 @@ def _as_tensorflow(of_shapes: _Map) -> _Map:
             return of_shapes(a, *arguments, **options)
         import tensorflow as tf
 
-        return getattr(tf, of_shapes.__name__)(a, *arguments, **options)
+        name = of_shapes.__name__
+        if name in _TAKE_TENSORS:
+            arguments = tuple(_shared_constant(v) for v in arguments)
+            options = {k: _shared_constant(v) for k, v in options.items()}
+        return getattr(tf, name)(a, *arguments, **options)
 
     return cast(_Map, function)
 
@@ -180,22 +243,31 @@ def _elementwise(of_words: _Map) -> _Map:
 # ---- shapes
 
 
-@_as_tensorflow
 def reshape(a: Tensor, shape: Any) -> Tensor:
     """tf.reshape."""
-    return a.like(_stand_in(a).reshape([int(n) for n in shape]).shape)
+    if isinstance(a, Abstract):
+        return a.like(_stand_in(a).reshape([int(n) for n in shape]).shape)
+    import tensorflow as tf
+
+    sizes = _sizes(shape)
+    if _has(a, sizes):
+        return a
+    return tf.reshape(a, shape if sizes is None else constant(sizes))
 
 
-@_as_tensorflow
 def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
     """tf.ensure_shape.
 
     Raises:
         ValueError: it has another one.
     """
-    if a.shape != tuple(shape):
-        raise ValueError(f"A tensor has the shape {a.shape}, not {tuple(shape)}.")
-    return a
+    if isinstance(a, Abstract):
+        if a.shape != tuple(shape):
+            raise ValueError(f"A tensor has the shape {a.shape}, not {tuple(shape)}.")
+        return a
+    import tensorflow as tf
+
+    return a if _has(a, _sizes(shape)) else tf.ensure_shape(a, shape)
 
 
 @_as_tensorflow
@@ -247,7 +319,10 @@ def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tenso
         return a.like([*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]])
     import tensorflow as tf
 
-    return tf.gather(a, indices, axis=axis, batch_dims=batch_dims)
+    indices = indices if is_tensor(indices) else constant(indices)
+    if batch_dims:
+        return tf.gather(a, indices, axis=axis, batch_dims=batch_dims)
+    return tf.gather(a, indices, axis=constant(axis))
 
 
 def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
@@ -322,7 +397,7 @@ def left_shift(a: Tensor, by: int) -> Tensor:
     """Words times 2^by."""
     import tensorflow as tf
 
-    return tf.bitwise.left_shift(a, tf.constant(by, tf.int64))
+    return tf.bitwise.left_shift(a, constant(by)) if by else a
 
 
 @_elementwise
@@ -330,9 +405,7 @@ def logical_shift(a: Tensor, bits: int) -> Tensor:
     """Words, read without a sign, divided by 2^bits."""
     if bits == 0:
         return a
-    import tensorflow as tf
-
-    return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(a, tf.uint64), bits), tf.int64)
+    return low_bits(arithmetic_shift(a, bits), 64 - bits)
 
 
 @_elementwise
@@ -340,7 +413,7 @@ def arithmetic_shift(a: Tensor, bits: int) -> Tensor:
     """Signed words divided by 2^bits, rounded down."""
     import tensorflow as tf
 
-    return tf.bitwise.right_shift(a, tf.constant(bits, tf.int64))
+    return tf.bitwise.right_shift(a, constant(bits))
 
 
 @_elementwise
@@ -350,7 +423,7 @@ def low_bits(a: Tensor, width: int) -> Tensor:
         return a
     import tensorflow as tf
 
-    return tf.bitwise.bitwise_and(a, tf.constant((1 << width) - 1, tf.int64))
+    return tf.bitwise.bitwise_and(a, constant((1 << width) - 1))
 
 
 @_elementwise
@@ -359,6 +432,11 @@ def invert(a: Tensor) -> Tensor:
     import tensorflow as tf
 
     return tf.bitwise.invert(a)
+
+
+def signs(bits: Tensor) -> Tensor:
+    """1 where a word is 0, -1 where it is 1."""
+    return constant(1) - constant(2) * bits
 
 
 def minimum(a: Any, b: Any) -> Any:

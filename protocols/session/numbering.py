@@ -14,7 +14,9 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tfe_bench.protocols.session import ops, sizes
+import numpy as np
+
+from tfe_bench.protocols.session import local, ops, sizes
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -32,6 +34,7 @@ class Trace:
     graph: tf.Graph
     ctx: tf.Tensor
     tokens: list[tf.Tensor] = field(default_factory=list)
+    heard: list[tf.Operation] = field(default_factory=list)
     receives: int = 0
     log: hashlib._Hash = field(default_factory=hashlib.sha256)
     deps: dict[int, int] = field(default_factory=dict)
@@ -169,7 +172,7 @@ class Site:
         if looping:
             ops.module().tfe_bench_heard_in_loop(data=data)
         else:
-            self._trace.tokens.append(ops.module().tfe_bench_heard(data=data))
+            self._trace.heard.append(data.op)
         return data
 
     def swap(self, own: tf.Tensor, slot: int = 0) -> tf.Tensor:
@@ -189,7 +192,8 @@ class Site:
         import tensorflow as tf
 
         if self.is_e1:
-            return tf.zeros([0, width] if width else [0], dtype or tf.int64)
+            nothing = np.zeros([0, width] if width else [0])
+            return local.constant(nothing, (dtype or tf.int64).as_numpy_dtype)
         return self.recv(sizes.matrix(n, width) if width else sizes.vector(n), self.d, slot, dtype)
 
     def attributes(self, tensor: int = 0) -> dict[str, tf.Tensor | int]:

@@ -29,6 +29,7 @@ _text = ctypes.c_char_p
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_abi": (_i64, []),
     "tfe_cpu_check": (_i64, []),
+    "tfe_available_memory": (_i64, []),
     "tfe_isa": (_text, []),
     "tfe_session_new": (_i64, [_i64, _text, _i64]),
     "tfe_session_drop": (None, [_i64]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session import local, ops, sizes
 from tfe_bench.protocols.session.numbering import Site
 
 RING = 64
@@ -23,5 +23,6 @@ def received(s: Site, shape: Any, source: int, slot: int = 0, width: int = RING)
 
     n = sizes.elements(shape)
     packed = s.recv(sizes.vector((n * width + 7) // 8), source, slot, tf.uint8)
-    words = ops.module().tfe_bench_unpack_words(packed=packed, n=n, width=width)
-    return tf.reshape(words, shape)
+    count = local.constant(n) if isinstance(n, int) else n
+    words = ops.module().tfe_bench_unpack_words(packed=packed, n=count, width=width)
+    return local.reshape(words, shape)

@@ -43,19 +43,19 @@ def size(x: Any) -> Any:
 
 def vector(n: Any) -> Any:
     """The shape [n] as an int64 tensor."""
+    if isinstance(n, int):
+        return local.constant([n])
     import tensorflow as tf
 
-    if isinstance(n, int):
-        return tf.constant([n], tf.int64)
     return tf.reshape(tf.cast(n, tf.int64), [1])
 
 
 def matrix(rows: Any, columns: int) -> Any:
     """The shape [rows, columns] as an int64 tensor."""
+    if isinstance(rows, int):
+        return local.constant([rows, columns])
     import tensorflow as tf
 
-    if isinstance(rows, int):
-        return tf.constant([rows, columns], tf.int64)
     return tf.stack([rows, columns])
 
 
@@ -66,10 +66,10 @@ def constant(shape: Any) -> Any:
     if isinstance(shape, tf.TensorShape):
         shape = shape.as_list()
     if isinstance(shape, (list, tuple)) and not any(tf.is_tensor(n) for n in shape):
-        return tf.constant(shape, tf.int64)
+        return local.constant(shape)
     shape = tf.convert_to_tensor(shape)
     found = tf.get_static_value(shape)
     here = getattr(shape, "graph", None) is tf.compat.v1.get_default_graph()
     if found is None or (here and shape.dtype == tf.int64):
         return tf.cast(shape, tf.int64)
-    return tf.constant(found, tf.int64)
+    return local.constant(found)

@@ -100,7 +100,7 @@ def _answer(cluster: LocalCluster, blobs: list[bytes]) -> dict[str, Any]:
 def test_an_honest_submission_is_taken(
     shared_cluster: LocalCluster, submission: list[bytes]
 ) -> None:
-    assert _answer(shared_cluster, submission)["event"] == "queued"
+    assert _answer(shared_cluster, submission)["event"] == "accepted"
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,14 @@ def _compared(seed1: bytes, seed2: bytes, masked: bytes) -> dict[tuple[int, int]
     threads = [
         threading.Thread(
             target=check_copies,
-            args=(_Recorder(p, board, ready), "x", held[p], bytearray(masked if p else b"")),
+            args=(
+                _Recorder(p, board, ready),
+                "x",
+                held[p],
+                np.frombuffer(masked if p else b"", np.int64),
+            ),
         )
-        for p in range(3)
+        for p, m in enumerate((b"", masked, masked))
     ]
     for thread in threads:
         thread.start()

@@ -22,7 +22,7 @@ def test_few_arrivals_are_kept_ahead_and_all_of_them_come() -> None:
 
     def receive() -> None:
         for i in range(count):
-            arrivals.put(f"x{i}", bytearray([i]))
+            arrivals.put(f"x{i}", np.array([i]))
             kept.append(i)
             taken.release()
 
@@ -32,7 +32,7 @@ def test_few_arrivals_are_kept_ahead_and_all_of_them_come() -> None:
         assert taken.acquire(timeout=10)
     assert not taken.acquire(timeout=0.2)  # the next waits for room
     for i in range(count):
-        assert arrivals.take(f"x{i}") == bytearray([i])
+        assert arrivals.take(f"x{i}") == np.array([i])
         assert len(kept) <= i + 1 + MOST_AHEAD
     thread.join(10)
     assert kept == list(range(count))
@@ -41,7 +41,7 @@ def test_few_arrivals_are_kept_ahead_and_all_of_them_come() -> None:
 def test_whoever_waits_gives_up_when_the_job_ends() -> None:
     arrivals = Arrivals()
     for i in range(MOST_AHEAD):
-        arrivals.put(f"x{i}", bytearray())
+        arrivals.put(f"x{i}", np.zeros(0, np.int64))
     failures: list[BaseException] = []
 
     def wait(what: Any) -> None:
@@ -52,7 +52,7 @@ def test_whoever_waits_gives_up_when_the_job_ends() -> None:
 
     threads = [
         threading.Thread(target=wait, args=(what,), daemon=True)
-        for what in (lambda: arrivals.put("y", bytearray()), lambda: arrivals.take("z"))
+        for what in (lambda: arrivals.put("y", np.zeros(0, np.int64)), lambda: arrivals.take("z"))
     ]
     for thread in threads:
         thread.start()

@@ -261,6 +261,30 @@ def test_two_hundred_predictions_leave_workers_and_client_as_they_were(
 
 
 @pytest.mark.slow
+def test_two_hundred_texts_leave_workers_and_client_as_they_were() -> None:
+    """Weights of 20,000 words among them, whose masks are held as seeds."""
+    keras: Any = pytest.importorskip("keras")
+    layers, length, count = keras.layers, 6, 160
+    words = keras.Input((length,), dtype="int32")
+    table = layers.ReversibleEmbedding(count, 128)
+    x = table(words)
+    y = layers.LayerNormalization()(x)
+    x = layers.Add()([x, layers.MultiHeadAttention(2, 64)(y, y, use_causal_mask=True)])
+    model = keras.Model(words, table(layers.LayerNormalization()(x), reverse=True))
+    texts = np.random.default_rng(1).integers(0, count, (4, length))
+    private = convert(model, samples=texts, activations="series")
+    held: Samples = []
+    with clusters.LocalCluster() as cluster:
+        wanted = cluster.generate(private, texts[0, :3], 3)
+        for number in range(220):
+            found = cluster.generate(private, texts[0, :3], 3)
+            np.testing.assert_array_equal(found, wanted)
+            if number >= 20 and number % 10 == 9:
+                held.append([*_looked_at(cluster), _Process(os.getpid())])
+    _are_steady(held[:5], held[-5:])
+
+
+@pytest.mark.slow
 def test_a_soak(rng: np.random.Generator) -> None:
     """TFE_BENCH_SOAK_MINUTES (30) of mixed jobs; prints what docs/performance.md says."""
     minutes = float(os.environ.get("TFE_BENCH_SOAK_MINUTES", "30"))

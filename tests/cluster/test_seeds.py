@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CTR
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -57,6 +60,16 @@ def test_a_seed_expands_to_the_same_words_whatever_their_number() -> None:
     assert long.size == 1000
     for count in (0, 1, 2, 3, 999):
         np.testing.assert_array_equal(seeds.expand(seed, count), long[:count])
+
+
+@pytest.mark.parametrize("more", [-1, 0, 1, 7])
+def test_words_made_in_blocks_are_one_stream(more: int) -> None:
+    count = 2 * seeds._BLOCK + more
+    whole = Cipher(AES(b"s" * 16), CTR(bytes(16))).encryptor().update(bytes(8 * count))
+    np.testing.assert_array_equal(seeds.expand(b"s" * 16, count), np.frombuffer(whole, np.int64))
+    values = np.arange(count)
+    one, two, m = seeds.share(values)
+    np.testing.assert_array_equal(_reconstruct(one, two, m), values)
 
 
 def test_different_seeds_expand_to_unrelated_words() -> None:

@@ -56,6 +56,27 @@ std::vector<uint8_t> Reference(const AesKey& key, uint64_t hi, uint64_t lo, uint
   return out;
 }
 
+using AesKeystreamFunction = void (*)(const AesKey&, uint64_t, uint64_t, uint8_t*);
+
+// Against single blocks, whose counters carry from byte to byte.
+void CheckKeystream(AesKeystreamFunction keystream) {
+  const AesKey key = KeyFromHex("2b7e151628aed2a6abf7158809cf4f3c");
+  for (const uint64_t first : {0ull, 250ull, 65530ull, 0xffffffffull, 0x7fffffffffffffe0ull}) {
+    for (uint64_t blocks = 0; blocks <= 70; ++blocks) {
+      std::vector<uint8_t> want(16 * blocks), got(16 * blocks + 2, 0xa5);
+      for (uint64_t i = 0; i < blocks; ++i) {
+        uint8_t counter[16] = {0};
+        for (int b = 0; b < 8; ++b) counter[15 - b] = static_cast<uint8_t>((first + i) >> (8 * b));
+        tfe_bench::AesEncryptBlock(key, counter, want.data() + 16 * i);
+      }
+      keystream(key, first, blocks, got.data() + 1);
+      CHECK_EQ(ToHex(got.data() + 1, want.size()), ToHex(want.data(), want.size()));
+      CHECK_EQ(got.front(), 0xa5);
+      CHECK_EQ(got.back(), 0xa5);
+    }
+  }
+}
+
 using AesCtrFunction = void (*)(const AesKey&, uint64_t, uint64_t, uint64_t, uint8_t*);
 
 void CheckAgainstReference(AesCtrFunction aes_ctr) {
@@ -144,5 +165,16 @@ TEST(VaesCtrMatchesSingleBlocks) {
   if (!tfe_bench::Cpu().vaes) return;
   CheckAgainstReference(tfe_bench::internal::AesCtrVaes);
 }
+
+TEST(AesniKeystreamMatchesSingleBlocks) {
+  CheckKeystream(tfe_bench::internal::AesKeystreamAesni);
+}
+
+TEST(VaesKeystreamMatchesSingleBlocks) {
+  if (!tfe_bench::Cpu().vaes) return;
+  CheckKeystream(tfe_bench::internal::AesKeystreamVaes);
+}
+
+TEST(DispatchedKeystreamMatchesSingleBlocks) { CheckKeystream(tfe_bench::AesKeystream); }
 
 TEST(DispatchedCtrMatchesSingleBlocks) { CheckAgainstReference(tfe_bench::AesCtr); }

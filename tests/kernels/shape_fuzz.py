@@ -96,10 +96,10 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "ExpSelectDeal": _EXP,
     "ExpSelectShare": _EXP,
     "ExpShare": _EXP,
+    "ExpandSeed": {},
     "Gate": {"site": 5},
     "HarmonicsDeal": _HARMONICS,
     "HarmonicsShare": {**_HARMONICS, "weights": [1, 2, 3], "drop": 10},
-    "Heard": {"T": "int64"},
     "HeardInLoop": {"T": "int64"},
     "InjectDeal": {**_FIELDS, "bits": 31, "drop": 0},
     "InjectShare": {**_FIELDS, "bits": 31, "drop": 0, "mask": -1, "negate": False},
@@ -156,6 +156,7 @@ PRODUCTS: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
 ]
 # Shapes that fit, of ops that none of the others fits.
 FITTING: dict[str, list[tuple[int, ...]]] = {
+    "ExpandSeed": [(16,), (3, 5)],
     "Permute": [(1, 1, 1), (1, 1)],
     "PlaceCells": [(4, 64)],
     "SelectDeal": [(1,), (1,), (1,), (0,), (0,)],

@@ -59,6 +59,9 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "2 words", ("generate", "gpt2-tiny", "--prompt", "1,-2")),
         (2, "--seed", ("generate", "gpt2-tiny", "--seed", "-1")),
         (2, "profile", ("generate", "gpt2-tiny", "--profile", "moon")),
+        (2, "temperature", ("generate", "gpt2-tiny", "--temperature", "-1")),
+        (2, "temperature", ("generate", "gpt2-tiny", "--temperature", "8.5")),
+        (2, "temperature", ("generate", "gpt2-tiny", "--temperature", "nan")),
     ):
         fails(capsys, code, word, *arguments)
 

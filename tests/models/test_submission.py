@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -27,6 +29,7 @@ from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.models.training_job import Saving, TrainingJob
 from tfe_bench.models.weights import specs as array_specs
+from tfe_bench.protocols.session import ops
 
 _DEPLOYMENT = "d" * 32
 _MISSING = object()
@@ -323,3 +326,43 @@ def test_a_training_deploys_only_where_the_operator_allows_deploying(
         strict.offer(good)
     strict.offer({**good, "parameters": {**parameters, "deploy": None}})
     assert list((tmp_path / "models").iterdir()) == []
+
+
+# ---- memory
+
+
+def _wide(folder: Path, policy: WorkerPolicy | None = None) -> tuple[_Gate, dict[str, Any]]:
+    """A worker, and a prediction by a model of 9 million weights for it."""
+    keras: Any = pytest.importorskip("keras")
+    layers = [keras.layers.Dense(3000), keras.layers.Dense(10)]
+    private = convert(keras.Sequential([keras.Input((3000,)), *layers]))
+    shared = {**private.shared_weights(), **private.shared_inputs(np.zeros((2, 3000)))}
+    specs = [InputSpec(k, v.shape, v.fractional_bits) for k, v in shared.items()]
+    gate = _Gate(folder, policy)
+    return gate, gate.submission("predict", private.parameters(), specs)
+
+
+def test_a_model_that_does_not_fit_is_refused_by_its_header(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three workers share the machine; m of 72 MB, masks of twice as much, 256 MB beside."""
+    gate, fields = _wide(tmp_path)
+    there = [3 * 10**9]
+    monkeypatch.setattr(ops.native(), "available_memory", lambda: there[0])
+    gate.offer(fields)
+    there[0] = 10**9
+    told = r"about 0\.5 GB at this worker, and 1\.0 GB are available .*of which 3 workers"
+    with pytest.raises(PolicyError, match=told):
+        gate.offer(fields)
+
+
+def test_an_operator_bounds_the_memory_of_a_job(tmp_path: Path) -> None:
+    policy = dataclasses.replace(WorkerPolicy.for_local(1, None), max_memory_per_job=10**8)
+    gate, fields = _wide(tmp_path, policy)
+    with pytest.raises(PolicyError, match=r"the limit is 100000000.*max_memory_per_job"):
+        gate.offer(fields)
+
+
+def test_a_worker_knows_how_much_memory_there_is() -> None:
+    there = ops.native().available_memory()
+    assert 1 << 20 < there <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -56,7 +56,7 @@ def test_a_header_says_which_inputs_are_tokens(rng: np.random.Generator) -> None
     again = PrivateModel(Plan.of(header), private.bounds, True)
     assert again.graph.tokens == {"words": WORDS, "segments": 2}
     shared = again.shared_inputs(drawn(rng))
-    assert [p.ring.shape for p in shared.values()] == [(3, LENGTH, WORDS), (3, LENGTH, 2)]
+    assert [p.shape for p in shared.values()] == [(3, LENGTH, WORDS), (3, LENGTH, 2)]
     for wrong in ({"words": 4}, {"other": 2}, {"words": True}):
         with pytest.raises(UsageError, match="Tokens are an input"):
             Graph.of(header["graph"] | {"tokens": wrong})

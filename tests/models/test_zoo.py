@@ -10,6 +10,7 @@ import pytest
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import images, zoo
 from tfe_bench.models.private import convert
+from tfe_bench.models.weights import parts
 from tfe_bench.models.zoo import networks, seeded, texts
 
 # PROTOCOLS.md 5.2: products per image
@@ -232,14 +233,28 @@ def test_language_models_have_their_architecture_and_spread_of_logits() -> None:
         np.testing.assert_array_equal(a, b)
     logits = np.asarray(model(texts.samples("gpt2-tiny", 9, seed=2)))
     assert 1 < logits.std() < 6
-    # 12 blocks of 7,087,872, the last norm, the table and that of the logits, without positions
+    # 12 blocks of 7,087,872, the last norm and the table, without positions
     blocks, width, words = 12, 768, 50257
     block = 4 * width + 4 * (width * width + width) + 2 * 4 * width * width + 5 * width
     assert blocks * block + 2 * width + width * words == 124_439_808 - 1024 * width
     tiny = texts.find("gpt2-tiny")
     d = tiny.width
     own = 4 * d + 4 * (d * d + d) + 2 * 4 * d * d + 5 * d
-    assert model.count_params() == tiny.blocks * own + 2 * d + 2 * d * tiny.vocabulary
+    assert model.count_params() == tiny.blocks * own + 2 * d + d * tiny.vocabulary
+
+
+def test_a_language_models_logits_read_the_table_of_its_tokens() -> None:
+    """The same weights are shared once, for the prompt as for each step."""
+    given = convert(
+        texts.build("gpt2-tiny", 9), samples=texts.samples("gpt2-tiny", 9), activations="series"
+    )
+    tiny = texts.find("gpt2-tiny")
+    tables = [p for p in parts(given.plan) if tiny.vocabulary in p.shape]
+    assert [len(part.keys) for part in tables] == [2]
+    assert tables[0].shape == (tiny.vocabulary, tiny.width)
+
+
+def test_language_models_of_other_names_and_lengths_are_refused() -> None:
     with pytest.raises(UsageError, match='Did you mean "gpt2"'):
         texts.build("gpt3", 9)
     for length in (1, 129, 2.0):

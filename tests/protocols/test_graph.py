@@ -15,7 +15,7 @@ from tfe_bench.cluster.simulate import simulate
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, shuffle
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, rss, truncation
-from tfe_bench.protocols.session import io, ops
+from tfe_bench.protocols.session import io, local, ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -318,3 +318,32 @@ def test_one_inter_op_thread_is_enough() -> None:
         [sys.executable, "-c", ONE_THREAD], capture_output=True, text=True, timeout=60
     )
     assert done.stdout.strip() == "done", done.stderr[-2000:]
+
+
+def test_a_graph_has_one_constant_for_all_that_want_it() -> None:
+    """Whatever its first user waits for, the next one need not."""
+    import tensorflow as tf
+
+    made: list[Any] = []
+
+    def program(x: Any) -> Any:
+        with tf.control_dependencies([x + 1]):
+            made.append(local.constant(7))
+        made.append(local.constant(7))
+        others = [local.constant([7]), local.constant(7, np.uint8), local.constant(8)]
+        assert len({id(each) for each in (made[0], *others)}) == 4
+        assert [each.dtype for each in others] == [tf.int64, tf.uint8, tf.int64]
+        return x + made[1]
+
+    graph = tf.function(program).get_concrete_function(tf.TensorSpec([], tf.int64))
+    assert made[0] is made[1] and not made[0].op.control_inputs
+    assert int(graph(tf.constant(1, tf.int64))) == 8
+    assert int(local.constant(-(2**63))) == -(2**63)  # outside of a graph
+
+
+def test_what_changes_no_shape_makes_no_op() -> None:
+    import tensorflow as tf
+
+    x = tf.zeros([2, 3], tf.int64)
+    assert local.reshape(x, [2, 3]) is x and local.ensure_shape(x, (2, 3)) is x
+    assert local.reshape(x, [3, -1]).shape == local.reshape(x, tf.constant([3, 2])).shape == (3, 2)

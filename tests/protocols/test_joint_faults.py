@@ -320,18 +320,19 @@ def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
     Args:
         holds: 0 for E1, which gets the first seed of each input, 1 for E2.
     """
-    expand = seeds.expand
+    stream = seeds._stream
     values = np.random.default_rng(11).integers(-(2**63), 2**63, (2, 2 * limbs))
 
     def shared(seed: bytes = b"", word: int = 0) -> list[tuple[bytes, bytes, Any]]:
         def moved(of: bytes, count: int) -> Any:
-            words = expand(of, count).copy()
+            ((begin, words),) = stream(of, count)
+            words = words.copy()
             words[word] ^= -(of == seed)
-            return words
+            yield begin, words
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.urandom", np.random.default_rng(12).bytes)
-            patch.setattr(seeds, "expand", moved)
+            patch.setattr(seeds, "_stream", moved)
             return [seeds.share(value, limbs) for value in values]
 
     base = shared()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common
@@ -11,6 +12,8 @@ from tfe_bench.errors import UsageError, check_range
 if TYPE_CHECKING:
     from tfe_bench.models.private import PrivateModel
 
+# How many deviations the surprise at drawn tokens may be from what the probabilities let expect.
+_SURPRISE = 8.0
 # How far below the largest logit a chosen token's may be, in deviations of all logits.
 _TOLERANCE = 0.05
 # Of all values: more change no token, and cost rounds.
@@ -25,6 +28,8 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--prompt NUMBERS", "the prompt as numbers of tokens, as 464,3290,318")
     common.option(p, "--new N", "tokens that are wanted (default 8)", type=int, default=8)
     common.option(p, "--texts N", "that are written side by side (default 1)", type=int, default=1)
+    about = "draw tokens by softmax(logits / T), T up to 8; 0 (default): the likeliest ones"
+    common.option(p, "--temperature T", about, type=float, default=0.0)
     p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
     common.add_check_range(p)
     common.add_run_options(p, 1)
@@ -34,8 +39,8 @@ def generate(arguments: argparse.Namespace) -> int:
     """Generate text privately with a language model.
 
     Shares a language model's weights and a prompt among three workers, which find the likeliest
-    next token again and again without any of them seeing a weight or a token. Compares with
-    plaintext Keras and prints what it cost.
+    next token again and again, or draw it, without any of them seeing a weight or a token. Compares
+    with plaintext Keras and prints what it cost.
     """
     import numpy as np
 
@@ -44,8 +49,10 @@ def generate(arguments: argparse.Namespace) -> int:
     from tfe_bench.models import decoding, generation
     from tfe_bench.models.private import convert
     from tfe_bench.models.zoo import texts
+    from tfe_bench.protocols.order import gumbel
 
     common.quiet_tensorflow()
+    warm = gumbel.check_temperature(arguments.temperature)
     entry = texts.find(arguments.model)
     prompt = _prompt(arguments, entry.vocabulary)
     check_range("--new", arguments.new, 1, entry.context)
@@ -71,7 +78,8 @@ def generate(arguments: argparse.Namespace) -> int:
         )
         del model  # a large model need not be there twice
         asked, inputs = generation.order(
-            *(private, prompt, arguments.new, None, arguments.profile, arguments.check_range)
+            *(private, prompt, arguments.new, None, arguments.profile, arguments.check_range),
+            temperature=warm,
         )
         asked |= {**common.harness_parameters(arguments), "warm_up": 1}
         inputs = {**private.shared_weights(), **inputs}
@@ -80,7 +88,9 @@ def generate(arguments: argparse.Namespace) -> int:
             result = cluster.run("generate", asked, inputs, bar.update)
         found = generation.read(private, result)
         bar.say("comparing with plaintext")
-        top1, worst = _compared(private, np.concatenate([prompt, found], 1), count)
+        written = np.concatenate([prompt, found], 1)
+        top1, worst = _compared(private, written, count)
+        drawn = _surprise(private, written, count, warm) if warm else 0.0
     d, network = decoding.Decoding.of(private.plan), profiles.get(arguments.profile).plan
     told = common.Outcome(
         {
@@ -94,13 +104,14 @@ def generate(arguments: argparse.Namespace) -> int:
                 asked["check_range"],
                 lambda on: decoding.predictions(d, count, arguments.new, network, len(prompt), on),
             ),
+            **({"temperature": warm} if warm else {}),
             "prompt": "given" if arguments.prompt else f"made up (seed {arguments.seed + _SEED})",
         },
-        worst <= _TOLERANCE,
-        worst,
+        drawn <= _SURPRISE if warm else worst <= _TOLERANCE,
+        None if warm else worst,
         private.fractional_bits,
         agreement={"samples": found.size, "top1": top1},
-        error=judged.as_json(judged.RANGE, worst),
+        error=None if warm else judged.as_json(judged.RANGE, worst),
     )
     return common.report(f"generate {entry.name}", arguments, cluster, result, told)
 
@@ -141,6 +152,26 @@ def _compared(private: PrivateModel, texts: Any, first: int) -> tuple[float, flo
         same += (logits.argmax(1) == text[first:]).tolist()
         worst = max(worst, float(((logits.max(1) - chosen) / logits.std(1)).max()))
     return float(np.mean(same)), worst
+
+
+def _surprise(private: PrivateModel, texts: Any, first: int, temperature: float) -> float:
+    """How surprising drawn tokens are, beside what their probabilities let expect, in deviations.
+
+    A token of probability p has the surprise -log p; its mean is the entropy.
+    """
+    import numpy as np
+
+    told, expected, variance = 0.0, 0.0, 0.0
+    for text in texts:
+        logits = np.asarray(private.plain(text[None]), np.float64)[0, first - 1 : -1] / temperature
+        logits -= logits.max(1, keepdims=True)
+        surprise = np.log(np.exp(logits).sum(1, keepdims=True)) - logits
+        p = np.exp(-surprise)
+        entropy = (p * surprise).sum(1)
+        told += float(np.take_along_axis(surprise, text[first:, None], 1).sum())
+        expected += float(entropy.sum())
+        variance += float((p * (surprise - entropy[:, None]) ** 2).sum())
+    return abs(told - expected) / max(math.sqrt(variance), 1e-6 * max(expected, 1.0))
 
 
 COMMANDS = {"generate": (_options, generate)}

@@ -22,7 +22,7 @@ from tfe_bench.benchmarks.technologies.compare.networks import Networks
 from tfe_bench.benchmarks.technologies.compare.plaintext import TIMED_STEPS, elementary, of_epoch
 from tfe_bench.benchmarks.technologies.compare.tasks import Effort, Inputs, Task
 from tfe_bench.benchmarks.technologies.measurement import Measurement
-from tfe_bench.cluster.requests import JobResult, PrivateInput
+from tfe_bench.cluster.requests import AnyInput, JobResult, PrivateInput
 
 TECHNOLOGY: Final = "secret-sharing"
 PROTECTION: Final = Protection(
@@ -61,7 +61,7 @@ class SecretSharing:
         return cell(TECHNOLOGY, task, PROTECTION, cost)
 
     def _run(
-        self, program: str, parameters: Mapping[str, Any], inputs: Mapping[str, PrivateInput]
+        self, program: str, parameters: Mapping[str, Any], inputs: Mapping[str, AnyInput]
     ) -> JobResult:
         timing = {"repeat": self._effort.repeat, "warm_up": 1}
         found: JobResult = self._cluster.run(program, {**parameters, **timing}, dict(inputs))

@@ -8,7 +8,6 @@
 namespace tfe_bench {
 namespace {
 
-using AesCtrFunction = void (*)(const AesKey&, uint64_t, uint64_t, uint64_t, uint8_t*);
 
 void RequireAes() {
   if (AesAvailable()) return;
@@ -17,9 +16,9 @@ void RequireAes() {
   std::abort();
 }
 
-AesCtrFunction ChooseAesCtr() {
+bool UseVaes() {
   RequireAes();
-  return Cpu().vaes ? internal::AesCtrVaes : internal::AesCtrAesni;
+  return Cpu().vaes;
 }
 
 }  // namespace
@@ -32,8 +31,14 @@ void ExpandAesKey(const uint8_t key[16], AesKey* out) {
 }
 
 void AesCtr(const AesKey& key, uint64_t hi, uint64_t lo, uint64_t blocks, uint8_t* out) {
-  static const AesCtrFunction aes_ctr = ChooseAesCtr();
+  static const auto aes_ctr = UseVaes() ? internal::AesCtrVaes : internal::AesCtrAesni;
   aes_ctr(key, hi, lo, blocks, out);
+}
+
+void AesKeystream(const AesKey& key, uint64_t first, uint64_t blocks, uint8_t* out) {
+  static const auto keystream =
+      UseVaes() ? internal::AesKeystreamVaes : internal::AesKeystreamAesni;
+  keystream(key, first, blocks, out);
 }
 
 void AesEncryptBlock(const AesKey& key, const uint8_t in[16], uint8_t out[16]) {

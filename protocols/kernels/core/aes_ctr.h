@@ -21,6 +21,10 @@ void ExpandAesKey(const uint8_t key[16], AesKey* out);
 // that lo + blocks does not wrap. Any alignment of `out` will do.
 void AesCtr(const AesKey& key, uint64_t hi, uint64_t lo, uint64_t blocks, uint8_t* out);
 
+// out[i] = AES_key(first + i) as 16 bytes each, the counter in 16 bytes big-endian: the keystream of
+// counter mode (NIST SP 800-38A) from an initial counter of zero, as other libraries make it.
+void AesKeystream(const AesKey& key, uint64_t first, uint64_t blocks, uint8_t* out);
+
 // One block in the byte order of FIPS-197, for the published test vectors.
 void AesEncryptBlock(const AesKey& key, const uint8_t in[16], uint8_t out[16]);
 
@@ -31,9 +35,11 @@ namespace internal {
 void ExpandAesKeyAesni(const uint8_t key[16], AesKey* out);
 void AesEncryptBlockAesni(const AesKey& key, const uint8_t in[16], uint8_t out[16]);
 void AesCtrAesni(const AesKey& key, uint64_t hi, uint64_t lo, uint64_t blocks, uint8_t* out);
+void AesKeystreamAesni(const AesKey& key, uint64_t first, uint64_t blocks, uint8_t* out);
 
 // aes_ctr_avx512.cc, needs CpuFeatures::vaes
 void AesCtrVaes(const AesKey& key, uint64_t hi, uint64_t lo, uint64_t blocks, uint8_t* out);
+void AesKeystreamVaes(const AesKey& key, uint64_t first, uint64_t blocks, uint8_t* out);
 
 }  // namespace internal
 }  // namespace tfe_bench

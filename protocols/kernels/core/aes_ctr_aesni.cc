@@ -26,6 +26,46 @@ inline __m128i Encrypt(const AesKey& key, __m128i state) {
   return _mm_aesenclast_si128(state, RoundKey(key, kRounds));
 }
 
+// A counter as AES takes it: as it lies in the register, or with its bytes turned round.
+template <bool kBigEndian>
+inline __m128i Block(__m128i counter) {
+  if (!kBigEndian) return counter;
+  return _mm_shuffle_epi8(counter,
+                          _mm_set_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15));
+}
+
+template <bool kBigEndian>
+void Ctr(const AesKey& key, uint64_t hi, uint64_t lo, uint64_t blocks, uint8_t* out) {
+  constexpr int kInFlight = 8;  // covers the latency of AESENC on every CPU that has it
+  __m128i* dst = reinterpret_cast<__m128i*>(out);
+  __m128i counter = _mm_set_epi64x(static_cast<int64_t>(hi), static_cast<int64_t>(lo));
+  const __m128i one = _mm_set_epi64x(0, 1);
+  for (; blocks >= kInFlight; blocks -= kInFlight, dst += kInFlight) {
+    __m128i state[kInFlight];
+    const __m128i first = RoundKey(key, 0);
+#pragma GCC unroll 8
+    for (int i = 0; i < kInFlight; ++i) {
+      state[i] = _mm_xor_si128(Block<kBigEndian>(counter), first);
+      counter = _mm_add_epi64(counter, one);
+    }
+#pragma GCC unroll 10
+    for (int r = 1; r < kRounds; ++r) {
+      const __m128i round_key = RoundKey(key, r);
+#pragma GCC unroll 8
+      for (int i = 0; i < kInFlight; ++i) state[i] = _mm_aesenc_si128(state[i], round_key);
+    }
+    const __m128i last = RoundKey(key, kRounds);
+#pragma GCC unroll 8
+    for (int i = 0; i < kInFlight; ++i) {
+      _mm_storeu_si128(dst + i, _mm_aesenclast_si128(state[i], last));
+    }
+  }
+  for (; blocks > 0; --blocks, ++dst) {
+    _mm_storeu_si128(dst, Encrypt(key, Block<kBigEndian>(counter)));
+    counter = _mm_add_epi64(counter, one);
+  }
+}
+
 }  // namespace
 
 void ExpandAesKeyAesni(const uint8_t key[16], AesKey* out) {
@@ -55,34 +95,11 @@ void AesEncryptBlockAesni(const AesKey& key, const uint8_t in[16], uint8_t out[1
 }
 
 void AesCtrAesni(const AesKey& key, uint64_t hi, uint64_t lo, uint64_t blocks, uint8_t* out) {
-  constexpr int kInFlight = 8;  // covers the latency of AESENC on every CPU that has it
-  __m128i* dst = reinterpret_cast<__m128i*>(out);
-  __m128i counter = _mm_set_epi64x(static_cast<int64_t>(hi), static_cast<int64_t>(lo));
-  const __m128i one = _mm_set_epi64x(0, 1);
-  for (; blocks >= kInFlight; blocks -= kInFlight, dst += kInFlight) {
-    __m128i state[kInFlight];
-    const __m128i first = RoundKey(key, 0);
-#pragma GCC unroll 8
-    for (int i = 0; i < kInFlight; ++i) {
-      state[i] = _mm_xor_si128(counter, first);
-      counter = _mm_add_epi64(counter, one);
-    }
-#pragma GCC unroll 10
-    for (int r = 1; r < kRounds; ++r) {
-      const __m128i round_key = RoundKey(key, r);
-#pragma GCC unroll 8
-      for (int i = 0; i < kInFlight; ++i) state[i] = _mm_aesenc_si128(state[i], round_key);
-    }
-    const __m128i last = RoundKey(key, kRounds);
-#pragma GCC unroll 8
-    for (int i = 0; i < kInFlight; ++i) {
-      _mm_storeu_si128(dst + i, _mm_aesenclast_si128(state[i], last));
-    }
-  }
-  for (; blocks > 0; --blocks, ++dst) {
-    _mm_storeu_si128(dst, Encrypt(key, counter));
-    counter = _mm_add_epi64(counter, one);
-  }
+  Ctr<false>(key, hi, lo, blocks, out);
+}
+
+void AesKeystreamAesni(const AesKey& key, uint64_t first, uint64_t blocks, uint8_t* out) {
+  Ctr<true>(key, 0, first, blocks, out);
 }
 
 }  // namespace internal

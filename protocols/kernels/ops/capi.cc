@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "protocols/kernels/core/cpu.h"
+#include "protocols/kernels/core/memory.h"
 #include "protocols/kernels/core/session.h"
 #include "protocols/kernels/core/sort_plan.h"
 #include "protocols/kernels/core/timeline.h"
@@ -96,6 +97,11 @@ int64_t tfe_abi() { return 3; }
 // Found by the loader in the file itself, before anything is loaded.
 const char* tfe_built_for() {
   return "tfe_bench ops built for TensorFlow " TFE_BENCH_TF_VERSION;
+}
+
+// Bytes that can be taken now, or as many as there are numbers where the system does not tell.
+int64_t tfe_available_memory() {
+  return static_cast<int64_t>(std::min<uint64_t>(tfe_bench::AvailableMemory(), INT64_MAX));
 }
 
 // 0: fine, 1: no AES instructions, 2: no AVX2/BMI2.

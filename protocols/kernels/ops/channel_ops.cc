@@ -164,16 +164,10 @@ TFE_BENCH_CALL_OP("Recv", RecvOp,
 TFE_BENCH_CALL_OP("Gate", GateOp,
     "-> same: int64", "site: int", Outputs<0>);
 
-// A zero that is there once the data is.  A message may come that a role does not use: its Recv must
-// not be pruned, or the message would arrive in a step that is over.
-#define HEARD_OP(name)                          \
-  TFE_BENCH_OP(name, HeardOp, \
-    "data: T -> token: int32", \
-    "T: {int64, uint8, int32, float64}", \
-    tensorflow::shape_inference::ScalarShape)
-
-HEARD_OP("Heard");
-HEARD_OP("HeardInLoop").SetIsStateful();
+// Keeps a Recv in a loop from being pruned, which no result of the graph depends on.
+TFE_BENCH_OP("HeardInLoop", HeardOp,
+    "data: T -> token: int32", "T: {int64, uint8, int32, float64}",
+    tensorflow::shape_inference::ScalarShape).SetIsStateful();
 
 }  // namespace
 }  // namespace tfe_bench

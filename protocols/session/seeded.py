@@ -1,0 +1,78 @@
+"""A client's input of which a party holds seeds in place of masks.
+
+l1 and l2 of an input are the streams of two seeds (cluster/seeds.py), so that whoever has a seed
+may make the mask whenever a graph wants it, and forget it again: of a large model an evaluator
+holds m alone, and the dealer nothing but seeds.  The words are those that it would hold otherwise,
+so nothing that is sent changes.
+
+A seed is a secret as its mask is.  It is an argument of graphs, never a constant of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfe_bench.protocols.session import ops, sizes
+from tfe_bench.protocols.session.sharing import Shared, _Private
+
+# Smaller inputs are held as their words: to make those anew would be most of the work.
+LEAST_WORDS = 1 << 14
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Seeded(_Private):
+    """A private tensor over Z_2^64 as its client gave it.
+
+    Attributes:
+        m: the masked words, at both evaluators.
+        l1, l2: seeds, uint8 [16], where a Shared has the words.
+        shape: of the tensor.
+        dealer, fractional_bits: as of the Shared.
+    """
+
+    m: Any
+    l1: Any
+    l2: Any
+    shape: tuple[int, ...]
+    dealer: int = 0
+    fractional_bits: int = 0
+
+    def __repr__(self) -> str:
+        return (
+            f"Seeded(shape={list(self.shape)}, fractional_bits={self.fractional_bits}, "
+            f"dealer={self.dealer})"
+        )
+
+
+def expanded(x: Shared | Seeded, after: Sequence[Shared] = ()) -> Shared:
+    """The value with its masks' words.  Local.
+
+    Args:
+        after: in a graph, values that must be there before: TensorFlow would make the masks of a
+            whole model at once, and hold them until they are used.
+    """
+    if not isinstance(x, Seeded):
+        return x
+    import tensorflow as tf
+
+    shape = sizes.constant(x.shape)
+    here = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
+    parts = [t for v in after for t in (v.m, v.l1, v.l2) if t is not None]
+    waits = [t for t in parts if here is not None and t.graph is here]
+
+    def words(seed: Any) -> Any:
+        if seed is None:
+            return None
+        with tf.control_dependencies(waits):
+            made = ops.module().tfe_bench_expand_seed(seed=seed, shape=shape)
+        return tf.ensure_shape(made, x.shape)
+
+    return Shared(x.m, words(x.l1), words(x.l2), x.dealer, x.fractional_bits)
+
+
+def of(inputs: Mapping[str, Shared], name: str) -> Shared | Seeded:
+    """An input as it is held: with seeds, if it is a job's and large; else as `inputs` has it."""
+    held = getattr(inputs, "held", None)
+    return inputs[name] if held is None else held(name)

@@ -1,0 +1,63 @@
+"""How many ops a transformer's graph has: to make them is most of what its first request takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.models import execute, plaintext, weights
+from tfe_bench.models.private import convert
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+WIDE, LONG = 16, 4
+
+
+def encoder(blocks: int) -> Any:
+    """Blocks as BERT's."""
+    given = keras.Input((LONG, WIDE))
+    x = L.LayerNormalization()(given)
+    for _ in range(blocks):
+        y = L.MultiHeadAttention(2, WIDE // 2)(x, x)
+        x = L.LayerNormalization()(L.Add()([x, y]))
+        y = L.Dense(WIDE)(L.Dense(4 * WIDE, "gelu")(x))
+        x = L.LayerNormalization()(L.Add()([x, y]))
+    return keras.Model(given, x)
+
+
+def counted(blocks: int, images: Any) -> list[int]:
+    """Ops of each party's graph."""
+    plan = convert(encoder(blocks), samples=images, activations="series").plan
+    s = execute.tuned(plan)
+    (name,) = plan.graph.inputs
+    x = FixedPoint(plan.fraction_of(name)).encode(plaintext.scaled(plan.graph, images)[name])
+
+    def program(party: Party, x: Shared, *given: Shared) -> Any:
+        own: dict[str, Shared] = {}
+        for part, w in zip(weights.parts(plan), given, strict=True):
+            own |= dict.fromkeys(part.keys, replace(w, fractional_bits=part.fractional_bits))
+
+        def model(own: Any, x: Shared) -> Any:
+            return execute.run(party, s, own, [x])
+
+        f = party.function(model)
+        f(own, replace(x, fractional_bits=plan.fraction_of(name)))
+        (graph,) = f._traced.values()
+        return graph.ops
+
+    return list(simulate(program, x[:1], *weights.encode(plan)).outputs)
+
+
+def test_a_block_of_a_transformer_takes_few_ops(rng: np.random.Generator) -> None:
+    """2,700 at each party where each constant and each segment of a norm had ops of its own."""
+    images = rng.normal(0, 1, (4, LONG, WIDE)).astype(np.float32)
+    one, two = (counted(blocks, images) for blocks in (1, 2))
+    for few, more in zip(one, two, strict=True):
+        assert 0 < more - few < 1500

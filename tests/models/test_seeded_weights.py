@@ -1,0 +1,77 @@
+"""Weights that are held as seeds: results, messages and shares are those of weights in full."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.protocols.test_seeded import held
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.models import execute, plaintext, weights
+from tfe_bench.models.private import PrivateModel, convert
+from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.session import seeded
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
+from tfe_bench.protocols.session.sharing import Shared
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+KEYS = [bytes([i]) * 16 for i in range(3)]
+
+
+def net() -> Any:
+    x = keras.Input((6, 6, 2))
+    y = L.Conv2D(3, 3, activation="relu")(x)
+    y = L.BatchNormalization()(L.DepthwiseConv2D(2)(y))
+    y = L.Flatten()(y)
+    table = L.Dense(5)
+    return keras.Model(x, L.Add()([table(y), L.Dense(5, activation="gelu")(y)]))
+
+
+def predicted(private: PrivateModel, images: Any, profile: str, watched: bool, whole: bool) -> Any:
+    """A simulation of one prediction; whether the weights' masks are there in full."""
+    plan = private.plan
+    s = execute.tuned(plan, profile, len(images), watched)
+    (name,) = plan.graph.inputs
+    x = FixedPoint(plan.fraction_of(name)).encode(plaintext.scaled(plan.graph, images)[name])
+
+    def program(party: Party, x: Shared) -> Any:
+        own: dict[str, Shared | Seeded] = {}
+        for i, part in enumerate(weights.parts(plan)):
+            given = bytes([i]) * 16, bytes([100 + i]) * 16
+            w = held(party.index, weights.encoded(part), given)
+            w = Seeded(w.m, w.l1, w.l2, w.shape, w.dealer, part.fractional_bits)
+            own |= dict.fromkeys(part.keys, seeded.expanded(w) if whole else w)
+
+        def model(own: Any, x: Shared) -> Any:
+            return execute.run(party, s, own, [x])
+
+        return party.function(model)(own, x)
+
+    return simulate(program, x, fractional_bits=plan.fraction_of(name), keys=KEYS)
+
+
+@pytest.mark.parametrize(
+    ("profile", "watched", "turned"),
+    [("local", False, False), ("local", True, False), ("wan", False, True)],
+)
+def test_seeds_change_no_share_and_no_message(
+    profile: str, watched: bool, turned: bool, rng: np.random.Generator, monkeypatch: Any
+) -> None:
+    images = rng.uniform(-1, 1, (3, 6, 6, 2)).astype(np.float32)
+    private = convert(net(), samples=images)
+    if turned:  # each party deals for a third
+        monkeypatch.setattr(rotation, "worthwhile", lambda cost, bits: True)
+    few, all_ = (predicted(private, images, profile, watched, whole) for whole in (False, True))
+    assert (few.to, few.rounds) == (all_.to, all_.rounds)
+    for one, other in zip(few.outputs, all_.outputs, strict=True):
+        for a, b in zip(one, other, strict=True):
+            for part in ("m", "l1", "l2"):
+                mine, theirs = getattr(a, part), getattr(b, part)
+                assert (mine is None) == (theirs is None)
+                if mine is not None:
+                    np.testing.assert_array_equal(np.asarray(mine), np.asarray(theirs))

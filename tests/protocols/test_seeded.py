@@ -1,0 +1,93 @@
+"""Inputs that are held with seeds in place of masks: the same words, made in the graph."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.cluster import seeds
+from tfe_bench.cluster.simulate import reconstruct, simulate
+from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.session import seeded
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.seeded import Seeded
+from tfe_bench.protocols.session.sharing import Shared
+
+SEEDS = bytes(range(16)), bytes(range(16, 32))
+
+
+def held(party: int, values: Any, given: tuple[bytes, bytes] = SEEDS, dealer: int = 0) -> Seeded:
+    """What a party of a job has of a client's input."""
+    import tensorflow as tf
+
+    _, _, m = seeds.share(values, given=given)
+    one, two = (tf.constant(list(seed), tf.uint8) for seed in given)
+    role = (party - dealer) % 3
+    return Seeded(
+        tf.constant(m.reshape(values.shape)) if role != 0 else None,
+        one if role != 2 else None,
+        two if role != 1 else None,
+        values.shape,
+        dealer,
+    )
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2,), (7,), (3, 5), (0, 4), (513, 3), (40_000,)])
+def test_a_seed_stands_for_the_words_that_a_client_masks_with(shape: tuple[int, ...]) -> None:
+    values = np.zeros(shape, np.int64)
+    for party in range(3):
+        x = seeded.expanded(held(party, values))
+        for words, seed in zip((x.l1, x.l2), SEEDS, strict=True):
+            if words is not None:
+                want = seeds.expand(seed, values.size).reshape(shape)
+                np.testing.assert_array_equal(np.asarray(words), want)
+
+
+def test_shares_of_seeds_are_shares_of_the_value(rng: np.random.Generator) -> None:
+    values = rng.integers(-(2**63), 2**63, (5, 7))
+    parts = [seeded.expanded(held(p, values)) for p in range(3)]
+    assert [[t is None for t in (x.m, x.l1, x.l2)] for x in parts] == [
+        [True, False, False],
+        [False, False, True],
+        [False, True, False],
+    ]
+    np.testing.assert_array_equal(reconstruct(parts), values)
+    assert seeded.expanded(parts[0]) is parts[0]
+
+
+@pytest.mark.parametrize("dealer", range(3))
+def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    """They wait for the value that they are multiplied by."""
+    x, w = rng.integers(-(2**20), 2**20, (3, 6)), rng.integers(-(2**20), 2**20, (6, 4))
+
+    def program(party: Party, x: Shared) -> Any:
+        def product(own: Seeded, x: Shared) -> Shared:
+            y = arithmetic.mul(party, x, x)
+            return arithmetic.matmul(party, y, seeded.expanded(own, [y]))
+
+        f = party.function(product)
+        found = f(held(party.index, w, dealer=dealer), x)
+        (graph,) = f._traced.values()
+        concrete: Any = graph.concrete
+        made = [op for op in concrete.graph.get_operations() if op.type == "TfeBench>ExpandSeed"]
+        waiting = [{i.type for i in op.control_inputs} - {"Placeholder"} for op in made]
+        return found, waiting
+
+    sim = simulate(program, x, dealer=dealer)
+    np.testing.assert_array_equal(sim.value(lambda out: out[0]), (x * x) @ w)
+    for party, (_, waiting) in enumerate(sim.outputs):
+        assert len(waiting) == (2 if party == dealer else 1) and all(waiting)
+
+
+def test_what_holds_seeds_becomes_no_text_and_no_number() -> None:
+    x = held(0, np.zeros((2, 3), np.int64))
+    for text in (repr(x), str(x), f"{x}"):
+        assert text == "Seeded(shape=[2, 3], fractional_bits=0, dealer=0)"
+    with pytest.raises(TypeError, match="cannot become"):
+        bool(x)
+    with pytest.raises(TypeError, match="cannot become"):
+        np.asarray(x)
