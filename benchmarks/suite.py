@@ -82,6 +82,17 @@ def _resnet50() -> Row:
     return Row("resnet50", "1 image", ("resnet50",), "resnet50", expected)
 
 
+def _text(name: str, tokens: int) -> Row:
+    words = ("infer", name, "--tokens", str(tokens))
+    return Row(name, f"{tokens} tokens", words, name, {"tokens": tokens, "batch": 1})
+
+
+def _generated(name: str, tokens: int, new: int) -> Row:
+    words = ("generate", name, "--tokens", str(tokens), "--new", str(new))
+    expected = {"tokens": tokens, "new": new, "batch": 1}
+    return Row(name, f"{tokens} tokens and {new}", words, f"generate {name}", expected)
+
+
 def _train(
     name: str,
     model: str,
@@ -155,7 +166,15 @@ def tables(quick: bool = False) -> list[Row]:
     return found
 
 
-SUITES: Final = {"paper": paper, "ops": ops, "tables": tables}
+def models(quick: bool = False) -> list[Row]:
+    """Predictions of well-known models, and a text; `quick`: the tiny ones."""
+    if quick:
+        return [_text("bert-tiny", 16), _generated("gpt2-tiny", 8, 2)]
+    picture = Row("vit-b16", "1 image", ("infer", "vit-b16"), "vit-b16", {"batch": 1})
+    return [_resnet50(), picture, _text("bert-base", 128), _generated("gpt2", 64, 8)]
+
+
+SUITES: Final = {"paper": paper, "ops": ops, "tables": tables, "models": models}
 
 
 def rows(suite: str, quick: bool = False, only: str | None = None) -> list[Row]:

@@ -53,14 +53,12 @@ class Prediction:
 
     @functools.cached_property
     def _nodes(self) -> list[Node]:
-        if self.watched:  # what leaves its range is seen in 64 bits
-            found = limits.limits(self.plan)
-            return [self._watched_node(x, found) for x in self.plan.graph.layers]
+        found = limits.limits(self.plan) if self.watched else None
         nodes, round_bits = [], (self.setting.round_bits or 0) // self.batch
         # from the last: a value has the bits that are read of it, those of the model's outputs all
         wide = dict.fromkeys(self.plan.graph.outputs, 64)
         for x in reversed(self.plan.graph.layers):
-            node = self.plan.node(x)
+            node = self.plan.node(x) if found is None else self._watched_node(x, found)
             node = replace(node, wide=wide.get(x.name, 64), round_bits=round_bits)
             nodes.append(node)
             for i, name in enumerate(x.inputs):
@@ -68,7 +66,8 @@ class Prediction:
         return nodes[::-1]
 
     def _watched_node(self, x: Layer, found: limits.Limits) -> Node:
-        node = self.plan.node(x)
+        given = tuple(limits.of_inputs(found, x) or ())
+        node = replace(self.plan.node(x), watched=True, limits=given)
         if not node.numbers.bits:
             return node
         bits = max(node.numbers.bits, limits.compared(self.plan, x, found))
@@ -186,6 +185,14 @@ def rotated(s: Prediction) -> bool:
 def model_cost(s: Prediction) -> Cost:
     """Cost of `run` for a batch."""
     return _cost(s, run)
+
+
+def added(those: Sequence[Prediction], others: Sequence[Prediction]) -> tuple[float, int]:
+    """What some cost more than others: a part of the bytes of these, and rounds."""
+    costs = [[model_cost(s) for s in several] for several in (those, others)]
+    more, less = (sum(c.total for c in several) for several in costs)
+    later, sooner = (sum(c.with_dealing for c in several) for several in costs)
+    return more / less - 1, later - sooner
 
 
 # What a worker takes for a layer, over the words that come in, go out and are sent: each value has

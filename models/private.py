@@ -284,7 +284,7 @@ def plan_of(
     else:
         default = ranges.default_bound(fractional_bits)
         bounds = ranges.declared(optimized, {} if given is None else given, default)
-    made = ranges.plan(optimized, bounds, fractional_bits)
+    made = limits.reached(ranges.plan(optimized, bounds, fractional_bits), bounds)
     kept = samples and {name: a[: precision.SAMPLES].copy() for name, a in samples.items()}
 
     def cut(layer: str) -> PrivateModel:

@@ -21,6 +21,8 @@ from tfe_bench.models.kinds.layer import Node, Numbers
 from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, Planner
 from tfe_bench.protocols.ring import compare
 
+# What a plan says of a sum: more than doubles can count is not told apart.
+MOST_REACH = 1024
 # A private input may leave the range of the public samples by this factor.
 MARGIN = 4.0
 # Samples that are so much larger give the bounds that they reach and this much more.
@@ -32,8 +34,9 @@ class Plan:
     """A model with its fixed point: what the three workers are told.
 
     It is public: the layers, and for each how many bits its values, its comparisons and its
-    products take.  That tells, as powers of two, the ranges of the values on the samples and of
-    weights below 1/4 in magnitude.
+    products take.  That tells, as powers of two, the ranges of the values on the samples, of
+    weights below 1/4 in magnitude, and of each sum's weights the largest that a sum of their
+    magnitudes times the values' ranges is.
 
     Attributes:
         graph: optimized.
@@ -49,10 +52,7 @@ class Plan:
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it, without the weights' values."""
-        rows = {
-            name: [n.fraction, n.scale, n.bits, *([n.low] if n.low else [])]
-            for name, n in self.numbers.items()
-        }
+        rows = {name: n.row() for name, n in self.numbers.items()}
         found = {"graph": self.graph.header(), "fraction": self.fraction, "numbers": rows}
         return {**found, "inputs": dict(self.inputs)} if self.inputs else found
 
@@ -73,12 +73,14 @@ class Plan:
                 f"This is no plan. Received: {type(error).__name__}: {error}."
             ) from None
         whole = all(
-            len(row) in (3, 4) and all(type(n) is int and 0 <= n < 64 for n in row)
+            3 <= len(row) <= 5
+            and all(type(n) is int and 0 <= n < 64 for n in row[:4])
+            and all(type(n) is int and 0 <= n <= MOST_REACH for n in row[4:])
             for row in [*rows.values(), (fraction, 0, 0), *((n, 0, 0) for n in inputs.values())]
         )
         known = inputs.keys() <= graph.inputs.keys()
         if not whole or not known or set(rows) != {x.name for x in graph.layers}:
-            raise DataError("A plan has three or four numbers from 0 to 63 for each layer.")
+            raise DataError("A plan has three to five numbers from 0 to 63 for each layer.")
         return cls(graph, fraction, {name: Numbers(*row) for name, row in rows.items()}, inputs)
 
     def fraction_of(self, name: str) -> int:

@@ -1,7 +1,7 @@
 """Figures that others published, as data: figures.csv, each with the source that it was read in.
 
 Most are of TF Encrypted's benchmark tables, in two editions ("(README)" is that of version 0.9),
-with MP-SPDZ as they measured it beside it.
+with MP-SPDZ as they measured it beside it.  Of transformers they are of the papers' own tables.
 """
 
 from __future__ import annotations

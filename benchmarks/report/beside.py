@@ -16,7 +16,10 @@ _NEAR: Final = 0.05
 # A loopback is nearest to a LAN.
 _COLUMN: Final = {"local": ("local", "lan"), "lan": ("lan",), "wan": ("wan",)}
 # in the order of the published table
-_NETWORKS: Final = ("resnet50", "resnet50v2", "vgg19", "densenet121", "mobilenetv2")
+_NETWORKS: Final = (
+    *("resnet50", "resnet50v2", "vgg19", "densenet121", "mobilenetv2"),
+    *("bert-base", "vit-b16"),
+)
 _PUBLISHED: Final = ("sort", "max", "infer", "train")
 
 

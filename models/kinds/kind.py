@@ -207,6 +207,14 @@ class Kind:
         """The largest |v| in ring units for inputs within limits; None if there is none."""
         return node.moved(given)[0]
 
+    def reach(self, node: Node, given: list[int]) -> int:
+        """Bits that no sum of inputs within limits leaves, before it is truncated; 0 for no sum.
+
+        Args:
+            node: with the weights' values.
+        """
+        return 0
+
     def compared(self, node: Node, given: list[int]) -> int:
         """Bits of comparisons that no value within its limits can leave, as of differences."""
         return node.moved(given)[0].bit_length() + 2

@@ -47,12 +47,22 @@ class Numbers:
         bits: of its comparisons.
         low: of a value that is not negative, 2^low is the least planned for, 0 for none; of a
             recurrent layer, units that what comes to it may reach.
+        reach: of a sum, |v| < 2^(reach - 1) ring units of its scale whatever comes to it within its
+            limits (limits.reached); 0: unknown.
     """
 
     fraction: int
     scale: int = 0
     bits: int = 0
     low: int = 0
+    reach: int = 0
+
+    def row(self) -> list[int]:
+        """As JSON holds it."""
+        found = [self.fraction, self.scale, self.bits, self.low, self.reach]
+        while len(found) > 3 and not found[-1]:
+            found.pop()
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -71,6 +81,8 @@ class Node:
         last: whether that is the model's output.
         wide: the bits of the value that are read by who takes it; it is of Z_2^wide, or of more.
         round_bits: sent by all three for a sample, that take as long as one more round.
+        watched: whether it is found out if its value leaves its range.
+        limits: of its inputs in ring units, where that is so and all are known.
     """
 
     layer: Layer
@@ -84,6 +96,8 @@ class Node:
     last: bool = False
     wide: int = 64
     round_bits: int = 0
+    watched: bool = False
+    limits: tuple[int, ...] = ()
 
     @property
     def bent(self) -> bool:

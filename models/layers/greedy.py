@@ -70,7 +70,11 @@ class Greedy(Sum, Stepped):
             )
         options = {**x.options, "fraction": own, "noisy": noise > 0}
         layer = replace(x, op=cls.op, options=options)
-        return layer, Numbers(fraction, numbers.scale, max(bits, 3))
+        reach = numbers.reach
+        if reach and noise:
+            more = math.ceil(noise * 2.0**numbers.scale)
+            reach = ((1 << (reach - 1)) + more).bit_length() + 1
+        return layer, Numbers(fraction, numbers.scale, max(bits, 3), reach=reach)
 
     def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
         rest = {k: v for k, v in options.items() if k not in ("fraction", "noisy")}
@@ -92,19 +96,27 @@ class Greedy(Sum, Stepped):
     def watchable(self, node: Node, given: list[int] | None) -> bool:
         return True
 
+    def drop(self, node: Node) -> int:
+        return node.numbers.scale - int(node.layer.options["fraction"])
+
+    def reads(self, node: Node, given: int) -> int:
+        least = self.drop(node) + node.numbers.bits
+        return self.whole(node, least) if node.watched else least
+
     def _exchanged(
         self, p: Pass, node: Node, products: list[Product], addend: Shared | None
     ) -> Shared:
         ops, numbers = p.ops, node.numbers
-        drop = numbers.scale - int(node.layer.options["fraction"])
-        watched, more = ops.watch is not None, None
+        drop = self.drop(node)
+        least, more = drop + numbers.bits, None
+        whole = self.whole(node, least) if ops.watch is not None else least
         if node.layer.options["noisy"] and ops.party.index == products[0].x.dealer:
             rows = ops.shape(products[0].x)[0]
             more = p.public[NOISE][:rows]
         small, shares = ops.call(
-            truncated, "truncated_sum", products, addend, drop, numbers.bits, watched, more
+            truncated, "truncated_sum", products, addend, drop, numbers.bits, whole, more
         )
         if ops.watch is not None:  # (what is chosen from need not wait for that)
-            ops.call(linear.watched_lift, ops.watch, small, shares, drop)
+            ops.call(linear.watched_lift, ops.watch, small, shares, whole - drop)
         row = ops.call(winner.one_hot, small, ops.setting.pooling)
         return ops.shifted(replace(row, fractional_bits=0), numbers.fraction)

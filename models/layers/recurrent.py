@@ -49,10 +49,12 @@ class Recurrent(Kind):
     Options: the cell, its activations, whether there are series; which directions begin with the
     last step; whether all outputs are given or the last ones (`sequences`), those of a direction
     that begins at the end in the order of the steps (`aligned`); whether an LSTM's memory follows
-    them as a row (`memory`).
+    them as a row (`memory`); whether there is a mask, by which a step leaves states and output as
+    they were (`masked`), or has an output of 0 (`zeroed`).
 
     Weights of a direction d: kernel<d> [inputs, G], recurrent<d> [units, G], bias<d> [G], and of a
-    GRU inner<d> [units].  Inputs: the steps, and for each direction its initial states or none.
+    GRU inner<d> [units].  Inputs: the steps, for each direction its initial states or none, and
+    the mask [steps].
     """
 
     op = "recurrent"
@@ -60,6 +62,7 @@ class Recurrent(Kind):
     wide = True
     _options: ClassVar[tuple[str, ...]] = (
         *("cell", "activation", "gate", "series", "backwards", "sequences", "aligned", "memory"),
+        *("masked", "zeroed"),
     )
 
     # ---- as data
@@ -73,7 +76,7 @@ class Recurrent(Kind):
             (gate, recurrent.GATE_FUNCTIONS),
         ):
             need(value in list(known), f"activations of {', '.join(known)}", value)
-        for name in ("series", "sequences", "aligned", "memory"):
+        for name in ("series", "sequences", "aligned", "memory", "masked", "zeroed"):
             need(isinstance(options[name], bool), f"true or false for {name}", options[name])
         need(kind == "lstm" or not options["memory"], "an LSTM where a memory is given", kind)
         ways = options["backwards"]
@@ -84,7 +87,10 @@ class Recurrent(Kind):
         most = recurrent.MOST_STEPS
         need(steps <= most, f"{most} steps at most", steps)
         units = self._check_weights(kind, len(ways), inputs, weights)
-        states = given[1:]
+        masked, zeroed = options["masked"], options["zeroed"]
+        need(not zeroed or (masked and options["sequences"]), "a mask of all steps", zeroed)
+        need(not masked or given[-1] == (steps,), f"a mask [{steps}]", list(given[-1]))
+        states = given[1 : len(given) - masked]
         counts = (0, len(ways) * STATES[kind])
         need(len(states) in counts, f"{counts[1]} initial states or none", len(states))
         need(all(s == (units,) for s in states), f"states [{units}]", list(map(list, states)))
@@ -144,10 +150,11 @@ class Recurrent(Kind):
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
         o, count = x.options, STATES[x.options["cell"]]
         outputs, memories, largest = [], [], [0.0]
+        shown = values[-1] if o["masked"] else np.ones(values[0].shape[:2])
         for d, back in enumerate(o["backwards"]):
-            steps = values[0][:, ::-1] if back else values[0]
-            states = values[1 + d * count : 1 + (d + 1) * count]
-            found, memory = _taken(x, d, steps, states, largest)
+            steps, mask = (v[:, ::-1] if back else v for v in (values[0], shown))
+            states = values[1 + d * count : 1 + (d + 1) * count] if self._begun(x) else []
+            found, memory = _taken(x, d, steps, states, mask, largest)
             outputs.append(found[:, ::-1] if back and o["aligned"] else found)
             memories.append(memory)
         seen(f"{x.name}:sum", np.array(largest))
@@ -165,13 +172,18 @@ class Recurrent(Kind):
     # without bounds of all states; what these are planned for is no less than 2^low units of the
     # steps' scale
 
+    @staticmethod
+    def _begun(x: Layer) -> bool:
+        """Whether there are initial states."""
+        return len(x.inputs) > 1 + bool(x.options["masked"])
+
     def _cell(self, x: Layer) -> Cell:
         o = x.options
         return Cell(str(o["cell"]), str(o["activation"]), str(o["gate"]), bool(o["series"]))
 
     def _rings(self, node: Node) -> Rings:
         n = node.numbers
-        initial = len(node.given) > 1
+        initial = self._begun(node.layer)
         cell, steps = self._cell(node.layer), node.given[0][0]
         return recurrent.rings(cell, n.fraction, n.scale, n.bits, steps, initial)
 
@@ -179,8 +191,9 @@ class Recurrent(Kind):
         cell, steps = self._cell(x), planner.shapes[x.inputs[0]][0]
         least, most = recurrent.FEWEST_BITS[cell.series], recurrent.MOST_BITS[cell.series]
         f = min(max(planner.fraction, least), most)
-        of, given = planner.of(x.inputs[0]), max(planner.bounds[i] for i in x.inputs)
-        start = given if x.inputs[1:] else 0.0
+        states = x.inputs[: len(x.inputs) - bool(x.options["masked"])]
+        of, given = planner.of(x.inputs[0]), max(planner.bounds[i] for i in states)
+        start = given if self._begun(x) else 0.0
         if cell.bounded:
             reach = cell.reach(steps, start)[1]
             top = max(_largest_sum(x, d, given, reach) for d in range(len(x.options["backwards"])))
@@ -191,10 +204,10 @@ class Recurrent(Kind):
         low = min(max(int(given * 2.0**of).bit_length() - 1, 1), 63)
         if bits <= MOST_COMPARED:
             # (what sums drop, and their ring, fit a word)
-            room = recurrent.rings(cell, f, 2 * f, bits, steps, bool(x.inputs[1:])).sums
+            room = recurrent.rings(cell, f, 2 * f, bits, steps, self._begun(x)).sums
             scale = min(scale, f + 64 - room)
             found = Numbers(f, scale, bits, low)
-            planned = recurrent.rings(cell, f, scale, bits, steps, bool(x.inputs[1:]))
+            planned = recurrent.rings(cell, f, scale, bits, steps, self._begun(x))
             if planned.fits and scale - max(of, f) >= FEWEST_WEIGHT_BITS:
                 return found
         planner.lost(x, f"has sums up to {top:g} before its gates")
@@ -237,7 +250,8 @@ class Recurrent(Kind):
         if not self._cell(node.layer).bounded:
             return n.bits  # what is in its range is planned for
         # sums, and what there is before the first step, grow as what comes
-        pairs = zip(given, node.scales, strict=True)
+        pairs = list(zip(given, node.scales, strict=True))
+        pairs = pairs[: len(pairs) - bool(node.layer.options["masked"])]
         units = [v << (of - s) if of >= s else (v >> (s - of)) + 1 for v, s in pairs]
         return n.bits + max(max(units).bit_length() - n.low, 0)
 
@@ -257,6 +271,7 @@ class Recurrent(Kind):
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         x, o, n = node.layer, node.layer.options, node.numbers
         ways = o["backwards"]
+        mask, states = (values[-1], values[1:-1]) if o["masked"] else (None, values[1:])
         weights = [
             Weights(
                 p.weight(x, f"kernel{d}"),
@@ -273,8 +288,10 @@ class Recurrent(Kind):
             weights,
             self._rings(node),
             backwards=list(ways),
-            states=[brought(p.ops, v, n.fraction) for v in values[1:]],
+            states=[brought(p.ops, v, n.fraction) for v in states],
             sequences=bool(o["sequences"]),
+            mask=None if mask is None else brought(p.ops, mask, 0),
+            zeroed=bool(o["zeroed"]),
             exchanges=p.ops.setting.exchanges,
             watch=p.ops.watch,
         )
@@ -314,7 +331,7 @@ def _largest_sum(x: Layer, d: int, inputs: float, states: float) -> float:
 
 
 def _taken(
-    x: Layer, d: int, steps: Array, states: list[Array], largest: list[float]
+    x: Layer, d: int, steps: Array, states: list[Array], mask: Array, largest: list[float]
 ) -> tuple[Array, Array]:
     """(outputs [batch, steps, units], last memory) of a direction, in float64."""
     kind = str(x.options["cell"])
@@ -327,6 +344,7 @@ def _taken(
     xs = steps @ kernel + w.get("bias", 0.0)
     outputs = []
     for t in range(steps.shape[1]):
+        before = h, c
         if kind == "simple":
             sums = xs[:, t] + h @ u
             h = f(sums)
@@ -344,5 +362,7 @@ def _taken(
             sums = np.concatenate([gates, given[:, two:] + inner], -1)
             h = z * h + (1 - z) * f(sums[:, two:])
         largest.append(max(float(np.abs(v).max(initial=0.0)) for v in (sums, h, c)))
-        outputs.append(h)
+        shown = mask[:, t, None] > 0.5
+        h, c = (np.where(shown, v, w) for v, w in zip((h, c), before, strict=True))
+        outputs.append(h * shown if x.options["zeroed"] else h)
     return np.stack(outputs, 1), c

@@ -44,9 +44,13 @@ def capped_at(node: Node, limit: int) -> int:
     return limit if most is None else min(limit, most + 1)
 
 
-def rectified(p: Pass, node: Node, x: Shared) -> Shared:
-    """The ReLU that a node's options say, of a value over Z_2^64 or of a small ring."""
-    ops, ring, bits = p.ops, x.ring_bits, node.numbers.bits
+def rectified(p: Pass, node: Node, x: Shared, bits: int = 0) -> Shared:
+    """The ReLU that a node's options say, of a value over Z_2^64 or of a small ring.
+
+    Args:
+        bits: of the comparison; 0: those of the node's numbers.
+    """
+    ops, ring, bits = p.ops, x.ring_bits, bits or node.numbers.bits
     # what is not read whole stays in its ring, or is extended as far as it is read
     to = max(node.wide, ring)
     saved = (INJECTED - 3 * ring - 4 * to) * math.prod(node.shape)

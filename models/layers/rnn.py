@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from tfe_bench.models.kinds import masks
 from tfe_bench.models.kinds.reading import Call, Given, Reader, Unfit, array_of
 from tfe_bench.models.kinds.turning import reshaped
 from tfe_bench.models.layers.identity import Untrained
@@ -40,7 +41,8 @@ class _Way:
 class _Layers(Untrained):
     """What layers of cells have in common."""
 
-    arguments: ClassVar[tuple[str, ...]] = ("sequences", "initial_state")
+    masks = True
+    arguments: ClassVar[tuple[str, ...]] = ("sequences", "initial_state", "mask")
 
     def emitted(
         self,
@@ -52,6 +54,8 @@ class _Layers(Untrained):
         sequences: bool,
         memory: bool = False,
         states: Sequence[str] = (),
+        mask: str = "",
+        zeroed: bool = False,
     ) -> str:
         """Writes one layer of one direction or two."""
         steps = call.shapes[0][0]
@@ -62,7 +66,7 @@ class _Layers(Untrained):
         return r.emit(
             name,
             "recurrent",
-            [given, *states],
+            [given, *states, *([mask] if mask else [])],
             weights,
             cell=first.kind,
             activation=first.activation,
@@ -72,7 +76,32 @@ class _Layers(Untrained):
             sequences=sequences,
             aligned=len(ways) > 1,
             memory=memory,
+            masked=bool(mask),
+            zeroed=bool(mask) and zeroed,
         )
+
+    @staticmethod
+    def mask(r: Reader, call: Call, every: bool, zeroed: bool) -> str:
+        """The name of the mask of the steps, "" for none, which goes with what is given of all.
+
+        Args:
+            every: whether all steps are given.
+            zeroed: whether those that do not count are given as 0.
+        """
+        given, steps = call.arguments.get("mask"), call.shapes[0][0]
+        if given is None:
+            sequences = call.arguments.get("sequences")
+            name = sequences.mask if isinstance(sequences, Given) else ""
+        elif not isinstance(given, Given) or given.shape != (steps,):
+            raise Unfit(f"called with a mask that is no value [{steps}] of the model")
+        else:
+            name = masks.truth(r, given.name)
+        if name and call.arguments.get("initial_state") is not None:
+            raise Unfit("of an initial_state and a mask, with which outputs begin with 0")
+        if name and zeroed and (not every or call.layer.return_state):
+            raise Unfit("zero_output_for_mask without all steps, or with their states")
+        r.mask = name if every else ""
+        return name
 
     @staticmethod
     def states(call: Call, count: int, units: int) -> list[str]:
@@ -166,7 +195,9 @@ class Rnn(_Layers):
             return self._stacked(r, call)
         way = _way(r, name, layer.cell, bool(layer.go_backwards))
         states = self.states(call, STATES[way.kind], way.units)
-        return _told(self, r, call, [way], states, bool(layer.return_sequences))
+        every, zeroed = bool(layer.return_sequences), bool(layer.zero_output_for_mask)
+        mask = self.mask(r, call, every, zeroed)
+        return _told(self, r, call, [way], states, every, mask=mask, zeroed=zeroed)
 
     def _stacked(self, r: Reader, call: Call) -> str:
         """Cells on top of each other: layers of which each gives all steps to the next."""
@@ -175,14 +206,20 @@ class Rnn(_Layers):
             raise Unfit("states of several cells; write them as layers behind each other")
         if type(layer.cell) is not r.keras.layers.StackedRNNCells:
             raise Unfit(f"of a {type(layer.cell).__name__}; StackedRNNCells are supported")
+        every, zeroed = bool(layer.return_sequences), bool(layer.zero_output_for_mask)
+        mask = self.mask(r, call, every, zeroed)
+        if mask and layer.go_backwards and len(layer.cell.cells) > 1:
+            raise Unfit("of several cells and a mask, beginning with the last step")
         cells = list(layer.cell.cells)
         for i, cell in enumerate(cells):
             last = i == len(cells) - 1
             own = call.name if last else r.unique(f"{call.name}/cell{i}")
             # (in the order in which they are taken)
             way = _way(r, own, cell, bool(layer.go_backwards) and i == 0)
-            every = bool(layer.return_sequences) or not last
-            given = self.emitted(r, call, own, given, [way], every)
+            zero = zeroed and last
+            given = self.emitted(
+                r, call, own, given, [way], every or not last, mask=mask, zeroed=zero
+            )
         return given
 
 
@@ -195,8 +232,8 @@ class Bidirectional(_Layers):
     def composed(self, r: Reader, call: Call) -> str:
         layer, name = call.layer, call.name
         known = {getattr(r.keras.layers, n) for n in _SUPPORTED}
-        ways = []
-        for own in (layer.forward_layer, layer.backward_layer):
+        ways, own_layers = [], (layer.forward_layer, layer.backward_layer)
+        for own in own_layers:
             if type(own) not in known:
                 raise Unfit(f"around a {type(own).__name__}; {', '.join(_SUPPORTED)} are supported")
             _checked(own)
@@ -211,7 +248,12 @@ class Bidirectional(_Layers):
         count = STATES[ways[0].kind]
         states = self.states(call, 2 * count, ways[0].units)
         every = bool(layer.return_sequences)
-        return _told(self, r, call, ways, states, every, layer.merge_mode or "none")
+        zeroed = [bool(own.zero_output_for_mask) for own in own_layers]
+        mask = self.mask(r, call, every, any(zeroed))
+        if mask and len(set(zeroed)) > 1:
+            raise Unfit("of two layers of which one has zero_output_for_mask")
+        merge = layer.merge_mode or "none"
+        return _told(self, r, call, ways, states, every, merge, mask, zeroed[0])
 
 
 def _told(
@@ -222,6 +264,8 @@ def _told(
     states: list[str],
     every: bool,
     merge: str = "concat",
+    mask: str = "",
+    zeroed: bool = False,
 ) -> str:
     """Writes a layer, what its directions become, and the states that it gives.
 
@@ -236,7 +280,8 @@ def _told(
     rows = outputs + memory
     whole = not returned and (count == 1 or merge == "concat")
     own = name if whole else r.unique(f"{name}/steps")
-    found = kind.emitted(r, call, own, kind.sequences(call), ways, every, memory, states)
+    given = kind.sequences(call)
+    found = kind.emitted(r, call, own, given, ways, every, memory, states, mask, zeroed)
 
     def part(label: str, at: tuple[int, int], of: tuple[int, int], all_rows: bool = False) -> str:
         """Some rows of some directions; one row without its axis, unless it is of all."""
@@ -248,13 +293,13 @@ def _told(
         flat = ranked and not all_rows
         return reshaped(r, cut, f"{cut}/row", ((of[1] - of[0]) * units,)) if flat else cut
 
-    given: list[str] = []
+    others: list[str] = []
     for d, way in enumerate(ways if returned else ()):
         # (two directions are in the order of the steps)
         last = 0 if not every or (way.backwards and count > 1) else steps - 1
-        given.append(part(f"state{d}", (last, last + 1), (d, d + 1)))
+        others.append(part(f"state{d}", (last, last + 1), (d, d + 1)))
         if memory:
-            given.append(part(f"memory{d}", (rows - 1, rows), (d, d + 1)))
+            others.append(part(f"memory{d}", (rows - 1, rows), (d, d + 1)))
     # the output comes last: what a model is cut behind
     first = found
     if not whole and merge == "concat":
@@ -262,7 +307,7 @@ def _told(
     elif not whole:
         both = [part(f"direction{d}", (0, outputs), (d, d + 1), every) for d in (1, 0)]
         first = _merged(r, call, both[::-1], merge)
-    call.others.extend(given)
+    call.others.extend(others)
     return first
 
 

@@ -73,9 +73,12 @@ class Series(Kind):
         return node.moved(given)[0] + one
 
     def compared(self, node: Node, given: list[int]) -> int:
+        return self._bent(node, given[0]).bit_length() + 1
+
+    def _bent(self, node: Node, limit: int) -> int:
+        """A limit of what comes in, at the scale of `taken`."""
         shift = self.taken(node) - node.scales[0]
-        limit = given[0] << shift if shift >= 0 else (given[0] >> -shift) + 1
-        return limit.bit_length() + 1
+        return limit << shift if shift >= 0 else (limit >> -shift) + 1
 
     def watchable(self, node: Node, given: list[int] | None) -> bool:
         most = series.most_bits(str(node.layer.options["function"]), self.taken(node))
@@ -87,11 +90,18 @@ class Series(Kind):
         f, function = self.taken(node), str(node.layer.options["function"])
         if node.scales[0] > f:
             return 64  # it is truncated first
-        return series.read_bits(function, f, node.numbers.bits)
+        return series.read_bits(function, f, self._below(node))
+
+    def _below(self, node: Node) -> int:
+        """A bound |x| < below on what is bent, at its scale."""
+        planned = 1 << (node.numbers.bits - 1)
+        return min(self._bent(node, node.limits[0]) + 1, planned) if node.limits else planned
 
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         x, function = (
             brought(p.ops, values[0], self.taken(node)),
             str(node.layer.options["function"]),
         )
-        return p.ops.call(series.bent, x, function, node.numbers.bits, to=node.wide)
+        return p.ops.call(
+            series.bent, x, function, node.numbers.bits, None, node.wide, self._below(node)
+        )

@@ -30,7 +30,7 @@ from tfe_bench.models.layers.conv3d import Conv3D
 from tfe_bench.models.layers.conv_transpose import Conv1DTranspose, Conv2DTranspose
 from tfe_bench.models.layers.dense import Dense
 from tfe_bench.models.layers.linear import Linear, biased
-from tfe_bench.models.layers.relu import capped_at, check_most, largest, rectified, relu
+from tfe_bench.models.layers.relu import capped_at, check_most, rectified, relu
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import small_ring
 from tfe_bench.protocols.ring.products import RING, Product, truncated
@@ -43,6 +43,11 @@ _LINEAR: tuple[Linear, ...] = (
 )
 TERMS: Mapping[str, Linear] = {kind.op: kind for kind in _LINEAR}
 ACTIVATIONS = ("none", "relu")
+
+
+def _magnitudes(weights: Any, bits: int) -> Array:
+    """|weights| as ring elements of so many fractional bits."""
+    return np.asarray(np.rint(np.abs(np.asarray(weights, np.float64)) * 2.0**bits))
 
 
 def lifted(numbers: Numbers) -> int:
@@ -165,29 +170,72 @@ class Sum(Kind):
         numbers = node.numbers
         if numbers.scale == numbers.fraction:
             return None  # an output as it is
-        if node.layer.options["activation"] == "none":
-            return 3 << (lifted(numbers) - 2)
-        return capped_at(node, (1 << (numbers.bits - 1)) - 1)
+        most = 3 << (lifted(numbers) - 2)
+        return most if node.layer.options["activation"] == "none" else capped_at(node, most)
+
+    def reach(self, node: Node, given: list[int]) -> int:
+        x, scale, total = node.layer, node.numbers.scale, 0.0
+        for i, (limit, shape, term) in enumerate(
+            zip(given, node.given, x.options["terms"], strict=True)
+        ):
+            if term["op"] == "skip":
+                total += limit * 2.0 ** (scale - node.scales[i])
+                continue
+            ring = _magnitudes(x.weights[f"kernel{i}"], scale - node.scales[i])
+            ones = np.ones((1, *shape))
+            total += limit * float(TERMS[term["op"]].multiplied(ones, ring, term).max())
+        if "bias" in x.weights:
+            total += float(_magnitudes(x.weights["bias"], scale).max(initial=0.0))
+        # (what is rounded in double precision is less than the unit in the last place)
+        return math.ceil(math.log2(total * (1 + 2.0**-32) + 1)) + 1
 
     def compared(self, node: Node, given: list[int]) -> int:
         return 0  # what is in its range is planned for
 
     def watchable(self, node: Node, given: list[int] | None) -> bool:
         numbers = node.numbers
-        if node.layer.options["activation"] != "none" or numbers.scale == numbers.fraction:
+        if numbers.scale == numbers.fraction:
             return True
-        return lifted(numbers) >= 3
+        return lifted(numbers) >= 3 and numbers.reach <= RING - 1
 
     # ---- in private
 
     def reads(self, node: Node, given: int) -> int:
         numbers, fused = node.numbers, node.layer.options["activation"] != "none"
-        drop = numbers.scale - numbers.fraction
+        drop = self.drop(node)
         if not drop:
             return RING
-        small = self._opened(node, drop) if fused else self._ring(node, drop)
+        if node.watched:
+            read, _ = self._watched(node, drop)
+        else:
+            read = drop + (self._opened(node, drop) if fused else self._ring(node, drop))
         skipped = node.layer.options["terms"][given]["op"] == "skip"
-        return drop + small - (numbers.scale - node.scales[given] if skipped else 0)
+        return read - (numbers.scale - node.scales[given] if skipped else 0)
+
+    def drop(self, node: Node) -> int:
+        """Fractional bits that its truncation drops."""
+        return node.numbers.scale - node.numbers.fraction
+
+    @staticmethod
+    def whole(node: Node, least: int) -> int:
+        """The bits of a watched sum that tell whether its lowest are all that there is of it."""
+        reach = node.numbers.reach or RING
+        # (one more where the largest could be rounded up to what lifts no more)
+        return min(max(reach + (reach == least), least), RING)
+
+    def _watched(self, node: Node, drop: int) -> tuple[int, int]:
+        """(the bits of a watched sum that are read, the ring in which it is opened).
+
+        Twice as large as planned, as what is lifted has to be, and twice again where the value
+        stays there to be compared; or all that is read of the value, where it costs nothing else
+        and less than the round of a lift.
+        """
+        ring = lifted(node.numbers) + (node.layer.options["activation"] != "none")
+        whole = self.whole(node, drop + ring)
+        more = node.wide - ring
+        if 0 < more <= whole - drop - ring and 2 * more * math.prod(node.shape) <= node.round_bits:
+            return whole, node.wide
+        return whole, ring
 
     def _ring(self, node: Node, drop: int) -> int:
         """The ring in which a sum is opened that nothing bends; it is lifted if more is read.
@@ -244,20 +292,13 @@ class Sum(Kind):
         ops, x, numbers = p.ops, node.layer, node.numbers
         drop = numbers.scale - numbers.fraction
         fused = x.options["activation"] != "none"
-        if ops.watch is not None and drop and fused:
-            small, whole = ops.call(
-                truncated, "truncated_sum", products, addend, drop, numbers.bits, True
-            )
-            most = largest(x, small.fractional_bits)
-            n = math.prod(ops.shape(small))
-            count = ops.setting.exchanges(n if most is None else 2 * n, numbers.bits)
-            return ops.call(linear.watched_relu, ops.watch, small, whole, drop, most, count)
         if ops.watch is not None and drop:
-            # twice as large where no comparison reads the sign
-            small, whole = ops.call(
-                truncated, "truncated_sum", products, addend, drop, lifted(numbers), True
-            )
-            return ops.call(linear.watched_lift, ops.watch, small, whole, drop)
+            bits, (whole, ring) = lifted(numbers), self._watched(node, drop)
+            small, own = ops.call(truncated, "truncated_sum", products, addend, drop, ring, whole)
+            # (of what is rectified beside the comparison)
+            to = ring if fused else node.wide
+            y = ops.call(linear.watched_lift, ops.watch, small, own, whole - drop, to, bits)
+            return rectified(p, node, y, bits + 1) if fused else y
         if fused:
             small = ops.truncated_product(products, addend, drop, self._opened(node, drop))
             return rectified(p, node, small)

@@ -1,4 +1,4 @@
-"""ReLUs from several knots, with a largest value, and those that watch what a small ring loses."""
+"""ReLUs from several knots, with a largest value, and a lift that watches what is lost."""
 
 from __future__ import annotations
 
@@ -81,49 +81,33 @@ def lowered(x: Shared, knots: Sequence[int]) -> Shared:
     return replace(several, m=local.low_bits(several.m - shift, x.ring_bits))
 
 
-def watched_relu(
-    party: Party,
-    watch: Watch,
-    x: Shared,
-    u: Any,
-    drop: int,
-    most: int | None = None,
-    exchanges: int | None = 2,
+def watched_lift(
+    party: Party, watch: Watch, x: Shared, u: Any, width: int, to: int = RING, bits: int = 0
 ) -> Shared:
-    """max(x, 0), or with `most` `capped_relu`; `watch` is told where x is not the whole sum.
+    """x over Z_2^to or a larger ring; `watch` is told where |x| < 2^(bits-2) does not hold.
+
+    It may hear nothing where |x| < 3 2^(bits-2): what is lifted is right then, and so is an x that
+    stays in its ring, if that has more than `bits`.
 
     Args:
-        x, u: of products.truncated with the same drop, and `whole`.
+        x, u: of products.truncated, u right modulo 2^width.
+        width: with no more than `bits`, x is all that there is: nothing is lost, nor noted.
+        bits: of x's ring at most; 0: all of them.
 
-    Rounds and bits: as relu.relu and `capped_relu`.
+    Rounds and bits: as small_ring.lift to the larger of `to` and `width`; where x has `to` bits,
+        of `bits` bits to `width`, beside what follows.
     """
-    bits = x.ring_bits
-    values = x if most is None else lowered(x, (0, most))
-    y, signed = relu.relu_watched(party, values, exchanges)
-    if most is None:
-        watch.zero(None if u is None else u - signed, RING - drop, bits)
-        return y
-    for turn, shift in enumerate((0, most)):
-        lost = None
-        if u is not None:
-            lost = (u - shift if party.index == (x.dealer + 1) % 3 else u) - signed[turn]
-        watch.zero(lost, RING - drop, bits)
-    return y.map(lambda a: a[0] - a[1])
-
-
-def watched_lift(party: Party, watch: Watch, x: Shared, u: Any, drop: int) -> Shared:
-    """x of Z_2^k over Z_2^64, right for |x| < 2^(k-2); `watch` is told where it is not.
-
-    Args:
-        x, u: of products.truncated with the same drop, and `whole`.
-
-    Rounds and bits: as small_ring.lift.
-    """
-    y = small_ring.lift(party, x)
+    bits = bits or x.ring_bits
+    if x.ring_bits >= to:
+        if width > bits:
+            watched_lift(party, watch, small_ring.reduced(x, bits), u, width, width)
+        return x
+    to, x = max(to, width), small_ring.reduced(x, bits)
+    y = small_ring.lift(party, x, to)
     lost = None
     if isinstance(party, Counting):
         lost = u - y.m
     elif u is not None:
         lost = u + y.l2 if y.l1 is None else u - (y.m - y.l1)
-    watch.zero(lost, RING - drop, x.ring_bits)
+    watch.zero(lost, width, x.ring_bits)
     return y

@@ -105,7 +105,9 @@ class Rings:
         """Room for a lift, and for what series want."""
         bends = (BENDS["sigmoid"], HELD) if self.cell.series and series_of else ()
         # (of twice a value too, which has one fractional bit less)
-        least = [series.least_ring(b, self.fraction - i, bits) for b in bends for i in (0, 1)]
+        least = [
+            series.least_ring(b, self.fraction - i, 1 << (bits - 1)) for b in bends for i in (0, 1)
+        ]
         return max([bits + 1, *least])
 
     @property
@@ -211,6 +213,8 @@ def recurrent(
     backwards: Sequence[bool] = (False,),
     states: Sequence[Shared] = (),
     sequences: bool = False,
+    mask: Shared | None = None,
+    zeroed: bool = False,
     exchanges: Callable[[int, int], int] = compare.few_openings,
     watch: Watch | None = None,
 ) -> Found:
@@ -223,13 +227,16 @@ def recurrent(
         states: [batch, units] over Z_2^64 with numbers.fraction bits, of each direction h and, of
             an LSTM, c; none for zeros.
         sequences: give the output of all steps.
+        mask: [batch, steps] over Z_2^64, integers: a step with 0 leaves the states as they were,
+            and gives the output of the step before.
+        zeroed: such a step's output is 0; with `sequences`.
         exchanges: (number, bits) -> exchanges of comparisons.
         watch: is told of values that left their range, of cells that have no bounds.
 
     Off, with series, by up to 2^-10 of a gate in each step; else by 2 ulp of 2^-fraction.
     Rounds: for each step of an LSTM 2 activations and 4, of a GRU 2 activations and 4, where it
         resets before the product 6, of a simple cell one and 1; and a lift.  An activation takes
-        exchanges + 3 with series, else exchanges + 6.
+        exchanges + 3 with series, else exchanges + 6.  A mask takes one more.
     Raises:
         UsageError: shapes, scales or rings that do not fit.
     """
@@ -238,20 +245,33 @@ def recurrent(
     fits = len(given) == 3 and 1 <= given[1] <= MOST_STEPS and numbers.fits
     fits = fits and count == len(backwards) > 0
     fits = fits and len(states) in (0, count * STATES[cell.kind])
+    if mask is not None:
+        steps = known_shape("recurrent", check_ring("recurrent", mask))
+        fits = fits and steps == given[:2] and mask.fractional_bits == 0
     if not fits:
         raise UsageError(
             f"recurrent wants x [batch, 1 to {MOST_STEPS} steps, inputs], weights and states of "
             f"each direction, and numbers that fit. Received: {given}, {count} weights, "
-            f"{len(states)} states, {len(backwards)} directions, {numbers}."
+            f"{len(states)} states, {len(backwards)} directions, {mask!r} as a mask, {numbers}."
         )
     own = _Steps(party, cell, numbers, weights, units, exchanges, watch)
     parts = own.of_inputs(x, backwards)
+    shown = None if mask is None else own.by_steps(mask, backwards)
 
     def turn(i: Any, values: Sequence[Shared]) -> tuple[Sequence[Shared], Shared | None]:
         at = parts.map(lambda a: local.gather(a, i))
         shape = (count, given[0], units)
-        after = [v.map(lambda a: local.ensure_shape(a, shape)) for v in own.step(at, values)]
-        return after, after[0] if sequences else None
+        after = own.step(at, values)
+        output = after[0]
+        if shown is not None:
+            here = shown.map(lambda a: local.gather(a, i))
+            after = own.where(here, after, values)
+            output = own.shown(here, output, None) if zeroed else after[0]
+        after, (output,) = (
+            [v.map(lambda a: local.ensure_shape(a, shape)) for v in several]
+            for several in (after, [output])
+        )
+        return after, output if sequences else None
 
     start = own.start(given[0], x, states)
     last, kept = loops.repeated(party, given[1], turn, start, own.noting)
@@ -314,6 +334,41 @@ class _Steps:
 
         return found.map(taken)
 
+    def by_steps(self, mask: Shared, backwards: Sequence[bool]) -> Shared:
+        """A mask of all steps as they are taken, [steps, directions, batch, 1]."""
+
+        def taken(a: Any) -> Any:
+            a = local.transpose(a, [1, 0])
+            each = [local.reverse(a, [0]) if back else a for back in backwards]
+            found = local.stack(each, 1)
+            return local.reshape(found, [*(int(n) for n in found.shape), 1])
+
+        return mask.map(taken)
+
+    def where(self, here: Shared, new: Sequence[Shared], old: Sequence[Shared]) -> list[Shared]:
+        """The new values where a mask is 1, else the old ones; 1 round."""
+        # (what a step ends with comes last)
+        pairs = list(zip(new, old, strict=True))[::-1]
+        return [self.shown(here, v, w) for v, w in pairs][::-1]
+
+    def shown(self, here: Shared, new: Shared, old: Shared | None) -> Shared:
+        """The new value where a mask is 1, else the old one or 0, exactly; 1 round."""
+        ring = new.ring_bits
+        if old is not None:
+            old = small_ring.reduced(old, ring)
+        apart = new if old is None else arithmetic.sub(new, old)
+        if ring == products.RING:
+            z = products.exchanged(self.party, "product_sum", [self.product(here, apart)])
+            return z if old is None else arithmetic.add(z, old)
+        # (twice all that: half of it is not rounded)
+        twice = here.map(lambda a: local.left_shift(a, 1))
+        product = self.product(replace(twice, fractional_bits=1), apart)
+        if old is not None:
+            old = old.map(lambda a: local.left_shift(a, 1))
+            old = replace(old, bits=0, fractional_bits=old.fractional_bits + 1)
+        found = products.truncated(self.party, "truncated_sum", [product], old, 1, ring)
+        return found[0]
+
     def start(self, batch: int, x: Shared, states: Sequence[Shared]) -> list[Shared]:
         """The states before the first step."""
         count = STATES[self.cell.kind]
@@ -344,11 +399,11 @@ class _Steps:
         self, sums: Sequence[Product | Made], addend: Shared | None, drop: int, ring: int
     ) -> Shared:
         """A sum with so many fractional bits less, in a ring; 1 round."""
-        whole = self.watch is not None
-        y, u = products.truncated(self.party, "truncated_sum", sums, addend, drop, ring, whole)
+        width = 0 if self.watch is None else products.RING
+        y, u = products.truncated(self.party, "truncated_sum", sums, addend, drop, ring, width)
         if self.watch is None:
             return y
-        return linear.watched_lift(self.party, self.watch, y, u, drop)  # type: ignore[arg-type]
+        return linear.watched_lift(self.party, self.watch, y, u, width - drop)  # type: ignore[arg-type]
 
     def bent(self, function: str, x: Shared, bits: int, to: int) -> Shared:
         """An activation of |x| < 2^(bits-1) in a ring of so many bits at least, or any (0)."""
@@ -368,8 +423,9 @@ class _Steps:
             twice = int(function == "tanh")
             bend = HELD if function == "held" else BENDS["sigmoid"]
             x = replace(x, fractional_bits=f - twice)
-            count = self.exchanges(2 * n, series.compared(bend, f - twice, bits))
-            y = self.lifted(series.curved(party, x, bend, bits, count, 2 * twice), to)
+            below = 1 << (bits - 1)
+            count = self.exchanges(2 * n, series.compared(bend, f - twice, below))
+            y = self.lifted(series.curved(party, x, bend, below, count, 2 * twice), to)
             return replace(arithmetic.moved(y, -(twice << f)), fractional_bits=f)
         whole = self.lifted(x, products.RING)
         protocol = activations.tanh if function == "tanh" else activations.sigmoid

@@ -7,8 +7,6 @@ truncation and ReLU then take 5 rounds in all.
 
 from __future__ import annotations
 
-from typing import Any
-
 from tfe_bench.protocols.ring import checks, compare, convert, logic, small_ring
 from tfe_bench.protocols.ring.products import Product, Two, matrix_product, truncated
 from tfe_bench.protocols.session import local
@@ -72,16 +70,6 @@ def relu_in(
     checks.check_word("relu", x)
     negative = convert.mask_bits(party, compare.msb(party, x, bits, exchanges))
     return small_ring.rectified(party, negative, x, to or x.ring_bits)
-
-
-def relu_watched(party: Party, x: Shared, exchanges: int | None = 2) -> tuple[Shared, Any]:
-    """`relu` of a small ring's value, and the evaluators' additive shares of x read as signed.
-
-    Rounds and bits: as `relu`.
-    """
-    checks.check_word("relu", x)
-    negative = convert.mask_bits(party, compare.msb(party, x, x.ring_bits, exchanges))
-    return convert.inject_watched(party, negative, x)
 
 
 def derivative(

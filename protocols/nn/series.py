@@ -115,9 +115,9 @@ def most_bits(name: str, fractional_bits: int) -> int:
     return harmonics.most_bits(fractional_bits + 1) - 2  # f + 29: room is no matter
 
 
-def read_bits(name: str, fractional_bits: int, bits: int) -> int:
-    """How many low bits of x `bent` reads: it may be of such a ring."""
-    return least_ring(BENDS[name], fractional_bits, bits)
+def read_bits(name: str, fractional_bits: int, below: int) -> int:
+    """How many low bits of x, |x| < below, `bent` reads: it may be of such a ring."""
+    return least_ring(BENDS[name], fractional_bits, below)
 
 
 def bent(
@@ -127,6 +127,7 @@ def bent(
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
     to: int = 64,
+    below: int | None = None,
 ) -> Shared:
     """A function of BENDS, off by less than 2^-10.5 and 2 ulp, for every |x| < 2^(bits-1) units.
 
@@ -136,10 +137,11 @@ def bent(
         x: of any shape, over Z_2^64 or a ring of `read_bits`; 8 to 16 fractional bits.
         exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
         to: the result's ring, if no more bits are read of it; one of more may come back.
+        below: a bound |x| < below that is less than bits say, in ring units.
 
     Returns:
         As many fractional bits as x; one more where the ends are 0 and x.
-    Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of two comparisons of bits - f + 5,
+    Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of two comparisons of `compared`,
         of harmonics.evaluate, of a choice and of the lift.
     Raises:
         UsageError: no such function, another ring or number of fractional bits, or bits that leave
@@ -154,61 +156,75 @@ def bent(
             f"A series of {name} takes 2 to {most_bits(name, f)} bits. Received: {bits}. Use a "
             "smaller range or fewer fractional bits."
         )
-    _check_read(x, BENDS[name], bits)
+    bend, below = BENDS[name], min(below or 1 << (bits - 1), 1 << (bits - 1))
+    _check_read(x, bend, below)
     known_shape("series", x)
-    n, width = x.shape.num_elements(), compared(BENDS[name], f, bits)
+    n, width = x.shape.num_elements(), compared(bend, f, below)
     count = compare.few_openings(2 * n, width, exchanges)
-    y = curved(party, x, BENDS[name], bits, count)
-    return small_ring.lift(party, y, to) if y.ring_bits < to else y
+    y = curved(party, x, bend, below, count)
+    if y.ring_bits >= to:
+        return y
+    if bend.ends is not None:
+        return small_ring.lift(party, y, to)
+    least = 1 << (y.fractional_bits - 1)  # (all of them are above -1/2)
+    return arithmetic.moved(small_ring.extend(party, arithmetic.moved(y, least), to), -least)
 
 
-def compared(bend: Bend, fractional_bits: int, bits: int) -> int:
-    """Bits of the comparisons with the knots of |x| < 2^(bits-1) units."""
-    return compare.moved(
-        max(bits - fractional_bits + _STEP_BITS, 2), max(map(abs, _knots(bend))) + 1
-    )
+def compared(bend: Bend, fractional_bits: int, below: int) -> int:
+    """Bits of the comparisons with the knots of |x| < below units."""
+    quarters = max(-(-below >> (fractional_bits - _STEP_BITS)), 2)
+    return (quarters - 1 + max(map(abs, _knots(bend))) + 1).bit_length() + 1
 
 
 def _knots(bend: Bend) -> tuple[int, int]:
     return bend.low, bend.high + 1
 
 
-def _ring(bend: Bend, fractional_bits: int, bits: int, more: int) -> int:
-    """The ring of a result of `curved`: |result| < 2^(k-2)."""
-    if bend.ends is None:
-        return max(bits, fractional_bits + bend.room) + 2
-    return fractional_bits + more + 3
+def _ring(bend: Bend, fractional_bits: int, below: int, more: int) -> int:
+    """The ring of a result of `curved`."""
+    if bend.ends is not None:
+        return fractional_bits + more + 3
+    one = 1 << fractional_bits
+    # twice x, with one fractional bit more; -1/2, and what a series is off by
+    return (2 * max(below, one << bend.room >> 1) + one + (one >> 6)).bit_length() + 1
 
 
-def least_ring(bend: Bend, fractional_bits: int, bits: int) -> int:
+def least_ring(bend: Bend, fractional_bits: int, below: int) -> int:
     """The smallest ring of an x that `curved` takes: of the period, the comparisons, and x / 2."""
-    read = fractional_bits - _STEP_BITS + compared(bend, fractional_bits, bits)
-    half = _ring(bend, fractional_bits, bits, 0) if bend.ends is None else 0
+    read = fractional_bits - _STEP_BITS + compared(bend, fractional_bits, below)
+    half = _ring(bend, fractional_bits, below, 0) if bend.ends is None else 0
     return min(max(bend.series.turn + fractional_bits, read, half), 64)
 
 
-def _check_read(x: Shared, bend: Bend, bits: int) -> None:
+def _check_read(x: Shared, bend: Bend, below: int) -> None:
     """Raises UsageError for an x of a ring of fewer bits than `least_ring`."""
-    least = least_ring(bend, x.fractional_bits, bits)
+    least = least_ring(bend, x.fractional_bits, below)
     if x.ring_bits < least:
-        raise UsageError(f"A series of {bits} bits reads {least} of a value. Received: {x!r}.")
+        raise UsageError(
+            f"A series of values below {below} ring units reads {least} bits of them. "
+            f"Received: {x!r}."
+        )
 
 
-def curved(party: Party, x: Shared, bend: Bend, bits: int, exchanges: int, more: int = 0) -> Shared:
-    """`bent` without the lift: in a ring Z_2^k with |result| < 2^(k-2).
+def curved(
+    party: Party, x: Shared, bend: Bend, below: int, exchanges: int, more: int = 0
+) -> Shared:
+    """`bent` without the lift, in a ring Z_2^k.
+
+    With constants at its ends |result| < 2^(k-2), else -1/2 < result, and below 2^(k-1) less 1/2.
 
     Args:
-        x: of any ring of `least_ring` bits or more, |x| < 2^(bits-1) units.
+        x: of any ring of `least_ring` bits or more, |x| < below units.
         more: fractional bits that the result has more than x; where the ends are constants.
 
     Rounds: exchanges + 2 (+ 3 with dealing).
     """
-    _check_read(x, bend, bits)
+    _check_read(x, bend, below)
     f, x = x.fractional_bits, replace(x, bits=0)  # (of what is above nothing is read)
-    cut, width = f - _STEP_BITS, compared(bend, f, bits)
+    cut, width = f - _STEP_BITS, compared(bend, f, below)
     moved = linear.lowered(x, [k << cut for k in _knots(bend)])
-    below = convert.mask_bits(party, compare.coarse(party, moved, cut, width, exchanges))
-    scale, k = f + (1 if bend.ends is None else more), _ring(bend, f, bits, more)
+    under = convert.mask_bits(party, compare.coarse(party, moved, cut, width, exchanges))
+    scale, k = f + (1 if bend.ends is None else more), _ring(bend, f, below, more)
     inner = harmonics.evaluate(party, "harmonics", bend.series, x, scale, k)
     if bend.ends is None:
         half = replace(small_ring.reduced(x, k), fractional_bits=scale)
@@ -220,4 +236,4 @@ def curved(party: Party, x: Shared, bend: Bend, bits: int, exchanges: int, more:
         )
     # [x below the lower knot] lower + upper - [x below the upper one] upper
     steps = shapes.stack([lower, arithmetic.neg(upper)])
-    return arithmetic.add(arithmetic.add(inner, upper), small_ring.pick(party, below, steps))
+    return arithmetic.add(arithmetic.add(inner, upper), small_ring.pick(party, under, steps))

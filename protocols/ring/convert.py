@@ -154,22 +154,6 @@ def inject_shares(
     if x.limbs == 2:
         assert leave is None and not negated and not drop
         return _wide_inject_shares(s, bits, x, tensor, slot)
-    return _inject_shares(s, bits, x, tensor, slot, negated, extend_ring, leave, drop=drop)[0]
-
-
-def _inject_shares(
-    s: Site,
-    bits: MaskedBits,
-    x: Shared,
-    tensor: int,
-    slot: int,
-    negated: bool,
-    extend_ring: bool,
-    leave: int | None,
-    whole: bool = False,
-    drop: int = 0,
-) -> tuple[Any, Any]:
-    """`inject_shares`, and with `whole` the evaluators' shares of x itself, read as signed."""
     import tensorflow as tf
 
     k = x.ring_bits if extend_ring else 64 - drop
@@ -179,10 +163,10 @@ def _inject_shares(
             beta=bits.beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
         )
         s.send(message, s.e2, slot, run_ahead=True)
-        return None, None
+        return None
     n = sizes.size(x.m)
     wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
-    share, signed = ops.module().tfe_bench_inject_share(
+    return ops.module().tfe_bench_inject_share(
         masked_bits=bits.masked,
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
@@ -190,10 +174,8 @@ def _inject_shares(
         n=bits.n,
         mask=-1 if leave is None else leave,
         negate=negated,
-        whole=whole,
         **attributes,
     )
-    return share, signed if whole else None
 
 
 def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = False) -> None:
@@ -251,46 +233,18 @@ def inject(
 
     Rounds: 1 (2 with dealing).  Bits sent: D `inject_dealt`, E1, E2 64 * limbs per element each.
     """
-    return _inject(party, bits, x, negated, extend_ring)[0]
-
-
-def inject_watched(party: Party, bits: MaskedBits, x: Shared) -> tuple[Shared, Any]:
-    """(max(x, 0) over Z_2^64, the evaluators' additive shares there of x read as signed).
-
-    Args:
-        bits: [x < 0].
-        x: of a small ring Z_2^k.
-
-    What the injection deals gives the second without a message (docs/protocols.md, ranges).
-    Rounds and bits: as `inject` with extend_ring.
-    """
-    return _inject(party, bits, x, negated=True, extend_ring=True, whole=True)
-
-
-def _inject(
-    party: Party,
-    bits: MaskedBits,
-    x: Shared,
-    negated: bool,
-    extend_ring: bool,
-    whole: bool = False,
-) -> tuple[Shared, Any]:
     check_inject("inject", bits, x, extend_ring)
     ring = 0 if extend_ring else x.bits
     if isinstance(party, Counting):
         dealt = inject_dealt(x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64)
-        signed = party.dealt(x.any.shape, bits, x) if whole else None
         y = party.exchanged(x.shape, dealt, bits, x, scale=x.fractional_bits, width=64 * x.limbs)
-        return replace(y, bits=ring), signed
+        return replace(y, bits=ring)
     s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
-    signed = None
     if x.limbs == 2:
         own = inject_shares(s, logic.invert(bits) if negated else bits, x, tensor=0, slot=0)
     else:
-        own, signed = _inject_shares(
-            s, bits, x, 0, 0, negated, extend_ring, leave=last, whole=whole
-        )
+        own = inject_shares(s, bits, x, 0, 0, negated=negated, extend_ring=extend_ring, leave=last)
     y = masked.exchanged(
         s,
         own,
@@ -301,7 +255,7 @@ def _inject(
         width=64 * x.limbs,
         left=x.limbs == 1,
     )
-    return replace(y, bits=ring), signed
+    return replace(y, bits=ring)
 
 
 def inject_dealt(n: int, limbs: int = 1, ring_bits: int = 64) -> int:

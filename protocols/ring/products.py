@@ -26,6 +26,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import checks, masked
+from tfe_bench.protocols.ring.checks import is_from
 from tfe_bench.protocols.session import local, ops
 from tfe_bench.protocols.session.cost import packed
 from tfe_bench.protocols.session.counting import Counting
@@ -223,7 +224,7 @@ def truncated(
     addend: Shared | None,
     drop: int,
     bits: int,
-    whole: bool = False,
+    width: int = 0,
     more: Any = None,
 ) -> tuple[Shared, Any]:
     """(sum_i x_i . w_i + addend) / 2^drop in Z_2^bits, and the evaluators' shares of it; T4.
@@ -234,15 +235,17 @@ def truncated(
         name: of the protocol's site, also in errors.
         addend: private, at the scale of the products, broadcast to them.
         bits: k; right for |sum| <= 2^(k-1+drop) - 2^drop, and never fails there.
-        whole: D deals all 64 bits of the masks' products, so that the shares, which are left,
-            are right modulo 2^(64-drop): what Z_2^bits loses of a sum that is too large is in them.
+        width: D deals so many bits of the masks' products, so that the shares, which are left,
+            are right modulo 2^(width-drop): what Z_2^bits loses of a sum below 2^(width-1) is in
+            them.  0: drop + bits, nothing more.
         more: at D, None elsewhere: what it adds to the result, int64 of its shape, in ring units.
             It goes into the product of masks that D deals anyway: nothing is sent for it.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D drop + bits (64 if whole), E1, E2 bits per element.
+    Reads `width` bits of all that it is given.
+    Rounds: 1 (2 with dealing).  Bits sent: D width, E1, E2 bits per element.
     Raises:
-        UsageError: as `masked`; bits and drop that do not fit a word, or an addend that does not
-            broadcast.
+        UsageError: as `masked`; bits, drop and width that do not fit a word, or an addend that does
+            not broadcast.
     """
     _check(name, products, addend)
     integers = isinstance(drop, int) and isinstance(bits, int)
@@ -251,6 +254,9 @@ def truncated(
             f"{name} wants drop >= 1, bits >= 2 and no more than 64 of both together. "
             f"Received: drop={drop}, bits={bits}."
         )
+    width = width or drop + bits
+    if not is_from(width, drop + bits, RING):
+        raise UsageError(f"{name} deals {drop + bits} to {RING} bits. Received: {width!r}.")
     dealer, scale = products[0].dealer, products[0].scale - drop
 
     def check(product: Any) -> None:
@@ -271,13 +277,13 @@ def truncated(
         z, given = _counted(party, products)
         check(z)
         u = party.dealt(z.shape, *given, addend)
-        dealt = packed(z.shape.num_elements(), RING if whole else drop + bits)
+        dealt = packed(z.shape.num_elements(), width)
         given += [addend]
         y = party.exchanged(z.shape, dealt, *given, scale=scale, width=bits, dealer=dealer)
         return y, u
-    s = party.site(name, len(products), drop, bits, whole, addend is not None, dealer=dealer)
+    s = party.site(name, len(products), drop, bits, width, addend is not None, dealer=dealer)
     more = None if more is None else local.left_shift(more, drop)
-    share, shape = _shares(s, products, RING if whole else drop + bits, check, more)
+    share, shape = _shares(s, products, width, check, more)
     if addend is not None and not s.is_dealer:
         share = share + (addend.m - addend.l1) if s.is_e1 else share - addend.l2
     u = masked.truncated(s, share, drop)

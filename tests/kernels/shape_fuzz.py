@@ -102,7 +102,7 @@ ATTRIBUTES: dict[str, dict[str, Any]] = {
     "HarmonicsShare": {**_HARMONICS, "weights": [1, 2, 3], "drop": 10},
     "HeardInLoop": {"T": "int64"},
     "InjectDeal": {**_FIELDS, "bits": 31, "drop": 0},
-    "InjectShare": {**_FIELDS, "bits": 31, "drop": 0, "mask": -1, "negate": False, "whole": False},
+    "InjectShare": {**_FIELDS, "bits": 31, "drop": 0, "mask": -1, "negate": False},
     "Invert": {},
     "LiftedProductDeal": {**_FIELDS, "ring": 20},
     "LiftedProductShare": {**_FIELDS, "ring": 20, "mask": 9},

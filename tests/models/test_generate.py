@@ -304,3 +304,20 @@ def test_a_cluster_goes_on_with_texts(tmp_path: Path, rng: np.random.Generator) 
             tfe.generate(cluster, "writer", prompts[0])
         with pytest.raises(UsageError, match="generate takes convert"):
             tfe.generate(cluster, model, prompts[0], 4)
+
+
+@pytest.mark.parametrize("bits", [8, 12, 16, 20])
+@pytest.mark.parametrize("watched", [False, True])
+def test_logits_read_all_bits_that_are_opened(
+    bits: int, watched: bool, rng: np.random.Generator
+) -> None:
+    """Whatever the fractional bits of a row are: those of logits are others."""
+    model = writer(rng)
+    private = convert(model, rng.integers(0, WORDS, (16, LENGTH)), fractional_bits=bits)
+    d = Decoding.of(private.plan)
+    nodes = Prediction(d.prefill(PROMPT, watched), Setting("local", 0), 1, watched).nodes()
+    (last,) = (node for node in nodes if node.layer.op == "greedy")
+    opened = last.numbers.scale - int(last.layer.options["fraction"]) + last.numbers.bits
+    given = {node.output: node.wide for node in nodes}
+    assert all(given[name] >= opened for name in last.layer.inputs)
+    assert not watched or 0 < last.numbers.reach < 64

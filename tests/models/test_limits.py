@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tfe_bench.errors import UsageError
 from tfe_bench.models import limits, plaintext, zoo
+from tfe_bench.models.graph import Layer
+from tfe_bench.models.limits import Limits
 from tfe_bench.models.private import convert
 from tfe_bench.models.ranges import Plan
 
@@ -67,29 +70,34 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
             assert limit is not None and limit < 1 << (bits - 1)
 
 
-def sums_beyond_the_ring(plan: Plan, bounds: Mapping[str, float]) -> list[str]:
-    """Sums that could leave Z_2^64 itself while everything before them is within its limits."""
-    found, wide = limits.limits(plan, bounds), []
-    for x in plan.graph.layers:
-        if x.op != "sum":
+def extreme(x: Layer, plan: Plan, found: Limits) -> float:
+    """The largest sum of inputs within limits, in ring units, of the signs that kernels have."""
+    scale, total = plan.numbers[x.name].scale, 0.0
+    for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
+        limit = found[name]
+        assert limit is not None, name
+        if term["op"] == "skip":
+            total += float(limit << (scale - plan.fraction_of(name)))
             continue
-        scale, total = plan.numbers[x.name].scale, 0.0
-        for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
-            limit = found[name]
-            assert limit is not None, name
-            if term["op"] == "skip":
-                total += float(limit << (scale - plan.fraction_of(name)))
-                continue
-            kernel = np.abs(np.asarray(x.weights[f"kernel{i}"], np.float64))
-            kernel = np.rint(kernel * 2.0 ** plan.weight_bits(x, f"kernel{i}"))
-            axes = tuple(range(kernel.ndim - 1)) if term["op"] != "depthwise_conv2d" else (0, 1)
-            each = kernel if term["op"] == "affine" else kernel.sum(axis=axes)
-            total += float(each.max(initial=0.0)) * limit
-        if "bias" in x.weights:
-            total += float(np.abs(x.weights["bias"]).max(initial=0.0)) * 2.0**scale
-        if not total < 2.0**63:
-            wide.append(f"{x.name}: 2^{math.log2(total):.1f}")
-    return wide
+        kernel = np.asarray(x.weights[f"kernel{i}"], np.float64)
+        kernel = np.abs(np.rint(kernel * 2.0 ** plan.weight_bits(x, f"kernel{i}")))
+        axes = {"affine": (), "depthwise_conv2d": (0, 1)}.get(
+            term["op"], tuple(range(kernel.ndim - 1))
+        )
+        total += float(kernel.sum(axis=axes).max(initial=0.0)) * limit
+    if "bias" in x.weights:
+        total += float(np.rint(np.abs(x.weights["bias"]) * 2.0**scale).max(initial=0.0))
+    return total
+
+
+def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
+    """What a plan says that sums reach, they do not pass; nor is it much more than they can."""
+    found = limits.limits(plan, bounds)
+    for x in plan.graph.layers:
+        if x.op == "sum":
+            most, reach = extreme(x, plan, found), plan.numbers[x.name].reach
+            assert most < 2.0 ** (reach - 1), (x.name, most, reach)
+            assert reach <= 63 and most >= 2.0 ** (reach - 3), (x.name, most, reach)
 
 
 @pytest.mark.parametrize(
@@ -107,4 +115,18 @@ def test_sums_of_the_zoo_stay_in_the_ring_within_their_limits(name: str) -> None
     for given in (zoo.samples(zoo.find(name), 1), None):
         private = convert(built.keras, samples=given)
         limits.check(private.plan)
-        assert sums_beyond_the_ring(private.plan, private.bounds) == []
+        check_reaches(private.plan, private.bounds)
+
+
+def test_a_sum_that_could_leave_the_ring_is_not_watched() -> None:
+    """Weights that add up to more than a plan leaves room for, whatever the samples say."""
+    first = L.Dense(200, use_bias=False, kernel_initializer="ones")
+    model = keras.Sequential([keras.Input((200,)), first, L.Dense(2)])
+    samples = np.zeros((2, 200))
+    samples[:, :2] = 0.01, -0.01
+    private = convert(model, samples=samples)
+    limits.check(private.plan)
+    name = private.graph.layers[0].name
+    numbers = {**private.plan.numbers, name: replace(private.plan.numbers[name], reach=64)}
+    with pytest.raises(UsageError, match=name):
+        limits.check(replace(private.plan, numbers=numbers))

@@ -37,7 +37,12 @@ def shaken(model: Any, rng: np.random.Generator, spread: float = 0.4) -> Any:
 
 
 def drawn(model: Any, rng: np.random.Generator, count: int = 2) -> list[Array]:
-    return [rng.normal(0, 1, (count, *t.shape[1:])).astype(np.float32) for t in model.inputs]
+    return [
+        rng.random((count, *t.shape[1:])) < 0.6
+        if t.dtype == "bool"
+        else rng.normal(0, 1, (count, *t.shape[1:])).astype(np.float32)
+        for t in model.inputs
+    ]
 
 
 def of_states() -> Any:
@@ -51,6 +56,15 @@ def of_states() -> Any:
     last, state = L.SimpleRNN(2, return_state=True, go_backwards=True)(x)
     flat = [L.Flatten()(t) for t in (*told, *both, *every, begun, last, state)]
     return keras.Model([x, y], L.Concatenate()(flat))
+
+
+def masked(*layers: Any) -> Any:
+    """Steps of which an input says which count; the mask goes from layer to layer."""
+    x, mask = keras.Input((STEPS, INPUTS), name="x"), keras.Input((STEPS,), dtype="bool")
+    y = layers[0](x, mask=mask)
+    for layer in layers[1:]:
+        y = layer(y)
+    return keras.Model([x, mask], y)
 
 
 ALL = {"return_sequences": True}
@@ -79,6 +93,13 @@ MODELS: dict[str, Callable[[], Any]] = {
         L.Bidirectional(L.LSTM(2), merge_mode="sum", backward_layer=L.LSTM(2, go_backwards=True))
     ),
     "states": of_states,
+    "masked": lambda: masked(L.LSTM(2)),
+    "masked, all steps": lambda: masked(
+        L.GRU(2, **ALL), L.SimpleRNN(2, zero_output_for_mask=True, **ALL)
+    ),
+    "masked, backwards": lambda: masked(L.LSTM(2, activation="relu", go_backwards=True, **ALL)),
+    "masked, both": lambda: masked(L.Bidirectional(L.LSTM(2, **ALL)), L.Bidirectional(L.GRU(2))),
+    "masked, cells": lambda: masked(L.RNN([L.LSTMCell(2), L.GRUCell(3, reset_after=False)])),
 }
 FAST = ("both, concatenated",)
 WAYS = [("exact", True), ("series", True), ("exact", False)]
@@ -312,9 +333,10 @@ class Own(keras.layers.LSTMCell):  # type: ignore[misc]  # (Keras is untyped)
     """A cell of somebody's."""
 
 
-def with_mask(layer: Any) -> Any:
+def with_mask(layer: Any, initial: bool = False) -> Any:
     x, mask = keras.Input((STEPS, INPUTS)), keras.Input((STEPS,), dtype="bool")
-    return keras.Model([x, mask], layer(x, mask=mask))
+    more = {"initial_state": keras.ops.max(x, 1)[:, :2]} if initial else {}
+    return keras.Model([x, mask], layer(x, mask=mask, **more))
 
 
 def batched() -> Any:
@@ -330,7 +352,6 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
         lambda: of(L.LSTM(2, recurrent_activation="tanh", name="own")),
     ),
     (r"'own' \(of a Own; LSTMCell", lambda: of(L.RNN(Own(2), name="own"))),
-    (r"'own' \(called with mask=", lambda: with_mask(L.LSTM(2, name="own"))),
     (
         r"'own' \(of two unlike layers",
         lambda: of(
@@ -342,7 +363,18 @@ WRONG: list[tuple[str, Callable[[], Any]]] = [
         lambda: of(L.Bidirectional(L.ConvLSTM1D(2, 2), name="own"), shape=(2, 4, 2)),
     ),
     (r"'own' \(of 1025 steps; 1024", lambda: of(L.GRU(2, name="own"), shape=(1025, 1))),
-    (r"'own' \(called with mask=", lambda: of(L.Masking(), L.LSTM(2, name="own"))),
+    (
+        r"'own' \(zero_output_for_mask without all steps",
+        lambda: with_mask(L.LSTM(2, zero_output_for_mask=True, name="own")),
+    ),
+    (
+        r"'own' \(of several cells and a mask, beginning",
+        lambda: with_mask(L.RNN([L.LSTMCell(2), L.GRUCell(2)], go_backwards=True, name="own")),
+    ),
+    (
+        r"'own' \(of an initial_state and a mask",
+        lambda: with_mask(L.GRU(2, name="own"), initial=True),
+    ),
     (
         r"'own' \(states of several cells",
         lambda: keras.Model(
@@ -368,6 +400,8 @@ GOOD = {
     "sequences": False,
     "aligned": False,
     "memory": False,
+    "masked": False,
+    "zeroed": False,
 }
 WEIGHTS = {"kernel0": (3, 8), "recurrent0": (2, 8), "bias0": (8,)}
 
@@ -387,6 +421,10 @@ ODD: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("true or false for series", {"series": 1}, {}, {}),
     ("one direction or two", {"backwards": [False] * 3}, {}, {}),
     ("one direction or two", {"backwards": []}, {}, {}),
+    ("true or false for masked", {"masked": 1}, {}, {}),
+    ("a mask of all steps", {"zeroed": True}, {}, {}),
+    (r"a mask \[4\]", {"masked": True}, {}, {"mask": (3,)}),
+    (r"a mask \[4\]", {"masked": True}, {}, {}),
     ("an LSTM where a memory", {"cell": "simple", "memory": True}, {}, {}),
     (r"\[steps, inputs\]", {}, {}, {"x": (4,)}),
     ("1024 steps at most", {}, {}, {"x": (1025, 3)}),

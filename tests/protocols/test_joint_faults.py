@@ -88,12 +88,12 @@ def wrap_under_the_mask_of_the_shifted_word(s: Site, data: Any) -> Any:
 
 def leaves_under_a_dealt_mask(patch: Patch) -> None:
     """An injection's evaluator E1 says what E2 was dealt under the same pad."""
-    inject_shares = convert._inject_shares
+    inject_shares = convert.inject_shares
 
     def wrong(*arguments: Any, **options: Any) -> Any:
         return inject_shares(*arguments, **{**options, "leave": 1})
 
-    patch.setattr(convert, "_inject_shares", wrong)
+    patch.setattr(convert, "inject_shares", wrong)
 
 
 def one_site_for_all(site: str) -> Fault:
@@ -106,6 +106,27 @@ def one_site_for_all(site: str) -> Fault:
             same = [n for n, name in self.party.site_names.items() if name == site]
             made = named(self, key, tensor)
             return {**made, "site": min(same)} if self.number in same else made
+
+        patch.setattr(Site, "_named", wrong)
+
+    return seed
+
+
+def one_turn_for_all(site: str) -> Fault:
+    """Turns of a loop whose masks are those of its first one."""
+
+    def seed(patch: Patch) -> None:
+        import tensorflow as tf
+
+        named = Site._named
+
+        def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
+            made = named(self, key, tensor)
+            here = self._trace.looping and self.party.site_names[self.number] == site
+            if not here:
+                return made
+            assert self.ctx is not None
+            return {**made, "call": tf.concat([self.ctx[:2], [1]], 0)}
 
         patch.setattr(Site, "_named", wrong)
 
@@ -180,6 +201,11 @@ FAULTS: dict[str, tuple[Row | str, Fault]] = {
         merged("harmonics", {1: 0}),
     ),
     "a polynomial exchanges under the dealt masks": ("polyval", merged("polyval", {1: 0})),
+    "a sum with the dealer's noise leaves under the dealt mask": (
+        "noisy",
+        merged("truncated_sum", {1: 0}),
+    ),
+    "turns of a loop share a sum's masks": ("recurrent", one_turn_for_all("truncated_sum")),
     "an input without its mask": ("input", bare("input", "is_e1")),
     **{
         f"{name}: {what}": (name, fault)

@@ -74,7 +74,7 @@ def noisy(party: Party, x: Shared, y: Shared) -> Any:
 
     own = tf.constant([5, -7, 1 << 16], tf.int64) if party.index == x.dealer else None
     given = [products.Product(x, y, products.elementwise)]
-    return products.truncated(party, "truncated_sum", given, None, 16, SMALL, False, own)[0]
+    return products.truncated(party, "truncated_sum", given, None, 16, SMALL, 0, own)[0]
 
 
 def shaped(x: Shared, *shape: int) -> Shared:
@@ -84,12 +84,13 @@ def shaped(x: Shared, *shape: int) -> Shared:
 
 
 def steps(party: Party, x: Shared, y: Shared) -> Shared:
-    """Three steps of a layer of one unit."""
+    """Three steps of a layer of one unit, with a mask."""
     cell = recurrent.Cell("simple", series=True)
     numbers = recurrent.rings(cell, 13, 26, 16, 3)
     given = shaped(x, 1, 1, 1).map(lambda a: local.tile(a, [1, 3, 1]))
     weights = [recurrent.Weights(shaped(x, 1, 1), shaped(y, 1, 1))]
-    return recurrent.recurrent(party, cell, given, weights, numbers).output
+    mask = shaped(replace(y, fractional_bits=0), 1, 1).map(lambda a: local.tile(a, [1, 3]))
+    return recurrent.recurrent(party, cell, given, weights, numbers, mask=mask).output
 
 
 def signs(party: Party, x: Shared) -> MaskedBits:
@@ -146,8 +147,9 @@ def watched(party: Party, x: Shared, y: Shared) -> Any:
     """A ReLU of a sum, and one number for whether any value left its range."""
     watch = range_check.Watch(party, 1, x.dealer)
     product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise)
-    narrow, u = products.truncated(party, "truncated_sum", [product], None, 16, SMALL, True)
-    return linear.watched_relu(party, watch, narrow, u, 16), watch.flag()
+    narrow, u = products.truncated(party, "truncated_sum", [product], None, 16, SMALL, 40)
+    beside = linear.watched_lift(party, watch, narrow, u, 24, SMALL, SMALL - 1)
+    return relu.relu(party, beside), watch.flag()
 
 
 def powers(party: Party, x: Shared, y: Shared) -> Any:

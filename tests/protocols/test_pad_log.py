@@ -244,10 +244,10 @@ def test_the_log_shows_a_share_that_leaves_under_a_dealt_mask(
         return party.function(function)(x, y)
 
     assert words_under_one_pad(log_of(rng, 0, injected)) == 0
-    inject_shares = convert._inject_shares
+    inject_shares = convert.inject_shares
 
     def collides(*arguments: Any, **options: Any) -> Any:
         return inject_shares(*arguments, **{**options, "leave": 1})
 
-    monkeypatch.setattr(convert, "_inject_shares", collides)
+    monkeypatch.setattr(convert, "inject_shares", collides)
     assert words_under_one_pad(log_of(rng, 0, injected)) > 0

@@ -123,8 +123,9 @@ def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A ReLU of a sum and, for each element, whether it left its range."""
     watch = range_check.Watch(party, WORDS, x.dealer)
     product = products.Product(x, y, products.elementwise)
-    small, u = products.truncated(party, "truncated_sum", [product], None, 16, LOOSE, True)
-    return linear.watched_relu(party, watch, small, u, 16), watch.flag()
+    small, u = products.truncated(party, "truncated_sum", [product], None, 16, LOOSE, 64)
+    beside = linear.watched_lift(party, watch, small, u, 48, LOOSE, LOOSE - 8)
+    return relu.relu(party, beside), watch.flag()
 
 
 def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from tfe_bench.benchmarks.records import Record
     from tfe_bench.cluster.requests import JobResult, PrivateInput
+    from tfe_bench.models.execute import Prediction
 
 _OPS = 12
 _REPEAT = 5
@@ -60,6 +61,32 @@ def option(p: argparse._ActionsContainer, typed: str, about: str, **more: Any) -
     if value in ("FILE", "FOLDER", "DIR"):
         usual["type"] = Path
     p.add_argument(name, help=about, **usual, **more)
+
+
+def add_check_range(p: argparse._ActionsContainer) -> None:
+    """Adds --check-range and --no-check-range; the default, None, is on where it can be."""
+    p.add_argument(
+        "--check-range",
+        action=argparse.BooleanOptionalAction,
+        help="withhold outputs where a value left the range that the model was planned for, which "
+        "the client alone learns (default where the model admits it)",
+    )
+
+
+def range_check(
+    checked: bool, predictions: Callable[[bool], Sequence[Prediction]]
+) -> dict[str, str]:
+    """What a record says of the check of ranges, which is what it costs; nothing without one.
+
+    Args:
+        predictions: with the check or without.
+    """
+    from tfe_bench.models import execute
+
+    if not checked:
+        return {}
+    more, rounds = execute.added(predictions(True), predictions(False))
+    return {"range_check": f"{100 * more:+.1f} % bytes, {rounds:+d} rounds"}
 
 
 def add_run_options(

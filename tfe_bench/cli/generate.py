@@ -31,11 +31,7 @@ def _options(p: argparse.ArgumentParser) -> None:
     about = "draw tokens by softmax(logits / T), T up to 8; 0 (default): the likeliest ones"
     common.option(p, "--temperature T", about, type=float, default=0.0)
     p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
-    common.option(
-        p,
-        "--check-range",
-        "also find out whether a value left its range, as `generate` in Python does",
-    )
+    common.add_check_range(p)
     common.add_run_options(p, 1)
 
 
@@ -49,7 +45,8 @@ def generate(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from tfe_bench.benchmarks import judged
-    from tfe_bench.models import generation
+    from tfe_bench.cluster import profiles
+    from tfe_bench.models import decoding, generation
     from tfe_bench.models.private import convert
     from tfe_bench.models.zoo import texts
     from tfe_bench.protocols.order import gumbel
@@ -94,6 +91,7 @@ def generate(arguments: argparse.Namespace) -> int:
         written = np.concatenate([prompt, found], 1)
         top1, worst = _compared(private, written, count)
         drawn = _surprise(private, written, count, warm) if warm else 0.0
+    d, network = decoding.Decoding.of(private.plan), profiles.get(arguments.profile).plan
     told = common.Outcome(
         {
             "model": entry.title,
@@ -102,6 +100,10 @@ def generate(arguments: argparse.Namespace) -> int:
             "batch": len(prompt),
             "tokens": count,
             "new": arguments.new,
+            **common.range_check(
+                asked["check_range"],
+                lambda on: decoding.predictions(d, count, arguments.new, network, len(prompt), on),
+            ),
             **({"temperature": warm} if warm else {}),
             "prompt": "given" if arguments.prompt else f"made up (seed {arguments.seed + _SEED})",
         },

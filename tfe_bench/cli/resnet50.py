@@ -71,11 +71,7 @@ def _add_options(p: argparse.ArgumentParser) -> None:
         type=int,
     )
     p.add_argument("--seed", type=int, default=1, help="of what is made up (default 1)")
-    common.option(
-        p,
-        "--check-range",
-        "also find out whether a value left its range, as the prediction service does",
-    )
+    common.add_check_range(p)
     common.add_run_options(p, 3)
 
 
@@ -88,9 +84,11 @@ def run(arguments: argparse.Namespace) -> int:
     import numpy as np
 
     from tfe_bench.benchmarks import judged
-    from tfe_bench.models import images, zoo
+    from tfe_bench.cluster import profiles
+    from tfe_bench.models import execute, images, zoo
     from tfe_bench.models.agreement import agreement
     from tfe_bench.models.private import check_activations, convert
+    from tfe_bench.models.programs.predict import default_batch
     from tfe_bench.models.zoo import training, transformers
 
     common.quiet_tensorflow()
@@ -114,6 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     bits = arguments.fractional_bits
     bits = bits if bits is not None else _TRANSFORMER_BITS if transformer else _BITS
     check_activations(how)
+    network = profiles.get(arguments.profile).plan
     common.check_run_options(arguments)
     digits = None if folder is None else _digits(folder, arguments, entry, batch)
     if digits is None:
@@ -144,6 +143,7 @@ def run(arguments: argparse.Namespace) -> int:
         with common.open_cluster(arguments, bar) as cluster:
             result = cluster.run("predict", parameters, inputs, bar.update)
     outputs = private.decode(result)
+    part = min(batch, at_once or default_batch(private.plan))
     found = agreement(plain, outputs)
     # Where thousands are compared, two logits of some may be equal but for rounding.
     least = 1.0 if batch < _AT_ONCE else _SAME
@@ -163,6 +163,9 @@ def run(arguments: argparse.Namespace) -> int:
             "batch": batch,
             **({"tokens": tokens, "texts": shown} if entry.text else {"images": shown}),
             **({"activations": how} if how != "exact" else {}),
+            **common.range_check(
+                asked["check_range"], lambda on: [execute.tuned(private.plan, network, part, on)]
+            ),
         },
         correct,
         found.largest_error,

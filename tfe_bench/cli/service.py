@@ -77,12 +77,7 @@ def _predict_options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--preprocessing WAY", "of pictures, if the model's owner did not say")
     common.option(p, "--batch N", "samples at a time (default 32)", type=int)
     common.option(p, "--output FILE", "write the outputs (.csv or .npy)")
-    p.add_argument(
-        "--check-range",
-        action=argparse.BooleanOptionalAction,
-        help="withhold outputs where a value left the range that the model was planned for, which "
-        "this client alone learns (default where the model admits it)",
-    )
+    common.add_check_range(p)
     keeping.add_options(p, "models")
 
 

@@ -31,7 +31,9 @@ _FINAL = (UsageError, ConfigError, SecurityError, OpsMissing)
 
 
 def _options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("suite", metavar="SUITE", help="paper (the published table), ops or tables")
+    p.add_argument(
+        "suite", metavar="SUITE", help="paper (the published table), ops, tables or models"
+    )
     common.option(
         p,
         "--profiles P,P",

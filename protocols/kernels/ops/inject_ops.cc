@@ -9,9 +9,6 @@
 // The dealer's message, n elements: beta [8n bytes], beta lam [8n], and for k < 64 om, msb(lam),
 // beta msb(lam) packed with 64-k bits each.
 //
-// From the same five: x of Z_2^k read as signed is m - lam + 2^k c with, for b = [x < 0],
-//   c = msb(lam) (1 - b) where msb(m) = 0,   c = -(1 - msb(lam)) b where msb(m) = 1.
-//
 // With drop = f > 0 x is of Z_2^64, |x| < 2^62 - 2^(f+1), and b x / 2^f is wanted: then all parts
 // lose their f low bits first, which leaves (x + 2^62) / 2^f >= 0 (rounded) modulo 2^k, k = 64 - f, as
 // above; the evaluators subtract b 2^(62-f).  They also subtract half a unit of the result before
@@ -37,9 +34,7 @@ class InjectOp : public FieldsOp {
     if (bits_ < 64) fields_.resize(kParts, {64 - bits_});
   }
   void ReadEvaluator(OpKernelConstruction* c) {
-    ReadAttrs(c, "mask", &exchange_mask_, "negate", &negate_, "whole", &whole_);
-    Require(!whole_ || (bits_ < 64 && drop_ == 0),
-            "only a small ring's value is read as signed");
+    ReadAttrs(c, "mask", &exchange_mask_, "negate", &negate_);
   }
 
   void Deal(OpKernelContext* context, const Call& call) const {
@@ -74,11 +69,10 @@ class InjectOp : public FieldsOp {
     const auto in = InputWords(context, 2, 2, n);
     const Fields dealt = Read(call, fields_, n, context->input(4));
     Tensor* out = Allocate(context, 0, m.shape());
-    Tensor* read = Allocate(context, 1, whole_ ? m.shape() : TensorShape({0}));
     PrfStream leaving;
     if (exchange_mask_ >= 0) leaving = OwnStream(call, exchange_mask_, n);
     const uint64_t *bits = Words(masked_bits), *masked = in[0], *own = in[1], ring = ring_;
-    uint64_t *y = Words(out), *x = Words(read);
+    uint64_t* y = Words(out);
     const uint64_t flip = negate_ ? ~uint64_t{0} : 0, second = call.second();
     const uint64_t lift = drop_ ? (uint64_t{1} << 62) - (uint64_t{1} << (drop_ - 1)) : 0;
     const uint64_t lowered = drop_ ? uint64_t{1} << (62 - drop_) : 0;
@@ -86,7 +80,7 @@ class InjectOp : public FieldsOp {
       alignas(64) uint64_t given[kParts][kChunk], mask[kChunk];
       dealt.GetEach(first, count, given);
       for (int64_t i = 0; i < count; ++i) {
-        const uint64_t odd = Spread(bits, first + i), o = odd ^ flip;
+        const uint64_t o = Spread(bits, first + i) ^ flip;
         const uint64_t taken = (masked[first + i] + lift) >> drop_ & ring;
         const uint64_t v = taken - lowered;
         uint64_t lam = own[first + i] >> drop_ & ring;
@@ -99,15 +93,6 @@ class InjectOp : public FieldsOp {
         const uint64_t known = (v & second) - lam;
         // o x + (1 - 2o) beta x
         y[first + i] = (known & o) + ((product ^ o) - o);
-        if (whole_) {
-          const uint64_t top = given[3][i], both = given[4][i], m_top = 0 - (taken >> (bits_ - 1));
-          const uint64_t turned = (both ^ odd) - odd;             // (1 - 2b) beta msb(lam)
-          const uint64_t kept = (top & ~odd) - turned;            // msb(lam) (1 - b)
-          const uint64_t beta = (odd & 1 & second) + ((given[0][i] ^ odd) - odd);
-          const uint64_t lost = beta - (top & odd) - turned;      // (1 - msb(lam)) b
-          const uint64_t c = (kept & ~m_top) - (lost & m_top);
-          x[first + i] = (taken & second) - (own[first + i] & ring) + ((given[2][i] + c) << bits_);
-        }
       }
       if (exchange_mask_ < 0) return;
       Fill(call, leaving, first, count, mask);
@@ -135,13 +120,8 @@ class InjectOp : public FieldsOp {
   const uint64_t ring_ = LowBits(bits_);
   std::vector<Field> fields_ = {{64}, {64}};
   int exchange_mask_;
-  bool negate_, whole_;
+  bool negate_;
 };
-
-void InjectShapes(InferenceContext* c) {
-  c->set_output(0, c->input(2));
-  c->set_output(1, Attr<bool>(c, "whole") ? c->input(2) : c->Vector(0));
-}
 
 #define INJECT_ATTRS TENSOR_ATTRS "; bits: int; drop: int = 0"
 
@@ -149,10 +129,9 @@ TFE_BENCH_CALL_OP("InjectDeal", Dealer<InjectOp>,
     "beta l1 l2 n: int64 -> message: uint8", INJECT_ATTRS, Outputs<kVector>);
 
 // mask: the tensor number of the mask under which the share leaves, -1 to keep it as it is.
-// whole: with b = [x < 0], also the share of x itself, read as signed, over Z_2^64 (else nothing).
 TFE_BENCH_CALL_OP("InjectShare", Evaluator<InjectOp>,
-    "masked_bits m part: int64, dealt: uint8, n: int64 -> share signed: int64",
-    "mask: int; negate: bool; whole: bool = false; " INJECT_ATTRS, Infer<InjectShapes>);
+    "masked_bits m part: int64, dealt: uint8, n: int64 -> share: int64",
+    "mask: int; negate: bool; " INJECT_ATTRS, Outputs<2>);
 
 }  // namespace
 }  // namespace tfe_bench
