@@ -198,8 +198,8 @@ def added(those: Sequence[Prediction], others: Sequence[Prediction]) -> tuple[fl
 # What a worker takes for a layer, over the words that come in, go out and are sent: each value has
 # two parts, and operations make new ones of them before they let go of the old.
 _COPIES = 4
-# Beside that: TensorFlow's first graphs, and what the dealer is ahead with.
-_BESIDE = 256 << 20
+# Beside that: what the dealer is ahead with, at two peers, and a layer's part of the graph.
+_AHEAD, _GRAPH = 64 << 20, 1 << 20
 
 
 def size(s: Prediction) -> Size:
@@ -216,7 +216,8 @@ def size(s: Prediction) -> Size:
         own = s.batch * sum(math.prod(shape) for shape in (*node.given, node.shape))
         layer = max(layer, own + sent)
     most = max((math.prod(part.shape) for part in weights.parts(s.plan)), default=0)
-    return Size(words, memory=8 * (_COPIES * layer + 2 * most) + _BESIDE)
+    beside = _AHEAD + _GRAPH * len(s.plan.graph.layers)
+    return Size(words, memory=8 * (_COPIES * layer + 2 * most) + beside)
 
 
 def run(

@@ -345,13 +345,13 @@ def _wide(folder: Path, policy: WorkerPolicy | None = None) -> tuple[_Gate, dict
 def test_a_model_that_does_not_fit_is_refused_by_its_header(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three workers share the machine; m of 72 MB, masks of twice as much, 256 MB beside."""
+    """Three workers share the machine; m of 72 MB, masks of twice as much, 66 MB beside."""
     gate, fields = _wide(tmp_path)
     there = [3 * 10**9]
     monkeypatch.setattr(ops.native(), "available_memory", lambda: there[0])
     gate.offer(fields)
-    there[0] = 10**9
-    told = r"about 0\.5 GB at this worker, and 1\.0 GB are available .*of which 3 workers"
+    there[0] = 6 * 10**8
+    told = r"about 0\.3 GB at this worker, and 0\.6 GB are available .*of which 3 workers"
     with pytest.raises(PolicyError, match=told):
         gate.offer(fields)
 
