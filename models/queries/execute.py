@@ -192,11 +192,19 @@ def _distinct(at: _At) -> Relation:
 
 
 def _order(at: _At) -> Relation:
+    return results.order_by(*_by(at), profile=at.setting.profile)
+
+
+def _top(at: _At) -> Relation:
+    return results.top(*_by(at), at.step["count"], profile=at.setting.profile)
+
+
+def _by(at: _At) -> tuple[Party, Relation, list[Key]]:
+    """What is put in order, and by what."""
     names = list(at.facts.columns)
     by = [Key(names.index(name), way == "desc") for name, way in at.step["by"]]
     # equal rows stay as they are, and where they were in their table is nobody's business
-    mixed = results.deliver(at.party, at.given[0])
-    return results.order_by(at.party, mixed, by, profile=at.setting.profile)
+    return at.party, results.deliver(at.party, at.given[0]), by
 
 
 def _window(at: _At) -> Relation:
@@ -296,6 +304,7 @@ _STEPS: Mapping[str, Callable[[_At], Relation]] = {
     "distinct": _distinct,
     "order": _order,
     "limit": _limit,
+    "top": _top,
     "window": _window,
     "union": _union,
     "join": _join,

@@ -245,6 +245,11 @@ def _limit(about: Mapping[str, Any]) -> None:
     _count(about["count"])
 
 
+def _top(about: Mapping[str, Any]) -> None:
+    _order(about)
+    _count(about["count"], 1)
+
+
 def _join(about: Mapping[str, Any]) -> None:
     _keys(about)
     _of(about["kind"], JOINS, "A join")
@@ -288,6 +293,7 @@ _STEPS: Mapping[str, tuple[int | None, set[str], Callable[[Mapping[str, Any]], N
     "distinct": (1, set(), _nothing),
     "order": (1, {"by"}, _order),
     "limit": (1, {"count"}, _limit),
+    "top": (1, {"by", "count"}, _top),
     "window": (1, {"partition", "order", "functions"}, _window),
     "union": (None, set(), _nothing),
     "join": (2, {"on", "kind"}, _join),

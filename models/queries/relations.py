@@ -301,6 +301,10 @@ def _limit(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     return replace(relation, rows=rows, valid=valid, least={})
 
 
+def _top(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    return _limit(step, [_order(step, given, tables)], tables)
+
+
 def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     first, *others = given
     names = shown_of(first.columns)
@@ -443,6 +447,7 @@ _STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
     "distinct": _distinct,
     "order": _order,
     "limit": _limit,
+    "top": _top,
     "window": _window,
     "union": _union,
     "join": _join,

@@ -7,6 +7,7 @@ import pytest
 
 from tests.models.queries.asked import TYPES, Given, asked, check_all, derived, planned, random_rows
 from tfe_bench.errors import RangeError
+from tfe_bench.protocols.order import select
 
 # Each of several kinds of steps at once: a session is traced once for all of them.
 TEXTS = [
@@ -79,6 +80,23 @@ def _other(rng: np.random.Generator, n: int) -> Given:
 def test_answers_are_those_of_duckdb(rng: np.random.Generator) -> None:
     table = Given(TYPES, random_rows(rng, 20), pad=3, unique=("id",))
     check_all(TEXTS, {"t": table}, checked=True)
+
+
+def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) -> None:
+    table = Given(TYPES, random_rows(rng, 460), pad=40, unique=("id",))
+    texts = [
+        "select id, z from t where k > 1 order by z desc, id limit 7",
+        "select p, seg from t order by p desc limit 12",
+        "select id, day from t order by day, id desc limit 499",
+        "select id from t where k > 6 order by id limit 20",
+        "select id from (select id, p from t order by id limit 9) q where p > 0",
+        "select id from t where k < 2 union all select k from t order by id desc limit 4",
+        "select id from t order by id limit 0",
+    ]
+    check_all(texts, {"t": table})
+    plan = planned(texts[0], {"t": table})
+    [first] = [step for step in plan.steps if step.op == "top"]
+    assert first["count"] == 7 and select.saves(500, 7) and not select.saves(500, 499)
 
 
 def test_as_many_rows_as_are_asked_for_or_an_error(rng: np.random.Generator) -> None:
