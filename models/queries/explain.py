@@ -149,7 +149,8 @@ def _said(step: Step, given: Sequence[Relation], made: Relation) -> str:
             if step.op == "join":
                 how = "" if made.link is None else " (linked: no sort)"
                 return f"{step['kind']} join {inputs} on {pairs}{how}"
-            return f"join {inputs} on {pairs}, {step['bound']} pairs at most"
+            what = "pairs" if step["kind"] == "inner" else "rows"
+            return f"{step['kind']} join {inputs} on {pairs}, {step['bound']} {what} at most"
         case "trim":
             return f"rows {inputs}, {step['bound']} at most"
         case _:

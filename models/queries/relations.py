@@ -340,7 +340,7 @@ def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
             "A join looks up rows of a table whose column is unique. Received: ON "
             f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the sides, "
             "group by the key first, have the owner declare it (table put --unique), or bound the "
-            "rows of an inner join (--max-rows)."
+            "rows of an inner or a left join (--max-rows)."
         )
     both = bool({name for name, _ in pairs} & left.unique)
     made = _joined(kind, pairs, left, right, both, tables)
@@ -350,10 +350,10 @@ def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
 def _many_join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     left, right = given
     _check_sides(left, right, step["on"])
-    made = _joined("inner", step["on"], left, right, False, tables)
-    # (a record may be in as many rows as the other side has)
+    made = _joined(step["kind"], step["on"], left, right, False, tables)
+    # (a record may be in as many rows as the other side has; left's is in one at least)
     copies = {
-        **{alias: (own, right.rows) for alias, own in left.records.items()},
+        **{alias: (own, max(1, right.rows)) for alias, own in left.records.items()},
         **{alias: (own, left.rows) for alias, own in right.records.items()},
     }
     rights.check_bound(tables, step["bound"], made.control, copies)

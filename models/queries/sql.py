@@ -44,8 +44,8 @@ def compiled(
     Args:
         text: one SELECT, or a UNION of several.
         tables: what the client may use, by name.
-        max_rows: the most rows that the result has, and that an inner join has whose keys are
-            unique on no side; whether there are more the client is told, and then no row.
+        max_rows: the most rows that the result has, and that a join has whose looked up keys are
+            not unique; whether there are more the client is told, and then no row.
         loss: privacy that the query may spend of each table with a budget, in billionths of rho;
             groupings that take some share it equally.
 
@@ -376,8 +376,9 @@ class _Maker:
             elif how in ("semi", "anti"):
                 keys = [[b, ["col", b]] for _, b in pairs]
                 right = self._add("distinct", [self._add("project", [right], columns=keys)])
-            elif how == "inner" and self._bound is not None:
-                return self._add("many_join", [left, right], on=pairs, bound=self._bound)
+            elif self._bound is not None:
+                about = {"on": pairs, "kind": how, "bound": self._bound}
+                return self._add("many_join", [left, right], **about)
         return self._add("join", [left, right], on=pairs, kind=how)
 
     def _linked(self, left: int, right: int, pairs: list[list[str]]) -> bool:

@@ -150,7 +150,7 @@ def asked(
             for i, plan in enumerate(plans)
             for step in plan.steps
         )
-        off = 0.3 if selected else off
+        off = 0.4 if selected else off
         assert done.sent == pytest.approx(said, rel=off)
         assert done.rounds == pytest.approx(sum(p.cost.rounds for p in prices), rel=off)
     results = []

@@ -86,7 +86,7 @@ def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) ->
     table = Given(TYPES, random_rows(rng, 460), pad=40, unique=("id",))
     texts = [
         "select id, z from t where k > 1 order by z desc, id limit 7",
-        "select p, seg from t order by p desc limit 12",
+        "select p, seg from t order by p desc, seg limit 12",
         "select id, day from t order by day, id desc limit 499",
         "select id from t where k > 6 order by id limit 20",
         "select id from (select id, p from t order by id limit 9) q where p > 0",
@@ -114,6 +114,18 @@ def test_as_many_rows_as_are_asked_for_or_an_error(rng: np.random.Generator) -> 
         "select v from a where k = 0 union select v from b",
     ]
     check_all(texts, tables, max_rows=pairs)
+    # rows without a partner stay: those without a key, and those whose key no other has
+    alone = sum(x is None or x not in keys[1] for x in keys[0])
+    assert alone == sum(x is None or x not in keys[0] for x in keys[1])
+    lefts = [
+        "select a.v, b.v as w, b.word from a left join b using (k)",
+        "select a.k, count(*), count(b.v), sum(b.v) from a left join b on a.k = b.k group by a.k",
+        "select b.v, a.v as w, a.word, b.k from b left join a on a.k = b.k where b.v > 1",
+        "select a.v from a left join b using (k) where b.v is null",
+    ]
+    check_all(lefts, tables, max_rows=pairs + alone)
+    with pytest.raises(RangeError, match=f"more than {pairs + alone - 1} rows"):
+        asked(lefts[:1], tables, max_rows=pairs + alone - 1)
     few = ["select a.v from a join b using (k) where a.v < 0", "select v from a order by v"]
     for text, bound in zip(few, (pairs - 1, 6), strict=True):
         with pytest.raises(RangeError, match=f"more than {bound} rows"):
