@@ -192,11 +192,19 @@ def _distinct(at: _At) -> Relation:
 
 
 def _order(at: _At) -> Relation:
+    return results.order_by(*_by(at), profile=at.setting.profile)
+
+
+def _top(at: _At) -> Relation:
+    return results.top(*_by(at), at.step["count"], profile=at.setting.profile)
+
+
+def _by(at: _At) -> tuple[Party, Relation, list[Key]]:
+    """What is put in order, and by what."""
     names = list(at.facts.columns)
     by = [Key(names.index(name), way == "desc") for name, way in at.step["by"]]
     # equal rows stay as they are, and where they were in their table is nobody's business
-    mixed = results.deliver(at.party, at.given[0])
-    return results.order_by(at.party, mixed, by, profile=at.setting.profile)
+    return at.party, results.deliver(at.party, at.given[0]), by
 
 
 def _window(at: _At) -> Relation:
@@ -245,10 +253,7 @@ def _union(at: _At) -> Relation:
 
 def _join(at: _At) -> Relation:
     names, on = _on(at)
-    kind, right = at.step["kind"], at.given[1]
-    if kind == "left":  # a column that is NULL where no row matched
-        ones = at.party.function(lambda v: constant_bit(v, True))(right.valid)
-        right = Relation((*right.columns, Column(ones, 1)), right.valid)
+    kind, right = at.step["kind"], _looked_up(at)
     if at.facts.link is not None:
         target = at.setting.link(*at.facts.link)
         found = linked.lookup(at.party, at.given[0], right, on[0], target, kind)
@@ -259,8 +264,22 @@ def _join(at: _At) -> Relation:
         )
     if kind in ("semi", "anti"):
         return found
+    return _found(at, names, found)
+
+
+def _looked_up(at: _At) -> Relation:
+    """The right side of a join; of a left one with a column that is NULL where no row matched."""
+    right = at.given[1]
+    if at.step["kind"] != "left":
+        return right
+    ones = at.party.function(lambda v: constant_bit(v, True))(right.valid)
+    return Relation((*right.columns, Column(ones, 1)), right.valid)
+
+
+def _found(at: _At, names: Sequence[Sequence[str]], found: Relation) -> Relation:
+    """What a join of `_looked_up` has found, with columns that say which records are there."""
     own = dict(zip([*names[0], *names[1]], found.columns, strict=False))
-    if kind == "left":
+    if at.step["kind"] == "left":
         null = found.columns[-1].null
         assert null is not None
         there = Column(at.party.function(bits.invert)(null), 1)
@@ -276,10 +295,12 @@ def _on(at: _At) -> tuple[list[list[str]], list[tuple[int, int]]]:
 
 def _many_join(at: _At) -> Relation:
     profile, bound = at.setting.profile, at.step["bound"]
-    left, right = at.given
-    found, over = many.many_join(at.party, left, right, _on(at)[1], bound, profile=profile)
+    names, on = _on(at)
+    found, over = many.many_join(
+        *(at.party, at.given[0], _looked_up(at), on, bound, at.step["kind"]), profile=profile
+    )
     at.over.append(over)
-    return found
+    return _found(at, names, found)
 
 
 def _trim(at: _At) -> Relation:
@@ -296,6 +317,7 @@ _STEPS: Mapping[str, Callable[[_At], Relation]] = {
     "distinct": _distinct,
     "order": _order,
     "limit": _limit,
+    "top": _top,
     "window": _window,
     "union": _union,
     "join": _join,

@@ -131,8 +131,9 @@ def _said(step: Step, given: Sequence[Relation], made: Relation) -> str:
                 return f"aggregate {inputs}: {listed}"
             how = "public codes" if is_dense(keys, functions) else "sorted"
             return f"group {inputs} by {', '.join(step['keys'])} ({how}): {listed or 'distinct'}"
-        case "order":
-            return f"order {inputs} by {', '.join(f'{n} {w}' for n, w in step['by'])}"
+        case "order" | "top":
+            what = "order" if step.op == "order" else f"first {step['count']} of"
+            return f"{what} {inputs} by {', '.join(f'{n} {w}' for n, w in step['by'])}"
         case "window":
             found = ", ".join(
                 f"{n} = {f}({a or ''})" + ("" if d is None else f" [{d}]")
@@ -148,7 +149,8 @@ def _said(step: Step, given: Sequence[Relation], made: Relation) -> str:
             if step.op == "join":
                 how = "" if made.link is None else " (linked: no sort)"
                 return f"{step['kind']} join {inputs} on {pairs}{how}"
-            return f"join {inputs} on {pairs}, {step['bound']} pairs at most"
+            what = "pairs" if step["kind"] == "inner" else "rows"
+            return f"{step['kind']} join {inputs} on {pairs}, {step['bound']} {what} at most"
         case "trim":
             return f"rows {inputs}, {step['bound']} at most"
         case _:

@@ -41,6 +41,8 @@ WINDOWS = (*PLACES, *NEIGHBORS, "sum", "count", "avg", "min", "max")
 # Of a window's sum: to this row, to all that its order does not tell apart from it, the partition.
 FRAMES = ("rows", "range", "whole")
 JOINS = ("inner", "left", "semi", "anti")
+# Of which there is one with a bound of its pairs.
+MANY_JOINS = JOINS[:2]
 # Steps that say in a bit of their own that there are more rows than their bound.
 BOUNDED = ("many_join", "trim")
 MOST_BOUND = 1 << 24
@@ -245,6 +247,11 @@ def _limit(about: Mapping[str, Any]) -> None:
     _count(about["count"])
 
 
+def _top(about: Mapping[str, Any]) -> None:
+    _order(about)
+    _count(about["count"], 1)
+
+
 def _join(about: Mapping[str, Any]) -> None:
     _keys(about)
     _of(about["kind"], JOINS, "A join")
@@ -258,6 +265,7 @@ def _keys(about: Mapping[str, Any]) -> None:
 
 def _many_join(about: Mapping[str, Any]) -> None:
     _keys(about)
+    _of(about["kind"], MANY_JOINS, "A join with a bound")
     check_bound(about["bound"])
 
 
@@ -288,10 +296,11 @@ _STEPS: Mapping[str, tuple[int | None, set[str], Callable[[Mapping[str, Any]], N
     "distinct": (1, set(), _nothing),
     "order": (1, {"by"}, _order),
     "limit": (1, {"count"}, _limit),
+    "top": (1, {"by", "count"}, _top),
     "window": (1, {"partition", "order", "functions"}, _window),
     "union": (None, set(), _nothing),
     "join": (2, {"on", "kind"}, _join),
-    "many_join": (2, {"on", "bound"}, _many_join),
+    "many_join": (2, {"on", "kind", "bound"}, _many_join),
     "trim": (1, {"bound"}, _trim),
 }
 

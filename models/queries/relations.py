@@ -301,6 +301,10 @@ def _limit(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     return replace(relation, rows=rows, valid=valid, least={})
 
 
+def _top(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
+    return _limit(step, [_order(step, given, tables)], tables)
+
+
 def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     first, *others = given
     names = shown_of(first.columns)
@@ -336,7 +340,7 @@ def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
             "A join looks up rows of a table whose column is unique. Received: ON "
             f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the sides, "
             "group by the key first, have the owner declare it (table put --unique), or bound the "
-            "rows of an inner join (--max-rows)."
+            "rows of an inner or a left join (--max-rows)."
         )
     both = bool({name for name, _ in pairs} & left.unique)
     made = _joined(kind, pairs, left, right, both, tables)
@@ -346,10 +350,10 @@ def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
 def _many_join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     left, right = given
     _check_sides(left, right, step["on"])
-    made = _joined("inner", step["on"], left, right, False, tables)
-    # (a record may be in as many rows as the other side has)
+    made = _joined(step["kind"], step["on"], left, right, False, tables)
+    # (a record may be in as many rows as the other side has; left's is in one at least)
     copies = {
-        **{alias: (own, right.rows) for alias, own in left.records.items()},
+        **{alias: (own, max(1, right.rows)) for alias, own in left.records.items()},
         **{alias: (own, left.rows) for alias, own in right.records.items()},
     }
     rights.check_bound(tables, step["bound"], made.control, copies)
@@ -443,6 +447,7 @@ _STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
     "distinct": _distinct,
     "order": _order,
     "limit": _limit,
+    "top": _top,
     "window": _window,
     "union": _union,
     "join": _join,

@@ -45,7 +45,7 @@ def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | 
         case "group":
             names = {a for name, _, a in step["aggregates"] if a is not None}
             return [names | set(step["keys"])]
-        case "order":
+        case "order" | "top":
             return [None if needed is None else needed | {name for name, _ in step["by"]}]
         case "limit" | "trim":
             return [needed]

@@ -44,8 +44,8 @@ def compiled(
     Args:
         text: one SELECT, or a UNION of several.
         tables: what the client may use, by name.
-        max_rows: the most rows that the result has, and that an inner join has whose keys are
-            unique on no side; whether there are more the client is told, and then no row.
+        max_rows: the most rows that the result has, and that a join has whose looked up keys are
+            not unique; whether there are more the client is told, and then no row.
         loss: privacy that the query may spend of each table with a budget, in billionths of rho;
             groupings that take some share it equally.
 
@@ -173,8 +173,7 @@ class _Maker:
         step = self._trimmed(node, step, False)
         # (named as those of the first SELECT)
         scope: Names = {("", name): name for name in names}
-        step = self._ordered(node, step, scope, {})
-        return self._limited(node, step), names
+        return self._ordered(node, step, scope, {}), names
 
     def _select(self, node: Any, ctes: Any) -> tuple[int, list[str]]:
         exp = self._exp
@@ -265,16 +264,16 @@ class _Maker:
             step = self._add("distinct", [step])
         step = self._trimmed(node, step, distinct or bool(more))
         step = self._ordered(node, step, {("", name): name for name in made}, hidden)
-        step = self._limited(node, step)
         if hidden:
             kept = [[name, ["col", name]] for name, _ in outputs]
             step = self._add("project", [step], columns=kept)
         return step
 
     def _ordered(self, node: Any, step: int, names: Names, hidden: Mapping[str, str]) -> int:
-        order = node.args.get("order")
+        """With ORDER BY and LIMIT."""
+        order, count = node.args.get("order"), self._limit(node)
         if order is None:
-            return step
+            return step if count is None else self._add("limit", [step], count=count)
         by: list[list[str]] = []
         for each in order.expressions:
             if each.args.get("nulls_first"):
@@ -284,7 +283,10 @@ class _Maker:
                 raise UsageError("ORDER BY of a UNION takes its columns.")
             if name not in [n for n, _ in by]:
                 by.append([name, "desc" if each.args.get("desc") else "asc"])
-        return self._add("order", [step], by=by)
+        if count:
+            return self._add("top", [step], by=by, count=count)
+        step = self._add("order", [step], by=by)
+        return step if count is None else self._add("limit", [step], count=0)
 
     def _trimmed(self, node: Any, step: int, grouped: bool) -> int:
         """No more rows than are asked for: groups, or all of a result that no LIMIT cuts."""
@@ -293,16 +295,16 @@ class _Maker:
             return step
         return self._add("trim", [step], bound=self._bound)
 
-    def _limited(self, node: Any, step: int) -> int:
+    def _limit(self, node: Any) -> int | None:
         if node.args.get("offset") is not None:
             raise refused("OFFSET")
         limit = node.args.get("limit")
         if limit is None:
-            return step
+            return None
         count = limit.expression if isinstance(limit, self._exp.Limit) else None
         if not isinstance(count, self._exp.Literal) or not str(count.this).isdigit():
             raise UsageError("LIMIT takes a public number of rows.")
-        return self._add("limit", [step], count=min(int(count.this), 1 << 31))
+        return min(int(count.this), 1 << 31)
 
     # ---- FROM
 
@@ -374,8 +376,9 @@ class _Maker:
             elif how in ("semi", "anti"):
                 keys = [[b, ["col", b]] for _, b in pairs]
                 right = self._add("distinct", [self._add("project", [right], columns=keys)])
-            elif how == "inner" and self._bound is not None:
-                return self._add("many_join", [left, right], on=pairs, bound=self._bound)
+            elif self._bound is not None:
+                about = {"on": pairs, "kind": how, "bound": self._bound}
+                return self._add("many_join", [left, right], **about)
         return self._add("join", [left, right], on=pairs, kind=how)
 
     def _linked(self, left: int, right: int, pairs: list[list[str]]) -> bool:

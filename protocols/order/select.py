@@ -7,21 +7,26 @@ stands first, which a secret shuffle has chosen.
 
 The ranks must be public: that of the median of a private number of rows is not.
 
+The first k of all, in their order, take one splitter a little above them: what is below it is
+sorted.
+
 Source: Floyd and Rivest, CACM 18(3), 1975 (algorithm 489).
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import RangeError
+from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.order.sort_costs import expected_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan
+from tfe_bench.protocols.ring.checks import is_from
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -29,6 +34,8 @@ from tfe_bench.protocols.session.sharing import Shared
 Positions = np.ndarray[Any, np.dtype[np.int32]]
 # Of a sample, which finishes segments of so many elements by all pairs.
 _ALL_PAIRS_AT = 10
+# Places of a sample behind that of the last of the first ones, and three deviations of it.
+_MORE = 6
 
 
 def positions_of(
@@ -81,6 +88,83 @@ def positions_of(
     return np.array([found[rank] for rank in ranks], np.int32)
 
 
+def first_of(party: Party, keys: Shared, count: int, profile: str = "local") -> Positions:
+    """The positions of the first elements in their order, made public.  Between graph calls.
+
+    Args:
+        keys: [1, n] of sort.wide_keys, shuffled.
+        count: k, from 1 to n.
+
+    Rounds and bits: where `saves`, a comparison of each element and two sorts, of a sample and of
+    k and some more; else a sort of all.
+    Raises:
+        UsageError: another count; or it is to be counted how often other than expected.
+        RangeError: as positions_of.
+    """
+    n = int(keys.shape[1])
+    if not is_from(count, 1, n):
+        raise UsageError(f"first_of takes 1 to {n} elements. Received: {count!r}.")
+    compared = sort.comparer(party, keys, profile)
+    cut = _cut(n, count, profile)
+    if isinstance(party, Counting):
+        if not party.expected:
+            raise UsageError("What a selection compares follows the shuffled order.")
+        for pairs in _levels(n, profile) if cut is None else _levels_of_cut(n, *cut, profile):
+            positions = np.broadcast_to(np.int32(0), [pairs])
+            compared(positions, positions)
+        return np.zeros(count, np.int32)
+    every = np.arange(n, dtype=np.int32)
+    if cut is not None:
+        size, place = cut
+        splitter = _ordered(compared, every[:size], profile)[place]
+        packed = compared(every, np.full(n, splitter, np.int32))
+        below = every[np.unpackbits(packed.view(np.uint8), bitorder="little")[:n] == 1]
+        # (hardly ever are there too few)
+        every = below if len(below) >= count else every
+    return _ordered(compared, every, profile)[:count]
+
+
+def saves(n: int, count: int, profile: str = "local") -> bool:
+    """Whether `first_of` is expected to compare less than a sort of n elements."""
+    return _cut(n, count, profile) is not None
+
+
+@functools.lru_cache(maxsize=256)
+def _cut(n: int, count: int, profile: str) -> tuple[int, int] | None:
+    """The size of a sample and the place in it below which the first ones are; None: sort all."""
+    best, least = None, _cost(_levels(n, profile), profile)
+    size = 16
+    while size <= n // 2:
+        share = count / n
+        place = int(size * share + 3 * math.sqrt(size * share * (1 - share))) + _MORE
+        if place < size:
+            cost = _cost(_levels_of_cut(n, size, place, profile), profile)
+            if cost < least:
+                best, least = (size, place), cost
+        size *= 2
+    return best
+
+
+def _cost(levels: Sequence[int], profile: str) -> float:
+    return sum(levels) + len(levels) * sort.round_cost(profile)
+
+
+def _levels(count: int, profile: str) -> list[int]:
+    """Comparisons of each level of a sort, as they are on average."""
+    if sort.choose("auto", count, profile) == "all-pairs":
+        return [count * (count - 1) // 2]
+    return expected_levels(count, profile)
+
+
+def _levels_of_cut(n: int, size: int, place: int, profile: str) -> list[int]:
+    """Of a sample's sort, of all with its element at a place, and of those below."""
+    below = min(n - 1, (place + 1) * (n + 1) // (size + 1) - 1)
+    last = _levels(below, profile)
+    if len(last) == 1:  # all pairs: on average of the square
+        last = [round(last[0] * (1 + 1 / (place + 1)))]
+    return [*_levels(size, profile), n, *last]
+
+
 def _contradiction() -> RangeError:
     return RangeError(
         "The comparisons contradict each other: keys lie outside of the range that was promised "
@@ -121,10 +205,27 @@ def _sorted_sample(
     compared: Callable[[Positions, Positions], Any], segment: Positions, profile: str
 ) -> Positions:
     sample = segment[: _sample_size(len(segment))]
-    with SortPlan(1, len(sample), _ALL_PAIRS_AT, sort.round_cost(profile)) as plan:
+    return _planned(compared, sample, _ALL_PAIRS_AT, profile)
+
+
+def _ordered(
+    compared: Callable[[Positions, Positions], Any], segment: Positions, profile: str
+) -> Positions:
+    count = len(segment)
+    chosen = sort.choose("auto", count, profile)
+    return _planned(compared, segment, count if chosen == "all-pairs" else _ALL_PAIRS_AT, profile)
+
+
+def _planned(
+    compared: Callable[[Positions, Positions], Any],
+    segment: Positions,
+    all_pairs_at: int,
+    profile: str,
+) -> Positions:
+    with SortPlan(1, len(segment), all_pairs_at, sort.round_cost(profile)) as plan:
         for left, right in plan.levels():
-            plan.answer(compared(sample[left], sample[right]))
-        ordered: Positions = sample[plan.order()]
+            plan.answer(compared(segment[left], segment[right]))
+        ordered: Positions = segment[plan.order()]
     return ordered
 
 

@@ -307,6 +307,21 @@ def at_ranks(
     return order, select.positions_of(party, moved, ranks, profile)
 
 
+def first(
+    party: Party, key: Shared, key_bits: int, count: int, *, profile: str = "local"
+) -> tuple[Order, Any]:
+    """An order of n rows, and the public positions in it of the first ones by a key, in order.
+
+    Args:
+        key: [n] of Z_2^64; as one of `by_keys`, with which these are the first rows.
+        count: public, from 1 to n.
+
+    Rounds and bits: those of select.first_of.  Errors: as `by_keys`.
+    """
+    order, moved, _ = _prepared(party, [key], (key_bits,), profile)
+    return order, select.first_of(party, moved, count, profile)
+
+
 def _prepared(
     party: Party, columns: Sequence[Shared], widths: tuple[int, ...], profile: str
 ) -> tuple[Order, Shared, str]:

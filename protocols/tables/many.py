@@ -6,16 +6,22 @@ many there are.  It is copied as often (`expand`), and each copy takes the next 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from tfe_bench.protocols.order import sort
-from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
+from tfe_bench.protocols.ring import arithmetic, equality, shapes, small_ring
+from tfe_bench.protocols.ring.checks import check_choice
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, expand, joins, keys, windows
 from tfe_bench.protocols.tables.arrange import graph
-from tfe_bench.protocols.tables.relation import Relation
+from tfe_bench.protocols.tables.groups import count_bits
+from tfe_bench.protocols.tables.relation import Column, Relation
+
+KINDS = ("inner", "left")
 
 
 def many_join(
@@ -24,6 +30,7 @@ def many_join(
     right: Relation,
     on: joins.On,
     bound: int,
+    kind: str = "inner",
     *,
     profile: str = "local",
 ) -> tuple[Relation, Shared]:
@@ -34,17 +41,20 @@ def many_join(
     Args:
         on: pairs of columns, of left and of right.
         bound: public, 1 to 2^24.
+        kind: "inner"; "left": rows of left without a partner stay, once, with NULLs.
 
     Returns:
         The pairs, and [1] of Z_2: whether there are more.
     Rounds: those of keys.cleared, three sorts, and about 50.  Bits sent: the sorts, of all rows by
     the keys and of each side's rows and `bound` more by numbers of log2 bits; two partitions, an
-    equality, and four moves of the columns.
+    equality, and four moves of the columns; "left" an equality with 0 for each row of left, and one
+    bit that is moved with its columns.
     Raises:
-        UsageError: no pairs of columns, columns of different kinds, another bound.
+        UsageError: no pairs of columns, columns of different kinds, another bound or kind.
         RangeError: a key is outside of its column's bits.
     """
     expand.check_bound("many_join", bound)
+    check_choice("kind", kind, KINDS, "many_join")
     if right.rows == 0:
         # one that is not valid: of no rows nothing can be taken
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
@@ -79,26 +89,63 @@ def many_join(
     def starts(times: Shared, begin: Shared) -> Shared:
         return arithmetic.sub(begin, keys.shifted(expand.sums(times), 1))
 
+    own = [*left.parts[:-1]]
+    if kind == "left":
+        lone, times = graph(party, "lone", _lone(party, n), n)(left.valid, times)
+        own.append(lone)
     start = graph(party, "starts", starts)(times, begin)
-    copies, there, over = expand.expand(
-        party, [start, *left.parts[:-1]], times, most, bound, profile=profile
-    )
+    copies, there, over = expand.expand(party, [start, *own], times, most, bound, profile=profile)
+    match = there if kind == "inner" else None
+    if match is None:
+        *copies, lone = copies
+        match = graph(party, "match", lambda a, b: bits.all_of(party, [a, bits.invert(b)]))(
+            there, lone
+        )
 
-    def asked(start: Shared, there: Shared) -> Shared:
-        return bits.times(party, there, arithmetic.moved(start, np.arange(bound, dtype=np.int64)))
+    def asked(start: Shared, match: Shared) -> Shared:
+        return bits.times(party, match, arithmetic.moved(start, np.arange(bound, dtype=np.int64)))
 
     ranked = arrange.by_target(party, place.map(lambda a: a[:n]))
     partner = expand.gather(
         party,
         ranked.forward(right.parts[:-1]),
-        graph(party, "asked", asked, bound)(copies[0], there),
+        graph(party, "asked", asked, bound)(copies[0], match),
         profile=profile,
     )
     parts = iter([*copies[1:], *partner])
     columns = [
         c.with_parts([next(parts) for _ in c.parts]) for c in (*left.columns, *right.columns)
     ]
+    if kind == "left":
+        at = len(left.columns)
+        nullable = graph(party, "nulls", _nulls(party))(match, columns[at:])
+        columns[at:] = nullable
     return held(party, Relation(tuple(columns), there), over), over
+
+
+def _lone(party: Party, n: int) -> Callable[[Shared, Shared], list[Shared]]:
+    """Which rows of left have none of n partners; and how often each is to be there."""
+
+    def found(valid: Shared, times: Shared) -> list[Shared]:
+        none = equality.zero(party, [(times, count_bits(n))], [bits.masked_bits(valid)])
+        lone = bits.of(party, none)
+        return [lone, arithmetic.add(times, bits.number(party, lone))]
+
+    return found
+
+
+def _nulls(party: Party) -> Callable[[Shared, list[Column]], list[Column]]:
+    """Columns that are NULL without a match, whatever is under that."""
+
+    def made(match: Shared, columns: list[Column]) -> list[Column]:
+        none = bits.invert(match)
+        found = []
+        for c in columns:
+            null = none if c.null is None else bits.any_of(party, [none, c.null])
+            found.append(Column(c.values, c.bits, null))
+        return found
+
+    return made
 
 
 def trim(party: Party, relation: Relation, bound: int) -> tuple[Relation, Shared]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.protocols.order import shuffle
+from tfe_bench.protocols.order import select, shuffle
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, refresh, shapes
 from tfe_bench.protocols.ring.checks import check_ring, is_from
 from tfe_bench.protocols.session import local, sizes
@@ -19,10 +19,10 @@ from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.io import reveal_bits
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
-from tfe_bench.protocols.tables import bits, keys
+from tfe_bench.protocols.tables import arrange, bits, keys
 from tfe_bench.protocols.tables.arrange import graph
 from tfe_bench.protocols.tables.keys import Key
-from tfe_bench.protocols.tables.relation import Relation
+from tfe_bench.protocols.tables.relation import Relation, limit
 
 _RADIX = 4  # of an AND of all rows: 5 bits for each
 
@@ -53,6 +53,35 @@ def order_by(
     parts = keys.cleared(party, relation.valid, columns)
     order = keys.arranged(party, relation.valid, parts, profile)
     return relation.with_parts(order.forward(relation.parts))
+
+
+def top(
+    party: Party, relation: Relation, by: Sequence[Key], count: int, *, profile: str = "local"
+) -> Relation:
+    """The first rows of `order_by`, as many as count or all.
+
+    Args:
+        count: public, at least 1.
+
+    Rounds and bits: where a selection is expected to compare less than a sort, and the keys are one
+    number of up to 62 bits with the mark of invalid rows, those of keys.cleared, arrange.first and
+    of shuffle.move for all columns; else those of `order_by`.
+    Raises:
+        UsageError, RangeError: as order_by; another count.
+    """
+    if not by or not is_from(count, 1, 2**31):
+        raise UsageError(f"top wants keys, and at least 1 row. Received: {list(by)}, {count!r}.")
+    n = relation.rows
+    if count >= n or not select.saves(n, count, profile):
+        return limit(order_by(party, relation, by, profile=profile), count)
+    columns = [(relation.column(k.column), k.descending) for k in by]
+    parts = keys.cleared(party, relation.valid, columns)
+    if len(parts) > 1:
+        order = keys.arranged(party, relation.valid, parts, profile)
+        return limit(relation.with_parts(order.forward(relation.parts)), count)
+    [(key, width)] = parts
+    secret, positions = arrange.first(party, key, width, count, profile=profile)
+    return relation.with_parts(secret.again(relation.parts, positions))
 
 
 def deliver(party: Party, relation: Relation, *, ordered: bool = False) -> Relation:

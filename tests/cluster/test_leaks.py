@@ -21,6 +21,7 @@ from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import JobCancelled, UsageError
 from tfe_bench.models import clusters
 from tfe_bench.models.private import convert
+from tfe_bench.models.queries.client import tables
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Trio
@@ -306,3 +307,39 @@ def test_a_soak(rng: np.random.Generator) -> None:
         print(f"{minutes:g} minutes, {counts.total()} jobs: {dict(counts)}")
         third = len(held) // 3
         _are_steady(held[:third], held[-third:])
+
+
+@pytest.mark.slow
+def test_two_hundred_queries_leave_workers_and_client_as_they_were(
+    rng: np.random.Generator,
+) -> None:
+    pytest.importorskip("sqlglot")
+    k, v = rng.permutation(40), rng.integers(-100, 100, 40)
+    bounds = {"k": "int[0,63]", "v": "int[-100,100]"}
+    held: Samples = []
+    with LocalCluster() as cluster:
+        db = tables(cluster)
+        db.put("t", {"k": k.tolist(), "v": v.tolist()}, types=bounds, unique=["k"])
+        for number in range(220):
+            # (of each plan workers keep the graphs, up to a bound that is not reached here)
+            bound = 20 * (number % 4)
+            texts = {
+                0: "select sum(v) s, count(*) n from t where v > 0",
+                1: f"select sum(v) s, count(*) n from t where v > {bound}",
+                2: "select k, v from t order by v desc, k limit 3",
+            }
+            rows = db.sql(texts[number % 3]).run().rows
+            if number % 3 == 2:
+                due = sorted(zip(k.tolist(), v.tolist(), strict=True), key=lambda r: (-r[1], r[0]))
+                assert [tuple(row) for row in rows] == due[:3]
+            else:
+                some = v[v > (bound if number % 3 else 0)]
+                assert [tuple(row) for row in rows] == [
+                    (some.sum() if len(some) else None, len(some))
+                ]
+            if number % 20 == 5:
+                with pytest.raises(UsageError):
+                    db.sql("select v from t order by nothing").run()
+            if number >= 20 and number % 10 == 9:
+                held.append([*_looked_at(cluster), _Process(os.getpid())])
+    _are_steady(held[:5], held[-5:])

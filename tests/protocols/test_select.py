@@ -7,7 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from tfe_bench.errors import RangeError
+from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import select, sort
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -16,9 +16,13 @@ Array = np.ndarray[Any, Any]
 
 
 def selected(
-    monkeypatch: pytest.MonkeyPatch, answer: Any, n: int, ranks: list[int], profile: str
+    monkeypatch: pytest.MonkeyPatch, answer: Any, n: int, ranks: list[int] | int, profile: str
 ) -> tuple[Array, int]:
-    """Positions, and the number of comparisons, with answers in the place of the parties'."""
+    """Positions, and the number of comparisons, with answers in the place of the parties'.
+
+    Args:
+        ranks: or how many elements are the first ones.
+    """
     made = 0
 
     def comparer(*_: Any) -> Any:
@@ -32,6 +36,8 @@ def selected(
 
     monkeypatch.setattr(sort, "comparer", comparer)
     keys = cast(Shared, np.zeros((1, n)))
+    if isinstance(ranks, int):
+        return select.first_of(cast(Party, None), keys, ranks, profile), made
     return select.positions_of(cast(Party, None), keys, ranks, profile), made
 
 
@@ -57,3 +63,45 @@ def test_any_ranks_are_found(
 def test_answers_of_no_order_end_in_an_error(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(RangeError, match="contradict"):
         selected(monkeypatch, lambda a, b: (b - a) % 3 == 1, n, [n // 2], "local")
+
+
+@pytest.mark.parametrize("profile", ["local", "wan"])
+@pytest.mark.parametrize("n", [1, 2, 283, 284, 1000, 1 << 15])
+def test_the_first_ones_are_found_in_their_order(
+    n: int, profile: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rank = rng.permutation(n)
+
+    def answer(a: Array, b: Array) -> Array:
+        return np.asarray(rank[a] < rank[b])
+
+    for count in sorted({1, min(5, n), -(-n // 20), -(-n // 3), n}):
+        found, made = selected(monkeypatch, answer, n, count, profile)
+        assert rank[found].tolist() == list(range(count))
+        if n > 1 << 14 and select.saves(n, count, profile):
+            cut = select._cut(n, count, profile)
+            assert cut is not None
+            due = select._levels_of_cut(n, *cut, profile)
+            # (how many are below a sample's element differs by as much)
+            assert sum(due) == pytest.approx(made, rel=0.3 if profile == "local" else 1)
+            assert made < sum(select._levels(n, profile))
+    with pytest.raises(UsageError, match="elements"):
+        selected(monkeypatch, answer, n, n + 1, profile)
+
+
+def test_a_sample_of_the_least_ones_sorts_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    n, count = 1000, 50
+    assert select.saves(n, count)
+    found, made = selected(monkeypatch, lambda a, b: a < b, n, count, "local")
+    assert found.tolist() == list(range(count))
+    cut = select._cut(n, count, "local")
+    assert cut is not None and cut[1] < count and made > sum(select._levels(n, "local"))
+
+
+def test_a_selection_pays_where_few_of_many_are_asked_for() -> None:
+    assert select.saves(1 << 20, 5) and select.saves(1 << 20, 1 << 16) and select.saves(1000, 10)
+    assert not select.saves(283, 1) and not select.saves(1000, 900) and not select.saves(1, 1)
+    cut = select._cut(1 << 20, 5, "local")
+    assert cut is not None
+    made, all_of = select._levels_of_cut(1 << 20, *cut, "local"), select._levels(1 << 20, "local")
+    assert sum(made) < 0.06 * sum(all_of) and len(made) < 0.5 * len(all_of)

@@ -7,6 +7,7 @@ import pytest
 
 from tests.models.queries.asked import TYPES, Given, asked, check_all, derived, planned, random_rows
 from tfe_bench.errors import RangeError
+from tfe_bench.protocols.order import select
 
 # Each of several kinds of steps at once: a session is traced once for all of them.
 TEXTS = [
@@ -81,6 +82,23 @@ def test_answers_are_those_of_duckdb(rng: np.random.Generator) -> None:
     check_all(TEXTS, {"t": table}, checked=True)
 
 
+def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) -> None:
+    table = Given(TYPES, random_rows(rng, 460), pad=40, unique=("id",))
+    texts = [
+        "select id, z from t where k > 1 order by z desc, id limit 7",
+        "select p, seg from t order by p desc, seg limit 12",
+        "select id, day from t order by day, id desc limit 499",
+        "select id from t where k > 6 order by id limit 20",
+        "select id from (select id, p from t order by id limit 9) q where p > 0",
+        "select id from t where k < 2 union all select k from t order by id desc limit 4",
+        "select id from t order by id limit 0",
+    ]
+    check_all(texts, {"t": table})
+    plan = planned(texts[0], {"t": table})
+    [first] = [step for step in plan.steps if step.op == "top"]
+    assert first["count"] == 7 and select.saves(500, 7) and not select.saves(500, 499)
+
+
 def test_as_many_rows_as_are_asked_for_or_an_error(rng: np.random.Generator) -> None:
     keys = [[0, 0, 1, None, 1, 2, 0], [1, 0, None, 0, 5, 1]]
     sides = [
@@ -96,6 +114,18 @@ def test_as_many_rows_as_are_asked_for_or_an_error(rng: np.random.Generator) -> 
         "select v from a where k = 0 union select v from b",
     ]
     check_all(texts, tables, max_rows=pairs)
+    # rows without a partner stay: those without a key, and those whose key no other has
+    alone = sum(x is None or x not in keys[1] for x in keys[0])
+    assert alone == sum(x is None or x not in keys[0] for x in keys[1])
+    lefts = [
+        "select a.v, b.v as w, b.word from a left join b using (k)",
+        "select a.k, count(*), count(b.v), sum(b.v) from a left join b on a.k = b.k group by a.k",
+        "select b.v, a.v as w, a.word, b.k from b left join a on a.k = b.k where b.v > 1",
+        "select a.v from a left join b using (k) where b.v is null",
+    ]
+    check_all(lefts, tables, max_rows=pairs + alone)
+    with pytest.raises(RangeError, match=f"more than {pairs + alone - 1} rows"):
+        asked(lefts[:1], tables, max_rows=pairs + alone - 1)
     few = ["select a.v from a join b using (k) where a.v < 0", "select v from a order by v"]
     for text, bound in zip(few, (pairs - 1, 6), strict=True):
         with pytest.raises(RangeError, match=f"more than {bound} rows"):

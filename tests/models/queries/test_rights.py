@@ -113,6 +113,16 @@ def test_groups_whose_records_may_repeat_are_refused(text: str) -> None:
         planned(text, _tables("aggregate filter", k="match"))
 
 
+def test_a_left_join_with_a_bound_takes_the_right_to_see_what_matched() -> None:
+    text = "select g, n from dim left join t on g = c"
+    planned(text, _tables("open"), max_rows=60)
+    for rights in ("match", "match filter"):
+        with pytest.raises(PolicyError, match=r"'c'.*'bank'"):
+            planned(text, _tables(rights), max_rows=60)
+    with pytest.raises(UsageError, match=r"an inner or a left join \(--max-rows\)"):
+        planned(text, _tables("open"))
+
+
 def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
     def checked(bound: int, match: str = "match", single: bool = True) -> None:
         tables = {name: t.table(name) for name, t in _tables(match, min_group=8).items()}

@@ -1,0 +1,97 @@
+"""Workers that are killed about when privacy is spent: what was answered is always charged."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.models.queries.test_noise import budgeted, rows_of
+from tests.models.queries.test_spending import Workers
+from tfe_bench import atomic
+from tfe_bench.cluster import ledger
+from tfe_bench.errors import PolicyError
+from tfe_bench.models.programs import query
+
+ROWS = budgeted(rows_of(12, 1), budget=ledger.rho("0.3"))
+
+
+def _die(*_: Any, **__: Any) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _killed(folder: Path, moment: str) -> None:
+    """Asks once, in a process that ends at a moment of it as by a loss of power."""
+    write, place, charge = ledger.Ledger._write, os.replace, query.charge
+
+    def written(self: Any, name: str, loss: int) -> None:
+        write(self, name, loss)
+        if self._party == 1:
+            _die()
+
+    def placed(source: Any, target: Any) -> None:
+        if str(target).endswith(ledger.SUFFIX):
+            _die()
+        place(source, target)
+
+    def charged(*about: Any) -> None:
+        charge(*about)
+        _die()
+
+    with pytest.MonkeyPatch.context() as patch:
+        match moment:
+            case "before a record is in place":
+                patch.setattr(atomic.os, "replace", placed)
+            case "after one has written":
+                patch.setattr(ledger.Ledger, "_write", written)
+            case "before the answer":
+                patch.setattr(query, "charge", charged)
+        Workers(folder).ask("0.1")
+    (folder / "answered").touch()
+
+
+# By the moment, what each of the workers has at least; none has more than was asked.
+MOMENTS = {
+    "before a record is in place": ("0", "0", "0"),
+    "after one has written": ("0", "0.1", "0"),
+    "before the answer": ("0.1", "0.1", "0.1"),
+    "after the answer": ("0.1", "0.1", "0.1"),
+}
+
+
+@pytest.mark.parametrize(
+    "moment",
+    [m if m == "before the answer" else pytest.param(m, marks=pytest.mark.slow) for m in MOMENTS],
+)
+def test_a_process_that_is_killed_has_spent_what_it_answered(tmp_path: Path, moment: str) -> None:
+    before = Workers(tmp_path)
+    before.put(ROWS)
+    before.close()
+    process = multiprocessing.get_context("spawn").Process(target=_killed, args=(tmp_path, moment))
+    process.start()
+    process.join(240)
+    answered = moment == "after the answer"
+    assert process.exitcode == (0 if answered else -signal.SIGKILL)
+    assert (tmp_path / "answered").exists() == answered
+    again = Workers(tmp_path)
+    try:
+        spent = [ledger.rho(s) if s != "0" else 0 for s in again.spent]
+        least = [ledger.rho(s) if s != "0" else 0 for s in MOMENTS[moment]]
+        assert all(a <= s <= ledger.rho("0.1") for a, s in zip(least, spent, strict=True)), spent
+        most = max(spent)
+        # the next one goes on, by what any of them knows
+        assert again.ask("0.15").value(lambda out: out["rows"]).shape == (2, 1)
+        assert again.spent == [ledger.shown(most + ledger.rho("0.15"))] * 3
+        if most:
+            # (the first worker may know less, which a plan is checked by before it is admitted)
+            with pytest.raises(PolicyError, match=r"left: 0\.05 of 0\.3"):
+                again.ask("0.1")
+            assert again.spent == ["0.25"] * 3
+        again.put(ROWS, anew=True)
+        assert again.spent == [ledger.shown(most + ledger.rho("0.15"))] * 3
+    finally:
+        again.close()

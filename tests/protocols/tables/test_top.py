@@ -1,0 +1,121 @@
+"""The first rows in an order: those of a sort, ties included, for less where they are few."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from tests.protocols.shares import at
+from tests.protocols.tables.relations import bit, delivered, parts_of
+from tests.protocols.viewed import ALPHA
+from tfe_bench.cluster.simulate import simulate
+from tfe_bench.errors import UsageError
+from tfe_bench.protocols.order import select, sort
+from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.tables import arrange, relation, results
+from tfe_bench.protocols.tables.keys import Key
+from tfe_bench.protocols.tables.relation import Column, Relation
+
+
+def table(key: Shared, null: Shared, index: Shared, valid: Shared) -> Relation:
+    narrow, nullable = Column(key, 6), Column(key, 6, bit(null))
+    return Relation((narrow, nullable, Column(key), Column(index, 10)), bit(valid))
+
+
+@pytest.mark.parametrize("n", [1, pytest.param(6, marks=pytest.mark.slow), 700])
+def test_the_first_rows_are_those_of_an_order_ties_included(
+    n: int, rng: np.random.Generator
+) -> None:
+    key, valid = rng.integers(0, 40, n), (rng.integers(0, 5, n) > 0).astype(np.int64)
+    null = (rng.integers(0, 9, n) == 0).astype(np.int64)
+    most = sorted({1, min(n, 30), n - 1 or 1, n + 3})
+    ways = [[Key(0)], [Key(1, True), Key(0)], [Key(2), Key(0)]]
+    assert select.saves(700, 30) and not select.saves(700, 699)
+
+    def program(p: Party, *given: Shared) -> Any:
+        whole, found = table(*given), []
+        for by in ways:
+            ordered = results.order_by(p, whole, by)
+            for k in most:
+                found.append((results.top(p, whole, by, k), relation.limit(ordered, k)))
+        return [[parts_of(results.deliver(p, r, ordered=True)) for r in two] for two in found]
+
+    sim = simulate(program, key, null, np.arange(n), valid, dealer=n % 3)
+    for i, k in enumerate(most * len(ways)):
+        first, due = delivered(sim, at(i, 0)), delivered(sim, at(i, 1))
+        assert first == due and len(first) == min(k, int(valid.sum()))
+
+
+def test_the_first_rows_of_no_order_or_number_are_refused() -> None:
+    def program(p: Party, x: Shared) -> None:
+        rows = Relation((Column(x),), bit(x))
+        for by, k in (([], 1), ([Key(0)], 0), ([Key(0)], True)):
+            with pytest.raises(UsageError, match="top wants"):
+                results.top(p, rows, by, k)
+
+    simulate(program, np.ones(3, np.int64))
+
+
+@pytest.mark.parametrize("profile", ["local", "wan"])
+def test_few_rows_cost_less_than_an_order_of_all(profile: str) -> None:
+    n = 1 << 20
+
+    def sent(k: int) -> Any:
+        def program(p: Party, *given: Shared) -> Any:
+            rows = table(*given)
+            return results.top(p, rows, [Key(0)], k, profile=profile).parts
+
+        return count(program, *[Private((n,), 0)] * 4, graphs=True, expected=True).cost
+
+    few, some, every = (sent(k) for k in (10, n // 100, n))
+    assert few.total < some.total < 0.5 * every.total and few.total < 0.35 * every.total
+    assert few.rounds < some.rounds < every.rounds
+
+
+def _places(
+    monkeypatch: pytest.MonkeyPatch, keys: Any, seeds: list[bytes], fault: str | None = None
+) -> list[tuple[int, ...]]:
+    """The shuffled positions of the first 2 of 32 by a selection, again and again."""
+    monkeypatch.setitem(sort.ROUND_COST, "local", 1.0)
+    select._cut.cache_clear()
+    assert select.saves(32, 2)
+    turns = 40
+
+    def program(p: Party, x: Shared) -> Any:
+        return [arrange.first(p, x, 6, 2)[1].tolist() for _ in range(turns)]
+
+    try:
+        done = simulate(program, keys, keys=seeds, fault=fault)
+    finally:
+        select._cut.cache_clear()
+    assert done.outputs[0] == done.outputs[1] == done.outputs[2]
+    return [tuple(found) for found in done.outputs[0]]
+
+
+def _uniform_p(found: list[tuple[int, ...]]) -> float:
+    """Of both positions, each in a quarter of the rows, and of which is before the other."""
+    quarters = Counter(place // 8 for places in found for place in places)
+    p = float(stats.chisquare([quarters[i] for i in range(4)]).pvalue)
+    return min(p, float(stats.binomtest(sum(a < b for a, b in found), len(found)).pvalue))
+
+
+def test_where_the_first_rows_are_is_alike_for_all_inputs(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    inputs = [np.arange(32), np.arange(32)[::-1].copy(), np.full(32, 7)]
+    found = [_places(monkeypatch, x, [rng.bytes(16) for _ in range(3)]) for x in inputs]
+    assert min(_uniform_p(each) for each in found) * 2 * len(found) > ALPHA
+
+
+def test_a_biased_permutation_shows_in_where_the_first_rows_are(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seeds = [rng.bytes(16) for _ in range(3)]
+    found = _places(monkeypatch, np.arange(32), seeds, "biased_permutation")
+    assert _uniform_p(found) < ALPHA
