@@ -75,7 +75,7 @@ ARRAY = Kind(
     ".array",
     "Have its owner keep it again (y.keep(name, replace=True)).",
     "See cluster.arrays().",
-    "Another client's is there once its owner has kept it with clients=[...] and this client's name.",
+    "Another client's is there once its owner has kept it for it (clients=[...]).",
 )
 # Two of each name: should the workers stop while they write one, they still share the other.
 CHECKPOINTS = tuple(

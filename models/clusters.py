@@ -27,7 +27,7 @@ class _Load:
 
     def __get__(self, instance: client.Client | None, owner: type[client.Client]) -> Any:
         if instance is None:
-            return functools.partial(client.Client.load.__func__, owner)
+            return super(_Models, owner).load
         from tfe_bench.models.arrays import loading
 
         return functools.partial(loading.load, instance)
@@ -116,7 +116,7 @@ class _Models(client.Client):
 
         return arrays.private(self, array, kind, fractional_bits)
 
-    load = _Load()  # type: ignore[assignment]
+    load = _Load()
 
     def arrays(self) -> dict[str, Kept]:
         """The private arrays that the workers keep under names and this client may use."""

@@ -1,4 +1,4 @@
-"""Private arrays: expressions that are written as in NumPy and TensorFlow, and run when asked for."""
+"""Private arrays: expressions written as in NumPy and TensorFlow, which run when asked for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.arrays import evaluate, operations
 from tfe_bench.models.arrays import plan as plans
 from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.methods import Methods
 from tfe_bench.models.arrays.plan import BITS, FIXED, INT, Leaf, Ref
 from tfe_bench.protocols.session.counting import Counting, PrivateBits
 from tfe_bench.protocols.session.counting import Private as Counted
@@ -167,103 +168,6 @@ def _logical(
     return operate
 
 
-class Methods:
-    """NumPy's methods, each an operation of its name."""
-
-    shape: tuple[int, ...]
-
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The sum over one axis, several or all; of truth values how many are true."""
-        return apply("reduce_sum", _number(self), axis, keepdims)
-
-    def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The mean over one axis, several or all; of truth values the part that is true."""
-        return apply("reduce_mean", _number(self), axis, keepdims)
-
-    def min(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The smallest."""
-        return apply("reduce_min", self, axis, keepdims)
-
-    def max(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The largest."""
-        return apply("reduce_max", self, axis, keepdims)
-
-    def std(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The standard deviation, of the population."""
-        return apply("reduce_std", self, axis, keepdims)
-
-    def var(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The variance, of the population."""
-        return apply("reduce_variance", self, axis, keepdims)
-
-    def prod(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The product."""
-        return apply("reduce_prod", self, axis, keepdims)
-
-    def argmax(self, axis: int | None = None) -> Any:
-        """Where the first largest is; of all elements, one behind the other, without an axis."""
-        return apply("argmax", *_flat(self, axis))
-
-    def argmin(self, axis: int | None = None) -> Any:
-        """Where the first smallest is; as `argmax`."""
-        return apply("argmin", *_flat(self, axis))
-
-    def cumsum(self, axis: int | None = None) -> Any:
-        """Sums up to each; of all elements, one behind the other, without an axis."""
-        return apply("cumsum", *_flat(self, axis))
-
-    def reshape(self, *shape: Any) -> Any:
-        """Other sizes, one of which may be -1."""
-        sizes = shape[0] if len(shape) == 1 and not isinstance(shape[0], int) else shape
-        return apply("reshape", self, [int(n) for n in np.atleast_1d(sizes)])
-
-    def transpose(self, *axes: Any) -> Any:
-        """Axes in another order; turned around unless given."""
-        if not axes or axes == (None,):
-            return apply("transpose", self)
-        chosen = axes[0] if len(axes) == 1 and not isinstance(axes[0], int) else axes
-        return apply("transpose", self, list(chosen))
-
-    @property
-    def T(self) -> Any:
-        """Axes turned around."""
-        return apply("transpose", self)
-
-    def squeeze(self, axis: Any = None) -> Any:
-        """Without axes of one element."""
-        return apply("squeeze", self) if axis is None else apply("squeeze", self, axis)
-
-    def flatten(self) -> Any:
-        """One axis of all elements."""
-        return apply("reshape", self, [-1])
-
-    ravel = flatten
-
-    def dot(self, other: Any) -> Any:
-        """The product with a vector or a matrix, x @ y."""
-        return apply("matmul", self, other)
-
-    def clip(self, min: Any, max: Any) -> Any:
-        """Between two bounds."""
-        return apply("clip_by_value", self, min, max)
-
-    def round(self) -> Any:
-        """The nearest whole number."""
-        return apply("round", self)
-
-    def cast(self, fractional_bits: int = 0, method: str = "safe") -> Any:
-        """At another scale; truth values as 0 and 1."""
-        return apply("cast", self, fractional_bits, method)
-
-
-def _number(x: Any) -> Any:
-    return apply("cast", x) if x.kind == BITS else x
-
-
-def _flat(x: Any, axis: int | None) -> tuple[Any, int]:
-    return (x.flatten(), 0) if axis is None else (x, axis)
-
-
 class PrivateArray(Methods):
     """An array of which nobody but its owners knows the elements.
 
@@ -283,7 +187,7 @@ class PrivateArray(Methods):
         return self._cluster
 
     @property
-    def shape(self) -> tuple[int, ...]:  # type: ignore[override]
+    def shape(self) -> tuple[int, ...]:
         """Its sizes: public."""
         return self._node.meaning.shape
 
@@ -298,7 +202,7 @@ class PrivateArray(Methods):
         return self._node.meaning.elements
 
     @property
-    def kind(self) -> str:
+    def kind(self) -> str:  # type: ignore[override]
         """ "fixed" (reals), "int" or "bits"."""
         return self._node.meaning.kind
 
@@ -315,6 +219,9 @@ class PrivateArray(Methods):
         if not self.shape:
             raise TypeError("A private array without axes has no length. See its shape.")
         return self.shape[0]
+
+    def _apply(self, name: str, *public: Any) -> Any:
+        return apply(name, self, *public)
 
     # ---- running
 

@@ -25,6 +25,7 @@ from tfe_bench.models.arrays.plan import (
     Leaf,
     Plan,
     Ref,
+    Step,
     check_shape,
 )
 from tfe_bench.models.queries import rights, stored
@@ -36,7 +37,6 @@ Source = tuple[str, str, str, str]
 Sources = frozenset[Source]
 # Of one kept value: a list of all that there is has to fit into one message.
 MOST_SOURCES = 1000
-_AFFINE = {"add", "subtract", "multiply", "divide", "negative", "cast"}
 _ALL_ROWS = {"reduce_sum", "reduce_mean"}
 
 
@@ -185,19 +185,37 @@ def of_outputs(plan: Plan, store: Store, client: str) -> list[Sources]:
         sources = frozenset().union(*(found[ref.number] for ref in refs))
         column = columns.get(refs[0].number) if len(refs) == 1 else None
         if column is not None and refs[0] == Ref(refs[0].number):
-            if step.op in _AFFINE and _numbers(step.args, step.named):
+            if _is_affine(step, plan.leaves[column]):
                 columns[number] = column
-            elif step.op in _ALL_ROWS and _over_all(step.args, step.named):
-                if _aggregated(store, client, plan.leaves[column]):
-                    sources -= found[column]
+            elif (
+                step.op in _ALL_ROWS
+                and _over_all(step.args, step.named)
+                and _aggregated(store, client, plan.leaves[column])
+            ):
+                sources -= found[column]
         found.append(sources)
     return [found[output.ref.number] for output in plan.outputs]
 
 
-def _numbers(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether an operation is on one private value and single public numbers."""
-    others = [each for each in [*args, *named.values()] if not isinstance(each, list)]
-    return len(others) == len(args) + len(named) - 1
+def _is_affine(step: Step, leaf: Leaf) -> bool:
+    """Whether an operation is a * x + b with one public number for all rows, and exact.
+
+    A product with a fraction is none: it rounds each row by itself, so that a sum of such products
+    says how many rows are large.
+    """
+    others = [each for each in [*step.args, *step.named.values()] if not isinstance(each, list)]
+    if len(others) != len(step.args) + len(step.named) - 1:
+        return False
+    match step.op:
+        case "negative":
+            return not others
+        case "add" | "subtract":
+            return not step.named
+        case "multiply":
+            return not step.named and all(type(each) is int for each in others)
+        case "cast":
+            return leaf.kind == BITS and not others
+    return False
 
 
 def _over_all(args: Sequence[Any], named: Mapping[str, Any]) -> bool:

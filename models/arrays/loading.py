@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
@@ -83,7 +82,7 @@ def load(cluster: Client, name: str) -> Any:
     """
     if not isinstance(name, str):
         raise UsageError(f"What is kept is known by its name. Received: {type(name).__name__}.")
-    found: list[tuple[str, Mapping[str, Any]]] = []
+    found: list[tuple[str, dict[str, Any]]] = []
     known: list[str] = []
     for kind in _KINDS:
         for row in cluster.stored(kind.infix):

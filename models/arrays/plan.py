@@ -453,7 +453,7 @@ def _encoded_array(value: object) -> list[Any]:
     name = {"b": "bool", "f": "float64"}.get(array.dtype.kind, "int64")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= _INT:
         raise UsageError("Public integers are below 2^63. Received: larger ones.")
-    own = np.ascontiguousarray(array, _DTYPES[name])
+    own: np.ndarray[Any, Any] = np.ascontiguousarray(array, np.dtype(_DTYPES[name]))
     if name == "float64" and not np.isfinite(own).all():
         raise UsageError("Public numbers are finite. Received: NaN or infinity.")
     text = base64.b64encode(own.tobytes()).decode()

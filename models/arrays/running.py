@@ -45,7 +45,7 @@ class Freed:
 
     def take(self) -> list[str]:
         """Some that have not been told of."""
-        found = []
+        found: list[str] = []
         while self._ids and len(found) < program.MOST_FREED:
             found.append(self._ids.popleft())
         with self._lock:

@@ -19,7 +19,8 @@ Y = np.array([[0.5, 1.5, 2.5], [1.0, 4.0, 0.5]])
 N = np.array([[3, 1, 2], [7, 0, 5]])
 W = np.array([[1.0, -0.5], [0.25, 2.0], [-1.0, 0.5]])
 B = np.array([[True, False, True], [False, False, True]])
-I = np.linspace(-1, 1, 32).reshape(1, 4, 4, 2)
+IMAGES = np.linspace(-1, 1, 32).reshape(1, 4, 4, 2)
+COUNTS = np.bincount(N.ravel())
 K = np.linspace(-0.5, 0.5, 16).reshape(2, 2, 2, 2)
 
 
@@ -91,12 +92,12 @@ CASES: dict[str, Case] = {
         lambda v: tfb.tensor_scatter_nd_update(v.x, [[1]], [[9.0] * 3]),
         _set(X),
     ),
-    "avg_pool2d": (lambda v: tfb.avg_pool2d(v.i, 2), _windows(I).mean(3)),
-    "conv2d": (lambda v: tfb.conv2d(v.i, v.k), _conv(I, K)),
-    "depthwise_conv2d": (lambda v: tfb.depthwise_conv2d(v.i, K), _depthwise(I, K)),
+    "avg_pool2d": (lambda v: tfb.avg_pool2d(v.i, 2), _windows(IMAGES).mean(3)),
+    "conv2d": (lambda v: tfb.conv2d(v.i, v.k), _conv(IMAGES, K)),
+    "depthwise_conv2d": (lambda v: tfb.depthwise_conv2d(v.i, K), _depthwise(IMAGES, K)),
     "gelu": (lambda v: tfb.gelu(v.x), X * (1 + scipy.special.erf(X / np.sqrt(2))) / 2),
     "leaky_relu": (lambda v: tfb.leaky_relu(v.x), np.where(X > 0, X, 0.2 * X)),
-    "max_pool2d": (lambda v: tfb.max_pool2d(v.i, 2), _windows(I).max(3)),
+    "max_pool2d": (lambda v: tfb.max_pool2d(v.i, 2), _windows(IMAGES).max(3)),
     "relu": (lambda v: tfb.relu(v.x), np.maximum(X, 0)),
     "relu_derivative": (lambda v: tfb.relu_derivative(v.x), (X > 0) * 1),
     "scaled_dot_product_attention": (
@@ -115,11 +116,11 @@ CASES: dict[str, Case] = {
     "negative": (lambda v: -v.x, -X),
     "square": (lambda v: np.square(v.x), X**2),
     "subtract": (lambda v: 1 - v.x, 1 - X),
-    "adaptive_avg_pool2d": (lambda v: tfb.adaptive_avg_pool2d(v.i, 2), _windows(I).mean(3)),
-    "adaptive_max_pool2d": (lambda v: tfb.adaptive_max_pool2d(v.i, 2), _windows(I).max(3)),
+    "adaptive_avg_pool2d": (lambda v: tfb.adaptive_avg_pool2d(v.i, 2), _windows(IMAGES).mean(3)),
+    "adaptive_max_pool2d": (lambda v: tfb.adaptive_max_pool2d(v.i, 2), _windows(IMAGES).max(3)),
     "max_pool_with_argmax": (
         lambda v: tfb.max_pool_with_argmax(v.i, 2)[0],
-        _windows(I).max(3),
+        _windows(IMAGES).max(3),
     ),
     "pow": (lambda v: v.x**3, X**3),
     "cast": (lambda v: tfb.cast(v.n, 16), N.astype(float)),
@@ -193,7 +194,7 @@ class Given:
     """The private arrays of the cases."""
 
     def __init__(self, cluster: LocalCluster) -> None:
-        named = {"x": X, "y": Y, "n": N, "w": W, "b": B, "i": I, "k": K}
+        named = {"x": X, "y": Y, "n": N, "w": W, "b": B, "i": IMAGES, "k": K}
         self.cluster = cluster
         for name, array in named.items():
             setattr(self, name, cluster.private(array))
@@ -204,7 +205,8 @@ def revealed(cluster: LocalCluster) -> dict[str, Any]:
     """All cases by one job."""
     given = Given(cluster)
     arrays = {name: case(given) for name, (case, _) in CASES.items()}
-    return dict(zip(arrays, zip(arrays.values(), cluster.reveal(*arrays.values())), strict=True))
+    found = cluster.reveal(*arrays.values())
+    return {name: (arrays[name], each) for name, each in zip(arrays, found, strict=True)}
 
 
 def test_every_operation_has_a_case() -> None:
