@@ -94,6 +94,8 @@ def call(
         args, named = step.arguments(values)
     except KeyError:
         raise UsageError("A plan takes values that earlier steps make.") from None
+    if step.op == "unstack":
+        _check_parts(operation.bound(args, named).arguments)
     try:
         made = operation.function(*args, **named)
     except ProtocolError as error:
@@ -206,6 +208,15 @@ def run(
             if i not in own:
                 results[i] = values[plan.outputs[i].ref]
     return [results[i] for i in range(len(plan.outputs))]
+
+
+def _check_parts(given: Mapping[str, Any]) -> None:
+    """Refuses to take an array apart into too many, before it is done."""
+    sizes, axis = getattr(given["x"], "shape", None), given.get("axis", 0)
+    if sizes is None or type(axis) is not int:
+        return
+    if -len(sizes) <= axis < len(sizes) and int(sizes[axis]) > MOST_PARTS:
+        raise UsageError(f"unstack makes at most {MOST_PARTS} arrays. Received: more.")
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.plan import STORED, Leaf
 from tfe_bench.models.kept import Kept
 from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.rows import LABEL_BITS
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
@@ -62,9 +63,7 @@ class Columns:
             return _array(self._cluster, meaning, self._infix, name, deployment, column)
         if column not in ("x", "y"):
             return self["x"][:, self._kept.about["columns"].index(column)]
-        scale = self._cluster.config.fractional_bits
-        if column == "y" and self._kept.about["target"] != "number":
-            scale = 0
+        scale = LABEL_BITS if column == "y" else self._cluster.config.fractional_bits
         meaning = lineage.of_part(name, self._kept.about, column, scale)
         return _array(self._cluster, meaning, self._infix, name, deployment, column)
 

@@ -10,7 +10,7 @@ import functools
 import importlib
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tfe_bench.errors import UsageError, did_you_mean
@@ -59,18 +59,24 @@ _OFFERED: Mapping[str, tuple[str, ...]] = {
 }
 # What calls graphs by itself, as sorts do, and stands between those of others.
 _BETWEEN = frozenset(("sort", "top_k", "median", "quantile"))
-# Of parameters whose product is the size of a result.
-_SIZES: Mapping[str, tuple[str, ...]] = {
-    "broadcast_to": ("shape",),
-    "reshape": ("shape",),
-    "tile": ("multiples",),
-    "one_hot": ("depth",),
-    "scatter_nd": ("shape",),
-    "bincount": ("minlength", "maxlength"),
-    "histogram_fixed_width": ("nbins",),
-    "adaptive_avg_pool2d": ("output_size",),
-    "adaptive_max_pool2d": ("output_size",),
-    "pad": ("paddings",),
+# Of parameters whose product is the size of a result, or how often something is done.
+MOST_MADE, MOST_TIMES = 1 << 27, 1 << 12
+_SIZES: Mapping[str, Mapping[str, int]] = {
+    "broadcast_to": {"shape": MOST_MADE},
+    "reshape": {"shape": MOST_MADE},
+    "tile": {"multiples": MOST_MADE},
+    "one_hot": {"depth": MOST_MADE},
+    "scatter_nd": {"shape": MOST_MADE},
+    "bincount": {"minlength": MOST_MADE, "maxlength": MOST_MADE},
+    "histogram_fixed_width": {"nbins": MOST_TIMES},
+    "adaptive_avg_pool2d": {"output_size": MOST_TIMES},
+    "adaptive_max_pool2d": {"output_size": MOST_TIMES},
+    "avg_pool2d": {"ksize": MOST_TIMES},
+    "max_pool2d": {"ksize": MOST_TIMES},
+    "max_pool_with_argmax": {"ksize": MOST_TIMES},
+    "split": {"num_or_size_splits": MOST_MADE},
+    "top_k": {"k": MOST_MADE},
+    "pad": {"paddings": MOST_MADE},
 }
 
 
@@ -82,13 +88,13 @@ class Operation:
         name: of the operation.
         function: takes private values and public parameters of the running party.
         between: it calls graphs by itself.
-        sizes: parameters of which the largest, or the product, is a number of elements.
+        sizes: the most that the product of a parameter's numbers may be.
     """
 
     name: str
     function: Callable[..., Any]
     between: bool = False
-    sizes: tuple[str, ...] = ()
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
@@ -132,7 +138,7 @@ def _of_api() -> dict[str, Operation]:
     for module, names in _OFFERED.items():
         for name in names:
             function = getattr(importlib.import_module(module), name)
-            found[name] = Operation(name, function, name in _BETWEEN, _SIZES.get(name, ()))
+            found[name] = Operation(name, function, name in _BETWEEN, _SIZES.get(name, {}))
     return found
 
 

@@ -25,8 +25,6 @@ MOST_STEPS, MOST_LEAVES, MOST_OUTPUTS = 1000, 256, 256
 # Of one public array inside of a plan, and of all; of one operation's arguments, nested.
 MOST_CONSTANT, MOST_CONSTANTS, MOST_NESTED, MOST_PARTS = 1 << 14, 1 << 17, 4, 4096
 MOST_TEXT = 200
-# Of what a parameter says that an array shall have.
-MOST_MADE = 1 << 27
 FIXED, INT, BITS = "fixed", "int", "bits"
 KINDS = (FIXED, INT, BITS)
 INPUT, HANDLE, STORED = "input", "handle", "stored"
@@ -233,8 +231,8 @@ def _step(given: object, number: int, left: list[int]) -> Step:
     if not step.refs():
         raise UsageError(f"A step takes a private value. Received: {op} of public ones.")
     bound = operation.bound(tuple(args), step.named)
-    for name in operation.sizes:
-        _check_sizes(op, name, bound.arguments.get(name))
+    for name, most in operation.sizes.items():
+        _check_sizes(op, name, bound.arguments.get(name), most)
     return step
 
 
@@ -247,7 +245,7 @@ def checked_step(given: object, known: int) -> Step:
     return _step(given, known, [MOST_CONSTANTS])
 
 
-def _check_sizes(op: str, name: str, value: object) -> None:
+def _check_sizes(op: str, name: str, value: object, most: int) -> None:
     """Refuses parameters that would have more made than a worker takes, before any is."""
     product, pending = 1, [decoded(value, {}) if not _holds_ref(value) else 1]
     while pending:
@@ -258,9 +256,9 @@ def _check_sizes(op: str, name: str, value: object) -> None:
             pending.extend(each.reshape(-1).tolist())
         elif isinstance(each, (int, float)):
             product *= max(1, int(abs(each)))
-        if product > MOST_MADE:
+        if product > most:
             raise UsageError(
-                f"{op} makes at most {MOST_MADE} elements. Received: {name} that asks for more."
+                f"{op} takes {name} of at most {most} together. Received: one that asks for more."
             )
 
 

@@ -5,18 +5,24 @@ from __future__ import annotations
 import math
 import threading
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tfe_bench.cluster import profiles
+from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import evaluate
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.plan import Plan
 from tfe_bench.models.queries.price import BYTES_PER_SECOND, ROUND_SECONDS
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.local import Tensor
 
 # Plans whose price is remembered: a loop asks for the same one again and again.
 _MOST = 256
+# What is counted before a plan is refused.
+MOST_MESSAGES = 50_000
 _known: OrderedDict[str, Price] = OrderedDict()
 _lock = threading.Lock()
 
@@ -58,6 +64,30 @@ class Price:
         return float(computing + more / 1e6)
 
 
+class _Bounded(Counting):
+    """A party that counts, and does not go on counting without end."""
+
+    def __init__(self) -> None:
+        super().__init__(expected=True)
+        self._left = MOST_MESSAGES
+
+    def sent(
+        self, cost: Cost, shape: Sequence[int], *given: Any, dealer: int | None = None
+    ) -> Tensor:
+        """As of Counting.
+
+        Raises:
+            UsageError: too many messages.
+        """
+        self._left -= 1
+        if self._left < 0:
+            raise UsageError(
+                f"An expression takes at most {MOST_MESSAGES} exchanges. Received: one that takes "
+                "more. Have a part computed by itself: y = y.compute()."
+            )
+        return super().sent(cost, shape, *given, dealer=dealer)
+
+
 def price(plan: Plan) -> Price:
     """Counts a checked plan, or remembers what one of the same shape costs.
 
@@ -79,7 +109,7 @@ def price(plan: Plan) -> Price:
 
 
 def _counted(plan: Plan) -> Price:
-    party = Counting(expected=True)
+    party = _Bounded()
     base = len(plan.leaves)
     made: dict[int, tuple[Meaning, ...]] = {}
     totals: dict[int, int] = {}
