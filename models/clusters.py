@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class _Load:
     """`load`: of the class, a client from files; of a client, what the workers keep."""
 
-    def __get__(self, instance: client.Client | None, owner: type[client.Client]) -> Any:
+    def __get__(self, instance: client.Client | None, owner: type[Any]) -> Any:
         if instance is None:
             return super(_Models, owner).load
         from tfe_bench.models.arrays import loading
@@ -126,15 +126,15 @@ class _Models(client.Client):
 
     def reveal(self, *arrays: PrivateArray) -> list[Any]:
         """The elements of several private arrays, by one job; as PrivateArray.reveal."""
-        from tfe_bench.models.arrays import running
+        from tfe_bench.models.arrays import array
 
-        return running.reveal(arrays)
+        return array.reveal(arrays)
 
     def compute(self, *arrays: PrivateArray) -> list[PrivateArray]:
         """Several private arrays, computed by one job; as PrivateArray.compute."""
-        from tfe_bench.models.arrays import running
+        from tfe_bench.models.arrays import array
 
-        return running.compute(arrays)
+        return array.compute(arrays)
 
     def models(self) -> list[Deployed]:
         """The deployed models that this client may use."""

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import uuid
-import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
 
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.arrays import evaluate, operations
+from tfe_bench.models.arrays import evaluate, explaining, numpy_names, operations, running
 from tfe_bench.models.arrays import plan as plans
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.methods import Methods
+from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import BITS, FIXED, INT, Leaf, Ref
 from tfe_bench.protocols.session.counting import Counting, PrivateBits
 from tfe_bench.protocols.session.counting import Private as Counted
@@ -25,33 +23,6 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
 
 _INSTEAD = "Write x.reveal() where this client shall learn it"
-
-
-@dataclass(frozen=True, eq=False)
-class Node:
-    """One value of an expression.
-
-    Attributes:
-        meaning: what is public of it.
-        leaf: where it comes from, if it is not made of others.
-        value: words of a leaf that this client has.
-        op, args, named: the operation and its arguments, among them nodes.
-        place: of a result among several; None: there is one.
-        step: the node that makes all of several.
-        depth: operations one behind the other that lead here.
-        holds: what lives as long as this does, such as a handle.
-    """
-
-    meaning: Meaning
-    leaf: Leaf | None = None
-    value: PrivateInput | None = None
-    op: str = ""
-    args: tuple[Any, ...] = ()
-    named: Mapping[str, Any] = field(default_factory=dict)
-    place: int | None = None
-    step: Node | None = None
-    depth: int = 0
-    holds: object = None
 
 
 def apply(name: str, *operands: Any, **public: Any) -> Any:
@@ -192,7 +163,7 @@ class PrivateArray(Methods):
         return self._node.meaning.shape
 
     @property
-    def ndim(self) -> int:
+    def ndim(self) -> int:  # type: ignore[override]
         """The number of axes."""
         return len(self.shape)
 
@@ -231,9 +202,7 @@ class PrivateArray(Methods):
         Raises:
             PolicyError: an owner of what it is made of does not permit it, or an operator.
         """
-        from tfe_bench.models.arrays import running
-
-        return running.reveal([self])[0]
+        return reveal([self])[0]
 
     def compute(self) -> PrivateArray:
         """The same array, computed: its shares stay at the workers, as long as it is used here.
@@ -241,9 +210,7 @@ class PrivateArray(Methods):
         Raises:
             PolicyError: an operator does not permit it.
         """
-        from tfe_bench.models.arrays import running
-
-        return running.compute([self])[0]
+        return compute([self])[0]
 
     def keep(self, name: str, clients: Sequence[str] = (), replace: bool = False) -> None:
         """Has the workers keep it under a name, for `cluster.load(name)`.
@@ -255,15 +222,11 @@ class PrivateArray(Methods):
         Raises:
             UsageError, PolicyError: the name is taken, or nothing is kept here.
         """
-        from tfe_bench.models.arrays import running
-
-        running.keep(self, name, clients, replace)
+        running.keep(self._cluster, self._node, name, clients, replace)
 
     def explain(self, profile: str | None = None) -> str:
         """What revealing it would take, and tell: print it.  Nothing is sent."""
-        from tfe_bench.models.arrays import explaining
-
-        return explaining.text(self, profile)
+        return explaining.text(self._node, profile or self._cluster.profile.name)
 
     # ---- no value becomes public by itself
 
@@ -306,14 +269,10 @@ class PrivateArray(Methods):
         return apply(name, *args, **named)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
-        from tfe_bench.models.arrays import numpy_names
-
-        return numpy_names.ufunc(ufunc, method, inputs, named)
+        return numpy_names.ufunc(apply, ufunc, method, inputs, named)
 
     def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> Any:
-        from tfe_bench.models.arrays import numpy_names
-
-        return numpy_names.function(function, args, named)
+        return numpy_names.function(apply, function, args, named)
 
     __add__, __radd__ = _binary("add"), _binary("add", True)
     __sub__, __rsub__ = _binary("subtract"), _binary("subtract", True)
@@ -362,6 +321,37 @@ class PrivateArray(Methods):
             raise UsageError(f"{self!r} has no columns. Received: a name. Take x[:, 0].")
         made: PrivateArray = apply("getitem", self, key)
         return made
+
+
+# ---- several at once
+
+
+def _nodes_of(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
+    """The nodes of some arrays of one cluster.
+
+    Raises:
+        UsageError: there are none, or they are something else.
+    """
+    for array in arrays:
+        if not isinstance(array, PrivateArray):
+            raise UsageError(f"Private arrays are due here. Received: {type(array).__name__}.")
+    if not arrays:
+        raise UsageError("One private array at least is due. Received: none.")
+    cluster = arrays[0].cluster
+    if any(array.cluster is not cluster for array in arrays):
+        raise UsageError("Arrays of one cluster are computed together. Received: of several.")
+    return cluster, [array._node for array in arrays]
+
+
+def reveal(arrays: Sequence[PrivateArray]) -> list[Any]:
+    """The elements of several arrays, by one job; as PrivateArray.reveal."""
+    return running.reveal(*_nodes_of(arrays))
+
+
+def compute(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
+    """Several arrays, computed by one job; as PrivateArray.compute."""
+    cluster, nodes = _nodes_of(arrays)
+    return [PrivateArray(cluster, node) for node in running.compute(cluster, nodes)]
 
 
 # ---- leaves
@@ -419,21 +409,3 @@ def _ring(array: np.ndarray[Any, Any], kind: str, bits: int) -> tuple[Any, int]:
     if array.dtype.kind == "u" and array.size and int(array.max()) >= 1 << 63:
         raise RangeError("Integers are below 2^63. Received: larger ones.")
     return FixedPoint(0).encode(array), 0
-
-
-@dataclass(eq=False)
-class Handle:
-    """What the workers hold for this client, until nothing here refers to it.
-
-    Attributes:
-        id: at the workers.
-    """
-
-    id: str = field(default_factory=lambda: uuid.uuid4().hex)
-
-
-def held(cluster: Client, handle: Handle, meaning: Meaning, freed: Callable[[str], None]) -> Any:
-    """An array that the workers hold."""
-    weakref.finalize(handle, freed, handle.id).atexit = False
-    leaf = Leaf(plans.HANDLE, meaning.kind, meaning.shape, meaning.scale, (handle.id,))
-    return PrivateArray(cluster, Node(meaning, leaf=leaf, holds=handle))

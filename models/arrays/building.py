@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.models.arrays import plan as plans
+from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import INPUT, Output, Plan, Ref
 from tfe_bench.models.programs.compute import input_name
-
-if TYPE_CHECKING:
-    from tfe_bench.models.arrays.array import Node
 
 
 @dataclass(frozen=True)
@@ -102,8 +100,6 @@ def _order(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _children(value: Any) -> list[Node]:
-    from tfe_bench.models.arrays.array import Node
-
     if isinstance(value, Node):
         return [value]
     if isinstance(value, (list, tuple)):
@@ -113,8 +109,6 @@ def _children(value: Any) -> list[Node]:
 
 def _told(value: Any, numbers: Mapping[int, Ref]) -> Any:
     """An argument as JSON, with references in place of nodes."""
-    from tfe_bench.models.arrays.array import Node
-
     if isinstance(value, Node):
         return plans.encoded(numbers[id(value)])
     if isinstance(value, (list, tuple)):

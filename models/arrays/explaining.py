@@ -3,38 +3,36 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models.arrays import plan as plans
 from tfe_bench.models.arrays.building import build
 from tfe_bench.models.arrays.evaluate import Meaning, refreshed
+from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import HANDLE, INPUT, REVEAL, Leaf, Plan
 from tfe_bench.models.arrays.price import Price, price
-
-if TYPE_CHECKING:
-    from tfe_bench.models.arrays.array import PrivateArray
 
 _WORD = 8
 
 
-def priced(array: PrivateArray) -> tuple[Plan, Price]:
+def priced(node: Node) -> tuple[Plan, Price]:
     """The plan that would reveal an array, and what it costs."""
-    plan = build([array._node], [(REVEAL, {})]).plan
+    plan = build([node], [(REVEAL, {})]).plan
     return plan, price(plan)
 
 
-def text(array: PrivateArray, profile: str | None = None) -> str:
+def text(node: Node, profile: str) -> str:
     """Lines for people.
 
     Args:
-        profile: a network; None: the cluster's.
+        profile: the network.
 
     Raises:
         UsageError: there is no such network, or too many operations.
     """
-    plan, found = priced(array)
-    name = profiles.get(profile or array.cluster.profile.name).name
+    plan, found = priced(node)
+    name = profiles.get(profile).name
     rows = [("step", "", "makes", "MB sent")]
     for number, leaf in enumerate(plan.leaves):
         rows.append((str(number), _source(leaf), _shown(_meaning(leaf)), ""))

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.arrays import lineage
-from tfe_bench.models.arrays.array import Node, PrivateArray
+from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import STORED, Leaf
 from tfe_bench.models.kept import Kept
 from tfe_bench.models.queries.schema import Schema

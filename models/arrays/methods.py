@@ -13,6 +13,7 @@ class Methods:
     """NumPy's methods, each an operation of its name."""
 
     kind: Any
+    ndim: Any
 
     def _apply(self, name: str, *public: Any) -> Any:
         raise NotImplementedError

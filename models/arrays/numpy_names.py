@@ -9,9 +9,11 @@ import numpy as np
 
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.arrays import operations
-from tfe_bench.models.arrays.array import PrivateArray, apply
+from tfe_bench.models.arrays.methods import Methods
 from tfe_bench.models.arrays.plan import BITS
 
+# array.apply, which makes an expression.
+Apply = Callable[..., Any]
 # By the name of NumPy's ufunc.
 _UFUNCS: Mapping[str, str] = {
     **{
@@ -51,7 +53,9 @@ def _refused(name: str) -> NoReturn:
     )
 
 
-def ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], named: Mapping[str, Any]) -> Any:
+def ufunc(
+    apply: Apply, ufunc: Any, method: str, inputs: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
     """`__array_ufunc__`.
 
     Raises:
@@ -68,7 +72,7 @@ def ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], named: Mapping[str, 
         _refused(f"{name}.{method}" if method != "__call__" else f"{name} with {', '.join(named)}")
     if name in _OPERATORS:
         first, *others = inputs
-        if not isinstance(first, PrivateArray):
+        if not isinstance(first, Methods):
             first, others = others[0], [first]
         return getattr(first, _OPERATORS[name])(*others)
     if name not in _UFUNCS:
@@ -77,17 +81,17 @@ def ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], named: Mapping[str, 
 
 
 def _method(name: str) -> Callable[..., Any]:
-    def call(x: Any, *args: Any, **named: Any) -> Any:
+    def call(apply: Apply, x: Any, *args: Any, **named: Any) -> Any:
         return getattr(x, name)(*args, **named)
 
     return call
 
 
-def _where(condition: Any, x: Any, y: Any) -> Any:
+def _where(apply: Apply, condition: Any, x: Any, y: Any) -> Any:
     return apply("where", condition, x, y)
 
 
-def _concatenate(arrays: Any, axis: int | None = 0) -> Any:
+def _concatenate(apply: Apply, arrays: Any, axis: int | None = 0) -> Any:
     if axis is None:
         return apply("concat", [_flat(a) for a in arrays], 0)
     return apply("concat", list(arrays), axis)
@@ -97,69 +101,69 @@ def _flat(x: Any) -> Any:
     return x.flatten()
 
 
-def _stack(arrays: Any, axis: int = 0) -> Any:
+def _stack(apply: Apply, arrays: Any, axis: int = 0) -> Any:
     return apply("stack", list(arrays), axis)
 
 
-def _sort(x: Any, axis: int | None = -1) -> Any:
+def _sort(apply: Apply, x: Any, axis: int | None = -1) -> Any:
     return apply("sort", x.flatten() if axis is None else x, -1 if axis is None else axis)
 
 
-def _cumprod(x: Any, axis: int | None = None) -> Any:
+def _cumprod(apply: Apply, x: Any, axis: int | None = None) -> Any:
     return apply("cumprod", x.flatten() if axis is None else x, axis or 0)
 
 
-def _median(x: Any, axis: Any = None) -> Any:
+def _median(apply: Apply, x: Any, axis: Any = None) -> Any:
     return apply("median", x, axis)
 
 
-def _einsum(equation: str, *operands: Any) -> Any:
+def _einsum(apply: Apply, equation: str, *operands: Any) -> Any:
     return apply("einsum", equation, *operands)
 
 
-def _tensordot(a: Any, b: Any, axes: Any = 2) -> Any:
+def _tensordot(apply: Apply, a: Any, b: Any, axes: Any = 2) -> Any:
     return apply("tensordot", a, b, axes)
 
 
-def _dot(a: Any, b: Any) -> Any:
-    if max(np.ndim(v) if not isinstance(v, PrivateArray) else v.ndim for v in (a, b)) > 2:
+def _dot(apply: Apply, a: Any, b: Any) -> Any:
+    if max(np.ndim(v) if not isinstance(v, Methods) else v.ndim for v in (a, b)) > 2:
         _refused("dot of more than two axes (write x @ y)")
-    scalars = [np.ndim(v) if not isinstance(v, PrivateArray) else v.ndim for v in (a, b)]
+    scalars = [np.ndim(v) if not isinstance(v, Methods) else v.ndim for v in (a, b)]
     return apply("multiply" if 0 in scalars else "matmul", a, b)
 
 
-def _expand(x: Any, axis: int) -> Any:
+def _expand(apply: Apply, x: Any, axis: int) -> Any:
     return apply("expand_dims", x, axis)
 
 
-def _broadcast(x: Any, shape: Any) -> Any:
+def _broadcast(apply: Apply, x: Any, shape: Any) -> Any:
     return apply("broadcast_to", x, [int(n) for n in np.atleast_1d(shape)])
 
 
-def _flip(x: Any, axis: Any = None) -> Any:
+def _flip(apply: Apply, x: Any, axis: Any = None) -> Any:
     axes = range(x.ndim) if axis is None else np.atleast_1d(axis)
     return apply("reverse", x, [int(n) for n in axes])
 
 
-def _norm(x: Any) -> Any:
+def _norm(apply: Apply, x: Any) -> Any:
     return apply("norm", x)
 
 
-def _reshape(x: Any, shape: Any) -> Any:
+def _reshape(apply: Apply, x: Any, shape: Any) -> Any:
     return x.reshape(shape)
 
 
-def _clip(x: Any, a_min: Any = None, a_max: Any = None) -> Any:
+def _clip(apply: Apply, x: Any, a_min: Any = None, a_max: Any = None) -> Any:
     if a_min is None or a_max is None:
         _refused("clip with one bound (write np.maximum or np.minimum)")
     return apply("clip_by_value", x, a_min, a_max)
 
 
-def _count(x: Any) -> Any:
+def _count(apply: Apply, x: Any) -> Any:
     return (x if x.kind == BITS else x != 0).sum()
 
 
-def _shape(x: Any) -> tuple[int, ...]:
+def _shape(apply: Apply, x: Any) -> tuple[int, ...]:
     found: tuple[int, ...] = x.shape
     return found
 
@@ -193,12 +197,12 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "round": _method("round"),
     "count_nonzero": _count,
     "shape": _shape,
-    "ndim": lambda x: x.ndim,
-    "size": lambda x: x.size,
+    "ndim": lambda apply, x: x.ndim,
+    "size": lambda apply, x: x.size,
 }
 
 
-def function(function: Any, args: Any, named: Mapping[str, Any]) -> Any:
+def function(apply: Apply, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
     """`__array_function__`.
 
     Raises:
@@ -210,7 +214,7 @@ def function(function: Any, args: Any, named: Mapping[str, Any]) -> Any:
     if own is None:
         _refused(name)
     try:
-        return own(*args, **named)
+        return own(apply, *args, **named)
     except TypeError as error:
         raise UsageError(
             f"numpy.{name} takes other arguments with private arrays. Received: {error}. Write "

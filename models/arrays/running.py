@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import threading
 import uuid
+import weakref
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,10 @@ import numpy as np
 from tfe_bench.cluster.requests import spec_of
 from tfe_bench.cluster.stored import check_clients, check_name
 from tfe_bench.errors import TfeBenchError, UsageError
-from tfe_bench.models.arrays.array import Handle, PrivateArray, held
 from tfe_bench.models.arrays.building import build
 from tfe_bench.models.arrays.evaluate import Meaning
-from tfe_bench.models.arrays.plan import BITS, HANDLE, INT, KEEP, REVEAL
+from tfe_bench.models.arrays.node import Handle, Node
+from tfe_bench.models.arrays.plan import BITS, HANDLE, INT, KEEP, REVEAL, Leaf
 from tfe_bench.models.programs import compute as program
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -65,18 +66,10 @@ def _freed(cluster: Client) -> Freed:
 
 
 def _run(
-    arrays: Sequence[PrivateArray], outputs: Sequence[tuple[str, Mapping[str, Any]]]
+    cluster: Client, nodes: Sequence[Node], outputs: Sequence[tuple[str, Mapping[str, Any]]]
 ) -> JobResult:
-    """One job for several arrays of one cluster."""
-    for array in arrays:
-        if not isinstance(array, PrivateArray):
-            raise UsageError(f"Private arrays are due here. Received: {type(array).__name__}.")
-    if not arrays:
-        raise UsageError("One private array at least is due. Received: none.")
-    cluster = arrays[0].cluster
-    if any(array.cluster is not cluster for array in arrays):
-        raise UsageError("Arrays of one cluster are computed together. Received: of several.")
-    built = build([array._node for array in arrays], outputs)
+    """One job for several expressions."""
+    built = build(nodes, outputs)
     freed = _freed(cluster)
     free = freed.take()
     parameters = {"plan": built.plan.header(), "free": free}
@@ -100,29 +93,31 @@ def decoded(ring: Any, meaning: Meaning) -> Any:
     return np.reshape(found, meaning.shape)[()]
 
 
-def reveal(arrays: Sequence[PrivateArray]) -> list[Any]:
-    """The elements of several arrays, by one job."""
-    result = _run(arrays, [(REVEAL, {})] * len(arrays))
+def reveal(cluster: Client, nodes: Sequence[Node]) -> list[Any]:
+    """The elements of several values, by one job."""
+    result = _run(cluster, nodes, [(REVEAL, {})] * len(nodes))
     return [
-        decoded(result.outputs[program.output_name(i)], array._node.meaning)
-        for i, array in enumerate(arrays)
+        decoded(result.outputs[program.output_name(i)], node.meaning)
+        for i, node in enumerate(nodes)
     ]
 
 
-def compute(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
-    """Several arrays, computed by one job and held by the workers."""
-    handles = [Handle() for _ in arrays]
-    _run(arrays, [(HANDLE, {"handle": handle.id}) for handle in handles])
-    cluster = arrays[0].cluster
+def compute(cluster: Client, nodes: Sequence[Node]) -> list[Node]:
+    """Several values, computed by one job and held by the workers."""
+    handles = [Handle() for _ in nodes]
+    _run(cluster, nodes, [(HANDLE, {"handle": handle.id}) for handle in handles])
     freed, found = _freed(cluster), []
-    for array, handle in zip(arrays, handles, strict=True):
+    for node, handle in zip(nodes, handles, strict=True):
         freed.made()
-        found.append(held(cluster, handle, array._node.meaning, freed.add))
+        weakref.finalize(handle, freed.add, handle.id).atexit = False
+        own = node.meaning
+        leaf = Leaf(HANDLE, own.kind, own.shape, own.scale, (handle.id,))
+        found.append(Node(own, leaf=leaf, holds=handle))
     return found
 
 
-def keep(array: PrivateArray, name: str, clients: Sequence[str], replace: bool) -> None:
-    """Has the workers keep an array under a name."""
+def keep(cluster: Client, node: Node, name: str, clients: Sequence[str], replace: bool) -> None:
+    """Has the workers keep a value under a name."""
     check_name(name, "An array's name")
     if isinstance(clients, str):
         raise UsageError("clients is a list of names. Received: a text.")
@@ -133,7 +128,7 @@ def keep(array: PrivateArray, name: str, clients: Sequence[str], replace: bool) 
         "replace": replace,
         "deployment": uuid.uuid4().hex,
     }
-    _run([array], [(KEEP, about)])
+    _run(cluster, [node], [(KEEP, about)])
 
 
 def leave(cluster: Client) -> None:

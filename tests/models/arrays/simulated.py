@@ -18,7 +18,7 @@ from tfe_bench.cluster.requests import JobResult, PrivateInput, spec_of
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import KINDS
-from tfe_bench.models.arrays import array, loading, running
+from tfe_bench.models.arrays import array, loading
 from tfe_bench.models.kept import ordered
 from tfe_bench.models.programs import compute, provide, table_put
 from tfe_bench.protocols.session.party import Party
@@ -83,7 +83,7 @@ class Client:
         return loading.load(self, name)  # type: ignore[arg-type]
 
     def compute(self, *arrays: array.PrivateArray) -> list[array.PrivateArray]:
-        return running.compute(arrays)
+        return array.compute(arrays)
 
     def stored(self, infix: str) -> list[dict[str, Any]]:
         rows = [store.of(KINDS[infix]).visible(self.identity) for store in self.workers.stores]

@@ -40,7 +40,7 @@ def layer(x: Any, w: Any) -> Any:
 def test_an_expression_sends_what_is_said_and_what_a_program_sends(workers: Workers) -> None:
     client = Client(workers, "ann")
     y = layer(client.private(X), client.private(W))
-    _, said = explaining.priced(y)
+    _, said = explaining.priced(y._node)
     found = y.reveal()
     assert workers.last is not None
 
@@ -70,7 +70,7 @@ def test_what_is_said_is_sent(then: str, workers: Workers) -> None:
         "bits": lambda: x[:2] > 0,
         "sort": lambda: tfb.reverse(tfb.sort(x[0]), [0]),
     }[then]()
-    _, said = explaining.priced(y)
+    _, said = explaining.priced(y._node)
     y.reveal()
     assert workers.last is not None
     if then != "sort":  # (how often it compares follows a shuffle)
