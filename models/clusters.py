@@ -27,7 +27,8 @@ class _Load:
 
     def __get__(self, instance: client.Client | None, owner: type[Any]) -> Any:
         if instance is None:
-            return super(_Models, owner).load
+            of_files: Any = client.Client.__dict__["load"]
+            return of_files.__get__(None, owner)
         from tfe_bench.models.arrays import loading
 
         return functools.partial(loading.load, instance)
@@ -116,7 +117,7 @@ class _Models(client.Client):
 
         return arrays.private(self, array, kind, fractional_bits)
 
-    load = _Load()
+    load: Any = _Load()
 
     def arrays(self) -> dict[str, Kept]:
         """The private arrays that the workers keep under names and this client may use."""

@@ -163,7 +163,7 @@ class PrivateArray(Methods):
         return self._node.meaning.shape
 
     @property
-    def ndim(self) -> int:  # type: ignore[override]
+    def ndim(self) -> int:
         """The number of axes."""
         return len(self.shape)
 
@@ -173,7 +173,7 @@ class PrivateArray(Methods):
         return self._node.meaning.elements
 
     @property
-    def kind(self) -> str:  # type: ignore[override]
+    def kind(self) -> str:
         """ "fixed" (reals), "int" or "bits"."""
         return self._node.meaning.kind
 

@@ -60,7 +60,7 @@ def meaning(op: str, value: object) -> Meaning:
     if isinstance(value, MaskedBits) and value.shape is not None:
         return Meaning(BITS, tuple(int(n) for n in value.shape), 0)
     if isinstance(value, Shared) and value.limbs == 1 and value.ring_bits == 64:
-        sizes = value.shape.as_list()
+        sizes = value.shape.as_list() if value.shape is not None else None
         if sizes is not None and None not in sizes:
             kind = FIXED if value.fractional_bits else INT
             return Meaning(kind, tuple(int(n) for n in sizes), value.fractional_bits)
