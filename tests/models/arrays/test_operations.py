@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import scipy.special
 
-import tfe_bench as tfb
+from tests.models.arrays.simulated import tfb
 from tfe_bench import LocalCluster
 from tfe_bench.models.arrays import operations
 from tfe_bench.models.arrays.array import PrivateArray
@@ -214,8 +214,8 @@ def test_every_operation_has_a_case() -> None:
 
 
 def test_every_public_operation_is_offered() -> None:
-    of = tfb._modules()  # type: ignore[attr-defined]  # of no public name
-    public = {name for name in of if tfb._is_operation(name)}  # type: ignore[attr-defined]
+    of = tfb._modules()  # of no public name
+    public = {name for name in of if tfb._is_operation(name)}
     assert public - {"reveal"} == set(operations.offered()) - {"getitem"}
 
 

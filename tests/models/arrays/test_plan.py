@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tfe_bench as tfb
+from tests.models.arrays.simulated import tfb
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import RangeError, UsageError
@@ -95,7 +95,7 @@ def _mutated(given: Any, rng: np.random.Generator) -> Any:
 
 def test_mutated_plans_are_refused_in_words_or_run_as_they_say(rng: np.random.Generator) -> None:
     whole = [planned(each) for each in expressions()]
-    refused = longest = 0
+    refused, longest = 0, 0.0
     for i in range(10_000):
         given, specs = whole[i % len(whole)]
         mutated = {**given, "plan": _mutated(given["plan"], rng)}

@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tfe_bench as tfb
-from tests.models.arrays.simulated import Client, Workers
+from tests.models.arrays.simulated import Client, Workers, tfb
 from tests.models.queries.asked import ANALYST, OWNER, Given
 from tfe_bench.cluster.stored import ARRAY
 from tfe_bench.errors import PolicyError, UsageError

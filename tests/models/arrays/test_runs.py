@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import tfe_bench as tfb
-from tests.models.arrays.simulated import Client, Workers
+from tests.models.arrays.simulated import Client, Workers, tfb
 from tfe_bench import LocalCluster
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError
@@ -65,11 +64,11 @@ def test_what_is_said_is_sent(then: str, workers: Workers) -> None:
     client = Client(workers, "ann")
     x = client.private(X).compute()
     y = {
-        "reveal": lambda: x + 1,
-        "handle": lambda: x.sum(axis=0),
-        "bits": lambda: x[:2] > 0,
-        "sort": lambda: tfb.reverse(tfb.sort(x[0]), [0]),
-    }[then]()
+        "reveal": x + 1,
+        "handle": x.sum(axis=0),
+        "bits": x[:2] > 0,
+        "sort": tfb.reverse(tfb.sort(x[0]), [0]),
+    }[then]
     _, said = explaining.priced(y._node)
     y.reveal()
     assert workers.last is not None
