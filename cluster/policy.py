@@ -12,7 +12,7 @@ from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cluster import tls
+from tfe_bench.cluster import handles, tls
 from tfe_bench.cluster.jobs import Size
 from tfe_bench.cluster.toml_file import Table, load_toml, naming
 from tfe_bench.errors import ConfigError, PolicyError
@@ -78,6 +78,9 @@ class WorkerPolicy:
             says; never more than the machine has.
         max_sent_per_job: bytes that the three workers send together for a job, where its program
             says how many.
+        max_held, max_held_per_client: bytes of arrays that are held in memory between jobs, of all
+            clients together and of one.
+        held_seconds: after which such an array is let go of if nobody used it.
         max_connections: that others may hold open.
         max_connections_per_address: the same of one address, as long as nobody has called over
             them with a certificate of the cluster.
@@ -104,6 +107,9 @@ class WorkerPolicy:
     max_bytes: int = _limit(8 << 30)
     max_memory_per_job: int = _limit(1 << 40)
     max_sent_per_job: int = _limit(1 << 40)
+    max_held: int = _limit(handles.MOST_BYTES)
+    max_held_per_client: int = _limit(handles.MOST_BYTES_PER_CLIENT)
+    held_seconds: float = _limit(handles.SECONDS)
     max_connections: int = _limit(512, 64, _MOST_CONNECTIONS)
     max_connections_per_address: int = _limit(32, most=_MOST_CONNECTIONS)
 

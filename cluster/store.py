@@ -40,6 +40,7 @@ from typing import IO, Any
 import numpy as np
 
 from tfe_bench import atomic
+from tfe_bench.cluster.handles import Handles
 from tfe_bench.cluster.held_folder import HeldFolder
 from tfe_bench.cluster.ledger import MOST, Ledger
 from tfe_bench.cluster.stored import (
@@ -85,6 +86,7 @@ class Store:
         ring, fractional_bits: of the cluster; a value of another one is refused.
         most: how many names of each kind there may be.
         kind: what the names stand for; `of` gives the others.
+        handles: what is held in memory beside the folder.
 
     Raises:
         ConfigError: the folder cannot be used, or another worker uses it.
@@ -99,8 +101,10 @@ class Store:
         fractional_bits: int,
         most: int,
         kind: Kind = MODEL,
+        handles: Handles | None = None,
     ) -> None:
         self.party = party
+        self.handles = Handles(party) if handles is None else handles
         self.kind = kind
         self._folder = folder
         self._of_cluster = {"ring": ring, "fractional_bits": fractional_bits}

@@ -68,6 +68,13 @@ TABLE = Kind(
     "See `python -m tfe_bench table list`.",
     "Another client's is there once its owner has put it with --for and this client's name.",
 )
+ARRAY = Kind(
+    "private array",
+    ".array",
+    "Have its owner keep it again (y.keep(name, replace=True)).",
+    "See cluster.arrays().",
+    "Another client's is there once its owner has kept it for it (clients=[...]).",
+)
 # Two of each name: should the workers stop while they write one, they still share the other.
 CHECKPOINTS = tuple(
     Kind(
@@ -79,7 +86,7 @@ CHECKPOINTS = tuple(
     )
     for i in range(2)
 )
-KINDS = {kind.infix: kind for kind in (MODEL, DATA, TABLE, *CHECKPOINTS)}
+KINDS = {kind.infix: kind for kind in (MODEL, DATA, TABLE, ARRAY, *CHECKPOINTS)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -5,6 +5,7 @@ The classes of the cluster layer know jobs and programs; these add what is built
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,10 +14,24 @@ from tfe_bench.cluster.requests import Progress
 from tfe_bench.errors import UsageError
 
 if TYPE_CHECKING:
+    from tfe_bench.models.arrays.array import PrivateArray
     from tfe_bench.models.history import History
+    from tfe_bench.models.kept import Kept
     from tfe_bench.models.private import PrivateModel
     from tfe_bench.models.service import Deployed
     from tfe_bench.models.trainable import Trainable
+
+
+class _Load:
+    """`load`: of the class, a client from files; of a client, what the workers keep."""
+
+    def __get__(self, instance: client.Client | None, owner: type[Any]) -> Any:
+        if instance is None:
+            of_files: Any = client.Client.__dict__["load"]
+            return of_files.__get__(None, owner)
+        from tfe_bench.models.arrays import loading
+
+        return functools.partial(loading.load, instance)
 
 
 class _Models(client.Client):
@@ -94,6 +109,34 @@ class _Models(client.Client):
 
         service.undeploy(self, name)
 
+    def private(
+        self, array: Any, kind: str | None = None, fractional_bits: int | None = None
+    ) -> PrivateArray:
+        """An array of this client's, to compute on privately; see arrays.array.private."""
+        from tfe_bench.models.arrays import array as arrays
+
+        return arrays.private(self, array, kind, fractional_bits)
+
+    load: Any = _Load()
+
+    def arrays(self) -> dict[str, Kept]:
+        """The private arrays that the workers keep under names and this client may use."""
+        from tfe_bench.models.arrays import loading
+
+        return loading.listed(self)
+
+    def reveal(self, *arrays: PrivateArray) -> list[Any]:
+        """The elements of several private arrays, by one job; as PrivateArray.reveal."""
+        from tfe_bench.models.arrays import array
+
+        return array.reveal(arrays)
+
+    def compute(self, *arrays: PrivateArray) -> list[PrivateArray]:
+        """Several private arrays, computed by one job; as PrivateArray.compute."""
+        from tfe_bench.models.arrays import array
+
+        return array.compute(arrays)
+
     def models(self) -> list[Deployed]:
         """The deployed models that this client may use."""
         from tfe_bench.models import service
@@ -112,6 +155,14 @@ def _trainable(cluster: client.Client, private: object, what: str) -> Trainable:
 
 class Client(_Models):
     """A client of three workers, for whom they also keep, evaluate and train models."""
+
+    def close(self) -> None:
+        """Lets go of arrays that the workers hold for it, and closes the connections."""
+        if not self._closed and "_freed_handles" in self.__dict__:
+            from tfe_bench.models.arrays import running
+
+            running.leave(self)
+        super().close()
 
 
 class LocalCluster(_Models, launch.LocalCluster):

@@ -2,6 +2,7 @@
 
 import functools as _functools
 import os as _os
+from collections.abc import Callable as _Callable
 from importlib import import_module as _import_module
 from pathlib import Path as _Path
 
@@ -34,7 +35,31 @@ def __getattr__(name: str) -> object:
         return [*_modules(), "__version__"]
     if name not in _modules():
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(_import_module(_modules()[name]), name)
+    found = getattr(_import_module(_modules()[name]), name)
+    return _dispatched(name, found) if _is_operation(name) else found
+
+
+def _is_operation(name: str) -> bool:
+    """Whether a public name is an operation on private values."""
+    module = _modules()[name]
+    return module.startswith(("tfe_bench.protocols.api.", "tfe_bench.protocols.ring."))
+
+
+@_functools.cache
+def _dispatched(name: str, function: _Callable[..., object]) -> _Callable[..., object]:
+    """An operation that leaves values with an `__tfe_operation__` to that: lazy private arrays."""
+
+    @_functools.wraps(function)
+    def operation(*args: object, **named: object) -> object:
+        for value in (*args, *named.values()):
+            parts = value if isinstance(value, (list, tuple)) else (value,)
+            for part in parts:
+                own = getattr(type(part), "__tfe_operation__", None)
+                if own is not None:
+                    return own(part, name, args, named)
+        return function(*args, **named)
+
+    return operation
 
 
 def __dir__() -> list[str]:

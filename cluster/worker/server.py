@@ -18,6 +18,7 @@ import grpc
 
 from tfe_bench.cluster import expiry, tls, wire
 from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.handles import Handles
 from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
@@ -65,7 +66,10 @@ class Worker:
         config.check_bind(bind or me.host)
         key = policy.load_key() if config.tls else b""
         store = Store(
-            policy.models, policy.party, config.ring, config.fractional_bits, policy.max_models
+            *(policy.models, policy.party, config.ring, config.fractional_bits, policy.max_models),
+            handles=Handles(
+                *(policy.party, policy.max_held, policy.max_held_per_client, policy.held_seconds)
+            ),
         )
         self._host = host = Host(config, policy, store, asyncio.new_event_loop(), key)
         reserve_descriptors(policy.max_connections)

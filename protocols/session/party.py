@@ -224,7 +224,7 @@ class Party:
         if self._scope is None:
             return PrivateFunction(self, function, dynamic)
         self._made += 1
-        name = (self._scope, self._made, function.__qualname__)
+        name = (self._scope, self._made, getattr(function, "__qualname__", ""))
         if name not in self._functions:
             self._functions[name] = PrivateFunction(self, function, dynamic, name)
         return self._functions[name]

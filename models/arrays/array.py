@@ -1,0 +1,411 @@
+"""Private arrays: expressions written as in NumPy and TensorFlow, which run when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+
+from tfe_bench.cluster.requests import PrivateInput
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models.arrays import evaluate, explaining, numpy_names, operations, running
+from tfe_bench.models.arrays import plan as plans
+from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.methods import Methods
+from tfe_bench.models.arrays.node import Node
+from tfe_bench.models.arrays.plan import BITS, FIXED, INT, Leaf, Ref
+from tfe_bench.protocols.session.counting import Counting, PrivateBits
+from tfe_bench.protocols.session.counting import Private as Counted
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client
+
+_INSTEAD = "Write x.reveal() where this client shall learn it"
+
+
+def apply(name: str, *operands: Any, **public: Any) -> Any:
+    """An operation on private arrays, lazily.
+
+    Args:
+        name: of the operation, as operations.py lists them.
+        operands, public: its arguments; at least one is, or holds, a PrivateArray.
+
+    Returns:
+        a PrivateArray, or a list of them where the operation makes several.
+    Raises:
+        UsageError: there is no such operation, or it does not take these arguments.
+        RangeError: a public number that the scale does not admit.
+    """
+    operation = operations.find(name)
+    bound = operation.bound(operands, public)
+    args, named = bound.args, bound.kwargs
+    found: list[PrivateArray] = []
+    given = [_nodes(each, found) for each in args]
+    given_named = {key: _nodes(each, found) for key, each in named.items()}
+    if not found:
+        raise UsageError(f"{name} wants a private array. Received: public values only.")
+    cluster = found[0].cluster
+    if any(each.cluster is not cluster for each in found):
+        raise UsageError(
+            f"{name} wants arrays of one cluster. Received: arrays of several. Reveal one and make "
+            "it private at the other."
+        )
+    depth = 1 + max(each._node.depth for each in found)
+    if depth > plans.MOST_STEPS:
+        raise plans.too_many()
+    meanings, several = _made(operation, given, given_named)
+    if not several:
+        node = Node(meanings[0], op=name, args=tuple(given), named=given_named, depth=depth)
+        return PrivateArray(cluster, node)
+    whole = Node(meanings[0], op=name, args=tuple(given), named=given_named, depth=depth)
+    nodes = [Node(m, place=i, step=whole, depth=depth) for i, m in enumerate(meanings)]
+    return [PrivateArray(cluster, node) for node in nodes]
+
+
+def _nodes(value: Any, found: list[PrivateArray]) -> Any:
+    """An argument with nodes in place of arrays, and a copy of what its giver may change."""
+    if isinstance(value, PrivateArray):
+        found.append(value)
+        return value._node
+    if isinstance(value, (list, tuple)):
+        kind = tuple if isinstance(value, tuple) else list
+        return kind(_nodes(each, found) for each in value)
+    return plans.decoded(plans.encoded(value), {})
+
+
+def _made(
+    operation: operations.Operation, args: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[list[Meaning], bool]:
+    """What an operation makes of values of which only the meaning is known."""
+    nodes: dict[int, Node] = {}
+
+    def taken(value: Any) -> Any:
+        if isinstance(value, Node):
+            nodes.setdefault(id(value), value)
+            return Ref(list(nodes).index(id(value)))
+        if isinstance(value, (list, tuple)):
+            return type(value)(taken(each) for each in value)
+        return value
+
+    step = [
+        operation.name,
+        [plans.encoded(taken(each)) for each in args],
+        {key: plans.encoded(taken(each)) for key, each in named.items()},
+    ]
+    checked = plans.checked_step(step, len(nodes))
+    party = Counting(expected=True)
+    several: list[bool] = []
+
+    def run(values: Sequence[Any]) -> list[Any]:
+        known = {Ref(number): value for number, value in enumerate(values)}
+        made = evaluate.call(party, checked, known, several)
+        return made
+
+    given = [_counted(node.meaning) for node in nodes.values()]
+    with party.active():
+        made = run(given) if operation.between else party.function(run)(given)
+    return [evaluate.meaning(operation.name, each) for each in made], several[0]
+
+
+def _counted(meaning: Meaning) -> Any:
+    if meaning.kind == BITS:
+        return PrivateBits(meaning.shape).made()
+    return Counted(meaning.shape, meaning.scale).made()
+
+
+# ---- what Python's operators do
+
+
+def _binary(name: str, mirrored: bool = False) -> Callable[[PrivateArray, Any], PrivateArray]:
+    def operate(x: PrivateArray, y: Any) -> PrivateArray:
+        made: PrivateArray = apply(name, y, x) if mirrored else apply(name, x, y)
+        return made
+
+    return operate
+
+
+def _logical(
+    of_bits: str, of_integers: str, mirrored: bool = False
+) -> Callable[[PrivateArray, Any], PrivateArray]:
+    """&, | and ^: of truth values, or of the bits of integers."""
+
+    def operate(x: PrivateArray, y: Any) -> PrivateArray:
+        name = of_bits if x.kind == BITS else of_integers
+        made: PrivateArray = apply(name, y, x) if mirrored else apply(name, x, y)
+        return made
+
+    return operate
+
+
+class PrivateArray(Methods):
+    """An array of which nobody but its owners knows the elements.
+
+    Made by `cluster.private(array)` and by computing on others; nothing runs before `reveal`,
+    `compute` or `keep`.
+    """
+
+    __hash__ = object.__hash__
+
+    def __init__(self, cluster: Client, node: Node) -> None:
+        self._cluster = cluster
+        self._node = node
+
+    @property
+    def cluster(self) -> Client:
+        """Whose workers compute."""
+        return self._cluster
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes: public."""
+        return self._node.meaning.shape
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return self._node.meaning.elements
+
+    @property
+    def kind(self) -> str:
+        """ "fixed" (reals), "int" or "bits"."""
+        return self._node.meaning.kind
+
+    @property
+    def fractional_bits(self) -> int:
+        """The scale of reals."""
+        return self._node.meaning.scale
+
+    def __repr__(self) -> str:
+        scale = f", fractional_bits={self.fractional_bits}" if self.kind == FIXED else ""
+        return f"PrivateArray(shape={list(self.shape)}, kind={self.kind!r}{scale})"
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("A private array without axes has no length. See its shape.")
+        return self.shape[0]
+
+    def _apply(self, name: str, *public: Any) -> Any:
+        return apply(name, self, *public)
+
+    # ---- running
+
+    def reveal(self) -> Any:
+        """Its elements, which this client learns and nobody else: float64, int64 or bool.
+
+        Raises:
+            PolicyError: an owner of what it is made of does not permit it, or an operator.
+        """
+        return reveal([self])[0]
+
+    def compute(self) -> PrivateArray:
+        """The same array, computed: its shares stay at the workers, as long as it is used here.
+
+        Raises:
+            PolicyError: an operator does not permit it.
+        """
+        return compute([self])[0]
+
+    def keep(self, name: str, clients: Sequence[str] = (), replace: bool = False) -> None:
+        """Has the workers keep it under a name, for `cluster.load(name)`.
+
+        Args:
+            clients: who else may use it, as far as the owners of what it is made of permit it.
+            replace: what this client kept under the name before.
+
+        Raises:
+            UsageError, PolicyError: the name is taken, or nothing is kept here.
+        """
+        running.keep(self._cluster, self._node, name, clients, replace)
+
+    def explain(self, profile: str | None = None) -> str:
+        """What revealing it would take, and tell: print it.  Nothing is sent."""
+        return explaining.text(self._node, profile or self._cluster.profile.name)
+
+    # ---- no value becomes public by itself
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise TypeError(f"{self!r} does not become {what} by itself. {_INSTEAD}.")
+
+    def __bool__(self) -> bool:
+        self._refuse("a truth value; to choose between two arrays write tfe_bench.where(x, a, b)")
+
+    def __float__(self) -> float:
+        self._refuse("a float")
+
+    def __int__(self) -> int:
+        self._refuse("an int")
+
+    def __complex__(self) -> complex:
+        self._refuse("a number")
+
+    def __index__(self) -> int:
+        self._refuse("an index; to look up a private place write tfe_bench.gather(array, x)")
+
+    def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
+        self._refuse("an array of NumPy's")
+
+    def __iter__(self) -> NoReturn:
+        self._refuse("a sequence; parts of it are x[0] or tfe_bench.unstack(x)")
+
+    def __contains__(self, value: object) -> bool:
+        self._refuse("an answer; whether an element is there is (x == value).sum() > 0")
+
+    def __reduce__(self) -> NoReturn:
+        self._refuse("a file; the workers keep it with x.keep(name)")
+
+    # ---- dispatch
+
+    def __tfe_operation__(self, name: str, args: Any, named: Any) -> Any:
+        """What tfe_bench.NAME does with it."""
+        if name == "reveal":
+            return self.reveal()
+        return apply(name, *args, **named)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
+        return numpy_names.ufunc(apply, ufunc, method, inputs, named)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> Any:
+        return numpy_names.function(apply, function, args, named)
+
+    __add__, __radd__ = _binary("add"), _binary("add", True)
+    __sub__, __rsub__ = _binary("subtract"), _binary("subtract", True)
+    __mul__, __rmul__ = _binary("multiply"), _binary("multiply", True)
+    __matmul__, __rmatmul__ = _binary("matmul"), _binary("matmul", True)
+    __truediv__, __rtruediv__ = _binary("divide"), _binary("divide", True)
+    __pow__, __rpow__ = _binary("pow"), _binary("pow", True)
+    __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", True)
+    __mod__, __rmod__ = _binary("floormod"), _binary("floormod", True)
+    __lt__, __le__ = _binary("less"), _binary("less_equal")
+    __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
+    __and__ = _logical("logical_and", "bitwise_and")
+    __rand__ = _logical("logical_and", "bitwise_and", True)
+    __or__ = _logical("logical_or", "bitwise_or")
+    __ror__ = _logical("logical_or", "bitwise_or", True)
+    __xor__ = _logical("logical_xor", "bitwise_xor")
+    __rxor__ = _logical("logical_xor", "bitwise_xor", True)
+    __lshift__, __rshift__ = _binary("left_shift"), _binary("right_shift")
+
+    def __eq__(self, other: Any) -> PrivateArray:  # type: ignore[override]
+        made: PrivateArray = ~(self ^ other) if self.kind == BITS else apply("equal", self, other)
+        return made
+
+    def __ne__(self, other: Any) -> PrivateArray:  # type: ignore[override]
+        name = "logical_xor" if self.kind == BITS else "not_equal"
+        made: PrivateArray = apply(name, self, other)
+        return made
+
+    def __invert__(self) -> PrivateArray:
+        made: PrivateArray = apply("logical_not" if self.kind == BITS else "invert", self)
+        return made
+
+    def __neg__(self) -> PrivateArray:
+        made: PrivateArray = apply("negative", self)
+        return made
+
+    def __pos__(self) -> PrivateArray:
+        return self
+
+    def __abs__(self) -> PrivateArray:
+        made: PrivateArray = apply("abs", self)
+        return made
+
+    def __getitem__(self, key: Any) -> PrivateArray:
+        if isinstance(key, str):
+            raise UsageError(f"{self!r} has no columns. Received: a name. Take x[:, 0].")
+        made: PrivateArray = apply("getitem", self, key)
+        return made
+
+
+# ---- several at once
+
+
+def _nodes_of(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
+    """The nodes of some arrays of one cluster.
+
+    Raises:
+        UsageError: there are none, or they are something else.
+    """
+    for array in arrays:
+        if not isinstance(array, PrivateArray):
+            raise UsageError(f"Private arrays are due here. Received: {type(array).__name__}.")
+    if not arrays:
+        raise UsageError("One private array at least is due. Received: none.")
+    cluster = arrays[0].cluster
+    if any(array.cluster is not cluster for array in arrays):
+        raise UsageError("Arrays of one cluster are computed together. Received: of several.")
+    return cluster, [array._node for array in arrays]
+
+
+def reveal(arrays: Sequence[PrivateArray]) -> list[Any]:
+    """The elements of several arrays, by one job; as PrivateArray.reveal."""
+    return running.reveal(*_nodes_of(arrays))
+
+
+def compute(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
+    """Several arrays, computed by one job; as PrivateArray.compute."""
+    cluster, nodes = _nodes_of(arrays)
+    return [PrivateArray(cluster, node) for node in running.compute(cluster, nodes)]
+
+
+# ---- leaves
+
+
+def private(
+    cluster: Client, array: Any, kind: str | None = None, fractional_bits: int | None = None
+) -> PrivateArray:
+    """An array of this client's, private; its shares leave with the jobs that use it.
+
+    Args:
+        array: real numbers, integers or truth values.
+        kind: "fixed", "int" or "bits"; by its type unless given.
+        fractional_bits: of reals, 1 to 61; the cluster's unless given.
+
+    Raises:
+        UsageError: no such array or kind.
+        RangeError: elements that do not fit.
+    """
+    cluster.check_open()
+    if isinstance(array, PrivateArray):
+        raise UsageError("private takes a public array. Received: one that is private already.")
+    own = np.asarray(array)
+    if own.dtype.kind not in "biuf":
+        raise UsageError(f"private takes real numbers. Received: an array of {own.dtype.name}.")
+    default = {"b": BITS, "f": FIXED}.get(own.dtype.kind, INT)
+    chosen = default if kind is None else kind
+    if chosen not in plans.KINDS:
+        raise UsageError(f"kind is one of {', '.join(plans.KINDS)}. Received: {kind!r}.")
+    bits = cluster.config.fractional_bits if fractional_bits is None else fractional_bits
+    if type(bits) is not int or not 1 <= bits <= 61:
+        raise UsageError(f"Reals have 1 to 61 fractional bits. Received: {fractional_bits!r}.")
+    if chosen != FIXED and fractional_bits is not None:
+        raise UsageError(
+            f"Only reals have fractional bits. Received: {fractional_bits} of {chosen}."
+        )
+    ring, scale = _ring(own, chosen, bits)
+    leaf = Leaf(plans.INPUT, chosen, own.shape, scale)
+    plans.check_shape(list(own.shape))
+    node = Node(Meaning(chosen, own.shape, scale), leaf=leaf, value=PrivateInput(ring, scale))
+    return PrivateArray(cluster, node)
+
+
+def _ring(array: np.ndarray[Any, Any], kind: str, bits: int) -> tuple[Any, int]:
+    if kind == FIXED:
+        return FixedPoint(bits).encode(array), bits
+    with np.errstate(invalid="ignore"):
+        whole = array.dtype.kind != "f" or bool(np.all(array == np.rint(array)))
+    if not whole:
+        raise UsageError(f"{kind} takes whole numbers. Received: fractions. Say kind='fixed'.")
+    if kind == BITS:
+        if not np.all((array == 0) | (array == 1)):
+            raise UsageError("bits are 0 and 1, or truth values. Received: other numbers.")
+        return array.astype(np.int64), 0
+    if array.dtype.kind == "u" and array.size and int(array.max()) >= 1 << 63:
+        raise RangeError("Integers are below 2^63. Received: larger ones.")
+    return FixedPoint(0).encode(array), 0

@@ -1,0 +1,109 @@
+"""What an expression does, costs and tells, said before anything is sent."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from tfe_bench.cluster import profiles
+from tfe_bench.models.arrays import plan as plans
+from tfe_bench.models.arrays.building import build
+from tfe_bench.models.arrays.evaluate import Meaning, refreshed
+from tfe_bench.models.arrays.node import Node
+from tfe_bench.models.arrays.plan import HANDLE, INPUT, REVEAL, Leaf, Plan
+from tfe_bench.models.arrays.price import Price, price
+
+_WORD = 8
+
+
+def priced(node: Node) -> tuple[Plan, Price]:
+    """The plan that would reveal an array, and what it costs."""
+    plan = build([node], [(REVEAL, {})]).plan
+    return plan, price(plan)
+
+
+def text(node: Node, profile: str) -> str:
+    """Lines for people.
+
+    Args:
+        profile: the network.
+
+    Raises:
+        UsageError: there is no such network, or too many operations.
+    """
+    plan, found = priced(node)
+    name = profiles.get(profile).name
+    rows = [("step", "", "makes", "MB sent")]
+    for number, leaf in enumerate(plan.leaves):
+        rows.append((str(number), _source(leaf), _shown(_meaning(leaf)), ""))
+    for number, step in enumerate(plan.steps, len(plan.leaves)):
+        at = number - len(plan.leaves)
+        made = ", ".join(_shown(each) for each in found.made[at])
+        rows.append((str(number), _written(step), made, f"{found.steps[at] / 8e6:,.3f}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+    lines = [
+        f"{a.rjust(widths[0])}  {b.ljust(widths[1])}  {c.ljust(widths[2])}  {d.rjust(widths[3])}"
+        for a, b, c, d in rows
+    ]
+    if any(refreshed(plan)):
+        lines.append("The result is masked anew before it leaves.")
+    own = sum(_elements(leaf) for leaf in plan.leaves if leaf.source == INPUT)
+    lines += [
+        f"All: {found.sent / 1e6:,.3f} MB among the workers, {found.cost.rounds} rounds, about "
+        f"{found.seconds(name):,.3f} s over {name}; this client sends {own * 2 * _WORD / 1e6:,.3f} "
+        f"MB. The largest array has {found.largest * _WORD / 1e6:,.3f} MB.",
+        "The workers learn this list, the shapes and the public numbers in it, and no element. "
+        f"This client learns the last value ({_shown(found.held[0])}), and nobody else.",
+    ]
+    for leaf in plan.leaves:
+        if leaf.source not in (INPUT, HANDLE):
+            lines.append(
+                f"It is made of {leaf.about[1]!r}, whose owner has to permit that it is revealed: "
+                "every worker looks that up for itself."
+            )
+    return "\n".join(lines)
+
+
+def _elements(leaf: Leaf) -> int:
+    return _meaning(leaf).elements
+
+
+def _meaning(leaf: Leaf) -> Meaning:
+    return Meaning(leaf.kind, leaf.shape, leaf.scale)
+
+
+def _shown(meaning: Meaning) -> str:
+    scale = f".{meaning.scale}" if meaning.scale else ""
+    return f"{meaning.kind}{scale} {list(meaning.shape)}"
+
+
+def _source(leaf: Leaf) -> str:
+    if leaf.source == INPUT:
+        return "private input"
+    if leaf.source == HANDLE:
+        return "held at the workers"
+    return " ".join(["stored", repr(leaf.about[1]), *filter(None, [leaf.about[3]])])
+
+
+def _written(step: plans.Step) -> str:
+    args = [*map(_argument, step.args)]
+    args += [f"{name}={_argument(each)}" for name, each in step.named.items()]
+    return f"{step.op}({', '.join(args)})"
+
+
+def _argument(given: Any) -> str:
+    match given:
+        case ["ref", number]:
+            return f"[{number}]"
+        case ["ref", number, place]:
+            return f"[{number}.{place}]"
+        case ["list" | "tuple", list(items)]:
+            return f"({', '.join(map(_argument, items))})"
+        case ["slice", *bounds]:
+            return ":".join("" if b is None else str(b) for b in bounds)
+        case ["ellipsis"]:
+            return "..."
+        case ["array", dtype, shape, _]:
+            return f"public {dtype} {shape}"
+        case _:
+            return json.dumps(given)

@@ -1,0 +1,110 @@
+"""What the workers keep under names, as private arrays: kept ones, tables' columns, data sets."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.models.arrays import lineage
+from tfe_bench.models.arrays.array import PrivateArray
+from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.node import Node
+from tfe_bench.models.arrays.plan import STORED, Leaf
+from tfe_bench.models.kept import Kept
+from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.rows import LABEL_BITS
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client
+
+_KINDS = (ARRAY, TABLE, DATA)
+
+
+def _array(cluster: Client, meaning: Meaning, *about: str) -> PrivateArray:
+    leaf = Leaf(STORED, meaning.kind, meaning.shape, meaning.scale, about)
+    return PrivateArray(cluster, Node(meaning, leaf=leaf))
+
+
+class Columns:
+    """A table or data set at the workers: `rows["income"]` is a column as a private array.
+
+    Args:
+        cluster: that keeps it.
+        infix: of its kind.
+        kept: as it is listed.
+    """
+
+    def __init__(self, cluster: Client, infix: str, kept: Kept) -> None:
+        self._cluster, self._infix, self._kept = cluster, infix, kept
+
+    @property
+    def owner(self) -> str:
+        """The client that had it kept."""
+        return self._kept.owner
+
+    @property
+    def columns(self) -> list[str]:
+        """Their names; of a data set also x, all features, and y, the label."""
+        if self._infix == TABLE.infix:
+            return list(Schema.of(self._kept.about).columns)
+        about = self._kept.about
+        return [*(part for part in ("x", "y") if about[part] is not None), *about["columns"]]
+
+    def __getitem__(self, column: str) -> PrivateArray:
+        name, deployment = self._kept.name, self._kept.deployment
+        if column not in self.columns:
+            raise UsageError(
+                f"{name!r} has no column {str(column)[:80]!r}."
+                f"{did_you_mean(str(column), self.columns)} Columns: "
+                f"{', '.join(self.columns[:20])}."
+            )
+        if self._infix == TABLE.infix:
+            meaning = lineage.of_column(name, Schema.of(self._kept.about), column)
+            return _array(self._cluster, meaning, self._infix, name, deployment, column)
+        if column not in ("x", "y"):
+            return self["x"][:, self._kept.about["columns"].index(column)]
+        scale = LABEL_BITS if column == "y" else self._cluster.config.fractional_bits
+        meaning = lineage.of_part(name, self._kept.about, column, scale)
+        return _array(self._cluster, meaning, self._infix, name, deployment, column)
+
+    def __repr__(self) -> str:
+        return f"Columns({self._kept.name!r}, owner={self.owner!r}, columns={self.columns[:20]})"
+
+
+def load(cluster: Client, name: str) -> Any:
+    """What the workers keep under a name that this client may use.
+
+    Returns:
+        a PrivateArray that was kept, or Columns of a table or data set.
+    Raises:
+        UsageError: nothing is, or several are.
+    """
+    if not isinstance(name, str):
+        raise UsageError(f"What is kept is known by its name. Received: {type(name).__name__}.")
+    found: list[tuple[str, dict[str, Any]]] = []
+    known: list[str] = []
+    for kind in _KINDS:
+        for row in cluster.stored(kind.infix):
+            known.append(str(row["name"]))
+            if row["name"] == name:
+                found.append((kind.infix, row))
+    if len(found) != 1:
+        what = "nothing" if not found else "several things"
+        raise UsageError(
+            f"The workers keep {what} under the name {name[:80]!r} that this client may use as "
+            f"private arrays.{did_you_mean(name, known)}"
+        )
+    infix, row = found[0]
+    kept = Kept.of(row)
+    if not kept.complete:
+        raise UsageError(f"The workers do not all keep {name!r}. Have its owner keep it again.")
+    if infix != ARRAY.infix:
+        return Columns(cluster, infix, kept)
+    meaning, _ = lineage.read(kept.about)
+    return _array(cluster, meaning, infix, name, kept.deployment, "")
+
+
+def listed(cluster: Client) -> dict[str, Kept]:
+    """The private arrays that the workers keep and this client may use, by name."""
+    return {str(row["name"]): Kept.of(row) for row in cluster.stored(ARRAY.infix)}

@@ -1,0 +1,50 @@
+"""Values of expressions as a client knows them: what is public of each, and what it is made of."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfe_bench.cluster.requests import PrivateInput
+from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.plan import Leaf
+
+
+@dataclass(frozen=True, eq=False)
+class Node:
+    """One value of an expression.
+
+    Attributes:
+        meaning: what is public of it.
+        leaf: where it comes from, if it is not made of others.
+        value: words of a leaf that this client has.
+        op, args, named: the operation and its arguments, among them nodes.
+        place: of a result among several; None: there is one.
+        step: the node that makes all of several.
+        depth: operations one behind the other that lead here.
+        holds: what lives as long as this does, such as a handle.
+    """
+
+    meaning: Meaning
+    leaf: Leaf | None = None
+    value: PrivateInput | None = None
+    op: str = ""
+    args: tuple[Any, ...] = ()
+    named: Mapping[str, Any] = field(default_factory=dict)
+    place: int | None = None
+    step: Node | None = None
+    depth: int = 0
+    holds: object = None
+
+
+@dataclass(eq=False)
+class Handle:
+    """What the workers hold for this client, until nothing here refers to it.
+
+    Attributes:
+        id: at the workers.
+    """
+
+    id: str = field(default_factory=lambda: uuid.uuid4().hex)

@@ -1,0 +1,222 @@
+"""NumPy's functions on private arrays, where an operation does what they do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn
+
+import numpy as np
+
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.models.arrays import operations
+from tfe_bench.models.arrays.methods import Methods
+from tfe_bench.models.arrays.plan import BITS
+
+# array.apply, which makes an expression.
+Apply = Callable[..., Any]
+# By the name of NumPy's ufunc.
+_UFUNCS: Mapping[str, str] = {
+    **{
+        name: name
+        for name in (
+            *("add", "subtract", "multiply", "divide", "matmul", "negative", "square", "sqrt"),
+            *("reciprocal", "exp", "log", "sin", "cos", "tanh", "sign", "floor", "ceil"),
+            *("maximum", "minimum", "less", "less_equal", "greater", "greater_equal"),
+            *("logical_and", "logical_or", "logical_xor", "logical_not"),
+            *("left_shift", "right_shift"),
+        )
+    },
+    "absolute": "abs",
+    "fabs": "abs",
+    "power": "pow",
+    "floor_divide": "floordiv",
+    "remainder": "floormod",
+    "rint": "round",
+    "arctan2": "atan2",
+}
+# Of which Python's operator knows whether they are of truth values or integers.
+_OPERATORS: Mapping[str, str] = {
+    "equal": "__eq__",
+    "not_equal": "__ne__",
+    "bitwise_and": "__and__",
+    "bitwise_or": "__or__",
+    "bitwise_xor": "__xor__",
+    "invert": "__invert__",
+}
+
+
+def _refused(name: str) -> NoReturn:
+    raise UsageError(
+        f"Private arrays have no operation for numpy.{name}."
+        f"{did_you_mean(name, [*operations.offered(), *_FUNCTIONS, *_UFUNCS])} "
+        "See docs/arrays.md for what there is; x.reveal() makes an array of NumPy's."
+    )
+
+
+def ufunc(
+    apply: Apply, ufunc: Any, method: str, inputs: tuple[Any, ...], named: Mapping[str, Any]
+) -> Any:
+    """`__array_ufunc__`.
+
+    Raises:
+        UsageError: no operation does this.
+    """
+    name = str(ufunc.__name__)
+    if method == "reduce" and name in ("add", "maximum", "minimum", "multiply"):
+        reduced = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}[name]
+        given = {k: v for k, v in named.items() if k in ("axis", "keepdims")}
+        if set(named) - set(given):
+            _refused(f"{name}.reduce with {', '.join(sorted(set(named) - set(given)))}")
+        return getattr(inputs[0], reduced)(given.get("axis", 0), given.get("keepdims", False))
+    if method != "__call__" or named:
+        _refused(f"{name}.{method}" if method != "__call__" else f"{name} with {', '.join(named)}")
+    if name in _OPERATORS:
+        first, *others = inputs
+        if not isinstance(first, Methods):
+            first, others = others[0], [first]
+        return getattr(first, _OPERATORS[name])(*others)
+    if name not in _UFUNCS:
+        _refused(name)
+    return apply(_UFUNCS[name], *inputs)
+
+
+def _method(name: str) -> Callable[..., Any]:
+    def call(apply: Apply, x: Any, *args: Any, **named: Any) -> Any:
+        return getattr(x, name)(*args, **named)
+
+    return call
+
+
+def _where(apply: Apply, condition: Any, x: Any, y: Any) -> Any:
+    return apply("where", condition, x, y)
+
+
+def _concatenate(apply: Apply, arrays: Any, axis: int | None = 0) -> Any:
+    if axis is None:
+        return apply("concat", [_flat(a) for a in arrays], 0)
+    return apply("concat", list(arrays), axis)
+
+
+def _flat(x: Any) -> Any:
+    return x.flatten()
+
+
+def _stack(apply: Apply, arrays: Any, axis: int = 0) -> Any:
+    return apply("stack", list(arrays), axis)
+
+
+def _sort(apply: Apply, x: Any, axis: int | None = -1) -> Any:
+    return apply("sort", x.flatten() if axis is None else x, -1 if axis is None else axis)
+
+
+def _cumprod(apply: Apply, x: Any, axis: int | None = None) -> Any:
+    return apply("cumprod", x.flatten() if axis is None else x, axis or 0)
+
+
+def _median(apply: Apply, x: Any, axis: Any = None) -> Any:
+    return apply("median", x, axis)
+
+
+def _einsum(apply: Apply, equation: str, *operands: Any) -> Any:
+    return apply("einsum", equation, *operands)
+
+
+def _tensordot(apply: Apply, a: Any, b: Any, axes: Any = 2) -> Any:
+    return apply("tensordot", a, b, axes)
+
+
+def _dot(apply: Apply, a: Any, b: Any) -> Any:
+    if max(np.ndim(v) if not isinstance(v, Methods) else v.ndim for v in (a, b)) > 2:
+        _refused("dot of more than two axes (write x @ y)")
+    scalars = [np.ndim(v) if not isinstance(v, Methods) else v.ndim for v in (a, b)]
+    return apply("multiply" if 0 in scalars else "matmul", a, b)
+
+
+def _expand(apply: Apply, x: Any, axis: int) -> Any:
+    return apply("expand_dims", x, axis)
+
+
+def _broadcast(apply: Apply, x: Any, shape: Any) -> Any:
+    return apply("broadcast_to", x, [int(n) for n in np.atleast_1d(shape)])
+
+
+def _flip(apply: Apply, x: Any, axis: Any = None) -> Any:
+    axes = range(x.ndim) if axis is None else np.atleast_1d(axis)
+    return apply("reverse", x, [int(n) for n in axes])
+
+
+def _norm(apply: Apply, x: Any) -> Any:
+    return apply("norm", x)
+
+
+def _reshape(apply: Apply, x: Any, shape: Any) -> Any:
+    return x.reshape(shape)
+
+
+def _clip(apply: Apply, x: Any, a_min: Any = None, a_max: Any = None) -> Any:
+    if a_min is None or a_max is None:
+        _refused("clip with one bound (write np.maximum or np.minimum)")
+    return apply("clip_by_value", x, a_min, a_max)
+
+
+def _count(apply: Apply, x: Any) -> Any:
+    return (x if x.kind == BITS else x != 0).sum()
+
+
+def _shape(apply: Apply, x: Any) -> tuple[int, ...]:
+    found: tuple[int, ...] = x.shape
+    return found
+
+
+# By the name of NumPy's function, which is told from others of its name by its module.
+_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
+    **{
+        name: _method(name)
+        for name in (
+            *("sum", "mean", "min", "max", "std", "var", "prod", "argmax", "argmin", "cumsum"),
+            *("transpose", "squeeze", "ravel"),
+        )
+    },
+    "amin": _method("min"),
+    "amax": _method("max"),
+    "reshape": _reshape,
+    "clip": _clip,
+    "where": _where,
+    "concatenate": _concatenate,
+    "stack": _stack,
+    "sort": _sort,
+    "cumprod": _cumprod,
+    "median": _median,
+    "einsum": _einsum,
+    "tensordot": _tensordot,
+    "dot": _dot,
+    "expand_dims": _expand,
+    "broadcast_to": _broadcast,
+    "flip": _flip,
+    "linalg.norm": _norm,
+    "round": _method("round"),
+    "count_nonzero": _count,
+    "shape": _shape,
+    "ndim": lambda apply, x: x.ndim,
+    "size": lambda apply, x: x.size,
+}
+
+
+def function(apply: Apply, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
+    """`__array_function__`.
+
+    Raises:
+        UsageError: no operation does this, or not with these arguments.
+    """
+    module = str(function.__module__).removeprefix("numpy").lstrip(".")
+    name = f"{module}.{function.__name__}" if module else str(function.__name__)
+    own = _FUNCTIONS.get(name)
+    if own is None:
+        _refused(name)
+    try:
+        return own(apply, *args, **named)
+    except TypeError as error:
+        raise UsageError(
+            f"numpy.{name} takes other arguments with private arrays. Received: {error}. Write "
+            "the operation of tfe_bench instead."
+        ) from None

@@ -1,0 +1,164 @@
+"""The operations that an expression of a client may name: a whitelist, and what each one calls.
+
+Whatever is here takes parties' private values and public parameters, checks both by itself, says
+what it costs to a party that counts, and publishes nothing.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfe_bench.errors import UsageError, did_you_mean
+
+_API = "tfe_bench.protocols.api."
+_RING = "tfe_bench.protocols.ring."
+# By module; public names of tfe_bench, and getitem, which is x[...].
+_OFFERED: Mapping[str, tuple[str, ...]] = {
+    _API + "bitwise": (
+        *("bit_extract", "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift"),
+        *("popcount", "right_shift"),
+    ),
+    _API + "contractions": ("einsum", "matvec", "tensordot"),
+    _API + "elementary": (
+        *("atan2", "cos", "erf", "exp", "log", "polyval", "reciprocal", "rsqrt", "sin", "sqrt"),
+    ),
+    _API + "indexing": ("gather", "one_hot", "scatter_nd", "tensor_scatter_nd_update"),
+    _API + "neural": (
+        *("avg_pool2d", "conv2d", "depthwise_conv2d", "gelu", "leaky_relu", "max_pool2d", "relu"),
+        *("relu_derivative", "scaled_dot_product_attention", "sigmoid", "silu", "softmax", "tanh"),
+    ),
+    _API + "operators": (
+        *("abs", "add", "divide", "matmul", "multiply", "negative", "square", "subtract"),
+    ),
+    _API + "pooling": ("adaptive_avg_pool2d", "adaptive_max_pool2d", "max_pool_with_argmax"),
+    _API + "powers": ("pow",),
+    _API + "predicates": (
+        *("cast", "equal", "greater", "greater_equal", "in_range", "less", "less_equal"),
+        *("logical_and", "logical_not", "logical_or", "logical_xor", "not_equal", "where"),
+    ),
+    _API + "ranking": (
+        *("argmax", "argmin", "clip_by_value", "maximum", "median", "minimum", "quantile"),
+        *("reduce_max", "reduce_min", "sign", "sort", "top_k"),
+    ),
+    _API + "rounding": ("ceil", "floor", "floor_div", "floordiv", "floormod", "mod", "round"),
+    _API + "scans": ("cummax", "cumprod", "reduce_prod"),
+    _API + "statistics": (
+        *("bincount", "histogram_fixed_width", "norm", "reduce_std", "reduce_variance"),
+    ),
+    _API + "tensors": ("add_n", "concat", "pad", "reduce_mean", "stack", "unstack"),
+    _RING + "reductions": ("cumsum", "reduce_sum"),
+    _RING + "shapes": (
+        *("broadcast_to", "expand_dims", "getitem", "reshape", "reverse", "slice", "split"),
+        *("squeeze", "tile", "transpose"),
+    ),
+}
+# What calls graphs by itself, as sorts do, and stands between those of others.
+_BETWEEN = frozenset(("sort", "top_k", "median", "quantile"))
+# Of parameters whose product is the size of a result, or how often something is done.
+MOST_MADE, MOST_TIMES = 1 << 27, 1 << 12
+_SIZES: Mapping[str, Mapping[str, int]] = {
+    "broadcast_to": {"shape": MOST_MADE},
+    "reshape": {"shape": MOST_MADE},
+    "tile": {"multiples": MOST_MADE},
+    "one_hot": {"depth": MOST_MADE},
+    "scatter_nd": {"shape": MOST_MADE},
+    "bincount": {"minlength": MOST_MADE, "maxlength": MOST_MADE},
+    "histogram_fixed_width": {"nbins": MOST_TIMES},
+    "adaptive_avg_pool2d": {"output_size": MOST_TIMES},
+    "adaptive_max_pool2d": {"output_size": MOST_TIMES},
+    "avg_pool2d": {"ksize": MOST_TIMES},
+    "max_pool2d": {"ksize": MOST_TIMES},
+    "max_pool_with_argmax": {"ksize": MOST_TIMES},
+    "split": {"num_or_size_splits": MOST_MADE},
+    "top_k": {"k": MOST_MADE},
+    "pad": {"paddings": MOST_MADE},
+}
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What an expression may name.
+
+    Attributes:
+        name: of the operation.
+        function: takes private values and public parameters of the running party.
+        between: it calls graphs by itself.
+        sizes: the most that the product of a parameter's numbers may be.
+    """
+
+    name: str
+    function: Callable[..., Any]
+    between: bool = False
+    sizes: Mapping[str, int] = field(default_factory=dict)
+
+    @functools.cached_property
+    def signature(self) -> inspect.Signature:
+        """Of the function."""
+        return inspect.signature(self.function)
+
+    def bound(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> inspect.BoundArguments:
+        """Arguments by the function's names.
+
+        Raises:
+            UsageError: it does not take them.
+        """
+        try:
+            return self.signature.bind(*args, **named)
+        except TypeError as error:
+            raise UsageError(
+                f"{self.name} takes {self.name}{self._said()}. Received: {error}."
+            ) from None
+
+    def _said(self) -> str:
+        return f"({', '.join(self.signature.parameters)})"
+
+
+_added: dict[str, Operation] = {}
+
+
+def add(operation: Operation) -> None:
+    """Offers one more operation, at the client and at each of the workers that import the module.
+
+    Raises:
+        UsageError: its name is taken.
+    """
+    if operation.name in offered():
+        raise UsageError(f"There is an operation {operation.name!r} already. Choose another name.")
+    _added[operation.name] = operation
+
+
+@functools.cache
+def _of_api() -> dict[str, Operation]:
+    found = {}
+    for module, names in _OFFERED.items():
+        for name in names:
+            function = getattr(importlib.import_module(module), name)
+            found[name] = Operation(name, function, name in _BETWEEN, _SIZES.get(name, {}))
+    return found
+
+
+def offered() -> dict[str, Operation]:
+    """All operations, by name."""
+    return {**_of_api(), **_added}
+
+
+def find(name: object) -> Operation:
+    """The operation of a name.
+
+    Raises:
+        UsageError: there is none; the nearest name is told.
+    """
+    found = None
+    if isinstance(name, str):
+        found = _of_api().get(name) or _added.get(name)
+    if found is None:
+        shown = str(name)[:80]
+        raise UsageError(
+            f"Private arrays have no operation {shown!r}.{did_you_mean(shown, offered())}"
+        )
+    return found

@@ -1,0 +1,131 @@
+"""Three workers in one process, and clients of theirs: each worker checks by itself."""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import tfe_bench
+from tests.models.queries.asked import Given
+from tfe_bench.cluster import profiles
+from tfe_bench.cluster.handles import Handles
+from tfe_bench.cluster.jobs import Context, Program
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.requests import JobResult, PrivateInput, spec_of
+from tfe_bench.cluster.simulate import Simulation, simulate
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import KINDS
+from tfe_bench.models.arrays import array, loading
+from tfe_bench.models.kept import ordered
+from tfe_bench.models.programs import compute, provide, table_put
+from tfe_bench.protocols.session.party import Party
+
+# Type checkers take its operations to be on the values of parties.
+tfb: Any = tfe_bench
+PROGRAMS: Mapping[str, Program] = {
+    p.name: p for p in (compute.PROGRAM, provide.PROGRAM, table_put.PROGRAM)
+}
+
+
+class Workers:
+    """What three workers hold.
+
+    Attributes:
+        now: by their clocks.
+        last: the run of the last job.
+    """
+
+    def __init__(self, folder: Path, **limits: Any) -> None:
+        self.now = 0.0
+        self.policy = WorkerPolicy(party=0, **limits)
+        bounds = {"most": self.policy.max_held, "per_client": self.policy.max_held_per_client}
+        self.stores = [
+            Store(
+                *(folder / str(p), p, 64, 16, 9),
+                handles=Handles(p, seconds=60.0, clock=lambda: self.now, **bounds),
+            )
+            for p in range(3)
+        ]
+        self.last: Simulation | None = None
+        self.jobs: list[dict[str, Any]] = []
+
+    def close(self) -> None:
+        for store in self.stores:
+            store.close()
+
+    def held(self, client: str) -> list[tuple[int, int]]:
+        """How many handles each worker has of a client, and their bytes."""
+        return [store.handles.count(client) for store in self.stores]
+
+    def put(self, name: str, given: Given, clients: tuple[str, ...] = ("*",)) -> None:
+        """Keeps a table."""
+        order = ordered(name, clients, True, given.schema.header())
+        owner = Client(self, given.owner)
+        owner.run("table_put", order, {"words": PrivateInput(given.words)})
+
+
+class Client:
+    """One client, as the methods of arrays use it."""
+
+    def __init__(self, workers: Workers, identity: str) -> None:
+        self.workers, self.identity = workers, identity
+        self.config = SimpleNamespace(fractional_bits=16)
+        self.profile = profiles.get("local")
+
+    def check_open(self) -> None:
+        pass
+
+    def private(self, given: Any, **more: Any) -> array.PrivateArray:
+        return array.private(self, given, **more)  # type: ignore[arg-type]
+
+    def load(self, name: str) -> Any:
+        return loading.load(self, name)  # type: ignore[arg-type]
+
+    def compute(self, *arrays: array.PrivateArray) -> list[array.PrivateArray]:
+        return array.compute(arrays)
+
+    def stored(self, infix: str) -> list[dict[str, Any]]:
+        rows = [store.of(KINDS[infix]).visible(self.identity) for store in self.workers.stores]
+        return [{**row, "complete": all(row in other for other in rows)} for row in rows[0]]
+
+    def run(
+        self,
+        name: str,
+        parameters: Mapping[str, Any],
+        inputs: Mapping[str, PrivateInput],
+        progress: object = None,
+    ) -> JobResult:
+        sent = json.loads(json.dumps(parameters, allow_nan=False))
+        self.workers.jobs.append(sent)
+        program, specs = PROGRAMS[name], [spec_of(key, value) for key, value in inputs.items()]
+        for store in self.workers.stores:
+            program.admit(sent, specs)
+            if program.permit is not None:
+                program.permit(self.identity, store, sent, specs)
+            self.workers.policy.permit_size(program.sized(self.identity, store, sent, specs))
+        scales: dict[str, int] = {}
+
+        def carried_out(party: Party, *given: Any) -> Any:
+            held = {
+                spec.name: _scaled(value, spec.fractional_bits)
+                for spec, value in zip(specs, given, strict=True)
+            }
+            store = self.workers.stores[party.index]
+            context = Context(party, sent, held, lambda f, t: None, {}, self.identity, store)
+            out = program.run(context)
+            scales.update({key: value.fractional_bits for key, value in out.items()})
+            return out
+
+        made = simulate(carried_out, *(value.ring for value in inputs.values()))
+        self.workers.last = made
+        found = {key: made.value(operator.itemgetter(key)) for key in scales}
+        return JobResult(outputs=found, fractional_bits=scales)
+
+
+def _scaled(value: Any, bits: int) -> Any:
+    return replace(value, fractional_bits=bits)

@@ -1,0 +1,260 @@
+"""Plans as data: whatever a client sends is refused in words, or runs as it says."""
+
+from __future__ import annotations
+
+import copy
+import json
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.arrays.simulated import tfb
+from tfe_bench.cluster import profiles
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models.arrays import array, operations, plan
+from tfe_bench.models.arrays.building import build
+from tfe_bench.models.programs import compute
+
+CLUSTER: Any = SimpleNamespace(
+    config=SimpleNamespace(fractional_bits=16),
+    profile=profiles.get("local"),
+    check_open=lambda: None,
+)
+X = np.arange(12.0).reshape(3, 4)
+
+
+def private(values: Any, **more: Any) -> array.PrivateArray:
+    return array.private(CLUSTER, values, **more)
+
+
+def planned(*arrays: Any) -> tuple[dict[str, Any], list[InputSpec]]:
+    built = build([a._node for a in arrays], [("reveal", {})] * len(arrays))
+    specs = [InputSpec(n, v.shape, v.fractional_bits) for n, v in built.inputs.items()]
+    return {"plan": built.plan.header(), "free": []}, specs
+
+
+def expressions() -> list[Any]:
+    x, w, b = private(X), private(np.ones((4, 2))), private(np.array([True, False, True]))
+    n = private(np.arange(6).reshape(2, 3))
+    return [
+        tfb.relu(x @ w + np.array([1.0, -1.0])).mean(axis=0),
+        tfb.where(b, x[:, 0], x[:, 1] * 2) > 3,
+        tfb.concat([n, n[:, ::-1]], axis=1).sum(axis=0),
+        tfb.unstack(tfb.softmax(x))[1],
+        tfb.top_k(x, 2)[1],
+        tfb.einsum("ij,jk->k", x, w),
+        tfb.conv2d(tfb.reshape(x, [1, 3, 4, 1]), np.ones((2, 2, 1, 1))),
+        tfb.one_hot(n, 7)[..., None, 0],
+        tfb.pad(x, [(1, 0), (0, 2)]),
+        tfb.scaled_dot_product_attention(x, x, x, is_causal=True),
+    ]
+
+
+def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    found = [path] if path else []
+    if isinstance(value, (dict, list)):
+        for key, each in value.items() if isinstance(value, dict) else enumerate(value):
+            found += _places(each, (*path, key))
+    return found
+
+
+def _mutated(given: Any, rng: np.random.Generator) -> Any:
+    found = copy.deepcopy(given)
+    for _ in range(int(rng.integers(1, 4))):
+        places = _places(found)
+        *way, last = places[int(rng.integers(len(places)))]
+        parent = found
+        for key in way:
+            parent = parent[key]
+        other = places[int(rng.integers(len(places)))]
+        value: Any = found
+        for key in other:
+            value = value[key] if isinstance(value, (dict, list)) else value
+        names = list(operations.offered())
+        choices: list[Any] = [
+            *(None, True, 0, -1, 1, 2, 3, 7, 1 << 31, -(1 << 63), (1 << 63) - 1, 1 << 70),
+            *(0.5, 1e300, -0.0, "", "x" * 300, "ref", [], {}, [[]], ["ref", 0], ["ref", 1, 0]),
+            *(["list", []], ["tuple", [1, 2]], ["slice", None, None, 0], ["ellipsis"]),
+            *(["array", "int64", [1 << 40], ""], ["array", "float64", [1], "AAAAAAAA+H8="]),
+            *(names[int(rng.integers(len(names)))], copy.deepcopy(value)),
+            *([1 << 20, 1 << 20], [1 << 31], [3, 4], [0], "bits", "int", "handle", "stored"),
+        ]
+        match int(rng.integers(3)):
+            case 0 if isinstance(parent, list):
+                parent.insert(last, choices[int(rng.integers(len(choices)))])
+            case 1:
+                del parent[last]
+            case _:
+                parent[last] = choices[int(rng.integers(len(choices)))]
+    return found
+
+
+def test_mutated_plans_are_refused_in_words_or_run_as_they_say(rng: np.random.Generator) -> None:
+    whole = [planned(each) for each in expressions()]
+    refused, longest = 0, 0.0
+    for i in range(10_000):
+        given, specs = whole[i % len(whole)]
+        mutated = {**given, "plan": _mutated(given["plan"], rng)}
+        started = time.process_time()
+        try:
+            compute.PROGRAM.admit(mutated, specs)
+        except (UsageError, RangeError) as error:
+            refused += 1
+            assert str(error) and len(str(error)) < 2100
+        else:
+            checked = plan.Plan.of(mutated["plan"])
+            assert plan.Plan.of(json.loads(json.dumps(checked.header()))) == checked
+        longest = max(longest, time.process_time() - started)
+    assert 7_000 < refused < 10_000
+    print(f"longest check: {longest:.3f} s")
+
+
+BROKEN: dict[str, tuple[str, str]] = {
+    "cycle": ('[["add", [["ref", 1], 1], {}]]', "no cycles"),
+    "later": ('[["add", [["ref", 2], 1], {}], ["add", [["ref", 0], 1], {}]]', "no cycles"),
+    "unknown": ('[["ad", [["ref", 0], 1], {}]]', r"no operation 'ad'\. Did you mean .pad"),
+    "reveal": ('[["reveal", [["ref", 0]], {}]]', "no operation 'reveal'"),
+    "private name": ('[["__class__", [["ref", 0]], {}]]', "no operation"),
+    "arguments": ('[["relu", [["ref", 0]], {"alpha": 1}]]', "unexpected keyword"),
+    "public": ('[["add", [1, 2], {}]]', "takes a private value"),
+    "place": ('[["relu", [["ref", 0, 3]], {}]]', "values that earlier steps make"),
+    "parts": ('[["unstack", [["ref", 0]], {}], ["relu", [["ref", 1, 9]], {}]]', "earlier steps"),
+    "size": ('[["tile", [["ref", 0], ["list", [1048576, 1048576]]], {}]]', "at most 134217728"),
+    "deep": (
+        '[["add_n", [["list", [["list", [["list", [["list", [["list", [["list", []]]]]]]]]]]]], '
+        "{}]]",
+        "within one another",
+    ),
+    "nan": ('[["add", [["ref", 0], NaN], {}]]', "finite number"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_broken_plans_are_refused(name: str) -> None:
+    steps, why = BROKEN[name]
+    listed = json.loads(steps)
+    given = {
+        "leaves": [["input", "fixed", [3, 4], 16]],
+        "steps": listed,
+        "outputs": [[["ref", len(listed)], "reveal", {}]],
+    }
+    with pytest.raises(UsageError, match=why):
+        compute.PROGRAM.admit({"plan": given}, [InputSpec("x0", (3, 4), 16)])
+
+
+def test_an_array_of_too_many_rows_is_not_taken_apart() -> None:
+    given = {
+        "leaves": [["input", "fixed", [1 << 30], 16]],
+        "steps": [["unstack", [["ref", 0]], {}]],
+        "outputs": [[["ref", 1, 0], "reveal", {}]],
+    }
+    with pytest.raises(UsageError, match="at most 4096 arrays"):
+        compute.PROGRAM.admit({"plan": given}, [InputSpec("x0", (1 << 30,), 16)])
+
+
+def test_too_many_operations_are_refused_with_the_bound() -> None:
+    x = private(np.ones(2))
+    with pytest.raises(UsageError, match=r"at most 1000 operations.*y = y\.compute"):
+        for _ in range(2000):
+            x = -x
+    wide = [private(np.ones(1)) for _ in range(300)]
+    with pytest.raises(UsageError, match="on 256 arrays"):
+        planned(tfb.add_n(wide))
+    steps = [["negative", [["ref", i]], {}] for i in range(1_000_000)]
+    given = {"leaves": [["input", "fixed", [1], 16]], "steps": steps, "outputs": []}
+    with pytest.raises(UsageError, match="0 to 1000 steps"):
+        plan.Plan.of(given)
+
+
+def test_what_equals_another_is_computed_once() -> None:
+    x = private(X)
+    y = tfb.relu(x + 1) * tfb.relu(x + 1)
+    z = tfb.relu(x + 1) * 2
+    given, specs = planned(y, z, y)
+    assert [step[0] for step in given["plan"]["steps"]] == ["add", "relu", "multiply", "multiply"]
+    assert len(specs) == 1 and given["plan"]["outputs"][0] == given["plan"]["outputs"][2]
+
+
+def test_plans_are_the_same_each_time_and_do_not_hold_on_to_arrays() -> None:
+    weights = np.array([1.0, 2.0, 3.0, 4.0])
+    y = private(X) * weights
+    before = planned(y)[0]
+    weights[0] = 9.0  # of the caller; the expression has its own
+    assert planned(y)[0] == before
+    assert planned(private(X) * np.array([1.0, 2.0, 3.0, 4.0]))[0] == before
+
+
+MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
+    "shapes": (lambda x: x + np.ones(3), UsageError, r"\[3, 4\].*\[3\]|\(3, 4\).*\(3,\)"),
+    "scales": (lambda x: x + private(np.ones(4), fractional_bits=8), UsageError, "16.*8"),
+    "integers": (lambda x: x + private(np.ones(4, int)), UsageError, "16.*0|fractional"),
+    "kinds": (lambda x: x & (x > 1), UsageError, "integers|bits"),
+    "large": (lambda x: x + np.zeros(20_000), UsageError, r"16384 elements.*cluster\.private"),
+    "text": (lambda x: x + "a", UsageError, "real numbers|public"),
+    "object": (lambda x: x + object(), UsageError, "Received: object"),
+    "nan": (lambda x: x + np.array([np.nan] * 4), UsageError, "finite"),
+    "huge": (lambda x: x + 1e30, RangeError, "public value"),
+    "axis": (lambda x: x.sum(axis=5), UsageError, "axis"),
+    "name": (lambda x: x["a"], UsageError, "no columns"),
+    "other cluster": (
+        lambda x: x + array.private(SimpleNamespace(**vars(CLUSTER)), X),  # type: ignore[arg-type]
+        UsageError,
+        "one cluster",
+    ),
+    "numpy": (lambda x: np.arcsinh(x), UsageError, r"no operation for numpy\.arcsinh"),
+    "near": (lambda x: np.fft.fft(x), UsageError, r"numpy\.fft\.fft"),
+    "out": (lambda x: np.add(x, 1, out=np.zeros((3, 4))), UsageError, "add with out"),
+    "outer": (lambda x: np.multiply.outer(x, x), UsageError, r"multiply\.outer"),
+    "ddof": (lambda x: np.std(x, ddof=1), UsageError, "ddof"),
+    "bool": (lambda x: bool(x > 1), TypeError, r"where\(x, a, b\)"),
+    "float": (lambda x: float(x.sum()), TypeError, r"x\.reveal\(\)"),
+    "int": (lambda x: int(x.sum()), TypeError, r"x\.reveal\(\)"),
+    "index": (lambda x: [1, 2][x], TypeError, "gather"),
+    "array": (lambda x: np.asarray(x), TypeError, r"x\.reveal\(\)"),
+    "iteration": (lambda x: list(x), TypeError, "unstack"),
+    "in": (lambda x: 3 in x, TypeError, r"\(x == value\)\.sum\(\)"),
+    "pickle": (lambda x: copy.deepcopy(x), TypeError, r"x\.keep\(name\)"),
+    "format": (lambda x: f"{x:.2f}", TypeError, "format"),
+    "length": (lambda x: len(x.sum()), TypeError, "no length"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_mistakes_are_told_before_anything_is_sent(name: str) -> None:
+    mistake, kind, why = MISTAKES[name]
+    with pytest.raises(kind, match=why):
+        mistake(private(X))
+
+
+def test_what_is_shown_is_public() -> None:
+    x = private(np.array([[123.456]]))
+    assert repr(x) == str(x) == "PrivateArray(shape=[1, 1], kind='fixed', fractional_bits=16)"
+    assert "123" not in repr(vars(x)) and "123" not in (x + 1).explain("wan")
+    assert len(private(X)) == 3 and np.shape(private(X)) == (3, 4)
+
+
+@pytest.mark.parametrize(
+    ("given", "more", "why"),
+    [
+        (["a"], {}, "real numbers"),
+        ([1 + 2j], {}, "real numbers"),
+        ([0.5], {"kind": "int"}, "whole numbers"),
+        ([2], {"kind": "bits"}, "0 and 1"),
+        ([1.0], {"kind": "real"}, "fixed, int, bits"),
+        ([1], {"fractional_bits": 8}, "Only reals"),
+        ([1.0], {"fractional_bits": 99}, "1 to 61"),
+    ],
+)
+def test_what_cannot_be_private_is_refused(given: Any, more: dict[str, Any], why: str) -> None:
+    with pytest.raises(UsageError, match=why):
+        private(given, **more)
+
+
+def test_values_that_do_not_fit_are_refused() -> None:
+    for given in ([np.nan], [1e30], np.array([1 << 63], np.uint64)):
+        with pytest.raises(RangeError):
+            private(np.asarray(given))
