@@ -12,7 +12,6 @@ import pytest
 
 from tests.models.queries.test_noise import budgeted, rows_of
 from tests.models.queries.test_spending import Workers
-from tfe_bench import atomic
 from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.programs import query
