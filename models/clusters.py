@@ -125,6 +125,12 @@ class _Models(client.Client):
 
         return loading.listed(self)
 
+    def forget(self, name: str) -> None:
+        """Has the workers remove a private array that this client had them keep."""
+        from tfe_bench.models.arrays import loading
+
+        loading.forget(self, name)
+
     def reveal(self, *arrays: PrivateArray) -> list[Any]:
         """The elements of several private arrays, by one job; as PrivateArray.reveal."""
         from tfe_bench.models.arrays import array

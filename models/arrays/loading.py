@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.arrays import lineage
 from tfe_bench.models.arrays.array import PrivateArray
@@ -103,6 +103,15 @@ def load(cluster: Client, name: str) -> Any:
         return Columns(cluster, infix, kept)
     meaning, _ = lineage.read(kept.about)
     return _array(cluster, meaning, infix, name, kept.deployment, "")
+
+
+def forget(cluster: Client, name: str) -> None:
+    """Removes an array that this client had the workers keep.
+
+    Raises:
+        UsageError: it keeps none of this name.
+    """
+    cluster.run("array_remove", {"name": check_name(name, "An array's name")}, {})
 
 
 def listed(cluster: Client) -> dict[str, Kept]:

@@ -22,13 +22,13 @@ from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import KINDS
 from tfe_bench.models.arrays import array, loading
 from tfe_bench.models.kept import ordered
-from tfe_bench.models.programs import compute, provide, table_put
+from tfe_bench.models.programs import array_remove, compute, provide, table_put
 from tfe_bench.protocols.session.party import Party
 
 # Type checkers take its operations to be on the values of parties.
 tfb: Any = tfe_bench
 PROGRAMS: Mapping[str, Program] = {
-    p.name: p for p in (compute.PROGRAM, provide.PROGRAM, table_put.PROGRAM)
+    p.name: p for p in (compute.PROGRAM, provide.PROGRAM, table_put.PROGRAM, array_remove.PROGRAM)
 }
 
 

@@ -13,6 +13,7 @@ from tests.models.queries.asked import ANALYST, OWNER, Given
 from tfe_bench.cluster.stored import ARRAY
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models import owners
+from tfe_bench.models.arrays import loading
 from tfe_bench.models.datasets import Rows
 
 INCOME = [100 + 7 * i for i in range(12)]
@@ -158,6 +159,12 @@ def test_what_another_client_keeps_is_revealed_to_those_it_names(workers: Worker
         guest.load("theirs").reveal()
     with pytest.raises(UsageError, match="has a private array 'mine' already"):
         secret.keep("mine")
+    with pytest.raises(UsageError, match="keeps no private array 'mine'"):
+        loading.forget(guest, "mine")  # type: ignore[arg-type]
+    loading.forget(own, "mine")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="keep nothing under the name 'mine'"):
+        own.load("mine")
+    secret.keep("mine")
     with pytest.raises(PolicyError, match="another client's"):
         guest.private(np.array([0.0])).keep("mine", replace=True)
 
