@@ -11,9 +11,10 @@ import pytest
 from tests.models.queries.asked import ANALYST, Given, asked, derived, planned
 from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError
-from tfe_bench.models.queries import arranged, explain, price, summaries
+from tfe_bench.models.queries import explain, price, summaries
 from tfe_bench.models.queries.privacy import Release
 from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.tables import groups
 from tfe_bench.protocols.tables.relation import Relation
 
 WORDS = [f"w{i}" for i in range(40)]
@@ -77,14 +78,14 @@ def test_every_group_is_told_of_in_its_place(rng: np.random.Generator) -> None:
 def test_a_group_that_is_left_out_is_seen(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = arranged.groups.group
+    group = groups.group
 
     def without(party: Any, relation: Any, *about: Any, **more: Any) -> Any:
         """The rows that make groups of no row are none."""
         valid = shapes.pad(relation.valid.map(lambda a: a[:-80]), [[0, 80]])
         return group(party, Relation(relation.columns, valid), *about, **more)
 
-    monkeypatch.setattr(arranged.groups, "group", without)
+    monkeypatch.setattr(groups, "group", without)
     with pytest.raises(AssertionError, match="w0"):
         check(rows_of(rng, 5))
 

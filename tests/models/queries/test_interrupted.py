@@ -12,7 +12,6 @@ import pytest
 
 from tests.models.queries.test_noise import budgeted, rows_of
 from tests.models.queries.test_spending import Workers
-from tfe_bench import atomic
 from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.programs import query
@@ -45,7 +44,7 @@ def _killed(folder: Path, moment: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         match moment:
             case "before a record is in place":
-                patch.setattr(atomic.os, "replace", placed)
+                patch.setattr(os, "replace", placed)
             case "after one has written":
                 patch.setattr(ledger.Ledger, "_write", written)
             case "before the answer":

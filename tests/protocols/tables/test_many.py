@@ -44,7 +44,7 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
     null = np.isin(np.arange(n), nulls)
     arrays = [np.asarray(a, np.int64) for a in (keys, there[0], null, others, there[1])]
     due: list[tuple[Any, ...]] = []
-    for i in np.flatnonzero(there[0]):
+    for i in np.flatnonzero(there[0]).tolist():
         key = None if null[i] else keys[i]
         found = [y for j, y in enumerate(others) if there[1][j] and y == key]
         # (the second column of right is NULL in every valid row)
