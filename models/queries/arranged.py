@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfe_bench.models.queries.expressions import Fact
-from tfe_bench.protocols.ring import arithmetic
+from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, dense, groups, results
@@ -55,9 +55,7 @@ def dense_groups(
         count: of the groups.
     """
     of_keys = Relation(rows.columns[:keys], rows.valid)
-    code: Shared = party.function(lambda rows: _code(party, rows, facts))(of_keys)
-    column = Column(code, max(1, (count - 1).bit_length()))
-    given = replace(rows, columns=(column, *rows.columns[keys:]))
+    given = _coded(party, rows, keys, count, facts)
     found: dict[groups.Aggregate, Shared] = {}
     made: list[Relation] = []
     for some in _columns_at_once(rows, wanted):
@@ -67,6 +65,63 @@ def dense_groups(
     sums = tuple(found[a] for a in wanted)
     valid = made[0].valid
     return Grouped(_decoded(valid, of_keys, facts, count), sums, (), valid)
+
+
+def all_groups(
+    party: Party,
+    rows: Relation,
+    keys: int,
+    wanted: Sequence[groups.Aggregate],
+    count: int,
+    facts: Sequence[Fact],
+    profile: str = "local",
+) -> Grouped:
+    """The same of more combinations, by a sort.
+
+    A row more for each of them, of no value, makes all of them groups, which stand in their order.
+    """
+    of_keys = Relation(rows.columns[:keys], rows.valid)
+    given = _coded(party, rows, keys, count, facts)
+
+    def filled(given: Relation) -> Relation:
+        parts = [shapes.pad(part, [[0, count]]) for part in given.parts]
+        ones = np.arange(given.rows + count) >= given.rows
+        codes = np.maximum(np.arange(-given.rows, count, dtype=np.int64), 0)
+        parts[0] = arithmetic.moved(parts[0], codes)
+        parts[-1] = bits.xor(parts[-1], bits.public(parts[-1], ones))
+        made, at = [], 0
+        for column in given.columns:
+            own = parts[at : at + len(column.parts)]
+            if column.null is not None:  # (of which no aggregate counts those rows)
+                own[1] = bits.xor(own[1], bits.public(own[1], ones))
+            made.append(column.with_parts(own))
+            at += len(own)
+        return Relation(tuple(made), parts[-1])
+
+    own = [replace(a, column=None if a.column is None else a.column - keys + 1) for a in wanted]
+    sorted_ = groups.group(party, party.function(filled)(given), [0], own, profile=profile)
+
+    def counted(made: Relation) -> list[Shared]:
+        found = []
+        for aggregate, column in zip(own, made.columns[1:], strict=True):
+            total = column.values.map(lambda a: a[:count])
+            every_row = aggregate.how == "count" and (
+                aggregate.column is None or given.columns[aggregate.column].null is None
+            )
+            found.append(arithmetic.moved(total, np.int64(-1)) if every_row else total)
+        return found
+
+    sums: list[Shared] = party.function(counted)(sorted_)
+    valid = bits.public(sums[0], np.ones(count))
+    return Grouped(_decoded(valid, of_keys, facts, count), tuple(sums), (), valid)
+
+
+def _coded(party: Party, rows: Relation, keys: int, count: int, facts: Sequence[Fact]) -> Relation:
+    """Rows with one column, of the number of their combination, in place of their keys."""
+    of_keys = Relation(rows.columns[:keys], rows.valid)
+    code: Shared = party.function(lambda rows: _code(party, rows, facts))(of_keys)
+    column = Column(code, max(1, (count - 1).bit_length()))
+    return replace(rows, columns=(column, *rows.columns[keys:]))
 
 
 def _columns_at_once(

@@ -24,6 +24,7 @@ from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.queries.expressions import MOST_DIVISOR, Fact, ratio_type
 from tfe_bench.models.queries.rights import Records, Tables, refused
 from tfe_bench.models.queries.schema import FILTER
+from tfe_bench.models.queries.summaries import MOST_TOLD
 from tfe_bench.models.queries.types import NUMBER, Type, scaled, whole
 from tfe_bench.protocols.tables.noise import LEAST_SIGMA, MOST_SIGMA
 
@@ -200,8 +201,9 @@ def release(
         raise _refused(
             tables,
             private[0],
-            "Received: groups by other keys, whose being there would tell of records, or nothing "
-            "that is counted",
+            f"Received: groups by other keys than categories and bools with {MOST_TOLD} "
+            "combinations at most, whose being there would tell of records, or nothing that is "
+            "counted",
         )
     bounded = [alias for alias in private if not _checked(tables, alias, records).single]
     if len(bounded) > 1:

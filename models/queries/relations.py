@@ -29,7 +29,13 @@ from tfe_bench.models.queries.plan import (
 )
 from tfe_bench.models.queries.privacy import Release
 from tfe_bench.models.queries.rights import Control, Records, Tables
-from tfe_bench.models.queries.summaries import aggregate, check_running, is_dense, most_groups
+from tfe_bench.models.queries.summaries import (
+    aggregate,
+    check_running,
+    is_dense,
+    most_groups,
+    public_groups,
+)
 from tfe_bench.models.queries.types import BITS, CATEGORY, NUMBER, whole
 
 # Of one relation, with all its columns.
@@ -209,7 +215,8 @@ def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     sources = own | {source for source, _ in relation.control}
     unique = frozenset(keys) if len(keys) == 1 else frozenset[str]()
     closed = rights.restricted(tables, sources, relation.records)
-    count = dense if keys else 1
+    # (of a table with a budget all are told of)
+    count = public_groups(list(keys.values())) if keys else 1
     release = privacy.release(
         *(tables, closed, step["aggregates"], relation.columns, relation.records),
         *(step.about.get("loss", 0), count, relation.rows),

@@ -345,7 +345,8 @@ class _Maker:
         side, kind = (join.side or "").lower(), (join.kind or "").lower()
         known = side in ("", "left") and kind in ("", "inner", "outer", "semi", "anti")
         if join.args.get("method") or not known:
-            raise refused(f"{join.args.get('method') or ''} {side} {kind} JOIN".upper().strip())
+            words = (join.args.get("method") or "", side, kind, "join")
+            raise refused(" ".join(filter(None, words)).upper())
         other, theirs = self._source(join.this, ctes)
         condition = join.args.get("on")
         if condition is None:

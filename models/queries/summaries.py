@@ -12,6 +12,8 @@ from tfe_bench.models.queries.types import BOOL, CATEGORY, NUMBER, TEXT, Type, s
 
 # Groups whose values are added up without a sort.
 MOST_DENSE = 32
+# Groups that are all told of, of a row or not.
+MOST_TOLD = 1024
 # Rows that quantiles are taken of.
 _MOST_RANKED = 1 << 24
 # Bits of a value and of the number of a partition.
@@ -20,14 +22,19 @@ _MOST_RUNNING = 59
 
 def is_dense(keys: Sequence[Fact], functions: Sequence[str]) -> int:
     """How many groups public codes make; 0 where rows are sorted to group them."""
+    count = public_groups(keys)
+    ranked = {"min", "max"} & set(functions) or any(map(quantile_of, functions))
+    return count if count <= MOST_DENSE and not ranked else 0
+
+
+def public_groups(keys: Sequence[Fact]) -> int:
+    """How many combinations of public codes keys have; 0: of others, or of more than MOST_TOLD."""
     count = 1
     for fact in keys:
         if fact.known.kind not in (CATEGORY, BOOL) or fact.nullable:
             return 0
         count *= fact.known.high + 1
-    ranked = {"min", "max"} & set(functions) or any(map(quantile_of, functions))
-    fits = count <= MOST_DENSE and not ranked
-    return count if keys and fits else 0
+    return count if keys and count <= MOST_TOLD else 0
 
 
 def most_groups(keys: Sequence[Fact], rows: int) -> int:

@@ -132,6 +132,8 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     tables = [{**part, "name": "t", "columns": []}, {**part, "name": "u", "columns": ["v"]}]
     aligned = {"tables": tables, "label": ["t", "y"]}
     keep = {"clients": ["bob"], "replace": True, "deployment": _DEPLOYMENT}
+    leaf, step = ["input", "fixed", [4], 16], ["relu", [["ref", 0]], {}]
+    told = [["ref", 1], "reveal", {}]
     return {
         "sort": (
             {**timing, "algorithm": "auto", "descending": True, "indices": False},
@@ -166,6 +168,11 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         "align": ({**keep, "name": "rows", "about": aligned, "profile": "lan"}, []),
         "query": ({"plan": {"tables": read, "steps": [scan], "output": 0}, "profile": "lan"}, []),
         "train": (job.header(), job.wanted()),
+        "compute": (
+            {"plan": {"leaves": [leaf], "steps": [step], "outputs": [told]}, "free": [_DEPLOYMENT]},
+            [InputSpec("x0", (4,), 16)],
+        ),
+        "array_remove": ({"name": "t"}, []),
     }
 
 

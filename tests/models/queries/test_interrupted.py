@@ -44,7 +44,7 @@ def _killed(folder: Path, moment: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         match moment:
             case "before a record is in place":
-                patch.setattr("tfe_bench.atomic.os.replace", placed)
+                patch.setattr(os, "replace", placed)
             case "after one has written":
                 patch.setattr(ledger.Ledger, "_write", written)
             case "before the answer":

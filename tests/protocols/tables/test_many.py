@@ -44,12 +44,11 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
     null = np.isin(np.arange(n), nulls)
     arrays = [np.asarray(a, np.int64) for a in (keys, there[0], null, others, there[1])]
     due: list[tuple[Any, ...]] = []
-    for row in np.flatnonzero(there[0]):
-        key = None if null[row] else keys[row]
+    for i in np.flatnonzero(there[0]).tolist():
+        key = None if null[i] else keys[i]
         found = [y for j, y in enumerate(others) if there[1][j] and y == key]
         # (the second column of right is NULL in every valid row)
-        twice = 2 * keys[row]
-        due += [(key, twice, y, None) for y in found] or [(key, twice, None, None)]
+        due += [(key, 2 * keys[i], y, None) for y in found] or [(key, 2 * keys[i], None, None)]
     bounds = sorted({max(1, len(due) - 1), max(1, len(due))})
 
     def program(p: Party, *given: Shared) -> Any:

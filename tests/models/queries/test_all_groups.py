@@ -1,0 +1,103 @@
+"""Of a table with a budget all groups are told of, also where they take a sort."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.queries.asked import ANALYST, Given, asked, derived, planned
+from tfe_bench.cluster import ledger
+from tfe_bench.errors import PolicyError
+from tfe_bench.models.queries import explain, price, summaries
+from tfe_bench.models.queries.privacy import Release
+from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.tables import groups
+from tfe_bench.protocols.tables.relation import Relation
+
+WORDS = [f"w{i}" for i in range(40)]
+TEXT = (
+    "select ward, night, count(*) n, sum(x) x, count(m) c, avg(m) a from t where x < 40 "
+    "group by ward, night order by ward, night"
+)
+
+
+def table(words: int, rows: Sequence[Any] = ()) -> Given:
+    listed = ", ".join(f"w{i}" for i in range(words))
+    types = {"ward": f"category({listed})", "night": "bool", "x": "int[-20,50]"}
+    rights = {ANALYST: {"*": ("aggregate", "group", "filter")}}
+    more: dict[str, Any] = {"rights": rights, "client": ANALYST, "budget": ledger.rho("9")}
+    return Given({**types, "m": "decimal(2)[0,10]?"}, rows, pad=3, **more)
+
+
+def rows_of(rng: np.random.Generator, n: int) -> list[Any]:
+    return [
+        (
+            WORDS[int(rng.integers(0, 40)) if i else 39],
+            bool(rng.integers(0, 2)) if i else True,
+            int(rng.integers(-20, 51)) if i else -20,
+            None if rng.random() < 0.3 else int(rng.integers(0, 1001)) / 100,
+        )
+        for i in range(n)
+    ]
+
+
+def noise(party: int, release: Release, rows: int) -> Any:
+    """Of each group another number; of numbers with more digits than are told, whole ones."""
+    own = [((np.arange(rows) * 7 + party + i) % 5) for i in range(len(release.totals))]
+    shifts = [scale.more for scale in release.totals.values()]
+    return np.array([o << s for o, s in zip(own, shifts, strict=True)], np.int64)
+
+
+def check(rows: Sequence[Any]) -> None:
+    """All 80 groups in their order, each its totals with the noise of the three."""
+    tables = {"t": table(40, rows)}
+    assert summaries.MOST_DENSE < 80
+    [result] = asked([TEXT], tables, rho="5", draw=noise)
+    kept = [r for r in rows if r[2] < 40]
+    keys = [(ward, night) for ward in WORDS for night in (False, True)]
+    assert list(zip(result.columns["ward"], result.columns["night"], strict=True)) == keys
+    for at, key in enumerate(keys):
+        some = [r for r in kept if r[:2] == key]
+        there = [r[3] for r in some if r[3] is not None]
+        # (in the order in which aggregates take them: rows, x, the number of m and its sum)
+        drawn = [sum((at * 7 + p + i) % 5 for p in range(3)) for i in range(4)]
+        n, x, c, a = (result.columns[name][at] for name in "nxca")
+        assert (n, x) == (len(some) + drawn[0], sum(r[2] for r in some) + drawn[1]), key
+        assert c == len(there) + drawn[2], key
+        total = sum(there) + drawn[3] / 100
+        assert abs(a - min(10, max(0, total / max(1, c)))) < 1e-3, key
+
+
+def test_every_group_is_told_of_in_its_place(rng: np.random.Generator) -> None:
+    check(rows_of(rng, 25))
+
+
+def test_a_group_that_is_left_out_is_seen(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    group = groups.group
+
+    def without(party: Any, relation: Any, *about: Any, **more: Any) -> Any:
+        """The rows that make groups of no row are none."""
+        valid = shapes.pad(relation.valid.map(lambda a: a[:-80]), [[0, 80]])
+        return group(party, Relation(relation.columns, valid), *about, **more)
+
+    monkeypatch.setattr(groups, "group", without)
+    with pytest.raises(AssertionError, match="w0"):
+        check(rows_of(rng, 5))
+
+
+def test_it_is_said_how_groups_are_made_and_which_are_too_many() -> None:
+    text = "select ward, night, count(*) n from t group by ward, night"
+    for words, said in ((16, "public codes"), (17, "sorted"), (512, "sorted")):
+        tables = {"t": table(words)}
+        plan = planned(text, tables, rho="1")
+        facts, known = derived(plan, tables), {"t": tables["t"].table("t")}
+        told = explain.text(plan, facts, known, [price.price(plan, facts, known)])
+        assert f"({said}): count" in told and f"-> {2 * words:,} rows" in told
+        assert facts[plan.output].valid
+    with pytest.raises(PolicyError, match=r"1024 combinations at most"):
+        planned(text, {"t": table(513)}, rho="1")
