@@ -2,8 +2,7 @@
 
 One file for each name, in the layout of safetensors (a length, a JSON header, the numbers): no
 pickle that could run code, no zip whose parts are copied twice, numbers that are read straight
-into place, and a format that other tools can check. No package is needed for it: it is written
-here in a few lines.
+into place, and a format that other tools can check.
 
 Why the parts may lie there and be used again. A stored value is the RSS sharing that its owner
 made from fresh seeds, x = m - (l1 + l2). Every party keeps the two fields of its role, which are

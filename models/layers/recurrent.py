@@ -21,8 +21,9 @@ from tfe_bench.models.kinds.planning import (
     Planner,
     magnitude,
 )
-from tfe_bench.protocols.nn import recurrent
-from tfe_bench.protocols.nn.recurrent import GATES, STATES, Cell, Rings, Weights
+from tfe_bench.protocols.nn import cells, recurrent
+from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, Rings
+from tfe_bench.protocols.nn.recurrent import Weights
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -72,8 +73,8 @@ class Recurrent(Kind):
         kind, activation, gate = (options[n] for n in ("cell", "activation", "gate"))
         need(kind in list(GATES), f"a cell of {', '.join(GATES)}", kind)
         for value, known in (
-            (activation, recurrent.FUNCTIONS),
-            (gate, recurrent.GATE_FUNCTIONS),
+            (activation, cells.FUNCTIONS),
+            (gate, cells.GATE_FUNCTIONS),
         ):
             need(value in list(known), f"activations of {', '.join(known)}", value)
         for name in ("series", "sequences", "aligned", "memory", "masked", "zeroed"):
@@ -84,7 +85,7 @@ class Recurrent(Kind):
         need(fits and all(isinstance(b, bool) for b in ways), "one direction or two", ways)
         need(len(given) > 0 and len(given[0]) == 2, "[steps, inputs]", list(map(list, given)))
         steps, inputs = given[0]
-        most = recurrent.MOST_STEPS
+        most = cells.MOST_STEPS
         need(steps <= most, f"{most} steps at most", steps)
         units = self._check_weights(kind, len(ways), inputs, weights)
         masked, zeroed = options["masked"], options["zeroed"]
@@ -185,11 +186,11 @@ class Recurrent(Kind):
         n = node.numbers
         initial = self._begun(node.layer)
         cell, steps = self._cell(node.layer), node.given[0][0]
-        return recurrent.rings(cell, n.fraction, n.scale, n.bits, steps, initial)
+        return cells.rings(cell, n.fraction, n.scale, n.bits, steps, initial)
 
     def numbers(self, planner: Planner, x: Layer) -> Numbers:
         cell, steps = self._cell(x), planner.shapes[x.inputs[0]][0]
-        least, most = recurrent.FEWEST_BITS[cell.series], recurrent.MOST_BITS[cell.series]
+        least, most = cells.FEWEST_BITS[cell.series], cells.MOST_BITS[cell.series]
         f = min(max(planner.fraction, least), most)
         states = x.inputs[: len(x.inputs) - bool(x.options["masked"])]
         of, given = planner.of(x.inputs[0]), max(planner.bounds[i] for i in states)
@@ -204,10 +205,10 @@ class Recurrent(Kind):
         low = min(max(int(given * 2.0**of).bit_length() - 1, 1), 63)
         if bits <= MOST_COMPARED:
             # (what sums drop, and their ring, fit a word)
-            room = recurrent.rings(cell, f, 2 * f, bits, steps, self._begun(x)).sums
+            room = cells.rings(cell, f, 2 * f, bits, steps, self._begun(x)).sums
             scale = min(scale, f + 64 - room)
             found = Numbers(f, scale, bits, low)
-            planned = recurrent.rings(cell, f, scale, bits, steps, self._begun(x))
+            planned = cells.rings(cell, f, scale, bits, steps, self._begun(x))
             if planned.fits and scale - max(of, f) >= FEWEST_WEIGHT_BITS:
                 return found
         planner.lost(x, f"has sums up to {top:g} before its gates")

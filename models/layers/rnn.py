@@ -12,7 +12,7 @@ from tfe_bench.models.kinds import masks
 from tfe_bench.models.kinds.reading import Call, Given, Reader, Unfit, array_of
 from tfe_bench.models.kinds.turning import reshaped
 from tfe_bench.models.layers.identity import Untrained
-from tfe_bench.protocols.nn.recurrent import FUNCTIONS, GATES, MOST_STEPS, STATES
+from tfe_bench.protocols.nn.cells import FUNCTIONS, GATES, MOST_STEPS, STATES
 
 # By a cell's class.  (What is asked of a layer is asked of its cell.)
 _CELLS: Mapping[str, str] = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "simple"}
@@ -26,7 +26,7 @@ class _Way:
     """A direction.
 
     Attributes:
-        kind, activation, gate: as of protocols.nn.recurrent.Cell.
+        kind, activation, gate: as of protocols.nn.cells.Cell.
         weights: Keras' variables, or arrays, by their names without the direction's number.
     """
 

@@ -31,6 +31,7 @@ from tfe_bench.protocols.nn import (
     activations,
     adaptive,
     batch_norm,
+    cells,
     cross_entropy,
     linear,
     pool_gradient,
@@ -85,8 +86,8 @@ def shaped(x: Shared, *shape: int) -> Shared:
 
 def steps(party: Party, x: Shared, y: Shared) -> Shared:
     """Three steps of a layer of one unit, with a mask."""
-    cell = recurrent.Cell("simple", series=True)
-    numbers = recurrent.rings(cell, 13, 26, 16, 3)
+    cell = cells.Cell("simple", series=True)
+    numbers = cells.rings(cell, 13, 26, 16, 3)
     given = shaped(x, 1, 1, 1).map(lambda a: local.tile(a, [1, 3, 1]))
     weights = [recurrent.Weights(shaped(x, 1, 1), shaped(y, 1, 1))]
     mask = shaped(replace(y, fractional_bits=0), 1, 1).map(lambda a: local.tile(a, [1, 3]))

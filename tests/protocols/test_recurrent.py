@@ -15,8 +15,9 @@ from tests.protocols.test_series import exactly
 from tests.protocols.turns import in_time
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import ProtocolError, UsageError
-from tfe_bench.protocols.nn import recurrent, series
-from tfe_bench.protocols.nn.recurrent import GATES, STATES, Cell, Rings, Weights
+from tfe_bench.protocols.nn import cells, recurrent, series
+from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, Rings
+from tfe_bench.protocols.nn.recurrent import Weights
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session import loops
 from tfe_bench.protocols.session.counting import Private, count
@@ -70,7 +71,7 @@ class Drawn:
     ) -> None:
         self.cell, self.ways, inputs, units, batch = cell, ways, 3, 2, 2
         self.fraction = 13 if cell.series else F
-        self.numbers = recurrent.rings(cell, self.fraction, SCALE, self.fraction + 6, steps, states)
+        self.numbers = cells.rings(cell, self.fraction, SCALE, self.fraction + 6, steps, states)
         wide = GATES[cell.kind] * units
         shapes = ((inputs, wide), (units, wide), (wide,), (units,))
         self.weights = [
@@ -219,7 +220,7 @@ def held(series_of: bool, f: int, steps: int, levels: Array) -> Array:
     """How far a memory of 3 is off, of itself, for gates before the sigmoid as given."""
     units = levels.size
     cell = Cell("lstm", series=series_of)
-    numbers = recurrent.rings(cell, f, SCALE + 2, f + 6, steps, True)
+    numbers = cells.rings(cell, f, SCALE + 2, f + 6, steps, True)
     bias = np.concatenate([np.full(units, -15.0), levels, np.zeros(units), np.zeros(units)])
     arrays = [
         (np.zeros((1, steps, 1)), 16),
@@ -263,7 +264,7 @@ def test_a_held_memory_is_held(series_of: bool, f: int, steps: int) -> None:
 
 def tallied(cell: Cell, steps: int, **options: Any) -> Any:
     f = 13 if cell.series else F
-    numbers = recurrent.rings(cell, f, SCALE, f + 6, steps)
+    numbers = cells.rings(cell, f, SCALE, f + 6, steps)
     wide = GATES[cell.kind] * 128
 
     def run(party: Party, x: Shared, *own: Shared) -> Any:
@@ -309,7 +310,7 @@ def test_a_thousand_steps_are_counted_as_if_each_was(monkeypatch: pytest.MonkeyP
 
 
 def test_what_does_not_fit_is_refused_in_words() -> None:
-    good = recurrent.rings(Cell("lstm"), 16, 32, 20, 4)
+    good = cells.rings(Cell("lstm"), 16, 32, 20, 4)
     x = Private((2, 4, 3))
     weights = (Private((3, 8), 16), Private((2, 8), 16), Private((8,), 32))
 
