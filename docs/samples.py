@@ -56,6 +56,8 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "relational": ("table_put", "table_remove", "query"),
     "suite": ("sort", "operation", "train", "table_put", "table_remove", "query"),
     **dict.fromkeys(("links", "doctor"), ("links",)),
+    "cluster.reveal": ("compute",),
+    "cluster.forget": ("array_remove",),
 }
 # Files that pages take as given.
 GIVEN = {

@@ -160,7 +160,8 @@ def test_the_table_has_every_command_and_every_program() -> None:
         if any("--cluster" in a.option_strings for a in p._actions)
     }
     none = {"submit", "status", "cancel", "worker"}  # any that is named, or none
-    assert {words.split()[0] for words in samples.PROGRAMS} == ordering - none
+    by_command = {words.split()[0] for words in samples.PROGRAMS if "." not in words}
+    assert by_command == ordering - none
     named = {name for names in samples.PROGRAMS.values() for name in names}
     assert named == set(jobs.installed()) - {"channel"}  # of local workers alone
     assert samples.PROGRAMS["deploy"] == ("deploy",)

@@ -155,7 +155,8 @@ class MaskedMean(Kind):
             raise UsageError(f"counts steps with {node.numbers.scale} fractional bits.")
 
     def watchable(self, node: Node, given: list[int] | None) -> bool:
-        return given is None or given[0] * node.given[0][0] << node.numbers.scale < 1 << 62
+        steps = node.given[0][0].bit_length()
+        return given is None or given[0] << steps + node.numbers.scale < 1 << 62
 
     def limit(self, node: Node, given: list[int]) -> int | None:
         return given[0] + (given[0] >> 8) + 16
@@ -167,10 +168,14 @@ class MaskedMean(Kind):
         total = ops.product([Product(row, x, matrix_product)])
         total = ops.truncate(total, mask.fractional_bits) if mask.fractional_bits else total
         total = reshaped(ops, total, p.batched((channels,), x))
-        count = brought(ops, summed(ops, mask, [1], True), bits)
-        ops.note(count, 1 << bits, steps << bits)
-        share = ops.call(reciprocal.reciprocal_in, count, 0.9, steps + 0.1)
-        return ops.truncate(ops.mul(total, share), bits)
+        # the count as a part of 2^k steps: an ulp of its reciprocal is 2^k times smaller
+        k = steps.bit_length()
+        count = brought(ops, summed(ops, mask, [1], True), bits - k)
+        ops.note(count, 1 << bits - k, steps << bits - k)
+        part = replace(count, fractional_bits=bits)
+        share = ops.call(reciprocal.reciprocal_in, part, 0.9 / 2**k, (steps + 0.1) / 2**k)
+        mean = replace(ops.mul(total, share), fractional_bits=total.fractional_bits + bits + k)
+        return ops.truncate(mean, bits + k)
 
 
 class GlobalAvgPool2D(Overall, Average):

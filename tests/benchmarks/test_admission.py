@@ -140,6 +140,8 @@ def ordinary() -> list[Job]:
     part = {"deployment": "0" * 32, "on": ["k"]}
     both = [{**part, "name": "t", "columns": ["c"]}, {**part, "name": "u", "columns": ["d"]}]
     made = (*weights.specs(plan), *samples, InputSpec("y", (2,), rows.LABEL_BITS))
+    leaf, relu = ["input", "fixed", [2, 3], 16], ["relu", [["ref", 0]], {}]
+    expression = {"leaves": [leaf], "steps": [relu], "outputs": [[["ref", 1], "reveal", {}]]}
     found = [
         Job("sort", {"algorithm": "quick", "profile": "lan", "descending": True}, (_x("keys", 9),)),
         Job("channel", {"rounds": 2, "megabytes": 1, "repeat": 1}, ()),
@@ -159,6 +161,8 @@ def ordinary() -> list[Job]:
         Job("table_remove", {"name": "a"}, ()),
         Job("align", {**keep, "about": {"tables": both, "label": ["u", "c"]}}, ()),
         Job("query", {"plan": asked, "profile": "wan"}, ()),
+        Job("compute", {"plan": expression, "free": []}, (_x("x0", 2, 3),)),
+        Job("array_remove", {"name": "a"}, ()),
     ]
     extents = {1: (9,), 2: (3, 5), 3: (3, 4, 5), 4: (1, 6, 6, 4)}
     for name, operation in operations.OPERATIONS.items():
@@ -212,7 +216,7 @@ def _outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
 
 def test_every_installed_program_says_how_large_it_gets_or_holds_its_inputs_alone() -> None:
     unknown = {name for name in jobs.installed() if jobs.load(name).size is None}
-    assert unknown == {"deploy", "undeploy", "withdraw", "table_remove"}
+    assert unknown == {"deploy", "undeploy", "withdraw", "table_remove", "array_remove"}
 
 
 def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:

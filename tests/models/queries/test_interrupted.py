@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.programs import query
 
+ROOT = Path(__file__).resolve().parents[3]
 ROWS = budgeted(rows_of(12, 1), budget=ledger.rho("0.3"))
 
 
@@ -23,8 +25,9 @@ def _die(*_: Any, **__: Any) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _killed(folder: Path, moment: str) -> None:
+def main(at: str, moment: str) -> None:
     """Asks once, in a process that ends at a moment of it as by a loss of power."""
+    folder = Path(at)
     write, place, charge = ledger.Ledger._write, os.replace, query.charge
 
     def written(self: Any, name: str, loss: int) -> None:
@@ -70,11 +73,11 @@ def test_a_process_that_is_killed_has_spent_what_it_answered(tmp_path: Path, mom
     before = Workers(tmp_path)
     before.put(ROWS)
     before.close()
-    process = multiprocessing.get_context("spawn").Process(target=_killed, args=(tmp_path, moment))
-    process.start()
-    process.join(240)
+    asking = f"import sys; from {main.__module__} import main; main(*sys.argv[1:])"
+    command = [sys.executable, "-c", asking, str(tmp_path), moment]
+    status = subprocess.run(command, cwd=ROOT, timeout=240).returncode
     answered = moment == "after the answer"
-    assert process.exitcode == (0 if answered else -signal.SIGKILL)
+    assert status == (0 if answered else -signal.SIGKILL)
     assert (tmp_path / "answered").exists() == answered
     again = Workers(tmp_path)
     try:
