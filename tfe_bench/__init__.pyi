@@ -37,8 +37,10 @@ from tfe_bench.protocols.api.bitwise import (
     bitwise_xor as bitwise_xor,
     invert as invert,
     left_shift as left_shift,
+    pack_bits as pack_bits,
     popcount as popcount,
     right_shift as right_shift,
+    unpack_bits as unpack_bits,
 )
 from tfe_bench.protocols.api.contractions import (
     einsum as einsum,
@@ -146,6 +148,7 @@ from tfe_bench.protocols.api.statistics import (
 )
 from tfe_bench.protocols.api.tensors import (
     add_n as add_n,
+    bitcast as bitcast,
     concat as concat,
     pad as pad,
     reduce_mean as reduce_mean,

@@ -21,7 +21,7 @@ _RING = "tfe_bench.protocols.ring."
 _OFFERED: Mapping[str, tuple[str, ...]] = {
     _API + "bitwise": (
         *("bit_extract", "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift"),
-        *("popcount", "right_shift"),
+        *("pack_bits", "popcount", "right_shift", "unpack_bits"),
     ),
     _API + "contractions": ("einsum", "matvec", "tensordot"),
     _API + "elementary": (
@@ -50,7 +50,7 @@ _OFFERED: Mapping[str, tuple[str, ...]] = {
     _API + "statistics": (
         *("bincount", "histogram_fixed_width", "norm", "reduce_std", "reduce_variance"),
     ),
-    _API + "tensors": ("add_n", "concat", "pad", "reduce_mean", "stack", "unstack"),
+    _API + "tensors": ("add_n", "bitcast", "concat", "pad", "reduce_mean", "stack", "unstack"),
     _RING + "reductions": ("cumsum", "reduce_sum"),
     _RING + "shapes": (
         *("broadcast_to", "expand_dims", "getitem", "reshape", "reverse", "slice", "split"),

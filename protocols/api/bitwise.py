@@ -46,6 +46,38 @@ def bit_extract(x: Shared, position: int) -> MaskedBits:
     return replace(convert.mask_bits(party, found), shape=tuple(x.shape.as_list()))
 
 
+def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
+    """The lowest `bits` bits of every integer along a new last axis, the lowest first, as private
+    bits: XOR shares of its two's complement ("A2B").
+
+    Rounds: 4 (5 with dealing).  Bits sent: those of a comparison of every width to `bits`, and 1
+    for each bit.
+    Source: ABY3 (Mohassel and Rindal, CCS 2018), section 5.3, for what it is; comparisons of all
+    widths side by side instead of an adder.
+    """
+    x = _integers("unpack_bits", x)
+    if not checks.is_from(bits, 1, WORD):
+        raise UsageError(f"unpack_bits wants 1 to {WORD} bits. Received: {bits!r}.")
+    party, shape = given.in_graph("unpack_bits"), given.sizes("unpack_bits", x)
+    planes = replace(bit_planes.planes(party, x, bits), shape=(bits, *shape))
+    return shapes.transpose(planes, [*range(1, len(shape) + 1), 0])  # type: ignore[arg-type, return-value]
+
+
+def pack_bits(x: MaskedBits) -> Shared:
+    """The integers whose lowest bits are along the last axis of x, the lowest first: 64 bits are
+    two's complement, fewer are not negative ("B2A").
+
+    Rounds: 1 (2 with dealing).  Bits sent: D 64 per bit, E1, E2 64 per element.
+    """
+    if not isinstance(x, MaskedBits) or not x.shape or not 1 <= x.shape[-1] <= WORD:
+        raise UsageError(f"pack_bits wants private bits [.., 1 to {WORD}]. Received: {x!r}.")
+    *shape, bits = x.shape
+    party = given.in_graph("pack_bits")
+    planes: MaskedBits = shapes.transpose(x, [len(shape), *range(len(shape))])  # type: ignore[arg-type, assignment]
+    weights = _weights(WORD)[:bits]
+    return bit_planes.weighed(party, planes, weights, shape)
+
+
 def popcount(x: Shared, bits: int = WORD) -> Shared:
     """How many bits are 1, 0 to 64 (tf.raw_ops.PopulationCount).
 
@@ -53,13 +85,13 @@ def popcount(x: Shared, bits: int = WORD) -> Shared:
         bits: of the word: -2^(bits-1) <= x < 2^(bits-1), of which it takes the lowest `bits`.
 
     Rounds: 5 (6 with dealing).  Bits sent: those of a comparison of every width to `bits`, and D
-    128 for each bit.
+    64 for each bit.
     """
     x = _integers("popcount", x)
     bits = given.bits_of("popcount", bits)
     party = given.in_graph("popcount")
     planes = bit_planes.planes(party, x, bits)
-    return bit_planes.weighed(party, planes, np.ones(bits, np.int64), x)
+    return bit_planes.weighed(party, planes, np.ones(bits, np.int64), x.shape.as_list())
 
 
 def invert(x: Shared) -> Shared:
@@ -133,7 +165,7 @@ def _both(operation: str, x: Operand, y: Operand, bits: int) -> Shared:
         ones = logic.xor(*planes)
     else:
         ones = convert.mask_bits(party, logic.all_of(party, planes))
-    found = bit_planes.weighed(party, ones, _weights(bits), first)
+    found = bit_planes.weighed(party, ones, _weights(bits), whole)
     if operation == "bitwise_or":
         return arithmetic.sub(arithmetic.add(first, second), found)
     return found

@@ -12,7 +12,7 @@ from tfe_bench.protocols.order import one_hot as positions
 from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, shapes
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import current
-from tfe_bench.protocols.session.sharing import Shared
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
 EXACT_BITS = compare.EXACT_BITS
@@ -54,7 +54,8 @@ def gather(
         UsageError: a public index that is outside, an axis or batch_dims that do not fit.
     """
     if not given.is_private(indices):
-        return shapes.gather(given.private("gather", x, any_ring=True), indices, axis, batch_dims)
+        known = x if isinstance(x, MaskedBits) else given.private("gather", x, any_ring=True)
+        return shapes.gather(known, indices, axis, batch_dims)
     if not given.is_private(x):
         raise UsageError(
             f"gather wants a private tensor. Received: {given.kind_of(x)} with private indices. "

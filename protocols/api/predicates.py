@@ -107,8 +107,16 @@ def _truth_values(operation: str, value: Public) -> tuple[tf.Tensor, bool]:
     return known, known.dtype.kind == "b"
 
 
-def _public_bits(operation: str, value: Public, like: MaskedBits) -> MaskedBits:
-    """Public truth values under a mask of zero."""
+def as_bits(operation: str, value: Operand | MaskedBits, like: MaskedBits) -> MaskedBits:
+    """Private bits as they are, public truth values under a mask of zero.
+
+    Raises:
+        UsageError: numbers.
+    """
+    if isinstance(value, MaskedBits):
+        return value
+    if isinstance(value, Shared):
+        raise UsageError(f"{operation} wants bits beside bits. Received: {value!r}.")
     values, are_true_or_false = _truth_values(operation, value)
     shape = given.shape_of(operation, value)
     if not are_true_or_false or not shape.is_fully_defined():
@@ -159,9 +167,7 @@ def _both(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedBits]:
             f"{operation} wants private bits (the results of comparisons). Received: "
             f"{given.kind_of(a)} and {given.kind_of(b)}."
         )
-    a, b = (
-        v if isinstance(v, MaskedBits) else _public_bits(operation, v, private[0]) for v in (a, b)
-    )
+    a, b = (as_bits(operation, v, private[0]) for v in (a, b))
     if a.dealer != b.dealer:
         raise UsageError(f"{operation} wants bits of one dealer. Received: {a!r} and {b!r}.")
     if a.shape != b.shape:

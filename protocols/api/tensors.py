@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import predicates
 from tfe_bench.protocols.api.predicates import cast
 from tfe_bench.protocols.ring import reductions, shapes
+from tfe_bench.protocols.ring.checks import is_from
 from tfe_bench.protocols.session import fixedpoint, io, local
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Axes, Operand, Public
@@ -48,6 +51,18 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
     raise AssertionError(x)
 
 
+def bitcast(x: Shared, fractional_bits: int) -> Shared:
+    """The same ring elements, read with so many fractional bits (0: integers).  Local.
+
+    It multiplies by a power of two without touching a bit: what has f of them becomes
+    x 2^(f - fractional_bits).  `cast` keeps the value instead.
+    """
+    x = given.private("bitcast", x)
+    if not is_from(fractional_bits, 0, 61):
+        raise UsageError(f"bitcast wants 0 to 61 fractional bits. Received: {fractional_bits!r}.")
+    return replace(x, fractional_bits=int(fractional_bits))
+
+
 def add_n(inputs: Sequence[Operand]) -> Shared:
     """The sum of tensors of one shape, some of which may be public.  Local."""
     several = given.all_shared("add_n", inputs)
@@ -74,19 +89,30 @@ def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     return reductions.reduce_mean(given.in_graph("reduce_mean"), x, axis, keepdims, more=more)
 
 
+def _alike(operation: str, values: Sequence[Operand]) -> Sequence[Shared]:
+    """The values of a list, all numbers or all bits; public ones as such."""
+    if isinstance(values, (list, tuple)):
+        private = next((v for v in values if isinstance(v, MaskedBits)), None)
+        if private is not None:
+            found: list[Any] = [predicates.as_bits(operation, v, private) for v in values]
+            return found
+    return given.all_shared(operation, values)
+
+
 def concat(values: Sequence[Operand], axis: int) -> Shared:
     """The tensors, some of which may be public, one after the other along an axis.  Local."""
-    return shapes.concat(given.all_shared("concat", values), axis)
+    return shapes.concat(_alike("concat", values), axis)
 
 
 def stack(values: Sequence[Operand], axis: int = 0) -> Shared:
     """Tensors of one shape, some of which may be public, along a new axis.  Local."""
-    return shapes.stack(given.all_shared("stack", values), axis)
+    return shapes.stack(_alike("stack", values), axis)
 
 
 def unstack(x: Shared, num: int | None = None, axis: int = 0) -> list[Shared]:
     """The parts of x along an axis, which is dropped; `num` of them.  Local."""
-    parts = shapes.unstack(given.private("unstack", x, any_ring=True), axis)
+    whole = x if isinstance(x, MaskedBits) else given.private("unstack", x, any_ring=True)
+    parts = shapes.unstack(whole, axis)
     if num is not None and num != len(parts):
         raise UsageError(
             f"unstack wants num to be the size {len(parts)} of axis {axis}. Received: {num!r}."
@@ -102,7 +128,7 @@ def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: fl
             "SYMMETRIC" only.
         constant_values: a public number.
     """
-    x = given.private("pad", x, any_ring=True)
+    x = x if isinstance(x, MaskedBits) else given.private("pad", x, any_ring=True)
     chosen = mode.upper() if isinstance(mode, str) else mode
     if chosen in ("REFLECT", "SYMMETRIC"):
         return shapes.mirrored(x, paddings, chosen == "SYMMETRIC")
@@ -116,5 +142,9 @@ def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: fl
             "pad wants one public number as constant_values. Received: "
             f"{given.kind_of(constant_values)}."
         )
+    if isinstance(x, MaskedBits):
+        if number not in (0, 1):
+            raise UsageError(f"pad wants bits to pad bits with. Received: {constant_values!r}.")
+        return shapes.pad(x, paddings, int(number))
     given.encode("pad", number, x.fractional_bits)  # which refuses what does not fit
     return shapes.pad(x, paddings, int(fixedpoint.FixedPoint(x.fractional_bits).encode(number)))

@@ -5,13 +5,16 @@ Bit k of x is the sign of x modulo 2^(k+1): a comparison of k + 1 bits, all of t
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes
+from tfe_bench.protocols.ring import compare, convert, logic, masked
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import words
+from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -38,15 +41,24 @@ def planes(party: Party, x: Shared, bits: int) -> MaskedBits:
     return logic.rearrange(together, padded, lambda a: a[:, :n], bits * n)
 
 
-def weighed(party: Party, bits: MaskedBits, weights: npt.NDArray[np.int64], like: Shared) -> Shared:
-    """The sum over k of weights[k] times bit plane k: integers of the shape of `like`.
+def weighed(
+    party: Party, bits: MaskedBits, weights: npt.NDArray[np.int64], shape: Sequence[int]
+) -> Shared:
+    """The sum over k of weights[k] times bit plane k: integers of a shape.
+
+    The bits become numbers as in convert.b2a; what is exchanged is their sum alone.
 
     Args:
-        weights: public words [planes] or [planes, n].
+        bits: [planes, n].
+        weights: public words [planes].
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 128 per bit, E1, E2 64 per element.
+    Rounds: 1 (2 with dealing).  Bits sent: D 64 per bit, E1, E2 64 per element.
     """
-    shape, n = like.shape.as_list(), like.shape.num_elements()
-    known = arithmetic.public(like, weights.reshape(len(weights), -1))
-    known = shapes.broadcast_to(known, [len(weights), n])
-    return shapes.reshape(extremes.pick(party, bits, known), shape)
+    n = math.prod(shape)
+    if isinstance(party, Counting):
+        return party.exchanged(shape, 64 * len(weights) * n, bits)
+    s = party.site("weighed", dealer=bits.dealer)
+    share = convert.b2a_shares(s, bits, [len(weights), n], 0, 0)
+    if not s.is_dealer:
+        share = local.reshape(local.reduce_sum(share * weights[:, None], axis=0), list(shape))
+    return masked.exchanged(s, share, list(shape), 1, 1)

@@ -1,7 +1,8 @@
 """Shapes of private tensors, with TensorFlow's names: local, on every field a party holds.
 
 A sharing is linear, so that what moves elements about moves them in m, l1 and l2
-alike.  Zeros that come in (padding) are zeros in all three: 0 = 0 - (0 + 0).
+alike.  Zeros that come in (padding) are zeros in all three: 0 = 0 - (0 + 0).  Private bits move in
+the same way (moved_bits.py).
 Axes count the elements' axes; the words of a wide value (limbs=2) stay last.
 """
 
@@ -26,6 +27,7 @@ from tfe_bench.protocols.ring.checks import (
     is_integer,
     rank_of,
 )
+from tfe_bench.protocols.ring.moved_bits import bits_too
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Key, Public, Shape
@@ -88,6 +90,7 @@ def _shape(operation: str, shape: int | Shape) -> list[int] | tf.Tensor:
     )
 
 
+@bits_too
 def reshape(x: Shared, shape: int | Shape) -> Shared:
     """x in another shape of as many elements; one size may be -1.  Local."""
     check_private("reshape", x)
@@ -107,6 +110,7 @@ def reshape(x: Shared, shape: int | Shape) -> Shared:
     return x.map(lambda a: local.reshape(a, _with_words(x, new)))
 
 
+@bits_too
 def flatten(x: Shared, axis: int = 1) -> Shared:
     """All axes from `axis` on as one, in row-major order (0: a vector).  Local."""
     rank = rank_of("flatten", x)
@@ -122,6 +126,7 @@ def flatten(x: Shared, axis: int = 1) -> Shared:
     return reshape(x, tf.concat([sizes[:keep], last], axis=0))
 
 
+@bits_too
 def transpose(x: Shared, perm: Sequence[int] | None = None) -> Shared:
     """Axis i of the result is axis perm[i] of x; None reverses the axes.  Local."""
     rank = rank_of("transpose", x)
@@ -133,12 +138,14 @@ def transpose(x: Shared, perm: Sequence[int] | None = None) -> Shared:
     return x.map(lambda a: local.transpose(a, _and_words(x, order, rank)))
 
 
+@bits_too
 def expand_dims(x: Shared, axis: int) -> Shared:
     """x with a new axis of size 1 at `axis`.  Local."""
     at = axis_of("expand_dims", axis, rank_of("expand_dims", x) + 1)
     return x.map(lambda a: local.expand_dims(a, at))
 
 
+@bits_too
 def squeeze(x: Shared, axis: Axes = None) -> Shared:
     """x without the given axes of size 1; None takes all there are.  Local."""
     rank = rank_of("squeeze", x)
@@ -185,6 +192,7 @@ def _joined(values: list[Shared], function: Callable[[list[tf.Tensor]], tf.Tenso
     return replace(values[0], m=m, l1=l1, l2=l2)
 
 
+@bits_too
 def concat(values: Sequence[Shared], axis: int) -> Shared:
     """The tensors one after the other along an axis.  Local."""
     several = check_alike("concat", values)
@@ -193,6 +201,7 @@ def concat(values: Sequence[Shared], axis: int) -> Shared:
     return _joined(several, lambda parts: local.concat(parts, at))
 
 
+@bits_too
 def stack(values: Sequence[Shared], axis: int = 0) -> Shared:
     """Tensors of one shape along a new axis.  Local."""
     several = check_alike("stack", values)
@@ -208,6 +217,7 @@ def _size(operation: str, x: Shared, axis: int) -> int:
     return int(size)
 
 
+@bits_too
 def unstack(x: Shared, axis: int = 0) -> list[Shared]:
     """The parts of x along an axis, which is dropped.  Local."""
     at = axis_of("unstack", axis, rank_of("unstack", x))
@@ -215,6 +225,7 @@ def unstack(x: Shared, axis: int = 0) -> list[Shared]:
     return [x.map(lambda a, i=i: a[(*lead, i)]) for i in range(_size("unstack", x, at))]
 
 
+@bits_too
 def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> list[Shared]:
     """x cut along an axis into equal parts (an integer) or parts of given sizes.  Local."""
     at = axis_of("split", axis, rank_of("split", x))
@@ -242,6 +253,7 @@ def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> 
     return [x.map(lambda a, cut=cut: a[cut]) for cut in cuts]
 
 
+@bits_too
 def slice(x: Shared, begin: Sequence[int], size: Sequence[int]) -> Shared:
     """The block of a given size from `begin` on; a size of -1 reaches to the end.  Local."""
     rank = rank_of("slice", x)
@@ -258,6 +270,7 @@ def slice(x: Shared, begin: Sequence[int], size: Sequence[int]) -> Shared:
     return x.map(lambda a: local.slice(a, _and_words(x, starts, 0), _and_words(x, sizes, -1)))
 
 
+@bits_too
 def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
     """x[key] for integers, slices, ... and None (a new axis), as in Python.  Local.
 
@@ -319,6 +332,7 @@ def _paddings(x: Shared, paddings: Public) -> npt.NDArray[np.integer[Any]]:
     return pairs
 
 
+@bits_too
 def mirrored(x: Shared, paddings: Public, edges: bool) -> Shared:
     """x with its own elements in reverse order around, the edges repeated or not.  Local."""
     for axis, (before, after) in enumerate(_paddings(x, paddings).tolist()):
@@ -336,6 +350,7 @@ def mirrored(x: Shared, paddings: Public, edges: bool) -> Shared:
     return x
 
 
+@bits_too
 def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
     """x with `paddings[axis] = (before, after)` elements of a public constant around.  Local.
 
@@ -363,6 +378,7 @@ def pad(x: Shared, paddings: Public, constant_values: int = 0) -> Shared:
     return replace(padded, m=tf.stack(limbs, axis=-1))
 
 
+@bits_too
 def gather(x: Shared, indices: Public, axis: int | None = None, batch_dims: int = 0) -> Shared:
     """The parts of x at public indices along an axis; their shape replaces the axis.  Local.
 
@@ -430,6 +446,7 @@ def _known(indices: Any) -> Any:
     return () if array is None else array
 
 
+@bits_too
 def tile(x: Shared, multiples: Sequence[int]) -> Shared:
     """x repeated multiples[i] times along axis i.  Local."""
     counts = _integers("tile", "multiples", multiples, rank_of("tile", x))
@@ -438,6 +455,7 @@ def tile(x: Shared, multiples: Sequence[int]) -> Shared:
     return x.map(lambda a: local.tile(a, _and_words(x, counts, 1)))
 
 
+@bits_too
 def broadcast_to(x: Shared, shape: int | Shape) -> Shared:
     """x in a larger shape, by TensorFlow's rules of broadcasting.  Local."""
     rank = rank_of("broadcast_to", x)
@@ -456,6 +474,7 @@ def broadcast_to(x: Shared, shape: int | Shape) -> Shared:
     return x.map(lambda a: local.broadcast_to(a, _with_words(x, new)))
 
 
+@bits_too
 def reverse(x: Shared, axis: Axes) -> Shared:
     """x with the order along some axes reversed.  Local."""
     axes = axes_of("reverse", axis, rank_of("reverse", x))

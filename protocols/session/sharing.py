@@ -220,6 +220,9 @@ class MaskedBits(_Private):
     def __eq__(self, other: Operand) -> MaskedBits:  # type: ignore[override]
         return ~(self ^ other)
 
+    def __getitem__(self, key: Key | tuple[Key, ...]) -> MaskedBits:
+        return _operation("getitem")(self, key)  # type: ignore[no-any-return]
+
     def __invert__(self) -> MaskedBits:
         return _operation("logical_not")(self)  # type: ignore[no-any-return]
 

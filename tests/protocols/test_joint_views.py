@@ -16,6 +16,7 @@ from tests.protocols.gated import FUNCTIONS
 from tests.protocols.joint_views import Row, check
 from tests.protocols.viewed import sums
 from tfe_bench.protocols.functions import (
+    bit_planes,
     error_function,
     exp2,
     exp_select,
@@ -303,6 +304,10 @@ ROWS: dict[str, Row] = {
     "rearranged": Row(rearranged, ("order", "shuffle", "undo"), n=2),
     "dense": Row(densely, ("dense_sums", "dense_totals"), n=2, whole=True),
     "bits": Row(in_two, ("split_bits", "exchange_bits", "b2a")),
+    "weighed": Row(
+        lambda p, x, y: bit_planes.weighed(p, signs(p, x), np.array([1]), [int(x.shape[0])]),
+        ("weighed",),
+    ),
     "sort": Row(
         lambda p, x, y: sort.sort(p, x, algorithm="all-pairs", full_range=False),
         ("shuffle", "reveal_bits"),

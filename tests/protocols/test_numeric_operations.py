@@ -79,6 +79,25 @@ def test_division_with_a_remainder_is_exact(rng: np.random.Generator) -> None:
     check(cases, v, w, dealer=int(rng.integers(3)))
 
 
+NINE = np.arange(9)
+
+
+def _bits_3_to_40(x: Any, y: Any, s: Any) -> Any:
+    return x >> 3 & (1 << 37) - 1
+
+
+def _moved(bits: Any, of: Any) -> Any:
+    """Eight bits through all that moves elements, by NumPy's and by TensorFlow's names."""
+    private = of is tfe
+    parts = of.split(of.reshape(bits, [2, 4]), 2, axis=1)
+    joined = (of.concat if private else np.concatenate)([parts[1], parts[0][:, ::-1]], axis=1)
+    rows = of.stack([joined, np.ones((2, 4), bool), of.transpose(of.transpose(joined))])
+    wide = of.broadcast_to(of.expand_dims(rows, 1), [3, 2, 2, 4])
+    wide = of.tile(tfe.gather(wide, [2, 0], axis=0) if private else wide[[2, 0]], [1, 1, 2, 1])
+    wide = tfe.reverse(wide, [3]) if private else wide[..., ::-1]
+    return of.pad(of.squeeze(wide[:, :1], 1), [[0, 0], [1, 0], [0, 2]])
+
+
 def test_words_of_bits(rng: np.random.Generator) -> None:
     x = np.concatenate([ENDS, rng.integers(-MOST, MOST, 12)])
     y = rng.permutation(x)
@@ -111,6 +130,15 @@ def test_words_of_bits(rng: np.random.Generator) -> None:
         for k in (0, 1, 31, 63)
     ]
     cases += [
+        (lambda x, y, s: tfe.pack_bits(tfe.unpack_bits(x)), lambda x, y, s: x, 0),
+        (lambda x, y, s: tfe.pack_bits(tfe.unpack_bits(x)[..., 3:40]), _bits_3_to_40, 0),
+        (
+            lambda x, y, s: tfe.cast(tfe.unpack_bits(s, 9)),
+            lambda x, y, s: s[:, None] >> NINE & 1,
+            0,
+        ),
+        (lambda x, y, s: tfe.cast(tfe.unpack_bits(s, 1)), lambda x, y, s: s[:, None] & 1, 0),
+        (lambda x, y, s: tfe.cast(_moved(s < 0, tfe)), lambda x, y, s: _moved(s < 0, np) * 1, 0),
         (lambda x, y, s: tfe.invert(x), lambda x, y, s: ~x, 0),
         (
             lambda x, y, s: tfe.popcount(x),
@@ -352,6 +380,15 @@ BAD: list[tuple[str, Callable[[Any], Any]]] = [
     ("bitwise_xor", lambda x: tfe.bitwise_xor(integers(x), 1, bits=65)),
     ("bit_extract", lambda x: tfe.bit_extract(integers(x), 64)),
     ("bit_extract", lambda x: tfe.bit_extract(integers(x), x)),
+    ("unpack_bits", lambda x: tfe.unpack_bits(x)),
+    ("unpack_bits", lambda x: tfe.unpack_bits(integers(x), 65)),
+    ("pack_bits", lambda x: tfe.pack_bits(x)),
+    ("concat", lambda x: tfe.concat([x < 0, x], 0)),
+    ("stack", lambda x: tfe.stack([x < 0, 0.5])),
+    ("reshape", lambda x: tfe.reshape(x < 0, [7])),
+    ("pad", lambda x: tfe.pad(x < 0, [[0, 1]], constant_values=2)),
+    ("bitcast", lambda x: tfe.bitcast(x, 62)),
+    ("bitcast", lambda x: tfe.bitcast(x < 0, 0)),
     ("popcount", lambda x: tfe.popcount(x)),
     ("popcount", lambda x: tfe.popcount(integers(x), 1)),
     ("invert", lambda x: tfe.invert(x)),

@@ -58,6 +58,7 @@ def _attention(x: Any) -> Any:
     return _softmax(x @ x.T / np.sqrt(3)) @ x
 
 
+UP = np.arange(1, 4)  # some places of bits
 # By name: the expression of (x, y, n, w, b), and what it is in the clear.
 Case = tuple[Callable[..., Any], Any]
 CASES: dict[str, Case] = {
@@ -68,6 +69,9 @@ CASES: dict[str, Case] = {
     "invert": (lambda v: ~v.n, ~N),
     "left_shift": (lambda v: v.n << 2, N << 2),
     "right_shift": (lambda v: v.n >> 1, N >> 1),
+    "unpack_bits": (lambda v: tfb.unpack_bits(v.n, 4)[..., 1:], (N[..., None] >> UP & 1) == 1),
+    "pack_bits": (lambda v: tfb.pack_bits(tfb.unpack_bits(v.n)), N),
+    "bitcast": (lambda v: tfb.bitcast(v.x, 20), X / 16),
     "popcount": (lambda v: tfb.popcount(v.n), np.bitwise_count(N)),
     "einsum": (lambda v: tfb.einsum("ij,jk->ki", v.x, v.w), np.einsum("ij,jk->ki", X, W)),
     "matvec": (lambda v: tfb.matvec(v.x, v.w[:, 0]), X @ W[:, 0]),
