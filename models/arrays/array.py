@@ -343,15 +343,27 @@ def _nodes_of(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
     return cluster, [array._node for array in arrays]
 
 
+def run(
+    revealed: Sequence[PrivateArray], held: Sequence[PrivateArray]
+) -> tuple[list[Any], list[PrivateArray]]:
+    """The elements of some arrays, and others computed and held, by one job.
+
+    Raises:
+        as PrivateArray.reveal and PrivateArray.compute.
+    """
+    cluster, nodes = _nodes_of([*revealed, *held])
+    values, found = running.run(cluster, nodes[: len(revealed)], nodes[len(revealed) :])
+    return values, [PrivateArray(cluster, node) for node in found]
+
+
 def reveal(arrays: Sequence[PrivateArray]) -> list[Any]:
     """The elements of several arrays, by one job; as PrivateArray.reveal."""
-    return running.reveal(*_nodes_of(arrays))
+    return run(arrays, ())[0]
 
 
 def compute(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
     """Several arrays, computed by one job; as PrivateArray.compute."""
-    cluster, nodes = _nodes_of(arrays)
-    return [PrivateArray(cluster, node) for node in running.compute(cluster, nodes)]
+    return run((), arrays)[1]
 
 
 # ---- leaves

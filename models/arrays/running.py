@@ -93,27 +93,30 @@ def decoded(ring: Any, meaning: Meaning) -> Any:
     return np.reshape(found, meaning.shape)[()]
 
 
-def reveal(cluster: Client, nodes: Sequence[Node]) -> list[Any]:
-    """The elements of several values, by one job."""
-    result = _run(cluster, nodes, [(REVEAL, {})] * len(nodes))
-    return [
-        decoded(result.outputs[program.output_name(i)], node.meaning)
-        for i, node in enumerate(nodes)
-    ]
+def run(
+    cluster: Client, revealed: Sequence[Node], held: Sequence[Node]
+) -> tuple[list[Any], list[Node]]:
+    """Values that are revealed and values that the workers hold afterwards, by one job.
 
-
-def compute(cluster: Client, nodes: Sequence[Node]) -> list[Node]:
-    """Several values, computed by one job and held by the workers."""
-    handles = [Handle() for _ in nodes]
-    _run(cluster, nodes, [(HANDLE, {"handle": handle.id}) for handle in handles])
+    Returns:
+        the elements of the former, and the latter as leaves.
+    """
+    handles = [Handle() for _ in held]
+    ends: list[tuple[str, Mapping[str, Any]]] = [(REVEAL, {})] * len(revealed)
+    ends += [(HANDLE, {"handle": handle.id}) for handle in handles]
+    result = _run(cluster, [*revealed, *held], ends)
     freed, found = _freed(cluster), []
-    for node, handle in zip(nodes, handles, strict=True):
+    for node, handle in zip(held, handles, strict=True):
         freed.made()
         weakref.finalize(handle, freed.add, handle.id).atexit = False
         own = node.meaning
         leaf = Leaf(HANDLE, own.kind, own.shape, own.scale, (handle.id,))
         found.append(Node(own, leaf=leaf, holds=handle))
-    return found
+    values = [
+        decoded(result.outputs[program.output_name(i)], node.meaning)
+        for i, node in enumerate(revealed)
+    ]
+    return values, found
 
 
 def keep(cluster: Client, node: Node, name: str, clients: Sequence[str], replace: bool) -> None:

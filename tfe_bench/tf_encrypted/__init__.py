@@ -1,0 +1,82 @@
+"""tf-encrypted's names on private arrays: programs run here with their import changed.
+
+`import tfe_bench.tf_encrypted as tfe` starts nothing; three workers start, or are connected to,
+when the first private value is made.  What differs is listed in docs/from_tf_encrypted.md.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from tfe_bench import __version__ as __version__
+from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.tf_encrypted import protocol
+from tfe_bench.tf_encrypted.config import Config, LocalConfig, RemoteConfig, get_config
+from tfe_bench.tf_encrypted.config import set_config as _set_config
+from tfe_bench.tf_encrypted.player import DataOwner
+from tfe_bench.tf_encrypted.protocol import ABY3, Pond, SecureNN, function
+from tfe_bench.tf_encrypted.protocol.protocol import Protocol
+
+__all__ = [
+    "ABY3",
+    "Config",
+    "DataOwner",
+    "LocalConfig",
+    "Pond",
+    "RemoteConfig",
+    "SecureNN",
+    "function",
+    "get_config",
+    "get_protocol",
+    "protocol",
+    "set_config",
+    "set_protocol",
+]
+
+_current: Protocol | None = None
+# Loaded when they are asked for: Keras takes seconds.
+_LATER = ("convert", "keras", "performance", "player", "tensor", "utils")
+_NOT_OFFERED = {
+    "queue": "A queue of private tensors is a list of them.",
+    "serving": "Deployed models serve: python -m tfe_bench deploy (docs/service.md).",
+    "operations": "The kernels are tfe_bench's own.",
+    "primitives": "The kernels are tfe_bench's own.",
+    "Session": "tf-encrypted 0.8 has no sessions either: tensors are revealed directly.",
+}
+
+
+def get_protocol() -> Protocol | None:
+    """The current protocol."""
+    return _current
+
+
+def set_protocol(prot: Protocol | None = None) -> None:
+    """Another current protocol, whose methods are functions of this module."""
+    global _current
+    if prot is not None and not isinstance(prot, Protocol):
+        raise UsageError(f"set_protocol takes a protocol. Received: {type(prot).__name__}.")
+    _current = prot
+
+
+def set_config(config: Config) -> None:
+    """Another configuration; a protocol is set anew afterwards, or at first use."""
+    _set_config(config)
+    set_protocol(ABY3())
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LATER:
+        return importlib.import_module(f"{__name__}.{name}")
+    if name in _NOT_OFFERED:
+        raise UsageError(f"tfe.{name} is not offered. {_NOT_OFFERED[name]}")
+    if name.startswith("_"):
+        raise AttributeError(name)
+    found = getattr(_current, name, None)
+    if callable(found):
+        return found
+    names = [n for n in dir(ABY3) if not n.startswith("_")]
+    raise AttributeError(f"There is no tfe.{name}.{did_you_mean(name, names)}")
+
+
+set_protocol(ABY3())

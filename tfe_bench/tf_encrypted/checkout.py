@@ -1,0 +1,175 @@
+"""Runs a test file of a checkout of tf-encrypted here: its imports are answered by this package.
+
+`python -m tfe_bench.tf_encrypted.checkout CHECKOUT FILE` prints a line of JSON for each test.
+Nothing of the checkout is copied, and of tf-encrypted's own modules only helpers of its tests load.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.abc
+import importlib.machinery
+import importlib.util
+import json
+import os
+import signal
+import sys
+import time
+import types
+import unittest
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+# What a checkout's tests share, and nothing else of it.
+_HELPERS = ("tf_encrypted.keras.testing_utils",)
+_THEIRS = "tf_encrypted"
+
+
+class _Loader(importlib.abc.Loader):
+    def __init__(self, module: types.ModuleType) -> None:
+        self._module, self._spec = module, module.__spec__
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> types.ModuleType:
+        return self._module
+
+    def exec_module(self, module: types.ModuleType) -> None:
+        module.__spec__ = self._spec
+
+
+class Alias(importlib.abc.MetaPathFinder):
+    """Answers imports of tf_encrypted by the modules of this package.
+
+    Args:
+        source: the checkout, for its tests' helpers.
+    """
+
+    def __init__(self, source: Path) -> None:
+        self._source = source
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        """Of a module by tf-encrypted's name."""
+        if name != _THEIRS and not name.startswith(f"{_THEIRS}."):
+            return None
+        if name in _HELPERS:
+            file = self._source.joinpath(*name.split(".")).with_suffix(".py")
+            return importlib.util.spec_from_file_location(name, file)
+        ours = f"tfe_bench.{name}"
+        try:
+            module = importlib.import_module(ours)
+        except ModuleNotFoundError as error:
+            if error.name is None or not error.name.startswith(f"tfe_bench.{_THEIRS}"):
+                raise
+            raise ModuleNotFoundError(f"{ours} is not offered", name=name) from None
+        package = hasattr(module, "__path__")
+        return importlib.machinery.ModuleSpec(name, _Loader(module), is_package=package)
+
+
+@contextmanager
+def answered(source: Path) -> Iterator[None]:
+    """Imports of tf_encrypted are answered here."""
+    finder = Alias(source)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [n for n in sys.modules if n == _THEIRS or n.startswith(f"{_THEIRS}.")]:
+            del sys.modules[name]
+
+
+class Stopped(Exception):
+    """A test ran past its time."""
+
+
+class _Result(unittest.TestResult):
+    """Prints what became of each test: passed, refused, failed, skipped, or stopped."""
+
+    def __init__(self, seconds: int) -> None:
+        super().__init__()
+        self._seconds, self._began = seconds, 0.0
+
+    def startTest(self, test: unittest.TestCase) -> None:
+        super().startTest(test)
+        signal.alarm(self._seconds)
+        self._began = time.perf_counter()
+
+    def stopTest(self, test: unittest.TestCase) -> None:
+        signal.alarm(0)
+        super().stopTest(test)
+
+    def _say(self, test: unittest.TestCase, outcome: str, words: str = "") -> None:
+        seconds = round(time.perf_counter() - self._began, 3)
+        about = {"test": test.id(), "outcome": outcome, "seconds": seconds, "words": words[:400]}
+        print(json.dumps(about), flush=True)
+
+    def addSuccess(self, test: unittest.TestCase) -> None:
+        super().addSuccess(test)
+        self._say(test, "passed")
+
+    def addSkip(self, test: unittest.TestCase, reason: str) -> None:
+        super().addSkip(test, reason)
+        self._say(test, "skipped", reason)
+
+    def addFailure(self, test: unittest.TestCase, err: Any) -> None:
+        super().addFailure(test, err)
+        self._say(test, "failed", f"{err[0].__name__}: {err[1]}")
+
+    def addError(self, test: unittest.TestCase, err: Any) -> None:
+        from tfe_bench.errors import TfeBenchError
+
+        super().addError(test, err)
+        kind = "failed"
+        if issubclass(err[0], Stopped):
+            kind = "stopped"
+        elif issubclass(err[0], (TfeBenchError, NotImplementedError)):
+            kind = "refused"
+        self._say(test, kind, f"{err[0].__name__}: {err[1]}")
+
+
+def run(source: Path, file: Path, names: Sequence[str], seconds: int) -> None:
+    """Runs the tests of a file, or some of them by name, each for so many seconds at most."""
+
+    def stop(*_: object) -> None:
+        raise Stopped(f"it ran past {seconds} s")
+
+    signal.signal(signal.SIGALRM, stop)
+    with answered(source):
+        spec = importlib.util.spec_from_file_location(file.stem, file)
+        assert spec is not None and spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[file.stem] = module
+        spec.loader.exec_module(module)
+        found = unittest.defaultTestLoader.loadTestsFromModule(module)
+        result = _Result(seconds)
+        for test in _each(found):
+            if not names or any(name in test.id() for name in names):
+                test(result)
+
+
+def _each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+    for part in suite:
+        if isinstance(part, unittest.TestSuite):
+            yield from _each(part)
+        else:
+            yield part
+
+
+def main() -> None:
+    """One file, as `compare tf-encrypted` starts it."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--only", nargs="*", default=[])
+    parser.add_argument("--seconds", type=int, default=120)
+    args = parser.parse_args()
+    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf-encrypted's tests are of Keras 2
+    run(args.source, args.file, args.only, args.seconds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,266 @@
+"""Configurations by tf-encrypted's names: three workers on this host, or three that operators run."""
+
+from __future__ import annotations
+
+import atexit
+import json
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from tfe_bench.errors import ConfigError, UsageError
+from tfe_bench.models.arrays import array as arrays
+from tfe_bench.models.arrays.array import PrivateArray
+from tfe_bench.tf_encrypted.player import Player
+
+# Where cluster.toml and this client's name stand, for hosts that are not this one.
+CLUSTER, CLIENT = "TFE_BENCH_CLUSTER", "TFE_BENCH_CLIENT"
+# Operations one behind the other that wait to be run; more are run at once.
+_DEPTH = 150
+_AT_ONCE = 128
+
+
+class Held:
+    """What has an array whose shares are to stay at the workers once a job has been there."""
+
+    array: Any
+
+
+class Config:
+    """Whose workers compute, and the players by name.
+
+    Attributes:
+        debug: kept for programs that set it; nothing is traced here beforehand.
+    """
+
+    def __init__(self, debug_mode: bool = False) -> None:
+        self.debug_mode = debug_mode
+        self._cluster: Any = None
+        self._waiting: weakref.WeakSet[Held] = weakref.WeakSet()
+
+    @property
+    def players(self) -> list[Player]:
+        """All players."""
+        raise NotImplementedError
+
+    def get_player(self, name_or_player: str | Player) -> Player | None:
+        """A player by name."""
+        if isinstance(name_or_player, Player):
+            return name_or_player
+        return next((p for p in self.players if p.name == name_or_player), None)
+
+    def get_players(self, names: str | Sequence[str]) -> list[Player]:
+        """Players by their names, which may be one text with commas."""
+        wanted = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
+        return [p for p in self.players if p.name in wanted]
+
+    @property
+    def debug(self) -> bool:
+        """As it was set."""
+        return self.debug_mode
+
+    def set_debug_mode(self, debug_mode: bool) -> None:
+        """Keeps it."""
+        self.debug_mode = debug_mode
+
+    # ---- the cluster
+
+    @property
+    def cluster(self) -> Any:
+        """The workers, started or connected to at first use."""
+        if self._cluster is None:
+            self._cluster = self._opened()
+            atexit.register(self.close)
+        return self._cluster
+
+    def _opened(self) -> Any:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Lets go of the workers; those of this host end."""
+        cluster, self._cluster = self._cluster, None
+        if cluster is not None:
+            atexit.unregister(self.close)
+            cluster.close()
+
+    def settle_later(self, held: Held) -> None:
+        """Has the workers hold an array as soon as there is a job."""
+        self._waiting.add(held)
+        if held.array._node.depth > _DEPTH:
+            self.run([])
+
+    def run(self, revealed: Sequence[Held]) -> list[Any]:
+        """Reveals arrays, and has the workers hold them and all that waits."""
+        waiting = [h for h in self._waiting if h.array.cluster is self._cluster]
+        self._waiting.clear()
+        held = list(dict.fromkeys([*waiting, *revealed]))
+        unheld = [h for h in held if not _is_held(h.array)]
+        for start in range(0, len(unheld) - _AT_ONCE, _AT_ONCE):
+            self._run([], unheld[start : start + _AT_ONCE])
+        return self._run(revealed, [h for h in unheld if not _is_held(h.array)])
+
+    @staticmethod
+    def _run(revealed: Sequence[Held], held: Sequence[Held]) -> list[Any]:
+        if not revealed and not held:
+            return []
+        values, found = arrays.run([h.array for h in revealed], [h.array for h in held])
+        for each, array in zip(held, found, strict=True):
+            each.array = array
+        return values
+
+
+def _is_held(array: PrivateArray) -> bool:
+    return array._node.holds is not None
+
+
+class LocalConfig(Config):
+    """Three throw-away workers on this host, which keys and certificates are made for.
+
+    Args:
+        player_names: known beforehand; others are added when asked for.
+    """
+
+    def __init__(
+        self,
+        player_names: Sequence[str] | None = None,
+        job_name: str = "localhost",
+        auto_add_unknown_players: bool = True,
+        debug_mode: bool = False,
+    ) -> None:
+        super().__init__(debug_mode)
+        self._players: list[Player] = []
+        self._auto_add = auto_add_unknown_players
+        self._job = job_name
+        for name in player_names or ():
+            self.add_player(name)
+
+    def add_player(self, name: str) -> Player:
+        """One more player."""
+        player = Player(name, len(self._players), f"/job:{self._job}")
+        self._players.append(player)
+        return player
+
+    @property
+    def players(self) -> list[Player]:
+        """All players."""
+        return self._players
+
+    def get_player(self, name_or_player: str | Player) -> Player | None:
+        """A player by name, added if it may be."""
+        found = super().get_player(name_or_player)
+        if found is None and self._auto_add and isinstance(name_or_player, str):
+            return self.add_player(name_or_player)
+        return found
+
+    def _opened(self) -> Any:
+        from tfe_bench.models.clusters import LocalCluster
+
+        cluster = LocalCluster()
+        cluster.__enter__()
+        return cluster
+
+
+class RemoteConfig(Config):
+    """Players by host, as in tf-encrypted's JSON files.
+
+    Hosts of the loopback network stand for three workers that are started here.  Other hosts run
+    workers of their own, which are told of by certificate: cluster.toml, beside the JSON file or
+    where the environment variable TFE_BENCH_CLUSTER says, and TFE_BENCH_CLIENT for the name of
+    this client.
+    """
+
+    def __init__(
+        self, hostmap: Mapping[str, str], job_name: str = "tfe", debug_mode: bool = False
+    ) -> None:
+        super().__init__(debug_mode)
+        fits = isinstance(hostmap, Mapping) and all(
+            isinstance(k, str) and isinstance(v, str) for k, v in hostmap.items()
+        )
+        if not fits or len(hostmap) < 3:
+            raise ConfigError("RemoteConfig takes a JSON object of names and host:port, 3 or more.")
+        self._folder = Path()
+        self._players = [
+            Player(name, i, f"/job:{job_name}/task:{i}", host)
+            for i, (name, host) in enumerate(hostmap.items())
+        ]
+
+    @staticmethod
+    def load(filename: str | Path) -> RemoteConfig:
+        """From a JSON file of names and hosts.
+
+        Raises:
+            ConfigError: there is none, or it is something else.
+        """
+        try:
+            found = RemoteConfig(json.loads(Path(filename).read_text()))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{filename} is no JSON file of hosts: {error}.") from None
+        found._folder = Path(filename).absolute().parent
+        return found
+
+    def save(self, filename: str | Path) -> None:
+        """As a JSON file."""
+        Path(filename).write_text(json.dumps(self.hostmap))
+
+    @property
+    def hostmap(self) -> dict[str, str]:
+        """Hosts by name."""
+        return {p.name: p.host or "" for p in self._players}
+
+    @property
+    def hosts(self) -> list[str]:
+        """The hosts."""
+        return list(self.hostmap.values())
+
+    @property
+    def players(self) -> list[Player]:
+        """All players."""
+        return self._players
+
+    def connect_servers(self) -> None:
+        """Connects to the workers, or starts them where all hosts are this one."""
+        _ = self.cluster
+
+    def start_server(self, name: str, start: bool = True) -> None:
+        """Refused: an operator starts a worker with its own key and policy."""
+        raise UsageError(
+            f"The worker of {name!r} is started by its operator: python -m tfe_bench worker. "
+            "docs/cluster.md says how."
+        )
+
+    def _opened(self) -> Any:
+        from tfe_bench.cluster.addresses import is_loopback
+        from tfe_bench.models.clusters import Client, LocalCluster
+
+        named = os.environ.get(CLUSTER)
+        beside = self._folder / "cluster.toml"
+        if named or beside.is_file():
+            return Client.open(named or beside, os.environ.get(CLIENT))
+        if all(is_loopback(host.rpartition(":")[0]) for host in self.hosts):
+            cluster = LocalCluster()
+            cluster.__enter__()
+            return cluster
+        raise ConfigError(
+            f"Workers on other hosts are told of by certificate. Received: {self.hosts[:3]} and no "
+            f"cluster.toml. Set {CLUSTER} to it, or put it beside the JSON file (docs/cluster.md)."
+        )
+
+
+_config: Config = LocalConfig()
+
+
+def get_config() -> Config:
+    """The current configuration."""
+    return _config
+
+
+def set_config(config: Config) -> None:
+    """Another configuration; the workers of the former end."""
+    global _config
+    if not isinstance(config, Config):
+        raise UsageError(f"set_config takes a configuration. Received: {type(config).__name__}.")
+    if config is not _config:
+        _config.close()
+    _config = config

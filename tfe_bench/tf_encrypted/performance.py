@@ -1,0 +1,22 @@
+"""The stop watch that tf-encrypted's example programs print with."""
+
+from __future__ import annotations
+
+import time
+
+
+class Performance:
+    """Prints how long lies between two calls with one tag."""
+
+    _began: list[tuple[str, float]]
+    _began = []
+
+    @staticmethod
+    def time_log(tag: str) -> None:
+        """Begins, or ends and prints the seconds."""
+        if Performance._began and Performance._began[-1][0] == tag:
+            began = Performance._began.pop()[1]
+            print(f"[Time] {tag}: {time.perf_counter() - began} s")
+            return
+        Performance._began.append((tag, time.perf_counter()))
+        print(f"[Time] {tag} start: {time.strftime('%Y%m%d-%H:%M:%S')}")

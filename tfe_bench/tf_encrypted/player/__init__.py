@@ -1,0 +1,8 @@
+"""Players: who gives inputs and who learns outputs, by name."""
+
+from __future__ import annotations
+
+from tfe_bench.tf_encrypted.player.data_owner import DataOwner
+from tfe_bench.tf_encrypted.player.player import Player
+
+__all__ = ["DataOwner", "Player"]

@@ -1,0 +1,57 @@
+"""Batches of an owner, private one after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+
+class DataOwner:
+    """Gives its batches to a training or an inference.
+
+    Args:
+        player: the owner, or its name.
+        generator_builder: makes an iterator of batches, or of pairs of samples and labels.
+        num_samples: kept for programs that ask.
+    """
+
+    def __init__(
+        self, player: Any, generator_builder: Callable[[], Any], num_samples: int | None = None
+    ) -> None:
+        from tfe_bench.tf_encrypted.config import get_config
+
+        self.player = get_config().get_player(player)
+        self.num_samples = num_samples
+        self.generator = generator_builder()
+        self.first_element = next(self.generator)
+        pair = isinstance(self.first_element, (list, tuple))
+        self.first_data_x = self.first_element[0] if pair else self.first_element
+        self.first_data_y = self.first_element[1] if pair else None
+
+    @property
+    def batch_shape(self) -> Any:
+        """Of a batch of samples."""
+        return self.first_data_x.shape
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a batch."""
+        return int(self.first_data_x.shape[0])
+
+    @property
+    def num_classes(self) -> int:
+        """The width of the labels."""
+        return int(self.first_data_y.shape[1])
+
+    def provide_data(self) -> Iterator[Any]:
+        """Private batches, the first one included."""
+        yield self._private(self.first_element)
+        for batch in self.generator:
+            yield self._private(batch)
+
+    def _private(self, batch: Any) -> Any:
+        import tfe_bench.tf_encrypted as tfe
+
+        if isinstance(batch, (list, tuple)):
+            return tuple(self._private(each) for each in batch)
+        return tfe.define_private_input(self.player, lambda: batch)
