@@ -286,6 +286,7 @@ class Definitions(Protocol):
         array = self._made(value, apply_scaling, share_type, factory)
         ring = factory or self.default_factory
         found = ABY3PrivateTensor(self, array, apply_scaling, share_type, ring)
+        found.own = native(value)
         get_config().settle_later(found)
         return found
 

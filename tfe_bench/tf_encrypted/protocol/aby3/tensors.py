@@ -171,6 +171,7 @@ class ABY3PrivateTensor(ABY3Tensor, Held, TFEPrivateTensor):
         array: the private array: numbers, or bits; of a word of bits one more axis, the lowest
             first.
         known: an array that this process has revealed, and what it was.
+        own: of a private input of this process, what it gave.
     """
 
     def __init__(
@@ -179,6 +180,7 @@ class ABY3PrivateTensor(ABY3Tensor, Held, TFEPrivateTensor):
         super().__init__(prot, is_scaled, share_type, factory)
         self.array = array
         self.known: tuple[PrivateArray, ABY3PublicTensor] | None = None
+        self.own: npt.NDArray[Any] | None = None
 
     @property
     def is_word(self) -> bool:

@@ -1,0 +1,125 @@
+"""Keras models to private ones: Sequential ones that learn, and all that tfe_bench.convert takes."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import tfe_bench.tf_encrypted as tfe
+from tfe_bench.errors import TfeBenchError, UsageError
+from tfe_bench.tf_encrypted.config import get_config
+from tfe_bench.tf_encrypted.keras.engine.base_layer import NotOffered
+from tfe_bench.tf_encrypted.keras.models import BaseModel, Sequential, clone_model
+from tfe_bench.tf_encrypted.keras.models.base_model import batches
+from tfe_bench.tf_encrypted.protocol.aby3 import ABY3PrivateTensor
+
+
+class Converted(BaseModel):
+    """A model as tfe_bench.convert makes it: it predicts what this process made private."""
+
+    def __init__(self, private: Any, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.private = private
+
+    def predict(self, x: Any, batch_size: int | None = 32, reveal: bool = True) -> Any:
+        """The outputs, which this process learns.
+
+        Raises:
+            UsageError: a tensor that was computed, or outputs that are to stay private.
+        """
+        if not reveal:
+            raise NotOffered("Outputs of a converted model are revealed. Received: reveal=False.")
+        found = [self._run(each) for each in batches(x, None, batch_size)]
+        if isinstance(found[0], list):
+            return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+        return np.concatenate(found)
+
+    def _run(self, x: Any) -> Any:
+        several = x if isinstance(x, list) else [x]
+        given = [each.own if isinstance(each, ABY3PrivateTensor) else None for each in several]
+        if any(value is None for value in given):
+            raise NotOffered(
+                "A converted model takes private inputs of this process. Received: a computed "
+                "tensor. Sequential models of tfe.keras take any."
+            )
+        return get_config().cluster.predict(
+            self.private, given if len(given) > 1 else given[0], batch=len(given[0])
+        )
+
+    def call(self, inputs: Any) -> Any:
+        """Refused: a converted model runs as a whole."""
+        raise NotOffered("A converted model is not called; write model.predict(x).")
+
+    def compile(self, optimizer: Any, loss: Any) -> None:
+        """Refused: training of any Keras model is tfe_bench.fit's."""
+        raise NotOffered("This model is not Sequential. tfe_bench.fit trains it: docs/training.md.")
+
+
+class Converter:
+    """Makes private models.
+
+    Args:
+        config, protocol: others than the current ones.
+    """
+
+    def __init__(self, config: Any = None, protocol: Any = None) -> None:
+        self.config = config or get_config()
+        if protocol is not None:
+            tfe.set_protocol(protocol)
+
+    def convert(self, model: Any, input_shapes: Any, model_provider: Any = None) -> Any:
+        """A private model.
+
+        Args:
+            model: a Keras model, of Keras 3 or of Keras 2 (tf_keras); Sequential ones of layers
+                that tfe.keras has learn here.
+            input_shapes: with the batch.
+            model_provider: a player's name; the weights are this process's.
+
+        Raises:
+            NotOffered: an ONNX model or file.
+            UsageError: a model that tfe_bench.convert refuses, saying which layer.
+        """
+        if isinstance(model, (str, Path)) or not hasattr(model, "get_config"):
+            raise NotOffered(
+                "The converter takes Keras models. Received: an ONNX model or a path. Load a Keras "
+                "model first: keras.models.load_model(path)."
+            )
+        if type(model).__name__ == "Sequential":
+            try:
+                return clone_model(model)
+            except NotOffered:
+                pass  # which may be converted as a whole
+        shapes = input_shapes if isinstance(input_shapes[0], (list, tuple)) else [input_shapes]
+        rng = np.random.default_rng(0)
+        samples = [rng.normal(size=[min(8, int(s[0])), *map(int, s[1:])]) for s in shapes]
+        from tfe_bench.models.private import convert
+
+        private = convert(_as_keras_3(model), samples if len(samples) > 1 else samples[0])
+        return Converted(private, model.name)
+
+
+def _as_keras_3(model: Any) -> Any:
+    """A model of Keras 2 as one of Keras 3, by way of a file that both know."""
+    import keras
+
+    if isinstance(model, keras.Model):
+        return model
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "model.h5"
+        try:
+            model.save(file)
+            return keras.models.load_model(file, compile=False)
+        except TfeBenchError:
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"This Keras 2 model is none of Keras 3: {str(error)[:200]}. Make it with keras, "
+                "not tf_keras."
+            ) from error
+
+
+__all__ = ["Converted", "Converter", "Sequential"]

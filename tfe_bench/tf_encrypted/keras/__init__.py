@@ -1,0 +1,15 @@
+"""tf-encrypted's Keras on private tensors: layers with gradients, losses, optimizers, Sequential."""
+
+from __future__ import annotations
+
+from tfe_bench.tf_encrypted.keras import (
+    activations,
+    engine,
+    layers,
+    losses,
+    models,
+    optimizers,
+)
+from tfe_bench.tf_encrypted.keras.models import Sequential
+
+__all__ = ["Sequential", "activations", "engine", "layers", "losses", "models", "optimizers"]

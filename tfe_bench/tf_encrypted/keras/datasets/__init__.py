@@ -1,0 +1,8 @@
+"""Data sets in batches, as tf-encrypted's example programs read them."""
+
+from __future__ import annotations
+
+from tfe_bench.tf_encrypted.keras.datasets.logistic_artificial import LogisticArtificialDataset
+from tfe_bench.tf_encrypted.keras.datasets.mnist import HMnistDataset, MnistDataset, VMnistDataset
+
+__all__ = ["HMnistDataset", "LogisticArtificialDataset", "MnistDataset", "VMnistDataset"]

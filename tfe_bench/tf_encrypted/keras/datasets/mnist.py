@@ -1,0 +1,134 @@
+"""MNIST in batches, whole or some of its rows."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from tfe_bench.errors import UsageError
+from tfe_bench.tf_encrypted.keras.datasets import convert
+
+
+def _digits(train: bool) -> tuple[Any, Any]:
+    """Images and labels, of the folder that the environment variable TFE_BENCH_MNIST names."""
+    from tfe_bench.models import mnist
+
+    found = mnist.load(os.environ.get("TFE_BENCH_MNIST"))
+    if train:
+        return found.train_images, found.train_labels
+    return found.test_images, found.test_labels
+
+
+class MnistDataset:
+    """Handwritten digits.
+
+    Args:
+        batch_size: images in a batch.
+        train: the 60,000 images for training, else the 10,000 for tests.
+    """
+
+    def __init__(self, batch_size: int = 32, train: bool = True) -> None:
+        self.batch_size, self.train = batch_size, train
+        self.num_samples = 60000 if train else 10000
+        self.row = self.column = 28
+        self.channel, self.num_classes = 1, 10
+        self.file_name: str | None = None
+        self._rows: Any = slice(None)
+
+    @property
+    def iterations(self) -> int:
+        """Whole batches in an epoch."""
+        return self.num_samples // self.batch_size
+
+    def reset_batch_size(self, batch_size: int) -> None:
+        """Another size of batches."""
+        self.batch_size = batch_size
+
+    def __getitem__(self, slc: Any) -> MnistDataset:
+        if isinstance(slc, slice):
+            return HMnistDataset(slc, self.batch_size, self.train)
+        if isinstance(slc, tuple) and slc[0] == slice(None):
+            return VMnistDataset(slc, self.batch_size, self.train)
+        raise UsageError("MNIST is cut by images, [a:b], or by their rows, [:, a:b].")
+
+    @property
+    def batch_shape(self) -> list[int]:
+        """Of a batch of images."""
+        return [self.batch_size, self.row, self.column, self.channel]
+
+    def _batches(self, decoded: Any, shaped: Any) -> Any:
+        data = tf.data.TFRecordDataset([self.file_name]).map(decoded).cache()
+        data = data.shuffle(self.num_samples, seed=11111)
+        data = data.batch(self.batch_size, drop_remainder=True).map(shaped)
+        return iter(data.repeat() if self.train else data)
+
+    def _image(self, image: Any) -> Any:
+        return tf.reshape(tf.cast(image, tf.float32) / 255.0, self.batch_shape)
+
+    def _label(self, label: Any) -> Any:
+        return tf.reshape(tf.one_hot(label, 10), [self.batch_size, self.num_classes])
+
+    def _image_generator(self) -> Iterator[Any]:
+        return self._batches(convert.decode_image, self._image)
+
+    def _label_generator(self) -> Iterator[Any]:
+        return self._batches(convert.decode_label, self._label)
+
+    def _data_generator(self) -> Iterator[Any]:
+        return self._batches(convert.decode_data, lambda x, y: (self._image(x), self._label(y)))
+
+    def _cut(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        return images[self._rows], labels[self._rows]
+
+    def generator_builder(self, image: bool = True, label: bool = True) -> Callable[[], Any] | None:
+        """What makes an iterator of batches of images, of labels, or of both."""
+        if not image and not label:
+            return None
+        kind = "_".join(["train" if self.train else "test", *["image"] * image, *["label"] * label])
+        cut = "" if self._rows == slice(None) else f"_{self._rows.start}_{self._rows.stop}"
+        folder = Path("data")
+        folder.mkdir(exist_ok=True)
+        self.file_name = str(folder / f"mnist_{kind}{cut}{self._suffix()}.tfrecord")
+        if not Path(self.file_name).exists():
+            x, y = self._cut(*_digits(self.train))
+            if image and label:
+                convert.save_data(x, y, self.file_name)
+            elif image:
+                convert.save_image(x, self.file_name)
+            else:
+                convert.save_label(y, self.file_name)
+        if image:
+            return self._data_generator if label else self._image_generator
+        return self._label_generator
+
+    def _suffix(self) -> str:
+        return ""
+
+
+class HMnistDataset(MnistDataset):
+    """Some of the images."""
+
+    def __init__(self, slc: slice, batch_size: int = 32, train: bool = True) -> None:
+        super().__init__(batch_size, train)
+        self._rows, self.slc = slc, slc
+        self.num_samples = len(range(*slc.indices(self.num_samples)))
+
+
+class VMnistDataset(MnistDataset):
+    """Some rows of every image."""
+
+    def __init__(self, slc: tuple[slice, slice], batch_size: int = 32, train: bool = True) -> None:
+        super().__init__(batch_size, train)
+        self.slc = slc
+        self._first, self._last, _ = slc[1].indices(28)
+        self.row = self._last - self._first
+
+    def _cut(self, images: Any, labels: Any) -> tuple[Any, Any]:
+        return images[:, self._first : self._last], labels
+
+    def _suffix(self) -> str:
+        return f"_rows_{self._first}_{self._last}"

@@ -1,0 +1,109 @@
+"""What all layers have in common: a name, weights, and a call that builds them."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections import defaultdict
+from typing import Any
+
+import numpy as np
+
+import tfe_bench.tf_encrypted as tfe
+from tfe_bench.errors import UsageError
+from tfe_bench.tf_encrypted.protocol.aby3 import ABY3Tensor
+
+_numbers: dict[str, itertools.count[int]] = defaultdict(itertools.count)
+_IGNORED = {"batch_size", "dtype", "weights"}
+
+
+class NotOffered(UsageError, NotImplementedError):
+    """A part of tf-encrypted's Keras that there is none of here."""
+
+
+def check_default(layer: str, **arguments: Any) -> None:
+    """Refuses arguments that would change the result.
+
+    Raises:
+        NotOffered: naming the first.
+    """
+    for name, value in arguments.items():
+        if value:
+            raise NotOffered(f"{layer} takes no {name}. tfe_bench.convert may: docs/keras.md.")
+
+
+class Layer:
+    """A layer: `build` makes weights, `call` computes, `backward` gives gradients.
+
+    Attributes:
+        weights: private variables.
+    """
+
+    def __init__(self, trainable: bool = True, name: str | None = None, **kwargs: Any) -> None:
+        given = dict(kwargs)
+        self._batch_input_shape = given.pop("batch_input_shape", given.pop("input_shape", None))
+        self.lazy_normalization = bool(given.pop("lazy_normalization", False))
+        check_default(
+            type(self).__name__, activity_regularizer=given.pop("activity_regularizer", None)
+        )
+        unknown = set(given) - _IGNORED
+        if unknown:
+            raise NotOffered(f"{type(self).__name__} takes no {', '.join(sorted(unknown))}.")
+        self.trainable, self.built = trainable, False
+        self.weights: list[Any] = []
+        self._name = name or self._numbered()
+
+    def _numbered(self) -> str:
+        words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
+        number = next(_numbers[words])
+        return f"{words}_{number}" if number else words
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._name
+
+    def build(self, input_shape: Any) -> None:
+        """Makes the weights for inputs of a shape."""
+        self.built = True
+
+    def call(self, inputs: Any) -> Any:
+        """The outputs."""
+        return inputs
+
+    def backward(self, d_y: Any) -> Any:
+        """The gradients by the weights, and by the inputs."""
+        raise NotOffered(f"{type(self).__name__} has no gradient here.")
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Of the outputs."""
+        return input_shape
+
+    def __call__(self, inputs: Any, *args: Any, **named: Any) -> Any:
+        if not self.built:
+            self.build(inputs.shape)
+            self.built = True
+        return self.call(inputs, *args, **named)
+
+    def add_weight(self, variable: Any, make_private: bool = True) -> Any:
+        """One more weight; all are private."""
+        made = tfe.define_private_variable(variable)
+        self.weights.append(made)
+        return made
+
+    def set_weights(self, weights: Any) -> None:
+        """Other weights: arrays of this process, or private tensors.
+
+        Raises:
+            UsageError: others than the layer has.
+        """
+        given = list(weights)
+        if len(given) != len(self.weights):
+            raise UsageError(
+                f"{self.name} has {len(self.weights)} weights. Received: {len(given)}."
+            )
+        for own, new in zip(self.weights, given, strict=True):
+            value = (
+                new if isinstance(new, ABY3Tensor) else tfe.define_private_variable(np.asarray(new))
+            )
+            tfe.assign(own, value.reshape(own.shape.as_list()))

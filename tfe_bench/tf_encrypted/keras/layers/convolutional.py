@@ -1,0 +1,196 @@
+"""Convolutions of images."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+import tfe_bench.tf_encrypted as tfe
+from tfe_bench.tf_encrypted.keras import activations
+from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, check_default
+from tfe_bench.tf_encrypted.keras.layers.core import initial
+from tfe_bench.tf_encrypted.protocol.aby3.moving import window
+
+
+def pair(value: Any) -> tuple[int, int]:
+    """A size of both axes."""
+    return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
+
+
+class Images(Layer):
+    """Layers of images: channels first within, whatever comes and leaves."""
+
+    data_format: str
+
+    def _format(self, data_format: str | None) -> None:
+        self.data_format = data_format or "channels_last"
+        if self.data_format not in ("channels_last", "channels_first"):
+            raise NotOffered(f"data_format is channels_last or channels_first: {data_format!r}.")
+
+    def _first(self, x: Any) -> Any:
+        return x.transpose([0, 3, 1, 2]) if self.data_format == "channels_last" else x
+
+    def _last(self, x: Any) -> Any:
+        return x.transpose([0, 2, 3, 1]) if self.data_format == "channels_last" else x
+
+    def _sizes(self, input_shape: Any) -> tuple[int, int, int, int]:
+        """Batch, channels, height, width."""
+        n, *rest = (int(v) for v in input_shape)
+        if len(rest) != 3:
+            raise NotOffered(f"{self.name} takes images. Received: {list(input_shape)}.")
+        a, b, c = rest
+        return (n, c, a, b) if self.data_format == "channels_last" else (n, a, b, c)
+
+    def _formatted(self, n: int, channels: int, height: int, width: int) -> list[int]:
+        if self.data_format == "channels_last":
+            return [n, height, width, channels]
+        return [n, channels, height, width]
+
+
+class Conv2D(Images):
+    """A convolution, and an activation."""
+
+    def __init__(
+        self,
+        filters: int,
+        kernel_size: Any,
+        strides: Any = (1, 1),
+        padding: str = "valid",
+        data_format: str | None = None,
+        dilation_rate: Any = (1, 1),
+        groups: int = 1,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_default(
+            type(self).__name__,
+            dilation_rate=pair(dilation_rate) != (1, 1),
+            groups=groups != 1,
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+        )
+        self._format(data_format)
+        self.filters, self.use_bias = filters, use_bias
+        self.kernel_size, self.strides = pair(kernel_size), pair(strides)
+        self.padding = padding.upper()
+        self.activation_identifier = activation
+        self.activation = activations.get(activation)
+        self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
+
+    def _kernel_shape(self, channels: int) -> list[int]:
+        return [*self.kernel_size, channels, self.filters]
+
+    def _outputs(self, channels: int) -> int:
+        return self.filters
+
+    def build(self, input_shape: Any) -> None:
+        """A kernel and a bias."""
+        channels = self._sizes(input_shape)[1]
+        shape = self._kernel_shape(channels)
+        self.kernel = self.add_weight(initial(self.kernel_initializer, shape))
+        if self.use_bias:
+            size = [self._outputs(channels)]
+            self.bias = self.add_weight(initial(self.bias_initializer, size))
+        self.built = True
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """Of the images that leave."""
+        n, channels, *sizes = self._sizes(input_shape)
+        out, _ = window(sizes, self.kernel_size, self.strides, self.padding)
+        return self._formatted(n, self._outputs(channels), out[0], out[1])
+
+    def _convolved(self, x: Any) -> Any:
+        return tfe.conv2d(x, self.kernel.read_value(), self.strides, self.padding)
+
+    def call(self, inputs: Any) -> Any:
+        """The convolution, activated."""
+        self._x = self._first(inputs)
+        y = self._convolved(self._x)
+        if self.use_bias:
+            y = y + self.bias.read_value().reshape([1, -1, 1, 1])
+        self._y = self.activation(y)
+        return self._last(self._y)
+
+    def backward(self, d_y: Any) -> Any:
+        """By kernel and bias, and by the images."""
+        d_y = activations.get_deriv(self.activation_identifier)(self._y, self._first(d_y))
+        n, channels, *sizes = self._x.shape.as_list()
+        count = n * d_y.shape[2] * d_y.shape[3]
+        behind = d_y.transpose([1, 0, 2, 3]).reshape([self.filters, count])
+        patches = tfe.im2patches(self._x, self.kernel_size, self.strides, self.padding)
+        depth = patches.shape[1]  # (height, width, channel of the window)
+        columns = patches.transpose([1, 0, 2, 3]).reshape([depth, count])
+        d_kernel = tfe.matmul(columns, behind.transpose())
+        gradients = [d_kernel.reshape(self._kernel_shape(channels))]
+        if self.use_bias:
+            gradients.append(behind.reduce_sum(axis=1))
+        if self.lazy_normalization:
+            gradients = [g * (1 / n) for g in gradients]
+        kernel = self.kernel.read_value().reshape([depth, self.filters])
+        spread = tfe.matmul(kernel, behind)  # [window x channels, batch x rows x columns]
+        span, out = int(np.prod(self.kernel_size)), d_y.shape.as_list()[2:]
+        spread = spread.reshape([span, channels, n, *out]).transpose([2, 1, 0, 3, 4])
+        d_x = tfe.patches2im(
+            spread.reshape([n * channels, span, *out]),
+            self.kernel_size,
+            self.strides,
+            self.padding,
+            img_size=sizes,
+        )
+        return gradients, self._last(d_x.reshape([n, channels, *sizes]))
+
+
+class DepthwiseConv2D(Conv2D):
+    """A convolution of each channel by itself."""
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        strides: Any = (1, 1),
+        padding: str = "valid",
+        depth_multiplier: int = 1,
+        depthwise_initializer: Any = "glorot_uniform",
+        depthwise_regularizer: Any = None,
+        depthwise_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        check_default(
+            "DepthwiseConv2D",
+            depthwise_regularizer=depthwise_regularizer,
+            depthwise_constraint=depthwise_constraint,
+        )
+        self.depth_multiplier = depth_multiplier
+        kwargs.pop("filters", None)
+        for name in ("kernel_initializer", "kernel_regularizer", "kernel_constraint"):
+            kwargs.pop(name, None)  # (a configuration of Keras has them, unused)
+        super().__init__(
+            0, kernel_size, strides, padding, kernel_initializer=depthwise_initializer, **kwargs
+        )
+
+    def _kernel_shape(self, channels: int) -> list[int]:
+        return [*self.kernel_size, channels, self.depth_multiplier]
+
+    def _outputs(self, channels: int) -> int:
+        return channels * self.depth_multiplier
+
+    def _convolved(self, x: Any) -> Any:
+        from tfe_bench.tf_encrypted.protocol.aby3.arithmetic import tfb
+
+        images, kernel = x.transpose([0, 2, 3, 1]), self.kernel.read_value()
+        made = tfb.depthwise_conv2d(images.array, kernel.array, self.strides, self.padding)
+        return x.like(made).transpose([0, 3, 1, 2])
+
+    def backward(self, d_y: Any) -> Any:
+        """Refused, as in tf-encrypted."""
+        raise NotOffered("DepthwiseConv2D has no gradient here. tfe_bench.fit has one.")

@@ -1,0 +1,170 @@
+"""Dense layers, activations, and other shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+import tfe_bench.tf_encrypted as tfe
+from tfe_bench.tf_encrypted.keras import activations
+from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, check_default
+
+
+def initial(initializer: Any, shape: Any) -> Any:
+    """An initializer's values, by TensorFlow's Keras."""
+    import tensorflow as tf
+
+    return np.asarray(tf.keras.initializers.get(initializer)(shape), np.float64)
+
+
+class Dense(Layer):
+    """x W + b, and an activation."""
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = "glorot_uniform",
+        bias_initializer: Any = "zeros",
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        check_default(
+            "Dense",
+            kernel_regularizer=kernel_regularizer,
+            bias_regularizer=bias_regularizer,
+            kernel_constraint=kernel_constraint,
+            bias_constraint=bias_constraint,
+        )
+        self.units, self.use_bias = int(units), use_bias
+        self.activation_identifier = activation
+        self.activation = activations.get(activation)
+        self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
+
+    def build(self, input_shape: Any) -> None:
+        """A kernel and a bias."""
+        if len(input_shape) != 2:
+            raise NotOffered(f"Dense takes [batch, features]. Received: {list(input_shape)}.")
+        shape = [int(input_shape[1]), self.units]
+        self.kernel = self.add_weight(initial(self.kernel_initializer, shape))
+        if self.use_bias:
+            self.bias = self.add_weight(initial(self.bias_initializer, [self.units]))
+        self.built = True
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """[batch, units]."""
+        return [input_shape[0], self.units]
+
+    def call(self, inputs: Any) -> Any:
+        """x W + b, activated."""
+        self._x = inputs
+        y = tfe.matmul(inputs, self.kernel.read_value())
+        y = y + self.bias.read_value() if self.use_bias else y
+        self._y = self.activation(y)
+        return self._y
+
+    def backward(self, d_y: Any) -> Any:
+        """By kernel and bias, and by x."""
+        d_y = activations.get_deriv(self.activation_identifier)(self._y, d_y)
+        gradients = [tfe.matmul(self._x.transpose(), d_y)]
+        if self.use_bias:
+            gradients.append(d_y.reduce_sum(axis=0))
+        if self.lazy_normalization:
+            gradients = [g * (1 / int(self._x.shape[0])) for g in gradients]
+        return gradients, tfe.matmul(d_y, self.kernel.read_value().transpose())
+
+
+class Activation(Layer):
+    """A function by name."""
+
+    def __init__(self, activation: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.activation_identifier = activation
+        self.activation = activations.get(activation)
+
+    def call(self, inputs: Any) -> Any:
+        """Its values."""
+        self._y = self.activation(inputs)
+        return self._y
+
+    def backward(self, d_y: Any) -> Any:
+        """By its inputs."""
+        return [], activations.get_deriv(self.activation_identifier)(self._y, d_y)
+
+
+class ReLU(Layer):
+    """max(x, 0)."""
+
+    def __init__(
+        self, max_value: Any = None, negative_slope: float = 0, threshold: float = 0, **kwargs: Any
+    ) -> None:
+        super().__init__(**kwargs)
+        check_default(
+            "ReLU", max_value=max_value, negative_slope=negative_slope, threshold=threshold
+        )
+
+    def call(self, inputs: Any) -> Any:
+        """max(x, 0)."""
+        y, self._above = tfe.relu_with_cmp(inputs)
+        return y
+
+    def backward(self, d_y: Any) -> Any:
+        """Where x > 0."""
+        return [], tfe.select(self._above, 0, d_y)
+
+
+class Flatten(Layer):
+    """All axes but the first as one."""
+
+    def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.data_format = data_format or "channels_last"
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """[batch, all]."""
+        return [input_shape[0], math.prod(int(n) for n in list(input_shape)[1:])]
+
+    def call(self, inputs: Any) -> Any:
+        """[batch, all]; the channels last."""
+        self._given = inputs.shape.as_list()
+        if self.data_format == "channels_first" and len(self._given) > 2:
+            inputs = inputs.transpose([0, *range(2, len(self._given)), 1])
+        return inputs.reshape(self.compute_output_shape(self._given))
+
+    def backward(self, d_y: Any) -> Any:
+        """Of the shape it was."""
+        rank = len(self._given)
+        if self.data_format == "channels_first" and rank > 2:
+            moved = [self._given[0], *self._given[2:], self._given[1]]
+            return [], d_y.reshape(moved).transpose([0, rank - 1, *range(1, rank - 1)])
+        return [], d_y.reshape(self._given)
+
+
+class Reshape(Layer):
+    """Another shape of each sample."""
+
+    def __init__(self, target_shape: Any, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.target_shape = tuple(target_shape)
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        """[batch, *target]."""
+        whole = math.prod(int(n) for n in list(input_shape)[1:])
+        known = math.prod(n for n in self.target_shape if n >= 0)
+        return [input_shape[0], *(whole // known if n < 0 else n for n in self.target_shape)]
+
+    def call(self, inputs: Any) -> Any:
+        """[batch, *target]."""
+        self._given = inputs.shape.as_list()
+        return inputs.reshape(self.compute_output_shape(self._given))
+
+    def backward(self, d_y: Any) -> Any:
+        """Of the shape it was."""
+        return [], d_y.reshape(self._given)

@@ -1,0 +1,159 @@
+"""Training, prediction and evaluation of models."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+import tfe_bench.tf_encrypted as tfe
+from tfe_bench.errors import UsageError
+from tfe_bench.tf_encrypted.keras import optimizers
+from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer
+from tfe_bench.tf_encrypted.protocol.protocol import TFEPrivateTensor
+
+
+def _binary_accuracy(y_true: Any, y_pred: Any) -> float:
+    # (as tf-encrypted has it, which takes predictions to be probabilities)
+    return float(np.mean((y_pred > 0.5) == (y_true > 0.5)))
+
+
+def _categorical_accuracy(y_true: Any, y_pred: Any) -> float:
+    return float(np.mean(y_true.argmax(-1) == y_pred.argmax(-1)))
+
+
+_METRICS = {
+    "binary_accuracy": _binary_accuracy,
+    "categorical_accuracy": _categorical_accuracy,
+}
+
+
+def batches(x: Any, y: Any = None, batch_size: int | None = 32) -> Any:
+    """Batches of private tensors, of lists of them, or what an iterator gives.
+
+    Raises:
+        UsageError: something else.
+    """
+    if isinstance(x, Iterator):
+        return x
+    several = x if isinstance(x, list) else [x]
+    if not several or not all(isinstance(each, TFEPrivateTensor) for each in several):
+        raise UsageError(
+            "Models take private tensors, lists of them, or an iterator of batches. Received: "
+            f"{type(x).__name__}."
+        )
+    size = batch_size or 32
+
+    def parts() -> Iterator[Any]:
+        for start in range(0, int(several[0].shape[0]), size):
+            cut = [each[start : start + size] for each in several]
+            batch = cut if isinstance(x, list) else cut[0]
+            yield batch if y is None else (batch, y[start : start + size])
+
+    return parts()
+
+
+class BaseModel(Layer):
+    """A layer that learns."""
+
+    _optimizer: Any = None
+    _loss: Any = None
+
+    def __init__(self, name: str | None = None) -> None:
+        super().__init__(name=name)
+        self.built = True
+
+    def compile(self, optimizer: Any, loss: Any) -> None:
+        """Sets optimizer and loss."""
+        if optimizer is None or loss is None:
+            raise UsageError("compile wants an optimizer and a loss.")
+        self._optimizer, self._loss = optimizers.get(optimizer), loss
+        self._optimizer.compile(self.weights)
+
+    def fit_batch(self, x: Any, y: Any) -> Any:
+        """One step; the loss, which this process learns.
+
+        Raises:
+            UsageError: the model is not compiled.
+        """
+        if self._optimizer is None:
+            raise UsageError("Compile the model first: model.compile(optimizer, loss).")
+        predicted = self.call(x)
+        self.backward(self._loss.grad(y, predicted))
+        return self._loss(y, predicted).reveal().to_native()
+
+    def fit(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = 32,
+        epochs: int = 1,
+        verbose: Any = 1,
+        steps_per_epoch: int | None = None,
+    ) -> None:
+        """Steps over batches, so many epochs."""
+        again = isinstance(x, Iterator)
+        data = batches(x, y, batch_size)
+        for epoch in range(epochs):
+            losses, began = [], time.perf_counter()
+            for step, (input_x, input_y) in enumerate(data):
+                losses.append(float(np.mean(self.fit_batch(input_x, input_y))))
+                if verbose:
+                    self._told(epoch, epochs, step, steps_per_epoch, losses, began)
+                if steps_per_epoch is not None and step + 1 >= steps_per_epoch:
+                    break
+            if verbose:
+                print()
+            if not again:
+                data = batches(x, y, batch_size)
+
+    @staticmethod
+    def _told(
+        epoch: int, epochs: int, step: int, steps: int | None, losses: list[float], began: float
+    ) -> None:
+        each = (time.perf_counter() - began) / (step + 1)
+        of = f"/{steps}" if steps else ""
+        text = f"Epoch {epoch + 1}/{epochs}, step {step + 1}{of}: loss {np.mean(losses):.4f}"
+        print(f"\r{text}, {each:.3f} s a step", end="", flush=True)
+
+    def predict(self, x: Any, batch_size: int | None = 32, reveal: bool = True) -> Any:
+        """The outputs, which this process learns unless `reveal` is False."""
+        found = [self.call(each) for each in batches(x, None, batch_size)]
+        if not isinstance(found[0], list):
+            return self._joined(found, reveal)
+        return [self._joined([f[i] for f in found], reveal) for i in range(len(found[0]))]
+
+    @staticmethod
+    def _joined(parts: list[Any], reveal: bool) -> Any:
+        if not reveal:
+            return parts[0] if len(parts) == 1 else tfe.concat(parts, axis=0)
+        return np.concatenate([p.reveal().to_native().numpy() for p in parts])
+
+    def evaluate(
+        self,
+        x: Any = None,
+        y: Any = None,
+        batch_size: int | None = None,
+        steps: int | None = None,
+        metrics: Any = None,
+    ) -> dict[str, float]:
+        """Metrics by name of outputs and labels, both of which this process learns.
+
+        Raises:
+            UsageError: an unknown metric.
+        """
+        for name in metrics or ():
+            if name not in _METRICS:
+                raise UsageError(f"Metrics are {', '.join(_METRICS)}. Received: {name!r}.")
+        if not metrics:
+            return {}
+        true, predicted = [], []
+        for step, (input_x, input_y) in enumerate(batches(x, y, batch_size)):
+            predicted.append(self.call(input_x).reveal().to_native().numpy())
+            true.append(input_y.reveal().to_native().numpy())
+            if steps is not None and step + 1 >= steps:
+                break
+        both = np.concatenate(true), np.concatenate(predicted)
+        return {name: _METRICS[name](*both) for name in metrics}

@@ -1,0 +1,134 @@
+"""Optimizers: what they keep of each weight, and a step."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tfe_bench.tf_encrypted as tfe
+from tfe_bench.errors import UsageError
+
+# Gradients are taken so many times for squares, of which they are free to be small.
+_GAIN = 256
+
+
+class Optimizer:
+    """Keeps tensors like each weight.
+
+    Attributes:
+        kept: their names.
+    """
+
+    kept: tuple[str, ...] = ()
+
+    def __init__(self, learning_rate: float) -> None:
+        self.learning_rate = learning_rate
+        self._kept: dict[int, dict[str, Any]] = {}
+        self._steps: dict[int, int] = {}
+
+    def compile(self, weights: Any) -> None:
+        """Zeros for the weights of all layers."""
+        for of_layer in weights:
+            for w in of_layer:
+                zeros = np.zeros(w.shape.as_list())
+                self._kept[id(w)] = {k: tfe.define_private_variable(zeros) for k in self.kept}
+                self._steps[id(w)] = 0
+
+    def apply_gradients(self, weights: Any, gradients: Any) -> None:
+        """One step of a layer's weights.
+
+        Raises:
+            UsageError: weights that the optimizer was not compiled with.
+        """
+        if not gradients:
+            return
+        for w, g in zip(weights, gradients, strict=True):
+            if id(w) not in self._kept:
+                raise UsageError("The optimizer does not know these weights. Compile the model.")
+            self._steps[id(w)] += 1
+            kept = self._kept[id(w)]
+            tfe.assign(w, w.read_value() - self.step(g, kept, self._steps[id(w)]))
+
+    def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
+        """What is taken from a weight."""
+        raise NotImplementedError
+
+
+class SGD(Optimizer):
+    """Steps against the gradient, with momentum."""
+
+    kept = ("v",)
+
+    def __init__(self, learning_rate: float = 0.01, momentum: float = 0.0) -> None:
+        super().__init__(learning_rate)
+        self.momentum = momentum
+
+    def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
+        """v = momentum v + learning_rate g."""
+        moved = g * self.learning_rate
+        if self.momentum:
+            moved = kept["v"].read_value() * self.momentum + moved
+            tfe.assign(kept["v"], moved)
+        return moved
+
+
+class Adam(Optimizer):
+    """Adam (Kingma and Ba, 2015)."""
+
+    kept = ("m", "v")
+
+    def __init__(
+        self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999
+    ) -> None:
+        super().__init__(learning_rate)
+        self.beta1, self.beta2 = beta1, beta2
+
+    def _moments(self, g: Any, kept: dict[str, Any]) -> tuple[Any, Any]:
+        g = g * _GAIN  # (cancels out in m / sqrt(v))
+        m = kept["m"].read_value() * self.beta1 + g * (1 - self.beta1)
+        v = kept["v"].read_value() * self.beta2 + g.square() * (1 - self.beta2)
+        tfe.assign(kept["m"], m)
+        tfe.assign(kept["v"], v)
+        return m, v
+
+    def _scaled(self, m: Any, v: Any, rate: float) -> Any:
+        tiny = 2.0 ** -tfe.get_protocol().fixedpoint_config.precision_fractional
+        return m * tfe.inv_sqrt(v + tiny) * rate
+
+    def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
+        """rate m / sqrt(v), of moments without their bias."""
+        m, v = self._moments(g, kept)
+        return self._scaled(
+            m, v * (1 / (1 - self.beta2**t)), self.learning_rate / (1 - self.beta1**t)
+        )
+
+
+class AMSgrad(Adam):
+    """AMSGrad (Reddi, Kale and Kumar, 2018), without a bias correction."""
+
+    kept = ("m", "v", "most")
+
+    def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
+        """rate m / sqrt(the largest v)."""
+        m, v = self._moments(g, kept)
+        most = tfe.maximum(kept["most"].read_value(), v)
+        tfe.assign(kept["most"], most)
+        return self._scaled(m, most, self.learning_rate)
+
+
+_OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {"sgd": SGD, "amsgrad": AMSgrad, "adam": Adam}
+
+
+def get(identifier: Any) -> Any:
+    """An optimizer by name or class, or as it is.
+
+    Raises:
+        UsageError: there is none of the name.
+    """
+    if isinstance(identifier, str):
+        if identifier not in _OPTIMIZERS:
+            raise UsageError(f"Optimizers are {', '.join(_OPTIMIZERS)}. Received: {identifier!r}.")
+        return _OPTIMIZERS[identifier]()
+    return identifier() if isinstance(identifier, type) else identifier
