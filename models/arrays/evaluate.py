@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 import math
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -277,6 +278,20 @@ def refreshed(plan: Plan) -> list[bool]:
     for step in plan.steps:
         of_others.append(any(of_others[ref.number] for ref in step.refs()))
     return [o.then == REVEAL and of_others[o.ref.number] for o in plan.outputs]
+
+
+def traced(plan: Plan) -> str:
+    """All that the graphs of a plan depend on: no names, and not where leaves come from."""
+    fresh = refreshed(plan)
+    ends = [[o.ref.number, o.ref.place, fresh[i]] for i, o in enumerate(plan.outputs)]
+    return json.dumps(
+        [
+            [leaf.header()[1:4] for leaf in plan.leaves],
+            [[s.op, s.args, dict(s.named)] for s in plan.steps],
+            [end for i, end in enumerate(ends) if _touched(plan, i, fresh)],
+        ],
+        sort_keys=True,
+    )
 
 
 def _touched(plan: Plan, i: int, fresh: Sequence[bool]) -> bool:

@@ -163,7 +163,7 @@ def run(context: Context) -> dict[str, Shared]:
     sources = lineage.of_outputs(plan, store, client)
     held = price(plan).held
     # (of each client its own: that an expression was computed before is not for others to notice)
-    name = (NAME, client, plan.shape())
+    name = (NAME, client, evaluate.traced(plan))
 
     def made() -> list[Shared]:
         leaves = [_leaf(context, store, i, leaf) for i, leaf in enumerate(plan.leaves)]

@@ -20,7 +20,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def bits_too(function: _Function) -> _Function:
-    """A function that moves elements of a tensor, or of a list of them, for private bits as well."""
+    """A function that moves elements of a tensor, or of a list of them, for bits as well."""
 
     @functools.wraps(function)
     def moved(x: Any, *args: Any, **named: Any) -> Any:

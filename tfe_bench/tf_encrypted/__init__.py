@@ -16,7 +16,7 @@ from tfe_bench.tf_encrypted.config import Config, LocalConfig, RemoteConfig, get
 from tfe_bench.tf_encrypted.config import set_config as _set_config
 from tfe_bench.tf_encrypted.player import DataOwner
 from tfe_bench.tf_encrypted.protocol import ABY3, Pond, SecureNN, function
-from tfe_bench.tf_encrypted.protocol.protocol import Protocol
+from tfe_bench.tf_encrypted.protocol.current import get_protocol, set_protocol
 
 __all__ = [
     "ABY3",
@@ -34,7 +34,6 @@ __all__ = [
     "set_protocol",
 ]
 
-_current: Protocol | None = None
 # Loaded when they are asked for: Keras takes seconds.
 _LATER = ("convert", "keras", "performance", "player", "tensor", "utils")
 _NOT_OFFERED = {
@@ -44,19 +43,6 @@ _NOT_OFFERED = {
     "primitives": "The kernels are tfe_bench's own.",
     "Session": "tf-encrypted 0.8 has no sessions either: tensors are revealed directly.",
 }
-
-
-def get_protocol() -> Protocol | None:
-    """The current protocol."""
-    return _current
-
-
-def set_protocol(prot: Protocol | None = None) -> None:
-    """Another current protocol, whose methods are functions of this module."""
-    global _current
-    if prot is not None and not isinstance(prot, Protocol):
-        raise UsageError(f"set_protocol takes a protocol. Received: {type(prot).__name__}.")
-    _current = prot
 
 
 def set_config(config: Config) -> None:
@@ -72,7 +58,7 @@ def __getattr__(name: str) -> Any:
         raise UsageError(f"tfe.{name} is not offered. {_NOT_OFFERED[name]}")
     if name.startswith("_"):
         raise AttributeError(name)
-    found = getattr(_current, name, None)
+    found = getattr(get_protocol(), name, None)
     if callable(found):
         return found
     names = [n for n in dir(ABY3) if not n.startswith("_")]

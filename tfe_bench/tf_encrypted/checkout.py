@@ -1,6 +1,7 @@
 """Runs a test file of a checkout of tf-encrypted here: its imports are answered by this package.
 
-`python -m tfe_bench.tf_encrypted.checkout CHECKOUT FILE` prints a line of JSON for each test.
+`python -m tfe_bench.tf_encrypted.checkout CHECKOUT FILE` prints a line of JSON for each test;
+with `--script ARGUMENTS` at the end it runs a program instead.
 Nothing of the checkout is copied, and of tf-encrypted's own modules only helpers of its tests load.
 """
 
@@ -13,6 +14,7 @@ import importlib.machinery
 import importlib.util
 import json
 import os
+import runpy
 import signal
 import sys
 import time
@@ -151,6 +153,14 @@ def run(source: Path, file: Path, names: Sequence[str], seconds: int) -> None:
                 test(result)
 
 
+def script(source: Path, file: Path, arguments: Sequence[str]) -> None:
+    """Runs an example program, which finds what it imports as from its own folder."""
+    sys.argv = [str(file), *arguments]
+    sys.path[:0] = [str(file.parent), str(file.parent.parent.parent)]
+    with answered(source):
+        runpy.run_path(str(file), run_name="__main__")
+
+
 def _each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
     for part in suite:
         if isinstance(part, unittest.TestSuite):
@@ -166,9 +176,13 @@ def main() -> None:
     parser.add_argument("file", type=Path)
     parser.add_argument("--only", nargs="*", default=[])
     parser.add_argument("--seconds", type=int, default=120)
+    parser.add_argument("--script", nargs=argparse.REMAINDER, help="run it with these arguments")
     args = parser.parse_args()
     os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf-encrypted's tests are of Keras 2
-    run(args.source, args.file, args.only, args.seconds)
+    if args.script is not None:
+        script(args.source, args.file, args.script)
+    else:
+        run(args.source, args.file, args.only, args.seconds)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""Configurations by tf-encrypted's names: three workers on this host, or three that operators run."""
+"""Configurations by tf-encrypted's names: workers on this host, or those that operators run."""
 
 from __future__ import annotations
 
 import atexit
+import itertools
 import json
 import os
 import weakref
@@ -38,7 +39,9 @@ class Config:
     def __init__(self, debug_mode: bool = False) -> None:
         self.debug_mode = debug_mode
         self._cluster: Any = None
-        self._waiting: weakref.WeakSet[Held] = weakref.WeakSet()
+        # (in the order of the program: equal steps are to be equal plans)
+        self._waiting: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()
+        self._counter = itertools.count()
 
     @property
     def players(self) -> list[Player]:
@@ -87,19 +90,22 @@ class Config:
 
     def settle_later(self, held: Held) -> None:
         """Has the workers hold an array as soon as there is a job."""
-        self._waiting.add(held)
+        self._waiting[next(self._counter)] = held
         if held.array._node.depth > _DEPTH:
             self.run([])
 
     def run(self, revealed: Sequence[Held]) -> list[Any]:
         """Reveals arrays, and has the workers hold them and all that waits."""
-        waiting = [h for h in self._waiting if h.array.cluster is self._cluster]
+        waiting = [h for h in self._waiting.values() if h.array.cluster is self._cluster]
         self._waiting.clear()
-        held = list(dict.fromkeys([*waiting, *revealed]))
-        unheld = [h for h in held if not _is_held(h.array)]
-        for start in range(0, len(unheld) - _AT_ONCE, _AT_ONCE):
-            self._run([], unheld[start : start + _AT_ONCE])
-        return self._run(revealed, [h for h in unheld if not _is_held(h.array)])
+        unheld = [h for h in dict.fromkeys([*waiting, *revealed]) if not _is_held(h.array)]
+        # (inputs by themselves, so that the same expression is the same plan in the next run)
+        for some in (True, False):
+            part = [h for h in unheld if (h.array._node.leaf is not None) == some]
+            while len(part) > (0 if some else _AT_ONCE):
+                self._run([], part[:_AT_ONCE])
+                part = part[_AT_ONCE:]
+        return self._run(revealed, part)
 
     @staticmethod
     def _run(revealed: Sequence[Held], held: Sequence[Held]) -> list[Any]:

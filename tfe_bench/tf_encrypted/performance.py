@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from typing import ClassVar
 
 
 class Performance:
     """Prints how long lies between two calls with one tag."""
 
-    _began: list[tuple[str, float]]
-    _began = []
+    _began: ClassVar[list[tuple[str, float]]] = []
 
     @staticmethod
     def time_log(tag: str) -> None:

@@ -1,4 +1,4 @@
-"""Keras models to private ones: Sequential ones that learn, and all that tfe_bench.convert takes."""
+"""Keras models to private ones: Sequential ones learn, what tfe_bench.convert takes predicts."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-import tfe_bench.tf_encrypted as tfe
 from tfe_bench.errors import TfeBenchError, UsageError
 from tfe_bench.tf_encrypted.config import get_config
 from tfe_bench.tf_encrypted.keras.engine.base_layer import NotOffered
 from tfe_bench.tf_encrypted.keras.models import BaseModel, Sequential, clone_model
 from tfe_bench.tf_encrypted.keras.models.base_model import batches
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3PrivateTensor
+from tfe_bench.tf_encrypted.protocol.current import set_protocol
 
 
 class Converted(BaseModel):
@@ -40,13 +40,14 @@ class Converted(BaseModel):
     def _run(self, x: Any) -> Any:
         several = x if isinstance(x, list) else [x]
         given = [each.own if isinstance(each, ABY3PrivateTensor) else None for each in several]
-        if any(value is None for value in given):
+        known = [value for value in given if value is not None]
+        if len(known) < len(given):
             raise NotOffered(
                 "A converted model takes private inputs of this process. Received: a computed "
                 "tensor. Sequential models of tfe.keras take any."
             )
         return get_config().cluster.predict(
-            self.private, given if len(given) > 1 else given[0], batch=len(given[0])
+            self.private, known if len(known) > 1 else known[0], batch=len(known[0])
         )
 
     def call(self, inputs: Any) -> Any:
@@ -68,7 +69,7 @@ class Converter:
     def __init__(self, config: Any = None, protocol: Any = None) -> None:
         self.config = config or get_config()
         if protocol is not None:
-            tfe.set_protocol(protocol)
+            set_protocol(protocol)
 
     def convert(self, model: Any, input_shapes: Any, model_provider: Any = None) -> Any:
         """A private model.

@@ -1,4 +1,4 @@
-"""tf-encrypted's Keras on private tensors: layers with gradients, losses, optimizers, Sequential."""
+"""tf-encrypted's Keras on private tensors: layers with gradients, losses, optimizers."""
 
 from __future__ import annotations
 

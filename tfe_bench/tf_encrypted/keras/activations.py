@@ -60,7 +60,7 @@ def get(identifier: Any) -> Callable[[Any], Any]:
     if identifier not in _ACTIVATIONS:
         raise NotOffered(
             f"Activations are {', '.join(_ACTIVATIONS)}. Received: {identifier!r}. "
-            "tfe_bench.convert knows 28 of Keras'."
+            "tfe_bench.convert has more."
         )
     return _ACTIVATIONS[identifier]
 

@@ -9,9 +9,11 @@ import numpy as np
 
 import tfe_bench.tf_encrypted as tfe
 from tfe_bench.errors import UsageError
+from tfe_bench.tf_encrypted.protocol.current import current
 
-# Gradients are taken so many times for squares, of which they are free to be small.
-_GAIN = 256
+# Gradients are taken so many times before they are squared, which keeps small ones; rates are
+# encoded so many times, and divided out again, which keeps more of their digits.
+_GAIN, _RATE_BITS = 256, 8
 
 
 class Optimizer:
@@ -77,7 +79,7 @@ class SGD(Optimizer):
 class Adam(Optimizer):
     """Adam (Kingma and Ba, 2015)."""
 
-    kept = ("m", "v")
+    kept: tuple[str, ...] = ("m", "v")
 
     def __init__(
         self, learning_rate: float = 0.001, beta1: float = 0.9, beta2: float = 0.999
@@ -93,16 +95,17 @@ class Adam(Optimizer):
         tfe.assign(kept["v"], v)
         return m, v
 
-    def _scaled(self, m: Any, v: Any, rate: float) -> Any:
-        tiny = 2.0 ** -tfe.get_protocol().fixedpoint_config.precision_fractional
-        return m * tfe.inv_sqrt(v + tiny) * rate
+    def _scaled(self, m: Any, v: Any, rate: Any) -> Any:
+        tiny = 2.0 ** -current().fixedpoint_config.precision_fractional
+        return tfe.truncate(m * tfe.inv_sqrt(v + tiny) * rate, amount=_RATE_BITS)
 
     def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
         """rate m / sqrt(v), of moments without their bias."""
         m, v = self._moments(g, kept)
-        return self._scaled(
-            m, v * (1 / (1 - self.beta2**t)), self.learning_rate / (1 - self.beta1**t)
-        )
+        # (what changes with the step comes in as a value: each step is the same plan)
+        rate = self.learning_rate / (1 - self.beta1**t) * 2**_RATE_BITS
+        own = tfe.define_private_input("server0", lambda: np.array([1 / (1 - self.beta2**t), rate]))
+        return self._scaled(m, v * own[0], own[1])
 
 
 class AMSgrad(Adam):
@@ -115,7 +118,7 @@ class AMSgrad(Adam):
         m, v = self._moments(g, kept)
         most = tfe.maximum(kept["most"].read_value(), v)
         tfe.assign(kept["most"], most)
-        return self._scaled(m, most, self.learning_rate)
+        return self._scaled(m, most, self.learning_rate * 2**_RATE_BITS)
 
 
 _OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {"sgd": SGD, "amsgrad": AMSgrad, "adam": Adam}

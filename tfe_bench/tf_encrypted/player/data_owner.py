@@ -25,8 +25,8 @@ class DataOwner:
         self.generator = generator_builder()
         self.first_element = next(self.generator)
         pair = isinstance(self.first_element, (list, tuple))
-        self.first_data_x = self.first_element[0] if pair else self.first_element
-        self.first_data_y = self.first_element[1] if pair else None
+        self.first_data_x: Any = self.first_element[0] if pair else self.first_element
+        self.first_data_y: Any = self.first_element[1] if pair else None
 
     @property
     def batch_shape(self) -> Any:
@@ -50,8 +50,8 @@ class DataOwner:
             yield self._private(batch)
 
     def _private(self, batch: Any) -> Any:
-        import tfe_bench.tf_encrypted as tfe
+        from tfe_bench.tf_encrypted.protocol.current import current
 
         if isinstance(batch, (list, tuple)):
             return tuple(self._private(each) for each in batch)
-        return tfe.define_private_input(self.player, lambda: batch)
+        return current().define_private_input(self.player, lambda: batch)

@@ -10,16 +10,16 @@ class Protocol:
     """A protocol; as a context, the current one within it."""
 
     def __enter__(self) -> Self:
-        import tfe_bench.tf_encrypted as tfe
+        from tfe_bench.tf_encrypted.protocol.current import get_protocol, set_protocol
 
-        self._last = tfe.get_protocol()
-        tfe.set_protocol(self)
+        self._last = get_protocol()
+        set_protocol(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        import tfe_bench.tf_encrypted as tfe
+        from tfe_bench.tf_encrypted.protocol.current import set_protocol
 
-        tfe.set_protocol(self._last)
+        set_protocol(self._last)
 
     def reset(self) -> None:
         """Nothing is kept."""

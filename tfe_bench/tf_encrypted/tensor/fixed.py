@@ -25,12 +25,12 @@ class FixedpointConfig:
     @property
     def scaling_factor(self) -> int:
         """What an encoded 1 is."""
-        return self.scaling_base**self.precision_fractional
+        return int(self.scaling_base**self.precision_fractional)
 
     @property
     def bound_single_precision(self) -> int:
         """The range of encoded values that programs plan with."""
-        return self.scaling_base ** (self.precision_integral + self.precision_fractional)
+        return int(self.scaling_base ** (self.precision_integral + self.precision_fractional))
 
 
 fixed64_heuristic = FixedpointConfig()

@@ -60,11 +60,12 @@ class MnistDataset:
         """Of a batch of images."""
         return [self.batch_size, self.row, self.column, self.channel]
 
-    def _batches(self, decoded: Any, shaped: Any) -> Any:
+    def _batches(self, decoded: Any, shaped: Any) -> Iterator[Any]:
         data = tf.data.TFRecordDataset([self.file_name]).map(decoded).cache()
         data = data.shuffle(self.num_samples, seed=11111)
         data = data.batch(self.batch_size, drop_remainder=True).map(shaped)
-        return iter(data.repeat() if self.train else data)
+        found: Iterator[Any] = iter(data.repeat() if self.train else data)
+        return found
 
     def _image(self, image: Any) -> Any:
         return tf.reshape(tf.cast(image, tf.float32) / 255.0, self.batch_shape)

@@ -13,6 +13,8 @@ from tfe_bench.tf_encrypted.protocol.aby3.moving import window
 
 
 class _Pooling(Images):
+    _given: list[int]
+
     def __init__(
         self,
         pool_size: Any = (2, 2),

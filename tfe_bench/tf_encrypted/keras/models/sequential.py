@@ -98,7 +98,7 @@ def model_from_config(config: Any) -> Sequential:
         kind = getattr(tfe.keras.layers, each["class_name"], None)
         if kind is None:
             raise NotOffered(
-                f"tfe.keras has no layer {each['class_name']}. tfe_bench.convert knows 129 of Keras'."
+                f"tfe.keras has no layer {each['class_name']}. tfe_bench.convert may have it."
             )
         if not model._layers and shape is not None:
             about.setdefault("batch_input_shape", shape)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
@@ -245,7 +246,7 @@ class Arithmetic(Definitions):
         own = tfb.expand_dims(self._operand(x), own_axis := len(x.shape))
         beyond = (own > ends).cast()  # [.., ends]
         pieces = [self._operand(self.polynomial(x, each)) for each in coeffs]
-        steps = tfb.stack([b - a for a, b in zip(pieces, pieces[1:], strict=False)], own_axis)
+        steps = tfb.stack([b - a for a, b in itertools.pairwise(pieces)], own_axis)
         return self._private(pieces[0] + tfb.reduce_sum(steps * beyond, own_axis), x)
 
     def sigmoid(self, x: Any, approx_type: str = "5_piecewise_linear") -> Any:

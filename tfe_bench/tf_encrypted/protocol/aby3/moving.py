@@ -115,7 +115,7 @@ class Moving(Bits):
     def reverse(self, x: Any, axis: Any) -> Any:
         """The other order along axes."""
         at = [_at(int(i), _rank(x)) for i in np.atleast_1d(axis)]
-        return self._moved(x, lambda a: tfb.reverse(a, at), lambda v: np.flip(v, at))
+        return self._moved(x, lambda a: tfb.reverse(a, at), lambda v: np.flip(v, tuple(at)))
 
     def pad(self, x: Any, paddings: Any) -> Any:
         """Zeros around."""
@@ -152,9 +152,9 @@ class Moving(Bits):
         """Equal parts along an axis."""
         at = _at(axis, _rank(x))
         if not is_private(x):
+            size = int(x.shape[at]) // num_split
             return [
-                self._moved(x, lambda a: a, lambda _, p=p: p)
-                for p in np.split(native(x), num_split, at)
+                self.gather(x, np.arange(k * size, (k + 1) * size), at) for k in range(num_split)
             ]
         return [x.like(a) for a in tfb.split(x.array, num_split, axis=at)]
 

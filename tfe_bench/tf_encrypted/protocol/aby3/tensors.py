@@ -225,9 +225,11 @@ def packed(bits: npt.NDArray[np.bool_], nbits: int) -> npt.NDArray[np.int64]:
     weights = np.left_shift(np.uint64(1), np.arange(nbits, dtype=np.uint64))
     word = (bits.astype(np.uint64) * weights).sum(-1, dtype=np.uint64)
     unused = np.uint64(64 - nbits)
-    return np.left_shift(word, unused).astype(np.int64) >> np.int64(64 - nbits)
+    found: npt.NDArray[np.int64] = np.left_shift(word, unused).astype(np.int64)
+    return np.right_shift(found, np.int64(64 - nbits))
 
 
 def unpacked(words: npt.NDArray[np.int64], nbits: int) -> npt.NDArray[np.bool_]:
     """The lowest bits of words, along a new last axis."""
-    return (words[..., None] >> np.arange(nbits, dtype=np.int64)) & 1 == 1
+    found: npt.NDArray[np.bool_] = (words[..., None] >> np.arange(nbits, dtype=np.int64)) & 1 == 1
+    return found

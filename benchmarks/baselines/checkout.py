@@ -1,0 +1,154 @@
+"""A checkout of tf-encrypted: its own tests and example programs, run here and in its environment.
+
+Here imports of tf_encrypted are answered by tfe_bench.tf_encrypted; there its own package runs,
+with a process for each of three servers and two clients, joined by gRPC.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tfe_bench.benchmarks.baselines.base import Missing, call
+from tfe_bench.errors import UsageError
+
+_RUNNER = "tfe_bench.tf_encrypted.checkout"
+_TESTS = ("tf_encrypted/protocol/aby3/aby3_test.py", "tf_encrypted/keras/**/*_test.py")
+_PROFILE = "examples/benchmark/operation/op_profile.py"
+_TRAINING = "examples/benchmark/training/private_training.py"
+_TIME = re.compile(r"^\[Time\] (?P<tag>.*?): (?P<seconds>[0-9.e-]+) s$", re.MULTILINE)
+_PLAYERS = ("server0", "server1", "server2", "training-client", "prediction-client")
+# Example programs by what they do.
+PROGRAMS: dict[str, tuple[str, ...]] = {
+    **{
+        f"operations: {name}": (_PROFILE, f"test_{name.replace(' ', '_')}")
+        for name in (
+            *("compare performance", "sort performance", "max performance type1"),
+            *("max performance type2", "log performance", "matmul performance"),
+            "cwise performance",
+        )
+    },
+    "training: logistic regression, one epoch": (
+        *(_TRAINING, "logistic_regression", "LogisticArtificial", "--epochs", "1"),
+    ),
+}
+OUTCOMES = ("passed", "refused", "failed", "stopped", "skipped")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one test.
+
+    Attributes:
+        file: that it is in.
+        test: its name.
+        outcome: one of OUTCOMES; "refused" by an error of ours in words, "stopped" by the clock.
+        seconds: it took.
+        words: of what it raised.
+    """
+
+    file: str
+    test: str
+    outcome: str
+    seconds: float
+    words: str
+
+
+def check_source(source: Path) -> Path:
+    """A checkout's folder.
+
+    Raises:
+        UsageError: it is none.
+    """
+    if not (source / _TESTS[0]).is_file():
+        raise UsageError(
+            f"--source is a checkout of tf-encrypted (git clone it). Received: {source}, which "
+            f"has no {_TESTS[0]}."
+        )
+    return source.resolve()
+
+
+def files(source: Path) -> list[Path]:
+    """The test files: of ABY3 and of Keras."""
+    return sorted(file for pattern in _TESTS for file in source.glob(pattern))
+
+
+def run_tests(source: Path, only: Sequence[str], seconds: int) -> Iterator[Outcome]:
+    """Runs tests here, a process for each file.
+
+    Args:
+        only: parts of tests' names; all unless given.
+        seconds: of each test at most.
+    """
+    for file in files(source):
+        command = [sys.executable, "-m", _RUNNER, str(source), str(file)]
+        command += ["--seconds", str(seconds), "--only", *only]
+        name = str(file.relative_to(source / "tf_encrypted")).removesuffix("_test.py")
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=_quiet()
+        ) as process:
+            assert process.stdout is not None
+            for line in process.stdout:
+                with contextlib.suppress(ValueError, KeyError, TypeError):
+                    found = json.loads(line)
+                    test = str(found["test"]).rpartition(".")[2]
+                    words = str(found["words"])
+                    yield Outcome(name, test, found["outcome"], float(found["seconds"]), words)
+        if process.returncode:
+            yield Outcome(name, "(the file)", "failed", 0.0, f"it ended with {process.returncode}")
+
+
+def _quiet() -> dict[str, str]:
+    return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+
+
+def run_here(source: Path, program: str, timeout: float) -> dict[str, float] | Missing:
+    """The times that an example program prints here, by its tags."""
+    file, *arguments = PROGRAMS[program]
+    command = [sys.executable, "-m", _RUNNER, str(source), str(source / file)]
+    command += ["--script", *arguments, "--config", "local"]
+    return _times(call(command, timeout))
+
+
+def run_there(
+    source: Path, python: Path, program: str, timeout: float
+) -> dict[str, float] | Missing:
+    """The times that it prints with tf-encrypted itself: five players on this host."""
+    file, *arguments = PROGRAMS[program]
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        config = Path(folder) / "config.json"
+        config.write_text(json.dumps({name: f"127.0.0.1:{_free_port()}" for name in _PLAYERS}))
+        for name in _PLAYERS:
+            player = [str(python), "-m", "tf_encrypted.player", name, "--config", str(config)]
+            process = subprocess.Popen(
+                player, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
+            )
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        command = [str(python), str(source / file), *arguments, "--config", str(config)]
+        return _times(call(command, timeout))
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _times(printed: str | Missing) -> dict[str, float] | Missing:
+    if isinstance(printed, Missing):
+        return printed
+    found = {m["tag"]: float(m["seconds"]) for m in _TIME.finditer(printed)}
+    steps = re.findall(r"([0-9.]+) s a step|time: ([0-9.]+)", printed)
+    if steps:
+        found["a step"] = float(next(filter(None, steps[-1])))
+    return found or Missing("failed: it printed no time")
