@@ -76,7 +76,8 @@ def _programs(arguments: argparse.Namespace) -> int:
     if arguments.source is None:
         raise UsageError("compare tf-encrypted wants --source CHECKOUT, a clone of tf-encrypted.")
     source = checkout.check_source(arguments.source)
-    if importlib.util.find_spec("tf_keras") is None:
+    of_keras = any("keras" in str(file) for file in checkout.files(source))
+    if of_keras and importlib.util.find_spec("tf_keras") is None:
         raise UsageError("Its tests are of Keras 2: pip install 'tfe-bench[tf-encrypted]'.")
     found = []
     with common.progress_bar(arguments) as bar:

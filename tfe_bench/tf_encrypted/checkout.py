@@ -178,7 +178,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=120)
     parser.add_argument("--script", nargs=argparse.REMAINDER, help="run it with these arguments")
     args = parser.parse_args()
-    os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")  # tf-encrypted's tests are of Keras 2
+    if importlib.util.find_spec("tf_keras") is not None:  # tf-encrypted's tests are of Keras 2
+        os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     if args.script is not None:
         script(args.source, args.file, args.script)
     else:

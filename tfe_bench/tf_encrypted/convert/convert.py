@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,6 @@ from tfe_bench.errors import TfeBenchError, UsageError
 from tfe_bench.tf_encrypted.config import get_config
 from tfe_bench.tf_encrypted.keras.engine.base_layer import NotOffered
 from tfe_bench.tf_encrypted.keras.models import BaseModel, Sequential, clone_model
-from tfe_bench.tf_encrypted.keras.models.base_model import batches
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3PrivateTensor
 from tfe_bench.tf_encrypted.protocol.current import set_protocol
 
@@ -32,23 +32,20 @@ class Converted(BaseModel):
         """
         if not reveal:
             raise NotOffered("Outputs of a converted model are revealed. Received: reveal=False.")
-        found = [self._run(each) for each in batches(x, None, batch_size)]
+        size = batch_size or 32
+        parts = x if isinstance(x, Iterator) else [x]
+        found = []
+        for each in parts:
+            own = _given(each)
+            for start in range(0, len(own[0]), size):
+                found.append(self._run([value[start : start + size] for value in own]))
         if isinstance(found[0], list):
-            return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+            return [np.concatenate(outputs) for outputs in zip(*found, strict=True)]
         return np.concatenate(found)
 
-    def _run(self, x: Any) -> Any:
-        several = x if isinstance(x, list) else [x]
-        given = [each.own if isinstance(each, ABY3PrivateTensor) else None for each in several]
-        known = [value for value in given if value is not None]
-        if len(known) < len(given):
-            raise NotOffered(
-                "A converted model takes private inputs of this process. Received: a computed "
-                "tensor. Sequential models of tfe.keras take any."
-            )
-        return get_config().cluster.predict(
-            self.private, known if len(known) > 1 else known[0], batch=len(known[0])
-        )
+    def _run(self, values: list[Any]) -> Any:
+        images = values if len(values) > 1 else values[0]
+        return get_config().cluster.predict(self.private, images, batch=len(values[0]))
 
     def call(self, inputs: Any) -> Any:
         """Refused: a converted model runs as a whole."""
@@ -57,6 +54,19 @@ class Converted(BaseModel):
     def compile(self, optimizer: Any, loss: Any) -> None:
         """Refused: training of any Keras model is tfe_bench.fit's."""
         raise NotOffered("This model is not Sequential. tfe_bench.fit trains it: docs/training.md.")
+
+
+def _given(x: Any) -> list[Any]:
+    """What this process gave as private inputs."""
+    several = x if isinstance(x, list) else [x]
+    given = [each.own if isinstance(each, ABY3PrivateTensor) else None for each in several]
+    known = [value for value in given if value is not None]
+    if len(known) < len(given):
+        raise NotOffered(
+            "A converted model takes private inputs of this process. Received: a computed tensor. "
+            "Sequential models of tfe.keras take any."
+        )
+    return known
 
 
 class Converter:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tfe_bench.tf_encrypted.keras import (
     activations,
+    datasets,
     engine,
     layers,
     losses,
@@ -12,4 +13,13 @@ from tfe_bench.tf_encrypted.keras import (
 )
 from tfe_bench.tf_encrypted.keras.models import Sequential
 
-__all__ = ["Sequential", "activations", "engine", "layers", "losses", "models", "optimizers"]
+__all__ = [
+    "Sequential",
+    "activations",
+    "datasets",
+    "engine",
+    "layers",
+    "losses",
+    "models",
+    "optimizers",
+]

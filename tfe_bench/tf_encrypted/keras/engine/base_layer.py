@@ -46,7 +46,7 @@ class Layer:
         check_default(
             type(self).__name__, activity_regularizer=given.pop("activity_regularizer", None)
         )
-        unknown = set(given) - _IGNORED
+        unknown = {name for name, value in given.items() if value} - _IGNORED
         if unknown:
             raise NotOffered(f"{type(self).__name__} takes no {', '.join(sorted(unknown))}.")
         self.trainable, self.built = trainable, False

@@ -350,22 +350,23 @@ class Definitions(Protocol):
                 f"{list(shape)}."
             )
 
-    def reveal(self, x: Any) -> ABY3PublicTensor:
-        """What a private tensor is: this process learns it, and only it.
+    def reveal(self, x: Any) -> Any:
+        """What a private tensor is, or each of a list of them, by one job: this process learns it.
 
         Raises:
             PolicyError: an operator does not permit it.
         """
-        if isinstance(x, ABY3PublicTensor):
-            return x
-        if not isinstance(x, ABY3PrivateTensor):
-            raise UsageError(f"reveal takes a private tensor. Received: {type(x).__name__}.")
-        if x.known is not None and x.known[0] is x.array:
-            return x.known[1]
-        (value,) = get_config().run([x])
-        found = self._revealed(x, value)
-        x.known = (x.array, found)
-        return found
+        several = x if isinstance(x, list) else [x]
+        for each in several:
+            if not isinstance(each, ABY3Tensor):
+                raise UsageError(f"reveal takes tensors. Received: {type(each).__name__}.")
+        hidden = [v for v in several if isinstance(v, ABY3PrivateTensor)]
+        hidden = [v for v in hidden if v.known is None or v.known[0] is not v.array]
+        values = get_config().run(hidden) if hidden else []
+        for each, value in zip(hidden, values, strict=True):
+            each.known = (each.array, self._revealed(each, value))
+        found = [v.known[1] if isinstance(v, ABY3PrivateTensor) and v.known else v for v in several]
+        return found if isinstance(x, list) else found[0]
 
     def _revealed(self, x: ABY3PrivateTensor, value: Any) -> ABY3PublicTensor:
         if not x.is_word:
