@@ -21,7 +21,7 @@ from tests.pages import module
 PICTURES = module("pictures")
 ROOT = Path(__file__).resolve().parents[1]
 # Each layer may import itself and the ones after it.
-LAYERS = ("tfe_bench.cli", "benchmarks", "models", "cluster", "protocols")
+LAYERS = ("tfe_bench.cli", "benchmarks", "tfe_bench.tf_encrypted", "models", "cluster", "protocols")
 
 
 # A text that is the name of a module, whoever it is given to.

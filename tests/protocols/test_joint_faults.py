@@ -164,6 +164,7 @@ FAULTS: dict[str, tuple[Row | str, Fault]] = {
     ),
     "an injection leaves under a dealt mask": ("inject", leaves_under_a_dealt_mask),
     "b2a exchanges under the dealt mask": ("b2a", merged("b2a", {1: 0})),
+    "a sum of bits exchanges under a dealt mask": ("weighed", merged("weighed", {1: 0})),
     "mul exchanges under the dealt mask": ("mul", merged("mul", {1: 0})),
     "rss_mul without a sharing of zero": ("rss_mul", zeroed("rss_mul")),
     "the wrap of a truncation shares a mask": (

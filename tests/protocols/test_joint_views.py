@@ -305,7 +305,9 @@ ROWS: dict[str, Row] = {
     "dense": Row(densely, ("dense_sums", "dense_totals"), n=2, whole=True),
     "bits": Row(in_two, ("split_bits", "exchange_bits", "b2a")),
     "weighed": Row(
-        lambda p, x, y: bit_planes.weighed(p, signs(p, x), np.array([1]), [int(x.shape[0])]),
+        lambda p, x, y: bit_planes.weighed(
+            p, signs(p, x), np.array([1, -2]), [int(x.shape[0]) // 2]
+        ),
         ("weighed",),
     ),
     "sort": Row(

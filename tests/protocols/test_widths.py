@@ -242,6 +242,16 @@ WIDTHS: dict[str, Row] = {
         lambda p, b, x: tfe.histogram_fixed_width(x, [-4 / ONE, 4 / ONE], 4, bits=b),
         lambda b, x: np.histogram(x, [-MOST_INT, -2, 0, 2, MOST_INT])[0],
     ),
+    "bitwise.unpack_bits": Row(
+        1,
+        64,
+        magnitude,
+        lambda p, b, x: tfe.pack_bits(tfe.unpack_bits(x, b)),
+        lambda b, x: np.array([int(v) % (1 << b) for v in x], np.uint64).view(np.int64),
+        some=(1, 9),
+        fraction=0,
+        refused=(0, 65),
+    ),
     "bitwise.popcount": Row(
         2,
         64,

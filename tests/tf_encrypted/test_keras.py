@@ -99,7 +99,7 @@ STEPS: dict[str, tuple[Callable[[], Any], Callable[[], Any], int]] = {
 }
 
 
-class _Amsgrad(keras.optimizers.SGD):
+class _Amsgrad(keras.optimizers.SGD):  # type: ignore[misc]
     """The steps of AMSGrad without a bias correction."""
 
     kept: dict[str, Any]

@@ -316,11 +316,11 @@ def test_every_name_has_a_case() -> None:
 
 
 def test_values_come_and_go_as_in_programs(workers: Any, given: Any) -> None:
-    @tfe.local_computation("bob")
+    @tfe.local_computation("bob")  # type: ignore[untyped-decorator]
     def provide() -> Any:
         return tf.ones([2]) * 1.5
 
-    @tfe.local_computation
+    @tfe.local_computation  # type: ignore[untyped-decorator]
     def doubled(x: Any, player_name: str = "") -> Any:
         return x * 2
 

@@ -16,7 +16,7 @@ from tfe_bench.tf_encrypted.config import Config, LocalConfig, RemoteConfig, get
 from tfe_bench.tf_encrypted.config import set_config as _set_config
 from tfe_bench.tf_encrypted.player import DataOwner
 from tfe_bench.tf_encrypted.protocol import ABY3, Pond, SecureNN, function
-from tfe_bench.tf_encrypted.protocol.current import get_protocol, set_protocol
+from tfe_bench.tf_encrypted.protocol.protocol import get_protocol, set_protocol
 
 __all__ = [
     "ABY3",

@@ -8,19 +8,35 @@ import json
 import os
 import weakref
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import ConfigError, UsageError
 from tfe_bench.models.arrays import array as arrays
 from tfe_bench.models.arrays.array import PrivateArray
-from tfe_bench.tf_encrypted.player import Player
 
 # Where cluster.toml and this client's name stand, for hosts that are not this one.
 CLUSTER, CLIENT = "TFE_BENCH_CLUSTER", "TFE_BENCH_CLIENT"
 # Operations one behind the other that wait to be run; more are run at once.
 _DEPTH = 150
 _AT_ONCE = 128
+
+
+@dataclass(frozen=True)
+class Player:
+    """A name in a program; here every player is the process that runs it.
+
+    Attributes:
+        index: in order of their names' appearance.
+        device_name: kept for programs that print it.
+        host: of a remote configuration.
+    """
+
+    name: str
+    index: int
+    device_name: str
+    host: str | None = None
 
 
 class Held:

@@ -14,7 +14,7 @@ from tfe_bench.tf_encrypted.config import get_config
 from tfe_bench.tf_encrypted.keras.engine.base_layer import NotOffered
 from tfe_bench.tf_encrypted.keras.models import BaseModel, Sequential, clone_model
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3PrivateTensor
-from tfe_bench.tf_encrypted.protocol.current import set_protocol
+from tfe_bench.tf_encrypted.protocol.protocol import set_protocol
 
 
 class Converted(BaseModel):

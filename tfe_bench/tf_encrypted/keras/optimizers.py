@@ -9,7 +9,7 @@ import numpy as np
 
 import tfe_bench.tf_encrypted as tfe
 from tfe_bench.errors import UsageError
-from tfe_bench.tf_encrypted.protocol.current import current
+from tfe_bench.tf_encrypted.protocol.protocol import current
 
 # Gradients are taken so many times before they are squared, which keeps small ones; rates are
 # encoded so many times, and divided out again, which keeps more of their digits.

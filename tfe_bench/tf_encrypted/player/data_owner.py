@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from tfe_bench.tf_encrypted.config import get_config
+from tfe_bench.tf_encrypted.protocol.protocol import current
+
 
 class DataOwner:
     """Gives its batches to a training or an inference.
@@ -18,8 +21,6 @@ class DataOwner:
     def __init__(
         self, player: Any, generator_builder: Callable[[], Any], num_samples: int | None = None
     ) -> None:
-        from tfe_bench.tf_encrypted.config import get_config
-
         self.player = get_config().get_player(player)
         self.num_samples = num_samples
         self.generator = generator_builder()
@@ -50,8 +51,6 @@ class DataOwner:
             yield self._private(batch)
 
     def _private(self, batch: Any) -> Any:
-        from tfe_bench.tf_encrypted.protocol.current import current
-
         if isinstance(batch, (list, tuple)):
             return tuple(self._private(each) for each in batch)
         return current().define_private_input(self.player, lambda: batch)

@@ -1,21 +1,7 @@
-"""A player's name; here every player is the process that writes the program."""
+"""Players, under the name of tf-encrypted's module."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from tfe_bench.tf_encrypted.config import Player
 
-
-@dataclass(frozen=True)
-class Player:
-    """A name in a program.
-
-    Attributes:
-        index: in order of their names' appearance.
-        device_name: kept for programs that print it.
-        host: of a remote configuration.
-    """
-
-    name: str
-    index: int
-    device_name: str
-    host: str | None = None
+__all__ = ["Player"]

@@ -5,20 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
+from tfe_bench.errors import UsageError
+
 
 class Protocol:
     """A protocol; as a context, the current one within it."""
 
     def __enter__(self) -> Self:
-        from tfe_bench.tf_encrypted.protocol.current import get_protocol, set_protocol
-
         self._last = get_protocol()
         set_protocol(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        from tfe_bench.tf_encrypted.protocol.current import set_protocol
-
         set_protocol(self._last)
 
     def reset(self) -> None:
@@ -57,3 +55,33 @@ def function(func: Callable[..., Any]) -> Callable[..., Any]:
 def memoize(func: Callable[..., Any]) -> Callable[..., Any]:
     """The function itself: equal parts of an expression are computed once anyway."""
     return func
+
+
+_current: list[Protocol | None] = [None]
+
+
+def get_protocol() -> Protocol | None:
+    """The current protocol."""
+    return _current[0]
+
+
+def current() -> Any:
+    """The current protocol.
+
+    Raises:
+        UsageError: there is none.
+    """
+    if _current[0] is None:
+        raise UsageError("There is no current protocol. Call set_protocol(ABY3()) first.")
+    return _current[0]
+
+
+def set_protocol(prot: Protocol | None = None) -> None:
+    """Another current protocol, whose methods are functions of tfe_bench.tf_encrypted.
+
+    Raises:
+        UsageError: no protocol.
+    """
+    if prot is not None and not isinstance(prot, Protocol):
+        raise UsageError(f"set_protocol takes a protocol. Received: {type(prot).__name__}.")
+    _current[0] = prot
