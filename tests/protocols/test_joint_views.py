@@ -305,10 +305,9 @@ ROWS: dict[str, Row] = {
     "dense": Row(densely, ("dense_sums", "dense_totals"), n=2, whole=True),
     "bits": Row(in_two, ("split_bits", "exchange_bits", "b2a")),
     "weighed": Row(
-        lambda p, x, y: bit_planes.weighed(
-            p, signs(p, x), np.array([1, -2]), [int(x.shape[0]) // 2]
-        ),
+        lambda p, x, y: bit_planes.weighed(p, signs(p, x), np.array([1, -2]), [1]),
         ("weighed",),
+        n=2,
     ),
     "sort": Row(
         lambda p, x, y: sort.sort(p, x, algorithm="all-pairs", full_range=False),
