@@ -200,7 +200,7 @@ def test_a_wrong_certificate_is_told_with_its_address_and_seldom(
     for _ in range(8):  # (one client waits longer before each try)
         client = Client(trio.config, *wrong)
         with contextlib.suppress(Exception):
-            list(wire.stub(client._channels[0], wire.HELLO)(iter([b""]), timeout=5))
+            list(wire.stub(client._channels[0], wire.HELLO)(iter([b""]), timeout=1.5))
         client.close()
     told = "connections from 127.0.0.1: "
     wait_until(lambda: any(m.startswith(told) for m in caplog.messages), "it is told", 120)
