@@ -167,7 +167,7 @@ class Scheme:
         enough = max(self.bits + 2, least)
         if limit is not None:
             enough = max(enough, self.reached(limit).bit_length())
-        several = [replace(self, read=enough)]
+        several: list[Scheme] = [replace(self, read=enough)]
         if limit is not None:
             several += self._with_second(limit, max(self.bits + 2, least))
         fitting = [one for one in several if one.read <= RING]
