@@ -64,6 +64,7 @@ def reciprocal_root(
 
     Off by 2^-precision of the result and 1.2 at most, or by 2^-p of it where p bits are what the
     largest result leaves of 61.
+    Reads bits + 2 of X.
     Rounds: as `rsqrt`.
     Raises:
         UsageError: more bits than fit.
