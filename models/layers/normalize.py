@@ -26,7 +26,6 @@ from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.reading import axis_of as axis_of_keras
 from tfe_bench.models.kinds.turning import axis_last, reshaped, turned
 from tfe_bench.models.layers.row_scheme import (
-    PRECISION,
     RATIO_BITS,
     Scheme,
     narrowed,
@@ -172,6 +171,7 @@ class Normalize(Kind):
         found = Scheme(count, o["by"], float(o["epsilon"]), node.scales[0], *bits)
         if not found.exact:
             return found
+        found = found.as_precise(node.numbers.fraction)
         if node.watched and not node.limits:
             return found  # (anything may come)
         limit = node.limits[0] if node.limits else None
@@ -248,7 +248,7 @@ class Normalize(Kind):
             second = ops.times(ops.product([Product(cut, cut, two)]), 1 << beyond)
             ops.note(second, 0, scheme.most_coarse << beyond)
         root = ops.call(
-            roots.reciprocal_root, s, scheme.root, scheme.bits, scheme.lowest, PRECISION
+            roots.reciprocal_root, s, scheme.root, scheme.bits, scheme.lowest, scheme.precision
         )
         if scheme.own and scheme.by != "sum":
             c, _ = scheme.ratio

@@ -28,8 +28,9 @@ from tfe_bench.models.kinds.planning import FEWEST_BITS, PRODUCT_BITS
 from tfe_bench.protocols.functions.normalize_plan import ONE_STAGE
 from tfe_bench.protocols.ring.products import RING
 
-# Of the reciprocal root, of which its largest values leave less.
-PRECISION = 20
+# Of the reciprocal root, of which its largest values leave less; of values of few fractional bits,
+# so many more than these.
+PRECISION, _SPARE_PRECISION = 20, 5
 # Of the largest reciprocal root, and of a public number that it may be multiplied by.
 _ROOT_BITS, RATIO_BITS = 42, 18
 # Bits sent for a second statistic of a row, which is compared.
@@ -52,6 +53,7 @@ class Scheme:
         low: X >= 2^low, from samples; 0 where only epsilon says how small X may be.
         read: bits of x that are right.
         coarse: bits that x loses for a second statistic, which is watched; 0 for none.
+        precision: of the reciprocal root.
     """
 
     count: int
@@ -63,6 +65,7 @@ class Scheme:
     low: int = 0
     read: int = RING
     coarse: int = 0
+    precision: int = PRECISION
 
     @property
     def times(self) -> int:
@@ -121,7 +124,7 @@ class Scheme:
         """Of the reciprocal root 2^root / sqrt(X)."""
         most = min(_ROOT_BITS + self.lowest // 2, self._room - self._shift)
         # (the largest X leaves its root the precision and two bits)
-        return min(most, PRECISION + 2 + (self.bits + 1) // 2) if self.low else most
+        return min(most, self.precision + 2 + (self.bits + 1) // 2) if self.low else most
 
     @property
     def product(self) -> int:
@@ -135,6 +138,10 @@ class Scheme:
     @property
     def _shift(self) -> int:
         return self.given - self.scale // 2 + self.ratio[1]
+
+    def as_precise(self, fraction: int) -> Scheme:
+        """For results of so many fractional bits."""
+        return replace(self, precision=min(PRECISION, fraction + _SPARE_PRECISION))
 
     def most(self, magnitude: int) -> int:
         """Bits of X for |x| < 2^magnitude."""
