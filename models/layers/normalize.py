@@ -172,10 +172,11 @@ class Normalize(Kind):
         if not found.exact:
             return found
         found = found.as_precise(node.numbers.fraction)
+        least = self._dropped(found, node) + self._opened(node)
         if node.watched and not node.limits:
-            return found  # (anything may come)
+            return found.of_any(least)
         limit = node.limits[0] if node.limits else None
-        return found.in_fewest(limit, self._dropped(found, node) + self._opened(node)) or found
+        return found.in_fewest(limit, least) or found
 
     @staticmethod
     def _dropped(scheme: Scheme, node: Node) -> int:

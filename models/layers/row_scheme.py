@@ -180,6 +180,11 @@ class Scheme:
         fitting = [one for one in several if one.read <= RING]
         return min(fitting, key=Scheme._sent, default=None)
 
+    def of_any(self, least: int = 0) -> Scheme:
+        """`in_fewest` for the largest limit that there is, where none is known."""
+        each = (self.in_fewest(1 << bits, least) for bits in range(RING - 2, 0, -1))
+        return next((found for found in each if found is not None), self)
+
     def _with_second(self, limit: int, enough: int) -> Iterator[Scheme]:
         """With a second statistic, of all that it may lose."""
         for coarse in range(1, self.given + self.bits):

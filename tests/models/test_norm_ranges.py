@@ -78,7 +78,9 @@ def test_a_norm_knows_its_rows_and_tells_of_others(kind: str, rng: np.random.Gen
     declared = convert(model, ranges=4.0 * float(np.abs(samples).max()))
     assert not any(n.low for n in declared.plan.numbers.values())
     value, flags, other = ran(declared.plan, rows.astype(np.float32))
-    assert not flags.any() and cost.rounds <= other.rounds - 4 and cost.total < other.total
+    assert not flags.any() and cost.rounds <= other.rounds - 4
+    # (of an input of no known limit a second statistic is noted, which costs short rows most)
+    assert cost.total < 1.04 * other.total
     assert np.abs(value - right).max() < 4000 * 2.0**-16  # (inputs are rounded)
 
 
@@ -137,6 +139,24 @@ def test_a_norm_of_fewer_bits_than_its_rows_could_take_tells_of_them(
     assert np.abs(value - right)[[0, 1, 3, 4]].max() < 2.0**-11
     monkeypatch.setattr(row_scheme.Scheme, "in_fewest", without_second)
     assert not ran(private.plan, rows)[1].any()
+
+
+def test_a_norm_of_an_input_tells_of_all_that_its_bounds_allow(rng: np.random.Generator) -> None:
+    """No limit of an input is known where it is shared; a client keeps to the model's bounds."""
+    n = 1024
+    samples = rng.normal(0, 0.1, (8, 2, n)).astype(np.float32)
+    samples[..., 7] = 40.0
+    private = convert(keras.Sequential([L.Input((2, n)), L.LayerNormalization()]), samples=samples)
+    node, scheme = scheme_of(private.plan)
+    bound = 4 * 40 << node.scales[0]
+    assert not node.limits and scheme.exact and scheme.reached(bound) >> 64
+    assert scheme.coarse and scheme.reached(bound, scheme.coarse) >> 64 - scheme.coarse == 0
+    rows = samples[:3].copy()
+    signs = np.where(np.arange(n) % 2, 1.0, -1.0)
+    units = np.sqrt(2.0**64 + 2.0 ** (scheme.bits - 1)) / n
+    assert units < bound
+    rows[1, 0] = signs * units * 2.0 ** -node.scales[0]
+    assert ran(private.plan, rows)[1].tolist() == [False, True, False]
 
 
 @pytest.mark.parametrize("by", ["variance", "mean_square"])
