@@ -80,7 +80,7 @@ def test_a_norm_knows_its_rows_and_tells_of_others(kind: str, rng: np.random.Gen
     value, flags, other = ran(declared.plan, rows.astype(np.float32))
     assert not flags.any() and cost.rounds <= other.rounds - 4
     # (of an input of no known limit a second statistic is noted, which costs short rows most)
-    assert cost.total < 1.04 * other.total
+    assert cost.total < 1.1 * other.total
     assert np.abs(value - right).max() < 4000 * 2.0**-16  # (inputs are rounded)
 
 
