@@ -249,11 +249,11 @@ class Normalize(Kind):
             second = ops.times(ops.product([Product(cut, cut, two)]), 1 << beyond)
             ops.note(second, 0, scheme.most_coarse << beyond)
         root = ops.call(
-            roots.reciprocal_root, s, scheme.root, scheme.bits, scheme.lowest, scheme.precision
+            roots.reciprocal_root,
+            s,
+            *(scheme.root, scheme.bits, scheme.lowest, scheme.precision),
+            Fraction(scheme.ratio[0], 1 << RATIO_BITS),
         )
-        if scheme.own and scheme.by != "sum":
-            c, _ = scheme.ratio
-            root = ops.truncate(ops.times(root, c, RATIO_BITS), RATIO_BITS)
         factor = replace(root, fractional_bits=scheme.product - u.fractional_bits)
         return self._multiplied(p, node, u, factor, scheme.read), replace(
             root, fractional_bits=scheme.product - scheme.given
