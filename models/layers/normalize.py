@@ -3,7 +3,7 @@
 What is left of them when their gamma and beta are an affine map: y = u / sqrt(s + epsilon), of
 which s is opened to nobody and costs one element for each row (a row is what one s is of).
 
-How s is summed: row_scheme.py.  A constant row has u = 0, and so y = 0, exactly.
+How s is summed: kinds/row_scheme.py.  A constant row has u = 0, and so y = 0, exactly.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tfe_bench.models.kinds.passes import Gradients, Pass, Precision, brought, s
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.reading import axis_of as axis_of_keras
-from tfe_bench.models.kinds.turning import axis_last, reshaped, turned
-from tfe_bench.models.layers.row_scheme import (
+from tfe_bench.models.kinds.row_scheme import (
     RATIO_BITS,
     Scheme,
     narrowed,
     planned,
     unrounded,
 )
+from tfe_bench.models.kinds.turning import axis_last, reshaped, turned
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.functions.normalize import shifted
 from tfe_bench.protocols.ring import small_ring

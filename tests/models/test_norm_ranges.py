@@ -15,8 +15,8 @@ import pytest
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, plaintext, weights
+from tfe_bench.models.kinds import row_scheme
 from tfe_bench.models.kinds.layer import Node
-from tfe_bench.models.layers import row_scheme
 from tfe_bench.models.layers.normalize import Normalize
 from tfe_bench.models.private import convert
 from tfe_bench.models.ranges import Plan
