@@ -117,6 +117,7 @@ class Greedy(Sum, Stepped):
             truncated, "truncated_sum", products, addend, drop, numbers.bits, whole, more
         )
         if ops.watch is not None:  # (what is chosen from need not wait for that)
-            ops.call(linear.watched_lift, ops.watch, small, shares, whole - drop)
+            stays = numbers.bits
+            ops.call(linear.watched_lift, ops.watch, small, shares, whole - drop, stays)
         row = ops.call(winner.one_hot, small, ops.setting.pooling)
         return ops.shifted(replace(row, fractional_bits=0), numbers.fraction)

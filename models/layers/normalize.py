@@ -3,22 +3,14 @@
 What is left of them when their gamma and beta are an affine map: y = u / sqrt(s + epsilon), of
 which s is opened to nobody and costs one element for each row (a row is what one s is of).
 
-With n elements in a row, S their sum and Q that of their squares, all is exact modulo 2^64 if no
-element is rounded before:
-
-    by variance:     u = n x - S,  n^2 s = n Q - S^2
-    by mean square:  u = n x,      n^2 s = n Q
-    by sum:          u = x,        s = Q
-
-Where n^2 s could leave the ring, n s is the sum of squares of what is rounded: x less its mean, or
-x.  A constant row has u = 0, and so y = 0, exactly.
+How s is summed: kinds/row_scheme.py.  A constant row has u = 0, and so y = 0, exactly.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -29,124 +21,30 @@ from tfe_bench.models.kinds.checks import alone, need, only, real, whole
 from tfe_bench.models.kinds.kind import Kind, Mixes, Watch
 from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
 from tfe_bench.models.kinds.passes import Gradients, Pass, Precision, brought, summed
-from tfe_bench.models.kinds.planning import FEWEST_BITS, PRODUCT_BITS, Planner
+from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.models.kinds.reading import Call, Reader, Unfit
 from tfe_bench.models.kinds.reading import axis_of as axis_of_keras
+from tfe_bench.models.kinds.row_scheme import (
+    RATIO_BITS,
+    Scheme,
+    narrowed,
+    planned,
+    unrounded,
+)
 from tfe_bench.models.kinds.turning import axis_last, reshaped, turned
 from tfe_bench.protocols.functions import roots
-from tfe_bench.protocols.functions.normalize_plan import ONE_STAGE
+from tfe_bench.protocols.functions.normalize import shifted
 from tfe_bench.protocols.ring import small_ring
 from tfe_bench.protocols.ring.products import RING, Product, Two, elementwise
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 
 STATISTICS = ("variance", "mean_square", "sum")
-# Of the reciprocal root, of which its largest values leave less.
-PRECISION = 20
-# Of the largest reciprocal root, and of a public number that it may be multiplied by.
-_ROOT_BITS, _RATIO_BITS = 42, 18
 _MOST_DROPPED = 48
 # In training: of values, in front of the point, and of the reciprocal root over n, behind it.
 TRAINED_BITS, _SLOPE_BITS = 14, 28
 # What comes to a layer may exceed its bounds so far, in bits, before a check of ranges notices.
 _SPARE = 2
-
-
-@dataclass(frozen=True)
-class Scheme:
-    """How one layer computes.
-
-    X is what is summed of v^2, and epsilon; v is x or u, rounded if `own` says so.
-
-    Attributes:
-        count: n.
-        by: the statistic.
-        epsilon: added to it.
-        given: fractional bits of x.
-        own: fractional bits of v; 0 where x enters as it is.
-        bits: X < 2^bits.
-        low: X >= 2^low, from samples; 0 where only epsilon says how small X may be.
-    """
-
-    count: int
-    by: str
-    epsilon: float
-    given: int
-    own: int
-    bits: int = 0
-    low: int = 0
-
-    @property
-    def times(self) -> int:
-        """u over what is divided by the root."""
-        return self.count if self.by != "sum" else 1
-
-    @property
-    def lost(self) -> int:
-        """Bits that v loses of u, or of x where no mean is taken off."""
-        if not self.own:
-            return 0
-        return self.given - self.own + (self._log if self.by == "variance" else 0)
-
-    @property
-    def _log(self) -> int:
-        return self.count.bit_length() - 1
-
-    @property
-    def spread(self) -> Fraction:
-        """X = spread (s + epsilon) 2^scale."""
-        if not self.own or self.by == "sum":
-            return Fraction(self.times**2)
-        kept = Fraction(self.count, 1 << self._log) if self.by == "variance" else 1
-        return self.count * Fraction(kept) ** 2
-
-    @property
-    def scale(self) -> int:
-        """Fractional bits of X."""
-        return 2 * (self.own or self.given)
-
-    def ring(self, s: Fraction) -> int:
-        """A statistic, or epsilon, in X."""
-        return round(s * self.spread * (1 << self.scale))
-
-    @property
-    def lowest(self) -> int:
-        """X >= 2^lowest; 0 where X may be 0."""
-        return max(self.low, self.ring(Fraction(self.epsilon)).bit_length() - 1)
-
-    @property
-    def ratio(self) -> tuple[int, int]:
-        """(c, j) with sqrt(spread) / times = c 2^-(_RATIO_BITS + j), c of as many bits."""
-        square = self.spread / self.times**2
-        j = 0
-        while square * 4 ** (j + 1) <= 1:
-            j += 1
-        return math.isqrt(int(square * 4 ** (_RATIO_BITS + j))), j
-
-    @property
-    def root(self) -> int:
-        """Of the reciprocal root 2^root / sqrt(X)."""
-        most = min(_ROOT_BITS + self.lowest // 2, self._room - self._shift)
-        # (the largest X leaves its root the precision and two bits)
-        return min(most, PRECISION + 2 + (self.bits + 1) // 2) if self.low else most
-
-    @property
-    def product(self) -> int:
-        """Fractional bits of u times the reciprocal root (and the ratio)."""
-        return self.root + self._shift
-
-    @property
-    def _room(self) -> int:
-        return PRODUCT_BITS - (self.count.bit_length() + 1) // 2
-
-    @property
-    def _shift(self) -> int:
-        return self.given - self.scale // 2 + self.ratio[1]
-
-    def most(self, magnitude: int) -> int:
-        """Bits of X for |x| < 2^magnitude."""
-        s = Fraction(4) ** magnitude * (self.count if self.by == "sum" else 1)
-        return max(self.ring(s + Fraction(self.epsilon)).bit_length(), self.lowest + 2)
 
 
 def _product(scheme: Scheme, axes: Sequence[int]) -> Two:
@@ -254,13 +152,15 @@ class Normalize(Kind):
 
     def numbers(self, planner: Planner, x: Layer) -> Numbers:
         given, m = planner.most(x)
-        found = _planned(x, planner.shapes[x.inputs[0]], given, m + _SPARE)
+        shape, most = planner.shapes[x.inputs[0]], m + _SPARE
+        ends = [planner.bounds.get(f"{x.name}:{k}") for k in ("root", "inverse")]
+        found = unrounded(x, shape, given, most, *ends)
         if found is None:
-            planner.lost(x, f"sums squares of values up to {2.0**m:g}")
-        assert found is not None
-        found = _narrowed(
-            found, *(planner.bounds.get(f"{x.name}:{k}") for k in ("root", "inverse"))
-        )
+            rounded = planned(x, shape, given, most)
+            if rounded is None:
+                planner.lost(x, f"sums squares of values up to {2.0**m:g}")
+            assert rounded is not None
+            found = narrowed(rounded, *ends)
         fraction = min(planner.fraction, found.product - 1)
         return Numbers(fraction, found.own, found.bits, found.low)
 
@@ -268,7 +168,24 @@ class Normalize(Kind):
         o, numbers = node.layer.options, node.numbers
         count = math.prod(node.given[0][axis - 1] for axis in o["axes"])
         bits = numbers.scale, numbers.bits, numbers.low
-        return Scheme(count, o["by"], float(o["epsilon"]), node.scales[0], *bits)
+        found = Scheme(count, o["by"], float(o["epsilon"]), node.scales[0], *bits)
+        if not found.exact:
+            return found
+        found = found.as_precise(node.numbers.fraction)
+        least = self._dropped(found, node) + self._opened(node)
+        if node.watched and not node.limits:
+            return found.of_any(least)
+        limit = node.limits[0] if node.limits else None
+        return found.in_fewest(limit, least) or found
+
+    @staticmethod
+    def _dropped(scheme: Scheme, node: Node) -> int:
+        """Bits that u times its root loses."""
+        return scheme.product - node.numbers.fraction
+
+    def _opened(self, node: Node) -> int:
+        """The smallest ring for its result."""
+        return min(self._largest(node).bit_length() + 2, node.wide)
 
     def check(self, node: Node) -> None:
         scheme = self._scheme(node)
@@ -290,12 +207,20 @@ class Normalize(Kind):
         return node.numbers.bits if node.numbers.low else self._most(node, given)
 
     def watchable(self, node: Node, given: list[int] | None) -> bool:
-        return given is None or self._most(node, given) <= PRODUCT_BITS
+        if given is None:
+            return True
+        scheme = self._scheme(node)
+        if scheme.exact:
+            return scheme.in_fewest(given[0]) is not None
+        return self._most(node, given) <= PRODUCT_BITS
 
     def _most(self, node: Node, given: list[int]) -> int:
         return self._scheme(node).most(given[0].bit_length() - node.scales[0])
 
     # ---- in private
+
+    def reads(self, node: Node, given: int) -> int:
+        return self._scheme(node).read
 
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         return self._normalized(p, node, values[0], self._scheme(node))[0]
@@ -304,6 +229,7 @@ class Normalize(Kind):
         """The value, and the reciprocal root over n, if not by sum."""
         ops = p.ops
         axes = list(node.layer.options["axes"])
+        x = replace(x, bits=0)  # (as many bits as are read are right)
         u = ops.times(x, scheme.times)
         if scheme.by == "variance":
             u = ops.sub(u, summed(ops, x, axes, keepdims=True))
@@ -311,35 +237,43 @@ class Normalize(Kind):
         if scheme.own:
             v = u if scheme.by == "variance" else x
             v = ops.truncate(v, scheme.lost) if scheme.lost else v
-        s = ops.product([Product(v, v, _product(scheme, axes))])
+        two, beyond = _product(scheme, axes), RING - scheme.read
+        s = ops.product([Product(v, v, two)])
         s = ops.add_public(s, scheme.ring(Fraction(scheme.epsilon)))
         if scheme.low:
-            ops.note(s, 1 << scheme.low, (1 << scheme.bits) - 1)
+            ends = (1 << scheme.low, (1 << scheme.bits) - 1)
+            ops.note(ops.times(s, 1 << beyond), *(end << beyond for end in ends))
+        if scheme.coarse:
+            cut = replace(shifted(x, -scheme.coarse), bits=0)
+            beyond += scheme.coarse
+            second = ops.times(ops.product([Product(cut, cut, two)]), 1 << beyond)
+            ops.note(second, 0, scheme.most_coarse << beyond)
         root = ops.call(
-            roots.reciprocal_root, s, scheme.root, scheme.bits, scheme.lowest, PRECISION
+            roots.reciprocal_root,
+            s,
+            *(scheme.root, scheme.bits, scheme.lowest, scheme.precision),
+            Fraction(scheme.ratio[0], 1 << RATIO_BITS),
         )
-        if scheme.own and scheme.by != "sum":
-            c, _ = scheme.ratio
-            root = ops.truncate(ops.times(root, c, _RATIO_BITS), _RATIO_BITS)
         factor = replace(root, fractional_bits=scheme.product - u.fractional_bits)
-        return self._multiplied(p, node, u, factor), replace(
+        return self._multiplied(p, node, u, factor, scheme.read), replace(
             root, fractional_bits=scheme.product - scheme.given
         )
 
-    def _multiplied(self, p: Pass, node: Node, u: Shared, root: Shared) -> Shared:
-        """u times the root of its row, which has a limit."""
+    def _multiplied(self, p: Pass, node: Node, u: Shared, root: Shared, read: int) -> Shared:
+        """u, of which so many bits are right, times the root of its row, which has a limit."""
         drop = u.fractional_bits + root.fractional_bits - node.numbers.fraction
         if self._largest(node).bit_length() + 3 > RING - drop:
             return p.ops.truncate(p.ops.mul(u, root), drop)
-        product = Product(u, root, elementwise)
-        return p.ops.call(small_ring.product, [product], None, drop, node.wide)
+        # (a bit more of the ring is three bits sent, and four less of the lift)
+        product, ring = Product(u, root, elementwise), min(node.wide, read - drop)
+        return p.ops.call(small_ring.product, [product], None, drop, node.wide, ring)
 
     # ---- in training
 
     def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
         """With values of any size that a training has."""
         f = p.precision.activation
-        scheme = _planned(node.layer, node.given[0], f, TRAINED_BITS)
+        scheme = planned(node.layer, node.given[0], f, TRAINED_BITS)
         assert scheme is not None  # (see untrained)
         y, root = self._normalized(p, node, values[0], scheme)
         if p.learning:
@@ -363,30 +297,8 @@ class Normalize(Kind):
         return [ops.mul(found, root)]
 
     def untrained(self, x: Layer, given: list[Shape]) -> str:
-        found = _planned(x, given[0], Precision().activation, TRAINED_BITS)
+        found = planned(x, given[0], Precision().activation, TRAINED_BITS)
         return "" if found is not None else f"{x.op} of too many values"
-
-
-def _planned(x: Layer, given: Shape, fraction: int, magnitude: int) -> Scheme | None:
-    """How a layer computes for |x| < 2^magnitude; None if nothing holds that."""
-    count = math.prod(given[axis - 1] for axis in x.options["axes"])
-    for own in (0, *range(fraction, FEWEST_BITS - 1, -1)):
-        found = Scheme(count, x.options["by"], float(x.options["epsilon"]), fraction, own)
-        bits = found.most(magnitude)
-        if bits <= PRODUCT_BITS:
-            return replace(found, bits=bits)
-    return None
-
-
-def _narrowed(found: Scheme, root: float | None, inverse: float | None) -> Scheme:
-    """With the ends that samples give X, where fewer rounds do for what is between them."""
-    if root is None or inverse is None:
-        return found
-    bits = min(found.bits, found.ring(Fraction(root) ** 2).bit_length())
-    low = found.ring(1 / Fraction(inverse) ** 2).bit_length() - 1
-    if low <= found.lowest or not 2 <= bits - low <= ONE_STAGE:
-        return found
-    return replace(found, bits=bits, low=low)
 
 
 def _held(weights: dict[str, Any]) -> list[Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
@@ -52,6 +53,10 @@ class Offset(Kind):
     def watchable(self, node: Node, given: list[int] | None) -> bool:
         return True
 
+    def reads(self, node: Node, given: int) -> int:
+        return node.wide
+
     def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
         (x,) = p.at_scale(values, node)
+        x = replace(x, bits=0)  # (as many bits as are read are right)
         return p.ops.add(x, p.weight(node.layer, "bias"))

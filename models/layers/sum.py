@@ -227,13 +227,15 @@ class Sum(Kind):
         """(the bits of a watched sum that are read, the ring in which it is opened).
 
         Twice as large as planned, as what is lifted has to be, and twice again where the value
-        stays there to be compared; or all that is read of the value, where it costs nothing else
-        and less than the round of a lift.
+        stays there to be compared; or all that is read of the value, where the sum says it anyway:
+        that sends no more than a lift (and less than its round, where a ReLU follows).
         """
-        ring = lifted(node.numbers) + (node.layer.options["activation"] != "none")
+        fused = node.layer.options["activation"] != "none"
+        ring = lifted(node.numbers) + fused
         whole = self.whole(node, drop + ring)
         more = node.wide - ring
-        if 0 < more <= whole - drop - ring and 2 * more * math.prod(node.shape) <= node.round_bits:
+        sent = 2 * more * math.prod(node.shape) if fused else 0
+        if 0 < more <= whole - drop - ring and sent <= node.round_bits:
             return whole, node.wide
         return whole, ring
 

@@ -59,6 +59,16 @@ class Series:
         """The number of harmonics."""
         return (len(self.weights) - 1) // 2
 
+    def values(self, fractional_bits: int) -> tuple[int, int]:
+        """(a, k): a >= 0, and 0 <= v + a < 2^(k-1), for what is made of it, in ring units."""
+        constant, *others = self.weights
+        most, one = sum(map(abs, others)), 1 << fractional_bits
+        # (what is made of it is off by less than the last number)
+        up = (constant + most << fractional_bits) // (1 << WEIGHT_BITS) + (one >> 5) + 2
+        down = (most - constant << fractional_bits) // (1 << WEIGHT_BITS) + (one >> 5) + 2
+        below = max(down, 0)
+        return below, (max(up, 0) + below).bit_length() + 1
+
     def dealt_bits(self, fractional_bits: int) -> int:
         """Fractional bits of dealt cosines, for a result of so many."""
         total = sum(map(abs, self.weights[1:]))

@@ -27,6 +27,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of the powers of sqrt(2), at least.
 LEAST_FINE = 12
+_ONE = Fraction(1)
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,9 @@ def mantissa(
     scheme: normalize_plan.Scheme,
     precision: int,
     sqrt2: bool = False,
+    times: Fraction = _ONE,
 ) -> Mantissa:
-    """The polynomial of c; with sqrt2 it is sqrt(2) g(c).
+    """The polynomial of c; with sqrt2 it is sqrt(2) g(c), and `times` of that, in (1/2, 1].
 
     Off by a factor of 1 +- 0.65 * 2^-precision at most.
     """
@@ -60,10 +62,10 @@ def mantissa(
     )
     fractional = precision + 4
     coefficients = found.coefficients
-    if sqrt2:
+    if sqrt2 or times != 1:
         with decimal.localcontext(approximation.DIGITS):
-            root = Decimal(2).sqrt()
-            coefficients = tuple(int((a * root).to_integral_value()) for a in coefficients)
+            by = Decimal(times.numerator) / times.denominator * (Decimal(2).sqrt() if sqrt2 else 1)
+            coefficients = tuple(int((a * by).to_integral_value()) for a in coefficients)
     bits = fractional + 3  # below 2.1
     plan = polynomial.plan(
         (found.limit.bit_length() + 1,),

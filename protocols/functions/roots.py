@@ -6,20 +6,25 @@ import functools
 from decimal import Decimal
 from fractions import Fraction
 
+from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation, normalize_plan, power
 from tfe_bench.protocols.functions.reciprocal import PRECISION, check_fractional
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
+_ONE = Fraction(1)
+
 
 @functools.cache
-def _rsqrt(twice: int, bits: int, precision: int, lowest: int = 0) -> power.Power:
+def _rsqrt(
+    twice: int, bits: int, precision: int, lowest: int = 0, times: Fraction = _ONE
+) -> power.Power:
     scheme = normalize_plan.scheme(bits, precision, lowest=lowest)
     # 2^(twice/2) / sqrt(X) with X = c 2^(top - shift)
     factor = power.factors(
         scheme, Fraction(1, 2), Fraction(twice - scheme.top, 2), 8, precision + 2, keep=5
     )
-    mantissa = power.mantissa(approximation.rsqrt, scheme, precision, factor.sqrt2)
+    mantissa = power.mantissa(approximation.rsqrt, scheme, precision, factor.sqrt2, times)
     return power.Power(scheme, mantissa, factor)
 
 
@@ -53,22 +58,32 @@ def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -
 
 
 def reciprocal_root(
-    party: Party, x: Shared, scale: int, bits: int, lowest: int, precision: int = PRECISION
+    party: Party,
+    x: Shared,
+    scale: int,
+    bits: int,
+    lowest: int,
+    precision: int = PRECISION,
+    times: Fraction = _ONE,
 ) -> Shared:
-    """2^scale / sqrt(X) of ring elements X, as an integer: a root that has more bits than x.
+    """times 2^scale / sqrt(X) of ring elements X, as an integer: a root of more bits than x.
 
     Args:
         scale: what no value may leave 63 bits with, less about 12 to 22 of precision.
         bits, lowest: 2^lowest <= X < 2^bits; with lowest 0 an X of 0 gives 0.
         precision: as of `rsqrt`.
+        times: a public factor, above 1/2 and 1 at most.
 
     Off by 2^-precision of the result and 1.2 at most, or by 2^-p of it where p bits are what the
     largest result leaves of 61.
+    Reads bits + 2 of X.
     Rounds: as `rsqrt`.
     Raises:
-        UsageError: more bits than fit.
+        UsageError: more bits than fit, or another factor.
     """
-    found = _rsqrt(2 * scale, bits, precision, lowest)
+    if not (isinstance(times, Fraction) and _ONE / 2 < times <= 1):
+        raise UsageError(f"reciprocal_root wants a factor in (1/2, 1]. Received: {times!r}.")
+    found = _rsqrt(2 * scale, bits, precision, lowest, times)
     return power.power(party, x, found, 0)
 
 

@@ -84,7 +84,7 @@ def lowered(x: Shared, knots: Sequence[int]) -> Shared:
 def watched_lift(
     party: Party, watch: Watch, x: Shared, u: Any, width: int, to: int = RING, bits: int = 0
 ) -> Shared:
-    """x over Z_2^to or a larger ring; `watch` is told where |x| < 2^(bits-2) does not hold.
+    """x over Z_2^to; `watch` is told where |x| < 2^(bits-2) does not hold.
 
     It may hear nothing where |x| < 3 2^(bits-2): what is lifted is right then, and so is an x that
     stays in its ring, if that has more than `bits`.
@@ -92,22 +92,19 @@ def watched_lift(
     Args:
         x, u: of products.truncated, u right modulo 2^width.
         width: with no more than `bits`, x is all that there is: nothing is lost, nor noted.
+        to: x's ring or less: x is left as it is.
         bits: of x's ring at most; 0: all of them.
 
-    Rounds and bits: as small_ring.lift to the larger of `to` and `width`; where x has `to` bits,
-        of `bits` bits to `width`, beside what follows.
+    Rounds: those of small_ring.lift, none where x stays.  Bits sent: those of
+        small_ring.lift_with_shares of `bits` bits.
     """
     bits = bits or x.ring_bits
-    if x.ring_bits >= to:
-        if width > bits:
-            watched_lift(party, watch, small_ring.reduced(x, bits), u, width, width)
-        return x
-    to, x = max(to, width), small_ring.reduced(x, bits)
-    y = small_ring.lift(party, x, to)
-    lost = None
+    small, stays = small_ring.reduced(x, bits), x.ring_bits >= to
+    if width <= bits:
+        return x if stays else small_ring.lift(party, small, to)
+    y, share = small_ring.lift_with_shares(party, small, bits if stays else to, width)
     if isinstance(party, Counting):
-        lost = u - y.m
-    elif u is not None:
-        lost = u + y.l2 if y.l1 is None else u - (y.m - y.l1)
-    watch.zero(lost, width, x.ring_bits)
-    return y
+        watch.zero(local.joined(u.shape, u, share), width, bits)
+    else:
+        watch.zero(None if u is None else u - share, width, bits)
+    return x if stays else y

@@ -142,7 +142,7 @@ def bent(
     Returns:
         As many fractional bits as x; one more where the ends are 0 and x.
     Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of two comparisons of `compared`,
-        of harmonics.evaluate, of a choice and of the lift.
+        of harmonics.evaluate in the ring of the series' values, of a choice and of two lifts.
     Raises:
         UsageError: no such function, another ring or number of fractional bits, or bits that leave
             no room in a word.
@@ -225,7 +225,7 @@ def curved(
     moved = linear.lowered(x, [k << cut for k in _knots(bend)])
     under = convert.mask_bits(party, compare.coarse(party, moved, cut, width, exchanges))
     scale, k = f + (1 if bend.ends is None else more), _ring(bend, f, below, more)
-    inner = harmonics.evaluate(party, "harmonics", bend.series, x, scale, k)
+    inner = _summed(party, bend.series, x, scale, k)
     if bend.ends is None:
         half = replace(small_ring.reduced(x, k), fractional_bits=scale)
         inner = arithmetic.add(inner, half)
@@ -237,3 +237,15 @@ def curved(
     # [x below the lower knot] lower + upper - [x below the upper one] upper
     steps = shapes.stack([lower, arithmetic.neg(upper)])
     return arithmetic.add(arithmetic.add(inner, upper), small_ring.pick(party, under, steps))
+
+
+def _summed(party: Party, series: Series, x: Shared, fractional_bits: int, k: int) -> Shared:
+    """The series in Z_2^k: made in the ring of its own values, which 2J dealt words pay for.
+
+    Its lift takes the second round, while knots are compared.
+    """
+    below, own = series.values(fractional_bits)
+    if own >= k:
+        return harmonics.evaluate(party, "harmonics", series, x, fractional_bits, k)
+    y = harmonics.evaluate(party, "harmonics", series, x, fractional_bits, own)
+    return arithmetic.moved(small_ring.extend(party, arithmetic.moved(y, below), k), -below)

@@ -99,10 +99,12 @@ def _split(total: int, parts: int) -> tuple[int, ...]:
 
 
 def few_openings(n: int, bits: int, exchanges: int | None = None) -> int:
-    """Of n comparisons, unless given: one where they are few and it suffices, else two."""
+    """Of n comparisons, unless given: one where they are few, or it sends no more, else two."""
     if exchanges is not None:
         return exchanges
-    return 1 if n <= 4096 and bits <= MOST_AT_ONCE else 2
+    if bits > MOST_AT_ONCE:
+        return 2
+    return 1 if n <= 4096 or recipe(bits, 1).total <= recipe(bits, 2).total else 2
 
 
 @functools.cache

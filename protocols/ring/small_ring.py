@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, convert, masked
 from tfe_bench.protocols.ring.products import RING, Product, truncated
 from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import packed
+from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -113,30 +114,42 @@ def extend(party: Party, x: Shared, to: int = 64) -> Shared:
     Raises:
         UsageError: x is not of a smaller ring.
     """
-    k = x.ring_bits
-    if x.limbs != 1 or not k < to <= 64:
+    if x.limbs != 1 or not x.ring_bits < to <= 64:
         raise UsageError(
             f"extend wants a value of a smaller ring than Z_2^{to}, of 64 bits at most. "
             f"Received: {x!r}."
         )
-    width, scale, bits = to - k, x.fractional_bits, to % 64
+    return _extended(party, x, to, to)[0]
+
+
+def _extended(party: Party, x: Shared, to: int, width: int) -> tuple[Shared, Any]:
+    """`extend` (x as it is where `to` is its ring), and the evaluators' shares of x mod 2^width."""
+    k, most = x.ring_bits, max(to, width)
+    scale, bits = x.fractional_bits, to % 64
     if isinstance(party, Counting):
-        dealt = 2 * packed(x.shape.num_elements(), width)
-        return replace(party.exchanged(x.shape, dealt, x, scale=scale, width=width), bits=bits)
-    s = party.site("extend_small", k, to, dealer=x.dealer)
+        dealt = 2 * packed(x.shape.num_elements(), most - k)
+        left = party.sent(Cost(dealt, 0, 0, rounds=0, with_dealing=1), x.shape, x)
+        if to == k:
+            return x, left
+        high = party.exchanged(x.shape, 0, x, left, scale=scale, width=to - k)
+        return replace(high, bits=bits), left
+    s = party.site("extend_small", k, to, width, dealer=x.dealer)
     shape = local.shape(x.any)
     low = replace(x.map(lambda a: local.low_bits(a, k)), bits=bits)
-    over = top = share = None
+    over = top = share = left = None
     if s.is_dealer:
         total = low.l1 + low.l2
         over = local.logical_shift(total, k)
         top = local.low_bits(local.logical_shift(total, k - 1), 1)
-    wraps = masked.deal(s, over, shape, 0, 0, width)
-    tops = masked.deal(s, top, shape, 1, 1, width)
+    wraps = masked.deal(s, over, shape, 0, 0, most - k)
+    tops = masked.deal(s, top, shape, 1, 1, most - k)
     if not s.is_dealer:
         share = wraps + (local.constant(1) - local.logical_shift(low.m, k - 1)) * tops
-    high = masked.exchanged(s, share, shape, 2, 2, scale=scale, width=width)
-    return arithmetic.add(low, replace(high.map(lambda a: local.left_shift(a, k)), bits=bits))
+        left = local.left_shift(share, k) + (low.m - low.l1 if s.is_e1 else -low.l2)
+    if to == k:
+        return x, left
+    high = masked.exchanged(s, share, shape, 2, 2, scale=scale, width=to - k)
+    return arithmetic.add(low, replace(high.map(lambda a: local.left_shift(a, k)), bits=bits)), left
 
 
 def lift(party: Party, x: Shared, to: int = 64) -> Shared:
@@ -148,6 +161,32 @@ def lift(party: Party, x: Shared, to: int = 64) -> Shared:
         raise UsageError(f"lift wants a value of a small ring. Received: {x!r}.")
     offset = 1 << (x.ring_bits - 2)
     return arithmetic.moved(extend(party, arithmetic.moved(x, offset), to), -offset)
+
+
+def lift_with_shares(party: Party, x: Shared, to: int, width: int) -> tuple[Shared, Any]:
+    """`lift`, and the evaluators' shares of x modulo 2^width (None at the dealer).
+
+    Args:
+        to: x's own ring, in which it then stays as it is, or a larger one.
+        width: more than x's ring has, 64 at most.
+
+    With k bits of x's ring, rounds: as `lift`, or 0 (1 with dealing) for the shares and an x that
+    stays.  Bits sent: D 2 (max(to, width) - k), E1, E2 to - k per element.
+    Security: as `extend`, of which some or all of the exchange is left out.
+    Raises:
+        UsageError: x is not of a small ring, or rings that are no larger.
+    """
+    k = x.ring_bits
+    if x.limbs != 1 or not (k <= to <= RING and k < width <= RING):
+        raise UsageError(
+            f"lift_with_shares wants a ring from that of x on and more bits of shares, up to 64. "
+            f"Received: {x!r}, {to} and {width}."
+        )
+    offset = 1 << (k - 2)
+    y, share = _extended(party, arithmetic.moved(x, offset), to, width)
+    if not isinstance(party, Counting) and y.l1 is not None and y.m is not None:  # (at E1)
+        share = share - offset
+    return arithmetic.moved(y, -offset), share
 
 
 def product(

@@ -19,6 +19,7 @@ from tfe_bench.protocols.nn import attention as att
 from tfe_bench.protocols.order import row_maximum
 from tfe_bench.protocols.ring import small_ring
 from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.session.cost import packed
 from tfe_bench.protocols.session.counting import Private, cost_of, count
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
@@ -152,6 +153,41 @@ def test_a_lift_ends_in_any_larger_ring(k: int, to: int, rng: np.random.Generato
 def test_a_lift_refuses_other_rings(k: int, to: int) -> None:
     with pytest.raises(UsageError, match=r"(extend|lift) wants"):
         count(small_ring.lift, Private((4,), 0, k), to)
+
+
+@pytest.mark.parametrize(
+    ("k", "to", "width"),
+    [(2, 2, 3), (19, 19, 64), (19, 20, 64), (19, 64, 20), (19, 40, 40), (38, 45, 39), (63, 64, 64)],
+)
+def test_shares_of_a_lift_are_of_all_that_is_dealt(
+    k: int, to: int, width: int, rng: np.random.Generator
+) -> None:
+    most = (1 << (k - 2)) - 1
+    x = np.array([0, most, -most, *rng.integers(-most, most + 1, 20)])
+
+    def program(p: Party, x: Shared) -> Any:
+        small = small_ring.reduced(x, k)
+        return p.function(lambda x: small_ring.lift_with_shares(p, x, to, width))(small)
+
+    dealer = int(rng.integers(3))
+    done = simulate(program, x, dealer=dealer)
+    assert np.array_equal(revealed(done.value(itemgetter(0)), to), x)
+    (_, left), (_, right) = (done.outputs[(dealer + i) % 3] for i in (1, 2))
+    assert done.outputs[dealer][1] is None
+    total = np.asarray(left) + np.asarray(right)
+    assert not np.any((total - x) << (64 - width))
+    cost = cost_of(small_ring.lift_with_shares, Private((x.size,), 0, k), to, width)
+    assert done.sent == cost.by_party(dealer) and done.rounds == cost.rounds == int(to > k)
+    assert (cost.with_dealing, cost.e1) == (cost.rounds + 1, packed(x.size, to - k))
+    assert cost.dealer == 2 * packed(x.size, max(to, width) - k)
+
+
+@pytest.mark.parametrize(
+    ("k", "to", "width"), [(19, 18, 30), (19, 65, 30), (19, 30, 19), (19, 30, 65), (0, 64, 64)]
+)
+def test_shares_of_a_lift_refuse_other_rings(k: int, to: int, width: int) -> None:
+    with pytest.raises(UsageError, match="lift_with_shares wants"):
+        count(small_ring.lift_with_shares, Private((4,), 0, k), to, width)
 
 
 # ---- attention

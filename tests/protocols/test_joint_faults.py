@@ -197,6 +197,8 @@ FAULTS: dict[str, tuple[Row | str, Fault]] = {
     "a flag of ranges without its mask": ("watched", bare("watch_flag", "is_e1")),
     "truncated_sum exchanges under the dealt mask": ("sums", merged("truncated_sum", {1: 0})),
     "an extended ring's wraps share a mask": ("extend_small", merged("extend_small", {1: 0})),
+    "wraps of what is not lifted share a mask": ("watched", merged("extend_small", {1: 0})),
+    "some bits are lifted under a dealt mask": ("extend_some", merged("extend_small", {2: 0})),
     "a series is exchanged under the mask of what is dealt": (
         "harmonics",
         merged("harmonics", {1: 0}),

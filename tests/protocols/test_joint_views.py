@@ -244,7 +244,9 @@ ROWS: dict[str, Row] = {
     ),
     "sums": Row(lambda p, x, y: sums(p, x, y, SMALL), ("product_sum", "truncated_sum")),
     "noisy": Row(noisy, ("truncated_sum",)),
-    "watched": Row(watched, ("watch", "watch_zero", "watch_flag", "truncated_sum"), n=2),
+    "watched": Row(
+        watched, ("watch", "watch_zero", "watch_flag", "truncated_sum", "extend_small"), n=2
+    ),
     "in_range": Row(lambda p, x, y: range_check.in_range(p, x, K), ("all_of",), n=1),
     "truncate_exact": Row(
         lambda p, x, y: io.reveal(p, truncation.truncate(p, x, 5, "exact")),
@@ -296,6 +298,9 @@ ROWS: dict[str, Row] = {
         lambda p, x, y: small_ring.select(p, signs(p, x), small(p, x), small(p, y)), ("select",)
     ),
     "extend_small": Row(lambda p, x, y: small_ring.lift(p, small(p, x)), ("extend_small",)),
+    "extend_some": Row(
+        lambda p, x, y: small_ring.lift_with_shares(p, small(p, x), 30, 50)[0], ("extend_small",)
+    ),
     "refresh": Row(
         lambda p, x, y: refresh.refresh(p, arithmetic.add(x, refresh.refresh(p, x))), ("refresh",)
     ),
@@ -464,7 +469,7 @@ SCALABLE = (
     *("mul", "rss_mul", "truncate_safe", "truncate_reduce", "truncated_product", "sums", "msb"),
     *("wide_mul", "wide_truncate_safe", "reveal_bits", "b2a", "inject", "inject_small", "select"),
     *("inject_truncated", "all_of", "extend_small", "refresh", "exp_one_round", "select_exp"),
-    *("lifted_product", "polyval"),
+    *("lifted_product", "polyval", "extend_some"),
 )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.protocols.activation_widths import EXACT
 from tests.protocols.test_attention import near, weights
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import attention, linear, relu, series
 from tfe_bench.protocols.ring import small_ring
 from tfe_bench.protocols.ring.products import Product, elementwise
@@ -172,3 +174,29 @@ def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.
     sim = simulate(program, *words, dealer=int(rng.integers(3)), fractional_bits=f)
     assert sim.outputs[0].ring_bits >= to
     assert near(signed(sim.value(), sim.outputs[0].ring_bits), weights(q, k), v, f)
+
+
+ROOTS = [(48, 50, 40), (47, 49, 48 - 9), (40, 44, 12), (30, 61, 20), (20, 20, 0), (30, 12, 2)]
+
+
+def test_a_reciprocal_root_reads_no_more_than_it_says(rng: np.random.Generator) -> None:
+    """In one stage and in two, at the ends of its range and in between."""
+    values = []
+    for _, bits, lowest in ROOTS:
+        powers = rng.uniform(lowest, bits, 40)
+        ends = np.array([(1 << lowest) + (lowest == 0), (1 << bits) - 1])
+        values.append(np.concatenate([ends, np.exp2(powers).astype(np.int64)]))
+    words = [spoiled(x, bits + 2, rng) for x, (_, bits, _) in zip(values, ROOTS, strict=True)]
+
+    def program(p: Party, *given: Shared) -> Any:
+        def graph(*given: Shared) -> Any:
+            pairs = zip(given, ROOTS, strict=True)
+            return [roots.reciprocal_root(p, x, *case) for x, case in pairs]
+
+        return p.function(graph)(*given)
+
+    sim = simulate(program, *words)
+    for i, (scale, _, _) in enumerate(ROOTS):
+        got = sim.value(itemgetter(i))
+        right = 2.0**scale / np.sqrt(values[i].astype(np.float64))
+        assert np.all(np.abs(got - right) <= right * 2.0**-18 + 1.5), ROOTS[i]

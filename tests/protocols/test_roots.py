@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from operator import itemgetter
 from typing import Any
 
 import numpy as np
+import pytest
 
 from tests.edges import daily
 from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.roots import reciprocal_root, rsqrt, sqrt
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -70,7 +73,12 @@ def test_roots_are_right_over_the_whole_range(
 SCALED = [(58, 54, 32), (42, 61, 0), (52, 61, 38), (20, 20, 14), (61, 61, 38), (38, 43, 40)]
 
 
-def test_roots_of_more_bits_are_right_from_the_lowest_value_on(rng: np.random.Generator) -> None:
+@pytest.mark.parametrize(
+    "times", [Fraction(1), Fraction(227023, 1 << 18), Fraction(131073, 1 << 18)]
+)
+def test_roots_of_more_bits_are_right_from_the_lowest_value_on(
+    times: Fraction, rng: np.random.Generator
+) -> None:
     """Within 2^-18 of the result, and 1.2: the largest leave 19 of 61 bits."""
     given = []
     for _, bits, lowest in SCALED:
@@ -80,7 +88,7 @@ def test_roots_of_more_bits_are_right_from_the_lowest_value_on(rng: np.random.Ge
     def program(p: Party, *xs: Shared) -> Any:
         def all_of(*xs: Shared) -> list[Shared]:
             rows = zip(xs, SCALED, strict=True)
-            return [reciprocal_root(p, x, *row) for x, row in rows]
+            return [reciprocal_root(p, x, *row, times=times) for x, row in rows]
 
         return p.function(all_of)(*xs)
 
@@ -88,12 +96,18 @@ def test_roots_of_more_bits_are_right_from_the_lowest_value_on(rng: np.random.Ge
     sim = simulate(program, *given, dealer=dealer)
     for i, (x, (scale, _, _)) in enumerate(zip(given, SCALED, strict=True)):
         got = sim.value(itemgetter(i)).astype(float)
-        want = np.where(x > 0, 2.0**scale / np.sqrt(np.maximum(x, 1)), 0)
+        want = np.where(x > 0, float(times) * 2.0**scale / np.sqrt(np.maximum(x, 1)), 0)
         assert (np.abs(got - want) - 2.0**-18 * want).max() <= 1.2, SCALED[i]
     costs = [
         cost_of(reciprocal_root, Private((len(x),)), *r) for x, r in zip(given, SCALED, strict=True)
     ]
     assert sim.sent == tuple(map(sum, zip(*(c.by_party(dealer) for c in costs), strict=True)))
+
+
+@pytest.mark.parametrize("times", [Fraction(1, 2), Fraction(5, 4), 1.0, -Fraction(3, 4)])
+def test_roots_refuse_other_factors(times: Any) -> None:
+    with pytest.raises(UsageError, match="reciprocal_root wants a factor"):
+        cost_of(reciprocal_root, Private((4,)), 42, 61, 0, times=times)
 
 
 @by_a_dealer

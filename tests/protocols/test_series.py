@@ -55,6 +55,18 @@ def test_a_table_is_as_near_as_it_states(name: str) -> None:
         assert np.sqrt(2) * total < 2.0**-11
 
 
+@pytest.mark.parametrize("name", ["held", *series.BENDS])
+def test_a_series_fits_the_ring_of_its_values(name: str) -> None:
+    """With what it is off by, wherever in its period x is."""
+    bend = series.HELD if name == "held" else series.BENDS[name]
+    v = np.linspace(0, 2**bend.series.turn / bend.series.odd, 20001)
+    for f in range(series.FEWEST_BITS, series.MOST_BITS + 2):
+        below, ring = bend.series.values(f)
+        units = exactly(bend.series, v) * 2.0**f + below
+        assert units.min() - 2.0 ** (f - 10) >= 2
+        assert units.max() + 2.0 ** (f - 10) + 2 < 2 ** (ring - 1)
+
+
 CASES = [(f, 12) for f in (0, 1, 11, 20)] + [(16, 16), (16, 17), (23, 31)]
 
 
