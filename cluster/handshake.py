@@ -9,6 +9,7 @@ randomness and a recorded stream does not give it away later.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
 import importlib.metadata
 import json
@@ -76,6 +77,7 @@ def minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
+@functools.cache
 def tensorflow_version() -> str:
     """The installed TensorFlow's version, without importing it."""
     for name in ("tensorflow", "tensorflow-cpu"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.metadata
 import math
+import sys
 import tomllib
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -224,10 +225,16 @@ def check_known(program: str, given: Mapping[str, Any], known: Sequence[str]) ->
 
 def installed() -> dict[str, importlib.metadata.EntryPoint]:
     """Programs registered by installed packages, by name."""
-    found = {e.name: e for e in importlib.metadata.entry_points(group=GROUP)}
+    found = {e.name: e for e in _of_packages(tuple(sys.path))}
     # (what an installation wrote down of a checkout can be older than the checkout)
     found.update({e.name: e for e in _of_checkout()})
     return found
+
+
+@functools.lru_cache(maxsize=8)
+def _of_packages(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+    """What packages on a path register: each job asks, and they are read from disk."""
+    return tuple(importlib.metadata.entry_points(group=GROUP))
 
 
 @functools.cache

@@ -11,6 +11,7 @@ name inside it.
 from __future__ import annotations
 
 import datetime
+import functools
 import hashlib
 import os
 import re
@@ -201,6 +202,7 @@ def canonical_certificate(cert_pem: bytes) -> bytes:
     return _parse_certificate(cert_pem).public_bytes(serialization.Encoding.PEM)
 
 
+@functools.lru_cache(maxsize=256)  # (of the same members at each call)
 def fingerprint(cert_pem: bytes) -> str:
     """SHA-256 of the certificate's DER form, 64 lower-case hex digits.
 
