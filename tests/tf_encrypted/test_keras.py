@@ -132,7 +132,17 @@ LOSSES: dict[str, tuple[Callable[[], Any], Callable[[], Any]]] = {
 
 @pytest.mark.parametrize(
     ("optimizer", "loss"),
-    [(o, "binary") for o in STEPS] + [("sgd", "categorical"), ("sgd", "squares")],
+    [
+        ("adam", "binary"),
+        ("sgd", "categorical"),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                *(("sgd", "binary"), ("momentum", "binary"), ("amsgrad", "binary")),
+                ("sgd", "squares"),
+            )
+        ),
+    ],
 )
 def test_a_model_learns_as_in_keras(optimizer: str, loss: str, rng: np.random.Generator) -> None:
     ours, theirs, steps = STEPS[optimizer]
