@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from tfe_bench.tf_encrypted.protocol.protocol import current
 
 # Gradients are taken so many times before they are squared, which keeps small ones; rates are
 # encoded so many times, and divided out again, which keeps more of their digits.
-_GAIN, _RATE_BITS = 256, 8
+_GAIN, _RATE_BITS = 32, 8
 
 
 class Optimizer:
@@ -77,7 +78,10 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015)."""
+    """Adam (Kingma and Ba, 2015), of gradients below 1024.
+
+    What is kept of squares is their sum with weights, v / (1 - beta2): small ones vanish later.
+    """
 
     kept: tuple[str, ...] = ("m", "v")
 
@@ -90,7 +94,7 @@ class Adam(Optimizer):
     def _moments(self, g: Any, kept: dict[str, Any]) -> tuple[Any, Any]:
         g = g * _GAIN  # (cancels out in m / sqrt(v))
         m = kept["m"].read_value() * self.beta1 + g * (1 - self.beta1)
-        v = kept["v"].read_value() * self.beta2 + g.square() * (1 - self.beta2)
+        v = kept["v"].read_value() * self.beta2 + g.square()
         tfe.assign(kept["m"], m)
         tfe.assign(kept["v"], v)
         return m, v
@@ -103,9 +107,9 @@ class Adam(Optimizer):
         """rate m / sqrt(v), of moments without their bias."""
         m, v = self._moments(g, kept)
         # (what changes with the step comes in as a value: each step is the same plan)
-        rate = self.learning_rate / (1 - self.beta1**t) * 2**_RATE_BITS
-        own = tfe.define_private_input("server0", lambda: np.array([1 / (1 - self.beta2**t), rate]))
-        return self._scaled(m, v * own[0], own[1])
+        factor = math.sqrt((1 - self.beta2**t) / (1 - self.beta2)) / (1 - self.beta1**t)
+        rate = np.array(self.learning_rate * factor * 2**_RATE_BITS)
+        return self._scaled(m, v, tfe.define_private_input("server0", lambda: rate))
 
 
 class AMSgrad(Adam):
@@ -118,7 +122,8 @@ class AMSgrad(Adam):
         m, v = self._moments(g, kept)
         most = tfe.maximum(kept["most"].read_value(), v)
         tfe.assign(kept["most"], most)
-        return self._scaled(m, most, self.learning_rate * 2**_RATE_BITS)
+        rate = self.learning_rate / math.sqrt(1 - self.beta2) * 2**_RATE_BITS
+        return self._scaled(m, most, rate)
 
 
 _OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {"sgd": SGD, "amsgrad": AMSgrad, "adam": Adam}
