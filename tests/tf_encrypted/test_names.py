@@ -253,6 +253,16 @@ CASES: dict[str, Case] = {
     "xor_indices": (lambda v: tfe.xor_indices(v.n), _indices(N), 0),
     "zeros": (lambda v: tfe.zeros([2, 3]) + v.x, X, 0),
     "add of public ones": (lambda v: v.c + 1, Y + 1, 0),
+    "less_than of public ones": (lambda v: v.c < 1, Y < 1, 0),
+    "transpose of public ones": (lambda v: tfe.transpose(v.c), Y.T, 0),
+    "concat of public ones": (lambda v: tfe.concat([v.c, v.c], 0), np.concatenate([Y, Y]), 0),
+    "split of public ones": (lambda v: tfe.split(v.c, 3, axis=1)[2], Y[:, 2:], 0),
+    "and_ of public ones": (lambda v: tfe.define_constant(6, False) & 3, 2, 0),
+    "bit_gather of public ones": (
+        lambda v: tfe.bit_gather(tfe.define_constant(N, apply_scaling=False), 1, 2),
+        _gathered(N, 1, 2),
+        0,
+    ),
 }
 
 # Of the protocol's names those that make or end values, or are refused; they have tests below.

@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 import tfe_bench
 from tfe_bench.errors import UsageError
@@ -38,8 +39,8 @@ class Arithmetic(Definitions):
     def _of_two(self, private: str, public: Any, x: Any, y: Any) -> Any:
         if not is_private(x, y):
             scaled = any(isinstance(v, ABY3PublicTensor) and v.is_scaled for v in (x, y))
-            found = public(native(x), native(y))
-            return self._public(found, scaled or found.dtype.kind == "f")
+            found = np.asarray(public(native(x), native(y)))
+            return self._public(found, found.dtype.kind != "b" and (scaled or _real(found)))
         like = x if isinstance(x, ABY3PrivateTensor) else y
         made = getattr(tfb, private)(self._operand(x), self._operand(y))
         return self._private(made, like)
@@ -312,6 +313,10 @@ class Arithmetic(Definitions):
     def exp2_pade(self, x: Any) -> Any:
         """2^x."""
         return self.exp2(x)
+
+
+def _real(value: npt.NDArray[Any]) -> bool:
+    return value.dtype.kind == "f"
 
 
 def _axes(axis: Any) -> Any:
