@@ -5,6 +5,7 @@ Needs no TensorFlow.  Only clients reconstruct results.
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
@@ -38,6 +39,8 @@ _RECONNECT = [
 _ANSWERS = [("grpc.max_receive_message_length", wire.MOST_ANSWER_BYTES)]
 # A worker that is lost during a job is lost; one that is just starting is waited for.
 _RETURN_SECONDS = 2.5
+# Workers that ended a job so lately are there: a loop need not ask them before each turn.
+_JUST_HEARD = 1.0
 # Bytes of inputs that leave only once all workers have taken the job.
 _LARGE = 16 << 20
 
@@ -64,6 +67,7 @@ class Client:
         self.warm_up_bytes = 0
         self._own = (key, certificate)
         self._closed = False
+        self._heard = -math.inf
         options = [*_RECONNECT, *_ANSWERS]
         self._channels: list[grpc.Channel] = [
             dialled(grpc, party, self._own if config.tls else None, options)
@@ -228,7 +232,9 @@ class Client:
         for thread in threads:
             thread.start()
         try:
-            return answers.collect()
+            result = answers.collect()
+            self._heard = time.monotonic()
+            return result
         except TfeBenchError as error:
             self.explain(error)
             raise
@@ -242,6 +248,8 @@ class Client:
 
     def _wait_for_return(self) -> None:
         """Waits a little for a worker that is being started; without it the job then fails."""
+        if time.monotonic() - self._heard < _JUST_HEARD:
+            return
         for call in [greet(channel, _RETURN_SECONDS) for channel in self._channels]:
             answered(call)
 
