@@ -46,6 +46,7 @@ _CASES: dict[str, Case] = {
         1000,
     ),
     "`bit_extract`": (lambda x: tfe.bit_extract(_integers(x), 31), 1000),
+    "`unpack_bits`": (lambda x: tfe.unpack_bits(_integers(x), 8), 1000),
     "`popcount`": (lambda x: tfe.popcount(_integers(x), 8), 1000),
     "`right_shift`": (lambda x: tfe.right_shift(_integers(x), 8), 1000),
     "`einsum`": (lambda x: tfe.einsum("ij,kj->ik", x, x), 10000),
@@ -98,6 +99,7 @@ _CASES: dict[str, Case] = {
 OF_BITS: dict[str, Callable[[Shared, MaskedBits], Any]] = {
     "`logical_and`": lambda x, b: b & b,
     "`cast` of bits": lambda x, b: tfe.cast(b),
+    "`pack_bits`": lambda x, b: tfe.pack_bits(tfe.expand_dims(b, 1)),
     "`where`": lambda x, b: tfe.where(b, x, 0),
 }
 
@@ -118,9 +120,11 @@ def measured(page: str) -> dict[str, Case]:
     found = {}
     for cells in rows(page):
         name = named(cells[0])
+        if name in OF_BITS or cells[-1] == "by size":
+            continue
         if name in _CASES:
             found[name] = _CASES[name]
-        elif cells[-1] != "by size" and (function := getattr(tfe, name.strip("`"), None)):
+        elif function := getattr(tfe, name.strip("`"), None):
             wanted = [p for p in inspect.signature(function).parameters.values()]
             if [p.name for p in wanted if p.default is p.empty] == ["x"]:
                 found[name] = function, 1000

@@ -34,7 +34,6 @@ class Trace:
     graph: tf.Graph
     ctx: tf.Tensor
     tokens: list[tf.Tensor] = field(default_factory=list)
-    heard: list[tf.Operation] = field(default_factory=list)
     receives: int = 0
     log: hashlib._Hash = field(default_factory=hashlib.sha256)
     deps: dict[int, int] = field(default_factory=dict)
@@ -158,7 +157,7 @@ class Site:
         index = self._trace.receives
         self._trace.receives += 1
         looping = self._trace.looping
-        data = ops.module().tfe_bench_recv(
+        data, token = ops.module().tfe_bench_recv(
             call=self.ctx if looping else self._trace.ctx,  # nothing to wait for
             shape=sizes.constant(shape),
             T=dtype or tf.int64,
@@ -170,9 +169,9 @@ class Site:
         self._trace.deps[id(data.op)] = 1 << index
         self._trace.keep.append(data.op)
         if looping:
-            ops.module().tfe_bench_heard_in_loop(data=data)
+            ops.module().tfe_bench_heard_in_loop(token=token)
         else:
-            self._trace.heard.append(data.op)
+            self._trace.tokens.append(token)
         return data
 
     def swap(self, own: tf.Tensor, slot: int = 0) -> tf.Tensor:

@@ -138,7 +138,7 @@ BAD: list[Bad] = [
     ("pad", lambda x: tfe.pad(x, [[0, 1]], constant_values=1e30)),
     ("pad", lambda x: tfe.pad(tfe.cast(x < 0), [[0, 1]], constant_values=0.5)),
     ("reshape", lambda x: tfe.reshape(x, [2])),
-    ("reshape", lambda x: tfe.reshape(x < 0, [3])),
+    ("reshape", lambda x: tfe.reshape(x < 0, [2])),
     ("split", lambda x: tfe.split(x, 2)),
     ("slice", lambda x: tfe.slice(x, [2], [2])),
     ("gather", lambda x: tfe.gather(x, [3])),
@@ -150,7 +150,8 @@ BAD: list[Bad] = [
 ]
 BAD += [(name, partial(of_public, name, np.ones(3))) for name in ONE]
 BAD += [(name, partial(of_public, name, "text")) for name in ONE]
-BAD += [(name, partial(of_bits, name)) for name in ONE if name != "reveal"]
+OF_BITS = ("reveal", "squeeze", "transpose")  # take bits as well
+BAD += [(name, partial(of_bits, name)) for name in ONE if name not in OF_BITS]
 
 BETWEEN: list[Bad] = [
     ("sort", lambda x: tfe.sort(x, 1)),
@@ -225,7 +226,7 @@ LOCAL |= {"pad", "reduce_sum", "reshape", "reverse", "slice", "split", "squeeze"
 LOCAL |= {"subtract", "tile", "transpose", "unstack", "logical_not", "logical_xor"}
 
 
-LOCAL |= {"scatter_nd", "tensor_scatter_nd_update", "invert", "left_shift"}
+LOCAL |= {"bitcast", "scatter_nd", "tensor_scatter_nd_update", "invert", "left_shift"}
 WINDOWS = ["avg_pool2d", "max_pool2d", "max_pool_with_argmax"]
 WINDOWS += ["adaptive_avg_pool2d", "adaptive_max_pool2d"]
 # What is made of others is refused by the first of them.
@@ -242,7 +243,7 @@ def test_functions_want_a_running_party_and_its_graph() -> None:
         special: dict[str, tuple[Any, ...]] = {
             **{name: (image, 2) for name in WINDOWS},
             **{name: (i, i) for name in ("bitwise_and", "bitwise_or", "bitwise_xor")},
-            **{name: (i,) for name in ("popcount",)},
+            **{name: (i,) for name in ("popcount", "unpack_bits")},
             **{name: (i, 3) for name in ("bit_extract", "one_hot", "right_shift")},
             "bincount": (i, None, None, 3),
             "einsum": ("i,i->", x, x),
@@ -265,7 +266,12 @@ def test_functions_want_a_running_party_and_its_graph() -> None:
         two |= {"floordiv", "floormod", "floor_div", "mod"}
         return special.get(name, (x, x) if name in two else (x,))
 
-    public = {"logical_and", "logical_or", "where"}  # want bits, which take a party to make
+    public = {
+        "logical_and",
+        "logical_or",
+        "pack_bits",
+        "where",
+    }  # of bits
     names = OPERATIONS - LOCAL - public - {"cast"}
     x = share(np.zeros(3), 0, b"seed", F)
     for name in names:

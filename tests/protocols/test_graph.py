@@ -347,3 +347,25 @@ def test_what_changes_no_shape_makes_no_op() -> None:
     x = tf.zeros([2, 3], tf.int64)
     assert local.reshape(x, [2, 3]) is x and local.ensure_shape(x, (2, 3)) is x
     assert local.reshape(x, [3, -1]).shape == local.reshape(x, tf.constant([3, 2])).shape == (3, 2)
+
+
+def test_what_a_role_does_not_use_is_received_all_the_same(rng: np.random.Generator) -> None:
+    """TensorFlow prunes what only control holds: such a message came in a step that was over."""
+    import tensorflow as tf
+    from tensorflow.python.grappler import tf_optimizer
+
+    def receives(graph: Any) -> int:
+        return sum(node.op == "TfeBench>Recv" for node in graph.node)
+
+    def program(party: Party, x: Shared) -> Any:
+        winner = party.function(lambda x: extremes.argmin(party, x, 0, method="tree"))
+        winner(x)
+        (traced,) = winner._traced.values()
+        graph = traced.concrete.graph
+        whole = tf.compat.v1.train.export_meta_graph(graph=graph, graph_def=graph.as_graph_def())
+        whole.collection_def["train_op"].node_list.value.extend(t.name for t in graph.outputs)
+        run = tf_optimizer.OptimizeGraph(tf.compat.v1.ConfigProto(), whole)
+        return receives(whole.graph_def), receives(run)
+
+    traced, run = zip(*simulate(program, rng.integers(-9, 9, 9), dealer=1).outputs, strict=True)
+    assert traced == run and traced[0] > 0

@@ -157,13 +157,15 @@ def test_key_bits_that_are_none_are_refused(bits: Any) -> None:
 def test_expected_comparisons_are_those_of_a_random_order(
     n: int, profile: str, rng: np.random.Generator
 ) -> None:
-    rank, made = rng.permutation(n), 0
-    with SortPlan(1, n, 10, round_cost(profile)) as plan:
-        for left, right in plan.levels():
-            made += len(left)
-            packed = np.packbits(rank[left] < rank[right], bitorder="little")
-            plan.answer(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
-    assert sum(expected_levels(n, profile)) == pytest.approx(made, rel=0.1)
+    """The mean of 8 orders: one alone is off by 3.6 % (one standard deviation), the mean by 5 %."""
+    orders, made = 8, 0
+    for rank in (rng.permutation(n) for _ in range(orders)):
+        with SortPlan(1, n, 10, round_cost(profile)) as plan:
+            for left, right in plan.levels():
+                made += len(left)
+                packed = np.packbits(rank[left] < rank[right], bitorder="little")
+                plan.answer(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
+    assert sum(expected_levels(n, profile)) == pytest.approx(made / orders, rel=0.1)
 
 
 def test_keys_outside_the_range_promised_end_in_a_range_error_or_a_result(

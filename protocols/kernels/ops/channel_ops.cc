@@ -23,8 +23,8 @@ struct Unpool {
   int site, slot, peer;
 };
 
-void PutToken(OpKernelContext* context) {
-  Allocate(context, 0, {})->scalar<int32_t>()() = 0;
+void PutToken(OpKernelContext* context, int output = 0) {
+  Allocate(context, output, {})->scalar<int32_t>()() = 0;
 }
 
 class SendOp : public Kernel {
@@ -108,6 +108,7 @@ class RecvOp : public AsyncKernel {
                   new MessageBuffer(std::move(message)));
               context->set_output(0, Tensor(type_, shape, std::move(buffer)));
             }
+            PutToken(context, 1);
           } catch (const std::exception&) {  // or the graph would wait for ever
             context->SetStatus(FromException());
           }
@@ -157,16 +158,22 @@ SEND_OP("Send");
 // The body of a loop cannot return tokens: there a Send is stateful, and so never pruned.
 SEND_OP("SendInLoop").SetIsStateful();
 
+// A message may come that a role does not use: its token is what keeps the Recv from being pruned, or
+// the message would arrive in a step that is over.
 TFE_BENCH_CALL_OP("Recv", RecvOp,
-    "shape: int64 -> data: T", MESSAGE_ATTRS "; index: int", ShapeFromInput<1>);
+    "shape: int64 -> data: T, token: int32", MESSAGE_ATTRS "; index: int",
+    [](tensorflow::shape_inference::InferenceContext* c) {
+      c->set_output(1, c->Scalar());
+      return ShapeFromInput<1>(c);
+    });
 
 // `call`, once the dealer's earlier material has been used up far enough (Session::Gate).
 TFE_BENCH_CALL_OP("Gate", GateOp,
     "-> same: int64", "site: int", Outputs<0>);
 
-// Keeps a Recv in a loop from being pruned, which no result of the graph depends on.
+// Keeps a Recv from being pruned in a loop, whose body cannot return tokens.
 TFE_BENCH_OP("HeardInLoop", HeardOp,
-    "data: T -> token: int32", "T: {int64, uint8, int32, float64}",
+    "token: int32 -> same: int32", "",
     tensorflow::shape_inference::ScalarShape).SetIsStateful();
 
 }  // namespace
