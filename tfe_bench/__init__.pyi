@@ -14,6 +14,7 @@ from tfe_bench.cluster.simulate import (
     Simulation as Simulation,
     simulate as simulate,
 )
+from tfe_bench.models.arrays.folding import foldl as foldl
 from tfe_bench.models.clusters import (
     Client as Client,
     Cluster as Cluster,

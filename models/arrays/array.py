@@ -9,12 +9,20 @@ import numpy as np
 
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.arrays import evaluate, explaining, numpy_names, operations, running
+from tfe_bench.models.arrays import (
+    arguments,
+    evaluate,
+    explaining,
+    numpy_names,
+    operations,
+    running,
+)
 from tfe_bench.models.arrays import plan as plans
+from tfe_bench.models.arrays.arguments import Ref
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.methods import Methods
 from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import BITS, FIXED, INT, Leaf, Ref
+from tfe_bench.models.arrays.plan import BITS, FIXED, INT, Body, Leaf
 from tfe_bench.protocols.session.counting import Counting, PrivateBits
 from tfe_bench.protocols.session.counting import Private as Counted
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -41,8 +49,37 @@ def apply(name: str, *operands: Any, **public: Any) -> Any:
     operation = operations.find(name)
     bound = operation.bound(operands, public)
     args, named = bound.args, bound.kwargs
+    return _applied(operation, args, named)
+
+
+def looped(
+    initial: Sequence[PrivateArray],
+    elems: Sequence[PrivateArray],
+    held: Sequence[PrivateArray],
+    times: int,
+    body: Body,
+) -> list[PrivateArray]:
+    """A loop, lazily.
+
+    Args:
+        initial: what the first turn begins with.
+        elems: of which each turn takes the next element.
+        held: what every turn takes as it is.
+    """
+    given = (list(initial), list(elems), list(held), times)
+    made: list[PrivateArray] = _applied(operations.find("foldl"), given, {}, body)
+    return made
+
+
+def _applied(
+    operation: operations.Operation,
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    body: Body | None = None,
+) -> Any:
+    name = operation.name
     found: list[PrivateArray] = []
-    given = [_nodes(each, found) for each in args]
+    given = tuple(_nodes(each, found) for each in args)
     given_named = {key: _nodes(each, found) for key, each in named.items()}
     if not found:
         raise UsageError(f"{name} wants a private array. Received: public values only.")
@@ -55,11 +92,10 @@ def apply(name: str, *operands: Any, **public: Any) -> Any:
     depth = 1 + max(each._node.depth for each in found)
     if depth > plans.MOST_STEPS:
         raise plans.too_many()
-    meanings, several = _made(operation, given, given_named)
+    meanings, several = _made(operation, given, given_named, body)
+    whole = Node(meanings[0], op=name, args=given, named=given_named, body=body, depth=depth)
     if not several:
-        node = Node(meanings[0], op=name, args=tuple(given), named=given_named, depth=depth)
-        return PrivateArray(cluster, node)
-    whole = Node(meanings[0], op=name, args=tuple(given), named=given_named, depth=depth)
+        return PrivateArray(cluster, whole)
     nodes = [Node(m, place=i, step=whole, depth=depth) for i, m in enumerate(meanings)]
     return [PrivateArray(cluster, node) for node in nodes]
 
@@ -72,11 +108,14 @@ def _nodes(value: Any, found: list[PrivateArray]) -> Any:
     if isinstance(value, (list, tuple)):
         kind = tuple if isinstance(value, tuple) else list
         return kind(_nodes(each, found) for each in value)
-    return plans.decoded(plans.encoded(value), {})
+    return arguments.decoded(arguments.encoded(value), {})
 
 
 def _made(
-    operation: operations.Operation, args: Sequence[Any], named: Mapping[str, Any]
+    operation: operations.Operation,
+    args: Sequence[Any],
+    named: Mapping[str, Any],
+    body: Body | None,
 ) -> tuple[list[Meaning], bool]:
     """What an operation makes of values of which only the meaning is known."""
     nodes: dict[int, Node] = {}
@@ -91,8 +130,9 @@ def _made(
 
     step = [
         operation.name,
-        [plans.encoded(taken(each)) for each in args],
-        {key: plans.encoded(taken(each)) for key, each in named.items()},
+        [arguments.encoded(taken(each)) for each in args],
+        {key: arguments.encoded(taken(each)) for key, each in named.items()},
+        *([] if body is None else [body.header()]),
     ]
     checked = plans.checked_step(step, len(nodes))
     party = Counting(expected=True)
@@ -402,7 +442,7 @@ def private(
         )
     ring, scale = _ring(own, chosen, bits)
     leaf = Leaf(plans.INPUT, chosen, own.shape, scale)
-    plans.check_shape(list(own.shape))
+    arguments.check_shape(list(own.shape))
     node = Node(Meaning(chosen, own.shape, scale), leaf=leaf, value=PrivateInput(ring, scale))
     return PrivateArray(cluster, node)
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.models.arrays import plan as plans
+from tfe_bench.models.arrays.arguments import Ref, encoded
 from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import INPUT, Output, Plan, Ref
+from tfe_bench.models.arrays.plan import INPUT, Output, Plan
 from tfe_bench.models.programs.compute import input_name
 
 
@@ -36,7 +37,7 @@ def build(nodes: Sequence[Node], outputs: Sequence[tuple[str, Mapping[str, Any]]
     Raises:
         UsageError: there are too many operations.
     """
-    order = _order(nodes)
+    order = ordered(nodes)
     leaves = [node for node in order if node.leaf is not None]
     numbers: dict[int, Ref] = {}
     rows: list[list[Any]] = []
@@ -54,22 +55,7 @@ def build(nodes: Sequence[Node], outputs: Sequence[tuple[str, Mapping[str, Any]]
         numbers[id(node)] = known[key]
     if len(rows) > plans.MOST_LEAVES:
         raise plans.too_many()
-    steps: list[list[Any]] = []
-    for node in order:
-        if node.leaf is not None:
-            continue
-        if node.step is not None:
-            numbers[id(node)] = Ref(numbers[id(node.step)].number, node.place)
-            continue
-        named = {name: _told(each, numbers) for name, each in node.named.items()}
-        step = [node.op, [_told(each, numbers) for each in node.args], named]
-        key = json.dumps(step, sort_keys=True)
-        if key not in known:
-            known[key] = Ref(len(rows) + len(steps))
-            steps.append(step)
-            if len(steps) > plans.MOST_STEPS:
-                raise plans.too_many()
-        numbers[id(node)] = known[key]
+    steps = rows_of(order, numbers, len(rows))
     ends = [
         Output(numbers[id(node)], then, about).header()
         for node, (then, about) in zip(nodes, outputs, strict=True)
@@ -78,7 +64,40 @@ def build(nodes: Sequence[Node], outputs: Sequence[tuple[str, Mapping[str, Any]]
     return Built(plan, inputs, leaves)
 
 
-def _order(nodes: Sequence[Node]) -> list[Node]:
+def rows_of(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> list[list[Any]]:
+    """The steps of a plan, or of a loop's body.
+
+    Args:
+        order: all nodes, each behind those that it takes.
+        numbers: of leaves; takes those of the others.
+        first: number of the first step.
+
+    Raises:
+        UsageError: there are too many.
+    """
+    steps: list[list[Any]] = []
+    known: dict[str, Ref] = {}
+    for node in order:
+        if id(node) in numbers:
+            continue
+        if node.step is not None:
+            numbers[id(node)] = Ref(numbers[id(node.step)].number, node.place)
+            continue
+        named = {name: _told(each, numbers) for name, each in node.named.items()}
+        step = [node.op, [_told(each, numbers) for each in node.args], named]
+        if node.body is not None:
+            step.append(node.body.header())
+        key = json.dumps(step, sort_keys=True)
+        if key not in known:
+            known[key] = Ref(first + len(steps))
+            steps.append(step)
+            if len(steps) > plans.MOST_STEPS:
+                raise plans.too_many()
+        numbers[id(node)] = known[key]
+    return steps
+
+
+def ordered(nodes: Sequence[Node]) -> list[Node]:
     """All nodes that some are made of, each behind those that it takes."""
     found: dict[int, Node] = {}
     open_: list[tuple[Node, bool]] = [(node, False) for node in reversed(nodes)]
@@ -92,11 +111,14 @@ def _order(nodes: Sequence[Node]) -> list[Node]:
                 raise plans.too_many()
             continue
         open_.append((node, True))
-        if node.step is not None:
-            open_.append((node.step, False))
-        for each in [*node.args, *node.named.values()]:
-            open_.extend((child, False) for child in _children(each))
+        open_.extend((child, False) for child in taken(node))
     return list(found.values())
+
+
+def taken(node: Node) -> list[Node]:
+    """What a node is made of."""
+    own = [] if node.step is None else [node.step]
+    return own + [child for each in (*node.args, *node.named.values()) for child in _children(each)]
 
 
 def _children(value: Any) -> list[Node]:
@@ -110,7 +132,7 @@ def _children(value: Any) -> list[Node]:
 def _told(value: Any, numbers: Mapping[int, Ref]) -> Any:
     """An argument as JSON, with references in place of nodes."""
     if isinstance(value, Node):
-        return plans.encoded(numbers[id(value)])
+        return encoded(numbers[id(value)])
     if isinstance(value, (list, tuple)):
         return [type(value).__name__, [_told(each, numbers) for each in value]]
-    return plans.encoded(value)
+    return encoded(value)

@@ -11,16 +11,15 @@ from typing import Any
 
 from tfe_bench.errors import ProtocolError, TfeBenchError, UsageError
 from tfe_bench.models.arrays import operations
+from tfe_bench.models.arrays.arguments import MOST_PARTS, Ref
 from tfe_bench.models.arrays.plan import (
     BITS,
     FIXED,
     INPUT,
     INT,
-    MOST_PARTS,
     REVEAL,
     Leaf,
     Plan,
-    Ref,
     Step,
 )
 from tfe_bench.protocols.ring import refresh
@@ -97,6 +96,8 @@ def call(
         raise UsageError("A plan takes values that earlier steps make.") from None
     if step.op == "unstack":
         _check_parts(operation.bound(args, named).arguments)
+    if step.body is not None:
+        named["body"] = step.body
     try:
         made = operation.function(*args, **named)
     except ProtocolError as error:
@@ -118,6 +119,14 @@ def call(
         several.append(isinstance(made, (list, tuple)))
     if len(found) > MOST_PARTS:
         raise UsageError(f"An operation makes at most {MOST_PARTS} arrays. Received: more.")
+    return found
+
+
+def placed(number: int, made: Sequence[Value]) -> dict[Ref, Any]:
+    """What a step made, by the references to it."""
+    found: dict[Ref, Any] = {Ref(number, place): each for place, each in enumerate(made)}
+    if len(made) == 1:
+        found[Ref(number)] = made[0]
     return found
 
 
@@ -179,10 +188,7 @@ def run(
     def step(number: int, known: Mapping[Ref, Any]) -> dict[Ref, Any]:
         made = call(party, plan.steps[number - base], known)
         seen(number, made)
-        found: dict[Ref, Any] = {Ref(number, place): each for place, each in enumerate(made)}
-        if len(made) == 1:
-            found[Ref(number)] = made[0]
-        return found
+        return placed(number, made)
 
     for stage in range(schedule.last + 1):
         numbers = schedule.steps(stage)
@@ -287,7 +293,7 @@ def traced(plan: Plan) -> str:
     return json.dumps(
         [
             [leaf.header()[1:4] for leaf in plan.leaves],
-            [[s.op, s.args, dict(s.named)] for s in plan.steps],
+            [step.header() for step in plan.steps],
             [end for i, end in enumerate(ends) if _touched(plan, i, fresh)],
         ],
         sort_keys=True,

@@ -14,6 +14,7 @@ from tfe_bench.models.arrays.plan import HANDLE, INPUT, REVEAL, Leaf, Plan
 from tfe_bench.models.arrays.price import Price, price
 
 _WORD = 8
+_MOST_SHOWN = 12
 
 
 def priced(node: Node) -> tuple[Plan, Price]:
@@ -88,7 +89,14 @@ def _source(leaf: Leaf) -> str:
 def _written(step: plans.Step) -> str:
     args = [*map(_argument, step.args)]
     args += [f"{name}={_argument(each)}" for name, each in step.named.items()]
-    return f"{step.op}({', '.join(args)})"
+    turn = "" if step.body is None else f" of {_turn(step.body)}"
+    return f"{step.op}({', '.join(args)}){turn}"
+
+
+def _turn(body: plans.Body) -> str:
+    """The operations of one turn, as many as a line takes."""
+    names = [step.op for step in body.steps]
+    return ", ".join(names[:_MOST_SHOWN]) + (", .." if len(names) > _MOST_SHOWN else "")
 
 
 def _argument(given: Any) -> str:

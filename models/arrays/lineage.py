@@ -14,6 +14,7 @@ from typing import Any
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, check_deployment, check_name
 from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.models.arrays.arguments import Ref, check_shape
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.plan import (
     BITS,
@@ -24,9 +25,7 @@ from tfe_bench.models.arrays.plan import (
     KINDS,
     Leaf,
     Plan,
-    Ref,
     Step,
-    check_shape,
 )
 from tfe_bench.models.queries import rights, stored
 from tfe_bench.models.queries.schema import AGGREGATE, OPEN, Schema

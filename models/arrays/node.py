@@ -9,7 +9,7 @@ from typing import Any
 
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.models.arrays.evaluate import Meaning
-from tfe_bench.models.arrays.plan import Leaf
+from tfe_bench.models.arrays.plan import Body, Leaf
 
 
 @dataclass(frozen=True, eq=False)
@@ -21,6 +21,7 @@ class Node:
         leaf: where it comes from, if it is not made of others.
         value: words of a leaf that this client has.
         op, args, named: the operation and its arguments, among them nodes.
+        body: what it does in each turn, if it is a loop.
         place: of a result among several; None: there is one.
         step: the node that makes all of several.
         depth: operations one behind the other that lead here.
@@ -33,6 +34,7 @@ class Node:
     op: str = ""
     args: tuple[Any, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
+    body: Body | None = None
     place: int | None = None
     step: Node | None = None
     depth: int = 0

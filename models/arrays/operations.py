@@ -89,12 +89,14 @@ class Operation:
         function: takes private values and public parameters of the running party.
         between: it calls graphs by itself.
         sizes: the most that the product of a parameter's numbers may be.
+        loops: it takes a body, which it carries out in turns.
     """
 
     name: str
     function: Callable[..., Any]
     between: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
+    loops: bool = False
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
@@ -139,7 +141,8 @@ def _of_api() -> dict[str, Operation]:
         for name in names:
             function = getattr(importlib.import_module(module), name)
             found[name] = Operation(name, function, name in _BETWEEN, _SIZES.get(name, {}))
-    return found
+    loops = importlib.import_module("tfe_bench.models.arrays.loops")
+    return {**found, "foldl": Operation("foldl", loops.carried_out, between=True, loops=True)}
 
 
 def offered() -> dict[str, Operation]:

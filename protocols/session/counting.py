@@ -82,11 +82,13 @@ class Mark:
 
     Attributes:
         by_party: bits sent.
-        deepest: rounds of the graph call, without the dealer's material and with it.
+        calls: rounds of the graph calls that are over, without the dealer's material and with it.
+        deepest: of this one.
         work: as of `Tally`.
     """
 
     by_party: tuple[int, ...]
+    calls: tuple[int, ...]
     deepest: tuple[int, ...]
     work: int
 
@@ -203,7 +205,9 @@ class Counting(Party):
 
     def mark(self) -> Mark:
         """How far it has counted."""
-        return Mark(tuple(self._by_party), tuple(self._deepest), self.work)
+        return Mark(
+            tuple(self._by_party), tuple(self._calls), tuple(self._deepest), self.work
+        )
 
     def again(self, since: Mark, times: int) -> None:
         """Counts what was counted since a mark, one behind the other, so many times more."""
@@ -212,6 +216,7 @@ class Counting(Party):
             return [a + times * (a - b) for a, b in zip(now, then, strict=True)]
 
         self._by_party = more(self._by_party, since.by_party)
+        self._calls = more(self._calls, since.calls)
         self._deepest = more(self._deepest, since.deepest)
         self.work += times * (self.work - since.work)
 

@@ -72,6 +72,7 @@ CASES: dict[str, Case] = {
     "unpack_bits": (lambda v: tfb.unpack_bits(v.n, 4)[..., 1:], (N[..., None] >> UP & 1) == 1),
     "pack_bits": (lambda v: tfb.pack_bits(tfb.unpack_bits(v.n)), N),
     "bitcast": (lambda v: tfb.bitcast(v.x, 20), X / 16),
+    "foldl": (lambda v: tfb.foldl(lambda s, x: s + x, v.x, v.x[0]), X.sum(0) + X[0]),
     "popcount": (lambda v: tfb.popcount(v.n), np.bitwise_count(N)),
     "einsum": (lambda v: tfb.einsum("ij,jk->ki", v.x, v.w), np.einsum("ij,jk->ki", X, W)),
     "matvec": (lambda v: tfb.matvec(v.x, v.w[:, 0]), X @ W[:, 0]),
@@ -228,7 +229,7 @@ def test_every_operation_has_a_case() -> None:
 def test_every_public_operation_is_offered() -> None:
     of = tfb._modules()  # of no public name
     public = {name for name in of if tfb._is_operation(name)}
-    assert public - {"reveal"} == set(operations.offered()) - {"getitem"}
+    assert public - {"reveal"} == set(operations.offered()) - {"foldl", "getitem"}
 
 
 @pytest.mark.parametrize("name", CASES)
