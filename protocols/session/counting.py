@@ -205,9 +205,7 @@ class Counting(Party):
 
     def mark(self) -> Mark:
         """How far it has counted."""
-        return Mark(
-            tuple(self._by_party), tuple(self._calls), tuple(self._deepest), self.work
-        )
+        return Mark(tuple(self._by_party), tuple(self._calls), tuple(self._deepest), self.work)
 
     def again(self, since: Mark, times: int) -> None:
         """Counts what was counted since a mark, one behind the other, so many times more."""

@@ -182,7 +182,7 @@ class Site:
         # In a loop a message counts as a round for what the next turn sends, whose dependencies
         # have the same numbers: none may be heard before its own counterpart is sent.
         with tf.control_dependencies([sent] if self._trace.looping else []):
-            return self.recv(tf.shape(own, out_type=tf.int64), self.other, slot, own.dtype)
+            return self.recv(local.shape(own), self.other, slot, own.dtype)
 
     def dealt(
         self, n: int | tf.Tensor, slot: int = 0, dtype: tf.DType | None = None, width: int = 0

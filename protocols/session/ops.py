@@ -11,11 +11,11 @@ import functools
 import os
 import re
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import tfe_bench
 from tfe_bench.errors import OpsMissing
+from tfe_bench.protocols.session.graph_ops import GraphOps
 
 _ERROR_BYTES = 512
 _MARK = re.compile(rb"tfe_bench ops built for TensorFlow ([0-9][0-9A-Za-z.+-]*)")
@@ -130,8 +130,8 @@ def native() -> Native:
 
 
 @functools.cache
-def module() -> ModuleType:
-    """The TensorFlow ops, as a Python module of functions.
+def module() -> GraphOps:
+    """The TensorFlow ops, as functions.
 
     Raises:
         OpsMissing: the library is missing, does not fit, or cannot run on this processor.
@@ -149,7 +149,7 @@ def module() -> ModuleType:
             "`pip install --force-reinstall .`"
         )
     try:
-        ops: ModuleType = tf.load_op_library(str(path))
+        library = tf.load_op_library(str(path))
     except (tf.errors.NotFoundError, OSError) as error:
         raise OpsMissing(
             f"The compiled ops cannot be loaded. Received: {str(error).splitlines()[0]}. "
@@ -166,7 +166,7 @@ def module() -> ModuleType:
             "This processor lacks AVX2 or BMI2. Use an x86-64 host that has both (Intel since "
             "2013, AMD since 2017)."
         )
-    return ops
+    return GraphOps(library)
 
 
 def abi() -> int:

@@ -361,7 +361,7 @@ def test_what_a_role_does_not_use_is_received_all_the_same(rng: np.random.Genera
         winner = party.function(lambda x: extremes.argmin(party, x, 0, method="tree"))
         winner(x)
         (traced,) = winner._traced.values()
-        graph = traced.concrete.graph
+        graph: Any = traced.concrete.graph  # type: ignore[attr-defined]
         whole = tf.compat.v1.train.export_meta_graph(graph=graph, graph_def=graph.as_graph_def())
         whole.collection_def["train_op"].node_list.value.extend(t.name for t in graph.outputs)
         run = tf_optimizer.OptimizeGraph(tf.compat.v1.ConfigProto(), whole)

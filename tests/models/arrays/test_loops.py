@@ -91,7 +91,8 @@ def test_elements_may_be_bits_and_one_may_be_alone(client: Client) -> None:
     np.testing.assert_array_equal(count.reveal(), flags.sum(0))
     total = tfb.foldl(lambda s, x: s + x, client.private(np.array([1.5, 2.0])), 0.25)
     assert total.shape == () and total.reveal() == 3.75
-    assert tfb.foldl(lambda s: held, 3, held := client.private(1.5)).reveal() == 1.5
+    held = client.private(1.5)
+    assert tfb.foldl(lambda s: held, 3, held).reveal() == 1.5
 
 
 def test_loops_follow_one_another_and_what_sorts_stands_between(client: Client) -> None:
