@@ -33,6 +33,7 @@ from tfe_bench.protocols.ring.checks import check_ring
 from tfe_bench.protocols.session import local, sizes
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.graph_ops import tensorflow
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -57,10 +58,10 @@ def _for_comparison(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
 
     one = local.expand_dims(local.low_bits(part, x.ring_bits), 0)
     drops, rest = [c.drop for c in cuts], [word((1 << (RING - c.drop)) - 1) for c in cuts]
-    kept = tf.bitwise.right_shift(one, _along(drops, one))
-    kept = tf.bitwise.bitwise_and(kept, _along(rest, one))
+    kept = tensorflow("RightShift")(x=one, y=_along(drops, one))
+    kept = tensorflow("BitwiseAnd")(x=kept, y=_along(rest, one))
     if x.m is not None:
-        kept = kept - _along([c.at >> c.drop for c in cuts], one)
+        kept = local.sub(kept, _along([c.at >> c.drop for c in cuts], one))
     return list(tf.unstack(kept, len(cuts)))
 
 
@@ -114,15 +115,14 @@ class Chosen:
 
     def constants(self, values: Sequence[int]) -> Any:
         """Shares of the constant of x's segment.  No message."""
-        import tensorflow as tf
-
         if self._s.is_dealer:
             return None
         steps = [word(a - b) for a, b in itertools.pairwise(values)]
-        share = local.signs(self._known) * self._beta
-        share = share + self._known if self._s.is_e2 else share
-        total = tf.reduce_sum(share * _along(steps, share), axis=0)
-        return total + local.constant(word(values[-1])) if self._s.is_e2 else total
+        share = local.mul(local.signs(self._known), self._beta)
+        share = local.add(share, self._known) if self._s.is_e2 else share
+        total = local.reduce_sum(local.mul(share, _along(steps, share)), axis=0)
+        last = local.constant(word(values[-1]))
+        return local.add(total, last) if self._s.is_e2 else total
 
     def values(self, pieces: Pieces, width: int, tensor: int, slot: int) -> Any:
         """Shares mod 2^width of the piece of x's segment.
@@ -130,20 +130,20 @@ class Chosen:
         With d_j = pieces[j] - pieces[j+1] it is pieces[-1] + sum_j b_j d_j (convert.inject).
         Bits sent: D width per cut and element, packed.
         """
-        import tensorflow as tf
-
         s, steps, last = self._s, pieces.steps, pieces.last
         if s.is_dealer:
-            lam = steps.l1 + steps.l2
-            masked.deal(s, self._known * lam, self.stacked, tensor, slot, width)
+            lam = local.add(steps.l1, steps.l2)
+            masked.deal(s, local.mul(self._known, lam), self.stacked, tensor, slot, width)
             return None
         products = masked.deal(s, None, self.stacked, tensor, slot, width)
-        flipped = local.signs(self._known) * (steps.m * self._beta - products)
+        crossed = local.sub(local.mul(steps.m, self._beta), products)
+        flipped = local.mul(local.signs(self._known), crossed)
         if s.is_e1:
-            return tf.reduce_sum(flipped - self._known * steps.l1, axis=0) - last.l1
-        return (
-            tf.reduce_sum(flipped + self._known * (steps.m - steps.l2), axis=0) + last.m - last.l2
-        )
+            own, rest = local.neg(steps.l1), local.neg(last.l1)
+        else:
+            own, rest = local.sub(steps.m, steps.l2), local.sub(last.m, last.l2)
+        terms = local.add(flipped, local.mul(self._known, own))
+        return local.add(local.reduce_sum(terms, axis=0), rest)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,9 +170,9 @@ def multiples(x: Shared, factors: Sequence[int]) -> Pieces:
 
     def stacked(a: Any) -> Any:
         one = local.expand_dims(a, 0)
-        return one * _along(steps, one)
+        return local.mul(one, _along(steps, one))
 
-    return Pieces(x.map(stacked), x.map(lambda a: a * local.constant(word(factors[-1]))))
+    return Pieces(x.map(stacked), x.map(lambda a: local.mul(a, local.constant(word(factors[-1])))))
 
 
 def pieces_of(x: Shared, stage: Stage) -> Pieces:

@@ -37,24 +37,24 @@ def add(x: Shared, y: Shared) -> Shared:
     """x + y, with broadcasting.  Local."""
     check_pair("add", x, y)
     broadcast("add", x.shape, y.shape)
-    return _pairwise((lambda a, b: a + b) if x.limbs == 1 else wide.add, x, y)
+    return _pairwise(local.add if x.limbs == 1 else wide.add, x, y)
 
 
 def sub(x: Shared, y: Shared) -> Shared:
     """x - y, with broadcasting.  Local."""
     check_pair("sub", x, y)
     broadcast("sub", x.shape, y.shape)
-    return _pairwise((lambda a, b: a - b) if x.limbs == 1 else wide.sub, x, y)
+    return _pairwise(local.sub if x.limbs == 1 else wide.sub, x, y)
 
 
 def neg(x: Shared) -> Shared:
     """-x.  Local."""
-    return x.map((lambda a: -a) if x.limbs == 1 else wide.negate)
+    return x.map(local.neg if x.limbs == 1 else wide.negate)
 
 
 def moved(x: Shared, ring: Any) -> Shared:
     """x + c for public ring elements that broadcast to x's shape.  Local: only m moves."""
-    return x if x.m is None else replace(x, m=x.m + _public(x, ring))
+    return x if x.m is None else replace(x, m=local.add(x.m, _public(x, ring)))
 
 
 def _public(x: Shared, ring: Any) -> Any:
@@ -66,14 +66,14 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
     """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
     check_public_factor("add_public", x, ring)
     if not local.known(x.any):
-        return replace(x, m=x.m + ring)
+        return replace(x, m=local.add(x.m, ring))
     import tensorflow as tf
 
     if x.m is None:
         # The dealer's masks take the shape that m gets by broadcasting.
         shape = tf.broadcast_dynamic_shape(tf.shape(x.any), tf.shape(ring))
         return x.map(lambda a: tf.broadcast_to(a, shape))
-    m = x.m + ring
+    m = local.add(x.m, ring)
     return replace(
         x,
         m=m,
@@ -86,7 +86,7 @@ def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """x * c for public ring elements c with their own scale.  Local; scales add up."""
     check_public_factor("mul_public", x, ring)
     ring = _public(x, ring)
-    y = x.map(lambda a: a * ring)
+    y = x.map(lambda a: local.mul(a, ring))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 

@@ -58,7 +58,7 @@ def joined(own: Any, got: Any, shape: Any, width: int) -> Any:
     if width == WIDE:
         return wide.add(own, got)
     if own.dtype == tf.int64:
-        return own + got
+        return local.add(own, got)
     return ops.module().tfe_bench_add_packed(
         own=own, other=got, shape=sizes.constant(shape), width=width
     )

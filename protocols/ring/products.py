@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import functools
 import math
-import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -102,10 +101,7 @@ def made(party: Party, name: str, product: Product) -> Made:
 
 def elementwise(a: list[Any], b: list[Any]) -> Any:
     """Paired elementwise products, broadcast, and their sum."""
-    total = a[0] * b[0]
-    for p, q in zip(a[1:], b[1:], strict=True):
-        total = total + p * q
-    return total
+    return functools.reduce(local.add, [local.mul(p, q) for p, q in zip(a, b, strict=True)])
 
 
 def matrix_product(a: list[Any], b: list[Any]) -> Any:
@@ -120,7 +116,7 @@ def matrix_product(a: list[Any], b: list[Any]) -> Any:
 
 def _sum(s: Site, products: Sequence[Product | Made]) -> Any:
     parts = [_part(s.is_dealer, s.is_e1, p) for p in products]
-    return functools.reduce(operator.add, parts)
+    return functools.reduce(local.add, parts)
 
 
 def _part(is_dealer: bool, is_e1: bool, p: Product | Made) -> Any:
@@ -129,11 +125,11 @@ def _part(is_dealer: bool, is_e1: bool, p: Product | Made) -> Any:
         return p.part
     x, w = p.x, p.w
     if is_dealer:
-        return p.two([x.l1 + x.l2], [w.l1 + w.l2])
+        return p.two([local.add(x.l1, x.l2)], [local.add(w.l1, w.l2)])
     if is_e1:
         return p.two([x.m, x.l1], [w.l1, w.m])
     # (x, not w, is negated: the weights of all layers would be negated at once)
-    return p.two([x.m, -x.l2], [w.m - w.l2, w.m])
+    return p.two([x.m, local.neg(x.l2)], [local.sub(w.m, w.l2), w.m])
 
 
 def _shares(
@@ -162,8 +158,8 @@ def _shares(
     check(crossed)
     shape = local.shape(crossed)
     if s.is_e1:
-        return s.apply_mask(-crossed, K1, 0, "add", sent=False), shape
-    return crossed + masked.deal(s, None, shape, 0, 0, width), shape
+        return s.apply_mask(local.neg(crossed), K1, 0, "add", sent=False), shape
+    return local.add(crossed, masked.deal(s, None, shape, 0, 0, width)), shape
 
 
 def _check(name: str, products: Sequence[Product | Made], addend: Shared | None = None) -> None:
@@ -189,7 +185,7 @@ def _counted(
     """The sum, abstract, and all that it is made of."""
     parts = [p.part if isinstance(p, Made) else p.two([p.x.any], [p.w.any]) for p in products]
     party.worked(sum(each.work for each in parts))
-    whole = functools.reduce(operator.add, parts)
+    whole = functools.reduce(local.add, parts)
     given = [(p.part,) if isinstance(p, Made) else (p.x, p.w) for p in products]
     return whole, [v for several in given for v in several]
 
@@ -285,6 +281,7 @@ def truncated(
     more = None if more is None else local.left_shift(more, drop)
     share, shape = _shares(s, products, width, check, more)
     if addend is not None and not s.is_dealer:
-        share = share + (addend.m - addend.l1) if s.is_e1 else share - addend.l2
+        own = local.sub(addend.m, addend.l1) if s.is_e1 else local.neg(addend.l2)
+        share = local.add(share, own)
     u = masked.truncated(s, share, drop)
     return masked.exchanged(s, u, shape, 1, 1, scale=scale, width=bits), u

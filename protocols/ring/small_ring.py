@@ -81,13 +81,14 @@ def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     s = party.site("pick_small", k, dealer=x.dealer)
     shape = local.shape(x.any)
     known = convert.unpacked(hot, shape)
-    product = known * (x.l1 + x.l2) if s.is_dealer else None
+    product = local.mul(known, local.add(x.l1, x.l2)) if s.is_dealer else None
     beta = masked.deal(s, known, shape, 0, 0, k)
     beta_lam = masked.deal(s, product, shape, 1, 1, k)
     y = None
     if not s.is_dealer:
-        own = -x.l1 if s.is_e1 else x.m - x.l2
-        terms = known * own + local.signs(known) * (x.m * beta - beta_lam)
+        own = local.neg(x.l1) if s.is_e1 else local.sub(x.m, x.l2)
+        crossed = local.sub(local.mul(x.m, beta), beta_lam)
+        terms = local.add(local.mul(known, own), local.mul(local.signs(known), crossed))
         y = local.reduce_sum(terms, axis=0)
     return masked.exchanged(s, y, shape[1:], 2, 2, scale=scale, width=k)
 
@@ -138,14 +139,16 @@ def _extended(party: Party, x: Shared, to: int, width: int) -> tuple[Shared, Any
     low = replace(x.map(lambda a: local.low_bits(a, k)), bits=bits)
     over = top = share = left = None
     if s.is_dealer:
-        total = low.l1 + low.l2
+        total = local.add(low.l1, low.l2)
         over = local.logical_shift(total, k)
         top = local.low_bits(local.logical_shift(total, k - 1), 1)
     wraps = masked.deal(s, over, shape, 0, 0, most - k)
     tops = masked.deal(s, top, shape, 1, 1, most - k)
     if not s.is_dealer:
-        share = wraps + (local.constant(1) - local.logical_shift(low.m, k - 1)) * tops
-        left = local.left_shift(share, k) + (low.m - low.l1 if s.is_e1 else -low.l2)
+        open_tops = local.sub(local.constant(1), local.logical_shift(low.m, k - 1))
+        share = local.add(wraps, local.mul(open_tops, tops))
+        own = local.sub(low.m, low.l1) if s.is_e1 else local.neg(low.l2)
+        left = local.add(local.left_shift(share, k), own)
     if to == k:
         return x, left
     high = masked.exchanged(s, share, shape, 2, 2, scale=scale, width=to - k)

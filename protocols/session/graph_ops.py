@@ -1,4 +1,4 @@
-"""The compiled ops as functions that make nodes of a graph, without what TensorFlow's own cost.
+"""Ops as functions that make nodes of a graph, without what TensorFlow's own cost.
 
 TensorFlow's generated function for an op looks up, converts and checks everything by itself each
 time, two thirds of what a node of a graph takes; here what an op's definition says is looked up
@@ -37,6 +37,15 @@ class GraphOps:
         return dir(self._library)
 
 
+@functools.cache
+def tensorflow(name: str) -> Callable[..., Any]:
+    """The function of an op of TensorFlow's that has one result, as tf.raw_ops has it."""
+    import tensorflow as tf
+    from tensorflow.python.framework import op_def_registry
+
+    return _Maker(getattr(tf.raw_ops, name), op_def_registry.get(name))
+
+
 def _fast(own: Callable[..., Any], name: str) -> Callable[..., Any]:
     from tensorflow.python.framework import op_def_registry
 
@@ -70,7 +79,7 @@ class _Maker:
             for arg in definition.output_arg
         ]
         names = [arg.name for arg in definition.output_arg]
-        self._several = namedtuple(definition.name.split(">")[1], names) if names[1:] else None
+        self._several = namedtuple(definition.name.split(">")[-1], names) if names[1:] else None
         self._given = len(self._inputs) + len(self._attrs)
 
     def __call__(self, *args: Any, **named: Any) -> Any:

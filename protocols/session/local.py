@@ -10,6 +10,7 @@ from __future__ import annotations
 import builtins
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
@@ -17,6 +18,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.graph_ops import tensorflow
 
 # One of TensorFlow's, which publishes no types, or an Abstract one.
 Tensor = Any
@@ -247,12 +249,10 @@ def reshape(a: Tensor, shape: Any) -> Tensor:
     """tf.reshape."""
     if isinstance(a, Abstract):
         return a.like(_stand_in(a).reshape([int(n) for n in shape]).shape)
-    import tensorflow as tf
-
     sizes = _sizes(shape)
     if _has(a, sizes):
         return a
-    return tf.reshape(a, shape if sizes is None else constant(sizes))
+    return tensorflow("Reshape")(tensor=a, shape=shape if sizes is None else constant(sizes))
 
 
 def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
@@ -386,6 +386,33 @@ def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
 # ---- words
 
 
+def add(a: Tensor, b: Any) -> Tensor:
+    """a + b, broadcast."""
+    return _node("AddV2", operator.add, a, b)
+
+
+def sub(a: Tensor, b: Any) -> Tensor:
+    """a - b, broadcast."""
+    return _node("Sub", operator.sub, a, b)
+
+
+def mul(a: Tensor, b: Any) -> Tensor:
+    """a * b, broadcast."""
+    return _node("Mul", operator.mul, a, b)
+
+
+def neg(a: Tensor) -> Tensor:
+    """-a."""
+    return tensorflow("Neg")(x=a) if is_tensor(a) else -a
+
+
+def _node(name: str, otherwise: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """An op of TensorFlow's on two tensors; what Python's operator gives for anything else."""
+    if is_tensor(a) and is_tensor(b):
+        return tensorflow(name)(x=a, y=b)
+    return otherwise(a, b)
+
+
 @_as_tensorflow
 def zeros_like(a: Tensor) -> Tensor:
     """tf.zeros_like: known at once."""
@@ -395,9 +422,7 @@ def zeros_like(a: Tensor) -> Tensor:
 @_elementwise
 def left_shift(a: Tensor, by: int) -> Tensor:
     """Words times 2^by."""
-    import tensorflow as tf
-
-    return tf.bitwise.left_shift(a, constant(by)) if by else a
+    return tensorflow("LeftShift")(x=a, y=constant(by)) if by else a
 
 
 @_elementwise
@@ -411,9 +436,7 @@ def logical_shift(a: Tensor, bits: int) -> Tensor:
 @_elementwise
 def arithmetic_shift(a: Tensor, bits: int) -> Tensor:
     """Signed words divided by 2^bits, rounded down."""
-    import tensorflow as tf
-
-    return tf.bitwise.right_shift(a, constant(bits))
+    return tensorflow("RightShift")(x=a, y=constant(bits))
 
 
 @_elementwise
@@ -421,9 +444,7 @@ def low_bits(a: Tensor, width: int) -> Tensor:
     """Words mod 2^width."""
     if width == 64:
         return a
-    import tensorflow as tf
-
-    return tf.bitwise.bitwise_and(a, constant((1 << width) - 1))
+    return tensorflow("BitwiseAnd")(x=a, y=constant((1 << width) - 1))
 
 
 @_elementwise
@@ -436,7 +457,7 @@ def invert(a: Tensor) -> Tensor:
 
 def signs(bits: Tensor) -> Tensor:
     """1 where a word is 0, -1 where it is 1."""
-    return constant(1) - constant(2) * bits
+    return sub(constant(1), mul(constant(2), bits))
 
 
 def minimum(a: Any, b: Any) -> Any:
@@ -452,6 +473,10 @@ def xor(a: Tensor, b: Any) -> Tensor:
     """tf.bitwise.bitwise_xor, broadcast."""
     if isinstance(a, Abstract):
         return a + b
+    return _node("BitwiseXor", _xor, a, b)
+
+
+def _xor(a: Any, b: Any) -> Any:
     import tensorflow as tf
 
     return tf.bitwise.bitwise_xor(a, b)

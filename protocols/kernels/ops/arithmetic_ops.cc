@@ -251,9 +251,16 @@ TFE_BENCH_OP("RunningSum", RunningSumOp,
 TFE_BENCH_OP("WideMul", WideMulOp,
     "a b: int64 -> c: int64", "", Outputs<0>);
 
+void PackWordsShape(InferenceContext* c) {
+  const DimensionHandle n = c->NumElements(c->input(0));
+  const int64_t width = Attr<int>(c, "width");
+  c->set_output(0, c->Vector(c->ValueKnown(n) ? c->MakeDim(PackedBytes(c->Value(n), width))
+                                              : c->UnknownDim()));
+}
+
 // The low `width` bits of each word, back to back, little endian.
 TFE_BENCH_OP("PackWords", PackWordsOp,
-    "x: int64 -> packed: uint8", "width: int", Outputs<kVector>);
+    "x: int64 -> packed: uint8", "width: int", Infer<PackWordsShape>);
 TFE_BENCH_OP("UnpackWords", UnpackWordsOp,
     "packed: uint8, n: int64 -> x: int64", "width: int", Outputs<kVector>);
 

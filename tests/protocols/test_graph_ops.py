@@ -1,0 +1,145 @@
+"""Nodes that are made without TensorFlow's own functions are the nodes that those make."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session.graph_ops import tensorflow
+
+A = np.array([[5, -3, 1 << 62]], np.int64)
+B = np.array([[2], [-(1 << 63)]], np.int64)
+
+
+def nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any], Any]:
+    """The nodes that a function makes, without their names, and what they give."""
+    import tensorflow as tf
+
+    of = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
+    graph = tf.function(function, autograph=False).get_concrete_function(*of)
+    found = []
+    for op in graph.graph.get_operations():
+        shapes = [t.shape for t in op.outputs]
+        attributes = {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
+        found.append((op.type, attributes, [t.op.type for t in op.inputs], shapes))
+    found.sort(key=lambda node: node[0])  # constants stand elsewhere
+    return found, graph(*map(tf.constant, arrays)).numpy()
+
+
+def _raw(name: str) -> Any:
+    import tensorflow as tf
+
+    return getattr(tf.raw_ops, name)
+
+
+TWO = {
+    "AddV2": local.add,
+    "Sub": local.sub,
+    "Mul": local.mul,
+    "BitwiseXor": local.xor,
+}
+
+
+@pytest.mark.parametrize("name", TWO)
+def test_a_node_of_two_words_is_tensorflows(name: str) -> None:
+    """Same type, attributes, shapes and results, wrapped modulo 2^64 and broadcast."""
+    expected = nodes(lambda a, b: _raw(name)(x=a, y=b), A, B)
+    for given in (TWO[name], lambda a, b: tensorflow(name)(x=a, y=b)):
+        found = nodes(given, A, B)
+        assert found[0] == expected[0]
+        np.testing.assert_array_equal(found[1], expected[1])
+
+
+ONE = {
+    "Neg": (local.neg, lambda a: _raw("Neg")(x=a)),
+    "LeftShift": (
+        lambda a: local.left_shift(a, 63),
+        lambda a: _raw("LeftShift")(x=a, y=np.int64(63)),
+    ),
+    "RightShift": (
+        lambda a: local.arithmetic_shift(a, 63),
+        lambda a: _raw("RightShift")(x=a, y=np.int64(63)),
+    ),
+    "BitwiseAnd": (
+        lambda a: local.low_bits(a, 3),
+        lambda a: _raw("BitwiseAnd")(x=a, y=np.int64(7)),
+    ),
+    "Reshape": (
+        lambda a: local.reshape(a, [3, -1]),
+        lambda a: _raw("Reshape")(tensor=a, shape=np.array([3, -1])),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", ONE)
+def test_a_node_of_one_tensor_is_tensorflows(name: str) -> None:
+    """Same type, attributes, shapes and results."""
+    own, raw = (nodes(function, A) for function in ONE[name])
+    assert own[0] == raw[0]
+    np.testing.assert_array_equal(own[1], raw[1])
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_what_is_no_tensor_is_converted(eager: bool) -> None:
+    """Numbers, arrays and lists go TensorFlow's own way."""
+    import tensorflow as tf
+
+    def function(a: Any) -> Any:
+        return local.sub(local.mul(local.add(a, 3), A), np.int64(1))
+
+    found = function(tf.constant(A)).numpy() if eager else nodes(function, A)[1]
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(found, (A + 3) * A - 1)
+
+
+def test_two_types_are_refused() -> None:
+    """As TensorFlow refuses them, whether by names or by positions."""
+    import tensorflow as tf
+
+    def mixed(a: Any, b: Any) -> Any:
+        return local.add(a, b)
+
+    with pytest.raises(TypeError):
+        nodes(mixed, A, A.astype(np.int32))
+    with pytest.raises(tf.errors.InvalidArgumentError):
+        mixed(tf.constant(A), tf.constant(A.astype(np.int32)))
+
+
+def test_tensors_from_outside_a_loop_and_of_the_caller_are_captured() -> None:
+    """A node in a loop's body takes tensors of the graph around it, and a graph eager ones."""
+    import tensorflow as tf
+
+    outside = tf.constant(A)
+
+    def function(a: Any) -> Any:
+        twice = local.add(a, outside)
+        turns = tf.while_loop(
+            lambda i, _: i < 3, lambda i, v: (i + 1, local.add(v, twice)), (0, twice)
+        )
+        return turns[1]
+
+    with np.errstate(over="ignore"):
+        np.testing.assert_array_equal(tf.function(function)(outside).numpy(), 4 * 2 * A)
+
+
+@pytest.mark.parametrize("width", [1, 7, 8, 63])
+@pytest.mark.parametrize("n", [0, 1, 8, 9])
+def test_a_packed_message_has_a_known_size(width: int, n: int) -> None:
+    """So that no node asks for it while a graph runs."""
+    import tensorflow as tf
+
+    pack = ops.module().tfe_bench_pack_words
+    words = np.arange(n, dtype=np.int64)
+    shapes = []
+
+    def function(x: Any) -> Any:
+        found = pack(x=x, width=width)
+        shapes.append(found.shape.as_list())
+        return found
+
+    found = tf.function(function)(tf.constant(words))
+    assert shapes == [[(n * width + 7) // 8]] == [found.shape.as_list()]
