@@ -92,6 +92,7 @@ import numpy as np
 import keras
 import tf_encrypted as tfe
 from tf_encrypted.convert import convert
+from tfe_bench.errors import RangeError
 
 config = tfe.RemoteConfig.load(sys.argv[1])
 config.connect_servers()
@@ -120,8 +121,15 @@ for do in (
     except NotImplementedError as error:
         refused.append(type(error).__name__)
 off = np.abs(got - model.predict(images, verbose=0)).max()
+pictures = 127 * images + 127  # planned anew
+got = private.predict(tfe.define_private_input("bob", lambda: pictures), batch_size=2)
+wide = np.abs(got - model.predict(pictures, verbose=0)).max() / 255
+try:
+    private.predict(tfe.define_private_input("bob", lambda: 1e6 * images), batch_size=2)
+except RangeError as error:
+    refused.append(type(error).__name__)
 kept = (again * 2).reveal().to_native().numpy().tolist()
-print(json.dumps({"kept": kept, "off": float(off), "refused": refused}))
+print(json.dumps({"kept": kept, "off": float(off), "wide": float(wide), "refused": refused}))
 """
 
 
@@ -140,7 +148,8 @@ def test_a_program_runs_with_workers_on_this_host(tmp_path: Path) -> None:
     said = json.loads(done.stdout.splitlines()[-1])
     assert said["kept"] == [[6, -2], [4, 1]]
     assert said["off"] < 1e-3
-    assert said["refused"] == ["NotOffered", "NotOffered"]
+    assert said["wide"] < 1e-3
+    assert said["refused"] == ["NotOffered", "NotOffered", "RangeError"]
 
 
 def test_configurations_name_players(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,24 @@ from tfe_bench.tf_encrypted.keras.models import BaseModel, Sequential, clone_mod
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3PrivateTensor
 from tfe_bench.tf_encrypted.protocol.protocol import set_protocol
 
+# A model is planned for inputs of about 1; for larger ones it is planned anew, as for pictures of 0
+# to 255, whose planes may be taken from them as they are, and beyond.
+_MAGNITUDES = (1, 64, 4096)
+
 
 class Converted(BaseModel):
-    """A model as tfe_bench.convert makes it: it predicts what this process made private."""
+    """A model as tfe_bench.convert makes it: it predicts what this process made private.
 
-    def __init__(self, private: Any, name: str | None = None) -> None:
+    Args:
+        planned: a private model for inputs of a magnitude, and the largest input that it takes.
+    """
+
+    def __init__(
+        self, planned: Callable[[int], tuple[Any, float]], name: str | None = None
+    ) -> None:
         super().__init__(name=name)
-        self.private = private
+        self._planned, self._larger = planned, list(_MAGNITUDES[1:])
+        self.private, self._most = planned(_MAGNITUDES[0])
 
     def predict(self, x: Any, batch_size: int | None = 32, reveal: bool = True) -> Any:
         """The outputs, which this process learns.
@@ -44,6 +55,9 @@ class Converted(BaseModel):
         return np.concatenate(found)
 
     def _run(self, values: list[Any]) -> Any:
+        largest = max(float(np.abs(value).max(initial=0)) for value in values)
+        while largest > self._most and self._larger:
+            self.private, self._most = self._planned(self._larger.pop(0))
         images = values if len(values) > 1 else values[0]
         return get_config().cluster.predict(self.private, images, batch=len(values[0]))
 
@@ -107,10 +121,17 @@ class Converter:
         shapes = input_shapes if isinstance(input_shapes[0], (list, tuple)) else [input_shapes]
         rng = np.random.default_rng(0)
         samples = [rng.normal(size=[min(8, int(s[0])), *map(int, s[1:])]) for s in shapes]
-        from tfe_bench.models.private import convert
+        own = _as_keras_3(model)
 
-        private = convert(_as_keras_3(model), samples if len(samples) > 1 else samples[0])
-        return Converted(private, model.name)
+        def planned(magnitude: int) -> tuple[Any, float]:
+            from tfe_bench.models.private import convert
+            from tfe_bench.models.ranges import MARGIN
+
+            some = [magnitude * each for each in samples]
+            most = MARGIN * min(float(np.abs(each).max()) for each in some)
+            return convert(own, some if len(some) > 1 else some[0]), most
+
+        return Converted(planned, model.name)
 
 
 def _as_keras_3(model: Any) -> Any:
