@@ -1,7 +1,7 @@
 """A checkout of tf-encrypted: its own tests and example programs, run here and in its environment.
 
 Here imports of tf_encrypted are answered by tfe_bench.tf_encrypted; there its own package runs,
-with a process for each of three servers and two clients, joined by gRPC.
+with a process for each of three servers and its clients, joined by gRPC.
 """
 
 from __future__ import annotations
@@ -25,8 +25,13 @@ _RUNNER = "tfe_bench.tf_encrypted.checkout"
 _TESTS = ("tf_encrypted/protocol/aby3/aby3_test.py", "tf_encrypted/keras/**/*_test.py")
 _PROFILE = "examples/benchmark/operation/op_profile.py"
 _TRAINING = "examples/benchmark/training/private_training.py"
+_CONVERTED = "examples/benchmark/training/private_convert_training.py"
+_INFERENCE = "examples/benchmark/inference/convert.py"
 _TIME = re.compile(r"^\[Time\] (?P<tag>.*?): (?P<seconds>[0-9.e-]+) s$", re.MULTILINE)
-_PLAYERS = ("server0", "server1", "server2", "training-client", "prediction-client")
+_PLAYERS = (
+    *("server0", "server1", "server2"),
+    *("training-client", "prediction-client", "weights-provider"),
+)
 # Example programs by what they do.
 PROGRAMS: dict[str, tuple[str, ...]] = {
     **{
@@ -40,7 +45,14 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "training: logistic regression, one epoch": (
         *(_TRAINING, "logistic_regression", "LogisticArtificial", "--epochs", "1"),
     ),
+    "training: network A, one epoch": (_TRAINING, "network_a", "Mnist", "--epochs", "1"),
+    "training, converted: network A, one epoch": (
+        *(_CONVERTED, "network_a", "Mnist", "--epochs", "1"),
+    ),
+    "inference: ResNet50V2": (_INFERENCE, "resnet50"),
 }
+# Of one program, in seconds.
+PROGRAM_SECONDS = 3600.0
 OUTCOMES = ("passed", "refused", "failed", "stopped", "skipped")
 
 
@@ -122,7 +134,7 @@ def run_here(source: Path, program: str, timeout: float) -> dict[str, float] | M
 def run_there(
     source: Path, python: Path, program: str, timeout: float
 ) -> dict[str, float] | Missing:
-    """The times that it prints with tf-encrypted itself: five players on this host."""
+    """The times that it prints with tf-encrypted itself: its players on this host."""
     file, *arguments = PROGRAMS[program]
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         config = Path(folder) / "config.json"

@@ -101,10 +101,11 @@ def _times(arguments: argparse.Namespace, bar: Any) -> dict[str, dict[str, Any]]
     found: dict[str, dict[str, Any]] = {}
     for program in checkout.PROGRAMS:
         bar.say(program)
-        ours = checkout.run_here(arguments.source, program, 600.0)
+        ours = checkout.run_here(arguments.source, program, checkout.PROGRAM_SECONDS)
         theirs: Any = there
         if not isinstance(there, Missing):
-            theirs = checkout.run_there(arguments.source, there, program, 600.0)
+            seconds = checkout.PROGRAM_SECONDS
+            theirs = checkout.run_there(arguments.source, there, program, seconds)
         found[program] = {
             "here": ours.reason if isinstance(ours, Missing) else ours,
             "there": theirs.reason if isinstance(theirs, Missing) else theirs,
