@@ -306,27 +306,30 @@ def dialled(
     return kind.secure_channel(target.address, credentials, options=options)
 
 
-async def hang_up(
-    channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall | None = None, linger: float = 0.0
-) -> None:
-    """Ends a call that this side has made, and its connection.
+async def _end_of(call: grpc.aio.StreamStreamCall) -> object:
+    """What the other side ends a call with, which comes behind all that it has sent."""
+    while await call.read() is not grpc.aio.EOF:
+        pass
+    return await call.code()
+
+
+async def end_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool:
+    """Ends a call that this side has made; whether the other side has ended it in order.
 
     Args:
-        channel: of grpc.aio, which has no other calls.
-        call: None where it was not made yet.
-        linger: seconds in which the other side may end it first.
+        linger: seconds in which it may.
     """
-    if call is not None:
-        with contextlib.suppress(Exception):
-            await asyncio.wait_for(call.code(), linger)
-        call.cancel()
-        # Where a write fails because the other side has ended, grpc.aio takes the call for done,
-        # and its cancel() for not needed.  The call below it lives on with its connection as long
-        # as one message lies unread.
-        inner = getattr(call, "_cython_call", None)
-        if inner is not None:
-            inner.cancel("hung up")
-    await channel.close()
+    code: object = None
+    with contextlib.suppress(Exception):
+        code = await asyncio.wait_for(_end_of(call), linger)
+    call.cancel()
+    # Where a write fails because the other side has ended, grpc.aio takes the call for done, and
+    # its cancel() for not needed.  The call below it lives on with its connection as long as one
+    # message lies unread.
+    inner = getattr(call, "_cython_call", None)
+    if inner is not None:
+        inner.cancel("hung up")
+    return code is grpc.StatusCode.OK
 
 
 def _stream_reason(error: Exception) -> str:

@@ -18,8 +18,9 @@ import grpc
 
 from tfe_bench.cluster import handshake, probe, wire
 from tfe_bench.cluster.config import PartyConfig
-from tfe_bench.cluster.transport import LINGER_SECONDS, SessionLink, dialled, hang_up
+from tfe_bench.cluster.transport import LINGER_SECONDS, SessionLink
 from tfe_bench.cluster.worker.callers import Call, Callers
+from tfe_bench.cluster.worker.connections import Connection, Connections
 from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
 from tfe_bench.cluster.worker.log import line, log, where
 from tfe_bench.cluster.worker.pending import Job
@@ -49,6 +50,7 @@ class Meeting:
 
     def __init__(self, host: Host, callers: Callers, begin: Callable[[Job], None]) -> None:
         self._host, self._callers, self._begin = host, callers, begin
+        self.connections = Connections(host)
 
     def _hello(self, job: Job, agreement: handshake.KeyAgreement) -> handshake.Hello:
         facts = self._host.facts()
@@ -117,6 +119,9 @@ class Meeting:
             link = await self._host.loop.run_in_executor(None, job.wait_link)
             if link is not None:
                 await link.carry(peer, context.read, context.write)
+                # A call that is ended while its other side still writes counts as broken there.
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(context.read(), LINGER_SECONDS)
         except TfeBenchError as error:
             log.warning("a stream was refused: %s", line(error))
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
@@ -165,15 +170,18 @@ class Meeting:
 
     async def _dial(self, job: Job, peer: int) -> None:
         """Opens this party's stream to a higher-numbered one."""
-        host = self._host
-        target = host.config.parties[peer]
-        own = (host.key, host.certificate) if host.config.tls else None
-        channel = dialled(grpc.aio, target, own)
+        while not await self._open(job, await self.connections.take(peer)):
+            pass
+
+    async def _open(self, job: Job, connection: Connection) -> bool:
+        """Opens a stream over a connection; False if it had broken since its last job."""
+        peer, channel = connection.peer, connection.channel
         agreement = handshake.KeyAgreement()
         mine = self._hello(job, agreement)
         call: Any = None
         try:
-            await self._reach(target, channel)
+            if connection.fresh:
+                await self._reach(self._host.config.parties[peer], channel)
             call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self._host.party)),))
             try:
                 await call.write(mine.encode())
@@ -182,6 +190,9 @@ class Meeting:
             except grpc.RpcError:
                 first = None
             if not isinstance(first, bytes):
+                if not connection.fresh and not connection.usable:
+                    await self.connections.leave(connection, call)
+                    return False
                 details = await call.details() if call.done() else ""
                 raise ClusterError(
                     f"Party {peer} refused the session: {(details or 'its stream ended')[:300]}"
@@ -190,9 +201,10 @@ class Meeting:
             handshake.check(mine, theirs, peer)
             job.have_key(peer, agreement.derive(mine, theirs))
         except BaseException:
-            await hang_up(channel, call)
+            await self.connections.leave(connection, call)
             raise
-        self._host.keep(self._carry_dialled(job, peer, channel, call))
+        self._host.keep(self._carry_dialled(job, connection, call))
+        return True
 
     async def _reach(self, target: PartyConfig, channel: grpc.aio.Channel) -> None:
         """Waits for a connection to a peer.
@@ -221,8 +233,9 @@ class Meeting:
             ready.cancel()
 
     async def _carry_dialled(
-        self, job: Job, peer: int, channel: grpc.aio.Channel, call: grpc.aio.StreamStreamCall
+        self, job: Job, connection: Connection, call: grpc.aio.StreamStreamCall
     ) -> None:
+        peer = connection.peer
         # Read ahead, so that a peer that leaves while the job waits is noticed.
         ahead = asyncio.ensure_future(call.read())
 
@@ -247,7 +260,7 @@ class Meeting:
                 linger = LINGER_SECONDS
         finally:
             ahead.cancel()
-            await hang_up(channel, call, linger)
+            await self.connections.leave(connection, call, linger)
 
     async def _say_go(
         self, job: Job, peer: int, ahead: asyncio.Future[Any], call: grpc.aio.StreamStreamCall

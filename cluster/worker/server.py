@@ -172,5 +172,7 @@ class Worker:
             job.over.wait(max(0.0, deadline - time.monotonic()))
         with contextlib.suppress(Exception):
             host.on_loop(self._server.stop(0.5), 2)
+        with contextlib.suppress(Exception):
+            host.on_loop(self._meeting.connections.close(), 1)
         host.store.close()
         self._door.close()

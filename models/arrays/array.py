@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
@@ -384,15 +385,20 @@ def _nodes_of(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
 
 
 def run(
-    revealed: Sequence[PrivateArray], held: Sequence[PrivateArray]
+    revealed: Sequence[PrivateArray],
+    held: Sequence[PrivateArray],
+    instead: Mapping[Node, Node] = MappingProxyType({}),
 ) -> tuple[list[Any], list[PrivateArray]]:
     """The elements of some arrays, and others computed and held, by one job.
+
+    Args:
+        instead: what the workers hold, by the nodes that it was computed of.
 
     Raises:
         as PrivateArray.reveal and PrivateArray.compute.
     """
     cluster, nodes = _nodes_of([*revealed, *held])
-    values, found = running.run(cluster, nodes[: len(revealed)], nodes[len(revealed) :])
+    values, found = running.run(cluster, nodes[: len(revealed)], nodes[len(revealed) :], instead)
     return values, [PrivateArray(cluster, node) for node in found]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from tfe_bench.cluster.requests import PrivateInput
@@ -28,16 +29,22 @@ class Built:
     nodes: Sequence[Node]
 
 
-def build(nodes: Sequence[Node], outputs: Sequence[tuple[str, Mapping[str, Any]]]) -> Built:
+def build(
+    nodes: Sequence[Node],
+    outputs: Sequence[tuple[str, Mapping[str, Any]]],
+    instead: Mapping[Node, Node] = MappingProxyType({}),
+) -> Built:
     """One plan for several expressions.
 
     Args:
         outputs: what becomes of each.
+        instead: leaves that are taken in place of nodes.
 
     Raises:
         UsageError: there are too many operations.
     """
-    order = ordered(nodes)
+    nodes = [instead.get(node, node) for node in nodes]
+    order = ordered(nodes, instead)
     leaves = [node for node in order if node.leaf is not None]
     numbers: dict[int, Ref] = {}
     rows: list[list[Any]] = []
@@ -55,6 +62,9 @@ def build(nodes: Sequence[Node], outputs: Sequence[tuple[str, Mapping[str, Any]]
         numbers[id(node)] = known[key]
     if len(rows) > plans.MOST_LEAVES:
         raise plans.too_many()
+    for node, other in instead.items():
+        if id(other) in numbers:
+            numbers[id(node)] = numbers[id(other)]
     steps = rows_of(order, numbers, len(rows))
     ends = [
         Output(numbers[id(node)], then, about).header()
@@ -97,8 +107,10 @@ def rows_of(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> list[
     return steps
 
 
-def ordered(nodes: Sequence[Node]) -> list[Node]:
-    """All nodes that some are made of, each behind those that it takes."""
+def ordered(
+    nodes: Sequence[Node], instead: Mapping[Node, Node] = MappingProxyType({})
+) -> list[Node]:
+    """All nodes that some are made of, each behind those that it takes; leaves instead of some."""
     found: dict[int, Node] = {}
     open_: list[tuple[Node, bool]] = [(node, False) for node in reversed(nodes)]
     while open_:
@@ -111,7 +123,7 @@ def ordered(nodes: Sequence[Node]) -> list[Node]:
                 raise plans.too_many()
             continue
         open_.append((node, True))
-        open_.extend((child, False) for child in taken(node))
+        open_.extend((instead.get(child, child), False) for child in taken(node))
     return list(found.values())
 
 

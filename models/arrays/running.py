@@ -7,6 +7,7 @@ import threading
 import uuid
 import weakref
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,10 +67,13 @@ def _freed(cluster: Client) -> Freed:
 
 
 def _run(
-    cluster: Client, nodes: Sequence[Node], outputs: Sequence[tuple[str, Mapping[str, Any]]]
+    cluster: Client,
+    nodes: Sequence[Node],
+    outputs: Sequence[tuple[str, Mapping[str, Any]]],
+    instead: Mapping[Node, Node] = MappingProxyType({}),
 ) -> JobResult:
     """One job for several expressions."""
-    built = build(nodes, outputs)
+    built = build(nodes, outputs, instead)
     freed = _freed(cluster)
     free = freed.take()
     parameters = {"plan": built.plan.header(), "free": free}
@@ -94,9 +98,15 @@ def decoded(ring: Any, meaning: Meaning) -> Any:
 
 
 def run(
-    cluster: Client, revealed: Sequence[Node], held: Sequence[Node]
+    cluster: Client,
+    revealed: Sequence[Node],
+    held: Sequence[Node],
+    instead: Mapping[Node, Node] = MappingProxyType({}),
 ) -> tuple[list[Any], list[Node]]:
     """Values that are revealed and values that the workers hold afterwards, by one job.
+
+    Args:
+        instead: leaves that are taken in place of nodes.
 
     Returns:
         the elements of the former, and the latter as leaves.
@@ -104,7 +114,7 @@ def run(
     handles = [Handle() for _ in held]
     ends: list[tuple[str, Mapping[str, Any]]] = [(REVEAL, {})] * len(revealed)
     ends += [(HANDLE, {"handle": handle.id}) for handle in handles]
-    result = _run(cluster, [*revealed, *held], ends)
+    result = _run(cluster, [*revealed, *held], ends, instead)
     freed, found = _freed(cluster), []
     for node, handle in zip(held, handles, strict=True):
         freed.made()

@@ -15,6 +15,7 @@ from typing import Any
 from tfe_bench.errors import ConfigError, UsageError
 from tfe_bench.models.arrays import array as arrays
 from tfe_bench.models.arrays.array import PrivateArray
+from tfe_bench.models.arrays.node import Node
 
 # Where cluster.toml and this client's name stand, for hosts that are not this one.
 CLUSTER, CLIENT = "TFE_BENCH_CLUSTER", "TFE_BENCH_CLIENT"
@@ -58,6 +59,8 @@ class Config:
         # (in the order of the program: equal steps are to be equal plans)
         self._waiting: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()
         self._counter = itertools.count()
+        # What is held, by what it was when expressions were made of it.
+        self._held: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
 
     @property
     def players(self) -> list[Player]:
@@ -100,6 +103,7 @@ class Config:
     def close(self) -> None:
         """Lets go of the workers; those of this host end."""
         cluster, self._cluster = self._cluster, None
+        self._held.clear()
         if cluster is not None:
             atexit.unregister(self.close)
             cluster.close()
@@ -123,12 +127,13 @@ class Config:
                 part = part[_AT_ONCE:]
         return self._run(revealed, part)
 
-    @staticmethod
-    def _run(revealed: Sequence[Held], held: Sequence[Held]) -> list[Any]:
+    def _run(self, revealed: Sequence[Held], held: Sequence[Held]) -> list[Any]:
         if not revealed and not held:
             return []
-        values, found = arrays.run([h.array for h in revealed], [h.array for h in held])
+        given = [h.array for h in revealed], [h.array for h in held]
+        values, found = arrays.run(*given, self._held)
         for each, array in zip(held, found, strict=True):
+            self._held[each.array._node] = array._node
             each.array = array
         return values
 
