@@ -128,7 +128,7 @@ class Answers:
                 int(event["fractional_bits"]),
                 int(event["limbs"]),
             )
-            names = [str(part) for part in event["parts"]]
+            part = str(event["part"])
             digest = str(event["digest"])
         except (KeyError, TypeError, ValueError) as error:
             raise ProtocolError("A worker's result is malformed.") from error
@@ -136,11 +136,13 @@ class Answers:
             raise ProtocolError("A worker's result is malformed.")
         shape = described.shape if described.limbs == 1 else (*described.shape, 2)
         size = math.prod(shape) * 8
-        parts = {part: np.frombuffer(reader.read(size), np.int64).reshape(shape) for part in names}
+        words = np.frombuffer(reader.read(size), np.int64).reshape(shape) if part else None
         with self._lock:
             if self._described.setdefault(name, described) != described:
                 raise ProtocolError(f"The workers describe {name!r} differently.")
-            self._parts.setdefault(name, {}).update(parts)
+            parts = self._parts.setdefault(name, {})
+            if words is not None:
+                parts[part] = words
             if digest:
                 self._digests[name] = digest
 
@@ -162,16 +164,14 @@ class Answers:
                 raise self._most_telling(error)
             done.add(party)
         for name, parts in self._parts.items():
-            if set(parts) != {"m", "l1", "l2"}:
+            if set(parts) != {"m", "lam"}:
                 raise ProtocolError(f"The workers returned incomplete shares of {name!r}.")
             if hashlib.sha256(parts["m"].tobytes()).hexdigest() != self._digests.get(name):
                 raise ProtocolError(f"The two evaluators returned different shares of {name!r}.")
             described = self._described[name]
             self.result.fractional_bits[name] = described.fractional_bits
             self.result.limbs[name] = described.limbs
-            self.result.outputs[name] = seeds.unmasked(
-                parts["m"], parts["l1"], parts["l2"], described.limbs
-            )
+            self.result.outputs[name] = seeds.unmasked(parts["m"], parts["lam"], described.limbs)
         return self.result
 
     def _most_telling(self, first: BaseException) -> BaseException:

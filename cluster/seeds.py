@@ -76,12 +76,20 @@ def masked(x: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
     return pairs.add(pairs.add(_pairs(x), _pairs(l1)), _pairs(l2)).reshape(x.shape)
 
 
-def unmasked(m: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
-    """x = m - l1 - l2 mod 2^(64 limbs)."""
+def mask(l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
+    """lam = l1 + l2 mod 2^(64 limbs)."""
     if limbs == 1:
         with np.errstate(over="ignore"):
-            return m - l1 - l2
-    return pairs.sub(pairs.sub(_pairs(m), _pairs(l1)), _pairs(l2)).reshape(m.shape)
+            return l1 + l2
+    return pairs.add(_pairs(l1), _pairs(l2)).reshape(l1.shape)
+
+
+def unmasked(m: Ring, lam: Ring, limbs: int = 1) -> Ring:
+    """x = m - lam mod 2^(64 limbs)."""
+    if limbs == 1:
+        with np.errstate(over="ignore"):
+            return m - lam
+    return pairs.sub(_pairs(m), _pairs(lam)).reshape(m.shape)
 
 
 def _pairs(a: Ring) -> Ring:

@@ -53,6 +53,12 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
 }
 # Of one program, in seconds.
 PROGRAM_SECONDS = 3600.0
+# A program by its file, which finds what it imports as from its own folder.
+_SCRIPT = (
+    "import pathlib, runpy, sys; del sys.argv[0]; file = pathlib.Path(sys.argv[0]); "
+    "sys.path[:1] = [str(file.parent), str(file.parent.parent.parent)]; "
+    "runpy.run_path(str(file), run_name='__main__')"
+)
 OUTCOMES = ("passed", "refused", "failed", "stopped", "skipped")
 
 
@@ -123,6 +129,18 @@ def _quiet() -> dict[str, str]:
     return {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
 
 
+def programs(parts: Sequence[str]) -> list[str]:
+    """The example programs whose names have one of these parts; all if there are none.
+
+    Raises:
+        UsageError: a part that is in no name.
+    """
+    for part in parts:
+        if not any(part in name for name in PROGRAMS):
+            raise UsageError(f"Its programs are {', '.join(PROGRAMS)}. Received: {part!r}.")
+    return [name for name in PROGRAMS if not parts or any(part in name for part in parts)]
+
+
 def run_here(source: Path, program: str, timeout: float) -> dict[str, float] | Missing:
     """The times that an example program prints here, by its tags."""
     file, *arguments = PROGRAMS[program]
@@ -146,8 +164,9 @@ def run_there(
             )
             stack.callback(process.wait)
             stack.callback(process.kill)
-        command = [str(python), str(source / file), *arguments, "--config", str(config)]
-        return _times(call(command, timeout))
+        command = [str(python), "-c", _SCRIPT, str(source / file)]
+        command += [*arguments, "--config", str(config)]
+        return _times(call(command, timeout, folder=Path(folder)))
 
 
 def _free_port() -> int:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from tfe_bench.cluster import wire
+from tfe_bench.cluster import seeds, wire
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
@@ -17,23 +17,22 @@ from tfe_bench.protocols.session.sharing import Shared
 def held_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
     """What this party keeps of results until their client has taken them."""
     return sum(
-        8 * math.prod(getattr(value, part).shape)
+        8 * math.prod(getattr(value, _FIELDS[_role(party, value)][0]).shape)
         for value in outputs.values()
-        for part in _result_parts(party, value)
-        if (party - value.dealer) % 3 != 2  # whose part is compared, not sent
+        if _role(party, value) != 2  # whose part is compared, not sent
     )
 
 
 def give(party: int, job: Job, name: str, value: Shared) -> None:
-    """Sends this party's parts of a result: the client alone puts them together."""
-    parts = _result_parts(party, value)
-    role = (party - value.dealer) % 3
-    arrays = [np.asarray(getattr(value, part), np.int64, order="C") for part in parts]
-    shape = list(arrays[0].shape if value.limbs == 1 else arrays[0].shape[:-1])
-    digest = ""
-    if role == 2:  # the copy of m is compared, not sent twice
-        digest = hashlib.sha256(arrays[0].tobytes()).hexdigest()
-        arrays = []
+    """Sends this party's part of a result: the client alone puts them together."""
+    role = _role(party, value)
+    fields = [np.asarray(getattr(value, f), np.int64, order="C") for f in _FIELDS[role]]
+    shape = list(fields[0].shape if value.limbs == 1 else fields[0].shape[:-1])
+    part, array, digest = "m", fields[0], ""
+    if role == 0:  # the client needs no more than their sum
+        part, array = "lam", seeds.mask(fields[0], fields[1], value.limbs)
+    elif role == 2:  # the copy of m is compared, not sent twice
+        part, digest = "", hashlib.sha256(array.tobytes()).hexdigest()
     job.events.put(
         wire.event(
             "result",
@@ -41,17 +40,21 @@ def give(party: int, job: Job, name: str, value: Shared) -> None:
             shape=shape,
             fractional_bits=value.fractional_bits,
             limbs=value.limbs,
-            parts=list(parts) if arrays else [],
+            part=part,
             digest=digest,
         )
     )
-    for array in arrays:
+    if part:
         for chunk in wire.data(array.reshape(-1).data.cast("B")):
             job.events.put(chunk)
 
 
-def _result_parts(party: int, value: object) -> tuple[str, ...]:
-    """Which parts of a result a party has, as far as a client needs them.
+# What a role has of a value.
+_FIELDS = (("l1", "l2"), ("m",), ("m",))
+
+
+def _role(party: int, value: object) -> int:
+    """A party's role toward a result.
 
     Raises:
         UsageError: it is nothing that can be revealed: bits, or a value of a small ring.
@@ -60,4 +63,4 @@ def _result_parts(party: int, value: object) -> tuple[str, ...]:
     if shared is None or shared.limbs not in (1, 2) or shared.ring_bits != 64 * shared.limbs:
         shown = repr(value) if shared is not None else type(value).__name__
         raise UsageError(f"A program returns values over Z_2^64 or Z_2^128. Received: {shown}.")
-    return ("l1", "l2") if (party - shared.dealer) % 3 == 0 else ("m",)
+    return (party - shared.dealer) % 3

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from tests.tf_encrypted.simulated import simulated, tfe
 from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models.arrays import building, evaluate, running
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3, ShareType
 from tfe_bench.tf_encrypted.tensor import factories
 
@@ -322,6 +323,27 @@ def test_every_name_has_a_case() -> None:
     public = {n for n in dir(ABY3) if not n.startswith("_") and callable(getattr(ABY3, n))}
     tried = {name.split(",")[0].split(" ")[0] for name in CASES}
     assert public == tried | OTHERS
+
+
+def test_an_expression_is_one_plan_from_its_first_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else its graphs would be made twice."""
+    plans: list[tuple[str, int]] = []
+    build = building.build
+
+    def built(*given: Any) -> Any:
+        made = build(*given)
+        plans.append((evaluate.traced(made.plan), len(made.inputs)))
+        return made
+
+    monkeypatch.setattr(running, "build", built)
+    x = tfe.define_private_variable(np.arange(4.0))
+    twice = x * 2
+    for _ in range(3):
+        found = (twice > x + 1.5).reveal().to_native().numpy()
+        assert found.tolist() == [0, 0, 1, 1]
+    (inputs, sent), *others = plans
+    assert sent == 1
+    assert others == [(others[0][0], 0)] * 3 and others[0][0] != inputs
 
 
 def test_values_come_and_go_as_in_programs(workers: Any, given: Any) -> None:

@@ -152,6 +152,37 @@ def test_a_program_runs_with_workers_on_this_host(tmp_path: Path) -> None:
     assert said["refused"] == ["NotOffered", "NotOffered", "RangeError"]
 
 
+EXAMPLE = """
+import sys
+from models import seconds
+open("written", "w").close()
+print(f"[Time] {sys.argv[1]}: {seconds} s")
+"""
+
+
+def test_example_programs_run_in_folders_of_their_own(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Here and in an environment of tf-encrypted's, for which this one stands."""
+    folder = tmp_path / "examples" / "benchmark" / "training"
+    folder.mkdir(parents=True)
+    (folder / "private_training.py").write_text(EXAMPLE)
+    (tmp_path / "examples" / "models.py").write_text("seconds = 2.5")
+    before = {*tmp_path.rglob("*"), *Path.cwd().iterdir()}
+    command = ["compare", "tf-encrypted", "--source", str(source), "--only", "none"]
+    command += ["--tf-encrypted-env", sys.prefix, "--json"]
+    assert main([*command, "--programs", "network A, one"]) == 0
+    names = ["training: network A, one epoch", "training, converted: network A, one epoch"]
+    programs = json.loads(capsys.readouterr().out)["programs"]
+    assert list(programs) == names
+    assert programs[names[0]] == {"here": {"network_a": 2.5}, "there": {"network_a": 2.5}}
+    assert all("exit code" in programs[names[1]][where] for where in ("here", "there"))
+    after = {*tmp_path.rglob("*"), *Path.cwd().iterdir()} - before
+    assert all("__pycache__" in str(path) for path in after)
+    assert main([*command, "--programs", "nothing"]) == 2
+    assert "network A" in capsys.readouterr().err
+
+
 def test_configurations_name_players(tmp_path: Path) -> None:
     local = tfe.LocalConfig(player_names=["a", "b"])
     assert [p.name for p in local.get_players("a, b")] == ["a", "b"]

@@ -6,6 +6,7 @@ import argparse
 import importlib.util
 import json
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,12 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(
         p, "--test-seconds S", "each of its tests at most (default 120)", type=int, default=120
     )
-    common.option(p, "--programs", "run its example programs as well")
+    p.add_argument(
+        "--programs",
+        nargs="*",
+        metavar="PART",
+        help="run its example programs as well, all or those with these parts in their names",
+    )
     common.option(p, "--tf-encrypted-env DIR", "run them in this environment of tf-encrypted too")
     common.option(p, "--op NAME", ", ".join(known), default="less")
     p.add_argument(
@@ -79,12 +85,13 @@ def _programs(arguments: argparse.Namespace) -> int:
     of_keras = any("keras" in str(file) for file in checkout.files(source))
     if of_keras and importlib.util.find_spec("tf_keras") is None:
         raise UsageError("Its tests are of Keras 2: pip install 'tfe-bench[tf-encrypted]'.")
+    programs = [] if arguments.programs is None else checkout.programs(arguments.programs)
     found = []
     with common.progress_bar(arguments) as bar:
         for outcome in checkout.run_tests(source, arguments.only, arguments.test_seconds):
             found.append(outcome)
             bar.say(f"{len(found)} tests, {outcome.test}")
-        times = _times(arguments, bar) if arguments.programs else {}
+        times = _times(arguments, programs, bar)
     if arguments.json:
         print(json.dumps({"tests": [asdict(o) for o in found], "programs": times}))
     else:
@@ -92,14 +99,16 @@ def _programs(arguments: argparse.Namespace) -> int:
     return 1 if any(o.outcome == "failed" for o in found) else 0
 
 
-def _times(arguments: argparse.Namespace, bar: Any) -> dict[str, dict[str, Any]]:
+def _times(
+    arguments: argparse.Namespace, programs: Sequence[str], bar: Any
+) -> dict[str, dict[str, Any]]:
     """What example programs print, here and in tf-encrypted's environment."""
     from tfe_bench.benchmarks.baselines import checkout
     from tfe_bench.benchmarks.baselines.base import Missing, python_of
 
     there = python_of(arguments.tf_encrypted_env, "--tf-encrypted-env")
     found: dict[str, dict[str, Any]] = {}
-    for program in checkout.PROGRAMS:
+    for program in programs:
         bar.say(program)
         ours = checkout.run_here(arguments.source, program, checkout.PROGRAM_SECONDS)
         theirs: Any = there

@@ -17,6 +17,7 @@ import os
 import runpy
 import signal
 import sys
+import tempfile
 import time
 import types
 import unittest
@@ -154,11 +155,21 @@ def run(source: Path, file: Path, names: Sequence[str], seconds: int) -> None:
 
 
 def script(source: Path, file: Path, arguments: Sequence[str]) -> None:
-    """Runs an example program, which finds what it imports as from its own folder."""
+    """Runs an example program, which finds what it imports as from its own folder.
+
+    What it writes beside itself (data sets) goes to a folder that is removed.
+    """
     sys.argv = [str(file), *arguments]
     sys.path[:0] = [str(file.parent), str(file.parent.parent.parent)]
-    with answered(source):
-        runpy.run_path(str(file), run_name="__main__")
+    if (digits := os.environ.get("TFE_BENCH_MNIST")) is not None:
+        os.environ["TFE_BENCH_MNIST"] = os.path.abspath(digits)
+    before = os.getcwd()
+    with tempfile.TemporaryDirectory() as folder, answered(source):
+        os.chdir(folder)
+        try:
+            runpy.run_path(str(file), run_name="__main__")
+        finally:
+            os.chdir(before)
 
 
 def _each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
@@ -181,7 +192,7 @@ def main() -> None:
     if importlib.util.find_spec("tf_keras") is not None:  # tf-encrypted's tests are of Keras 2
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     if args.script is not None:
-        script(args.source, args.file, args.script)
+        script(args.source.absolute(), args.file.absolute(), args.script)
     else:
         run(args.source, args.file, args.only, args.seconds)
 

@@ -1,0 +1,124 @@
+"""Connections that one job leaves to the next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+
+from tfe_bench.cluster import wire
+from tfe_bench.cluster.worker import connections
+from tfe_bench.cluster.worker.connections import MOST_LEFT, Connection, Connections
+
+PEER = 2
+
+
+async def _serve(request: AsyncIterator[bytes], context: Any) -> None:
+    """Ends in order when the caller has, or at once if it is told so."""
+    async for said in request:
+        if said == b"break":
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
+        await context.write(said)
+
+
+async def _peer() -> tuple[grpc.aio.Server, str]:
+    server = grpc.aio.server()
+    handler = grpc.stream_stream_rpc_method_handler(
+        _serve, request_deserializer=wire.identity, response_serializer=wire.identity
+    )
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(wire.SERVICE, {wire.STREAM: handler}),)
+    )
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    return server, f"127.0.0.1:{port}"
+
+
+async def _job(of: Connections, connection: Connection, said: bytes = b"go") -> None:
+    """A call over a connection, and its end."""
+    call = wire.stub(connection.channel, wire.STREAM)()
+    await call.write(said)
+    await call.done_writing()
+    await of.leave(connection, call, 3.0)
+
+
+def _run(test: Callable[[Connections, grpc.aio.Server], Awaitable[None]]) -> None:
+    async def whole() -> None:
+        server, address = await _peer()
+        peers = [SimpleNamespace(address=address)] * 3
+        of = Connections(
+            SimpleNamespace(  # type: ignore[arg-type]
+                party=0,
+                config=SimpleNamespace(tls=False, parties=peers),
+                loop=asyncio.get_running_loop(),
+                keep=asyncio.ensure_future,
+            )
+        )
+        try:
+            await test(of, server)
+        finally:
+            await of.close()
+            await server.stop(0)
+
+    asyncio.run(whole())
+
+
+def test_jobs_in_a_row_use_one_connection() -> None:
+    async def test(of: Connections, server: grpc.aio.Server) -> None:
+        first = await of.take(PEER)
+        assert first.fresh
+        for _ in range(50):
+            await _job(of, first)
+            assert await of.take(PEER) is first
+            assert not first.fresh
+
+    _run(test)
+
+
+def test_what_did_not_end_in_order_serves_no_other_job() -> None:
+    async def test(of: Connections, server: grpc.aio.Server) -> None:
+        for end in (b"break", None):
+            connection = await of.take(PEER)
+            if end is None:  # before a call was made
+                await of.leave(connection)
+            else:
+                await _job(of, connection, end)
+            assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+            assert (await of.take(PEER)).fresh
+
+    _run(test)
+
+
+def test_a_connection_whose_peer_has_gone_is_not_used() -> None:
+    async def test(of: Connections, server: grpc.aio.Server) -> None:
+        connection = await of.take(PEER)
+        await _job(of, connection)
+        await server.stop(0)
+        while connection.channel.get_state() is grpc.ChannelConnectivity.READY:
+            await asyncio.sleep(0.01)
+        assert (await of.take(PEER)).fresh
+
+    _run(test)
+
+
+def test_few_are_left_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "IDLE_SECONDS", 0.5)
+
+    async def test(of: Connections, server: grpc.aio.Server) -> None:
+        some = [await of.take(PEER) for _ in range(MOST_LEFT + 2)]
+        for each in some:
+            await _job(of, each)
+        states = [each.channel.get_state() for each in some]
+        assert states.count(grpc.ChannelConnectivity.SHUTDOWN) == 2
+        await asyncio.sleep(1.0)
+        assert {each.channel.get_state() for each in some} == {grpc.ChannelConnectivity.SHUTDOWN}
+        monkeypatch.setattr(connections, "OLDEST_SECONDS", 0.0)
+        old = await of.take(PEER)
+        await _job(of, old)
+        assert old.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+
+    _run(test)
