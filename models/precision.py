@@ -1,8 +1,8 @@
 """How far a model's values are off in fixed point: on public samples, in the clear.
 
 Weights are rounded as they are shared, and each layer's value to its fractional bits, up or down by
-chance as a truncation of shares does.  What a layer's own protocol adds (about an ulp, docs/
-operations.md) is not in it.
+chance as a truncation of shares does; short series are off by what they are.  What a layer's own
+protocol adds (about an ulp, docs/operations.md) is not in it.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def errors(plan: Plan, samples: Mapping[str, Array]) -> dict[str, Error]:
         replace(x, weights={k: _rounded(w, plan.weight_bits(x, k)) for k, w in x.weights.items()})
         for x in plan.graph.layers
     ]
-    plaintext.evaluate(replaced(plan.graph, layers), some, compare, rounded)
+    plaintext.evaluate(replaced(plan.graph, layers), some, compare, rounded, approximated=True)
     return {
         x.name: Error(off[x.name], float(np.abs(exact[x.name]).max(initial=0)))
         for x in plan.graph.layers

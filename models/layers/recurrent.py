@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -24,6 +24,7 @@ from tfe_bench.models.kinds.planning import (
 from tfe_bench.protocols.nn import cells, recurrent
 from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, Rings
 from tfe_bench.protocols.nn.recurrent import Weights
+from tfe_bench.protocols.nn.series import BENDS, HELD
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -35,6 +36,8 @@ def _sigmoid(v: Array) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0, -v)))
 
 
+# In the clear: of candidates and states, of gates, and of the gate that a memory is held by.
+Functions: TypeAlias = "tuple[Callable[[Array], Array], ...]"
 _IN_THE_CLEAR: Mapping[str, Any] = {
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
@@ -149,13 +152,25 @@ class Recurrent(Kind):
     # ---- in the clear
 
     def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        f, s = (_IN_THE_CLEAR[str(x.options[n])] for n in ("activation", "gate"))
+        return self._evaluated(x, values, seen, (f, s, s))
+
+    def approximated(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        if not x.options["series"]:
+            return self.plain(x, values, seen)
+        names = [str(x.options[n]) for n in ("activation", "gate")]
+        f, s = (BENDS[n].at if n in BENDS else _IN_THE_CLEAR[n] for n in names)
+        kept = HELD.at if names[1] == "sigmoid" else s
+        return self._evaluated(x, values, seen, (f, s, kept))
+
+    def _evaluated(self, x: Layer, values: list[Array], seen: Watch, functions: Functions) -> Array:
         o, count = x.options, STATES[x.options["cell"]]
         outputs, memories, largest = [], [], [0.0]
         shown = values[-1] if o["masked"] else np.ones(values[0].shape[:2])
         for d, back in enumerate(o["backwards"]):
             steps, mask = (v[:, ::-1] if back else v for v in (values[0], shown))
             states = values[1 + d * count : 1 + (d + 1) * count] if self._begun(x) else []
-            found, memory = _taken(x, d, steps, states, mask, largest)
+            found, memory = _taken(x, d, steps, states, mask, largest, functions)
             outputs.append(found[:, ::-1] if back and o["aligned"] else found)
             memories.append(memory)
         seen(f"{x.name}:sum", np.array(largest))
@@ -332,11 +347,17 @@ def _largest_sum(x: Layer, d: int, inputs: float, states: float) -> float:
 
 
 def _taken(
-    x: Layer, d: int, steps: Array, states: list[Array], mask: Array, largest: list[float]
+    x: Layer,
+    d: int,
+    steps: Array,
+    states: list[Array],
+    mask: Array,
+    largest: list[float],
+    functions: Functions,
 ) -> tuple[Array, Array]:
     """(outputs [batch, steps, units], last memory) of a direction, in float64."""
     kind = str(x.options["cell"])
-    f, s = (_IN_THE_CLEAR[str(x.options[n])] for n in ("activation", "gate"))
+    f, s, kept = functions
     w = {n: np.asarray(v, np.float64) for k, v in x.weights.items() if (n := k[:-1]) + str(d) == k}
     kernel, u = w["kernel"], w["recurrent"]
     units = u.shape[0]
@@ -352,12 +373,12 @@ def _taken(
         elif kind == "lstm":
             sums = xs[:, t] + h @ u
             i, forget, g, o = np.split(sums, 4, -1)
-            c = s(forget) * c + s(i) * f(g)
+            c = kept(forget) * c + s(i) * f(g)
             h = s(o) * f(c)
         else:
             given, two = xs[:, t], 2 * units
             gates = given[:, :two] + h @ u[:, :two]
-            z, r = s(gates[:, :units]), s(gates[:, units:])
+            z, r = kept(gates[:, :units]), s(gates[:, units:])
             inner = h @ u[:, two:] + w.get("inner", 0.0)
             inner = r * inner if kind == "gru" else (r * h) @ u[:, two:]
             sums = np.concatenate([gates, given[:, two:] + inner], -1)

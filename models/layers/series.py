@@ -41,6 +41,9 @@ class Series(Kind):
         function = str(x.options["function"])
         return registry.find(function).plain(replace(x, op=function, options={}), values, seen)
 
+    def approximated(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+        return series.BENDS[str(x.options["function"])].at(values[0])
+
     # ---- in fixed point: `bits` are those of what comes in, at the scale of `taken`
 
     def taken(self, node: Node) -> int:

@@ -19,6 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Final
 
+import numpy as np
+import numpy.typing as npt
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.ring.checks import check_word
@@ -58,6 +61,15 @@ class Series:
     def count(self) -> int:
         """The number of harmonics."""
         return (len(self.weights) - 1) // 2
+
+    def at(self, v: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Its values in float64, of any shape."""
+        constant, *others = (w * 2.0**-WEIGHT_BITS for w in self.weights)
+        total = np.full(np.shape(v), constant)
+        for j, (a, b) in enumerate(zip(others[::2], others[1::2], strict=True), 1):
+            angle = 2 * np.pi * self.odd * j / 2**self.turn * v
+            total += a * np.cos(angle) + b * np.sin(angle)
+        return total
 
     def values(self, fractional_bits: int) -> tuple[int, int]:
         """(a, k): a >= 0, and 0 <= v + a < 2^(k-1), for what is made of it, in ring units."""

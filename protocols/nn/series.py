@@ -13,7 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import harmonics
@@ -46,6 +49,14 @@ class Bend:
     series: Series
     ends: tuple[int, int] | None = None
     room: int = 0
+
+    def at(self, v: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """What the protocol makes of v, but for roundings: float64, of any shape."""
+        half, lower, upper = v / 2, np.zeros(()), v
+        if self.ends is not None:
+            half, (lower, upper) = np.zeros(()), np.asarray(self.ends, np.float64)
+        between = np.where(v < self.high / 4, self.series.at(v) + half, upper)
+        return np.where(v < self.low / 4, lower, between)
 
 
 def _even(turn: int, odd: int, *cosines: int) -> Series:

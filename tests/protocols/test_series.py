@@ -45,6 +45,9 @@ def test_a_table_is_as_near_as_it_states(name: str) -> None:
     above = beyond + high if upper is None else upper
     assert np.abs(right(beyond + high) - above).max() < 2.0**-11
     assert np.abs(right(low - beyond) - lower).max() < 2.0**-11
+    everywhere = np.linspace(-40, 40, 8001)
+    assert np.abs(bend.at(everywhere) - right(everywhere)).max() < 2.0**-11
+    assert np.array_equal(bend.series.at(v), exactly(bend.series, v))
     weights = bend.series.weights
     assert len(weights) % 2 == 1 and bend.series.count <= harmonics.MOST_HARMONICS
     # what is exchanged has room for it, and its rounding stays below 2^-11 in all
