@@ -308,7 +308,7 @@ def dialled(
 
 async def _end_of(call: grpc.aio.StreamStreamCall) -> object:
     """What the other side ends a call with, which comes behind all that it has sent."""
-    while await call.read() is not grpc.aio.EOF:
+    while isinstance(await call.read(), bytes):
         pass
     return await call.code()
 

@@ -80,6 +80,7 @@ _UNLIKE = (
     (re.compile(r"[+-]?[\d.,]+ (B|kB|MB|GB|TB)\b"), "SIZE"),
     (re.compile(r"[\d.,]+ [KMG]?bit/s\b"), "RATE"),
     (re.compile(r"^machine .*$", re.MULTILINE), "machine"),
+    (re.compile(r"\b\d\.\de-\d\d\b"), "ERROR"),  # estimated; processors round differently
     (re.compile(r"[-\u2500-\u257f]{2,}"), "--"),  # lines of a table
     (re.compile(r"[\d,]+ with dealing / [\d,]+ online|^messages .*$", re.MULTILINE), "COUNT"),
 )

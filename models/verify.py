@@ -45,7 +45,7 @@ def check(reading: Reading, graph: Graph, samples: Any = None) -> None:
     tree = reading.keras.tree
     struct = tree.pack_sequence_as(function._inputs_struct, given)
     try:
-        outputs = tree.flatten(function(struct, training=False))
+        outputs = tree.flatten(in_keras(function, struct, training=False))
     except Exception as error:  # whatever Keras raises where a layer takes no such values
         raise UsageError(
             f"Keras itself cannot run {reading.model.name!r}. Received: {type(error).__name__}: "
@@ -62,6 +62,23 @@ def check(reading: Reading, graph: Graph, samples: Any = None) -> None:
             f"{reading.model.name!r} would give other values than in Keras, {place}: it uses "
             "something that is not supported and that nobody noticed. Please report it."
         )
+
+
+def in_keras(called: Any, *given: Any, **named: Any) -> Any:
+    """What Keras makes of some numbers.
+
+    TensorFlow's own kernels take channels first, and dilation in transposed convolutions, on some
+    processors only; XLA's do on all.
+    """
+    try:
+        return called(*given, **named)
+    except Exception as error:
+        known = type(error).__name__ in ("UnimplementedError", "InvalidArgumentError")
+        if not known or "CPU" not in str(error):
+            raise
+        import tensorflow as tf
+
+        return tf.function(called, autograph=False, jit_compile=True)(*given, **named)
 
 
 def _first(
@@ -160,7 +177,7 @@ def _compared(
     known = {x.name for x in graph.layers}
     told = [(t, name) for t, name in reading.tensors if name in known]
     inner = reading.keras.Model(reading.function.inputs, [t for t, _ in told])
-    values = reading.keras.tree.flatten(inner(list(given), training=False))
+    values = reading.keras.tree.flatten(in_keras(inner, list(given), training=False))
     keras = {name: _numbers(reading, v) for (_, name), v in zip(told, values, strict=True)}
     seen: dict[str, Array] = {}
 

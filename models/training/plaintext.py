@@ -113,7 +113,11 @@ class Twin:
         named = dict(zip(recipe.order, reader.variables(self.model), strict=True))
         if recipe.optimizer.undecayed:
             optimizer.exclude_from_weight_decay([named[k] for k in recipe.optimizer.undecayed])
-        self.model.compile(optimizer, recipe.loss.plain(self._logits))
+        # TensorFlow's own kernels take channels first on some processors only, XLA's on all.
+        layers = self.model._flatten_layers()
+        first = any(getattr(each, "data_format", "") == "channels_first" for each in layers)
+        compiled = {"jit_compile": True} if first else {}
+        self.model.compile(optimizer, recipe.loss.plain(self._logits), **compiled)
         self._steps = 0
 
     def step(self, x: Any, y: Any, weights: Any = None) -> float:

@@ -69,7 +69,7 @@ def test_an_operation_is_right_within_its_tolerance_and_nothing_worse_passes(
 
     worst = result.copy().reshape(-1)
     place = int(np.argmin(np.abs(worst)))  # where a relative tolerance allows least
-    worst[place] += 6 if operation.tolerance else 1
+    worst[place] += 10 if operation.tolerance else 1  # (it is off by up to 4 the other way)
     assert wrong(worst.reshape(result.shape))
     assert wrong(result.reshape(-1)[::-1].reshape(result.shape)) or result.size == 1
     assert wrong(result[..., :-1])

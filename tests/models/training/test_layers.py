@@ -273,7 +273,7 @@ VARIANTS = (
 def twin_of(case: Case, model: Any) -> Any:
     """The Keras model after the steps, which are too few to make a graph for."""
     twin = plaintext.Twin(model, case.recipe)
-    twin.model.run_eagerly = True
+    twin.model.run_eagerly = twin.model.jit_compile is not True
     targets = case.recipe.targets(case.y)
     for number in range(case.steps):
         cut = rows(case, number)
