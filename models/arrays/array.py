@@ -49,6 +49,8 @@ def apply(name: str, *operands: Any, **public: Any) -> Any:
     """
     operation = operations.find(name)
     bound = operation.bound(operands, public)
+    if operation.bits is not None:
+        bound.arguments.setdefault("bits", operation.bits)
     args, named = bound.args, bound.kwargs
     return _applied(operation, args, named)
 

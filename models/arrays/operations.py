@@ -80,6 +80,16 @@ _SIZES: Mapping[str, Mapping[str, int]] = {
 }
 
 
+# Bits of values, unless a client says how many: as many as can be, where functions take fewer by
+# default, since whoever writes an expression knows no ranges.
+_WIDEST: Mapping[str, int] = {
+    **dict.fromkeys(("relu", "relu_derivative"), 64),
+    **dict.fromkeys(("max_pool2d", "adaptive_max_pool2d", "max_pool_with_argmax"), 64),
+    **dict.fromkeys(("erf", "gelu", "sigmoid", "silu", "softmax", "tanh"), 62),
+    **{"polyval": 61, "scaled_dot_product_attention": 45, "leaky_relu": 39},
+}
+
+
 @dataclass(frozen=True)
 class Operation:
     """What an expression may name.
@@ -90,6 +100,7 @@ class Operation:
         between: it calls graphs by itself.
         sizes: the most that the product of a parameter's numbers may be.
         loops: it takes a body, which it carries out in turns.
+        bits: of values, unless an expression says how many; None: the function's own default.
     """
 
     name: str
@@ -97,6 +108,7 @@ class Operation:
     between: bool = False
     sizes: Mapping[str, int] = field(default_factory=dict)
     loops: bool = False
+    bits: int | None = None
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
@@ -140,7 +152,8 @@ def _of_api() -> dict[str, Operation]:
     for module, names in _OFFERED.items():
         for name in names:
             function = getattr(importlib.import_module(module), name)
-            found[name] = Operation(name, function, name in _BETWEEN, _SIZES.get(name, {}))
+            about = (name in _BETWEEN, _SIZES.get(name, {}), False, _WIDEST.get(name))
+            found[name] = Operation(name, function, *about)
     loops = importlib.import_module("tfe_bench.models.arrays.loops")
     return {**found, "foldl": Operation("foldl", loops.carried_out, between=True, loops=True)}
 

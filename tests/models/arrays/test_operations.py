@@ -242,3 +242,47 @@ def test_as_numpy(name: str, revealed: dict[str, Any]) -> None:
         np.testing.assert_array_equal(found, wanted)
     else:
         np.testing.assert_allclose(found, wanted, atol=2e-3, rtol=1e-3)
+
+
+# As large as the bits of an operation let values be, |v| < 2^(bits - 1 - 16).
+LARGE = np.array([[-(2.0**43), 2.0**42.5, -3e4, 1.0], [1e9, 2e4, -1e6, -1.0]])
+WIDE: dict[str, Case] = {
+    "relu": (lambda v: tfb.relu(v), np.maximum(LARGE, 0)),
+    "relu_derivative": (lambda v: tfb.relu_derivative(v), np.float64(LARGE >= 0)),
+    "leaky_relu": (
+        lambda v: tfb.leaky_relu(v / 2.0**22),
+        LARGE / 2.0**22 * np.where(LARGE < 0, 0.2, 1),
+    ),
+    "max_pool2d": (
+        lambda v: tfb.max_pool2d(v.reshape([1, 2, 4, 1]), 2, 2, "VALID"),
+        LARGE.reshape(2, 2, 2).max((0, 2)).reshape(1, 1, 2, 1),
+    ),
+    "adaptive_max_pool2d": (
+        lambda v: tfb.adaptive_max_pool2d(v.reshape([1, 2, 4, 1]), 1),
+        LARGE.max().reshape(1, 1, 1, 1),
+    ),
+    "max_pool_with_argmax": (
+        lambda v: tfb.max_pool_with_argmax(v.reshape([1, 2, 4, 1]), 2, 2, "VALID")[0],
+        LARGE.reshape(2, 2, 2).max((0, 2)).reshape(1, 1, 2, 1),
+    ),
+    "erf": (lambda v: tfb.erf(v), scipy.special.erf(LARGE)),
+    "gelu": (lambda v: tfb.gelu(v), LARGE * scipy.special.ndtr(LARGE)),
+    "sigmoid": (lambda v: tfb.sigmoid(v), scipy.special.expit(LARGE)),
+    "silu": (lambda v: tfb.silu(v), LARGE * scipy.special.expit(LARGE)),
+    "softmax": (lambda v: tfb.softmax(v), _softmax(LARGE)),
+    "tanh": (lambda v: tfb.tanh(v), np.tanh(LARGE)),
+    "polyval": (lambda v: tfb.polyval([0.5, 1.0], v), LARGE / 2 + 1),
+    "scaled_dot_product_attention": (
+        lambda v: tfb.scaled_dot_product_attention(v * 0, v * 0, v / 2.0**20),
+        np.tile(LARGE.mean(0) / 2.0**20, (2, 1)),
+    ),
+}
+
+
+def test_no_operation_takes_small_values_for_granted(cluster: LocalCluster) -> None:
+    """Whoever writes an expression knows no ranges, and is not told that a result is wrong."""
+    assert set(WIDE) == {name for name, each in operations.offered().items() if each.bits}
+    given = cluster.private(LARGE)
+    found = cluster.reveal(*(of(given) for of, _ in WIDE.values()))
+    for (name, (_, wanted)), value in zip(WIDE.items(), found, strict=True):
+        np.testing.assert_allclose(value, wanted, atol=2e-3, rtol=1e-3, err_msg=name)
