@@ -37,7 +37,7 @@ class Usage:
 
 
 def _read(path: str) -> bytes:
-    """A short file of the kernel's; a tenth of what Python's own files take, for there are many."""
+    """A short file of the kernel's; a fifth of what Python's own files take, for there are many."""
     file = os.open(path, os.O_RDONLY)
     try:
         return os.read(file, 256)

@@ -68,20 +68,17 @@ def share(
     return seed1, seed2, masked(flat, l1, l2, limbs)
 
 
+def added(a: Ring, b: Ring, limbs: int = 1) -> Ring:
+    """a + b mod 2^(64 limbs), word by word or pair by pair; of l1 and l2 it is lam."""
+    if limbs == 1:
+        with np.errstate(over="ignore"):
+            return a + b
+    return pairs.add(_pairs(a), _pairs(b)).reshape(a.shape)
+
+
 def masked(x: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
-    """m = x + l1 + l2 mod 2^(64 limbs), word by word or pair by pair."""
-    if limbs == 1:
-        with np.errstate(over="ignore"):
-            return x + l1 + l2
-    return pairs.add(pairs.add(_pairs(x), _pairs(l1)), _pairs(l2)).reshape(x.shape)
-
-
-def mask(l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
-    """lam = l1 + l2 mod 2^(64 limbs)."""
-    if limbs == 1:
-        with np.errstate(over="ignore"):
-            return l1 + l2
-    return pairs.add(_pairs(l1), _pairs(l2)).reshape(l1.shape)
+    """m = x + l1 + l2 mod 2^(64 limbs)."""
+    return added(added(x, l1, limbs), l2, limbs)
 
 
 def unmasked(m: Ring, lam: Ring, limbs: int = 1) -> Ring:

@@ -30,7 +30,7 @@ def give(party: int, job: Job, name: str, value: Shared) -> None:
     shape = list(fields[0].shape if value.limbs == 1 else fields[0].shape[:-1])
     part, array, digest = "m", fields[0], ""
     if role == 0:  # the client needs no more than their sum
-        part, array = "lam", seeds.mask(fields[0], fields[1], value.limbs)
+        part, array = "lam", seeds.added(fields[0], fields[1], value.limbs)
     elif role == 2:  # the copy of m is compared, not sent twice
         part, digest = "", hashlib.sha256(array.tobytes()).hexdigest()
     job.events.put(

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.lies import Change, in_header, lie
-from tfe_bench.cluster import wire
+from tfe_bench.cluster import seeds, wire
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.worker import results
@@ -235,6 +235,22 @@ def _given_to_client(party: int, value: Any) -> int:
     job = SimpleNamespace(events=events)
     results.give(party, job, "y", value)  # type: ignore[arg-type]
     return events.qsize()
+
+
+@pytest.mark.parametrize("limbs", [1, 2])
+def test_a_client_is_sent_one_mask_of_a_result(limbs: int, rng: np.random.Generator) -> None:
+    """What it could not make of the result itself is not for it: the parts of the mask."""
+    x, l1, l2 = (rng.integers(-(2**63), 2**63, (4, limbs)[:limbs]) for _ in range(3))
+    m = seeds.masked(x, l1, l2, limbs)
+    sent = []
+    for party in range(3):
+        events: queue.Queue[Any] = queue.Queue()
+        job = SimpleNamespace(events=events)
+        results.give(party, job, "y", Shared(m, l1, l2, 0, 16, limbs))  # type: ignore[arg-type]
+        sent.append(b"".join(e[1:] for e in list(events.queue)[1:]))
+    assert sent == [seeds.added(l1, l2, limbs).tobytes(), m.tobytes(), b""]
+    words = [np.frombuffer(part, np.int64).reshape(m.shape) for part in sent[:2]]
+    np.testing.assert_array_equal(seeds.unmasked(words[1], words[0], limbs), x)
 
 
 @pytest.mark.parametrize("party", range(3))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
@@ -75,6 +76,19 @@ def test_jobs_in_a_row_use_one_connection() -> None:
             await _job(of, first)
             assert await of.take(PEER) is first
             assert not first.fresh
+
+    _run(test)
+
+
+def test_two_hundred_jobs_leave_no_descriptor() -> None:
+    async def test(of: Connections, server: grpc.aio.Server) -> None:
+        counts = []
+        for i in range(200):
+            await _job(of, await of.take(PEER), b"break" if i % 5 == 4 else b"go")
+            if i in (24, 199):  # (behind as many of each kind)
+                await asyncio.sleep(0.5)
+                counts.append(len(os.listdir("/proc/self/fd")))
+        assert counts[1] <= counts[0]
 
     _run(test)
 

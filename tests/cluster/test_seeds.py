@@ -124,7 +124,7 @@ def test_any_wide_values_are_reconstructed(values: list[int]) -> None:
     assert m.shape == (2 * len(values),)
     assert _reconstruct_wide(seed1, seed2, m) == values
     l1, l2 = (seeds.expand(seed, m.size) for seed in (seed1, seed2))
-    np.testing.assert_array_equal(seeds.unmasked(m, seeds.mask(l1, l2, 2), 2), ring.reshape(-1))
+    np.testing.assert_array_equal(seeds.unmasked(m, seeds.added(l1, l2, 2), 2), ring.reshape(-1))
 
 
 @pytest.mark.parametrize("shape", [(2,), (0, 2), (3, 4, 2), (2, 0, 2)])

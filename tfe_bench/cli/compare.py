@@ -91,7 +91,7 @@ def _programs(arguments: argparse.Namespace) -> int:
         for outcome in checkout.run_tests(source, arguments.only, arguments.test_seconds):
             found.append(outcome)
             bar.say(f"{len(found)} tests, {outcome.test}")
-        times = _times(arguments, programs, bar)
+        times = _times(arguments, programs, bar) if programs else {}
     if arguments.json:
         print(json.dumps({"tests": [asdict(o) for o in found], "programs": times}))
     else:
