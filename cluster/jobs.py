@@ -100,6 +100,7 @@ class Context:
         measurements: public figures that go into the record.
         client: who ordered the job.
         store: what this worker keeps between jobs; None outside of a worker.
+        at_end: figures that are known when the program has ended at all three.
     """
 
     party: Party
@@ -109,6 +110,7 @@ class Context:
     measurements: dict[str, Any] = field(default_factory=dict)
     client: str = ""
     store: Store | None = None
+    at_end: Callable[[], Mapping[str, Any]] = dict
 
 
 @dataclass(frozen=True)

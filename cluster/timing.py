@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -96,7 +97,8 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
         took.append(time.perf_counter() - started)
         used.append(time.process_time() - cpu)
     context.measurements.update(
-        _counted(party, took[-1], before),
+        _seen(party, took[-1], before),
+        **_sent(party),
         seconds=took[warm_up:],
         cpu_seconds=used[warm_up:],
         # tracing, and what the first run took longer than the others
@@ -119,30 +121,58 @@ def metered(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
 
     For a program whose runs follow from each other, so that `measure` cannot repeat them.
     """
+    begin_together(party)
+    result, seen = _observed(party, once)
+    return result, {**seen, **_sent(party)}
+
+
+def recorded(context: Context, once: Callable[[], T]) -> T:
+    """Runs once; what was sent, in which rounds and when is in the record when the job has ended.
+
+    For a job that is there for its result: nobody waits until all have begun or ended, which takes
+    the delay of a network four times.
+    """
+    result, seen = _observed(context.party, once)
+    context.measurements.update(seen)
+    context.at_end = functools.partial(_left, context.party)
+    return result
+
+
+def _observed(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
+    """Runs once; also in which rounds, and where its time went."""
     from tfe_bench.protocols.session import timeline
 
     before = processor.usage()
-    begin_together(party)
     party.reset_counters()
     timeline.observe(party, timeline.TOTALS)
     started = time.perf_counter()
     result = once()
-    return result, _counted(party, time.perf_counter() - started, before)
+    return result, _seen(party, time.perf_counter() - started, before)
 
 
-def _counted(party: Party, seconds: float, before: processor.Usage | None) -> dict[str, Any]:
-    """What a run of so many seconds sent, in which rounds, and where its time went."""
+def _seen(party: Party, seconds: float, before: processor.Usage | None) -> dict[str, Any]:
+    """In which rounds a run of so many seconds was, and where its time went."""
     from tfe_bench.protocols.session import timeline
 
     breakdown = _breakdown(seconds, timeline.observed(party), before)
     timeline.observe(party, timeline.OFF)
     rounds = [[s.with_dealing, s.ahead] for s in party.rounds()]
-    # A dealer is done long before what it sent has left: messages leave in their order, and who
-    # has heard twice from a peer knows that this one has its first answer.
-    begin_together(party)
+    return {"rounds": rounds, "breakdown": breakdown}
+
+
+def _sent(party: Party) -> dict[str, Any]:
+    """What a run has sent, once it has left.
+
+    A dealer is done long before that.  A peer's graph ends when all that was sent to it is there.
+    """
+    party.exchange(b"ended")
+    return _left(party)
+
+
+def _left(party: Party) -> dict[str, Any]:
+    """What has been sent, of a run that has ended at all three."""
     counters = party.counters()
-    sent = {name: counters[name] for name in ("payload", "frames", "messages")}
-    return {**sent, "rounds": rounds, "breakdown": breakdown}
+    return {name: counters[name] for name in ("payload", "frames", "messages")}
 
 
 def _breakdown(run: float, seen: Any, before: processor.Usage | None) -> dict[str, Any]:

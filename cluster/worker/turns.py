@@ -141,6 +141,7 @@ class Turns:
         measured = {
             "build_seconds": party.build_seconds,
             **context.measurements,
+            **context.at_end(),
             "idle_memory": idle,
             "peak_memory": self._memory.peak(),
         }

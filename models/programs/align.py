@@ -17,7 +17,7 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import DATA, TABLE, check_about
-from tfe_bench.cluster.timing import check_timing, metered
+from tfe_bench.cluster.timing import check_timing, recorded
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.programs.provide import FEATURE_BITS
@@ -114,10 +114,9 @@ def run(context: Context) -> dict[str, Shared]:
         return kept.loaded(party, own, table.name, context.client, table.deployment, names)
 
     profile = profiles.get(parameters.get("profile", "local")).plan
-    (count, x, y), measured = metered(
-        party, lambda: carried_out(party, order, made, tables, load, profile, context.progress)
+    count, x, y = recorded(
+        context, lambda: carried_out(party, order, made, tables, load, profile, context.progress)
     )
-    context.measurements.update(measured)
     context.progress(0.9, "writing")
     facts = kept.facts_of({**parameters, "about": {"rows": count, **made.about}}, context.client)
     kept.write(party, store.of(DATA), facts, {"x": x, "y": y})

@@ -15,7 +15,7 @@ import numpy as np
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, check_known
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Facts
-from tfe_bench.cluster.timing import metered
+from tfe_bench.cluster.timing import recorded
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.arrays import evaluate, lineage
@@ -169,8 +169,7 @@ def run(context: Context) -> dict[str, Shared]:
         leaves = [_leaf(context, store, i, leaf) for i, leaf in enumerate(plan.leaves)]
         return evaluate.run(party, plan, leaves, name, context.progress)
 
-    results, measured = metered(party, made)
-    context.measurements.update(measured)
+    results = recorded(context, made)
     leaving: dict[str, Shared] = {}
     for i, output in enumerate(plan.outputs):
         value = results[i]

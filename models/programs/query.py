@@ -16,7 +16,7 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.ledger import Charge, Ledger
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.cluster.timing import check_parameters, measure, metered
+from tfe_bench.cluster.timing import check_parameters, measure, recorded
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.queries import execute, noising, privacy, relations, stored
@@ -146,8 +146,7 @@ def run(context: Context) -> dict[str, Shared]:
     if "repeat" in parameters:
         result = measure(context, f"planned for {profile}", lambda p: once(lambda f, _: p(f)))
     else:
-        result, measured = metered(party, lambda: once(context.progress))
-        context.measurements.update(measured)
+        result = recorded(context, lambda: once(context.progress))
     if charges:  # nothing has left yet
         charge(party, store.ledger, charges)
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}
