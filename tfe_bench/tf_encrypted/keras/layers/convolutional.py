@@ -49,7 +49,7 @@ class Images(Layer):
 
 
 class Conv2D(Images, Weighted):
-    """A convolution, and an activation."""
+    """A convolution, and an activation; behind the groups are arguments of Weighted."""
 
     def __init__(
         self,
@@ -142,15 +142,8 @@ class DepthwiseConv2D(Conv2D):
         padding: str = "valid",
         depth_multiplier: int = 1,
         depthwise_initializer: Any = "glorot_uniform",
-        depthwise_regularizer: Any = None,
-        depthwise_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
-        check_default(
-            "DepthwiseConv2D",
-            depthwise_regularizer=depthwise_regularizer,
-            depthwise_constraint=depthwise_constraint,
-        )
         self.depth_multiplier = depth_multiplier
         kwargs.pop("filters", None)
         for name in ("kernel_initializer", "kernel_regularizer", "kernel_constraint"):

@@ -28,20 +28,9 @@ class Weighted(Layer):
         use_bias: bool = True,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_default(
-            type(self).__name__,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-        )
         self.use_bias = use_bias
         self.activation_identifier = activation
         self.activation = activations.get(activation)
@@ -56,7 +45,7 @@ class Weighted(Layer):
 
 
 class Dense(Weighted):
-    """x W + b, and an activation."""
+    """x W + b, and an activation; behind the units are arguments of Weighted."""
 
     def __init__(self, units: int, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
