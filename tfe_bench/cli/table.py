@@ -12,6 +12,11 @@ from tfe_bench.cli import common, keeping
 from tfe_bench.errors import UsageError
 
 WORDS = ("put", "list", "remove")
+# Options that `put` takes under their own names.
+_AS_GIVEN = (
+    *("columns", "nullable", "unique", "sorted_by", "hashed_by", "links", "pad_to", "rights"),
+    *("unit", "budget", "contributions", "open_count", "replace"),
+)
 
 
 def _several(p: argparse.ArgumentParser, typed: str, about: str, dest: str | None = None) -> None:
@@ -90,22 +95,10 @@ def table(arguments: argparse.Namespace) -> int:
             name,
             source,
             types=types,
-            columns=arguments.columns,
-            nullable=arguments.nullable,
-            unique=arguments.unique,
-            sorted_by=arguments.sorted_by,
-            pad_to=arguments.pad_to,
             clients=arguments.allow,
-            rights=arguments.rights,
-            unit=arguments.unit,
             scale=arguments.scale or (),
-            open_count=arguments.open_count,
-            hashed_by=arguments.hashed_by,
-            links=arguments.links,
-            budget=arguments.budget,
-            contributions=arguments.contributions,
-            replace=arguments.replace,
             progress=bar.update,
+            **{name: getattr(arguments, name) for name in _AS_GIVEN},
             **more,
         )
     told = {
