@@ -300,8 +300,13 @@ def test_a_cluster_goes_on_with_texts(
         assert cluster.generate("writer", prompts, 4).tolist() == texts
         jobs: list[JobResult] = []
         run = cluster.run
+
+        def recorded(*given: Any) -> JobResult:
+            jobs.append(run(*given))
+            return jobs[-1]
+
         with monkeypatch.context() as watched:
-            watched.setattr(cluster, "run", lambda *given: jobs.append(run(*given)) or jobs[-1])
+            watched.setattr(cluster, "run", recorded)
             for prompt in prompts:
                 cluster.generate("writer", prompt, 4)
         one, other = ([m["payload"] for m in job.measured] for job in jobs)
