@@ -62,33 +62,6 @@ def generate(
         RangeError: values left the range that the model was planned for.
         PolicyError: an operator does not let this client ask.
     """
-    found, _ = written(
-        cluster,
-        private,
-        prompt,
-        tokens,
-        temperature=temperature,
-        positions=positions,
-        profile=profile,
-        progress=progress,
-        check_range=check_range,
-    )
-    return found
-
-
-def written(
-    cluster: Client,
-    private: str | Deployed | PrivateModel,
-    prompt: Any,
-    tokens: int = 20,
-    *,
-    temperature: float = 0.0,
-    positions: str | None = None,
-    profile: str | None = None,
-    progress: Progress | None = None,
-    check_range: bool | None = None,
-) -> tuple[Array, JobResult]:
-    """As `generate`, and the job's result with what it cost."""
     cluster.check_open()
     planned = cluster.profile.name if profile is None else profile
     model, named = private, {}
@@ -103,9 +76,8 @@ def written(
     else:
         service.check_precision(cluster)
         inputs = {**model.shared_weights(), **inputs}
-    result = cluster.run("generate", asked, inputs, progress)
-    found = read(model, result)
-    return found if np.ndim(prompt) > 1 else found[0], result
+    found = read(model, cluster.run("generate", asked, inputs, progress))
+    return found if np.ndim(prompt) > 1 else found[0]
 
 
 def order(

@@ -7,8 +7,10 @@ carries a share, a key or any other secret.  docs/exit_codes.md lists the codes.
 from __future__ import annotations
 
 import difflib
+import importlib
 import math
 from collections.abc import Collection, Iterable
+from typing import Any
 
 
 class TfeBenchError(Exception):
@@ -162,6 +164,22 @@ def check_one_of(said: str, name: object, known: Collection[str]) -> None:
 def unknown(said: str, name: object, known: Iterable[str]) -> UsageError:
     """What was said of a name that is none of the known ones, with the nearest and all of them."""
     return UsageError(f"{said}{did_you_mean(str(name), known)} Known: {', '.join(known)}.")
+
+
+def imported(module: str, needed: str, instead: str) -> Any:
+    """A library that need not be there.
+
+    Args:
+        needed: what takes it.
+        instead: how to get it, or to do without.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise UsageError(f"{needed}. Received: it is not installed. {instead}.") from None
 
 
 def check_range(what: str, value: float, low: float, high: float | None = None) -> None:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import imported
 from tfe_bench.models.queries.io import Result
 
 # Of reals, which are rounded on the way: absolute, and of the value.
@@ -22,14 +22,8 @@ def answer(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], 
     Raises:
         UsageError: DuckDB is not installed.
     """
-    try:
-        import duckdb
-    except ImportError:
-        raise UsageError(
-            "What is right is asked of DuckDB. Received: it is not installed. "
-            "pip install duckdb, or give --unchecked."
-        ) from None
-    base = duckdb.connect()
+    needed, instead = "What is right is asked of DuckDB", "pip install duckdb, or give --unchecked"
+    base = imported("duckdb", needed, instead).connect()
     for name, table in tables.items():
         base.register(f"{name}_given", table)
         base.execute(f'create table "{name}" as select * from "{name}_given"')

@@ -38,50 +38,55 @@ def gathered(party: Party, rows: Relation) -> Relation:
     return mixed.with_parts(arrange.by_bit(party, mixed.valid).forward(mixed.parts))
 
 
-def dense_groups(
+def coded_groups(
     party: Party,
     rows: Relation,
-    keys: int,
     wanted: Sequence[groups.Aggregate],
     count: int,
     facts: Sequence[Fact],
+    profile: str = "local",
+    *,
+    by_sort: bool,
 ) -> Grouped:
     """A group for each public combination of codes.
 
     Args:
         rows: keys first; then what is added up or counted.
-        keys: how many there are.
         wanted: the number of rows first, then of columns behind the keys.
         count: of the groups.
+        facts: of the keys.
+        by_sort: for more combinations than `dense_group` takes.
     """
+    keys = len(facts)
     of_keys = Relation(rows.columns[:keys], rows.valid)
     given = _coded(party, rows, keys, count, facts)
+    own = [replace(a, column=None if a.column is None else a.column - keys + 1) for a in wanted]
+    if by_sort:
+        sums, valid = _by_sort(party, given, own, count, profile)
+    else:
+        sums, valid = _by_dense(party, given, own, count)
+    return Grouped(_decoded(valid, of_keys, facts, count), tuple(sums), (), valid)
+
+
+def _by_dense(
+    party: Party, given: Relation, wanted: Sequence[groups.Aggregate], count: int
+) -> tuple[list[Shared], Shared]:
+    """What is wanted of each code, and which are groups."""
     found: dict[groups.Aggregate, Shared] = {}
     made: list[Relation] = []
-    for some in _columns_at_once(rows, wanted):
-        own = [replace(a, column=None if a.column is None else a.column - keys + 1) for a in some]
-        made.append(dense.dense_group(party, given, 0, count, own))
+    for some in _columns_at_once(given, wanted):
+        made.append(dense.dense_group(party, given, 0, count, some))
         found.update(zip(some, (c.values for c in made[-1].columns[1:]), strict=True))
-    sums = tuple(found[a] for a in wanted)
-    valid = made[0].valid
-    return Grouped(_decoded(valid, of_keys, facts, count), sums, (), valid)
+    return [found[a] for a in wanted], made[0].valid
 
 
-def all_groups(
-    party: Party,
-    rows: Relation,
-    keys: int,
-    wanted: Sequence[groups.Aggregate],
-    count: int,
-    facts: Sequence[Fact],
-    profile: str = "local",
-) -> Grouped:
-    """The same of more combinations, by a sort.
+def _by_sort(
+    party: Party, given: Relation, wanted: Sequence[groups.Aggregate], count: int, profile: str
+) -> tuple[list[Shared], Shared]:
+    """As `_by_dense`; all are groups.
 
     A row more for each of them, of no value, makes all of them groups, which stand in their order.
     """
-    of_keys = Relation(rows.columns[:keys], rows.valid)
-    given = _coded(party, rows, keys, count, facts)
 
     def filled(given: Relation) -> Relation:
         parts = [shapes.pad(part, [[0, count]]) for part in given.parts]
@@ -98,12 +103,11 @@ def all_groups(
             at += len(own)
         return Relation(tuple(made), parts[-1])
 
-    own = [replace(a, column=None if a.column is None else a.column - keys + 1) for a in wanted]
-    sorted_ = groups.group(party, party.function(filled)(given), [0], own, profile=profile)
+    sorted_ = groups.group(party, party.function(filled)(given), [0], wanted, profile=profile)
 
     def counted(made: Relation) -> list[Shared]:
         found = []
-        for aggregate, column in zip(own, made.columns[1:], strict=True):
+        for aggregate, column in zip(wanted, made.columns[1:], strict=True):
             total = column.values.map(lambda a: a[:count])
             every_row = aggregate.how == "count" and (
                 aggregate.column is None or given.columns[aggregate.column].null is None
@@ -112,8 +116,7 @@ def all_groups(
         return found
 
     sums: list[Shared] = party.function(counted)(sorted_)
-    valid = bits.public(sums[0], np.ones(count))
-    return Grouped(_decoded(valid, of_keys, facts, count), tuple(sums), (), valid)
+    return sums, bits.public(sums[0], np.ones(count))
 
 
 def _coded(party: Party, rows: Relation, keys: int, count: int, facts: Sequence[Fact]) -> Relation:

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from tfe_bench.models.queries import noising, ranking, units
-from tfe_bench.models.queries.arranged import Grouped, all_groups, dense_groups, every
+from tfe_bench.models.queries.arranged import Grouped, coded_groups, every
 from tfe_bench.models.queries.evaluate import Value, column_of, constant_bit, value_of
 from tfe_bench.models.queries.expressions import Fact
 from tfe_bench.models.queries.noising import Drawn
@@ -68,10 +68,10 @@ def group(
         found = _whole(party, valid, sums, extremes_of)
     else:
         rows, wanted = _rows(party, valid, keys, labels, named)
-        if dense := is_dense(key_facts, functions):
-            found = dense_groups(party, rows, len(keys), wanted, dense, key_facts)
-        elif facts.release is not None:
-            found = all_groups(party, rows, len(keys), wanted, facts.rows, key_facts, profile)
+        dense = is_dense(key_facts, functions)
+        if dense or facts.release is not None:
+            count = dense or facts.rows
+            found = coded_groups(party, rows, wanted, count, key_facts, profile, by_sort=not dense)
         else:
             found = _sorted(party, rows, len(keys), wanted, extremes_of, facts.rows, profile)
 

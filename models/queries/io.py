@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
+from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean, imported
 from tfe_bench.models import csv_file
 from tfe_bench.models.queries.types import (
     BITS,
@@ -68,14 +68,11 @@ def arrow() -> Any:
     Raises:
         UsageError: it is not installed.
     """
-    try:
-        import pyarrow
-    except ImportError:
-        raise UsageError(
-            "Parquet and Arrow tables take pyarrow. Received: it is not installed. "
-            'pip install "tfe_bench[tables]", or use CSV.'
-        ) from None
-    return pyarrow
+    return imported(
+        "pyarrow",
+        "Parquet and Arrow tables take pyarrow",
+        'pip install "tfe_bench[tables]", or use CSV',
+    )
 
 
 def read(source: object) -> dict[str, Sequence[Any]]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, imported
 from tfe_bench.models.queries import aggregates, conditions, links, relations, rewrite, windows
 from tfe_bench.models.queries.plan import check_bound
 from tfe_bench.models.queries.privacy import budgeted, guarded
@@ -27,13 +27,7 @@ def sqlglot() -> Any:
     Raises:
         UsageError: it is not installed.
     """
-    try:
-        import sqlglot
-    except ImportError:
-        raise UsageError(
-            'SQL takes sqlglot. Received: it is not installed. pip install "tfe_bench[tables]".'
-        ) from None
-    return sqlglot
+    return imported("sqlglot", "SQL takes sqlglot", 'pip install "tfe_bench[tables]"')
 
 
 def compiled(

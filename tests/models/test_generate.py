@@ -26,8 +26,9 @@ from tests.models.writers import (
     writer,
 )
 from tests.protocols.pads import assert_one_message_each
+from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import UsageError
-from tfe_bench.models import decoding, execute, generation
+from tfe_bench.models import decoding, execute
 from tfe_bench.models.decoding import Decoding
 from tfe_bench.models.execute import Prediction
 from tfe_bench.models.kinds.operations import Setting
@@ -277,7 +278,9 @@ def test_gpt2_costs_what_its_page_says() -> None:
 
 
 @pytest.mark.slow
-def test_a_cluster_goes_on_with_texts(tmp_path: Path, rng: np.random.Generator) -> None:
+def test_a_cluster_goes_on_with_texts(
+    tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """By a model that is sent along, and by one that the workers keep."""
     while True:
         model = writer(rng)
@@ -295,9 +298,19 @@ def test_a_cluster_goes_on_with_texts(tmp_path: Path, rng: np.random.Generator) 
         assert any("of 4" in word for _, word in said)
         cluster.deploy(private, "writer")
         assert cluster.generate("writer", prompts, 4).tolist() == texts
-        _, one = generation.written(cluster, "writer", prompts[0], 4)
-        _, other = generation.written(cluster, "writer", prompts[1], 4)
-        assert [m["payload"] for m in one.measured] == [m["payload"] for m in other.measured]
+        jobs: list[JobResult] = []
+        run = cluster.run
+
+        def recorded(*given: Any) -> JobResult:
+            jobs.append(run(*given))
+            return jobs[-1]
+
+        with monkeypatch.context() as watched:
+            watched.setattr(cluster, "run", recorded)
+            for prompt in prompts:
+                cluster.generate("writer", prompt, 4)
+        one, other = ([m["payload"] for m in job.measured] for job in jobs)
+        assert one == other
         with pytest.raises(UsageError, match="no model 'reader'"):
             tfe.generate(cluster, "reader", prompts[0])
         with pytest.raises(UsageError, match="8 positions"):

@@ -144,13 +144,18 @@ def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
     patch.setattr(Site, "own_key", property(wrong))
 
 
+def own(fault: Callable[..., Fault], site: str, *about: Any) -> tuple[str, Fault]:
+    """A fault of a row that has its site's name."""
+    return site, fault(site, *about)
+
+
 T3_16 = Row(lambda p, x, y: truncation.truncate(p, x, 16), ("truncate_safe",))
 # A row, or the name of one of ROWS, and what is wrong.
 FAULTS: dict[str, tuple[Row | str, Fault]] = {
     "mask_bits without E1's mask": ("msb", bare("mask_bits", "is_e1")),
-    "reveal_bits sends D the shares as they are": ("reveal_bits", zeroed("reveal_bits")),
+    "reveal_bits sends D the shares as they are": own(zeroed, "reveal_bits"),
     "shuffle without p2": ("shuffle", without_the_third_permutation),
-    "columns of a shuffle share a mask": ("shuffle", merged("shuffle", {6: 3})),
+    "columns of a shuffle share a mask": own(merged, "shuffle", {6: 3}),
     "E2 goes back without its mask": ("rearranged", bare("undo", "is_e2")),
     "columns that go back share a mask": ("rearranged", merged("undo", {6: 3})),
     "an order moves twice under one mask": ("rearranged", one_site_for_all("shuffle")),
@@ -163,53 +168,44 @@ FAULTS: dict[str, tuple[Row | str, Fault]] = {
         changed("msb", 2, "is_e1", under_the_mask_of_the_level_before),
     ),
     "an injection leaves under a dealt mask": ("inject", leaves_under_a_dealt_mask),
-    "b2a exchanges under the dealt mask": ("b2a", merged("b2a", {1: 0})),
-    "a sum of bits exchanges under a dealt mask": ("weighed", merged("weighed", {1: 0})),
-    "mul exchanges under the dealt mask": ("mul", merged("mul", {1: 0})),
-    "rss_mul without a sharing of zero": ("rss_mul", zeroed("rss_mul")),
+    "b2a exchanges under the dealt mask": own(merged, "b2a", {1: 0}),
+    "a sum of bits exchanges under a dealt mask": own(merged, "weighed", {1: 0}),
+    "mul exchanges under the dealt mask": own(merged, "mul", {1: 0}),
+    "rss_mul without a sharing of zero": own(zeroed, "rss_mul"),
     "the wrap of a truncation shares a mask": (
         T3_16,
         changed("truncate_safe", 0, "is_dealer", wrap_under_the_mask_of_the_shifted_word),
     ),
-    "the wrap of a wide truncation shares a mask": (
-        "wide_truncate_safe",
-        merged("wide_truncate_safe", {1: 0}),
-    ),
-    "a selected exponential exchanges under a residue's mask": (
-        "select_exp",
-        merged("select_exp", {1: 0}),
-    ),
-    "E2 sends an exponential's share as it is": ("exp_one_round", bare("exp_one_round", "is_e2")),
-    "powers of two are summed under the mask of one": ("exp2", merged("exp2", {2: 1})),
+    "the wrap of a wide truncation shares a mask": own(merged, "wide_truncate_safe", {1: 0}),
+    "a selected exponential exchanges under a residue's mask": own(merged, "select_exp", {1: 0}),
+    "E2 sends an exponential's share as it is": own(bare, "exp_one_round", "is_e2"),
+    "powers of two are summed under the mask of one": own(merged, "exp2", {2: 1}),
     "what is picked leaves under a dealt mask": ("row_maximum", merged("pick_small", {2: 1})),
-    "E2 says its share of a row's sum": ("exp2", bare("exp2", "is_e2")),
+    "E2 says its share of a row's sum": own(bare, "exp2", "is_e2"),
     "products of bits of an exponent share a mask": ("exp_pade", merged("pade_factors", {7: 6})),
-    "a pool's gradient exchanges under a dealt mask": ("unpool", merged("unpool", {5: 0})),
+    "a pool's gradient exchanges under a dealt mask": own(merged, "unpool", {5: 0}),
     "a stage of a normalization exchanges twice under one mask": (
         "log",
         merged("normalize", {3: 4}),
     ),
     "an update exchanges twice under one mask": ("adaptive", merged("adaptive_select", {4: 3})),
     "a rotated dealer with the wrong keys": ("renamed", keys_of_the_party_s_own_dealer),
-    "E2 refreshes without its mask": ("refresh", bare("refresh", "is_e2")),
-    "kept shares refreshed under one mask": ("refresh", one_site_for_all("refresh")),
+    "E2 refreshes without its mask": own(bare, "refresh", "is_e2"),
+    "kept shares refreshed under one mask": own(one_site_for_all, "refresh"),
     "the dealer of product_sum says the masks' product": ("sums", bare("product_sum", "is_dealer")),
     "a flag of ranges without its mask": ("watched", bare("watch_flag", "is_e1")),
     "truncated_sum exchanges under the dealt mask": ("sums", merged("truncated_sum", {1: 0})),
-    "an extended ring's wraps share a mask": ("extend_small", merged("extend_small", {1: 0})),
+    "an extended ring's wraps share a mask": own(merged, "extend_small", {1: 0}),
     "wraps of what is not lifted share a mask": ("watched", merged("extend_small", {1: 0})),
     "some bits are lifted under a dealt mask": ("extend_some", merged("extend_small", {2: 0})),
-    "a series is exchanged under the mask of what is dealt": (
-        "harmonics",
-        merged("harmonics", {1: 0}),
-    ),
-    "a polynomial exchanges under the dealt masks": ("polyval", merged("polyval", {1: 0})),
+    "a series is exchanged under the mask of what is dealt": own(merged, "harmonics", {1: 0}),
+    "a polynomial exchanges under the dealt masks": own(merged, "polyval", {1: 0}),
     "a sum with the dealer's noise leaves under the dealt mask": (
         "noisy",
         merged("truncated_sum", {1: 0}),
     ),
     "turns of a loop share a sum's masks": ("recurrent", one_turn_for_all("truncated_sum")),
-    "an input without its mask": ("input", bare("input", "is_e1")),
+    "an input without its mask": own(bare, "input", "is_e1"),
     **{
         f"{name}: {what}": (name, fault)
         for name, function in FUNCTIONS.items()

@@ -41,16 +41,18 @@ def selected(
     return select.positions_of(cast(Party, None), keys, ranks, profile), made
 
 
+def ranked(rng: np.random.Generator, n: int) -> tuple[Array, Any]:
+    """Ranks of elements, and the answers by them."""
+    rank = rng.permutation(n)
+    return rank, lambda a, b: rank[a] < rank[b]
+
+
 @pytest.mark.parametrize("profile", ["local", "wan"])
 @pytest.mark.parametrize("n", [2, 283, 284, 1000, 1 << 15, 1 << 17])
 def test_any_ranks_are_found(
     n: int, profile: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank = rng.permutation(n)
-
-    def answer(a: Array, b: Array) -> Array:
-        return np.asarray(rank[a] < rank[b])
-
+    rank, answer = ranked(rng, n)
     for ranks in ([0], [n - 1], [n // 2, 0, n // 2], [n // 10, n // 2, n - 1 - n // 10]):
         found, _ = selected(monkeypatch, answer, n, ranks, profile)
         assert rank[found].tolist() == ranks
@@ -70,11 +72,7 @@ def test_answers_of_no_order_end_in_an_error(n: int, monkeypatch: pytest.MonkeyP
 def test_the_first_ones_are_found_in_their_order(
     n: int, profile: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    rank = rng.permutation(n)
-
-    def answer(a: Array, b: Array) -> Array:
-        return np.asarray(rank[a] < rank[b])
-
+    rank, answer = ranked(rng, n)
     for count in sorted({1, min(5, n), -(-n // 20), -(-n // 3), n}):
         found, made = selected(monkeypatch, answer, n, count, profile)
         assert rank[found].tolist() == list(range(count))

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from tfe_bench.benchmarks.technologies.functional import energy
 from tfe_bench.cli import common, technology
 from tfe_bench.errors import UsageError, check_range
 
@@ -18,16 +19,7 @@ if TYPE_CHECKING:
 BITS = (16, 20, 24, 28, 32)
 LENGTHS = (10, 100, 784, 1024)
 BATCHES = (1, 16)
-_ENERGY = {
-    "speed-up": "of the application by one accelerator",
-    "accelerators": "in a node",
-    "node-watts": "of a node without accelerators, computing",
-    "node-network-watts": "its part of the network",
-    "accelerated-watts": "of a node with accelerators, computing",
-    "accelerated-network-watts": "its part of the network",
-    "dollars-per-kwh": "price of energy",
-    "kg-co2-per-kwh": "carbon dioxide",
-}
+_ENERGY = dataclasses.fields(energy.Inputs)
 
 
 def _options(p: argparse.ArgumentParser) -> None:
@@ -57,10 +49,11 @@ def _options(p: argparse.ArgumentParser) -> None:
     )
     common.option(lenet, "--batches K", "of 64 pictures to measure (default 4)", type=int)
     common.option(lenet, "--data-dir FOLDER", "of MNIST's four files; else keras downloads it")
-    energy = p.add_argument_group("energy and cost of a year")
-    common.option(energy, "--energy", "a calculator instead; nothing is measured")
-    for name, about in _ENERGY.items():
-        common.option(energy, f"--{name} X", about, type=float)
+    year = p.add_argument_group("energy and cost of a year")
+    common.option(year, "--energy", "a calculator instead; nothing is measured")
+    for each in _ENERGY:
+        flag = f"--{each.name.replace('_', '-')} X"
+        common.option(year, flag, each.metadata["about"], type=float)
     technology.add_options(p)
 
 
@@ -74,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     technology.check_options(arguments)
     common.check_together(arguments, "lenet5", "allow_leakage", "batches", "data_dir")
     common.check_together(arguments, "modulus", "insecure_for_comparison")
-    common.check_together(arguments, "energy", *(name.replace("-", "_") for name in _ENERGY))
+    common.check_together(arguments, "energy", *(each.name for each in _ENERGY))
     _check_alone(arguments)
     check_range("--table-bits", arguments.table_bits, 4, 28)
     if arguments.threads is not None:
@@ -237,11 +230,9 @@ def _hours(encryption: str, training: str) -> str:
 
 
 def _energy(arguments: argparse.Namespace) -> int:
-    from tfe_bench.benchmarks.technologies.functional import energy
     from tfe_bench.benchmarks.technologies.measurement import Measurement
 
-    names = [name.replace("-", "_") for name in _ENERGY]
-    given = {n: v for n in names if (v := getattr(arguments, n)) is not None}
+    given = {x.name: v for x in _ENERGY if (v := getattr(arguments, x.name)) is not None}
     inputs = energy.Inputs(**given)
     sheet = dataclasses.asdict(energy.sheet(inputs))
     found = Measurement(

@@ -12,6 +12,16 @@ from tfe_bench.cli import common, keeping
 from tfe_bench.errors import UsageError
 
 WORDS = ("put", "list", "remove")
+# Options that `put` takes under their own names.
+_AS_GIVEN = (
+    *("columns", "nullable", "unique", "sorted_by", "hashed_by", "links", "pad_to", "rights"),
+    *("unit", "budget", "contributions", "open_count", "replace"),
+)
+
+
+def _several(p: argparse.ArgumentParser, typed: str, about: str, dest: str | None = None) -> None:
+    """Adds an option of one or more values, kept as a list that is empty without it."""
+    common.option(p, typed, about, nargs="+", default=[], dest=dest)
 
 
 def _table_options(p: argparse.ArgumentParser) -> None:
@@ -19,36 +29,25 @@ def _table_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
     common.option(p, "--csv FILE", "put this table, with a line of names")
     common.option(p, "--parquet FILE", "put this table (also .feather)")
-    common.option(
+    _several(
         p,
         "--type COLUMN:TYPE",
         "int[0,120], decimal(2), fixed(16), bool, date, timestamp(ms), category(a,b), text",
-        nargs="+",
-        default=[],
-        dest="types",
+        "types",
     )
     common.option(p, "--columns COLUMN", "these and no others", nargs="+")
-    common.option(p, "--nullable COLUMN", "may be NULL though none is", nargs="+", default=[])
-    common.option(p, "--unique COLUMN", "has no value twice", nargs="+", default=[])
+    _several(p, "--nullable COLUMN", "may be NULL though none is")
+    _several(p, "--unique COLUMN", "has no value twice")
     common.option(p, "--sorted-by COLUMN", "sort the rows before they are shared", default="")
     common.option(p, "--hashed-by COLUMN", "rows in bins by it, for others to link to", default="")
-    common.option(
-        p,
-        "--link COLUMN=TABLE.COLUMN",
-        "joins with it need no sort",
-        nargs="+",
-        default=[],
-        dest="links",
-    )
+    _several(p, "--link COLUMN=TABLE.COLUMN", "joins with it need no sort", "links")
     common.option(p, "--pad-to N", "as many rows as are public", type=int)
     keeping.add_clients(p, "ask")
-    common.option(
+    _several(
         p,
         "--right COLUMN:RIGHTS",
         "open, group, aggregate, quantile, filter, match, train; * for all columns",
-        nargs="+",
-        default=[],
-        dest="rights",
+        "rights",
     )
     common.option(p, "--min-group N", "records in a group that is told of (10)", type=int)
     common.option(p, "--unit COLUMN", "whose record a row is", default="")
@@ -96,22 +95,10 @@ def table(arguments: argparse.Namespace) -> int:
             name,
             source,
             types=types,
-            columns=arguments.columns,
-            nullable=arguments.nullable,
-            unique=arguments.unique,
-            sorted_by=arguments.sorted_by,
-            pad_to=arguments.pad_to,
             clients=arguments.allow,
-            rights=arguments.rights,
-            unit=arguments.unit,
             scale=arguments.scale or (),
-            open_count=arguments.open_count,
-            hashed_by=arguments.hashed_by,
-            links=arguments.links,
-            budget=arguments.budget,
-            contributions=arguments.contributions,
-            replace=arguments.replace,
             progress=bar.update,
+            **{name: getattr(arguments, name) for name in _AS_GIVEN},
             **more,
         )
     told = {

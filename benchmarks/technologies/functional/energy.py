@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from tfe_bench.errors import UsageError
 
@@ -19,31 +19,27 @@ KG_CO2_PER_KWH: Final = 0.706
 """As the published sheet has it (the US EPA's for what is saved)."""
 
 
+def _input(default: float, about: str) -> Any:
+    """A field, and what the help says of it."""
+    return field(default=default, metadata={"about": about})
+
+
 @dataclass(frozen=True)
 class Inputs:
     """What the sheet is made from; all are numbers above 0.
-
-    Attributes:
-        speed_up: of the application by one accelerator.
-        accelerators: in a node.
-        node_watts: of a node without, computing.
-        node_network_watts: the same, its part of the network.
-        accelerated_watts, accelerated_network_watts: of the node with accelerators.
-        dollars_per_kwh: price of energy.
-        kg_co2_per_kwh: of carbon dioxide.
 
     Raises:
         UsageError: one is not finite, or not above 0.
     """
 
-    speed_up: float = 2.2
-    accelerators: float = 8
-    node_watts: float = 1100
-    node_network_watts: float = 46.4
-    accelerated_watts: float = 6500
-    accelerated_network_watts: float = 93
-    dollars_per_kwh: float = 0.34
-    kg_co2_per_kwh: float = KG_CO2_PER_KWH
+    speed_up: float = _input(2.2, "of the application by one accelerator")
+    accelerators: float = _input(8, "in a node")
+    node_watts: float = _input(1100, "of a node without accelerators, computing")
+    node_network_watts: float = _input(46.4, "its part of the network")
+    accelerated_watts: float = _input(6500, "of a node with accelerators, computing")
+    accelerated_network_watts: float = _input(93, "its part of the network")
+    dollars_per_kwh: float = _input(0.34, "price of energy")
+    kg_co2_per_kwh: float = _input(KG_CO2_PER_KWH, "carbon dioxide")
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 from tfe_bench.benchmarks.technologies.storage import published
 from tfe_bench.cluster.toml_file import Table, load_toml, naming, parse_toml, shown
@@ -29,32 +29,13 @@ SHIPPED: Final = ("csd", "fpga", "fpga-ssd")
 _MOST_LEVELS: Final = 64
 
 
-class _Bounds(NamedTuple):
-    """What a number of a profile may be; `default` None: it has to be there."""
-
-    low: float
-    high: float
-    default: float | None = None
+def _within(low: float, high: float) -> dict[str, float]:
+    """What a number of a profile may be."""
+    return {"low": low, "high": high}
 
 
 # Least above 0: what is divided by.
-_RATE: Final = _Bounds(1e-3, 1e5)
-_NUMBERS: Final = {
-    "storage_gigabytes_per_second": _RATE,
-    "write_gigabytes_per_second": _RATE,
-    "lane_gigabytes_per_second": _RATE._replace(default=1.0),
-    "lanes": _Bounds(1, 4096, 32),
-    "lanes_to_storage": _Bounds(0, 4095, 0),
-    "lanes_per_device": _Bounds(1, 1024, 16),
-    "memory_gigabytes": _Bounds(1e-3, 1e5),
-    "disk_gigabytes": _Bounds(1e-3, 1e7),
-    "key_cache_gigabytes": _Bounds(0, 1e5, 0),
-    "latency_seconds": _Bounds(0, 10, 0),
-    "network_gigabytes_per_second": _Bounds(0, 1e5, 0),
-    "watts": _Bounds(0, 1e6, 0),
-    "price": _Bounds(0, 1e9, 0),
-}
-_KEYS: Final = ("name", "weights_on", "prefetch", *_NUMBERS, "speedup", "microseconds")
+_RATE: Final = _within(1e-3, 1e5)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,31 +65,31 @@ class Device:
         microseconds: of each operation by primes, in place of measured costs.
 
     Raises:
-        ConfigError: a field is outside what `_NUMBERS` says, or figures that cannot be together.
+        ConfigError: a field is outside its bounds, or figures that cannot be together.
     """
 
     name: str
     weights_on: str
-    storage_gigabytes_per_second: float
-    write_gigabytes_per_second: float
-    memory_gigabytes: float
-    disk_gigabytes: float
-    lane_gigabytes_per_second: float = 1.0
-    lanes: float = 32
-    lanes_to_storage: float = 0
-    lanes_per_device: float = 16
-    key_cache_gigabytes: float = 0
-    latency_seconds: float = 0
-    network_gigabytes_per_second: float = 0
+    storage_gigabytes_per_second: float = field(metadata=_RATE)
+    write_gigabytes_per_second: float = field(metadata=_RATE)
+    lane_gigabytes_per_second: float = field(default=1.0, metadata=_RATE)
+    lanes: float = field(default=32, metadata=_within(1, 4096))
+    lanes_to_storage: float = field(default=0, metadata=_within(0, 4095))
+    lanes_per_device: float = field(default=16, metadata=_within(1, 1024))
+    memory_gigabytes: float = field(metadata=_within(1e-3, 1e5))
+    disk_gigabytes: float = field(metadata=_within(1e-3, 1e7))
+    key_cache_gigabytes: float = field(default=0, metadata=_within(0, 1e5))
+    latency_seconds: float = field(default=0, metadata=_within(0, 10))
+    network_gigabytes_per_second: float = field(default=0, metadata=_within(0, 1e5))
     prefetch: bool = True
-    watts: float = 0
-    price: float = 0
+    watts: float = field(default=0, metadata=_within(0, 1e6))
+    price: float = field(default=0, metadata=_within(0, 1e9))
     speedup: Mapping[str, float] = field(default_factory=dict)
     microseconds: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for key, (low, high, _) in _NUMBERS.items():
-            value = getattr(self, key)
+        for key, each in _NUMBERS.items():
+            value, low, high = getattr(self, key), each.metadata["low"], each.metadata["high"]
             if not low <= value <= high:  # also refuses NaN
                 raise ConfigError(f'"{key}" is {low:g} to {high:g}. Received: {value:g}.')
         if self.weights_on not in PLACES:
@@ -172,6 +153,10 @@ class Device:
         return told[level - 1] * 1e-6
 
 
+_NUMBERS: Final = {each.name: each for each in fields(Device) if each.metadata}
+_KEYS: Final = ("name", "weights_on", "prefetch", *_NUMBERS, "speedup", "microseconds")
+
+
 def load(name: str) -> Device:
     """A profile: one of SHIPPED by its name, or a TOML file.
 
@@ -212,7 +197,10 @@ def of_toml(values: Mapping[str, Any]) -> Device:
         ConfigError: fields that are missing, unknown, or outside their bounds.
     """
     table = Table(values, "device", _KEYS)
-    numbers = {key: table.number(key, bounds.default) for key, bounds in _NUMBERS.items()}
+    numbers = {
+        key: table.number(key, None if each.default is MISSING else each.default)
+        for key, each in _NUMBERS.items()
+    }
     speedup = table.table("speedup", ("all", *OPERATIONS))
     table.table("microseconds", OPERATIONS)
     return Device(

@@ -70,6 +70,11 @@ def test_a_projection_says_what_clients_see(
         (["--model", "cnn"], 10, "published"),
         (["--clients", "2000"], 10, "The disk is too small"),
         (["--record", "/absent/folder/x.jsonl"], 10, "--record"),
+        (["--validate", "--devices", "2"], 2, "--devices"),
+        (["--validate", "--no-affinity"], 2, "--no-affinity"),
+        (["--validate", "--bandwidth", "nan"], 2, "--bandwidth is"),
+        (["--validate", "--degree", "4096"], 2, "--degree is"),
+        (["--validate", "--repeat", "0"], 2, "--repeat is"),
     ],
 )
 def test_what_does_not_fit_is_refused(

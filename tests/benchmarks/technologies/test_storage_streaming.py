@@ -100,20 +100,3 @@ def test_a_real_network_computes_right_with_weights_from_a_file(
     assert figures["predicted_seconds"] >= max(size / 0.2e9, figures["in_memory_seconds"] * 0.99)
     assert figures["predicted_from_costs_seconds"] >= size / 0.2e9
     assert found["seconds"]["median"] >= size / 0.2e9 - streaming._CREDIT
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--validate", "--devices", "2"], "--devices"),
-        (["--validate", "--no-affinity"], "--no-affinity"),
-        (["--validate", "--bandwidth", "nan"], "--bandwidth is"),
-        (["--validate", "--degree", "4096"], "--degree is"),
-        (["--validate", "--repeat", "0"], "--repeat is"),
-    ],
-)
-def test_what_a_validation_cannot_take_is_refused(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["storage", *words]) == 2
-    assert said in capsys.readouterr().err

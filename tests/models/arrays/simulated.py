@@ -10,6 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 import tfe_bench
 from tests.models.queries.asked import Given
 from tfe_bench.cluster import profiles
@@ -23,6 +25,7 @@ from tfe_bench.cluster.stored import KINDS
 from tfe_bench.models.arrays import array, loading
 from tfe_bench.models.kept import ordered
 from tfe_bench.models.programs import array_remove, compute, provide, table_put
+from tfe_bench.protocols.session import graph
 from tfe_bench.protocols.session.party import Party
 
 # Type checkers take its operations to be on the values of parties.
@@ -129,3 +132,16 @@ class Client:
 
 def _scaled(value: Any, bits: int) -> Any:
     return replace(value, fractional_bits=bits)
+
+
+def traced_from_now(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """A list that gets each function of parties' that is traced after this call."""
+    traced: list[object] = []
+    before = graph.PrivateFunction._trace
+
+    def trace(self: graph.PrivateFunction, *given: Any) -> graph.Graph:
+        traced.append(self)
+        return before(self, *given)
+
+    monkeypatch.setattr(graph.PrivateFunction, "_trace", trace)
+    return traced

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.arrays.simulated import Client, Workers, tfb
+from tests.models.arrays.simulated import Client, Workers, tfb, traced_from_now
 from tests.protocols.test_pad_log import repeated_words, words_under_one_pad
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.simulate import simulate
@@ -17,7 +17,6 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import explaining, loops, plan
 from tfe_bench.models.arrays.building import build
 from tfe_bench.models.programs import compute
-from tfe_bench.protocols.session import graph
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -108,14 +107,7 @@ def test_the_second_loop_traces_nothing(client: Client, monkeypatch: pytest.Monk
         return tfb.foldl(lambda s, x: s + tfb.relu(x), held, np.zeros(2)).compute().reveal()
 
     np.testing.assert_allclose(run(), [4, 4], atol=1e-3)
-    traced: list[object] = []
-    before = graph.PrivateFunction._trace
-
-    def trace(self: graph.PrivateFunction, *given: Any) -> graph.Graph:
-        traced.append(self)
-        return before(self, *given)
-
-    monkeypatch.setattr(graph.PrivateFunction, "_trace", trace)
+    traced = traced_from_now(monkeypatch)
     run()
     assert not traced
 

@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.arrays.simulated import Client, Workers, tfb
+from tests.models.arrays.simulated import Client, Workers, tfb, traced_from_now
 from tfe_bench import LocalCluster
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.arrays import explaining
-from tfe_bench.protocols.session import graph
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -83,14 +82,7 @@ def test_the_second_run_of_an_expression_traces_nothing(
     client = Client(workers, "ann")
     w = client.private(W).compute()
     (layer(client.private(X), w)).reveal()
-    traced: list[object] = []
-    before = graph.PrivateFunction._trace
-
-    def trace(self: graph.PrivateFunction, *given: Any) -> graph.Graph:
-        traced.append(self)
-        return before(self, *given)
-
-    monkeypatch.setattr(graph.PrivateFunction, "_trace", trace)
+    traced = traced_from_now(monkeypatch)
     (layer(client.private(X + 1), (w + 0).compute())).reveal()
     traced.clear()
     (layer(client.private(X - 1), (w + 0).compute())).reveal()

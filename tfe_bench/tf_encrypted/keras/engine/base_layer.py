@@ -43,9 +43,8 @@ class Layer:
         given = dict(kwargs)
         self._batch_input_shape = given.pop("batch_input_shape", given.pop("input_shape", None))
         self.lazy_normalization = bool(given.pop("lazy_normalization", False))
-        check_default(
-            type(self).__name__, activity_regularizer=given.pop("activity_regularizer", None)
-        )
+        refused = [name for name in given if name.endswith(("_regularizer", "_constraint"))]
+        check_default(type(self).__name__, **{name: given.pop(name) for name in refused})
         unknown = {name for name, value in given.items() if value} - _IGNORED
         if unknown:
             raise NotOffered(f"{type(self).__name__} takes no {', '.join(sorted(unknown))}.")

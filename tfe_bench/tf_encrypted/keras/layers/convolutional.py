@@ -9,7 +9,7 @@ import numpy as np
 import tfe_bench.tf_encrypted as tfe
 from tfe_bench.tf_encrypted.keras import activations
 from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, check_default
-from tfe_bench.tf_encrypted.keras.layers.core import initial
+from tfe_bench.tf_encrypted.keras.layers.core import Weighted
 from tfe_bench.tf_encrypted.protocol.aby3.moving import window
 
 
@@ -48,8 +48,8 @@ class Images(Layer):
         return [n, channels, height, width]
 
 
-class Conv2D(Images):
-    """A convolution, and an activation."""
+class Conv2D(Images, Weighted):
+    """A convolution, and an activation; behind the groups are arguments of Weighted."""
 
     def __init__(
         self,
@@ -60,33 +60,19 @@ class Conv2D(Images):
         data_format: str | None = None,
         dilation_rate: Any = (1, 1),
         groups: int = 1,
-        activation: Any = None,
-        use_bias: bool = True,
-        kernel_initializer: Any = "glorot_uniform",
-        bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
+        *args: Any,
         **kwargs: Any,
     ) -> None:
-        super().__init__(**kwargs)
+        super().__init__(*args, **kwargs)
         check_default(
             type(self).__name__,
             dilation_rate=pair(dilation_rate) != (1, 1),
             groups=groups != 1,
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
         )
         self._format(data_format)
-        self.filters, self.use_bias = filters, use_bias
+        self.filters = filters
         self.kernel_size, self.strides = pair(kernel_size), pair(strides)
         self.padding = padding.upper()
-        self.activation_identifier = activation
-        self.activation = activations.get(activation)
-        self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
 
     def _kernel_shape(self, channels: int) -> list[int]:
         return [*self.kernel_size, channels, self.filters]
@@ -97,12 +83,7 @@ class Conv2D(Images):
     def build(self, input_shape: Any) -> None:
         """A kernel and a bias."""
         channels = self._sizes(input_shape)[1]
-        shape = self._kernel_shape(channels)
-        self.kernel = self.add_weight(initial(self.kernel_initializer, shape))
-        if self.use_bias:
-            size = [self._outputs(channels)]
-            self.bias = self.add_weight(initial(self.bias_initializer, size))
-        self.built = True
+        self._add_weights(self._kernel_shape(channels), self._outputs(channels))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Of the images that leave."""
@@ -161,15 +142,8 @@ class DepthwiseConv2D(Conv2D):
         padding: str = "valid",
         depth_multiplier: int = 1,
         depthwise_initializer: Any = "glorot_uniform",
-        depthwise_regularizer: Any = None,
-        depthwise_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
-        check_default(
-            "DepthwiseConv2D",
-            depthwise_regularizer=depthwise_regularizer,
-            depthwise_constraint=depthwise_constraint,
-        )
         self.depth_multiplier = depth_multiplier
         kwargs.pop("filters", None)
         for name in ("kernel_initializer", "kernel_regularizer", "kernel_constraint"):

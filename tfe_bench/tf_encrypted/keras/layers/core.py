@@ -19,44 +19,43 @@ def initial(initializer: Any, shape: Any) -> Any:
     return np.asarray(tf.keras.initializers.get(initializer)(shape), np.float64)
 
 
-class Dense(Layer):
-    """x W + b, and an activation."""
+class Weighted(Layer):
+    """Layers of a kernel, maybe a bias, and an activation."""
 
     def __init__(
         self,
-        units: int,
         activation: Any = None,
         use_bias: bool = True,
         kernel_initializer: Any = "glorot_uniform",
         bias_initializer: Any = "zeros",
-        kernel_regularizer: Any = None,
-        bias_regularizer: Any = None,
-        kernel_constraint: Any = None,
-        bias_constraint: Any = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        check_default(
-            "Dense",
-            kernel_regularizer=kernel_regularizer,
-            bias_regularizer=bias_regularizer,
-            kernel_constraint=kernel_constraint,
-            bias_constraint=bias_constraint,
-        )
-        self.units, self.use_bias = int(units), use_bias
+        self.use_bias = use_bias
         self.activation_identifier = activation
         self.activation = activations.get(activation)
         self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
+
+    def _add_weights(self, shape: list[int], outputs: int) -> None:
+        """A kernel of a shape, and a bias."""
+        self.kernel = self.add_weight(initial(self.kernel_initializer, shape))
+        if self.use_bias:
+            self.bias = self.add_weight(initial(self.bias_initializer, [outputs]))
+        self.built = True
+
+
+class Dense(Weighted):
+    """x W + b, and an activation; behind the units are arguments of Weighted."""
+
+    def __init__(self, units: int, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.units = int(units)
 
     def build(self, input_shape: Any) -> None:
         """A kernel and a bias."""
         if len(input_shape) != 2:
             raise NotOffered(f"Dense takes [batch, features]. Received: {list(input_shape)}.")
-        shape = [int(input_shape[1]), self.units]
-        self.kernel = self.add_weight(initial(self.kernel_initializer, shape))
-        if self.use_bias:
-            self.bias = self.add_weight(initial(self.bias_initializer, [self.units]))
-        self.built = True
+        self._add_weights([int(input_shape[1]), self.units], self.units)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """[batch, units]."""

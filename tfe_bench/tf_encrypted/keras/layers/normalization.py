@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 import tfe_bench.tf_encrypted as tfe
-from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, check_default
+from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered
 from tfe_bench.tf_encrypted.keras.layers.core import initial
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3Tensor
 
@@ -29,22 +29,12 @@ class BatchNormalization(Layer):
         gamma_initializer: Any = "ones",
         moving_mean_initializer: Any = "zeros",
         moving_variance_initializer: Any = "ones",
-        beta_regularizer: Any = None,
-        gamma_regularizer: Any = None,
-        beta_constraint: Any = None,
-        gamma_constraint: Any = None,
+        *,
         fused: Any = None,
         trainable: bool = False,
         **kwargs: Any,
     ) -> None:
         super().__init__(trainable=trainable, **kwargs)
-        check_default(
-            "BatchNormalization",
-            beta_regularizer=beta_regularizer,
-            gamma_regularizer=gamma_regularizer,
-            beta_constraint=beta_constraint,
-            gamma_constraint=gamma_constraint,
-        )
         self.axis = axis[0] if isinstance(axis, (list, tuple)) else axis
         self.epsilon, self.center, self.scale = epsilon, center, scale
         self._initial = {

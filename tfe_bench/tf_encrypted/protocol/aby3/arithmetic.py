@@ -33,10 +33,20 @@ def is_private(*values: Any) -> bool:
     return any(isinstance(v, ABY3PrivateTensor) for v in values)
 
 
+def _of_two(private: str, public: Any, about: str) -> Any:
+    """A method that applies an operation of tfe_bench, or NumPy's to what is public."""
+
+    def operate(self: Arithmetic, x: Any, y: Any) -> Any:
+        return self._applied(private, public, x, y)
+
+    operate.__doc__ = about
+    return operate
+
+
 class Arithmetic(Definitions):
     """What computes on numbers."""
 
-    def _of_two(self, private: str, public: Any, x: Any, y: Any) -> Any:
+    def _applied(self, private: str, public: Any, x: Any, y: Any) -> Any:
         if not is_private(x, y):
             scaled = any(isinstance(v, ABY3PublicTensor) and v.is_scaled for v in (x, y))
             found = np.asarray(public(native(x), native(y)))
@@ -45,9 +55,7 @@ class Arithmetic(Definitions):
         made = getattr(tfb, private)(self._operand(x), self._operand(y))
         return self._private(made, like)
 
-    def add(self, x: Any, y: Any) -> Any:
-        """x + y."""
-        return self._of_two("add", np.add, x, y)
+    add = _of_two("add", np.add, "x + y.")
 
     def add_n(self, tensors: Any) -> Any:
         """The sum of several."""
@@ -56,17 +64,13 @@ class Arithmetic(Definitions):
             total = self.add(total, each)
         return total
 
-    def sub(self, x: Any, y: Any) -> Any:
-        """x - y."""
-        return self._of_two("subtract", np.subtract, x, y)
+    sub = _of_two("subtract", np.subtract, "x - y.")
 
     def negative(self, x: Any) -> Any:
         """-x."""
         return self.sub(0, x)
 
-    def mul(self, x: Any, y: Any) -> Any:
-        """x y, of reals truncated."""
-        return self._of_two("multiply", np.multiply, x, y)
+    mul = _of_two("multiply", np.multiply, "x y, of reals truncated.")
 
     def mul_trunc2(self, x: Any, y: Any) -> Any:
         """As mul."""
@@ -84,7 +88,7 @@ class Arithmetic(Definitions):
         """x / y."""
         if not is_private(x, y):
             return self._public(np.true_divide(native(x), native(y)), True)
-        return self._of_two("divide", np.true_divide, x, y)
+        return self._applied("divide", np.true_divide, x, y)
 
     def pow(self, x: Any, p: int) -> Any:
         """x^p for a whole public p."""
@@ -92,9 +96,7 @@ class Arithmetic(Definitions):
             return self._public(np.power(native(x), p))
         return self._private(self._operand(x) ** p, x)
 
-    def matmul(self, x: Any, y: Any) -> Any:
-        """Products of matrices, or of batches of them."""
-        return self._of_two("matmul", np.matmul, x, y)
+    matmul = _of_two("matmul", np.matmul, "Products of matrices, or of batches of them.")
 
     def truncate(self, x: Any, method: str = "heuristic", amount: int | None = None) -> Any:
         """x / 2^amount (the fractional bits unless given), rounded; none of the methods errs."""
@@ -127,25 +129,11 @@ class Arithmetic(Definitions):
 
     # ---- comparisons and what is chosen by them
 
-    def greater_than(self, x: Any, y: Any) -> Any:
-        """x > y."""
-        return self._of_two("greater", np.greater, x, y)
-
-    def greater_equal(self, x: Any, y: Any) -> Any:
-        """x >= y."""
-        return self._of_two("greater_equal", np.greater_equal, x, y)
-
-    def less_than(self, x: Any, y: Any) -> Any:
-        """x < y."""
-        return self._of_two("less", np.less, x, y)
-
-    def less_equal(self, x: Any, y: Any) -> Any:
-        """x <= y."""
-        return self._of_two("less_equal", np.less_equal, x, y)
-
-    def equal(self, x: Any, y: Any) -> Any:
-        """x == y."""
-        return self._of_two("equal", np.equal, x, y)
+    greater_than = _of_two("greater", np.greater, "x > y.")
+    greater_equal = _of_two("greater_equal", np.greater_equal, "x >= y.")
+    less_than = _of_two("less", np.less, "x < y.")
+    less_equal = _of_two("less_equal", np.less_equal, "x <= y.")
+    equal = _of_two("equal", np.equal, "x == y.")
 
     def equal_zero(self, x: Any) -> Any:
         """x == 0."""
@@ -179,13 +167,11 @@ class Arithmetic(Definitions):
         number = truth.astype(np.int64)
         return self.add(self.mul(self.sub(y, x), number), x)
 
-    def maximum(self, x: Any, y: Any) -> Any:
-        """The larger of each pair."""
-        return self._of_two("maximum", np.maximum, x, y)
+    maximum = _of_two("maximum", np.maximum, "The larger of each pair.")
 
     def cmp_swap(self, x: Any, y: Any) -> Any:
         """The smaller and the larger of each pair."""
-        return self._of_two("minimum", np.minimum, x, y), self.maximum(x, y)
+        return self._applied("minimum", np.minimum, x, y), self.maximum(x, y)
 
     def reduce_max(
         self, x: Any, axis: Any = None, keepdims: bool = False, method: str = "tree"
