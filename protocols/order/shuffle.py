@@ -157,7 +157,11 @@ def move(
 
 
 def undo(
-    party: Party, factors: Factors, columns: Sequence[Shared], positions: Any = None
+    party: Party,
+    factors: Factors,
+    columns: Sequence[Shared],
+    positions: Any = None,
+    begin: int = 0,
 ) -> list[Shared]:
     """Moves columns back to where `move` takes them from, under masks of their own.
 
@@ -168,8 +172,9 @@ def undo(
     Args:
         columns: [1, n], of one word.
         positions: those of `move`, all n of them.
+        begin: the first element of the result; what would stand before it is not brought back.
 
-    Rounds: 2.  Bits sent of a ring Z_2^k: E1 k, D k, E2 2k per element.
+    Rounds: 2.  Bits sent of a ring Z_2^k: E1 k per element, D k of the result; E2 both.
     Raises:
         UsageError: as `shuffle`; several rows or wide columns.
     """
@@ -177,10 +182,11 @@ def undo(
     if any(c.limbs != 1 or c.shape[0] != 1 for c in columns):
         raise UsageError(f"undo takes one row of words. Received: {list(columns)}.")
     if isinstance(party, Counting):
-        w = _bits(columns, [c.shape for c in columns])
-        party.sent(Cost(w, w, 2 * w, rounds=2, with_dealing=2), (), *columns)
+        shapes = [[1, c.shape[1] - begin] for c in columns]
+        w, out = (_bits(columns, each) for each in ([c.shape for c in columns], shapes))
+        party.sent(Cost(out, w, w + out, rounds=2, with_dealing=2), (), *columns)
         nothing = Cost(0, 0, 0, rounds=2, with_dealing=2)
-        found = [party.sent(nothing, c.any.shape, *columns) for c in columns]
+        found = [party.sent(nothing, shape, *columns) for shape in shapes]
         # one of the dealer's masks is what was exchanged
         return [
             replace(c, m=replace(m, masks=m.with_dealing))
@@ -188,22 +194,24 @@ def undo(
         ]
     import tensorflow as tf
 
-    s = party.site("undo", tuple(c.ring_bits for c in columns), dealer=dealer)
+    s = party.site("undo", tuple(c.ring_bits for c in columns), begin, dealer=dealer)
     q0, q1, q2 = (
         None if p is None else ops.module().tfe_bench_invert(p=p[0])[None]
         for p in (factors.p0, factors.p1, _composed(factors.p2, positions))
     )
+    q0 = None if q0 is None else q0[:, begin:]
     result = []
     for c, x in enumerate(columns):
         a0, a1, fresh = _tensors(c)
         width = x.ring_bits
         shape = tf.shape(x.any, out_type=tf.int64)
+        kept = shape - tf.constant([0, begin], tf.int64)
         # delta waits for what has just arrived: nobody runs ahead
         if s.is_e1:
             inner = s.apply_mask(_permute(x.m - x.l1, q2), K3, a0, "sub", sent=False)
             delta = s.apply_mask(_permute(inner, q1), K1, a1, "sub")
             s.send(as_sent(delta, width), s.e2, 3 * c)
-            back = Shared(-s.mask(K3, fresh, shape), s.mask(K1, fresh, shape), None, s.dealer)
+            back = Shared(-s.mask(K3, fresh, kept), s.mask(K1, fresh, kept), None, s.dealer)
         else:
             if s.is_e2:
                 gamma = s.apply_mask(_permute(-x.l2, q2), K3, a0, "add")
@@ -216,8 +224,8 @@ def undo(
             own = as_sent(s.apply_mask(y, key, fresh, "add"), width)
             s.send(own, peer, 3 * c + 2)
             got = s.recv(tf.shape(own, out_type=tf.int64), peer, 3 * c + 2, own.dtype)
-            l2 = -masked.joined(own, got, shape, width)
-            mask = s.mask(key, fresh, shape)
+            l2 = -masked.joined(own, got, kept, width)
+            mask = s.mask(key, fresh, kept)
             back = (
                 Shared(-mask, None, l2, s.dealer) if s.is_e2 else Shared(None, mask, l2, s.dealer)
             )

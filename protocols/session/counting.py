@@ -17,6 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from tfe_bench.errors import ProtocolError
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.cost import Cost, packed, words
 from tfe_bench.protocols.session.local import Abstract, Shape, Tensor, joined
 from tfe_bench.protocols.session.party import Party
@@ -68,12 +69,15 @@ class Tally:
         results: of the protocol, abstract.
         work: multiplications of words in products of matrices and images, as in the clear: each
             evaluator makes two for one, the dealer one.
+        moved: words that local maps (sums, gathers, transpositions, ...) read or write, of one part
+            of a sharing: each party holds two.
     """
 
     cost: Cost
     largest: int
     results: Any
     work: int = 0
+    moved: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,13 +88,14 @@ class Mark:
         by_party: bits sent.
         calls: rounds of the graph calls that are over, without the dealer's material and with it.
         deepest: of this one.
-        work: as of `Tally`.
+        work, moved: as of `Tally`.
     """
 
     by_party: tuple[int, ...]
     calls: tuple[int, ...]
     deepest: tuple[int, ...]
     work: int
+    moved: int
 
 
 class Counting(Party):
@@ -109,10 +114,20 @@ class Counting(Party):
         self.site_names = {}
         self.largest = 0
         self.work = 0
+        self.moved = 0
         self._by_party = [0, 0, 0]
         self._calls = [0, 0]  # rounds, and with_dealing, of the graph calls that are over
         self._deepest = [0, 0]  # of this one
         self._in_call = False
+
+    @contextlib.contextmanager
+    def active(self) -> Iterator[None]:
+        """As any party's; what the thread's local maps move is counted."""
+        with super().active(), local.counted_by(self._moves):
+            yield
+
+    def _moves(self, words: int) -> None:
+        self.moved += words
 
     @property
     def tracing(self) -> bool:
@@ -205,7 +220,8 @@ class Counting(Party):
 
     def mark(self) -> Mark:
         """How far it has counted."""
-        return Mark(tuple(self._by_party), tuple(self._calls), tuple(self._deepest), self.work)
+        sent, calls, deepest = (tuple(v) for v in (self._by_party, self._calls, self._deepest))
+        return Mark(sent, calls, deepest, self.work, self.moved)
 
     def again(self, since: Mark, times: int) -> None:
         """Counts what was counted since a mark, one behind the other, so many times more."""
@@ -217,6 +233,7 @@ class Counting(Party):
         self._calls = more(self._calls, since.calls)
         self._deepest = more(self._deepest, since.deepest)
         self.work += times * (self.work - since.work)
+        self.moved += times * (self.moved - since.moved)
 
     def _dealer_of(self, given: Sequence[Any]) -> int:
         return next((v.dealer for v in given if hasattr(v, "dealer")), self.dealer)
@@ -302,7 +319,7 @@ def count(
     given = [_made(value) for value in inputs]
     with party.active():
         results = run(*given) if graphs else party.function(run)(*given)
-    return Tally(party.total, party.largest, results, party.work)
+    return Tally(party.total, party.largest, results, party.work, party.moved)
 
 
 def _made(value: Any) -> Any:

@@ -8,10 +8,12 @@ so that a protocol can be counted (counting.py) where there is no TensorFlow.
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import math
 import operator
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, cast
 
@@ -25,6 +27,8 @@ Tensor = Any
 _Map = TypeVar("_Map", bound=Callable[..., Any])
 
 _ZERO = np.zeros((), np.int8)
+# Functions that give another view of the same words: they take no time.
+_VIEWS = ("expand_dims", "squeeze")
 # The attribute of a graph that holds its constants.
 _CONSTANTS = "_tfe_bench_constants"
 
@@ -87,15 +91,42 @@ class Abstract:
         return replace(self, shape=Shape(int(n) for n in shape))
 
     def _with(self, other: Any) -> Abstract:
-        return joined(np.broadcast_shapes(self.shape, np.shape(_stand_in(other))), self, other)
+        shape = np.broadcast_shapes(self.shape, np.shape(_stand_in(other)))
+        return _moved(joined(shape, self, other))
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _with
 
     def __neg__(self) -> Abstract:
-        return self
+        return _moved(self)
 
     def __getitem__(self, key: Any) -> Abstract:
-        return self.like(_stand_in(self)[key].shape)
+        return _moved(self.like(_stand_in(self)[key].shape))
+
+
+class _Counter(threading.local):
+    """Of the words that maps of Abstract tensors move."""
+
+    count: Callable[[int], None] | None = None
+
+
+_counter = _Counter()
+
+
+@contextlib.contextmanager
+def counted_by(count: Callable[[int], None]) -> Iterator[None]:
+    """Has the thread's maps of Abstract tensors say how many words each of them moves."""
+    before, _counter.count = _counter.count, count
+    try:
+        yield
+    finally:
+        _counter.count = before
+
+
+def _moved(made: Abstract, *given: Abstract) -> Abstract:
+    """What a map makes, counted: the words of the largest of what it reads and writes."""
+    if _counter.count is not None:
+        _counter.count(max(each.shape.num_elements() for each in (made, *given)))
+    return made
 
 
 def _stand_in(value: Any) -> Any:
@@ -219,11 +250,13 @@ def _as_tensorflow(of_shapes: _Map) -> _Map:
 
     @functools.wraps(of_shapes)
     def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        if any(isinstance(part, Abstract) for part in (a if isinstance(a, (list, tuple)) else [a])):
-            return of_shapes(a, *arguments, **options)
+        name = of_shapes.__name__
+        given = a if isinstance(a, (list, tuple)) else [a]
+        if any(isinstance(part, Abstract) for part in given):
+            made = of_shapes(a, *arguments, **options)
+            return made if name in _VIEWS else _moved(made, *(v for v in given if not known(v)))
         import tensorflow as tf
 
-        name = of_shapes.__name__
         if name in _TAKE_TENSORS:
             arguments = tuple(_shared_constant(v) for v in arguments)
             options = {k: _shared_constant(v) for k, v in options.items()}
@@ -237,7 +270,7 @@ def _elementwise(of_words: _Map) -> _Map:
 
     @functools.wraps(of_words)
     def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        return a if isinstance(a, Abstract) else of_words(a, *arguments, **options)
+        return _moved(a) if isinstance(a, Abstract) else of_words(a, *arguments, **options)
 
     return cast(_Map, function)
 
@@ -316,7 +349,8 @@ def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
 def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tensor:
     """tf.gather."""
     if isinstance(a, Abstract):
-        return a.like([*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]])
+        sizes = [*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]]
+        return _moved(a.like(sizes))
     import tensorflow as tf
 
     indices = indices if is_tensor(indices) else constant(indices)
@@ -328,7 +362,7 @@ def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tenso
 def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
     """tf.scatter_nd of updates."""
     if isinstance(a, Abstract):
-        return a.like(shape)
+        return _moved(a.like(shape), a)
     import tensorflow as tf
 
     return tf.scatter_nd(tf.constant(indices, tf.int64), a, tf.constant(list(shape), tf.int64))
@@ -373,7 +407,7 @@ def reduce_sum(
 def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
     """tf.cumsum of words, for axis >= 0; TensorFlow's takes 30 times as long."""
     if isinstance(a, Abstract):
-        return a
+        return _moved(a)
     import tensorflow as tf
 
     sizes = tf.shape(a, out_type=tf.int64)

@@ -91,24 +91,34 @@ class Order:
 
         return self._by_graph("again", moved, positions, columns)
 
-    def undo(self, columns: Sequence[Shared], positions: Any = None) -> list[Shared]:
+    def undo(
+        self, columns: Sequence[Shared], positions: Any = None, begin: int = 0
+    ) -> list[Shared]:
         """Columns [n] in the rearrangement positions [n] of this order, moved back from it.
+
+        Args:
+            begin: as of `Arrangement.back`.
 
         Rounds: 2.  Bits sent: those of shuffle.undo.
         """
         party = self._party
 
         def moved(factors: shuffle.Factors, at: Any, *given: Shared) -> list[Shared]:
-            rows = shuffle.undo(party, factors, [_row(c) for c in given], at)
+            rows = shuffle.undo(party, factors, [_row(c) for c in given], at, begin)
             return [_flat(c) for c in rows]
 
-        return self._by_graph("undo", moved, positions, columns)
+        return self._by_graph("undo", moved, positions, columns, begin)
 
     def _by_graph(
-        self, name: str, function: Callable[..., Any], positions: Any, columns: Sequence[Shared]
+        self,
+        name: str,
+        function: Callable[..., Any],
+        positions: Any,
+        columns: Sequence[Shared],
+        *about: int,
     ) -> list[Shared]:
         found: list[Shared] = []
-        moving = graph(self._party, name, function)
+        moving = graph(self._party, name, function, *about)
         for begin in range(0, len(columns), shuffle.MAX_COLUMNS):
             some = columns[begin : begin + shuffle.MAX_COLUMNS]
             found += moving(self._factors, positions, *some)
@@ -142,8 +152,11 @@ class Arrangement:
             found = self.order.again(found, self.positions)
         return found if self.then is None else self.then.forward(found)
 
-    def back(self, columns: Sequence[Shared]) -> list[Shared]:
+    def back(self, columns: Sequence[Shared], begin: int = 0) -> list[Shared]:
         """Columns in this order where they were before.  Rounds: 2.  Bits sent: of shuffle.undo.
+
+        Args:
+            begin: the first row that is wanted, from 0 to n; those before it are not brought back.
 
         Raises:
             UsageError: columns of another size.
@@ -152,8 +165,8 @@ class Arrangement:
         if self.then is not None:
             found = self.then.back(found)
         if self.order is None or not found:
-            return found
-        return self.order.undo(found, self.positions)
+            return [c.map(lambda a: a[begin:]) for c in found]
+        return self.order.undo(found, self.positions, begin)
 
     def followed_by(self, other: Arrangement) -> Arrangement:
         """This one and then another of as many rows."""

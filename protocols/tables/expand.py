@@ -8,7 +8,6 @@ of the result together: both are in their order already, and equal keys keep the
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -115,6 +114,4 @@ def sums(x: Shared) -> Shared:
 
 def _copied(order: Arrangement, given: Sequence[Shared], n: int) -> list[Shared]:
     """What the last of n rows before each other one holds, in the order of these."""
-    behind: Any = slice(n, None)
-    back = order.back([sums(c) for c in order.forward(given)])
-    return [c.map(lambda a: a[behind]) for c in back]
+    return order.back([sums(c) for c in order.forward(given)], n)

@@ -82,8 +82,8 @@ def lookup(
     union = sorted_union(party, [right, left], of_keys, profile)
     *moved, side = union.order.forward([*stacked, sides_of([right, left])[0]])
     find = _before if unique else _copied_down
-    back = union.order.back(find(party, union, moved, side, n))
-    return answered(party, left, right, on, back, kind, n)
+    back = union.order.back(find(party, union, moved, side, n), n)
+    return answered(party, left, right, on, back, kind)
 
 
 def payload_of(right: Relation, on: On, kind: str) -> list[Shared]:
@@ -101,13 +101,11 @@ def answered(
     on: On,
     answers: Sequence[Shared],
     kind: str,
-    n: int,
 ) -> Relation:
     """The join of left's rows with what they have found.
 
     Args:
-        answers: whether there was a match, and the parts that `payload_of` lists; n rows that are
-            not left's, then left's.
+        answers: whether there was a match, and the parts that `payload_of` lists.
 
     Rounds: 2 (3 with dealing).  Bits sent: an AND, for "left" a product with a bit for each
     column, and what `bits.widened` takes.
@@ -116,8 +114,7 @@ def answered(
     kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
     same = {j: i for i, j in on}
 
-    def ended(left: Relation, *back: Shared) -> list[Shared]:
-        match, *rest = (c.map(lambda a: a[n:]) for c in back)
+    def ended(left: Relation, match: Shared, *rest: Shared) -> list[Shared]:
         brought = iter(rest)
         found = []
         for j, c in enumerate(given):
@@ -135,7 +132,7 @@ def answered(
             kept = bits.all_of(party, [left.valid, here])
         return [*(bits.widened(party, x) for x in found), kept]
 
-    about = (kind, n, kinds, tuple(same.items()))
+    about = (kind, kinds, tuple(same.items()))
     parts = graph(party, "ended", ended, *about)(left, *answers)
     columns, at = [], 0
     for j, column in enumerate(given):

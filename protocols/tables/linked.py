@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
@@ -24,6 +26,8 @@ from tfe_bench.protocols.tables.relation import Relation
 
 # Bins that each row asks.
 ASKED = 3
+# Keys of fewer bits have room for one that is none.
+_MARKED = 62
 
 
 def arranged(party: Party, target: Shared) -> Arrangement:
@@ -75,8 +79,15 @@ def lookup(
     used = keys.without_nulls(party, right.valid, [holds])
     payload = joins.payload_of(right, [on], kind)
     key, own = (replace(c.values, fractional_bits=0) for c in (asks, holds))
+    marked = width < _MARKED and key.ring_bits == 64
+    if marked:
+        # keys from 1, and 0 in empty bins: a column less to move
+        key, own = (arithmetic.moved(c, np.int64(1)) for c in (key, own))
+        width += 1
     key, own = keys.narrowed([(key, width), (own, width)])
-    held = [own, used, *payload]
+    if marked:
+        own = graph(party, "marked bins", lambda u, c: bits.times(party, u, c))(used, own)
+    held = [own, *([] if marked else [used]), *payload]
     order = arranged(party, target)
 
     def placed(*held: Shared) -> list[Shared]:
@@ -86,11 +97,12 @@ def lookup(
         return [expand.sums(c) for c in moved]
 
     there = order.forward(graph(party, "placed in bins", placed, n)(*held))
-    back = order.back(graph(party, "copied in bins", copied)(*there))
+    back = order.back(graph(party, "copied in bins", copied)(*there), bins)
 
-    def matched(key: Shared, valid: Shared, *back: Shared) -> list[Shared]:
-        last, used, *found = (c.map(lambda a: a[bins:]) for c in back)
-        every = keys.equal(party, [_thrice(key)], [last], [width], [_thrice(valid), used])
+    def matched(key: Shared, valid: Shared, last: Shared, *rest: Shared) -> list[Shared]:
+        found = list(rest)
+        also = [_thrice(valid), *([] if marked else [found.pop(0)])]
+        every = keys.equal(party, [_thrice(key)], [last], [width], also)
         first, second, third = _each(every, n)
         # one of them at most, though an owner may have stored a key twice, or asked a bin twice
         second = bits.all_of(party, [second, bits.invert(first)])
@@ -99,8 +111,8 @@ def lookup(
         of_all = [_total(bits.times(party, once, c), n) for c in found]
         return [_total(once, n), *of_all]
 
-    answers = graph(party, "matched in bins", matched, n, bins, width)(key, valid, *back)
-    return joins.answered(party, left, right, [on], answers, kind, 0)
+    answers = graph(party, "matched in bins", matched, n, marked, width)(key, valid, *back)
+    return joins.answered(party, left, right, [on], answers, kind)
 
 
 def _thrice(x: Shared) -> Shared:

@@ -7,6 +7,7 @@ fault of its own in FAULTS of test_joint_faults.py, which is caught.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -124,12 +125,12 @@ def shuffled(party: Party, x: Shared, y: Shared) -> Any:
     return io.reveal_bits(party, compare.msb(party, arithmetic.sub(first, second), K, 1))
 
 
-def rearranged(party: Party, x: Shared, y: Shared) -> Any:
+def rearranged(party: Party, x: Shared, y: Shared, begin: int = 0) -> Any:
     """Columns that one order moves one after the other, there and back, of two rings."""
     columns = [shaped(x, 1, -1), small_ring.reduced(shaped(y, 1, -1), 13)]
     factors = shuffle.draw(party, 1, x.shape[0], x.dealer)
     there = [shuffle.move(party, factors, [c])[0] for c in columns]
-    return shuffle.undo(party, factors, there)
+    return shuffle.undo(party, factors, there, None, begin)
 
 
 def in_two(party: Party, x: Shared, y: Shared) -> Any:
@@ -307,6 +308,7 @@ ROWS: dict[str, Row] = {
     "refresh_wide": Row(lambda p, x, y: refresh.refresh(p, x), ("refresh",), limbs=2),
     "shuffle": Row(shuffled, ("shuffle",), n=2),
     "rearranged": Row(rearranged, ("order", "shuffle", "undo"), n=2),
+    "rearranged, the end of it": Row(partial(rearranged, begin=1), ("undo",), n=2),
     "dense": Row(densely, ("dense_sums", "dense_totals"), n=2, whole=True),
     "bits": Row(in_two, ("split_bits", "exchange_bits", "b2a")),
     "weighed": Row(

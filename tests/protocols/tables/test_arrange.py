@@ -37,7 +37,9 @@ def test_rows_go_where_keys_and_bits_say_and_back(n: int, rng: np.random.Generat
             arrange.by_bit(p, bit(chosen)),
         ]
         there = [order.forward([v, bit(chosen)]) for order in orders]
-        return there, [order.back(c) for order, c in zip(orders, there, strict=True)]
+        every = list(zip(orders, there, strict=True))
+        ends = [order.back(c, begin) for order, c in every for begin in (n - 1, n)]
+        return there, [order.back(c) for order, c in every], ends
 
     sim = simulate(program, small, any_key, chosen, v, dealer=n % 3)
     expected = [
@@ -50,6 +52,9 @@ def test_rows_go_where_keys_and_bits_say_and_back(n: int, rng: np.random.Generat
         assert np.array_equal(sim.value(at(0, i, 1)), chosen[order])
         assert np.array_equal(sim.value(at(1, i, 0)), v)
         assert np.array_equal(sim.value(at(1, i, 1)), chosen)
+        for j, begin in enumerate((n - 1, n)):
+            for k, column in enumerate((v, chosen)):
+                assert np.array_equal(sim.value(at(2, 2 * i + j, k)), column[begin:])
 
 
 def test_a_partition_costs_what_it_says() -> None:
@@ -58,12 +63,12 @@ def test_a_partition_costs_what_it_says() -> None:
     def program(p: Party, x: Shared) -> Any:
         p.reset_counters()
         order = arrange.by_bit(p, bit(x))
-        order.back(order.forward([x, bit(x)]))
+        order.back(order.forward([x, bit(x)]), 13)
         return 8 * sum(p.counters()["payload"]), p.rounds()
 
     def counted(p: Party, x: Shared) -> Any:
         order = arrange.by_bit(p, bit(x))
-        return order.back(order.forward([x, bit(x)]))
+        return order.back(order.forward([x, bit(x)]), 13)
 
     cost = cost_of(counted, Private((n,), 0), graphs=True)
     for secret in (np.zeros(n, np.int64), np.arange(n) % 2):

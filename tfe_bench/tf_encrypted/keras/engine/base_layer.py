@@ -29,7 +29,9 @@ def check_default(layer: str, **arguments: Any) -> None:
     """
     for name, value in arguments.items():
         if value:
-            raise NotOffered(f"{layer} takes no {name}. tfe_bench.convert may: docs/keras_layers.md.")
+            raise NotOffered(
+                f"{layer} takes no {name}. tfe_bench.convert may: docs/keras_layers.md."
+            )
 
 
 class Layer:
