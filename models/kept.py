@@ -32,7 +32,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.seeded import Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of the machine's memory, what stays of models between requests: an eighth.
+# Of the machine's memory, what stays of models and tables between requests: an eighth.
 _MOST_IN_MEMORY = 8
 
 
@@ -157,13 +157,19 @@ def in_memory(store: Store, name: str, client: str) -> tuple[Facts, dict[str, Sh
         forget(store, name)
         facts, tensors = store.load(name, client)
         values = {each: held_of(tensors.pop(each)) for each in list(tensors)}
+    _make_room(store, _bytes(values))
+    store.made[key] = values
+    return facts, dict(values)
+
+
+def _make_room(store: Store, size: int) -> bool:
+    """Lets go of what was used longest ago until so many bytes fit; whether they do."""
     room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // _MOST_IN_MEMORY
     others = sum(map(_bytes, store.made.values()))
     for oldest in list(store.made):
-        if others + _bytes(values) > room:
+        if others + size > room:
             others -= _bytes(store.made.pop(oldest))
-    store.made[key] = values
-    return facts, dict(values)
+    return size <= room
 
 
 def as_held(context: Context) -> tuple[Values, Mapping[str, Shared]]:
@@ -200,15 +206,27 @@ def loaded(
 ) -> dict[str, Shared]:
     """Some of the values that are kept under a name, of the deployment that was looked at.
 
+    They stay in memory as those of `in_memory` do, if they fit; others of the name do not.
+
     Raises:
-        UsageError, PolicyError, ConfigError, SecurityError: as Store.load; it was just replaced.
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.load, each time; it was just
+            replaced.
         ProtocolError: shares that do not fit each other.
     """
-    facts, tensors = store.load(name, client, names)
+    facts = store.facts(name, client)
+    key = (*_key(store, name, facts), "some")
+    values = store.made.pop(key, {})
+    absent = [each for each in names if each not in values]
+    if absent:
+        forget(store, name)
+        facts, tensors = store.load(name, client, absent)
+        values = {**values, **{each: shared_of(tensors.pop(each)) for each in absent}}
     if facts.deployment != deployment:
         raise UsageError(f"The {store.kind.noun} {name!r} was just replaced. Ask again.")
+    if _make_room(store, _bytes(values)):
+        store.made[key] = values
     check_same(party, store, facts)
-    return {each: shared_of(tensors.pop(each)) for each in list(tensors)}
+    return {each: values[each] for each in names}
 
 
 def write(party: Party, store: Store, facts: Facts, values: Mapping[str, Shared | Seeded]) -> None:

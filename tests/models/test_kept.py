@@ -163,3 +163,41 @@ def test_what_was_used_last_stays_in_memory(
         for name in "abac":
             kept.in_memory(store, name, "alice")
         assert [key[1] for key in store.made] == list(left)[-2 if room else -1 :]
+
+
+def test_columns_that_were_asked_for_are_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked 200 times, others after them, replaced, removed; rights are asked each time."""
+    store, party = Store(tmp_path, 0, 64, 16, 9), cast(Any, None)
+    monkeypatch.setattr(kept, "check_same", lambda *arguments: None)
+    read: list[Any] = []
+    load = Store.load
+
+    def counted(self: Store, name: str, client: str, only: Any = None) -> Any:
+        read.append(only)
+        return load(self, name, client, only)
+
+    monkeypatch.setattr(Store, "load", counted)
+
+    def ask(value: int, *names: str, client: str = "alice") -> list[int]:
+        found = kept.loaded(party, store, "net", client, f"{value:032x}", names)
+        assert list(found) == list(names)
+        return [int(found[name].m[2]) for name in names]
+
+    stored(store, "net", 7, 4096)
+    assert all(ask(7, "many") == [7] for _ in range(200)) and read == [["many"]]
+    assert ask(7, "few", "many") == [7, 7] and ask(7, "many", "few") == [7, 7]
+    assert read == [["many"], ["few"]]
+    with pytest.raises(UsageError, match="no model 'net' that this client may use"):
+        ask(7, "many", client="bob")
+    stored(store, "net", 8, 4096)
+    with pytest.raises(UsageError, match="just replaced"):
+        ask(7, "many")
+    assert ask(8, "many") == [8] and len(store.made) == 1
+    # what does not fit does not stay
+    monkeypatch.setattr(kept, "_MOST_IN_MEMORY", 1 << 60)
+    assert ask(8, "few", "many") == [8, 8] and not store.made
+    store.remove("net")
+    with pytest.raises(UsageError, match="no model 'net'"):
+        ask(8, "many")
