@@ -123,10 +123,11 @@ class Counting(Party):
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """As any party's; what the thread's local maps move is counted."""
-        with super().active(), local.counted_by(self._moves):
+        with super().active(), local.counted_by(self.moves):
             yield
 
-    def _moves(self, words: int) -> None:
+    def moves(self, words: int) -> None:
+        """Words that a local map reads or writes, of one part of a sharing."""
         self.moved += words
 
     @property
