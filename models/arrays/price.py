@@ -9,12 +9,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.cluster import profiles
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import evaluate
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.plan import Plan
-from tfe_bench.models.queries.price import BYTES_PER_SECOND, ROUND_SECONDS
+from tfe_bench.models.queries.price import estimated
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.local import Tensor
@@ -37,6 +36,7 @@ class Price:
         made: what is public of each step's values.
         held: of each output the words.
         largest: 64-bit words of the largest array that is made on the way.
+        moved: words that local maps move.
     """
 
     cost: Cost
@@ -44,6 +44,7 @@ class Price:
     made: tuple[tuple[Meaning, ...], ...]
     held: tuple[Meaning, ...]
     largest: int
+    moved: int
 
     @property
     def sent(self) -> int:
@@ -56,12 +57,7 @@ class Price:
         Raises:
             UsageError: there is no such profile.
         """
-        network = profiles.get(profile)
-        computing = self.sent / BYTES_PER_SECOND + self.cost.rounds * ROUND_SECONDS
-        if not network.shaped:
-            return computing
-        more = network.microseconds(self.cost.by_party(0), self.cost.rounds, False)
-        return float(computing + more / 1e6)
+        return estimated(self.cost, self.moved, profile)
 
 
 class _Bounded(Counting):
@@ -143,4 +139,5 @@ def _counted(plan: Plan) -> Price:
         tuple(made[n] for n in numbers),
         tuple(held),
         max([party.largest, *sizes], default=0),
+        party.moved,
     )

@@ -99,7 +99,7 @@ def price(order: Order, made: Made, tables: Sequence[Table], profile: str = "loc
     party = Counting(expected=True)
     with party.active():
         carried_out(party, order, made, tables, load, profiles.get(profile).plan)
-    return Price(profile, (party.total,), party.total, party.largest)
+    return Price(profile, (party.total,), (party.moved,), party.total, party.largest)
 
 
 def run(context: Context) -> dict[str, Shared]:

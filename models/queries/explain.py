@@ -102,9 +102,10 @@ def priced(told: Sequence[str], prices: Sequence[Price]) -> list[str]:
     first = prices[0]
     rows = [("MB sent", "rounds", *(f"s {p.profile}" for p in prices))]
     for i in range(len(told) + 1):
-        costs = [p.cost if i == len(told) else p.steps[i] for p in prices]
-        seconds = (f"{p.seconds(c):,.2f}" for p, c in zip(prices, costs, strict=True))
-        rows.append((f"{costs[0].total / 8e6:,.2f}", f"{costs[0].rounds:,}", *seconds))
+        step = None if i == len(told) else i
+        cost = first.cost if step is None else first.steps[step]
+        seconds = (f"{p.seconds(step):,.2f}" for p in prices)
+        rows.append((f"{cost.total / 8e6:,.2f}", f"{cost.rounds:,}", *seconds))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     said = ["step", *told, f"   all; bytes as on average for {first.profile}, seconds estimated"]
     return [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass
 
@@ -15,9 +16,11 @@ from tfe_bench.protocols.session.counting import Counting, Private
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
-# Measured with three workers on two cores: bytes of all three per second, and a round's own cost.
-BYTES_PER_SECOND = 430e6
-ROUND_SECONDS = 1e-3
+# Measured with three workers on two cores, all of `suite tables`: bytes of all three per second, a
+# round's own cost, and words per second that local maps move (Tally.moved).
+_BYTES_PER_SECOND = 730e6
+_ROUND_SECONDS = 1.1e-3
+_WORDS_PER_SECOND = 350e6
 
 
 @dataclass(frozen=True)
@@ -28,12 +31,14 @@ class Price:
         profile: its name; sorts are planned for it.
         steps: of each of the plan's steps, and last of the delivery: bits by party, and rounds.
             How often a sort compares follows a secret shuffle: it is as it is on average.
+        moved: by each of them, words that local maps move.
         cost: of all of them.
         largest: 64-bit words of the largest array that is made on the way.
     """
 
     profile: str
     steps: tuple[Cost, ...]
+    moved: tuple[int, ...]
     cost: Cost
     largest: int
 
@@ -42,13 +47,25 @@ class Price:
         """Bytes that the three workers send together."""
         return self.cost.total // 8
 
-    def seconds(self, cost: Cost) -> float:
+    def seconds(self, step: int | None = None) -> float:
         """An estimate for one of the steps, or for all."""
-        network = profiles.get(self.profile)
-        computing = cost.total / 8 / BYTES_PER_SECOND + cost.rounds * ROUND_SECONDS
-        if not network.shaped:
-            return computing
-        return computing + network.microseconds(cost.by_party(0), cost.rounds, False) / 1e6
+        if step is None:
+            return estimated(self.cost, sum(self.moved), self.profile)
+        return estimated(self.steps[step], self.moved[step], self.profile)
+
+
+def estimated(cost: Cost, moved: int, profile: str) -> float:
+    """Seconds that what is counted takes under a network profile.
+
+    Raises:
+        UsageError: there is no such profile.
+    """
+    network = profiles.get(profile)
+    computing = cost.total / 8 / _BYTES_PER_SECOND + cost.rounds * _ROUND_SECONDS
+    computing += moved / _WORDS_PER_SECOND
+    if not network.shaped:
+        return computing
+    return computing + network.microseconds(cost.by_party(0), cost.rounds, False) / 1e6
 
 
 def price(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "local") -> Price:
@@ -63,7 +80,7 @@ def price(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "lo
     """
     network = profiles.get(profile).plan
     party = Counting(expected=True)
-    totals = []
+    totals: list[tuple[int, ...]] = []
 
     def load(alias: str, columns: Sequence[str]) -> Relation:
         schema = tables[alias].schema
@@ -76,15 +93,16 @@ def price(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "lo
         return Private((stored.link_sizes(schema)[stored.link_name(number)],), 0).made()
 
     def heard(fraction: float, text: str) -> None:
-        totals.append(party.total)
+        totals.append((*astuple(party.total), party.moved))
 
     units = {alias: table.schema.unit for alias, table in tables.items()}
     setting = execute.Setting(load, link, "", network, heard, units.__getitem__)
     with party.active():
         execute.run(party, plan, facts, setting)
-    ends = [*totals[1:], party.total]
+    heard(1.0, "")
     steps = [
-        Cost(*(after - before for before, after in zip(astuple(a), astuple(b), strict=True)))
-        for a, b in zip(totals, ends, strict=True)
+        tuple(after - before for before, after in zip(a, b, strict=True))
+        for a, b in itertools.pairwise(totals)
     ]
-    return Price(profile, tuple(steps), party.total, party.largest)
+    costs = tuple(Cost(*step[:-1]) for step in steps)
+    return Price(profile, costs, tuple(s[-1] for s in steps), party.total, party.largest)

@@ -224,3 +224,26 @@ def test_a_graph_begins_its_messages_anew_whatever_its_arguments_are_in() -> Non
     one = cost_of(lambda party, x: x * x, Private((3,)))
     both = count(twice, Private((3,)), graphs=True).cost
     assert (both.rounds, both.with_dealing) == (2 * one.rounds, 2 * one.with_dealing)
+
+
+def test_words_that_local_maps_move_are_counted() -> None:
+    n = 70
+
+    def mapped(p: Party, x: Shared) -> Shared:
+        y = shapes.transpose(shapes.reshape(x, [7, 10]), [1, 0])  # n; a view moves nothing
+        y = arithmetic.add(shapes.reshape(y, [n]), x)  # n
+        y = shapes.concat([y, y], 0)  # 2 n
+        return reductions.reduce_sum(y, 0)  # reads 2 n
+
+    assert count(mapped, Private((n,))).moved == 6 * n
+    party = Counting()
+    x = Private((n,)).made()
+    mapped(party, x)  # nobody asked
+    assert party.moved == 0
+    with party.active():
+        mark = party.mark()
+        mapped(party, x)
+        party.again(mark, 3)
+    assert party.moved == 4 * 6 * n
+    mapped(party, x)
+    assert party.moved == 4 * 6 * n

@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         "answer": len(result),
         "put_seconds": round(put, 3),
         "predicted_bytes": predicted.sent,
-        "predicted_seconds": round(predicted.seconds(predicted.cost), 3),
+        "predicted_seconds": round(predicted.seconds(), 3),
     }
     correct = None
     if wanted is not None:
