@@ -180,18 +180,19 @@ def _totals(
     code = graph(party, "dense codes", kept, turn)(code, valid)
     # each party deals for a third of the rows: the dealer sends nearly all that is sent
     ends = [0, n // 3, 2 * n // 3, n] if n >= 3 else [0, n]
-    shares: list[list[Any]] = []
-    for i, (start, end) in enumerate(itertools.pairwise(ends)):
+    shares: list[list[Any]] = [[] for _ in ends[1:]]
+    # in turns, so that all three lines are in use at a time
+    for begin in range(0, max(1, n - ends[-2]), _SLICE):
+        for i, (start, end) in enumerate(itertools.pairwise(ends)):
 
-        def sliced(*given: Shared, dealer: int = (first + i) % 3) -> Any:
-            own = [rotation.named(party, c, dealer) for c in given]
-            return dense_sums(party, own[0], own[1], own[2:], turn, width)
+            def sliced(*given: Shared, dealer: int = (first + i) % 3) -> Any:
+                own = [rotation.named(party, c, dealer) for c in given]
+                return dense_sums(party, own[0], own[1], own[2:], turn, width)
 
-        shares.append([])
-        for begin in range(start, max(start + 1, end), _SLICE):
-            cut = slice(begin, min(end, begin + _SLICE))
-            part = [c.map(lambda a, s=cut: a[s]) for c in (code, valid, *columns)]
-            shares[-1].append(graph(party, "dense", sliced, i, turn, width)(*part))
+            cut = slice(start + begin, min(end, start + begin + _SLICE))
+            if cut.start < cut.stop or not begin:
+                part = [c.map(lambda a, s=cut: a[s]) for c in (code, valid, *columns)]
+                shares[i].append(graph(party, "dense", sliced, i, turn, width)(*part))
     total: Shared = graph(party, "dense joined", joined, first, len(columns), turn, width)(shares)
     return total
 
