@@ -60,7 +60,7 @@ def lookup(
         target: [b + 3 n] of Z_2^64: where each bin stands, then where the first request of each
             of left's rows does, the second, and the third; a permutation, which must be a fact.
 
-    Rounds: about 16.  Bits sent: for each of b + 3 n rows those of arrange.by_target for log2 of
+    Rounds: about 17.  Bits sent: for each of b + 3 n rows those of arrange.by_target for log2 of
     these, and two moves of right's columns; for each of left's rows three equalities, and three
     injections of each word of right's other columns.
     Raises:
