@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import ops, wide
+from tfe_bench.protocols.session import local, ops, sizes, wide
 from tfe_bench.protocols.session.cost import Cost, packed
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.packing import as_sent, received
@@ -54,19 +54,35 @@ class Factors:
 
 
 def _permute(x: tf.Tensor, permutation: tf.Tensor) -> tf.Tensor:
-    import tensorflow as tf
-
-    shape = tf.shape(x, out_type=tf.int64)
-    words = tf.reshape(x, tf.concat([shape[:2], [-1]], axis=0))
-    moved = ops.module().tfe_bench_permute(x=words, permutation=permutation)
-    found = tf.shape(permutation, out_type=tf.int64)
-    return tf.reshape(moved, tf.concat([found, shape[2:]], axis=0))
+    return ops.module().tfe_bench_permute(x=x, permutation=permutation)
 
 
 def _composed(p2: Any, positions: Any) -> Any:
     if p2 is None or positions is None:
         return p2
-    return ops.module().tfe_bench_compose(p=p2[0], q=positions)[None]
+    composed = ops.module().tfe_bench_compose(p=_only(p2), q=positions)
+    return local.expand_dims(composed, 0)
+
+
+def _only(p: tf.Tensor) -> tf.Tensor:
+    """A permutation [1, n] as [n]."""
+    return local.reshape(p, [-1])
+
+
+def _with_rows(shape: Any, n: Any) -> Any:
+    """The shape [rows, n, ...] of another shape's, an int64 tensor."""
+    import tensorflow as tf
+
+    known = tf.get_static_value(shape)
+    if known is not None and isinstance(n, int):
+        return local.constant([int(known[0]), n, *map(int, known[2:])])
+    return tf.concat([shape[:1], tf.reshape(tf.cast(n, tf.int64), [1]), shape[2:]], 0)
+
+
+def _two(x: tf.Tensor) -> Any:
+    """The shape's first two sizes, an int64 tensor."""
+    known = local.static_shape(x)[:2]
+    return local.constant(known.as_list()) if known.is_fully_defined() else local.shape(x)[:2]
 
 
 def _drawn(s: Site, shape: Any) -> Factors:
@@ -82,9 +98,7 @@ def draw(party: Party, rows: int, n: int, dealer: int) -> Factors:
     """A secret permutation of n for each row.  Rounds: 0.  Bits sent: none."""
     if isinstance(party, Counting):
         return Factors(None, None, None, dealer)
-    import tensorflow as tf
-
-    return _drawn(party.site("order", rows, n, dealer=dealer), tf.constant([rows, n], tf.int64))
+    return _drawn(party.site("order", rows, n, dealer=dealer), local.constant([rows, n]))
 
 
 def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
@@ -120,11 +134,10 @@ def move(
             replace(c, m=party.sent(nothing, shape, *columns))
             for c, shape in zip(columns, shapes, strict=True)
         ]
-    import tensorflow as tf
 
     drawn = factors is None
     s = party.site("shuffle", drawn, tuple(c.ring_bits for c in columns), dealer=dealer)
-    p = _drawn(s, tf.shape(columns[0].any, out_type=tf.int64)[:2]) if factors is None else factors
+    p = _drawn(s, _two(columns[0].any)) if factors is None else factors
     # the last factor and the choice are one permutation, before there are masks to be moved too
     last = _composed(p.p2, positions)
     result = []
@@ -132,7 +145,7 @@ def move(
         a0, a1, fresh = _tensors(c)
         width = _width(x)
         plus, minus = (masked.operation(name, width) for name in ("add", "sub"))
-        shape = tf.shape(x.any, out_type=tf.int64)
+        shape = local.shape(x.any)
         y = None
         if s.is_dealer:
             both = x.l1 + x.l2 if x.limbs == 1 else wide.add(x.l1, x.l2)
@@ -148,7 +161,7 @@ def move(
             gamma = received(s, shape, s.e2, 3 * c + 1, width)
             y = _permute(s.apply_mask(_permute(gamma, p.p1), K1, a1, plus, sent=False), last)
         if positions is not None:
-            shape = tf.concat([shape[:1], tf.shape(positions, out_type=tf.int64), shape[2:]], 0)
+            shape = _with_rows(shape, sizes.size(positions))
         moved = masked.exchanged(
             s, y, shape, fresh, 3 * c + 2, scale=x.fractional_bits, width=width
         )
@@ -196,16 +209,16 @@ def undo(
 
     s = party.site("undo", tuple(c.ring_bits for c in columns), begin, dealer=dealer)
     q0, q1, q2 = (
-        None if p is None else ops.module().tfe_bench_invert(p=p[0])[None]
+        None if p is None else local.expand_dims(ops.module().tfe_bench_invert(p=_only(p)), 0)
         for p in (factors.p0, factors.p1, _composed(factors.p2, positions))
     )
-    q0 = None if q0 is None else q0[:, begin:]
+    q0 = q0 if q0 is None or not begin else q0[:, begin:]
     result = []
     for c, x in enumerate(columns):
         a0, a1, fresh = _tensors(c)
         width = x.ring_bits
-        shape = tf.shape(x.any, out_type=tf.int64)
-        kept = shape - tf.constant([0, begin], tf.int64)
+        shape = local.shape(x.any)
+        kept = _with_rows(shape, sizes.size(x.any) - begin)
         # delta waits for what has just arrived: nobody runs ahead
         if s.is_e1:
             inner = s.apply_mask(_permute(x.m - x.l1, q2), K3, a0, "sub", sent=False)

@@ -81,7 +81,7 @@ def rearrange(
         n: number of bits that it leaves.
     """
     moved = function(local.reshape(unpacked(bits), list(shape)))
-    return held_as(bits, packed(local.reshape(moved, [1, n]))[0], n)
+    return held_as(bits, local.squeeze(packed(local.reshape(moved, [1, n])), [0]), n)
 
 
 def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:

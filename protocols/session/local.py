@@ -27,8 +27,6 @@ Tensor = Any
 _Map = TypeVar("_Map", bound=Callable[..., Any])
 
 _ZERO = np.zeros((), np.int8)
-# Functions that give another view of the same words: they take no time.
-_VIEWS = ("expand_dims", "squeeze")
 # The attribute of a graph that holds its constants.
 _CONSTANTS = "_tfe_bench_constants"
 
@@ -226,10 +224,7 @@ def _has(a: Tensor, sizes: list[int] | None) -> bool:
 
 
 # Functions whose public arguments are tensors to TensorFlow, which makes a constant for each use.
-_TAKE_TENSORS = (
-    *("transpose", "expand_dims", "broadcast_to", "tile", "pad", "slice", "reverse"),
-    "reduce_sum",
-)
+_TAKE_TENSORS = (*("transpose", "broadcast_to", "tile", "pad", "slice", "reverse", "reduce_sum"),)
 
 
 def _shared_constant(value: Any) -> Any:
@@ -254,7 +249,7 @@ def _as_tensorflow(of_shapes: _Map) -> _Map:
         given = a if isinstance(a, (list, tuple)) else [a]
         if any(isinstance(part, Abstract) for part in given):
             made = of_shapes(a, *arguments, **options)
-            return made if name in _VIEWS else _moved(made, *(v for v in given if not known(v)))
+            return _moved(made, *(v for v in given if not known(v)))
         import tensorflow as tf
 
         if name in _TAKE_TENSORS:
@@ -309,16 +304,25 @@ def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     return a.like(_stand_in(a).transpose(perm).shape)
 
 
-@_as_tensorflow
 def expand_dims(a: Tensor, axis: int) -> Tensor:
     """tf.expand_dims."""
-    return a.like(np.expand_dims(_stand_in(a), axis).shape)
+    if isinstance(a, Abstract):
+        return a.like(np.expand_dims(_stand_in(a), axis).shape)
+    return tensorflow("ExpandDims")(input=a, dim=constant(axis))
 
 
-@_as_tensorflow
 def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
     """tf.squeeze."""
-    return a.like(np.squeeze(_stand_in(a), tuple(axis)).shape)
+    if isinstance(a, Abstract):
+        return a.like(np.squeeze(_stand_in(a), tuple(axis)).shape)
+    sizes = static_shape(a)
+    if sizes.is_fully_defined():
+        gone = {i % len(sizes) for i in axis}
+        if all(sizes[i] == 1 for i in gone):
+            return reshape(a, [n for i, n in enumerate(sizes.as_list()) if i not in gone])
+    import tensorflow as tf
+
+    return tf.squeeze(a, axis)
 
 
 @_as_tensorflow
@@ -410,11 +414,17 @@ def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
         return _moved(a)
     import tensorflow as tf
 
-    sizes = tf.shape(a, out_type=tf.int64)
-    outer, inner = tf.reduce_prod(sizes[:axis]), tf.reduce_prod(sizes[axis + 1 :])
-    rows = tf.reshape(a, tf.stack([outer, sizes[axis], inner]))
+    sizes: Any = static_shape(a)
+    if sizes.is_fully_defined():
+        sizes = sizes.as_list()
+        shape: Any = [math.prod(sizes[:axis]), sizes[axis], math.prod(sizes[axis + 1 :])]
+    else:
+        sizes = tf.shape(a, out_type=tf.int64)
+        outer, inner = tf.reduce_prod(sizes[:axis]), tf.reduce_prod(sizes[axis + 1 :])
+        shape = tf.stack([outer, sizes[axis], inner])
+    rows = reshape(a, shape)
     found = ops.module().tfe_bench_running_sum(x=rows, exclusive=exclusive, reverse=reverse)
-    return tf.reshape(found, sizes)
+    return reshape(found, sizes)
 
 
 # ---- words

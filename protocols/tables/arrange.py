@@ -375,11 +375,13 @@ def _plain(x: Shared) -> Shared:
 
 
 def _row(x: Shared) -> Shared:
+    """[n, ...] as [1, n, ...].  Local."""
     return shapes.expand_dims(x, 0)
 
 
 def _flat(x: Shared) -> Shared:
-    return x.map(lambda a: a[0])
+    """[1, n, ...] as [n, ...].  Local."""
+    return x.map(lambda a: local.squeeze(a, [0]))
 
 
 def _moved(

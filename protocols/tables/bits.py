@@ -69,7 +69,7 @@ def masked_bits(x: Shared) -> MaskedBits:
     n = x.shape.num_elements()
 
     def packed(a: Any) -> Any:
-        return logic.packed(local.reshape(local.low_bits(a, 1), [1, n]))[0]
+        return local.squeeze(logic.packed(local.reshape(local.low_bits(a, 1), [1, n])), [0])
 
     if x.m is None:
         return MaskedBits(None, packed(x.l1 + x.l2), n, x.dealer, (n,))

@@ -105,7 +105,7 @@ def deliver(party: Party, relation: Relation, *, ordered: bool = False) -> Relat
             step = shuffle.MAX_COLUMNS
             cut = [rows[i : i + step] for i in range(0, len(rows), step)]
             moved = [c for some in cut for c in shuffle.move(party, factors, some)]
-            found = [c.map(lambda a: a[0]) for c in moved]
+            found = [c.map(lambda a: local.squeeze(a, [0])) for c in moved]
         *moved, valid = found
         given, parts = iter(moved), []
         for column in relation.columns:

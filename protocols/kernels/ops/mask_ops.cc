@@ -127,13 +127,15 @@ class PermuteOp : public Kernel {
   void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     const Tensor& p = context->input(1);
-    Require(x.dims() == 3 && p.dims() == 2 && x.dim_size(0) == p.dim_size(0),
-            "Permute wants x [rows, n, words] and permutation [rows, m]");
+    Require(x.dims() >= 2 && p.dims() == 2 && x.dim_size(0) == p.dim_size(0),
+            "Permute wants x [rows, n, ...] and permutation [rows, m]");
     const int64_t rows = p.dim_size(0), n = x.dim_size(1), m = p.dim_size(1);
-    const int64_t row_bytes = x.dim_size(2) * 8;
     const int32_t* permutation = Entries(p, n, "Permute: index out of range");
-    Tensor* y = Allocate(context, 0, {rows, m, x.dim_size(2)});
+    TensorShape shape = x.shape();
+    shape.set_dim(1, m);
+    Tensor* y = Allocate(context, 0, shape);
     if (y->NumElements() == 0) return;
+    const int64_t row_bytes = y->NumElements() / (rows * m) * 8;
     const char* in = reinterpret_cast<const char*>(Words(x));
     char* out = reinterpret_cast<char*>(Words(y));
     constexpr int64_t kRows = 4096;
@@ -193,13 +195,14 @@ TFE_BENCH_CALL_OP("Permutation", PermutationOp,
 
 void PermutedShape(InferenceContext* c) {
   ShapeHandle x, permutation, out;
-  Require(c->WithRank(c->input(0), 3, &x));
+  Require(c->WithRankAtLeast(c->input(0), 2, &x));
   Require(c->WithRank(c->input(1), 2, &permutation));
-  Require(c->Concatenate(permutation, c->Vector(c->Dim(x, 2)), &out));
+  Require(c->Subshape(x, 2, &out));
+  Require(c->Concatenate(permutation, out, &out));
   c->set_output(0, out);
 }
 
-// y[r, i, :] = x[r, permutation[r, i], :].
+// y[r, i, ...] = x[r, permutation[r, i], ...].
 TFE_BENCH_OP("Permute", PermuteOp,
     "x: int64, permutation: int32 -> y: int64", "", Infer<PermutedShape>);
 
