@@ -17,7 +17,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import abstract
 from tfe_bench.protocols.session.cost import Cost, packed, words
 from tfe_bench.protocols.session.local import Abstract, Shape, Tensor, joined
 from tfe_bench.protocols.session.party import Party
@@ -123,7 +123,7 @@ class Counting(Party):
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """As any party's; what the thread's local maps move is counted."""
-        with super().active(), local.counted_by(self.moves):
+        with super().active(), abstract.counted_by(self.moves):
             yield
 
     def moves(self, words: int) -> None:

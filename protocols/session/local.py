@@ -1,148 +1,33 @@
 """Local maps of what a party holds, by TensorFlow's names: of tensors, or of none.
 
 Protocols that are made of others move elements with these functions.  On tensors they are
-TensorFlow's; on `Abstract` ones, which have a shape and no elements, they follow the shapes alone,
-so that a protocol can be counted (counting.py) where there is no TensorFlow.
+TensorFlow's; on `Abstract` ones (abstract.py), which have a shape and no elements, they follow the
+shapes alone, so that a protocol can be counted (counting.py) where there is no TensorFlow.
 """
 
 from __future__ import annotations
 
-import builtins
-import contextlib
 import functools
 import math
 import operator
-import threading
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
 from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session.abstract import Abstract as Abstract
+from tfe_bench.protocols.session.abstract import Shape as Shape
+from tfe_bench.protocols.session.abstract import joined as joined
+from tfe_bench.protocols.session.abstract import moved, stand_in
 from tfe_bench.protocols.session.graph_ops import tensorflow
 
 # One of TensorFlow's, which publishes no types, or an Abstract one.
 Tensor = Any
 _Map = TypeVar("_Map", bound=Callable[..., Any])
 
-_ZERO = np.zeros((), np.int8)
 # The attribute of a graph that holds its constants.
 _CONSTANTS = "_tfe_bench_constants"
-
-
-class Shape(tuple[int, ...]):
-    """A known shape, with what protocols ask a tf.TensorShape for."""
-
-    __slots__ = ()
-
-    @property
-    def rank(self) -> int:
-        """The number of axes."""
-        return len(self)
-
-    def as_list(self) -> list[int]:
-        """The sizes."""
-        return list(self)
-
-    def num_elements(self) -> int:
-        """Their product."""
-        return math.prod(self)
-
-    def is_fully_defined(self) -> bool:
-        """Yes."""
-        return True
-
-    def is_compatible_with(self, other: Sequence[int | None]) -> bool:
-        """Whether another shape may be the same."""
-        return len(self) == len(other) and all(
-            b is None or a == b for a, b in zip(self, other, strict=True)
-        )
-
-    def __getitem__(self, key: Any) -> Any:
-        found = super().__getitem__(key)
-        return Shape(found) if isinstance(key, builtins.slice) else found
-
-
-@dataclass(frozen=True, eq=False)
-class Abstract:
-    """A tensor that is not there: its shape, and when it would be known.
-
-    Attributes:
-        rounds, with_dealing: messages on the longest chain that leads to it, as cost.Cost counts
-        them. masks: those that the dealer waited for who knows its masks (with_dealing; 0: it made
-        them).
-        work: multiplications of words that it takes, where it is a sum of products.
-    """
-
-    shape: Shape
-    rounds: int = 0
-    with_dealing: int = 0
-    masks: int = 0
-    work: int = 0
-
-    # numpy leaves `array + abstract` to the abstract side
-    __array_ufunc__ = None
-
-    def like(self, shape: Sequence[int]) -> Abstract:
-        """Another shape, known at the same time."""
-        return replace(self, shape=Shape(int(n) for n in shape))
-
-    def _with(self, other: Any) -> Abstract:
-        shape = np.broadcast_shapes(self.shape, np.shape(_stand_in(other)))
-        return _moved(joined(shape, self, other))
-
-    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = _with
-
-    def __neg__(self) -> Abstract:
-        return _moved(self)
-
-    def __getitem__(self, key: Any) -> Abstract:
-        return _moved(self.like(_stand_in(self)[key].shape))
-
-
-class _Counter(threading.local):
-    """Of the words that maps of Abstract tensors move."""
-
-    count: Callable[[int], None] | None = None
-
-
-_counter = _Counter()
-
-
-@contextlib.contextmanager
-def counted_by(count: Callable[[int], None]) -> Iterator[None]:
-    """Has the thread's maps of Abstract tensors say how many words each of them moves."""
-    before, _counter.count = _counter.count, count
-    try:
-        yield
-    finally:
-        _counter.count = before
-
-
-def _moved(made: Abstract, *given: Abstract) -> Abstract:
-    """What a map makes, counted: the words of the largest of what it reads and writes."""
-    if _counter.count is not None:
-        _counter.count(max(each.shape.num_elements() for each in (made, *given)))
-    return made
-
-
-def _stand_in(value: Any) -> Any:
-    """An array of that shape that takes no memory; what is no Abstract as it is."""
-    return np.broadcast_to(_ZERO, value.shape) if isinstance(value, Abstract) else value
-
-
-def joined(shape: Sequence[int], *given: Any, work: int = 0) -> Abstract:
-    """What is known as soon as all that is given: Abstract tensors, and others that always are.
-
-    Args:
-        work: of the result.
-    """
-    waits = [v for v in given if isinstance(v, Abstract)]
-    rounds, with_dealing, masks = (
-        max((getattr(v, k) for v in waits), default=0) for k in ("rounds", "with_dealing", "masks")
-    )
-    return Abstract(Shape(int(n) for n in shape), rounds, with_dealing, masks, work)
 
 
 def known(value: Any) -> bool:
@@ -224,7 +109,7 @@ def _has(a: Tensor, sizes: list[int] | None) -> bool:
 
 
 # Functions whose public arguments are tensors to TensorFlow, which makes a constant for each use.
-_TAKE_TENSORS = (*("transpose", "broadcast_to", "tile", "pad", "slice", "reverse", "reduce_sum"),)
+_TAKE_TENSORS = ("transpose", "broadcast_to", "tile", "pad", "slice", "reverse", "reduce_sum")
 
 
 def _shared_constant(value: Any) -> Any:
@@ -249,7 +134,7 @@ def _as_tensorflow(of_shapes: _Map) -> _Map:
         given = a if isinstance(a, (list, tuple)) else [a]
         if any(isinstance(part, Abstract) for part in given):
             made = of_shapes(a, *arguments, **options)
-            return _moved(made, *(v for v in given if not known(v)))
+            return moved(made, *(v for v in given if not known(v)))
         import tensorflow as tf
 
         if name in _TAKE_TENSORS:
@@ -265,7 +150,7 @@ def _elementwise(of_words: _Map) -> _Map:
 
     @functools.wraps(of_words)
     def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        return _moved(a) if isinstance(a, Abstract) else of_words(a, *arguments, **options)
+        return moved(a) if isinstance(a, Abstract) else of_words(a, *arguments, **options)
 
     return cast(_Map, function)
 
@@ -276,7 +161,7 @@ def _elementwise(of_words: _Map) -> _Map:
 def reshape(a: Tensor, shape: Any) -> Tensor:
     """tf.reshape."""
     if isinstance(a, Abstract):
-        return a.like(_stand_in(a).reshape([int(n) for n in shape]).shape)
+        return a.like(stand_in(a).reshape([int(n) for n in shape]).shape)
     sizes = _sizes(shape)
     if _has(a, sizes):
         return a
@@ -301,20 +186,20 @@ def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
 @_as_tensorflow
 def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     """tf.transpose."""
-    return a.like(_stand_in(a).transpose(perm).shape)
+    return a.like(stand_in(a).transpose(perm).shape)
 
 
 def expand_dims(a: Tensor, axis: int) -> Tensor:
     """tf.expand_dims."""
     if isinstance(a, Abstract):
-        return a.like(np.expand_dims(_stand_in(a), axis).shape)
+        return a.like(np.expand_dims(stand_in(a), axis).shape)
     return tensorflow("ExpandDims")(input=a, dim=constant(axis))
 
 
 def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
     """tf.squeeze."""
     if isinstance(a, Abstract):
-        return a.like(np.squeeze(_stand_in(a), tuple(axis)).shape)
+        return a.like(np.squeeze(stand_in(a), tuple(axis)).shape)
     sizes = static_shape(a)
     if sizes.is_fully_defined():
         gone = {i % len(sizes) for i in axis}
@@ -328,7 +213,7 @@ def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
 @_as_tensorflow
 def broadcast_to(a: Tensor, shape: Any) -> Tensor:
     """tf.broadcast_to."""
-    return a.like(np.broadcast_to(_stand_in(a), [int(n) for n in shape]).shape)
+    return a.like(np.broadcast_to(stand_in(a), [int(n) for n in shape]).shape)
 
 
 @_as_tensorflow
@@ -354,7 +239,7 @@ def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tenso
     """tf.gather."""
     if isinstance(a, Abstract):
         sizes = [*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]]
-        return _moved(a.like(sizes))
+        return moved(a.like(sizes))
     import tensorflow as tf
 
     indices = indices if is_tensor(indices) else constant(indices)
@@ -366,7 +251,7 @@ def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tenso
 def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
     """tf.scatter_nd of updates."""
     if isinstance(a, Abstract):
-        return _moved(a.like(shape), a)
+        return moved(a.like(shape), a)
     import tensorflow as tf
 
     return tf.scatter_nd(tf.constant(indices, tf.int64), a, tf.constant(list(shape), tf.int64))
@@ -411,7 +296,7 @@ def reduce_sum(
 def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
     """tf.cumsum of words, for axis >= 0; TensorFlow's takes 30 times as long."""
     if isinstance(a, Abstract):
-        return _moved(a)
+        return moved(a)
     import tensorflow as tf
 
     sizes: Any = static_shape(a)

@@ -239,17 +239,20 @@ def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
         assert ranked(delivered(sim, at(i, 0))) == due
 
 
-def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask() -> None:
+@pytest.mark.parametrize("width", [4, 61, 62, 64])
+def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -> None:
+    # the largest key: with one more it fills a ring, or a word; of 64 bits it is -1
+    top = 2**width - 1 if width < 64 else -1
     # the last bin is empty; one key stands in three, and one bin is asked three times
-    held, used, v = [7, 7, 7, 5, 9, 0], [1, 1, 1, 1, 1, 0], [1, 2, 3, 4, -(2**63), 6]
-    asking, asked = [7, 5, 9, 7, 0], [(0, 1, 2), (3, 3, 3), (0, 1, 3), (4, 2, 5), (5, 5, 5)]
+    held, used, v = [top, top, top, 5, 9, 0], [1, 1, 1, 1, 1, 0], [1, 2, 3, 4, -(2**63), 6]
+    asking, asked = [top, 5, 9, top, 0], [(0, 1, 2), (3, 3, 3), (0, 1, 3), (4, 2, 5), (5, 5, 5)]
     target = bins.targets(np.array(asked).T, 6)
     given = [np.array(a) for a in (asking, [1, 1, 1, 0, 1], held, used, v, target)]
 
     def program(p: Party, *shares: Shared) -> Any:
         asks, valid, key, used, v, target = shares
-        left = Relation((relations.Column(asks, 4),), bit(valid))
-        right = Relation((relations.Column(key, 4), relations.Column(v)), bit(used))
+        left = Relation((relations.Column(asks, width),), bit(valid))
+        right = Relation((relations.Column(key, width), relations.Column(v)), bit(used))
         with pytest.raises(UsageError, match="21 places"):
             linked.lookup(p, left, right, (0, 0), asks)
         found = [linked.lookup(p, left, right, (0, 0), target, kind) for kind in joins.KINDS]
@@ -258,9 +261,9 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask() -> None:
     sim = simulate(program, *given, dealer=1)
     none = (None, None)
     every = [
-        [(7, 7, 1), (5, 5, 4)],
-        [(7, 7, 1), (5, 5, 4), (9, *none), (0, *none)],
-        [(7,), (5,)],
+        [(top, top, 1), (5, 5, 4)],
+        [(top, top, 1), (5, 5, 4), (9, *none), (0, *none)],
+        [(top,), (5,)],
         [(9,), (0,)],
     ]
     for i, due in enumerate(every):
