@@ -39,7 +39,8 @@ def writer(rng: np.random.Generator, places: bool = False, norm: bool = True) ->
     logits = L.Dense(WORDS, activation="softmax" if places else None)(x)
     model = keras.Model([words, numbers] if places else words, logits)
     for variable in model.weights:
-        variable.assign(rng.normal(0, 0.6, variable.shape))
+        # (without a norm, scores of a wider spread may lie too far apart)
+        variable.assign(rng.normal(0, 0.6 if norm else 0.3, variable.shape))
     return model
 
 
