@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from typing import Any
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Size
 from tfe_bench.errors import UsageError
-from tfe_bench.models import limits, weights
+from tfe_bench.models import limits, turns, weights
 from tfe_bench.models.graph import Layer
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import Node
@@ -19,7 +20,7 @@ from tfe_bench.models.kinds.operations import Operations, Setting
 from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import rotation, small_ring
+from tfe_bench.protocols.ring import arithmetic, rotation, small_ring
 from tfe_bench.protocols.ring.range_check import Watch
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, Tally, count
@@ -39,6 +40,7 @@ class Prediction:
         watched: whether every value is checked to have stayed in its range (range_check.Watch);
             comparisons are then as wide as what comes to them may be.
         public: values by name that its layers are told.
+        dealers: of the layers, counted from that of the inputs (turns.dealers); empty: it is one.
     """
 
     plan: Plan
@@ -46,6 +48,7 @@ class Prediction:
     batch: int = 1
     watched: bool = False
     public: Mapping[str, Any] = field(default_factory=dict)
+    dealers: tuple[int, ...] = ()
 
     def nodes(self) -> list[Node]:
         """The model's layers where they stand."""
@@ -84,17 +87,30 @@ class Prediction:
         return replace(self, batch=batch, setting=replace(self.setting, turn=True))
 
 
-def _run(
-    ops: Operations, s: Prediction, own: Mapping[str, Shared | Seeded], inputs: Sequence[Shared]
-) -> list[Shared]:
-    made = weights.Made(ops.party, own, inputs[0].dealer)
-    p = Pass(ops, made, public=s.public)
-    values = dict(zip(s.plan.graph.inputs, inputs, strict=True))
-    for node in s.nodes():
-        x = node.layer
-        made.given = [values[i] for i in x.inputs]
-        values[x.name] = _value(p, node, made.given)
-    return [values[o] for o in s.plan.graph.outputs]
+class _Dealt:
+    """A model's layers whose dealer is one party, and what they read as that dealer's."""
+
+    def __init__(
+        self, party: Party, s: Prediction, own: Mapping[str, Shared | Seeded], dealer: int
+    ) -> None:
+        self._party, self._dealer = party, dealer
+        self._made = weights.Made(party, own, dealer)
+        self._values: dict[str, Shared] = {}
+        self.watch = Watch(party, s.batch, dealer) if s.watched else None
+        self._pass = Pass(Operations(party, s.setting, self.watch), self._made, public=s.public)
+
+    def value(self, node: Node, values: Mapping[str, Shared]) -> Shared:
+        """A layer's."""
+        self._made.given = [self._own(name, values[name]) for name in node.layer.inputs]
+        return _value(self._pass, node, self._made.given)
+
+    def _own(self, name: str, x: Shared) -> Shared:
+        """A value under masks that this dealer knows as soon as its turn begins, or before."""
+        if x.dealer == self._dealer:
+            return x
+        if name not in self._values:
+            self._values[name] = rotation.handed(self._party, x, self._dealer)
+        return self._values[name]
 
 
 def _value(p: Pass, node: Node, given: Sequence[Shared]) -> Shared:
@@ -107,9 +123,20 @@ def _value(p: Pass, node: Node, given: Sequence[Shared]) -> Shared:
 def _watched_run(
     party: Party, s: Prediction, own: Mapping[str, Shared | Seeded], inputs: Sequence[Shared]
 ) -> list[Shared]:
-    watch = Watch(party, s.batch, inputs[0].dealer) if s.watched else None
-    found = _run(Operations(party, s.setting, watch), s, own, inputs)
-    return found if watch is None else [*found, watch.flag()]
+    first = inputs[0].dealer
+    by_dealer = {0: _Dealt(party, s, own, first)}
+    values = dict(zip(s.plan.graph.inputs, inputs, strict=True))
+    for node, turn in zip(s.nodes(), s.dealers or itertools.repeat(0)):  # noqa: B905 (endless)
+        if turn not in by_dealer:
+            by_dealer[turn] = _Dealt(party, s, own, (first + turn) % 3)
+        values[node.output] = by_dealer[turn].value(node, values)
+    found = [rotation.named(party, values[o], first) for o in s.plan.graph.outputs]
+    if not s.watched:
+        return found
+    watches = [d.watch for d in by_dealer.values() if d.watch is not None]
+    flags = [rotation.named(party, watch.flag(), first) for watch in watches]
+    # (three of less than 2^61 do not wrap)
+    return [*found, functools.reduce(arithmetic.add, flags)]
 
 
 def _counted_weights(plan: Plan) -> dict[str, Shared]:
@@ -172,7 +199,12 @@ def tuned(
         return network.microseconds(cost.by_party(0), cost.rounds, not rotated(s))
 
     choices = [replace(plain, setting=Setting(profile, bits)) for bits in _ROUND_BITS]
-    return min(choices, key=microseconds)
+    best = min(choices, key=microseconds)
+    if rotated(best):
+        return best
+    costs = [tally.cost for tally in layer_tallies(best)]
+    dealers = turns.dealers(plan.graph, best.nodes(), costs, batch)
+    return min(best, replace(best, dealers=dealers), key=microseconds)
 
 
 def rotated(s: Prediction) -> bool:
@@ -216,7 +248,8 @@ def size(s: Prediction) -> Size:
         own = s.batch * sum(math.prod(shape) for shape in (*node.given, node.shape))
         layer = max(layer, own + sent)
     most = max((math.prod(part.shape) for part in weights.parts(s.plan)), default=0)
-    beside = _AHEAD + _GRAPH * len(s.plan.graph.layers)
+    ahead = _AHEAD * (2 if s.dealers or rotated(s) else 1)  # its own, and another's
+    beside = ahead + _GRAPH * len(s.plan.graph.layers)
     return Size(words, memory=8 * (_COPIES * layer + 2 * most) + beside)
 
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.ring import refresh, shapes
 from tfe_bench.protocols.ring.rss import from_replicated, replicated
 from tfe_bench.protocols.session import wide
 from tfe_bench.protocols.session.cost import Cost
@@ -45,6 +45,27 @@ def named(party: Party, x: Shared, dealer: int) -> Shared:
     own, following = replicated(x, party.index, negate)
     y = from_replicated(own, following, party.index, dealer, x.fractional_bits, negate)
     return replace(y, limbs=x.limbs, bits=x.bits)
+
+
+def handed(party: Party, x: Shared, dealer: int) -> Shared:
+    """The same value for another dealer, under masks that this one knows without waiting.
+
+    The dealer before is an evaluator now, and has its share of what it dealt for: its message
+    waits for nothing, so that the other one has the value a round before it.
+    Rounds: 1.  Bits sent: those of refresh.refresh, none by the new dealer.
+
+    Raises:
+        UsageError: there is no such party.
+    """
+    if not isinstance(party, Counting) or dealer == x.dealer:
+        return refresh.refresh(party, named(party, x, dealer))
+    first = 1 if dealer == (x.dealer + 1) % 3 else -1
+    sooner = x.m.first == -first  # it was the other evaluator, and maybe the first one
+    rounds, with_dealing = (n - sooner for n in (x.m.rounds, x.m.with_dealing))
+    known = replace(x.m, rounds=rounds, with_dealing=with_dealing)
+    y = refresh.refresh(party, named(party, replace(x, m=known), dealer))
+    # (the message that waits for nothing takes a round too)
+    return replace(y, m=replace(y.m, first=first if rounds else 0))
 
 
 def by_thirds(

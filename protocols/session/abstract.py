@@ -59,6 +59,7 @@ class Abstract:
         rounds, with_dealing: messages on the longest chain that leads to it, as cost.Cost counts
         them. masks: those that the dealer waited for who knows its masks (with_dealing; 0: it made
         them).
+        first: who knows it a round before the other, 1: E1, -1: E2; 0: they know it together.
         work: multiplications of words that it takes, where it is a sum of products.
     """
 
@@ -67,6 +68,7 @@ class Abstract:
     with_dealing: int = 0
     masks: int = 0
     work: int = 0
+    first: int = 0
 
     # numpy leaves `array + abstract` to the abstract side
     __array_ufunc__ = None
@@ -129,4 +131,5 @@ def joined(shape: Sequence[int], *given: Any, work: int = 0) -> Abstract:
     rounds, with_dealing, masks = (
         max((getattr(v, k) for v in waits), default=0) for k in ("rounds", "with_dealing", "masks")
     )
-    return Abstract(Shape(int(n) for n in shape), rounds, with_dealing, masks, work)
+    e1, e2 = (max((v.rounds - (v.first == k) for v in waits), default=0) for k in (1, -1))
+    return Abstract(Shape(int(n) for n in shape), rounds, with_dealing, masks, work, e2 - e1)

@@ -176,6 +176,8 @@ class Counting(Party):
             Shape(int(n) for n in shape),
             waits.rounds + cost.rounds,
             ready + cost.rounds,
+            # each waits for the other in every round: who was first is the second in the next
+            first=waits.first * (-1) ** cost.rounds,
         )
         self._deepest = [
             max(self._deepest[0], found.rounds),

@@ -101,7 +101,8 @@ def _later(a: local.Abstract, before: local.Abstract, times: int) -> local.Abstr
         getattr(a, n) + times * (getattr(a, n) - getattr(before, n))
         for n in ("rounds", "with_dealing", "masks")
     )
-    return replace(a, rounds=rounds, with_dealing=with_dealing, masks=masks)
+    first = before.first if times % 2 else a.first
+    return replace(a, rounds=rounds, with_dealing=with_dealing, masks=masks, first=first)
 
 
 def _parts(values: Sequence[Shared]) -> list[tf.Tensor]:

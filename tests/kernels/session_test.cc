@@ -113,6 +113,42 @@ TEST(different_numbers_are_different_counters) {
   }
 }
 
+// Also in the middle of a message; a shaped link finishes what has begun to leave.
+TEST(what_is_waited_for_overtakes_what_is_made_ahead) {
+  for (bool shaped : {false, true}) {
+    auto a = Make(0), b = Make(1);
+    CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
+    CHECK_EQ(b->BeginStep(1, Session::kGraph, 4), "");
+    if (shaped) a->Shape(1, 0, 1 << 20);
+    std::vector<uint8_t> blob(1 << 12);
+    const auto carry = [&] {
+      const int64_t size = a->WaitOutgoing(1, static_cast<int64_t>(blob.size()), 1000);
+      return size > 0 && b->Push(0, blob.data(), a->Pop(1, blob.data(), size)).empty();
+    };
+    std::vector<uint32_t> arrived;
+    const std::string large(100000, 'x');
+    for (uint32_t site = 1; site <= 5; ++site) {
+      const size_t size = large.size() + site;
+      b->Recv(0, {1, site, 0, 0}, site, size, [&, site](const Error& e, Message m) {
+        CHECK_EQ(e, "");
+        CHECK(std::string(reinterpret_cast<char*>(m.data.get()), m.size) ==
+              std::string(large.size() + site, static_cast<char>('a' + site)));
+        arrived.push_back(site);
+      });
+    }
+    for (uint32_t site = 1; site <= 5; ++site) {
+      const bool ahead = site <= 3;
+      auto text = std::make_shared<std::string>(large.size() + site, static_cast<char>('a' + site));
+      CHECK_EQ(a->Send(1, {1, site, 0, 0}, ahead, "",
+                       reinterpret_cast<const uint8_t*>(text->data()), text->size(), text), "");
+      if (site == 3) CHECK(carry());
+    }
+    while (arrived.size() < 5) CHECK(carry());
+    CHECK(arrived == (shaped ? std::vector<uint32_t>{1, 4, 5, 2, 3}
+                             : std::vector<uint32_t>{4, 5, 1, 2, 3}));
+  }
+}
+
 TEST(garbage_and_repeated_frames_are_refused) {
   auto a = Make(0), b = Make(1);
   CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");

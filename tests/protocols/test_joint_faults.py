@@ -190,6 +190,7 @@ FAULTS: dict[str, tuple[Row | str, Fault]] = {
     ),
     "an update exchanges twice under one mask": ("adaptive", merged("adaptive_select", {4: 3})),
     "a rotated dealer with the wrong keys": ("renamed", keys_of_the_party_s_own_dealer),
+    "who dealt before hands over without its mask": ("handed", bare("refresh", "is_e2")),
     "E2 refreshes without its mask": own(bare, "refresh", "is_e2"),
     "kept shares refreshed under one mask": own(one_site_for_all, "refresh"),
     "the dealer of product_sum says the masks' product": ("sums", bare("product_sum", "is_dealer")),

@@ -338,6 +338,14 @@ ROWS: dict[str, Row] = {
         ("inject",),
         n=1,
     ),
+    "handed": Row(
+        lambda p, x, y: [
+            arithmetic.mul(p, a, a)
+            for a in (rotation.handed(p, x, (x.dealer + turn) % 3) for turn in (1, 2))
+        ],
+        ("refresh", "mul"),
+        n=2,
+    ),
     "exp_one_round": Row(
         lambda p, x, y: exponential.exp(p, x, "one-round"), ("exp_one_round",), fractional_bits=16
     ),

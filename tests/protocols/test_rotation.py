@@ -13,7 +13,7 @@ from tfe_bench.cluster.simulate import assert_costs, measured, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, sort
-from tfe_bench.protocols.ring import rotation
+from tfe_bench.protocols.ring import refresh, rotation, small_ring
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -47,6 +47,41 @@ def test_another_name_is_the_same_value_in_that_dealers_view(
 def test_a_party_that_does_not_exist_deals_nothing() -> None:
     with pytest.raises(UsageError, match="0, 1 or 2"):
         simulate(lambda p, x: rotation.named(p, x, 3), np.arange(3))
+
+
+@by_a_dealer
+@pytest.mark.parametrize("turn", (0, 1, 2))
+def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_chain(
+    dealer: int, turn: int, rng: np.random.Generator
+) -> None:
+    """With any number of exchanges before and behind; also of a small ring."""
+    values = rng.integers(-(2**20), 2**20, 77)
+
+    def path(p: Party, x: Shared, before: int, behind: int) -> Shared:
+        for times in (before, behind, before):
+            for _ in range(times):
+                x = refresh.refresh(p, x)
+            x = rotation.handed(p, x, (x.dealer + turn) % 3)
+        return x
+
+    ways = [(a, b) for a in range(3) for b in range(3)]
+
+    def program(p: Party, x: Shared) -> Any:
+        found = []
+        for before, behind in ways:
+            graph = p.function(lambda x, a=before, b=behind: path(p, x, a, b))
+            found.append((graph(x), measured(p, graph, x)))
+        return found
+
+    for bits in (64, 30):
+        sim = simulate(
+            lambda p, x, bits=bits: program(p, small_ring.reduced(x, bits)), values, dealer=dealer
+        )
+        for i, way in enumerate(ways):
+            given = Private(values.shape, bits=bits % 64)
+            found = sim.value(at(i, 0))
+            assert np.array_equal(found % (1 << 30), values % (1 << 30)), way
+            assert_costs([out[i][1] for out in sim.outputs], cost_of(path, given, *way), dealer)
 
 
 def thirds(p: Party, x: Shared) -> Shared:

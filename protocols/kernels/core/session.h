@@ -250,6 +250,7 @@ class Session : public std::enable_shared_from_this<Session> {
 
   Error Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
                uint64_t offset, const uint8_t* data, size_t size);
+  void Queue(Peer& to, Outgoing message);
   void Note(const Tag& tag, int index, Depth depth);
   struct Credit;
   void LetGo(int peer, uint64_t bytes);

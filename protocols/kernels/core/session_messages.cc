@@ -62,8 +62,8 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
     const int64_t queued = timeline_->on() ? Timeline::Now() : 0;
     timeline_->Acted();
     if (!in_memory_[peer]) {
-      peers_[peer].outbox.push_back({tag, flags, depth, data, size, 0, std::move(keep_alive),
-                                     shaped_ ? NowMicros() : 0, queued});
+      Queue(peers_[peer], {tag, flags, depth, data, size, 0, std::move(keep_alive),
+                           shaped_ ? NowMicros() : 0, queued});
       WakeSender(peer);
       return "";
     }
@@ -76,6 +76,17 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
   const auto other = linked_[peer].lock();
   if (!other) return "party " + std::to_string(peer) + " has gone";
   return other->Accept(party_, tag, flags, depth, size, 0, data, size);
+}
+
+// What somebody waits for goes before what is made ahead, of which there may be seconds on a slow
+// line; frames say whose they are, so it may come in the middle of a message.
+void Session::Queue(Peer& to, Outgoing message) {
+  auto place = to.outbox.end();
+  if (!(message.flags & kRunAhead) && message.tag.site != 0) {
+    const auto first = to.outbox.begin() + static_cast<std::ptrdiff_t>(to.departed);
+    while (place != first && (place - 1)->flags & kRunAhead && !(place - 1)->header) --place;
+  }
+  to.outbox.insert(place, std::move(message));
 }
 
 void Session::Note(const Tag& tag, int index, Depth depth) {

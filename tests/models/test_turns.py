@@ -1,0 +1,113 @@
+"""Stretches of a model that another party deals for are the same model, for a round each."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.test_execute import Case, case, run_all, shaken, small_net
+from tests.protocols.dealers import by_a_dealer
+from tests.protocols.shares import at
+from tfe_bench.cluster.simulate import assert_costs, simulate, total_rounds
+from tfe_bench.models import execute, turns
+from tfe_bench.models.private import convert
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+ULP = 2.0**-16
+
+
+def dealt_by(some: Case, *dealers: int) -> Case:
+    """With layers of these dealers, over and over."""
+    s, *given = some
+    layers = len(s.plan.graph.layers)
+    own = tuple(dealers[i % len(dealers)] for i in range(layers))
+    return (replace(s, dealers=own), *given)  # type: ignore[return-value]
+
+
+@by_a_dealer
+def test_whoever_deals_for_a_layer_the_model_is_the_same(
+    dealer: int, rng: np.random.Generator
+) -> None:
+    images = rng.uniform(0, 1, (2, 8, 8, 1)).astype(np.float32)
+    model = shaken(small_net(), rng)
+    private = convert(model, samples=images)
+    expected = np.asarray(model(images, training=False))
+    some = [
+        dealt_by(case(private, images, "wan", watched), *dealers)
+        for watched, dealers in ((True, (0, 1, 2)), (False, (0, 2, 2, 1)), (True, (2,)))
+    ]
+    for (s, *_), (got, calls) in zip(some, run_all(some, dealer), strict=True):
+        assert np.abs(got - expected).max() < 32 * ULP
+        cost = execute.model_cost(s)
+        # (which evaluator the first dealing waits for is not counted, so it may be one less)
+        told = total_rounds([c[1] for c in calls], "with_dealing")
+        assert cost.with_dealing - 1 <= told <= cost.with_dealing
+        assert_costs(calls, replace(cost, with_dealing=told), dealer)
+        # every turn is a round at most, and its dealer is ahead when it comes
+        one = execute.model_cost(replace(s, dealers=()))
+        turned = sum(a != b for a, b in zip((0, *s.dealers), s.dealers, strict=False))
+        assert one.rounds <= cost.rounds <= one.rounds + turned
+        assert cost.with_dealing <= one.with_dealing + turned
+
+
+@pytest.mark.parametrize("wrong", range(3))
+def test_a_value_out_of_its_range_is_seen_in_any_turn(wrong: int, rng: np.random.Generator) -> None:
+    """The differences that one layer takes are 0 in all samples, and not in the second row."""
+    stack = [L.Dense(4, activation="relu", use_bias=False) for _ in range(3)]
+    model = keras.Sequential([L.Input((4,)), *stack])
+    for i, layer in enumerate(stack):
+        kernel = np.eye(4) if i != wrong else 1000 * (np.eye(4) - np.roll(np.eye(4), 1, axis=1))
+        layer.set_weights([kernel.astype(np.float32)])
+    samples = np.repeat(rng.uniform(0.5, 1, (16, 1)), 4, axis=1).astype(np.float32)
+    given = np.concatenate([samples[:1], [[0.0, 1, 0, 1]]]).astype(np.float32)
+    some = dealt_by(case(convert(model, samples=samples), given, "wan", True), 0, 1, 2)
+    s, own, x = some
+    by_op = [layer.op for layer in s.plan.graph.layers]
+    assert len(by_op) >= 3 and len(set(s.dealers)) == 3, by_op
+
+    def program(party: Any, *shares: Any) -> Any:
+        from tfe_bench.models import weights
+
+        made = {
+            key: replace(w, fractional_bits=part.fractional_bits)
+            for part, w in zip(weights.parts(s.plan), shares, strict=False)
+            for key in part.keys
+        }
+        (name,) = s.plan.graph.inputs
+        given = replace(shares[-1], fractional_bits=s.plan.fraction_of(name))
+        return party.function(lambda own, x: execute.run(party, s, own, [x]))(made, given)
+
+    sim = simulate(program, *own, x)
+    flags = sim.value(at(1))
+    assert flags[0] == 0 and flags[1] != 0
+
+
+def test_turns_are_long_and_begin_where_little_is_handed_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A narrow place behind every wide one: there alone, and once in eight."""
+    x = y = keras.Input((64,))
+    for _ in range(9):
+        y = L.Dense(64)(L.Dense(1, activation="relu")(L.Dense(512, activation="relu")(y)))
+    private = convert(keras.Model(x, y), samples=np.ones((2, 64), np.float32))
+    s = execute.tuned(private.plan, "wan")
+    nodes, costs = s.nodes(), [tally.cost for tally in execute.layer_tallies(s)]
+    assert turns.dealers(private.graph, nodes, costs, 1) == () == s.dealers
+    monkeypatch.setattr(turns, "_TURN", min(cost.dealer for cost in costs[::3]))
+    graph = private.plan.graph
+    found = turns.dealers(graph, nodes, costs, 1)
+    begins = [i for i in range(1, len(found)) if found[i] != found[i - 1]]
+    assert [found[i] for i in begins] == [2, 0] and begins[1] - begins[0] == 3
+    assert all(graph.shapes[name] == (1,) for i in begins for name in graph.layers[i].inputs)
+    assert sum(cost.dealer for cost in costs[: begins[0]]) >= 7 * turns._TURN
+
+
+def test_on_a_fast_network_one_deals_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "dealers", lambda *given: pytest.fail("asked"))
+    private = convert(small_net(), samples=np.ones((1, 8, 8, 1), np.float32))
+    for profile in ("local", "lan"):
+        assert execute.tuned(private.plan, profile).dealers == ()
