@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.gated import FUNCTIONS
+from tests.protocols.joint_tables import K, densely, in_two, rearranged, shaped, shuffled, signs
 from tests.protocols.joint_views import Row, check
 from tests.protocols.viewed import sums
 from tfe_bench.protocols.functions import (
@@ -40,7 +41,7 @@ from tfe_bench.protocols.nn import (
     recurrent,
     relu,
 )
-from tfe_bench.protocols.order import extremes, row_maximum, shuffle, sort, winner
+from tfe_bench.protocols.order import extremes, row_maximum, sort, winner
 from tfe_bench.protocols.ring import (
     arithmetic,
     backward,
@@ -61,9 +62,7 @@ from tfe_bench.protocols.ring import (
 from tfe_bench.protocols.session import io, local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
-from tfe_bench.protocols.tables import bits, dense
 
-K = 5  # bits of the comparisons that only feed other protocols
 SMALL = 19  # bits of the small rings
 
 
@@ -80,12 +79,6 @@ def noisy(party: Party, x: Shared, y: Shared) -> Any:
     return products.truncated(party, "truncated_sum", given, None, 16, SMALL, 0, own)[0]
 
 
-def shaped(x: Shared, *shape: int) -> Shared:
-    import tensorflow as tf
-
-    return x.map(lambda a: tf.reshape(a, shape))
-
-
 def steps(party: Party, x: Shared, y: Shared) -> Shared:
     """Three steps of a layer of one unit, with a mask."""
     cell = cells.Cell("simple", series=True)
@@ -94,10 +87,6 @@ def steps(party: Party, x: Shared, y: Shared) -> Shared:
     weights = [recurrent.Weights(shaped(x, 1, 1), shaped(y, 1, 1))]
     mask = shaped(replace(y, fractional_bits=0), 1, 1).map(lambda a: local.tile(a, [1, 3]))
     return recurrent.recurrent(party, cell, given, weights, numbers, mask=mask).output
-
-
-def signs(party: Party, x: Shared) -> MaskedBits:
-    return convert.mask_bits(party, compare.msb(party, x, K, 1))
 
 
 def small(party: Party, x: Shared) -> Shared:
@@ -116,34 +105,6 @@ def published(party: Party, x: Shared, y: Shared) -> Any:
     z = arithmetic.mul(party, x, y)
     values = [z, small_ring.reduced(z, 8)]
     return [io.reveal(party, v, to) for v in values for to in (None, 0, 1, 2)]
-
-
-def shuffled(party: Party, x: Shared, y: Shared) -> Any:
-    """The secret order shows in nothing but the bits, and they in nothing at all."""
-    columns = shuffle.shuffle(party, [shaped(c, 1, -1) for c in (x, y)])
-    first, second = (columns[0].map(lambda a, i=i: a[0, i : i + 1]) for i in (0, 1))
-    return io.reveal_bits(party, compare.msb(party, arithmetic.sub(first, second), K, 1))
-
-
-def rearranged(party: Party, x: Shared, y: Shared, begin: int = 0) -> Any:
-    """Columns that one order moves one after the other, there and back, of two rings."""
-    columns = [shaped(x, 1, -1), small_ring.reduced(shaped(y, 1, -1), 13)]
-    factors = shuffle.draw(party, 1, x.shape[0], x.dealer)
-    there = [shuffle.move(party, factors, [c])[0] for c in columns]
-    return shuffle.undo(party, factors, there, None, begin)
-
-
-def in_two(party: Party, x: Shared, y: Shared) -> Any:
-    """Bits whose masks are shared anew, and what they open to."""
-    split = bits.of(party, signs(party, x))
-    joined = bits.exchanged(party, logic.all_of(party, [bits.masked_bits(split)] * 2))
-    return bits.number(party, joined, 7)
-
-
-def densely(party: Party, x: Shared, y: Shared) -> Any:
-    """Sums of two codes, exchanged for all rows as one."""
-    valid = party.cached_function("signs", lambda: lambda a: bits.of(party, signs(party, a)))(y)
-    return dense._totals(party, x, valid, [y], 1, 9)
 
 
 def watched(party: Party, x: Shared, y: Shared) -> Any:

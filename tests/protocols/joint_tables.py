@@ -1,0 +1,52 @@
+"""What private tables are made of, as test_joint_views.py looks at it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tfe_bench.protocols.order import shuffle
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, small_ring
+from tfe_bench.protocols.session import io
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.tables import bits, dense
+
+K = 5  # of the comparisons that only feed other protocols
+
+
+def shaped(x: Shared, *shape: int) -> Shared:
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.reshape(a, shape))
+
+
+def signs(party: Party, x: Shared) -> MaskedBits:
+    return convert.mask_bits(party, compare.msb(party, x, K, 1))
+
+
+def shuffled(party: Party, x: Shared, y: Shared) -> Any:
+    """The secret order shows in nothing but the bits, and they in nothing at all."""
+    columns = shuffle.shuffle(party, [shaped(c, 1, -1) for c in (x, y)])
+    first, second = (columns[0].map(lambda a, i=i: a[0, i : i + 1]) for i in (0, 1))
+    return io.reveal_bits(party, compare.msb(party, arithmetic.sub(first, second), K, 1))
+
+
+def rearranged(party: Party, x: Shared, y: Shared, begin: int = 0) -> Any:
+    """Columns that one order moves one after the other, there and back, of two rings."""
+    columns = [shaped(x, 1, -1), small_ring.reduced(shaped(y, 1, -1), 13)]
+    factors = shuffle.draw(party, 1, x.shape[0], x.dealer)
+    there = [shuffle.move(party, factors, [c])[0] for c in columns]
+    return shuffle.undo(party, factors, there, None, begin)
+
+
+def in_two(party: Party, x: Shared, y: Shared) -> Any:
+    """Bits whose masks are shared anew, and what they open to."""
+    split = bits.of(party, signs(party, x))
+    joined = bits.exchanged(party, logic.all_of(party, [bits.masked_bits(split)] * 2))
+    return bits.number(party, joined, 7)
+
+
+def densely(party: Party, x: Shared, y: Shared) -> Any:
+    """Sums of two codes, exchanged for all rows as one."""
+    valid = party.cached_function("signs", lambda: lambda a: bits.of(party, signs(party, a)))(y)
+    return dense._totals(party, x, valid, [y], 1, 9)
