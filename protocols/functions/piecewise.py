@@ -137,7 +137,7 @@ def _rings(ring: int, f: int, bits: int | None) -> tuple[int, int]:
 
 
 def _exchanges(width: int) -> int:
-    return 1 if width <= compare.MOST_AT_ONCE else 2
+    return compare.fewest(width)
 
 
 def _check(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:

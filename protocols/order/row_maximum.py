@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import small_ring
+from tfe_bench.protocols.ring import compare, small_ring
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -27,8 +27,6 @@ from tfe_bench.protocols.session.sharing import Shared
 
 Indices: TypeAlias = "npt.NDArray[np.int64]"
 
-# A few bits are compared in one exchange.
-_EXCHANGES: Final = 1
 # Groups are of two values or more.
 _RADICES: Final = range(2, extremes.MOST_PAIRED + 1)
 
@@ -53,7 +51,8 @@ def row_maximum(
         bits: right while the differences within a row are below 2^(bits-1) ring units.
         profile: of the network.
 
-    Rounds: 4 for each level; levels and bits: those of `radices`.
+    Rounds: 4 for each level, 5 where a comparison takes two exchanges; levels and bits: those of
+        `radices`.
     """
     for radix in radices(int(lengths.sum()), int(lengths.max()), x.ring_bits, bits, profile):
         columns, lengths = cut(lengths, radix)
@@ -63,7 +62,7 @@ def row_maximum(
 
 def _level(party: Party, x: Shared, bits: int) -> Shared:
     """The largest along the first axis of [values, groups]."""
-    return small_ring.pick(party, extremes.one_hot(party, x, bits, _EXCHANGES), x)
+    return small_ring.pick(party, extremes.one_hot(party, x, bits, compare.fewest(bits)), x)
 
 
 def cut(lengths: Indices, radix: int) -> tuple[Callable[[Any], Any], Indices]:

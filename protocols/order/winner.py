@@ -15,7 +15,7 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes, row_maximum
-from tfe_bench.protocols.ring import arithmetic, convert, logic, small_ring
+from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, small_ring
 from tfe_bench.protocols.ring.checks import known_shape
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -30,8 +30,9 @@ def one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
             ring units.
         profile: of the network.
 
-    Rounds: 4 for each level of row_maximum.radices, 1 for a level without pick, and 1.  Bits sent:
-        those of the levels, and for each element D 2^levels - 1 and 64, E1, E2 1 and 64.
+    Rounds: 4 for each level of row_maximum.radices, 1 for a level without pick (one more each where
+        a comparison takes two exchanges, from 50 bits on), and 1.  Bits sent: those of the levels,
+        and for each element D 2^levels - 1 and 64, E1, E2 1 and 64.
     Raises:
         UsageError: another shape, or no values.
     """
@@ -45,7 +46,7 @@ def one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
     for radix in chosen:
         columns, lengths = row_maximum.cut(lengths, radix)
         x = x.map(columns)
-        hot = extremes.one_hot(party, x, x.ring_bits, 1)
+        hot = extremes.one_hot(party, x, x.ring_bits, compare.fewest(x.ring_bits))
         bits.append(_asked(hot, radix, rows, width, before))
         before *= radix
         if before < width:

@@ -107,6 +107,11 @@ def few_openings(n: int, bits: int, exchanges: int | None = None) -> int:
     return 1 if n <= 4096 or recipe(bits, 1).total <= recipe(bits, 2).total else 2
 
 
+def fewest(bits: int) -> int:
+    """Exchanges that a comparison takes at least."""
+    return 1 if bits <= MOST_AT_ONCE else 2
+
+
 @functools.cache
 def recipe(bits: int, exchanges: int | None = None) -> Recipe:
     """The cheapest recipe for k = bits, with a given number of exchanges.

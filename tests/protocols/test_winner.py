@@ -16,7 +16,10 @@ from tfe_bench.protocols.session.sharing import Shared
 
 @pytest.mark.parametrize(
     ("rows", "width", "k", "dealer"),
-    [(1, 1, 12, 0), (2, 2, 12, 1), (5, 7, 5, 2), (3, 130, 9, 0), (1, 1200, 22, 1), (1, 11, 64, 2)],
+    [
+        *((1, 1, 12, 0), (2, 2, 12, 1), (5, 7, 5, 2), (3, 130, 9, 0), (1, 1200, 22, 1)),
+        *((1, 11, 64, 2), (3, 9, 63, 0), (2, 20, 50, 1), (2, 20, 49, 2)),
+    ],
 )
 def test_the_first_of_the_largest_is_chosen(
     rows: int, width: int, k: int, dealer: int, rng: np.random.Generator
