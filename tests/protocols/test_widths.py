@@ -290,11 +290,11 @@ WIDTHS: dict[str, Row] = {
     # what has no public name of its own
     "row_maximum.row_maximum": Row(
         2,
-        49,
+        64,
         rows(5),
         lambda p, b, x: row_maximum.row_maximum(p, line(x), np.full(x.shape[0], 5), b),
         largest,
-        refused=(1, 50),
+        refused=(1, 65),
     ),
     "batch_norm.normalize": Row(
         F + 1,
