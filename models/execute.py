@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -126,7 +125,7 @@ def _watched_run(
     first = inputs[0].dealer
     by_dealer = {0: _Dealt(party, s, own, first)}
     values = dict(zip(s.plan.graph.inputs, inputs, strict=True))
-    for node, turn in zip(s.nodes(), s.dealers or itertools.repeat(0)):  # noqa: B905 (endless)
+    for node, turn in zip(s.nodes(), s.dealers or (0,) * len(s.nodes()), strict=True):
         if turn not in by_dealer:
             by_dealer[turn] = _Dealt(party, s, own, (first + turn) % 3)
         values[node.output] = by_dealer[turn].value(node, values)

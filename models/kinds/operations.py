@@ -69,7 +69,7 @@ class Setting:
         def price(count: int) -> int:
             return compare.msb_cost(n, bits, count).total + count * round_bits
 
-        return min((1, 2, 3) if bits <= compare.MOST_AT_ONCE else (2, 3), key=price)
+        return min(range(compare.fewest(bits), 4), key=price)
 
 
 def compared(ring_bits: int) -> int:

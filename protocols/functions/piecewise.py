@@ -136,10 +136,6 @@ def _rings(ring: int, f: int, bits: int | None) -> tuple[int, int]:
     return width, ring - (f - X_BITS)
 
 
-def _exchanges(width: int) -> int:
-    return compare.fewest(width)
-
-
 def _check(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
     check_scale(name, check_word(name, x), X_BITS + 1, 44)
     width, ring = _rings(x.ring_bits, x.fractional_bits, bits)
@@ -182,7 +178,7 @@ def evaluate(
     compared = every(normalize.shifted(flat, COMPARED_BITS - f))
     knots = np.array([k << (COMPARED_BITS - KNOT_BITS) for k in pieces.knots], np.int64)
     compared = arithmetic.moved(compared, -knots[:, None])
-    below = convert.mask_bits(party, compare.msb(party, compared, width, _exchanges(width)))
+    below = convert.mask_bits(party, compare.msb(party, compared, width, compare.fewest(width)))
     # x without its lowest bits, half a unit taken off for the mean, and at least 0
     lift = 1 << (ring - 2)
     flat = arithmetic.moved(flat, -(1 << (f - X_BITS - 1)))

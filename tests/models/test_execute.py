@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
+from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, reconstruct, simulate
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import execute, plaintext, ranges, weights
 from tfe_bench.models.graph import Graph, Layer
@@ -223,11 +223,8 @@ def case(
     return execute.tuned(plan, profile, len(images), watched), weights.encode(plan), x
 
 
-def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Array, Any]]:
-    """Of each case the first output, and what the second call cost at the three parties.
-
-    Where values are watched, none is found out of its range.
-    """
+def simulated(some: list[Case], dealer: int, again: bool) -> Simulation:
+    """Of each case its outputs, and what the second call cost."""
     flat = [a for _, own, x in some for a in (*own, x)]
 
     def program(party: Party, *given: Shared) -> Any:
@@ -249,7 +246,15 @@ def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Arr
             found.append((outputs, measured(party, f, own, x) if again else None))
         return found
 
-    sim = simulate(program, *flat, dealer=dealer)
+    return simulate(program, *flat, dealer=dealer)
+
+
+def run_all(some: list[Case], dealer: int, again: bool = True) -> list[tuple[Array, Any]]:
+    """Of each case the first output, and what the second call cost at the three parties.
+
+    Where values are watched, none is found out of its range.
+    """
+    sim = simulated(some, dealer, again)
     results = []
     for i, (s, _, _) in enumerate(some):
         ring, *flags = (

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.test_execute import Case, case, run_all, shaken, small_net
+from tests.models.test_execute import Case, case, run_all, shaken, simulated, small_net
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at
-from tfe_bench.cluster.simulate import assert_costs, simulate, total_rounds
+from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.models import execute, turns
 from tfe_bench.models.private import convert
 
@@ -65,24 +65,9 @@ def test_a_value_out_of_its_range_is_seen_in_any_turn(wrong: int, rng: np.random
     samples = np.repeat(rng.uniform(0.5, 1, (16, 1)), 4, axis=1).astype(np.float32)
     given = np.concatenate([samples[:1], [[0.0, 1, 0, 1]]]).astype(np.float32)
     some = dealt_by(case(convert(model, samples=samples), given, "wan", True), 0, 1, 2)
-    s, own, x = some
-    by_op = [layer.op for layer in s.plan.graph.layers]
-    assert len(by_op) >= 3 and len(set(s.dealers)) == 3, by_op
-
-    def program(party: Any, *shares: Any) -> Any:
-        from tfe_bench.models import weights
-
-        made = {
-            key: replace(w, fractional_bits=part.fractional_bits)
-            for part, w in zip(weights.parts(s.plan), shares, strict=False)
-            for key in part.keys
-        }
-        (name,) = s.plan.graph.inputs
-        given = replace(shares[-1], fractional_bits=s.plan.fraction_of(name))
-        return party.function(lambda own, x: execute.run(party, s, own, [x]))(made, given)
-
-    sim = simulate(program, *own, x)
-    flags = sim.value(at(1))
+    by_op = [layer.op for layer in some[0].plan.graph.layers]
+    assert len(by_op) >= 3 and len(set(some[0].dealers)) == 3, by_op
+    flags = simulated([some], 0, again=False).value(at(0, 0, 1))
     assert flags[0] == 0 and flags[1] != 0
 
 
