@@ -119,9 +119,9 @@ class Turns:
 
         def progress(fraction: float, text: str) -> None:
             nonlocal shown
-            # One worker tells, and not more often than a person can read.
+            # One worker tells, not more often than a person can read, but always of the end.
             now = time.monotonic()
-            if self._host.party == 0 and now - shown > 0.1:
+            if self._host.party == 0 and (now - shown > 0.1 or fraction >= 1):
                 shown = now
                 for each in batch:
                     each.events.put(wire.event("progress", fraction=fraction, text=text))
