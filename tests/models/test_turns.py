@@ -12,7 +12,7 @@ from tests.models.test_execute import Case, case, run_all, shaken, simulated, sm
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
-from tfe_bench.models import execute, turns
+from tfe_bench.models import clusters, execute, turns
 from tfe_bench.models.private import convert
 
 keras: Any = pytest.importorskip("keras")
@@ -89,6 +89,23 @@ def test_turns_are_long_and_begin_where_little_is_handed_over(
     assert [found[i] for i in begins] == [2, 0] and begins[1] - begins[0] == 3
     assert all(graph.shapes[name] == (1,) for i in begins for name in graph.layers[i].inputs)
     assert sum(cost.dealer for cost in costs[: begins[0]]) >= 7 * turns._TURN
+
+
+@pytest.mark.slow
+def test_workers_on_slow_lines_take_turns_and_answer_as_keras(rng: np.random.Generator) -> None:
+    x = y = keras.Input((1 << 19,))
+    for _ in range(40):
+        y = L.Rescaling(0.9, offset=-0.1)(L.ReLU()(y))
+    model = keras.Model(x, y)
+    values = rng.uniform(-4, 4, (1, 1 << 19)).astype(np.float32)
+    private = convert(model, samples=values)
+    assert set(execute.tuned(private.plan, "wan", watched=True).dealers) == {0, 2}
+    with clusters.LocalCluster(profile="wan", emulate="channel") as cluster:
+        for check in (True, False):
+            got = cluster.predict(private, values, check_range=check)
+            wrong = np.abs(got - model(values, training=False)).max()
+            # (each layer rounds once, and what came before is 0.9 of it)
+            assert wrong < 4 * 10 * ULP
 
 
 def test_on_a_fast_network_one_deals_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
