@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 from unittest import mock
 
+from tests.graphs import in_python
 from tfe_bench.protocols.session.graph import PrivateFunction
 
 
@@ -28,5 +29,5 @@ def traced() -> Iterator[list[tuple[float, str]]]:
                     found.append((count * t.dtype.size / 8, op.type))
         return traced
 
-    with mock.patch.object(PrivateFunction, "_trace", watched):
+    with in_python(), mock.patch.object(PrivateFunction, "_trace", watched):
         yield found

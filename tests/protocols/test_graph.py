@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.graphs import in_python
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, shuffle
@@ -140,6 +141,12 @@ def traced(dealer: int, names: Iterable[str] = tuple(INVOCATIONS)) -> list[Trace
 
     out = simulate(program, x, y, dealer=dealer).outputs
     return [Traced(concrete, tuple(shares), of_site) for concrete, shares, of_site in out]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def looked_at() -> Iterator[None]:
+    with in_python():
+        yield
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.graphs import in_python
 from tfe_bench.cluster import seeds
 from tfe_bench.cluster.simulate import reconstruct, simulate
 from tfe_bench.protocols.ring import arithmetic
@@ -77,7 +78,8 @@ def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
         waiting = [{i.type for i in op.control_inputs} - {"Placeholder"} for op in made]
         return found, waiting
 
-    sim = simulate(program, x, dealer=dealer)
+    with in_python():
+        sim = simulate(program, x, dealer=dealer)
     np.testing.assert_array_equal(sim.value(lambda out: out[0]), (x * x) @ w)
     for party, (_, waiting) in enumerate(sim.outputs):
         assert len(waiting) == (2 if party == dealer else 1) and all(waiting)
