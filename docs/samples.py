@@ -65,7 +65,7 @@ GIVEN = {
 }
 # Of a record's table: they say when and with which build.
 LEFT_OUT = re.compile(
-    r"^(commit|measured) .*\n|\n?^(tfe_bench \d|\d+ operations, )(.*[,;]\n)*.*\n", re.MULTILINE
+    r"^(commit|measured) .*\n|\n?^(tfe_bench \d|\d+ operations, )(.+\n)+", re.MULTILINE
 )
 
 _FENCE = re.compile(r"^```(?P<mark>[^\n`]*)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
