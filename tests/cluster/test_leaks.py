@@ -8,6 +8,7 @@ import statistics
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import wait_until
+from tests.models import tiny
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
@@ -216,6 +218,16 @@ def _are_steady(before: Samples, after: Samples) -> None:
         assert last[2] <= first[2] + 40
 
 
+def _stay_as_they_were(cluster: LocalCluster, once: Callable[[int], None]) -> None:
+    """Workers and this client, over two hundred turns behind the first twenty."""
+    held: Samples = []
+    for number in range(220):
+        once(number)
+        if number >= 20 and number % 10 == 9:
+            held.append([*_looked_at(cluster), _Process(os.getpid())])
+    _are_steady(held[:5], held[-5:])
+
+
 @pytest.mark.slow
 def test_two_hundred_jobs_leave_three_processes_as_they_were(rng: np.random.Generator) -> None:
     with LocalCluster() as cluster:
@@ -252,13 +264,28 @@ def test_two_hundred_predictions_leave_workers_and_client_as_they_were(
     model, private = _of_many_kinds()
     x = rng.normal(0, 1, (2, 4)).astype(np.float32)
     want = model.predict(x, verbose=0)
-    held: Samples = []
     with clusters.LocalCluster() as cluster:
-        for number in range(220):
-            np.testing.assert_allclose(cluster.predict(private, x), want, atol=1e-3)
-            if number >= 20 and number % 10 == 9:
-                held.append([*_looked_at(cluster), _Process(os.getpid())])
-    _are_steady(held[:5], held[-5:])
+        _stay_as_they_were(
+            cluster,
+            lambda _: np.testing.assert_allclose(cluster.predict(private, x), want, atol=1e-3),
+        )
+
+
+@pytest.mark.slow
+def test_two_hundred_trainings_leave_workers_and_client_as_they_were() -> None:
+    """By four rates, each of which is a graph; what is learned is asked for."""
+    x, y = tiny.data()
+    some = [tiny.private_model(0.1 * (1 + i)) for i in range(4)]
+
+    def once(number: int) -> None:
+        private = some[number % 4]
+        cluster.fit(private, x, y, batch_size=tiny.BATCH)
+        if number >= 200:
+            right = (private.keras.predict(x, verbose=0)[:, 0] > 0.5) == y
+            assert abs(cluster.evaluate(private, x, y) - right.mean()) <= 0.02
+
+    with clusters.LocalCluster() as cluster:
+        _stay_as_they_were(cluster, once)
 
 
 @pytest.mark.slow
@@ -274,15 +301,14 @@ def test_two_hundred_texts_leave_workers_and_client_as_they_were() -> None:
     model = keras.Model(words, table(layers.LayerNormalization()(x), reverse=True))
     texts = np.random.default_rng(1).integers(0, count, (4, length))
     private = convert(model, samples=texts, activations="series")
-    held: Samples = []
     with clusters.LocalCluster() as cluster:
         wanted = cluster.generate(private, texts[0, :3], 3)
-        for number in range(220):
+
+        def once(_: int) -> None:
             found = cluster.generate(private, texts[0, :3], 3)
             np.testing.assert_array_equal(found, wanted)
-            if number >= 20 and number % 10 == 9:
-                held.append([*_looked_at(cluster), _Process(os.getpid())])
-    _are_steady(held[:5], held[-5:])
+
+        _stay_as_they_were(cluster, once)
 
 
 @pytest.mark.slow
@@ -316,11 +342,11 @@ def test_two_hundred_queries_leave_workers_and_client_as_they_were(
     pytest.importorskip("sqlglot")
     k, v = rng.permutation(40), rng.integers(-100, 100, 40)
     bounds = {"k": "int[0,63]", "v": "int[-100,100]"}
-    held: Samples = []
     with LocalCluster() as cluster:
         db = tables(cluster)
         db.put("t", {"k": k.tolist(), "v": v.tolist()}, types=bounds, unique=["k"])
-        for number in range(220):
+
+        def once(number: int) -> None:
             # (of each plan workers keep the graphs, up to a bound that is not reached here)
             bound = 20 * (number % 4)
             texts = {
@@ -340,6 +366,5 @@ def test_two_hundred_queries_leave_workers_and_client_as_they_were(
             if number % 20 == 5:
                 with pytest.raises(UsageError):
                     db.sql("select v from t order by nothing").run()
-            if number >= 20 and number % 10 == 9:
-                held.append([*_looked_at(cluster), _Process(os.getpid())])
-    _are_steady(held[:5], held[-5:])
+
+        _stay_as_they_were(cluster, once)

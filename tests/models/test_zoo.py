@@ -209,8 +209,9 @@ def test_a_transformer_converts_with_private_masks() -> None:
 @pytest.mark.parametrize("name", ["bert-base", "vit-b16"])
 def test_large_transformers_convert(name: str) -> None:
     model = zoo.build(name, tokens=16)
-    places, size = (512, 197)[name == "vit-b16"], 768
-    assert model.keras.count_params() + places * size == model.entry.parameters
+    # (numbers in its graph: of places, and of a token for the class)
+    numbers, size = 197 + 1 if name == "vit-b16" else 512, 768
+    assert model.keras.count_params() + numbers * size == model.entry.parameters
     samples, given = (zoo.samples(model.entry, s, 2, tokens=16) for s in (1, 2))
     private = convert(model.keras, samples, activations="series")
     want = np.asarray(model.keras(given, training=False))
