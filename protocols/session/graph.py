@@ -79,7 +79,7 @@ def _shape_of(tensor: tf.Tensor, open_ended: bool) -> StaticShape:
 
 
 # Of all graphs that are kept for later sessions: TensorFlow takes about 5 kB for an op.
-MOST_OPS = 300_000
+MOST_OPS = 200_000
 
 
 class _Compiled:
