@@ -184,7 +184,7 @@ class PrivateFunction:
         """Runs the graph on shares, public tensors, numpy arrays and Python constants.
 
         Raises:
-            ProtocolError: the parties' graphs or messages disagree.
+            ProtocolError: the parties' graphs or messages disagree, or a tf.function calls it.
             PeerLost: another worker died or hung.
         """
         import tensorflow as tf
@@ -204,6 +204,11 @@ class PrivateFunction:
         found = self._traced.get(signature)
         if found is None:
             found = self._traced[signature] = self._found(signature, spec, tensors)
+        if not tf.executing_eagerly():
+            raise ProtocolError(
+                "A party.function cannot be called within a tf.function: each call is a step of "
+                "its own, and would be the same one in every run. Call it outside."
+            )
         party = self._party
         step = party._next_step()
         try:
