@@ -252,7 +252,9 @@ class Counting(Party):
 
         def call(*arguments: Any) -> Any:
             if self._in_call:
-                raise ProtocolError("A party.function cannot be called while another is traced.")
+                raise ProtocolError(
+                    "A party.function cannot be called within another. Call it outside."
+                )
             self._in_call = True
             try:
                 with self.active():

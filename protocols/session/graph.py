@@ -189,6 +189,12 @@ class PrivateFunction:
         """
         import tensorflow as tf
 
+        if self._party._trace is not None or not tf.executing_eagerly():
+            raise ProtocolError(
+                "A party.function cannot be called within a tf.function or another party.function: "
+                "each call is a step of its own, and would be the same one in every run. Call it "
+                "outside."
+            )
         flat: list[tf.Tensor] = []
         parts: list[Spec] = []
         open_ended: list[bool] = []
@@ -204,11 +210,6 @@ class PrivateFunction:
         found = self._traced.get(signature)
         if found is None:
             found = self._traced[signature] = self._found(signature, spec, tensors)
-        if not tf.executing_eagerly():
-            raise ProtocolError(
-                "A party.function cannot be called within a tf.function: each call is a step of "
-                "its own, and would be the same one in every run. Call it outside."
-            )
         party = self._party
         step = party._next_step()
         try:
@@ -236,8 +237,6 @@ class PrivateFunction:
     def _found(self, signature: Any, spec: Spec, tensors: Sequence[tf.Tensor]) -> Graph:
         """The graph for a signature, of an earlier session or traced now; all three have it."""
         party = self._party
-        if party._trace is not None:
-            raise ProtocolError("A party.function cannot be called while another is traced.")
         started = time.perf_counter()
         first = party._next_site
         name = None
@@ -245,7 +244,8 @@ class PrivateFunction:
             name = (self._name, party.index, party.dealer, first, signature)
         graph = None if name is None else KEPT.find(name)
         if graph is None:
-            graph = self._trace(spec, signature[1], tensors)
+            with party.building:
+                graph = self._trace(spec, signature[1], tensors)
             if name is not None:
                 KEPT.keep(name, graph)
         else:

@@ -56,15 +56,20 @@ class Party:
         index: 0, 1 or 2.
         handle: of the native session, already keyed and connected.
         dealer: the party that deals unless a value says otherwise.
+        building: held while a graph is traced, by parties that are threads of one process: they
+            would wait for Python's lock at every op.
 
     Attributes:
         site_names: the protocols invoked so far, by their number.
     """
 
-    def __init__(self, index: int, handle: int, dealer: int = 0) -> None:
+    def __init__(
+        self, index: int, handle: int, dealer: int = 0, building: threading.Lock | None = None
+    ) -> None:
         self.index = index
         self.handle = handle
         self.dealer = dealer
+        self.building = building or contextlib.nullcontext()
         self.build_seconds = 0.0
         self.site_names: dict[int, str] = {}
         self._native = ops.native()

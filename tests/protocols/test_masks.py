@@ -210,8 +210,10 @@ def test_after_a_failed_call_no_step_runs_in_the_session() -> None:
 
     with pytest.raises(ProtocolError, match="sent twice"):
         in_time(program, np.arange(5))
+    # (that another party failed, which ends the session too, may be told between the two)
+    failed = {f"party {party} failed" for party in range(3)}
     for first, *others in errors.values():
-        assert others == [first, first]
+        assert len(others) == 2 and {first, *failed}.issuperset(others)
     assert sent == {0: 0, 1: 0, 2: 0}
 
 
@@ -237,14 +239,22 @@ def test_a_send_is_kept_whose_result_is_dropped() -> None:
     assert list(sim.outputs[0][1]) == [0, 1, 4, 9, 16]
 
 
-def test_a_call_within_an_outer_tf_function_is_refused_not_repeated() -> None:
+@pytest.mark.parametrize("traced_before", (True, False))
+@pytest.mark.parametrize("within", ("tf.function", "party.function"))
+def test_a_call_within_an_outer_function_is_refused_not_repeated(
+    within: str, traced_before: bool
+) -> None:
     """Its step would be a constant of the outer graph, and so be the same in every run of that."""
     import tensorflow as tf
 
     def program(party: Party, x: Shared) -> Any:
         square = party.function(lambda x: arithmetic.mul(party, x, x))
-        square(x)
-        outer = tf.function(lambda: square(x).any, autograph=False)
+        if traced_before:
+            square(x)
+        if within == "tf.function":
+            outer = tf.function(lambda: square(x).any, autograph=False)
+        else:
+            outer = party.function(lambda: square(x).any)
         return [outer(), outer()]
 
     with pytest.raises(ProtocolError, match="Call it outside"):
