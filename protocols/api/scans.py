@@ -10,6 +10,7 @@ import numpy as np
 from tfe_bench.protocols.api import operands as given
 from tfe_bench.protocols.api.operators import multiply
 from tfe_bench.protocols.ring import arithmetic, checks, compare, relational, shapes
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes
 
@@ -100,7 +101,7 @@ def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = F
     count = int(rows.shape[0])
     if exclusive and count:
         first = _one(rows, [1, *rows.shape.as_list()[1:]])
-        rows = shapes.concat([first, rows.map(lambda a: a[: count - 1])], 0)
+        rows = shapes.concat([first, rows.map(lambda a: local.at(a, np.s_[: count - 1]))], 0)
     return _back(rows, at, reverse)
 
 

@@ -23,6 +23,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
@@ -157,7 +158,10 @@ def _counted(
 
 def _differences(below: Shared) -> Shared:
     """Along the last axis."""
-    return arithmetic.sub(below.map(lambda a: a[..., 1:]), below.map(lambda a: a[..., :-1]))
+    return arithmetic.sub(
+        below.map(lambda a: local.at(a, np.s_[..., 1:])),
+        below.map(lambda a: local.at(a, np.s_[..., :-1])),
+    )
 
 
 def bincount(

@@ -38,7 +38,7 @@ def planes(party: Party, x: Shared, bits: int) -> MaskedBits:
     n = x.shape.num_elements()
     together = convert.mask_each(party, [bit(party, x, k) for k in range(bits)])
     padded = (bits, 64 * words(n))
-    return logic.rearrange(together, padded, lambda a: a[:, :n], bits * n)
+    return logic.rearrange(together, padded, lambda a: local.at(a, np.s_[:, :n]), bits * n)
 
 
 def weighed(

@@ -54,7 +54,6 @@ def _for_comparison(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
     part = compare.masked_part(party, x)
     if not local.known(part):
         return [part] * len(cuts)
-    import tensorflow as tf
 
     one = local.expand_dims(local.low_bits(part, x.ring_bits), 0)
     drops, rest = [c.drop for c in cuts], [word((1 << (RING - c.drop)) - 1) for c in cuts]
@@ -62,7 +61,7 @@ def _for_comparison(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
     kept = tensorflow("BitwiseAnd")(x=kept, y=_along(rest, one))
     if x.m is not None:
         kept = local.sub(kept, _along([c.at >> c.drop for c in cuts], one))
-    return list(tf.unstack(kept, len(cuts)))
+    return [local.at(kept, i) for i in range(len(cuts))]
 
 
 def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
@@ -109,7 +108,7 @@ class Chosen:
         self._s = s
         self.stacked = _stacked(cuts, shape)
         flat, n = logic.unpacked(bits), sizes.elements(shape)
-        every = local.reshape(local.reshape(flat, [cuts, -1])[:, :n], self.stacked)
+        every = local.reshape(local.at(local.reshape(flat, [cuts, -1]), np.s_[:, :n]), self.stacked)
         self._known = every  # beta at D, the masked bit at the evaluators
         self._beta = masked.deal(s, every, self.stacked, tensor, slot, width)
 
@@ -182,7 +181,10 @@ def pieces_of(x: Shared, stage: Stage) -> Pieces:
         found = multiples(x, [s.sign << s.shift for s in segments])
     else:
         every = x.map(functools.partial(_shifted, ring=x.ring_bits, segments=segments))
-        found = Pieces(every.map(lambda a: a[:-1] - a[1:]), every.map(lambda a: a[-1]))
+        found = Pieces(
+            every.map(lambda a: local.sub(local.at(a, np.s_[:-1]), local.at(a, np.s_[1:]))),
+            every.map(lambda a: local.at(a, -1)),
+        )
     steps, last = found.steps, found.last
     constants = [s.constant for s in segments]
     if steps.m is not None and any(constants):

@@ -200,7 +200,7 @@ def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) 
     """
     named = {**s._named(K1, tensor), **p.attributes()}
     if s.is_dealer:
-        lam = [x.l1 + x.l2 for x in factors]
+        lam = [local.add(x.l1, x.l2) for x in factors]
         message = ops.module().tfe_bench_polynomial_deal(lam=lam, **named)
         s.send(message, s.e2, slot, run_ahead=True)
         return None

@@ -287,7 +287,7 @@ def log_softmax(
         d, _, total = _shares(party, x, f, classes, bits, exchanges, profile)
         log = logarithm.log(party, total, INNER_BITS + classes.bit_length())
         log = truncation.truncate(party, log, INNER_BITS - f)
-        return arithmetic.sub(d, log.map(lambda a: a[None]))
+        return arithmetic.sub(d, log.map(lambda a: local.at(a, None)))
 
     return _along("log_softmax", x, axis, 0, of_columns)
 
@@ -334,7 +334,7 @@ def _shares(
         largest = extremes.pick(party, hot, x)
     else:
         largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", exchanges=count)
-    d = arithmetic.sub(x, largest.map(lambda a: a[None]))
+    d = arithmetic.sub(x, largest.map(lambda a: local.at(a, None)))
     raised = arithmetic.add_public(d, np.int64(cut))
     low = convert.mask_bits(party, compare.msb(party, raised, width, count))
     e = convert.inject(party, low, falling(party, d), negated=True)

@@ -407,6 +407,10 @@ def _divided(
     width = s.inverse_bits + bits + 2
     if width > s.sum_bits:
         z = small_ring.lift(party, z, width)
-    product = Product(replace(z, bits=0), inverse.map(lambda a: a[..., None]), products.elementwise)
+    product = Product(
+        replace(z, bits=0),
+        inverse.map(lambda a: local.at(a, np.s_[..., None])),
+        products.elementwise,
+    )
     y, _ = products.truncated(party, "truncated_sum", [product], None, s.inverse_bits, bits + 2)
     return small_ring.lift(party, y, to) if y.ring_bits < to else y

@@ -355,4 +355,4 @@ def running(
         for old, batch, factor in parts
     ]
     both = truncation.truncate(party, _stacked(*new), RUNNING_BITS)
-    return both.map(lambda a: a[0]), both.map(lambda a: a[1])
+    return both.map(lambda a: local.at(a, 0)), both.map(lambda a: local.at(a, 1))

@@ -157,7 +157,7 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     if drop <= 0:
         wide = x if drop == 0 else activations._widened(x)
         largest = extremes.pick(party, hot, wide)
-        return arithmetic.sub(wide, largest.map(lambda a: a[None]))
+        return arithmetic.sub(wide, largest.map(lambda a: local.at(a, None)))
     n = classes * rows
     if isinstance(party, Counting):
         dealt = convert.inject_dealt(2 * n, ring_bits=64 - drop)
@@ -204,17 +204,17 @@ def _normalized(party: Party, e: Shared, total: Shared) -> Shared:
     classes = int(e.shape[0])
     coarse = normalize.shifted(total, _SUM - INNER)
     y0 = _inverse(classes).evaluate(party, "softmax_inverse", coarse)
-    factors = shapes.concat([e, total.map(lambda a: a[None])], 0)
+    factors = shapes.concat([e, total.map(lambda a: local.at(a, None))], 0)
     drop = INNER + _INVERSE - _PRODUCT
     z = relu.truncated_product(
         party,
         factors,
-        y0.map(lambda a: a[None]),
+        y0.map(lambda a: local.at(a, None)),
         drop,
         _FACTOR_BITS + 1,
         lambda a, b: functools.reduce(lambda u, v: u + v, map(_times, a, b)),
     )
-    q = z.map(lambda a: a[:classes])
+    q = z.map(lambda a: local.at(a, np.s_[:classes]))
     eps = normalize.shifted(z.map(lambda a: -a[classes:]), _EPS - _PRODUCT)
     eps = arithmetic.moved(eps, 1 << _EPS)
     eps = eps.map(lambda a: local.tile(a, [classes, 1]))

@@ -109,7 +109,7 @@ def _value(
     check_scale("elu", check_ring("elu", x, known=True), 8, 16)
     f, edge, n = x.fractional_bits, form.edge(x.fractional_bits), x.shape.num_elements()
     high, below = linear.above(party, x, (-edge, 0), bits, exchanges)
-    low, y = (high.map(lambda a, i=i: a[i]) for i in range(2))
+    low, y = (high.map(lambda a, i=i: local.at(a, i)) for i in range(2))
     u = arithmetic.moved(arithmetic.sub(low, y), -edge)  # min(x, 0), where it counts
     if form.decay != 1:
         u = _times(u, 1 / Fraction(form.decay), _DECAY_BITS)
@@ -127,7 +127,7 @@ def _value(
             )
         y = truncate(party, _times(y, Fraction(form.positive), more), more)
     y = arithmetic.add(y, truncate(party, tail, tail.fractional_bits - f))
-    return y, t, logic.rearrange(below, (2, n), lambda a: a[1], n)
+    return y, t, logic.rearrange(below, (2, n), lambda a: local.at(a, 1), n)
 
 
 def _times(x: Shared, factor: Fraction, more: int) -> Shared:

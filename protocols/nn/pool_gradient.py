@@ -171,7 +171,7 @@ def max_pool2d_with_choice(
     while len(under) > 1:
         half = len(under) // 2
         even, odd, rest = (
-            nodes.map(lambda a, b=b, e=e: a[b:e])
+            nodes.map(lambda a, b=b, e=e: local.at(a, np.s_[b:e]))
             for b, e in ((0, half), (half, 2 * half), (2 * half, len(under)))
         )
         below = convert.mask_bits(
@@ -186,7 +186,7 @@ def max_pool2d_with_choice(
                 for cell in cells:
                     path[cell].append((bit, side))
         under = [under[i] + under[half + i] for i in range(half)] + under[2 * half :]
-    best = nodes.map(lambda a: a[0])
+    best = nodes.map(lambda a: local.at(a, 0))
     if relu:
         below_one = arithmetic.moved(best, -1)
         none = convert.mask_bits(party, compare.msb(party, below_one, k, exchanges))

@@ -15,6 +15,7 @@ from tfe_bench.protocols.functions import polynomial
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -65,7 +66,7 @@ def ramped(
     f, shape = x.fractional_bits, x.shape.as_list()
     n, edge = x.shape.num_elements(), ramp.reach << f
     high, below = linear.above(party, x, (-edge, edge), bits, exchanges)
-    low, beyond = (high.map(lambda a, i=i: a[i]) for i in range(2))
+    low, beyond = (high.map(lambda a, i=i: local.at(a, i)) for i in range(2))
     v = arithmetic.sub(low, beyond)
     coefficients = [float(ramp.square), float(ramp.linear), 0.0]
     width = (2 * edge).bit_length() + 1

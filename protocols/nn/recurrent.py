@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations, linear, relu, series
 from tfe_bench.protocols.nn.cells import MOST_STEPS, STATES, Cell, Rings
@@ -168,7 +170,7 @@ class _Steps:
     @staticmethod
     def _rows(weights: Sequence[Weights], name: str) -> Shared | None:
         found = [v for w in weights if (v := getattr(w, name)) is not None]
-        return shapes.stack(found).map(lambda a: a[:, None]) if found else None
+        return shapes.stack(found).map(lambda a: local.at(a, np.s_[:, None])) if found else None
 
     # ---- what is not of a step
 
@@ -240,7 +242,7 @@ class _Steps:
     def part(self, x: Any, first: int, count: int = 1) -> Any:
         """Some gates of a value, or of a product."""
         low, high = first * self.units, (first + count) * self.units
-        return x.map(lambda a: a[..., low:high])
+        return x.map(lambda a: local.at(a, np.s_[..., low:high]))
 
     def lifted(self, x: Shared, to: int) -> Shared:
         """x in a ring of so many bits at least; what is watched has all."""

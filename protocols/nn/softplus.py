@@ -9,6 +9,7 @@ from tfe_bench.protocols.functions import approximation, piecewise, polynomial
 from tfe_bench.protocols.nn import activations, linear
 from tfe_bench.protocols.ring import arithmetic, compare
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -24,7 +25,7 @@ def sides(
     Rounds and bits: those of linear.above with three knots.
     """
     high, _ = linear.above(party, x, (-edge, 0, edge), bits, exchanges)
-    low, positive, far = (high.map(lambda a, i=i: a[i]) for i in range(3))
+    low, positive, far = (high.map(lambda a, i=i: local.at(a, i)) for i in range(3))
     below = arithmetic.moved(arithmetic.sub(positive, low), edge)
     return positive, arithmetic.sub(positive, far), below
 

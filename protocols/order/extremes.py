@@ -154,7 +154,7 @@ def _of_columns(
     """`_found`; each party deals for a third of the rows where the line is what is waited for."""
     width, rows = (int(n) for n in columns.shape)
     if rows == 0 or width == 1:
-        value = columns.map(lambda a: a[0])
+        value = columns.map(lambda a: local.at(a, 0))
         return [value, replace(value.map(local.zeros_like), fractional_bits=0)]
     if profile == "wan" and rows >= 3:
         cost = cost_of(_found, Private((width, rows)), method, bits, exchanges, index)
@@ -203,24 +203,28 @@ def labeled(
     while width > 1:
         half = width // 2
         # neighbors, so that of equal values the one with the lower index wins
-        even, odd = (x.map(lambda a, o=o, h=half: a[o : 2 * h : 2]) for o in (0, 1))
+        even, odd = (
+            x.map(lambda a, o=o, h=half: local.at(a, np.s_[o : 2 * h : 2])) for o in (0, 1)
+        )
         d = arithmetic.sub(odd, even)
         below = convert.mask_bits(party, compare.msb(party, arithmetic.neg(d), bits, exchanges))
         won = arithmetic.add(even, convert.inject(party, below, d))
         x = _with_last(x, won, width)
         if at is not None:
-            first, second = (at.map(lambda a, o=o, h=half: a[o : 2 * h : 2]) for o in (0, 1))
+            first, second = (
+                at.map(lambda a, o=o, h=half: local.at(a, np.s_[o : 2 * h : 2])) for o in (0, 1)
+            )
             moved = convert.inject(party, below, arithmetic.sub(second, first))
             at = _with_last(at, arithmetic.add(first, moved), width)
         width = (width + 1) // 2
-    return x.map(lambda a: a[0]), None if at is None else at.map(lambda a: a[0])
+    return x.map(lambda a: local.at(a, 0)), None if at is None else at.map(lambda a: local.at(a, 0))
 
 
 def _with_last(x: Shared, won: Shared, width: int) -> Shared:
     """The winners, and the value that had no neighbor."""
     if width % 2 == 0:
         return won
-    return shapes.concat([won, x.map(lambda a: a[-1:])], 0)
+    return shapes.concat([won, x.map(lambda a: local.at(a, np.s_[-1:]))], 0)
 
 
 Rows: TypeAlias = "tuple[tuple[int, ...], ...]"

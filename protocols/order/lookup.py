@@ -112,7 +112,7 @@ def shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
 
     def mixed(indices: Shared, *columns: Shared) -> Any:
         sums = [reductions.cumsum(c, 0) for c in columns]
-        rows = [c.map(lambda a: a[None]) for c in (indices, *sums)]
+        rows = [c.map(lambda a: local.at(a, None)) for c in (indices, *sums)]
         first, *rest = shuffle(party, rows)
         return io.reveal(party, first), rest
 

@@ -46,7 +46,7 @@ def steps(bits: MaskedBits, edges: int, n: int, first: bool) -> MaskedBits:
         return local.pad(a[: edges - 1], [(1 if first else 0, 0), (0, 0)])
 
     return logic.xor(
-        logic.rearrange(bits, (edges, n), lambda a: a[edges - kept :], kept * n),
+        logic.rearrange(bits, (edges, n), lambda a: local.at(a, np.s_[edges - kept :]), kept * n),
         logic.rearrange(bits, (edges, n), lower, kept * n),
     )
 

@@ -148,8 +148,8 @@ def move(
         shape = local.shape(x.any)
         y = None
         if s.is_dealer:
-            both = x.l1 + x.l2 if x.limbs == 1 else wide.add(x.l1, x.l2)
-            known = -both if x.limbs == 1 else wide.negate(both)
+            both = local.add(x.l1, x.l2) if x.limbs == 1 else wide.add(x.l1, x.l2)
+            known = local.neg(both) if x.limbs == 1 else wide.negate(both)
             inner = s.apply_mask(_permute(known, p.p0), K2, a0, minus, sent=False)
             delta = s.apply_mask(_permute(inner, p.p1), K1, a1, minus)
             s.send(as_sent(delta, width), s.e2, 3 * c, run_ahead=True)

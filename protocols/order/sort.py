@@ -391,7 +391,7 @@ def _positions(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
 def _reorder(x: Shared, positions: Any, shape: Any) -> Shared:
     def move(a: local.Tensor) -> local.Tensor:
         if local.known(a):
-            a = ops.module().tfe_bench_permute(x=a[..., None], permutation=positions)
+            a = ops.module().tfe_bench_permute(x=local.expand_dims(a, -1), permutation=positions)
         return local.reshape(a, shape)
 
     return x.map(move)

@@ -197,7 +197,7 @@ def masked_part(party: Party, x: Shared) -> Any:
     if x.m is not None:
         part = x.m
     elif x.limbs == 1:
-        part = x.l1 + x.l2
+        part = local.add(x.l1, x.l2)
     else:
         part = wide.add(x.l1, x.l2)
     return local.reshape(part, [-1, x.limbs])

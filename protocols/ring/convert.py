@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, logic, masked
 from tfe_bench.protocols.session import local, ops, sizes, wide
@@ -93,8 +95,8 @@ def b2a_shares(
     share = masked.deal(s, known, shape, tensor, slot, width)
     if s.is_dealer:
         return None
-    y = (1 - 2 * known) * share
-    return y + known if s.is_e2 else y
+    y = local.mul(local.signs(known), share)
+    return local.add(y, known) if s.is_e2 else y
 
 
 def b2a(party: Party, bits: MaskedBits, shape: Any = None, width: int = masked.RING) -> Shared:
@@ -310,8 +312,8 @@ def extend(party: Party, x: Shared, shift: int, exchanges: int | None = None) ->
             return None
         top = tf.reshape(ops.module().tfe_bench_unpack_bits(words=packed, n=t.n), shape)
         shifted = wide.shift_left(part, shift)
-        high = shifted[..., 1] + local.left_shift(top, shift)
-        return tf.stack([shifted[..., 0], high], axis=-1)
+        low, high = (local.at(shifted, np.s_[..., i]) for i in range(2))
+        return local.stack([low, local.add(high, local.left_shift(top, shift))], axis=-1)
 
     m, l1, l2 = map(lift, (x.m, x.l1, x.l2), (masked_bits, *_tau(s, t)))
     return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)

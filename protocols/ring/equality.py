@@ -15,6 +15,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import compare, convert, logic
 from tfe_bench.protocols.session import local, ops
@@ -85,7 +87,7 @@ def _joined(party: Party, nodes: Any, sizes: Sequence[int], width: int, dealer: 
     begin, shares = 0, []
     for size in sorted(set(sizes)):
         count = sizes.count(size)
-        group = nodes[begin : begin + count * size]
+        group = local.at(nodes, np.s_[begin : begin + count * size])
         begin += count * size
         operands = local.transpose(local.reshape(group, [count, size, width]), [1, 0, 2])
         rows = local.reshape(operands, [size, count * width])
@@ -105,8 +107,10 @@ def _planes(party: Party, x: Shared, k: int) -> Any:
         return part.like([k, width])
     found = ops.module().tfe_bench_planes(x=part, bits=k)
     whole = width // _SUPERBLOCK * _SUPERBLOCK
-    blocks = local.reshape(found[: whole * k], [whole // _SUPERBLOCK, k, _SUPERBLOCK])
+    blocks = local.reshape(
+        local.at(found, np.s_[: whole * k]), [whole // _SUPERBLOCK, k, _SUPERBLOCK]
+    )
     head = local.reshape(local.transpose(blocks, [1, 0, 2]), [k, whole])
-    tail = local.reshape(found[whole * k :], [k, width - whole])
+    tail = local.reshape(local.at(found, np.s_[whole * k :]), [k, width - whole])
     planes = local.concat([head, tail], 1)
     return planes if x.m is None else local.invert(planes)

@@ -109,4 +109,6 @@ def truncated(s: Site, share: Any, drop: int) -> Any:
     """Shares of y / 2^drop mod 2^(64-drop), rounded by a coin: floor at E1, ceil at E2 (T4)."""
     if s.is_dealer or drop == 0:
         return share
-    return local.arithmetic_shift(share, drop) if s.is_e1 else -local.arithmetic_shift(-share, drop)
+    if s.is_e1:
+        return local.arithmetic_shift(share, drop)
+    return local.neg(local.arithmetic_shift(local.neg(share), drop))

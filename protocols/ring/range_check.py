@@ -59,7 +59,7 @@ def in_range(party: Party, x: Shared, bits: int, exchanges: int | None = None) -
     flat = arithmetic.moved(flat, np.array([[half], [-half]], np.int64))
     both = convert.mask_bits(party, compare.msb(party, flat, compare.EXACT_BITS, exchanges))
     negative, below = (
-        logic.rearrange(both, (2, n), lambda a, i=i: a[i], n)  # type: ignore[misc]
+        logic.rearrange(both, (2, n), lambda a, i=i: local.at(a, i), n)  # type: ignore[misc]
         for i in range(2)
     )
     inside = convert.mask_bits(party, logic.all_of(party, [logic.invert(negative), below]))

@@ -18,7 +18,7 @@ from dataclasses import replace
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import refresh, shapes
 from tfe_bench.protocols.ring.rss import from_replicated, replicated
-from tfe_bench.protocols.session import wide
+from tfe_bench.protocols.session import local, wide
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Counting
 from tfe_bench.protocols.session.party import Party
@@ -92,7 +92,10 @@ def by_thirds(
     for turn in range(3):
         begin, end = length * turn // 3, length * (turn + 1) // 3
         index = (slice(None),) * axis + (slice(begin, end),)
-        cut = [named(party, v.map(lambda a, i=index: a[i]), (first + turn) % 3) for v in values]
+        cut = [
+            named(party, v.map(lambda a, i=index: local.at(a, i)), (first + turn) % 3)
+            for v in values
+        ]
         parts.append([named(party, y, first) for y in function(*cut)])
     return [shapes.concat(list(column), 0) for column in zip(*parts, strict=True)]
 

@@ -222,7 +222,9 @@ def unstack(x: Shared, axis: int = 0) -> list[Shared]:
     """The parts of x along an axis, which is dropped.  Local."""
     at = axis_of("unstack", axis, rank_of("unstack", x))
     lead = (builtins.slice(None),) * at
-    return [x.map(lambda a, i=i: a[(*lead, i)]) for i in range(_size("unstack", x, at))]
+    return [
+        x.map(lambda a, i=i: local.at(a, np.s_[(*lead, i)])) for i in range(_size("unstack", x, at))
+    ]
 
 
 @bits_too
@@ -250,7 +252,7 @@ def split(x: Shared, num_or_size_splits: int | Sequence[int], axis: int = 0) -> 
     starts = np.cumsum([0, *sizes])
     lead = (builtins.slice(None),) * at
     cuts = [(*lead, builtins.slice(int(b), int(e))) for b, e in itertools.pairwise(starts)]
-    return [x.map(lambda a, cut=cut: a[cut]) for cut in cuts]
+    return [x.map(lambda a, cut=cut: local.at(a, cut)) for cut in cuts]
 
 
 @bits_too
@@ -299,7 +301,7 @@ def getitem(x: Shared, key: Key | tuple[Key, ...]) -> Shared:
         _check_index(x, axis, k)
     # The axis of words, if there is one, is the last: untouched by ..., else by a full slice.
     full = tuple(plain) + ((builtins.slice(None),) if dots and x.limbs > 1 else ())
-    return x.map(lambda a: a[full])
+    return x.map(lambda a: local.at(a, full))
 
 
 def _check_index(x: Shared, axis: int, key: int | builtins.slice) -> None:

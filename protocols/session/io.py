@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session import sizes
 from tfe_bench.protocols.session.cost import Cost, packed, words
@@ -141,19 +143,18 @@ def _in_ring(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
 
 def _value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
     """m - l1 - l2, read as a signed value of x's ring."""
-    import tensorflow as tf
+    from tfe_bench.protocols.session import local, wide
 
-    from tfe_bench.protocols.session import wide
-
-    unused = tf.constant(64 * x.limbs - x.ring_bits, tf.int64)
+    unused = 64 * x.limbs - x.ring_bits
 
     def extend_sign(a: Any) -> Any:
-        return tf.bitwise.right_shift(tf.bitwise.left_shift(a, unused), unused)
+        return local.arithmetic_shift(local.left_shift(a, unused), unused) if unused else a
 
     if x.limbs == 1:
-        return extend_sign(m - l1 - l2)
+        return extend_sign(local.sub(local.sub(m, l1), l2))
     value = wide.sub(wide.sub(m, l1), l2)
-    return tf.stack([value[..., 0], extend_sign(value[..., 1])], axis=-1)
+    low, high = (local.at(value, np.s_[..., i]) for i in range(2))
+    return local.stack([low, extend_sign(high)], axis=-1)
 
 
 def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:

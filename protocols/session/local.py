@@ -7,6 +7,7 @@ shapes alone, so that a protocol can be counted (counting.py) where there is no 
 
 from __future__ import annotations
 
+import builtins
 import functools
 import math
 import operator
@@ -15,7 +16,7 @@ from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from tfe_bench.protocols.session import ops
+from tfe_bench.protocols.session import graph_ops, ops
 from tfe_bench.protocols.session.abstract import Abstract as Abstract
 from tfe_bench.protocols.session.abstract import Shape as Shape
 from tfe_bench.protocols.session.abstract import joined as joined
@@ -25,9 +26,6 @@ from tfe_bench.protocols.session.graph_ops import tensorflow
 # One of TensorFlow's, which publishes no types, or an Abstract one.
 Tensor = Any
 _Map = TypeVar("_Map", bound=Callable[..., Any])
-
-# The attribute of a graph that holds its constants.
-_CONSTANTS = "_tfe_bench_constants"
 
 
 def known(value: Any) -> bool:
@@ -61,7 +59,7 @@ def shape(a: Tensor) -> Any:
 
     if is_tensor(a) and a.shape.is_fully_defined():
         return constant(a.shape.as_list())
-    return tf.shape(a, out_type=tf.int64)
+    return tensorflow("Shape")(input=a, out_type=tf.int64)
 
 
 def is_tensor(value: Any) -> bool:
@@ -80,19 +78,7 @@ def constant(value: Any, dtype: Any = np.int64) -> Tensor:
         value: integers, or lists or an array of them.
         dtype: of NumPy.
     """
-    import tensorflow as tf
-
-    array = np.asarray(value, dtype)
-    if tf.executing_eagerly():
-        return tf.constant(array)
-    graph = tf.compat.v1.get_default_graph()
-    if not hasattr(graph, _CONSTANTS):
-        setattr(graph, _CONSTANTS, {})
-    found, key = getattr(graph, _CONSTANTS), (array.dtype.char, array.shape, array.tobytes())
-    if key not in found:
-        with tf.control_dependencies(None):  # whoever wants it next waits for something else
-            found[key] = tf.constant(array)
-    return found[key]
+    return graph_ops.constant(np.asarray(value, dtype))
 
 
 def _sizes(shape: Any) -> list[int] | None:
@@ -108,41 +94,11 @@ def _has(a: Tensor, sizes: list[int] | None) -> bool:
     return sizes is not None and own is not None and own.is_fully_defined() and sizes == list(own)
 
 
-# Functions whose public arguments are tensors to TensorFlow, which makes a constant for each use.
-_TAKE_TENSORS = ("transpose", "broadcast_to", "tile", "pad", "slice", "reverse", "reduce_sum")
-
-
-def _shared_constant(value: Any) -> Any:
-    """Integers as a `constant`; anything else as it is."""
-    if isinstance(value, bool) or not isinstance(value, (int, list, tuple)):
+def _integers(value: Any) -> Any:
+    """Public integers as a `constant`; what holds a tensor as it is."""
+    if is_tensor(value) or (isinstance(value, (list, tuple)) and any(map(is_tensor, value))):
         return value
-    if isinstance(value, int) or _sizes(value) is not None or _paddings(value):
-        return constant(value)
-    return value
-
-
-def _paddings(value: Any) -> bool:
-    return len(value) > 0 and all(_sizes(each) is not None for each in value)
-
-
-def _as_tensorflow(of_shapes: _Map) -> _Map:
-    """TensorFlow's function of that name, or what it does to shapes alone."""
-
-    @functools.wraps(of_shapes)
-    def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
-        name = of_shapes.__name__
-        given = a if isinstance(a, (list, tuple)) else [a]
-        if any(isinstance(part, Abstract) for part in given):
-            made = of_shapes(a, *arguments, **options)
-            return moved(made, *(v for v in given if not known(v)))
-        import tensorflow as tf
-
-        if name in _TAKE_TENSORS:
-            arguments = tuple(_shared_constant(v) for v in arguments)
-            options = {k: _shared_constant(v) for k, v in options.items()}
-        return getattr(tf, name)(a, *arguments, **options)
-
-    return cast(_Map, function)
+    return constant(value.as_list() if hasattr(value, "as_list") else value)
 
 
 def _elementwise(of_words: _Map) -> _Map:
@@ -183,10 +139,12 @@ def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
     return a if _has(a, _sizes(shape)) else tf.ensure_shape(a, shape)
 
 
-@_as_tensorflow
 def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
     """tf.transpose."""
-    return a.like(stand_in(a).transpose(perm).shape)
+    if isinstance(a, Abstract):
+        return moved(a.like(stand_in(a).transpose(perm).shape), a)
+    order = range(len(a.shape))[::-1] if perm is None else perm
+    return tensorflow("Transpose")(x=a, perm=_integers(order))
 
 
 def expand_dims(a: Tensor, axis: int) -> Tensor:
@@ -210,29 +168,33 @@ def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
     return tf.squeeze(a, axis)
 
 
-@_as_tensorflow
 def broadcast_to(a: Tensor, shape: Any) -> Tensor:
     """tf.broadcast_to."""
-    return a.like(np.broadcast_to(stand_in(a), [int(n) for n in shape]).shape)
+    if isinstance(a, Abstract):
+        return moved(a.like(np.broadcast_to(stand_in(a), [int(n) for n in shape]).shape), a)
+    return tensorflow("BroadcastTo")(input=a, shape=_integers(shape))
 
 
-@_as_tensorflow
 def tile(a: Tensor, multiples: Sequence[int]) -> Tensor:
     """tf.tile."""
-    return a.like([n * m for n, m in zip(a.shape, multiples, strict=True)])
+    if isinstance(a, Abstract):
+        return moved(a.like([n * m for n, m in zip(a.shape, multiples, strict=True)]), a)
+    return tensorflow("Tile")(input=a, multiples=_integers(multiples))
 
 
-@_as_tensorflow
 def pad(a: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
     """tf.pad with zeros."""
-    return a.like([b + n + e for n, (b, e) in zip(a.shape, paddings, strict=True)])
+    if isinstance(a, Abstract):
+        return moved(a.like([b + n + e for n, (b, e) in zip(a.shape, paddings, strict=True)]), a)
+    return tensorflow("Pad")(input=a, paddings=constant(paddings))
 
 
-@_as_tensorflow
 def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
     """tf.slice."""
-    every = zip(a.shape, begin, size, strict=True)
-    return a.like([whole - b if n == -1 else n for whole, b, n in every])
+    if isinstance(a, Abstract):
+        every = zip(a.shape, begin, size, strict=True)
+        return moved(a.like([whole - b if n == -1 else n for whole, b, n in every]), a)
+    return tensorflow("Slice")(input=a, begin=_integers(begin), size=_integers(size))
 
 
 def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tensor:
@@ -240,12 +202,37 @@ def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tenso
     if isinstance(a, Abstract):
         sizes = [*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]]
         return moved(a.like(sizes))
-    import tensorflow as tf
-
     indices = indices if is_tensor(indices) else constant(indices)
-    if batch_dims:
-        return tf.gather(a, indices, axis=axis, batch_dims=batch_dims)
-    return tf.gather(a, indices, axis=constant(axis))
+    return tensorflow("GatherV2")(
+        params=a, indices=indices, axis=constant(axis), batch_dims=batch_dims
+    )
+
+
+def at(a: Tensor, key: Any) -> Tensor:
+    """a[key]; integers, slices, None and ... (np.s_[..., :3]) make one op."""
+    if not is_tensor(a):
+        return a[key]
+    corners: list[tuple[int, int, int]] = []
+    masks = dict.fromkeys(("begin", "end", "ellipsis", "new_axis", "shrink_axis"), 0)
+    for i, part in enumerate(key if isinstance(key, tuple) else (key,)):
+        start, stop, step = 0, 0, 1
+        if part is None or part is Ellipsis:
+            masks["new_axis" if part is None else "ellipsis"] |= 1 << i
+        elif isinstance(part, int):
+            start, stop = part, part + 1
+            masks["shrink_axis"] |= 1 << i
+        elif isinstance(part, builtins.slice) and all(
+            each is None or isinstance(each, int) for each in (part.start, part.stop, part.step)
+        ):
+            start, stop, step = part.start or 0, part.stop or 0, part.step or 1
+            masks["begin"] |= (part.start is None) << i
+            masks["end"] |= (part.stop is None) << i
+        else:
+            return a[key]
+        corners.append((start, stop, step))
+    begin, end, strides = (constant(each) for each in zip(*corners, strict=True))
+    named = {f"{name}_mask": mask for name, mask in masks.items()}
+    return tensorflow("StridedSlice")(input=a, begin=begin, end=end, strides=strides, **named)
 
 
 def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
@@ -257,40 +244,50 @@ def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
     return tf.scatter_nd(tf.constant(indices, tf.int64), a, tf.constant(list(shape), tf.int64))
 
 
-@_as_tensorflow
 def reverse(a: Tensor, axes: Sequence[int]) -> Tensor:
     """tf.reverse."""
-    return a
+    if isinstance(a, Abstract):
+        return moved(a, a)
+    return tensorflow("ReverseV2")(tensor=a, axis=constant(axes))
 
 
-@_as_tensorflow
 def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
     """tf.concat."""
-    first = list(parts[0].shape)
-    first[axis] = sum(a.shape[axis] for a in parts)
-    return joined(first, *parts)
+    if any(isinstance(part, Abstract) for part in parts):
+        first = list(parts[0].shape)
+        first[axis] = sum(a.shape[axis] for a in parts)
+        return _moved_each(joined(first, *parts), parts)
+    if len(parts) == 1:
+        return parts[0]
+    return tensorflow("ConcatV2")(values=parts, axis=constant(axis))
 
 
-@_as_tensorflow
 def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
     """tf.stack."""
-    first = list(parts[0].shape)
-    first.insert(axis % (len(first) + 1), len(parts))
-    return joined(first, *parts)
+    if any(isinstance(part, Abstract) for part in parts):
+        first = list(parts[0].shape)
+        first.insert(axis % (len(first) + 1), len(parts))
+        return _moved_each(joined(first, *parts), parts)
+    return tensorflow("Pack")(values=parts, axis=axis)
+
+
+def _moved_each(made: Abstract, parts: Sequence[Tensor]) -> Abstract:
+    return moved(made, *(part for part in parts if not known(part)))
 
 
 # ---- sums
 
 
-@_as_tensorflow
 def reduce_sum(
     a: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False
 ) -> Tensor:
     """tf.reduce_sum."""
     axes = range(len(a.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    if not isinstance(a, Abstract):
+        return tensorflow("Sum")(input=a, axis=constant([*axes]), keep_dims=keepdims)
     over = {i % len(a.shape) for i in axes} if a.shape else set()
     kept = [(1 if i in over else n, i in over) for i, n in enumerate(a.shape)]
-    return a.like([n for n, summed in kept if keepdims or not summed])
+    return moved(a.like([n for n, summed in kept if keepdims or not summed]), a)
 
 
 def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
@@ -342,10 +339,13 @@ def _node(name: str, otherwise: Callable[[Any, Any], Any], a: Any, b: Any) -> An
     return otherwise(a, b)
 
 
-@_as_tensorflow
 def zeros_like(a: Tensor) -> Tensor:
     """tf.zeros_like: known at once."""
-    return Abstract(a.shape)
+    if isinstance(a, Abstract):
+        return moved(Abstract(a.shape), a)
+    import tensorflow as tf
+
+    return tf.zeros_like(a)
 
 
 @_elementwise
@@ -379,9 +379,7 @@ def low_bits(a: Tensor, width: int) -> Tensor:
 @_elementwise
 def invert(a: Tensor) -> Tensor:
     """tf.bitwise.invert."""
-    import tensorflow as tf
-
-    return tf.bitwise.invert(a)
+    return tensorflow("Invert")(x=a)
 
 
 def signs(bits: Tensor) -> Tensor:

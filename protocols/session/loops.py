@@ -58,7 +58,7 @@ def repeated(
     before = trace.receives
     first, kept = turn(0, values)
     if count == 1:
-        return list(first), None if kept is None else kept.map(lambda a: a[None])
+        return list(first), None if kept is None else kept.map(lambda a: local.at(a, None))
     return _Loop(party, trace, count, turn, first, kept, noting, before).run()
 
 

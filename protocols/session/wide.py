@@ -7,10 +7,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tfe_bench.protocols.session import local
 
 if TYPE_CHECKING:
     import tensorflow as tf
+
+
+def _words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    """The low ones and the high ones."""
+    return local.at(a, np.s_[..., 0]), local.at(a, np.s_[..., 1])
 
 
 def _carry(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
@@ -23,10 +30,9 @@ def add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """a + b."""
     if not (local.known(a) and local.known(b)):
         return a + b
-    import tensorflow as tf
-
-    low = a[..., 0] + b[..., 0]
-    return tf.stack([low, a[..., 1] + b[..., 1] + _carry(low, a[..., 0])], axis=-1)
+    (a0, a1), (b0, b1) = _words(a), _words(b)
+    low = local.add(a0, b0)
+    return local.stack([low, local.add(local.add(a1, b1), _carry(low, a0))], axis=-1)
 
 
 def negate(a: tf.Tensor) -> tf.Tensor:
@@ -43,10 +49,9 @@ def sub(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """a - b."""
     if not (local.known(a) and local.known(b)):
         return a - b
-    import tensorflow as tf
-
-    low = a[..., 0] - b[..., 0]
-    return tf.stack([low, a[..., 1] - b[..., 1] - _carry(a[..., 0], b[..., 0])], axis=-1)
+    (a0, a1), (b0, b1) = _words(a), _words(b)
+    high = local.sub(local.sub(a1, b1), _carry(a0, b0))
+    return local.stack([local.sub(a0, b0), high], axis=-1)
 
 
 def shift_left(a: tf.Tensor, bits: int) -> tf.Tensor:

@@ -165,7 +165,7 @@ class Arrangement:
         if self.then is not None:
             found = self.then.back(found)
         if self.order is None or not found:
-            return [c.map(lambda a: a[begin:]) for c in found]
+            return [c.map(lambda a: local.at(a, np.s_[begin:])) for c in found]
         return self.order.undo(found, self.positions, begin)
 
     def followed_by(self, other: Arrangement) -> Arrangement:
@@ -239,7 +239,7 @@ def by_bit(party: Party, bit: Shared) -> Arrangement:
     def targets(bit: Shared) -> Shared:
         ones = bits.number(party, bit, p)
         before = ones.map(lambda a: local.cumsum(a, 0, False, False))
-        count = before.map(lambda a: a[n - 1 :])
+        count = before.map(lambda a: local.at(a, np.s_[n - 1 :]))
         index = np.arange(n, dtype=np.int64)
         others = arithmetic.moved(arithmetic.sub(count, before), index)
         firsts = arithmetic.moved(before, np.int64(-1))

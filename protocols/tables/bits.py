@@ -72,7 +72,7 @@ def masked_bits(x: Shared) -> MaskedBits:
         return local.squeeze(logic.packed(local.reshape(local.low_bits(a, 1), [1, n])), [0])
 
     if x.m is None:
-        return MaskedBits(None, packed(x.l1 + x.l2), n, x.dealer, (n,))
+        return MaskedBits(None, packed(local.add(x.l1, x.l2)), n, x.dealer, (n,))
     return MaskedBits(packed(x.m), None, n, x.dealer, (n,))
 
 

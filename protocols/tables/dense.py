@@ -108,7 +108,10 @@ def dense_group(
         if width < 64:
             # no sum of such columns is negative, or reaches half of the ring
             totals = small_ring.extend(party, totals)
-        sums = [totals.map(lambda a, i=i: a[i, :groups]) for i in range(1 + len(columns))]
+        sums = [
+            totals.map(lambda a, i=i: local.at(a, np.s_[i, :groups]))
+            for i in range(1 + len(columns))
+        ]
         longest = max(sort.index_bits(max(2, n)), int(least).bit_length()) + 2
         short = arithmetic.moved(sums[0], np.int64(-least))
         enough = bits.invert(bits.of(party, relational.negative(party, short, longest)))
@@ -191,7 +194,7 @@ def _totals(
 
             cut = slice(start + begin, min(end, start + begin + _SLICE))
             if cut.start < cut.stop or not begin:
-                part = [c.map(lambda a, s=cut: a[s]) for c in (code, valid, *columns)]
+                part = [c.map(lambda a, s=cut: local.at(a, s)) for c in (code, valid, *columns)]
                 shares[i].append(graph(party, "dense", sliced, i, turn, width)(*part))
     total: Shared = graph(party, "dense joined", joined, first, len(columns), turn, width)(shares)
     return total

@@ -65,7 +65,7 @@ def expand(
         slots = arithmetic.public(key, np.arange(bound, dtype=np.int64))
         ends = [shapes.pad(c, [[0, 1]]) for c in columns]
         alive = bits.public(key, np.arange(n + 1) < n)
-        over = beyond.map(lambda a: a[n:])
+        over = beyond.map(lambda a: local.at(a, np.s_[n:]))
         return [shapes.concat([key, slots], 0), over, *(steps(c, bound) for c in [*ends, alive])]
 
     about = (n, most, bound)

@@ -169,8 +169,8 @@ def _grouped(
         return flag, [*columns, shapes.pad(counted, [[0, 1]])]
 
     def ends(given: list[Shared]) -> list[Shared]:
-        here = [c.map(lambda a: a[:n]) for c in given]
-        then = [c.map(lambda a: a[1:]) for c in given]
+        here = [c.map(lambda a: local.at(a, np.s_[:n])) for c in given]
+        then = [c.map(lambda a: local.at(a, np.s_[1:])) for c in given]
         at = sum(len(c.parts) for c in of_key)
         found = here[:at]
         count = arithmetic.sub(then[at], here[at])

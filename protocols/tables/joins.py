@@ -171,7 +171,10 @@ def _copied_down(
     def steps(*given: Shared) -> list[Shared]:
         # the first row of right's stands for its having come
         first = bits.public(union.valid, np.arange(rows) == 0)
-        return [*(expand.steps(c.map(lambda a: a[:n]), rows - n) for c in given), first]
+        return [
+            *(expand.steps(c.map(lambda a: local.at(a, np.s_[:n])), rows - n) for c in given),
+            first,
+        ]
 
     *copied, come = split.back(graph(party, "steps", steps, n, rows)(*there))
 
@@ -240,7 +243,7 @@ def align(
             member = bits.xor(member, keys.later(last, i))
         ones = bits.number(party, last, width)
         before = ones.map(lambda a: local.cumsum(a, 0, False, False))
-        count = before.map(lambda a: a[rows - 1 :])
+        count = before.map(lambda a: local.at(a, np.s_[rows - 1 :]))
         rank = bits.times(party, last, arithmetic.moved(before, np.int64(-1)))
         target = rank
         for i in range(1, k):
@@ -259,7 +262,9 @@ def align(
     target, member = union.order.back(found)
     ends = list(itertools.accumulate(sizes))
     cuts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    orders = tuple(arrange.by_target(party, target.map(lambda a, c=c: a[c])) for c in cuts)
+    orders = tuple(
+        arrange.by_target(party, target.map(lambda a, c=c: local.at(a, c))) for c in cuts
+    )
     fewest = int(np.argmin(sizes))
     (valid,) = orders[fewest].forward([member.map(lambda a: a[cuts[fewest]])])
     return Alignment(orders, valid)
@@ -336,9 +341,11 @@ def _pairs(
     n = int(parts[0].shape[0])
     if n <= by:
         return bits.public(parts[0], np.zeros(n))
-    here = [p.map(lambda a: a[by:]) for p in parts]
-    before = [p.map(lambda a: a[: n - by]) for p in parts]
-    found = keys.equal(party, here, before, widths, [b.map(lambda a: a[by:]) for b in also])
+    here = [p.map(lambda a: local.at(a, np.s_[by:])) for p in parts]
+    before = [p.map(lambda a: local.at(a, np.s_[: n - by])) for p in parts]
+    found = keys.equal(
+        party, here, before, widths, [b.map(lambda a: local.at(a, np.s_[by:])) for b in also]
+    )
     return shapes.pad(found, [[by, 0]])
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfe_bench.protocols.ring import arithmetic, equality, shapes, small_ring
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.tables import arrange, bits
@@ -144,13 +145,13 @@ def shifted(x: Shared, by: int) -> Shared:
     """Row i holds what row i - by held; the first ones 0.  Local."""
     n = int(x.shape[0])
     by = min(by, n)
-    return shapes.pad(x.map(lambda a: a[: n - by]), [[by, 0]])
+    return shapes.pad(x.map(lambda a: local.at(a, np.s_[: n - by])), [[by, 0]])
 
 
 def later(x: Shared, by: int) -> Shared:
     """Row i holds what row i + by held; the last ones 0.  Local."""
     by = min(by, int(x.shape[0]))
-    return shapes.pad(x.map(lambda a: a[by:]), [[0, by]])
+    return shapes.pad(x.map(lambda a: local.at(a, np.s_[by:])), [[0, by]])
 
 
 def same_as_before(party: Party, parts: Sequence[Shared], widths: Sequence[int]) -> Shared:
@@ -163,8 +164,8 @@ def same_as_before(party: Party, parts: Sequence[Shared], widths: Sequence[int])
         return bits.public(parts[0], np.zeros(n))
     found = equal(
         party,
-        [p.map(lambda a: a[1:]) for p in parts],
-        [p.map(lambda a: a[: n - 1]) for p in parts],
+        [p.map(lambda a: local.at(a, np.s_[1:])) for p in parts],
+        [p.map(lambda a: local.at(a, np.s_[: n - 1])) for p in parts],
         widths,
     )
     return shapes.pad(found, [[1, 0]])

@@ -120,7 +120,7 @@ def _thrice(x: Shared) -> Shared:
 
 
 def _each(x: Shared, n: int) -> Sequence[Shared]:
-    return [x.map(lambda a, i=i: a[i * n : (i + 1) * n]) for i in range(ASKED)]
+    return [x.map(lambda a, i=i: local.at(a, np.s_[i * n : (i + 1) * n])) for i in range(ASKED)]
 
 
 def _total(x: Shared, n: int) -> Shared:

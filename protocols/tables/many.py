@@ -84,7 +84,7 @@ def many_join(
 
     times, place = graph(party, "partners", partners, rows)(union.valid, side, count, begin)
     times, begin, place = union.order.back([times, begin, place])
-    times, begin = (c.map(lambda a: a[n:]) for c in (times, begin))
+    times, begin = (c.map(lambda a: local.at(a, np.s_[n:])) for c in (times, begin))
 
     def starts(times: Shared, begin: Shared) -> Shared:
         return arithmetic.sub(begin, keys.shifted(expand.sums(times), 1))
@@ -105,7 +105,7 @@ def many_join(
     def asked(start: Shared, match: Shared) -> Shared:
         return bits.times(party, match, arithmetic.moved(start, np.arange(bound, dtype=np.int64)))
 
-    ranked = arrange.by_target(party, place.map(lambda a: a[:n]))
+    ranked = arrange.by_target(party, place.map(lambda a: local.at(a, np.s_[:n])))
     partner = expand.gather(
         party,
         ranked.forward(right.parts[:-1]),
@@ -163,8 +163,8 @@ def trim(party: Party, relation: Relation, bound: int) -> tuple[Relation, Shared
     if bound >= relation.rows:
         return relation, bits.public(relation.valid, np.zeros(1))
     moved = arrange.by_bit(party, relation.valid).forward(relation.parts)
-    over = moved[-1].map(lambda a: a[bound : bound + 1])
-    kept = relation.with_parts([p.map(lambda a: a[:bound]) for p in moved])
+    over = moved[-1].map(lambda a: local.at(a, np.s_[bound : bound + 1]))
+    kept = relation.with_parts([p.map(lambda a: local.at(a, np.s_[:bound])) for p in moved])
     return held(party, kept, over), over
 
 

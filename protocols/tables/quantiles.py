@@ -128,7 +128,7 @@ def quantiles(
         # (a group of no value has its first place all the same)
         values = [bits.invert(null) for null in nulls]
         for steps in back:
-            rank = running(steps).map(lambda a: a[1 : n + 1])
+            rank = running(steps).map(lambda a: local.at(a, np.s_[1 : n + 1]))
             there = equality.zero(party, [(arithmetic.sub(rank, index), count_bits(n))])
             bit = bits.all_of(party, [bits.of(party, there), *values])
             found.append(running(bits.times(party, bit, value)))
@@ -138,18 +138,19 @@ def quantiles(
     ends = split.forward([*(shapes.pad(c, [[0, 1]]) for c in columns[:-1]), *sums])
     found, at = [], 0
     for c in of_key:
-        own = [p.map(lambda a: a[:n]) for p in ends[at : at + len(c.parts)]]
+        own = [p.map(lambda a: local.at(a, np.s_[:n])) for p in ends[at : at + len(c.parts)]]
         found.append(c.with_parts(own))
         at += len(c.parts)
     values = [
-        arithmetic.sub(keys.later(t, 1), t).map(lambda a: a[:n]) for t in ends[at : at + len(ranks)]
+        arithmetic.sub(keys.later(t, 1), t).map(lambda a: local.at(a, np.s_[:n]))
+        for t in ends[at : at + len(ranks)]
     ]
     if how == CONT:
-        rests = [r.map(lambda a: a[:n]) for r in rests]
+        rests = [r.map(lambda a: local.at(a, np.s_[:n])) for r in rests]
         values = graph(party, "between", lambda v, r: _between(party, v, r), *key)(values, rests)
     width = ANY if how == CONT else of.bits
     found += [Column(value, width) for value in values]
-    return Relation(tuple(found), counted.map(lambda a: a[:n]))
+    return Relation(tuple(found), counted.map(lambda a: local.at(a, np.s_[:n])))
 
 
 def _between(party: Party, values: Sequence[Shared], rests: Sequence[Shared]) -> list[Shared]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
+
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import shapes, small_ring
 from tfe_bench.protocols.ring.checks import is_from
+from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.sharing import Shared
 
 # Any signed number.  Fewer bits: 0 <= v < 2^bits, which somebody must have made sure of.
@@ -120,7 +123,9 @@ def limit(relation: Relation, count: int) -> Relation:
     if not is_from(count, 0, 2**62):
         raise UsageError(f"limit takes a number of rows from 0. Received: {count!r}.")
     kept = min(count, relation.rows)
-    return relation.with_parts([part.map(lambda a: a[:kept]) for part in relation.parts])
+    return relation.with_parts(
+        [part.map(lambda a: local.at(a, np.s_[:kept])) for part in relation.parts]
+    )
 
 
 def union(relations: Sequence[Relation]) -> Relation:

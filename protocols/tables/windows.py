@@ -309,7 +309,7 @@ def _at_ends(
     """What has this frame as it is at the last row before the next flag: `broadcast` backwards."""
     if frame not in frames or not int(flag.shape[0]):
         return list(now)
-    last = shapes.pad(flag.map(lambda a: a[1:]), [[0, 1]], constant_values=1)
+    last = shapes.pad(flag.map(lambda a: local.at(a, np.s_[1:])), [[0, 1]], constant_values=1)
     given = [_backwards(x) for x, own in zip(now, frames, strict=True) if own == frame]
     ends = iter(broadcast(party, _backwards(last), given))
     return [
@@ -346,8 +346,8 @@ def _has_neighbor(
     n = int(compared[0].shape[0])
     if by >= n:
         return bits.public(compared[0], np.zeros(n))
-    here = [p.map(lambda a: a[by:]) for p in compared]
-    other = [p.map(lambda a: a[: n - by]) for p in compared]
+    here = [p.map(lambda a: local.at(a, np.s_[by:])) for p in compared]
+    other = [p.map(lambda a: local.at(a, np.s_[: n - by])) for p in compared]
     found = keys.equal(party, here, other, widths)
     return shapes.pad(found, [[by, 0]] if how == "lag" else [[0, by]])
 
