@@ -259,6 +259,7 @@ class PrivateFunction:
         self, spec: Spec, shapes: Sequence[StaticShape], tensors: Sequence[tf.Tensor]
     ) -> Graph:
         import tensorflow as tf
+        from tensorflow.python.framework.auto_control_deps import AutomaticControlDependencies
 
         party = self._party
         out_spec: list[Spec] = []
@@ -266,7 +267,9 @@ class PrivateFunction:
         first = party._next_site
 
         def body(ctx: tf.Tensor, *inner: tf.Tensor) -> list[tf.Tensor]:
-            trace = Trace(tf.compat.v1.get_default_graph(), ctx)
+            graph = tf.compat.v1.get_default_graph()
+            trace, order = Trace(graph, ctx), AutomaticControlDependencies()
+            order.__enter__()
             party._trace = trace
             try:
                 with party.active():
@@ -278,11 +281,20 @@ class PrivateFunction:
             digests.append(trace.log.digest())
             # Returned, so that no Send and no Recv is pruned (control alone does not hold one).
             done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
-            return [done, *flat]
+            if not any(op._is_stateful for op in graph.get_operations()):
+                return [done, *flat]
+            # What has effects runs, and in its order, as in any tf.function.
+            flat = [order.mark_as_return(t) for t in flat]
+            order.__exit__(None, None, None)
+            with tf.control_dependencies([*order.ops_which_must_run]):
+                return [tf.identity(done), *flat]
 
         signature = [tf.TensorSpec([3], tf.int64)]
         signature += [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, tensors, strict=True)]
-        concrete = tf.function(body, autograph=False).get_concrete_function(*signature)
+        # (TensorFlow would look for such ops in all graphs, which takes a sixth of making one.)
+        concrete = tf.function(
+            body, autograph=False, experimental_attributes={"_disable_acd": True}
+        ).get_concrete_function(*signature)
         if self._name is not None and concrete.captured_inputs:
             raise ProtocolError(
                 "A graph that is kept takes all tensors as arguments: others would be an earlier "

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -346,6 +347,29 @@ def test_a_graph_has_one_constant_for_all_that_want_it() -> None:
     assert made[0] is made[1] and not made[0].op.control_inputs
     assert int(graph(tf.constant(1, tf.int64))) == 8
     assert int(local.constant(-(2**63))) == -(2**63)  # outside of a graph
+
+
+def test_what_has_effects_has_them_in_every_call_and_in_its_order(tmp_path: Path) -> None:
+    import tensorflow as tf
+
+    def program(party: Party, x: Shared) -> Any:
+        seen = tf.Variable(0)
+
+        def body(x: Shared) -> Any:
+            for i in range(3):
+                seen.assign_add(1)
+                to = f"file://{tmp_path}/{party.index}"
+                tf.print(i, seen, output_stream=to)
+            return arithmetic.mul(party, x, x), seen.read_value(), 7
+
+        f = party.function(body)
+        return [(int(f(x)[1]), f(x)[2]) for _ in range(2)] + [int(seen)]
+
+    sim = simulate(program, np.arange(3), timeout=60)
+    assert sim.outputs == ([(3, 7), (9, 7), 12],) * 3
+    wanted = [f"{i % 3} {i + 1}" for i in range(12)]
+    for party in range(3):
+        assert (tmp_path / str(party)).read_text().splitlines() == wanted
 
 
 def test_what_changes_no_shape_makes_no_op() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session import graph_ops, local, ops
 from tfe_bench.protocols.session.graph_ops import tensorflow
 
 A = np.array([[5, -3, 1 << 62]], np.int64)
@@ -72,7 +72,85 @@ ONE = {
         lambda a: local.reshape(a, [3, -1]),
         lambda a: _raw("Reshape")(tensor=a, shape=np.array([3, -1])),
     ),
+    "Transpose": (
+        lambda a: local.transpose(a),
+        lambda a: _raw("Transpose")(x=a, perm=np.array([1, 0])),
+    ),
+    "BroadcastTo": (
+        lambda a: local.broadcast_to(a, a.shape),
+        lambda a: _raw("BroadcastTo")(input=a, shape=np.array([1, 3])),
+    ),
+    "Tile": (
+        lambda a: local.tile(a, (2, 3)),
+        lambda a: _raw("Tile")(input=a, multiples=np.array([2, 3])),
+    ),
+    "Pad": (
+        lambda a: local.pad(a, [(1, 0), (0, 2)]),
+        lambda a: _raw("Pad")(input=a, paddings=np.array([[1, 0], [0, 2]])),
+    ),
+    "Slice": (
+        lambda a: local.slice(a, [0, 1], [-1, 2]),
+        lambda a: _raw("Slice")(input=a, begin=np.array([0, 1]), size=np.array([-1, 2])),
+    ),
+    "ReverseV2": (
+        lambda a: local.reverse(a, [1]),
+        lambda a: _raw("ReverseV2")(tensor=a, axis=np.array([1])),
+    ),
+    "Sum": (
+        lambda a: local.reduce_sum(a, -1, True),
+        lambda a: _raw("Sum")(input=a, axis=np.array([-1]), keep_dims=True),
+    ),
+    "GatherV2": (
+        lambda a: local.gather(a, [2, 0], 1),
+        lambda a: _raw("GatherV2")(params=a, indices=np.array([2, 0]), axis=np.int64(1)),
+    ),
+    "ConcatV2": (
+        lambda a: local.concat((a, a), 1),
+        lambda a: _raw("ConcatV2")(values=[a, a], axis=np.int64(1)),
+    ),
+    "Pack": (lambda a: local.stack([a, a], -1), lambda a: _raw("Pack")(values=[a, a], axis=-1)),
+    "AddN": (lambda a: tensorflow("AddN")(inputs=[a]), lambda a: _raw("AddN")(inputs=[a])),
 }
+KEYS: list[Any] = [
+    *(0, -1, None, ..., np.s_[:], np.s_[1:], np.s_[:-1], np.s_[::-1], np.s_[3::-2], np.s_[5:9]),
+    *(np.s_[None, 1:, 0], np.s_[..., 2], np.s_[-1, ..., None], np.s_[1, 2, 3], np.s_[:0]),
+    *(np.s_[:, None, -3:-1:1, ::2], np.s_[0, 1:1], np.s_[..., -4::3]),
+]
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_places_are_numpys(eager: bool) -> None:
+    import tensorflow as tf
+
+    x = np.arange(24).reshape(2, 3, 4)
+
+    def function(x: Any) -> list[Any]:
+        return [local.at(x, key) for key in KEYS] + [local.at(x, tf.constant(1))]
+
+    found = (function if eager else tf.function(function))(tf.constant(x))
+    for key, each in zip([*KEYS, 1], found, strict=True):
+        np.testing.assert_array_equal(each, x[key], str(key))
+        assert local.at(x, key).shape == each.shape  # as of what is no tensor
+
+
+def test_no_two_attributes_are_written_as_one() -> None:
+    """What is no attribute is written as nothing, and so goes TensorFlow's own way."""
+    values = [0, 1, -1, True, False, "", "1", b"\x00", (), (0,), (True,), 1.0, None]
+    kinds = ("int", "bool", "string", "list(int)", "type", "tensor")
+    of = {"int": int, "bool": bool, "string": (str, bytes), "list(int)": tuple}
+    for kind in kinds:
+        for value in values:
+            whole = not (isinstance(value, tuple) and any(type(each) is bool for each in value))
+            fits = whole and isinstance(value, of.get(kind, ()))
+            fits = fits and not (kind == "int" and isinstance(value, bool))
+            assert bool(graph_ops._attribute(kind, value)) == fits, (kind, value)
+
+
+def test_what_does_not_go_together_is_a_value_error() -> None:
+    """As TensorFlow's functions have it in a graph."""
+    for function in (local.add, lambda a, b: tensorflow("Mul")(x=a, y=b)):
+        with pytest.raises(ValueError, match="must be equal"):
+            nodes(function, A, np.zeros(2, np.int64))
 
 
 @pytest.mark.parametrize("name", ONE)
