@@ -98,7 +98,7 @@ def _integers(value: Any) -> Any:
     """Public integers as a `constant`; what holds a tensor as it is."""
     if is_tensor(value) or (isinstance(value, (list, tuple)) and any(map(is_tensor, value))):
         return value
-    return constant(value.as_list() if hasattr(value, "as_list") else value)
+    return constant(getattr(value, "as_list", lambda: value)())
 
 
 def _elementwise(of_words: _Map) -> _Map:
