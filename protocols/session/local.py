@@ -186,7 +186,7 @@ def pad(a: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
     """tf.pad with zeros."""
     if isinstance(a, Abstract):
         return moved(a.like([b + n + e for n, (b, e) in zip(a.shape, paddings, strict=True)]), a)
-    return tensorflow("Pad")(input=a, paddings=constant(paddings))
+    return tensorflow("Pad")(input=a, paddings=constant(np.reshape(paddings, [-1, 2])))
 
 
 def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
@@ -230,6 +230,8 @@ def at(a: Tensor, key: Any) -> Tensor:
         else:
             return a[key]
         corners.append((start, stop, step))
+    if not corners:
+        return a
     begin, end, strides = (constant(each) for each in zip(*corners, strict=True))
     named = {f"{name}_mask": mask for name, mask in masks.items()}
     return tensorflow("StridedSlice")(input=a, begin=begin, end=end, strides=strides, **named)

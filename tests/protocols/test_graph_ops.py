@@ -114,7 +114,7 @@ ONE = {
 KEYS: list[Any] = [
     *(0, -1, None, ..., np.s_[:], np.s_[1:], np.s_[:-1], np.s_[::-1], np.s_[3::-2], np.s_[5:9]),
     *(np.s_[None, 1:, 0], np.s_[..., 2], np.s_[-1, ..., None], np.s_[1, 2, 3], np.s_[:0]),
-    *(np.s_[:, None, -3:-1:1, ::2], np.s_[0, 1:1], np.s_[..., -4::3]),
+    *((), np.s_[:, None, -3:-1:1, ::2], np.s_[0, 1:1], np.s_[..., -4::3]),
 ]
 
 
@@ -131,6 +131,25 @@ def test_places_are_numpys(eager: bool) -> None:
     for key, each in zip([*KEYS, 1], found, strict=True):
         np.testing.assert_array_equal(each, x[key], str(key))
         assert local.at(x, key).shape == each.shape  # as of what is no tensor
+
+
+@pytest.mark.parametrize("eager", [True, False])
+def test_a_scalar_has_no_axes_to_move(eager: bool) -> None:
+    import tensorflow as tf
+
+    def function(x: Any) -> list[Any]:
+        moved = [local.pad(x, []), local.tile(x, []), local.transpose(x), local.reverse(x, [])]
+        moved += [local.slice(x, [], []), local.broadcast_to(x, []), local.reduce_sum(x)]
+        return [
+            *moved,
+            local.at(x, ()),
+            local.at(x, ...),
+            local.at(x, None)[0],
+            local.stack([x])[0],
+        ]
+
+    found = (function if eager else tf.function(function))(tf.constant(7))
+    assert [int(each) for each in found] == [7] * 11
 
 
 def test_no_two_attributes_are_written_as_one() -> None:
