@@ -31,6 +31,7 @@ from tfe_bench.models.queries.expressions import (
 from tfe_bench.models.queries.plan import COMPARISONS, Expression
 from tfe_bench.models.queries.quotient import quotient, times_ratio
 from tfe_bench.models.queries.types import BITS, BOOL, TEXT, Type
+from tfe_bench.protocols.functions.exp_one_round import word
 from tfe_bench.protocols.ring import arithmetic, full_range, relational, shapes, truncation
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -67,7 +68,7 @@ def column_of(value: Value) -> Column:
     kind = value.fact.known
     if kind.kind == BOOL:
         return Column(value.data, 1, null)  # type: ignore[arg-type]
-    data = arithmetic.moved(value.data, np.int64(-kind.offset))
+    data = arithmetic.moved(value.data, word(-kind.offset))
     return Column(data, kind.width, null)  # type: ignore[arg-type]
 
 
@@ -357,9 +358,13 @@ class Evaluator:
             return arithmetic.mul_public(value.data, np.int64(by))
 
         found, width = scaled(given[0]), either([value.fact for value in given]).bits + 2
-        of_two = relational.minimum if name == "least" else relational.maximum
-        for value in given[1:]:
-            found = of_two(self._party, found, scaled(value), min(_WORD, width))
+        for value in map(scaled, given[1:]):
+            if width > _WORD:
+                of_all = full_range.minimum if name == "least" else full_range.maximum
+                found = of_all(self._party, found, value)
+            else:
+                of_two = relational.minimum if name == "least" else relational.maximum
+                found = of_two(self._party, found, value, width)
         return found
 
     def _of_date(self, name: str, kind: Type, days: Shared) -> Shared:

@@ -19,6 +19,7 @@ from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.models.queries.rights import least_for
 from tfe_bench.models.queries.summaries import is_dense
 from tfe_bench.models.queries.types import BOOL
+from tfe_bench.protocols.functions.exp_one_round import word
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, relational
 from tfe_bench.protocols.session import local
@@ -199,11 +200,15 @@ def _whole(
                 data = bits.number(party, data)
             # what does not count is as far away as it can be
             away = fact.known.high if function == "min" else fact.known.low
-            from_there = arithmetic.moved(data, np.int64(-away))
+            from_there = arithmetic.moved(data, word(-away))
             kept = bits.times(party, counted, from_there)
+            if fact.known.bits == 64:  # their difference may take 65 bits
+                kept = arithmetic.moved(kept, word(away))
+                found.append(extremes.of_full_range(party, kept, function == "max"))
+                continue
             of_all = extremes.reduce_min if function == "min" else extremes.reduce_max
             best = of_all(party, kept, 0, True, bits=min(64, fact.known.bits + 2))
-            found.append(arithmetic.moved(best, np.int64(away)))
+            found.append(arithmetic.moved(best, word(away)))
         one = constant_bit(totals[0], True)
         return totals, found, one
 

@@ -16,7 +16,16 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, rotation, shapes
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    compare,
+    convert,
+    full_range,
+    logic,
+    masked,
+    rotation,
+    shapes,
+)
 from tfe_bench.protocols.ring.checks import check_choice, check_ring, check_word
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting, Private, cost_of
@@ -319,3 +328,16 @@ def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
         y = local.reduce_sum(y, axis=0)
     masked_bits = masked.exchanged(s, y, local.shape(x.any)[1:], 7, 2, scale=x.fractional_bits)
     return replace(masked_bits, bits=x.bits)
+
+
+def of_full_range(party: Party, x: Shared, largest: bool) -> Shared:
+    """The largest or the smallest of [n] integers of the whole 64-bit range, [1].
+
+    Rounds: those of full_range.maximum, on each of the log2 levels of a tree.
+    """
+    of_two = full_range.maximum if largest else full_range.minimum
+    while (n := int(x.shape[0])) > 1:
+        a, b, rest = shapes.split(x, [n // 2, n // 2, n % 2], 0)
+        won = of_two(party, a, b)
+        x = shapes.concat([won, rest], 0) if n % 2 else won
+    return x

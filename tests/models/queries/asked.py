@@ -193,7 +193,11 @@ def oracle(texts: Sequence[str], tables: Mapping[str, Given]) -> list[list[tuple
 
 
 def _key(row: Sequence[Any]) -> Any:
-    return [(v is None, str(round(float(v), 2)) if _real(v) else str(v)) for v in row]
+    return [(v is None, _number(round(v, 2)) if _real(v) else str(v)) for v in row]
+
+
+def _number(value: Any) -> str:
+    return str(int(value)) if value == value // 1 else str(float(value))
 
 
 def _real(value: Any) -> bool:

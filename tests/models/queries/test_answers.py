@@ -82,6 +82,41 @@ def test_answers_are_those_of_duckdb(rng: np.random.Generator) -> None:
     check_all(TEXTS, {"t": table}, checked=True)
 
 
+LEAST, MOST = -(1 << 63), (1 << 63) - 1
+# The widest columns there are, and narrow ones at the ends of what a word holds.
+WIDEST = {
+    "int64": [LEAST, MOST, 0, -1, LEAST + 1, MOST - 1],
+    f"int[{LEAST},{LEAST + 3}]": [LEAST, LEAST + 3, LEAST + 1, LEAST + 2, LEAST, LEAST],
+    f"int[{MOST - 3},{MOST}]": [MOST - 3, MOST, MOST - 1, MOST - 2, MOST, MOST],
+    f"int[{LEAST},-1]": [LEAST, -1, -(1 << 62), -5, LEAST + 1, -1],
+    f"int[0,{MOST}]": [0, MOST, 1 << 62, 5, MOST - 1, 0],
+    f"int[{-(1 << 62)},{1 << 62}]": [-(1 << 62), 1 << 62, 0, 1, -1, 1 << 62],
+}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        kind if i < 2 else pytest.param(kind, marks=pytest.mark.slow)
+        for i, kind in enumerate(WIDEST)
+    ],
+)
+def test_columns_of_any_range_are_right_at_its_ends(kind: str) -> None:
+    rows = [(x, i % 2, i) for i, x in enumerate(WIDEST[kind])]
+    table = Given({"x": kind, "k": "int[0,1]", "id": "int[0,9]"}, rows, pad=2)
+    texts = [
+        "select min(x), max(x), count(x), max(x) filter (where k > 0) from t",
+        "select k, min(x), max(x) from t group by k",
+        "select min(x), max(x) from t where id = 0",
+        "select greatest(x, k), least(x, k), greatest(x, k, 3), x > k, x = k from t",
+        "select id, x from t order by x desc, id limit 4",
+        "select x, count(*) from t group by x",
+        "select id, lag(x) over (order by id), rank() over (order by x) from t",
+        "select case when k > 0 then x else 0 end from t",
+    ]
+    check_all(texts, {"t": table})
+
+
 def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) -> None:
     table = Given(TYPES, random_rows(rng, 460), pad=40, unique=("id",))
     texts = [
