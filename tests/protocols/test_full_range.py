@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measured, simulate, total_rounds
 from tfe_bench.errors import UsageError
+from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import convert, full_range
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -58,6 +59,34 @@ def test_the_wire_carries_what_is_declared(name: str, exchanges: int | None) -> 
     given = Private((n,))
     cost = cost_of(getattr(full_range, name), given, given, exchanges)
     assert_costs(done.outputs, cost, dealer=1)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7, 9])
+def test_extremes_of_any_integers_are_exact_and_cost_what_is_counted(
+    n: int, rng: np.random.Generator
+) -> None:
+    x = np.concatenate([rng.permutation(EDGES), rng.permutation(EDGES)])[: 2 * n].reshape(2, n)
+
+    def program(p: Party, x: Shared, y: Shared) -> Any:
+        def made(x: Shared, y: Shared) -> list[Shared]:
+            pairs = [of(p, x, y) for of in (full_range.maximum, full_range.minimum)]
+            return pairs + [extremes.of_full_range(p, x, largest) for largest in (True, False)]
+
+        function = p.function(made)
+        return function(x, y), measured(p, function, x, y)
+
+    done = simulate(program, *x)
+    wanted = [x.max(0), x.min(0), x[:1].max(1), x[:1].min(1)]
+    for i, due in enumerate(wanted):
+        np.testing.assert_array_equal(done.value(lambda out, i=i: out[0][i]), due)
+    given = Private((n,))
+    costs = [cost_of(of, given, given) for of in (full_range.maximum, full_range.minimum)]
+    costs += [cost_of(extremes.of_full_range, given, largest) for largest in (True, False)]
+    sent = tuple(sum(cost.by_party(0)[i] for cost in costs) for i in range(3))
+    assert tuple(call[0] for _, call in done.outputs) == sent
+    assert total_rounds([call[1] for _, call in done.outputs], "ahead") == max(
+        cost.rounds for cost in costs
+    )
 
 
 def test_other_shapes_and_public_operands_are_refused() -> None:
