@@ -173,6 +173,29 @@ def test_no_two_attributes_are_written_as_one() -> None:
                 assert not any(written), (kind, other)
 
 
+def test_what_a_scope_says_of_nodes_is_said_of_these_too() -> None:
+    """Devices and what ops wait for; names that are taken get a number."""
+    import tensorflow as tf
+
+    made: list[Any] = []
+
+    @tf.function
+    def function(x: Any) -> Any:
+        first = local.neg(x)
+        with tf.device("/cpu:0"):
+            made.append(local.neg(x).op)
+        with tf.name_scope("within"), tf.control_dependencies([first]):
+            made.append(local.add(x, x).op)
+            made.append(local.neg(first).op)
+        return made[-1].outputs[0]
+
+    function(tf.constant(A))
+    on, waiting, after = made
+    assert "CPU:0" in on.device and [each.name for each in waiting.control_inputs] == ["Neg"]
+    assert not after.control_inputs  # it takes what it would wait for
+    assert [each.name for each in made] == ["Neg_1", "within/AddV2", "within/Neg"]
+
+
 def test_what_does_not_go_together_is_a_value_error() -> None:
     """As TensorFlow's functions have it in a graph."""
     for function in (local.add, lambda a, b: tensorflow("Mul")(x=a, y=b)):
