@@ -179,7 +179,6 @@ def test_what_a_scope_says_of_nodes_is_said_of_these_too() -> None:
 
     made: list[Any] = []
 
-    @tf.function
     def function(x: Any) -> Any:
         first = local.neg(x)
         with tf.device("/cpu:0"):
@@ -189,7 +188,7 @@ def test_what_a_scope_says_of_nodes_is_said_of_these_too() -> None:
             made.append(local.neg(first).op)
         return made[-1].outputs[0]
 
-    function(tf.constant(A))
+    tf.function(function)(tf.constant(A))
     on, waiting, after = made
     assert "CPU:0" in on.device and [each.name for each in waiting.control_inputs] == ["Neg"]
     assert not after.control_inputs  # it takes what it would wait for

@@ -5,8 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.models.queries.asked import TYPES, Given, asked, check_all, derived, planned, random_rows
-from tfe_bench.errors import RangeError
+from tests.models.queries import drawn
+from tests.models.queries.asked import (
+    TYPES,
+    Given,
+    asked,
+    check_all,
+    derived,
+    oracle,
+    planned,
+    random_rows,
+)
+from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import select
 
 # Each of several kinds of steps at once: a session is traced once for all of them.
@@ -115,6 +125,25 @@ def test_columns_of_any_range_are_right_at_its_ends(kind: str) -> None:
         "select case when k > 0 then x else 0 end from t",
     ]
     check_all(texts, {"t": table})
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 2, 7, 33])
+def test_what_is_drawn_is_answered_as_by_duckdb_or_refused(
+    n: int, seed: int, rng: np.random.Generator
+) -> None:
+    import duckdb
+
+    known, queries, texts = drawn.tables(n, rng), drawn.Queries(seed), list[str]()
+    while len(texts) < 12:
+        text = queries.text()
+        try:
+            planned(text, known)
+            oracle([text], known)
+        except (UsageError, duckdb.Error):
+            continue
+        texts.append(text)
+    check_all(texts, known)
 
 
 def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) -> None:

@@ -1,0 +1,181 @@
+"""Queries and rows drawn at random, of what SQL is offered, for comparison with DuckDB."""
+
+from __future__ import annotations
+
+import datetime
+import random
+from typing import Any
+
+import numpy as np
+
+from tests.models.queries.asked import TYPES, Given, random_rows
+
+# Beside those: whole words, seconds, and decimals and reals up to their ends.
+MORE = {
+    "big": "int64?",
+    "ts": "timestamp(s)",
+    "dd": "decimal(3)[-5000000,5000000]?",
+    "f": "fixed(24)[-2,2]?",
+}
+WHOLE = ["k", "z", "id"]
+EXACT = [*WHOLE, "p", "dd"]
+NUMBERS = [*EXACT, "r", "f"]
+KEYS = ["k", "z", "seg", "flag", "day", "word", "z > 1", "month(day)", "big", "k + 1", "p"]
+FIRST = ["id", "z desc, id", "day, id desc", "seg desc, k, id", "p desc, id", "flag, id"]
+
+
+def tables(n: int, rng: np.random.Generator) -> dict[str, Given]:
+    """`t` of n rows, of all types and often at their ends, and `u` of some of its ids."""
+
+    def one(ends: list[Any], other: Any, null: bool = True) -> Any:
+        if null and rng.random() < 0.2:
+            return None
+        return ends[rng.integers(len(ends))] if rng.random() < 0.4 else other
+
+    rows = []
+    for row in random_rows(rng, n):
+        second = datetime.timedelta(seconds=int(rng.integers(1 << 31)))
+        more = (
+            one([-(1 << 63), (1 << 63) - 1, 0, -1], int(rng.integers(-(1 << 62), 1 << 62))),
+            one([datetime.datetime(1970, 1, 1)], datetime.datetime(1970, 1, 1) + second, False),
+            one([-5e6, 5e6, 0.0, 0.001], int(rng.integers(-5_000_000_000, 5_000_000_000)) / 1000),
+            one([-2.0, 2.0, 2.0**-24], int(rng.integers(-(1 << 25), 1 << 25)) / (1 << 24)),
+        )
+        first = (
+            one([0, 7], row[0], False),
+            one([-10, 10], row[1]),
+            one([-100.0, 100.0], row[2], False),
+        )
+        rows.append((*first, *row[3:], *more))
+    held = [
+        (i, None if i % 3 else i % 10, "abc"[i % 3]) for i in rng.permutation(2 * n)[:n].tolist()
+    ]
+    types = {"uid": "int[0,500]", "w": "int[0,9]?", "name": "category(a,b,c)"}
+    return {
+        "t": Given({**TYPES, **MORE}, rows, pad=int(rng.integers(3)), unique=("id",)),
+        "u": Given(types, held, unique=("uid",)),
+    }
+
+
+class Queries:
+    """Draws queries of `tables`."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+        self.one = self._random.choice
+
+    def maybe(self, text: str, often: float = 0.5) -> str:
+        return text if self._random.random() < often else ""
+
+    def number(self, depth: int, columns: list[str] = NUMBERS) -> str:
+        if depth <= 0 or self.maybe("x", 0.35):
+            return self.one([*columns, self.one(["0", "1", "-1", "7", "10"])])
+        a, b = (self.number(depth - 1, columns) for _ in range(2))
+        when = f"case when {self.condition(depth - 1)} then {a}"
+        return self.one(
+            [
+                *(f"({a} + {b})", f"({a} - {b})", f"({a} * {self.one(WHOLE)})", f"abs({a})"),
+                *(f"(-{self.one(columns)})", f"{when} else {b} end", f"{when} end"),
+                *(f"coalesce({a}, {b})", f"greatest({a}, {b})", f"least({a}, {b})"),
+            ]
+        )
+
+    def condition(self, depth: int) -> str:
+        if depth > 0 and self.maybe("x"):
+            a, b = (self.condition(depth - 1) for _ in range(2))
+            return self.one([f"({a} and {b})", f"({a} or {b})", f"(not {a})"])
+        compares = self.one(["<", "<=", ">", ">=", "=", "<>"])
+        no = self.maybe("not ")
+        later = self.maybe(f" + interval {self.one([1, 2])} {self.one(['day', 'month', 'year'])}")
+        a, b = (self.number(depth - 1, EXACT) for _ in range(2))
+        return self.one(
+            [
+                *(f"{a} {compares} {b}", f"{self.one(EXACT)} between -1 and {self.one([0, 3])}"),
+                *(f"{self.one(WHOLE)} {no}in (0, 2, 5)", f"seg {no}in ('a', 'c')", "flag"),
+                *(
+                    f"{self.one(['z', 'flag', 'word', 'big', 'f'])} is {no}null",
+                    f"flag is {no}true",
+                ),
+                *(f"day {compares} date '2020-02-1{self.one('0123')}'{later}", "seg <> 'b'"),
+                *(f"year(day) {compares} 2020", f"month(day) {compares} 2", f"big {compares} -5"),
+                *(
+                    f"word {self.one(['=', '<>'])} '{self.one(['x', 'ä', ''])}'",
+                    f"dd {compares} 1.5",
+                ),
+            ]
+        )
+
+    def where(self) -> str:
+        return self.maybe(f" where {self.condition(2)}", 0.6)
+
+    def aggregate(self) -> str:
+        some = self.maybe(f" filter (where {self.condition(1)})", 0.2)
+        of = self.one([*NUMBERS, "day", "seg", "flag", "ts", "big", self.number(1, EXACT)])
+        part = self.one(["0", "0.25", "0.5", "0.9", "1"])
+        return self.one(
+            [
+                *(f"count(*){some}", f"count({self.one(['z', 'flag', 'word', 'big'])}){some}"),
+                *(f"sum({self.number(1)}){some}", f"avg({self.one(NUMBERS)}){some}"),
+                *(f"min({of}){some}", f"max({of}){some}", f"median({self.one(WHOLE)})"),
+                f"count(distinct {self.one(['z', 'k', 'seg', 'word', 'big'])})",
+                f"quantile_disc({self.one(['z', 'p', 'day', 'id', 'dd'])}, {part})",
+            ]
+        )
+
+    def window(self) -> str:
+        keys = self._random.sample(["k", "z", "seg", "flag", "word", "day"], self.one([1, 2]))
+        part = self.maybe(f"partition by {', '.join(keys)}", 0.6)
+        order, of = f"order by {self.one(FIRST)}", self.one(["z", "p", "k"])
+        how = self.one(["sum", "count", "avg", "min", "max"])
+        ties = self.one(["z", "k desc", "day", "seg, flag", "p", "dd"])
+        before = self.one(["unbounded", "0", "1", "3", "100"])
+        moved = f"({self.one(['z', 'flag', 'day', 'word', 'big'])}, {self.one([1, 2, 5])})"
+        return self.one(
+            [
+                *(f"row_number() over ({part} {order})", f"{how}({of}) over ({part})"),
+                f"{self.one(['rank', 'dense_rank'])}() over ({part} order by {ties})",
+                f"{self.one(['lag', 'lead'])}{moved} over ({part} {order})",
+                f"{how}({of}) over ({part} order by {ties})",
+                f"{self.one(['sum', 'avg'])}({of}) over ({part} {order} rows {before} preceding)",
+            ]
+        )
+
+    def item(self) -> str:
+        real = f"{self.one(['p', 'z', 'r', 'dd'])} / {self.one(['7', '(k + 1)', '4.5', 'k'])}"
+        kept = self.one(["day", "ts", "word", "big", "seg", "flag"])
+        return self.one([self.number(2), self.number(2), self.condition(1), kept, real])
+
+    def several(self, one: Any, most: int = 3) -> str:
+        return ", ".join(f"{one()} as c{i}" for i in range(self._random.randint(1, most)))
+
+    def text(self) -> str:
+        """A query."""
+        where, keys = self.where(), ", ".join(dict.fromkeys(self.one(KEYS) for _ in "ab"))
+        order = self.one(["", " order by big, id", " order by z desc, id limit 5"])
+        having = self.maybe(
+            f" having {self.one(['count(*) > 1', 'max(z) < 5', 'avg(p) > 0'])}", 0.3
+        )
+        join = f"{self.one(['join', 'left join'])} u on id = uid{where}"
+        first = (
+            f" qualify row_number() over (partition by {self.one(['k', 'flag'])} order by id) < 3"
+        )
+        groups = self.several(self.aggregate)
+        of_u = self.one(["sum(w)", "max(w)", "avg(w)", "sum(p)", "sum(k * w)", "min(name)"])
+        return self.one(
+            [
+                f"select id, {self.several(self.item)} from t{where}{order}",
+                f"select {groups} from t{where}",
+                *[f"select {keys}, {groups} from t{where} group by {keys}{having}"] * 2,
+                f"select distinct {keys} from t{where}",
+                f"select id, {self.several(self.window)} from t{where}{self.maybe(first, 0.25)}",
+                f"select id, w, name, {self.number(1)} v from t {join}",
+                f"select seg, name, count(*), {of_u} from t {join} group by seg, name",
+                f"select k from t{where} union {self.maybe('all')} select z from t",
+                f"select id from t where {self.maybe('not ')}exists "
+                "(select 1 from u where uid = id and w > 2)",
+                f"with s as (select k, sum({self.one(EXACT)}) x from t{where} group by k)"
+                " select id, x from t left join s using (k)",
+                f"select n, count(*) from (select k, count(*) n from t{where} group by k) q "
+                "group by n",
+            ]
+        )
