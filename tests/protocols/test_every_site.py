@@ -42,9 +42,10 @@ def sites_of_the_package() -> set[str]:
             if isinstance(given, ast.Constant) and isinstance(given.value, str):
                 found.add(given.value)
             elif isinstance(given, ast.Name) and inside is not None:
-                parameters = [a.arg for a in inside.args.args]
-                if given.id in parameters:
-                    ask(inside.name, parameters.index(given.id))
+                for at, parameter in enumerate(inside.args.args):
+                    kind = parameter.annotation and ast.unparse(parameter.annotation)
+                    if parameter.arg == given.id and "str" in (kind or "str"):
+                        ask(inside.name, at)
                 for node in ast.walk(inside):
                     targets = node.targets if isinstance(node, ast.Assign) else []
                     if any(isinstance(n, ast.Name) and n.id == given.id for n in targets):
