@@ -7,8 +7,9 @@ right by itself: it holds, and none of its operands is NULL.
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
@@ -357,15 +358,14 @@ class Evaluator:
             by = factor(value.fact.known, kind)
             return arithmetic.mul_public(value.data, np.int64(by))
 
-        found, width = scaled(given[0]), either([value.fact for value in given]).bits + 2
-        for value in map(scaled, given[1:]):
-            if width > _WORD:
-                of_all = full_range.minimum if name == "least" else full_range.maximum
-                found = of_all(self._party, found, value)
-            else:
-                of_two = relational.minimum if name == "least" else relational.maximum
-                found = of_two(self._party, found, value, width)
-        return found
+        width = either([value.fact for value in given]).bits
+        of_two: Callable[[Party, Shared, Shared], Shared]
+        if width == _WORD:  # differences may take 65 bits
+            of_two = full_range.minimum if name == "least" else full_range.maximum
+        else:
+            narrow = relational.minimum if name == "least" else relational.maximum
+            of_two = functools.partial(narrow, bits=min(_WORD, width + 2))
+        return functools.reduce(functools.partial(of_two, self._party), map(scaled, given))
 
     def _of_date(self, name: str, kind: Type, days: Shared) -> Shared:
         """The year or month: by how many first days of years or months are not behind a date."""

@@ -201,14 +201,13 @@ def _whole(
             # what does not count is as far away as it can be
             away = fact.known.high if function == "min" else fact.known.low
             from_there = arithmetic.moved(data, word(-away))
-            kept = bits.times(party, counted, from_there)
-            if fact.known.bits == 64:  # their difference may take 65 bits
-                kept = arithmetic.moved(kept, word(away))
-                found.append(extremes.of_full_range(party, kept, function == "max"))
-                continue
-            of_all = extremes.reduce_min if function == "min" else extremes.reduce_max
-            best = of_all(party, kept, 0, True, bits=min(64, fact.known.bits + 2))
-            found.append(arithmetic.moved(best, word(away)))
+            kept = arithmetic.moved(bits.times(party, counted, from_there), word(away))
+            if fact.known.bits == 64:  # differences may take 65
+                best = extremes.of_full_range(party, kept, function == "max")
+            else:
+                of_all = extremes.reduce_min if function == "min" else extremes.reduce_max
+                best = of_all(party, kept, 0, True, bits=min(64, fact.known.bits + 2))
+            found.append(best)
         one = constant_bit(totals[0], True)
         return totals, found, one
 
