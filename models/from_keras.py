@@ -105,19 +105,20 @@ def read(
         )
     reader = (make or Reader)(keras)
     function = reader.function_of(model)
+    keyed = _keyed(function)
     if shapes or length is not None:
         function = _sized(keras, function, _given_shapes(function, shapes or {}, length))
     inputs: dict[str, tuple[int, ...]] = {}
     values: list[str] = []
-    for tensor in function.inputs:
+    for tensor, own in zip(function.inputs, _input_names(function), strict=True):
         shape = tuple(tensor.shape[1:])
         if None in shape or not shape:
             raise UsageError(
-                f"The model's input {tensor.name!r} wants known sizes. Received: "
+                f"The model's input {own!r} wants known sizes. Received: "
                 f"{list(tensor.shape)}. Build the model with keras.Input(shape), or say which: "
-                f"convert(model, shapes={{{_name_of(tensor)!r}: (128,)}}), or length=128."
+                f"convert(model, shapes={{{own!r}: (128,)}}), or length=128."
             )
-        name = reader.unique(_name_of(tensor))
+        name = reader.unique(own)
         inputs[name] = tuple(int(n) for n in shape)
         values.append(name)
     reader.inputs = frozenset(inputs)
@@ -142,13 +143,27 @@ def read(
         labels=_labels(function),
         tokens=tokens,
         masks=tuple(reader.masks),
+        keyed=keyed,
     )
     return Reading(model, function, graph, tuple(reader.tensors), keras)
 
 
-def _name_of(tensor: Any) -> str:
-    layer = tensor._keras_history.operation
-    return str(tensor.name if layer is None else layer.name)
+def _input_names(function: Any) -> list[str]:
+    """The names of a model's inputs: the keys of Model({...}), or those of its keras.Inputs."""
+    struct = function._inputs_struct
+    of = {id(t): str(key) for key, t in struct.items()} if isinstance(struct, dict) else {}
+    if of.keys() == {id(t) for t in function.inputs}:
+        return [of[id(t)] for t in function.inputs]
+    layers = [t._keras_history.operation for t in function.inputs]
+    return [
+        str(t.name if x is None else x.name) for t, x in zip(function.inputs, layers, strict=True)
+    ]
+
+
+def _keyed(function: Any) -> bool:
+    """Whether Keras itself takes the inputs by name alone: it sorts what was listed otherwise."""
+    struct = function._inputs_struct
+    return isinstance(struct, dict) and list(struct) != sorted(struct)
 
 
 def _given_shapes(
@@ -159,7 +174,8 @@ def _given_shapes(
     Raises:
         UsageError: of inputs that are not there, or that do not fit what is known.
     """
-    known = {_name_of(t): tuple(t.shape[1:]) for t in function.inputs}
+    names = _input_names(function)
+    known = {n: tuple(t.shape[1:]) for n, t in zip(names, function.inputs, strict=True)}
     for name, shape in shapes.items():
         if name not in known:
             raise unknown(f"The model has no input {name!r}.", str(name), known)
@@ -183,8 +199,8 @@ def _given_shapes(
 def _sized(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
     """The same layers, called with inputs of known sizes."""
     inputs = [
-        keras.Input(shape, dtype=tensor.dtype, name=_name_of(tensor))
-        for shape, tensor in zip(shapes, function.inputs, strict=True)
+        keras.Input(shape, dtype=tensor.dtype, name=name)
+        for shape, tensor, name in zip(shapes, function.inputs, _input_names(function), strict=True)
     ]
     struct = keras.tree.pack_sequence_as(function._inputs_struct, inputs)
     try:

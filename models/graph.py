@@ -24,7 +24,7 @@ from tfe_bench.models.kinds.layer import Array as Array
 from tfe_bench.models.kinds.layer import Layer as Layer
 from tfe_bench.models.kinds.layer import Node, Numbers, Shape
 
-FORMAT = 1
+FORMAT = 2
 # More than any network of keras.applications has; bounds what a stranger's header may ask for.
 MOST_LAYERS = 4096
 MOST_ELEMENTS = 1 << 31
@@ -46,6 +46,8 @@ class Graph:
         tokens: of inputs [..., n] that are rows with one 1 each, n by name: their owner gives
             numbers from 0 to n - 1.
         masks: names of inputs that hold nothing but 0 and 1.
+        keyed: whether inputs are given by name alone: the model's owner listed them in another
+            order than Keras does.
 
     Raises:
         UsageError: the layers do not fit each other, or are not of a known kind.
@@ -61,6 +63,7 @@ class Graph:
     labels: tuple[str, ...] = ()
     tokens: Mapping[str, int] = field(default_factory=dict)
     masks: tuple[str, ...] = ()
+    keyed: bool = False
     shapes: Mapping[str, Shape] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -142,18 +145,19 @@ class Graph:
     # ---- as data
 
     def header(self) -> dict[str, Any]:
-        """All but the weights' values, as JSON holds it."""
+        """All but the weights' values, as JSON holds it: what has an order is a list."""
         shared = self.shared()
         return {
             "format": FORMAT,
             "name": self.name,
-            "inputs": {name: list(shape) for name, shape in self.inputs.items()},
+            "inputs": [[name, list(shape)] for name, shape in self.inputs.items()],
             "outputs": list(self.outputs),
             "scaling": {name: list(pair) for name, pair in self.scaling.items()},
             **({"results": [list(pair) for pair in self.results]} if self.results else {}),
             **({"labels": list(self.labels)} if self.labels else {}),
             **({"tokens": dict(self.tokens)} if self.tokens else {}),
             **({"masks": list(self.masks)} if self.masks else {}),
+            **({"keyed": True} if self.keyed else {}),
             "layers": [
                 {
                     "name": layer.name,
@@ -179,8 +183,8 @@ class Graph:
 
     def _weights(self) -> Iterator[tuple[str, Array]]:
         for layer in self.layers:
-            for name, w in layer.weights.items():
-                yield f"{layer.name}/{name}", w
+            for name in sorted(layer.weights):
+                yield f"{layer.name}/{name}", layer.weights[name]
 
     def shared(self) -> dict[str, str]:
         """Of weights that are the very array of a layer before, the key that it has there."""
@@ -207,19 +211,23 @@ class Graph:
         try:
             if header["format"] != FORMAT:
                 raise DataError(
-                    f"This model is of format {header['format']!r}; this version reads {FORMAT}."
+                    f"This model is of format {header['format']!r}; this version reads {FORMAT}. "
+                    "Convert it again, and deploy it again (--replace) if it was deployed."
                 )
             held: dict[str, Array] = {}
             layers = tuple(_layer(row, arrays, held) for row in header["layers"])
-            inputs = {str(k): tuple(v) for k, v in header["inputs"].items()}
+            inputs = {str(k): tuple(v) for k, v in header["inputs"]}
+            if len(inputs) != len(header["inputs"]):
+                raise DataError("The names of a model's inputs differ.")
             scaling = {str(k): (v[0], v[1]) for k, v in header.get("scaling", {}).items()}
             outputs = tuple(str(o) for o in header["outputs"])
             results = tuple((v[0], v[1]) for v in header.get("results", ()))
             labels = tuple(str(v) for v in header.get("labels", ()))
             tokens = {str(k): v for k, v in header.get("tokens", {}).items()}
             masks = tuple(str(v) for v in header.get("masks", ()))
-            name = str(header["name"])
-            return cls(name, inputs, layers, outputs, scaling, results, labels, tokens, masks)
+            name, keyed = str(header["name"]), header.get("keyed", False) is True
+            some = (scaling, results, labels, tokens, masks, keyed)
+            return cls(name, inputs, layers, outputs, *some)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
                 f"This is no model's header. Received: {type(error).__name__}: {error}."
@@ -256,7 +264,7 @@ class Graph:
 def _layer(row: Any, arrays: Mapping[str, Array] | None, held: dict[str, Array]) -> Layer:
     """A layer of a header's row; `held` has the weights before it, and gets its own."""
     weights: dict[str, Array] = {}
-    for name, (dtype, shape, *of) in row["weights"].items():
+    for name, (dtype, shape, *of) in sorted(row["weights"].items()):
         key = f"{row['name']}/{name}"
         if dtype not in ("float32", "float64") or not all(_size(n) for n in shape):
             raise DataError(
@@ -314,6 +322,7 @@ def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
         "labels": graph.labels,
         "tokens": graph.tokens,
         "masks": graph.masks,
+        "keyed": graph.keyed,
         **changed,
     }
     return Graph(layers=ordered(layers, fields["inputs"]), **fields)

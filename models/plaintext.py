@@ -20,7 +20,7 @@ def check_images(graph: Graph, images: Any) -> dict[str, Array]:
     """The inputs by name, float64 with a batch.
 
     Args:
-        images: one array for a model of one input, else by name or in order.
+        images: one array for a model of one input, else by name, or in order unless graph.keyed.
 
     Raises:
         UsageError: other names or shapes than the model's; the likely cause is named.
@@ -30,10 +30,13 @@ def check_images(graph: Graph, images: Any) -> dict[str, Array]:
         given = dict(images)
     elif len(names) == 1:
         given = {names[0]: images}
-    elif isinstance(images, (list, tuple)) and len(images) == len(names):
+    elif isinstance(images, (list, tuple)) and len(images) == len(names) and not graph.keyed:
         given = dict(zip(names, images, strict=True))
     else:
-        raise UsageError(f"The model wants inputs {names}, by name or in order.")
+        how = "by name: {name: array}" if graph.keyed else "by name or in order"
+        raise UsageError(
+            f"The model wants inputs {names}, {how}. Received: {type(images).__name__}."
+        )
     if set(given) != set(names):
         raise UsageError(f"The model wants inputs {names}. Received: {sorted(given)}.")
     found = {}

@@ -9,7 +9,7 @@ What is public: the model's layers, shapes and fixed point, its owner, who may u
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,15 +48,16 @@ def listed(cluster: Client) -> list[Deployed]:
         ClusterError: a worker does not answer.
         DataError, UsageError: it describes a model that is none.
     """
-    return [
-        Deployed.of(
-            row,
-            private=PrivateModel(Plan.of(row["about"]["plan"]), row["about"]["bounds"], True),
-            preprocessing=row["about"]["preprocessing"],
-            table=program.table_of(row["about"]),
-        )
-        for row in cluster.stored()
-    ]
+    return [_deployed(row) for row in cluster.stored()]
+
+
+def _deployed(row: Mapping[str, Any]) -> Deployed:
+    return Deployed.of(
+        row,
+        private=PrivateModel(Plan.of(row["about"]["plan"]), row["about"]["bounds"], True),
+        preprocessing=row["about"]["preprocessing"],
+        table=program.table_of(row["about"]),
+    )
 
 
 def find(cluster: Client, name: str) -> Deployed:
@@ -66,19 +67,20 @@ def find(cluster: Client, name: str) -> Deployed:
         UsageError: there is none that this client may use, or the workers do not agree on it.
     """
     check_name(name)
-    models = {model.name: model for model in listed(cluster)}
+    models = {str(row["name"]): row for row in cluster.stored()}
     if name not in models:
         known = f"Known: {', '.join(models)}." if models else "It may use none."
         raise UsageError(
             f"There is no model {name!r} that this client may use."
             f"{did_you_mean(name, models)} {known}"
         )
-    if not models[name].complete:
+    model = _deployed(models[name])
+    if not model.complete:
         raise UsageError(
             f"The workers hold different deployments of model {name!r}. Its owner deploys it again "
             "(--replace)."
         )
-    return models[name]
+    return model
 
 
 def deploy(

@@ -350,7 +350,7 @@ class TrainingJob:
 def _anonymous(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's header without names: Keras numbers those of layers anew for every model."""
     graph = recipe["graph"]
-    known = [*graph["inputs"], *(row["name"] for row in graph["layers"])]
+    known = [*(name for name, _ in graph["inputs"]), *(row["name"] for row in graph["layers"])]
     number = {name: f"#{i}" for i, name in enumerate(known)}
 
     def key(text: str) -> str:
@@ -361,7 +361,7 @@ def _anonymous(recipe: Mapping[str, Any]) -> dict[str, Any]:
         {**row, "name": number[row["name"]], "inputs": [number[i] for i in row["inputs"]]}
         for row in graph["layers"]
     ]
-    shapes = [graph["inputs"][name] for name in graph["inputs"]]
+    shapes = [shape for _, shape in graph["inputs"]]
     outputs = [number[name] for name in graph["outputs"]]
     nameless = {k: v for k, v in graph.items() if k != "name"}
     optimizer = recipe["optimizer"]

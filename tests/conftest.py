@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import logging
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 # Threads of NumPy's products wait for each other by spinning, which slows down whatever else runs.
@@ -52,6 +55,38 @@ def _log_ends_with_its_test() -> Iterator[None]:
     for handler in logging.root.handlers[:]:
         if type(handler) is logging.StreamHandler and handler not in before:
             logging.root.removeHandler(handler)
+
+
+# JSON objects have no order: what reads one by position gives wrong results without an error.
+ORDERS = (
+    lambda pairs: sorted(pairs),
+    lambda pairs: sorted(pairs, reverse=True),
+    lambda pairs: [*pairs[1:], *pairs[:1]],
+)
+
+
+def in_another_order(value: Any, order: Any) -> Any:
+    """JSON whose objects have their keys in another order."""
+    if isinstance(value, dict):
+        return {k: in_another_order(v, order) for k, v in order([*value.items()])}
+    return [in_another_order(v, order) for v in value] if isinstance(value, list) else value
+
+
+@pytest.fixture(autouse=True, scope="session")
+def objects_without_order() -> Iterator[None]:
+    """Each worker gets every submission with the keys of its objects in another order."""
+    from tfe_bench.cluster import wire
+
+    sent, orders = wire.event, itertools.cycle(ORDERS)
+
+    def event(kind: str, **fields: Any) -> bytes:
+        if kind != "submit":
+            return sent(kind, **fields)
+        return sent(kind, **in_another_order(json.loads(json.dumps(fields)), next(orders)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wire, "event", event)
+        yield
 
 
 @pytest.fixture

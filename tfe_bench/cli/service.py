@@ -14,6 +14,7 @@ from tfe_bench.cli import common, keeping
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    from tfe_bench.models.graph import Graph
     from tfe_bench.models.private import PrivateModel
     from tfe_bench.models.service import Deployed
     from tfe_bench.models.tables import Table
@@ -325,15 +326,37 @@ def _columns(path: Path, model: Deployed | _Own) -> tuple[Any, list[str]]:
         return x, [
             f"left out what the model does not take: {', '.join(ignored)}"
         ] if ignored else []
-    shapes = list(model.private.graph.inputs.values())
+    graph = model.private.graph
+    shapes = [s[:-1] if name in graph.tokens else s for name, s in graph.inputs.items()]
+    if len(shapes) > 1 and all(shape == (1,) for shape in shapes):
+        return _by_input(path, names, lines, graph)
     if shapes != [(len(names),)]:
         raise UsageError(
             f"{model.name!r} has no names of columns, and takes {' and '.join(map(str, shapes))} "
             f"of each row. Received: {path.name!r} with {len(names)} columns. Give those it "
-            "takes, in its order."
+            "takes, in its order, or arrays by the inputs' names in a .npz file."
         )
     x = csv_file.numbers(path.name, names, lines, range(len(names)))
     return x, [f"{model.name!r} has no names of columns: they are taken in the file's order"]
+
+
+def _by_input(path: Path, names: list[str], lines: Any, graph: Graph) -> tuple[Any, list[str]]:
+    """Columns by the names of a model's inputs, each of one number a row."""
+    from tfe_bench.models import csv_file
+
+    missing = [name for name in graph.inputs if name not in names]
+    if missing:
+        raise UsageError(
+            f"The model's inputs are {', '.join(graph.inputs)}. Received: {path.name!r} without "
+            f"the columns {', '.join(missing)}."
+        )
+    x = csv_file.numbers(path.name, names, lines, [names.index(name) for name in graph.inputs])
+    found = {name: x[:, [i]] for i, name in enumerate(graph.inputs)}
+    for name in graph.tokens:  # (others than whole numbers are refused as what they are)
+        if (found[name] == found[name].round()).all():
+            found[name] = found[name].astype(int)
+    ignored = [name for name in names if name not in graph.inputs]
+    return found, [f"left out what the model does not take: {', '.join(ignored)}"][: len(ignored)]
 
 
 def _told(model: Deployed | _Own, outputs: Any) -> tuple[list[str], list[list[Any]]]:

@@ -1,0 +1,159 @@
+"""Models of several inputs: each is taken for itself, whatever its name and however it comes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tfe_bench as tfe
+from tests.conftest import ORDERS, in_another_order
+from tfe_bench.__main__ import main
+from tfe_bench.errors import UsageError
+from tfe_bench.models import service, weights
+from tfe_bench.models.graph import Graph
+from tfe_bench.models.private import convert
+from tfe_bench.models.programs import predict
+from tfe_bench.models.ranges import Plan
+from tfe_bench.models.training.recipe import Recipe
+from tfe_bench.models.training_job import TrainingJob
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+
+FIRST, SECOND = np.array([[1.0, 2.0]]), np.array([[10.0, 20.0]])
+
+
+def subtracted(*names: str, struct: Any = None) -> Any:
+    """first - second + 0 * others, so that no two inputs are alike."""
+    given = [keras.Input((2,), name=name) for name in names]
+    first, second, *others = given
+    found = L.Subtract()([first, second])
+    for other in others:
+        found = L.Add()([found, L.Rescaling(0.0)(other)])
+    return keras.Model(given if struct is None else struct(*given), found)
+
+
+def shared_weights() -> Any:
+    x, y = keras.Input((3,), name="z"), keras.Input((3,), name="a")
+    dense = L.Dense(2)
+    norm = L.BatchNormalization()
+    return keras.Model([x, y], {"z": L.ReLU()(dense(x)), "a": norm(dense(y))})
+
+
+def recurrent() -> Any:
+    tokens, more = keras.Input((4,), name="words", dtype="int32"), keras.Input((4, 2), name="more")
+    x = L.Concatenate()([L.Embedding(5, 3)(tokens), more])
+    return keras.Model([tokens, more], L.Dense(2)(L.LSTM(3)(x)))
+
+
+def _plans() -> list[Any]:
+    models = (
+        subtracted("z", "a"),
+        subtracted(*[f"input_layer_{i}" for i in range(9, 12)]),
+        subtracted("z", "a", struct=lambda z, a: {"z": z, "a": a}),
+        shared_weights(),
+        recurrent(),
+        keras.Sequential(
+            [keras.Input((6, 6, 1)), L.Conv2D(2, 3), L.BatchNormalization(), L.ReLU()]
+        ),
+    )
+    return [convert(model).plan for model in models]
+
+
+def _facts(plan: Plan) -> list[Any]:
+    """All that a plan's order decides."""
+    graph = plan.graph
+    return [
+        json.dumps(plan.header()["graph"]["inputs"]),
+        [(key, w.shape) for key, w in graph.arrays().items()],
+        [(part.keys, part.shape, part.fractional_bits) for part in weights.parts(plan)],
+        [*graph.inputs.items()],
+        graph.outputs,
+        graph.labels,
+        [(x.name, x.op, x.inputs) for x in graph.layers],
+        predict.input_names(plan),
+    ]
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_header_says_the_same_in_any_order_of_its_keys(order: Any) -> None:
+    for plan in _plans():
+        header = json.loads(json.dumps(plan.header()))
+        found = Plan.of(in_another_order(header, order))
+        assert _facts(found) == _facts(Plan.of(header)) == _facts(plan)
+        whole = in_another_order(plan.graph.header(), order)
+        assert Graph.of(whole, plan.graph.arrays()).digest() == plan.graph.digest()
+        assert _facts(predict.plan_of(in_another_order(header, order))) == _facts(plan)
+
+
+@pytest.mark.parametrize("order", ORDERS)
+def test_a_training_is_the_same_in_any_order_of_its_keys(order: Any) -> None:
+    model = keras.Sequential([keras.Input((3,), name="z"), L.Dense(4, "relu"), L.Dense(2)])
+    recipe = Recipe.build(model, keras.optimizers.Adam(0.1), keras.losses.MeanSquaredError())
+    job = TrainingJob(recipe, epochs=1, rows=256, seed=1, run="0" * 32)
+    header = json.loads(json.dumps(job.header()))
+    found = TrainingJob.of(in_another_order(header, order))
+    assert found.wanted() == job.wanted() and found.recipe.digest() == recipe.digest()
+    assert json.dumps(found.what(), sort_keys=True) == json.dumps(job.what(), sort_keys=True)
+
+
+CASES: dict[str, tuple[Any, Any]] = {
+    "listed": (["z", "a"], None),
+    "numbered": (["input_layer_9", "input_layer_10", "input_layer_11"], None),
+    "keyed": (["z", "a"], lambda z, a: {"z": z, "a": a}),
+    "renamed": (["z", "a"], lambda z, a: {"right": z, "left": a}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_inputs_are_taken_by_name_and_in_order_as_in_keras(
+    cluster: tfe.LocalCluster, case: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names, struct = CASES[case]
+    model = subtracted(*names, struct=struct)
+    keys = names if struct is None else list(struct("z", "a"))
+    values = [FIRST, SECOND, FIRST][: len(keys)]
+    by_name = dict(zip(keys, values, strict=True))
+    expected = np.asarray(model(by_name if struct else values, training=False))
+    np.testing.assert_array_equal(expected, FIRST - SECOND)
+    samples = by_name if case == "keyed" else None
+    private = convert(model, samples)
+    deployed = f"in-{case}"
+    service.deploy(cluster.client, private, deployed)
+    ways: list[Any] = [by_name, dict(reversed(by_name.items()))]
+    if private.graph.keyed:
+        with pytest.raises(ValueError, match="structure"):
+            model(values)
+        with pytest.raises(UsageError, match=r"'a', 'z'|'left', 'right'.*by name"):
+            cluster.predict(private, values)
+    else:
+        ways += [values, tuple(values)]
+    for given in ways:
+        np.testing.assert_allclose(private.plain(given), expected, atol=1e-9)
+        np.testing.assert_allclose(cluster.predict(private, given), expected, atol=1e-3)
+    np.testing.assert_allclose(cluster.predict(deployed, ways[-1]), expected, atol=1e-3)
+    with pytest.raises(UsageError, match="wants inputs"):
+        cluster.predict(private, {**by_name, "more": FIRST})
+
+
+@pytest.mark.slow
+def test_commands_take_inputs_by_name_from_npz_and_csv(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    z, a = keras.Input((1,), name="z"), keras.Input((1,), name="a")
+    keras.Model([z, a], L.Subtract()([z, a])).save(tmp_path / "m.keras")
+    np.savez(tmp_path / "x.npz", a=SECOND.T, z=FIRST.T)
+    (tmp_path / "x.csv").write_text("id,a,z\n7,10,1\n8,20,2\n")
+    wanted = [[-9.0], [-18.0]]
+    keeping = ["--models", str(tmp_path / "kept"), "--json"]
+    assert main(["deploy", str(tmp_path / "m.keras"), "--name", "m", *keeping]) == 0
+    for model in (str(tmp_path / "m.keras"), "m"):
+        for file in ("x.npz", "x.csv"):
+            capsys.readouterr()
+            assert main(["predict", model, "--input", str(tmp_path / file), *keeping]) == 0
+            (found,) = json.loads(capsys.readouterr().out)["outputs"]
+            np.testing.assert_allclose(found, wanted, atol=1e-3)
