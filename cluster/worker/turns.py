@@ -94,7 +94,7 @@ class Turns:
             job.finish(failure or job.failed)
 
     def _compute(self, job: Job, link: SessionLink) -> None:
-        party = Party(self._host.party, link.handle, DEALER)
+        party = Party(self._host.party, link.handle, DEALER, client=job.client)
         party._on_abort = lambda _: link.cause
         if job.warm_up_bytes:
             # Windows open on what is sent, and what is timed later shall find them open.

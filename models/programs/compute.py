@@ -162,8 +162,7 @@ def run(context: Context) -> dict[str, Shared]:
     permit(client, store, {**parameters, "free": []}, ())
     sources = lineage.of_outputs(plan, store, client)
     held = price(plan).held
-    # (of each client its own: that an expression was computed before is not for others to notice)
-    name = (NAME, client, evaluate.traced(plan))
+    name = (NAME, evaluate.traced(plan))
 
     def made() -> list[Shared]:
         leaves = [_leaf(context, store, i, leaf) for i, leaf in enumerate(plan.leaves)]

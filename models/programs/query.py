@@ -107,6 +107,12 @@ def size(
     return Size(found.largest, found.sent)
 
 
+def graph_name(given: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
+    """All that the graphs of a plan depend on: itself, and what its steps are derived from."""
+    headers = {alias: [t.owner, t.schema.header()] for alias, t in tables.items()}
+    return json.dumps([given, headers], sort_keys=True)
+
+
 def run(context: Context) -> dict[str, Shared]:
     """Carries the plan out; all words of the result's rows go to the client."""
     party, store, parameters = context.party, kept.store_of(context), context.parameters
@@ -136,8 +142,7 @@ def run(context: Context) -> dict[str, Shared]:
     profile = profiles.get(parameters.get("profile", "local")).plan
 
     units = {alias: table.schema.unit for alias, table in tables.items()}
-    # (of each client its own: that a query was asked before is not for others to notice)
-    name = ("query", context.client, json.dumps(parameters["plan"], sort_keys=True), profile)
+    name = ("query", graph_name(parameters["plan"], tables), profile)
 
     def once(progress: Callable[[float, str], None]) -> dict[str, Shared]:
         setting = execute.Setting(load, link, name, profile, progress, units.__getitem__, drawn)

@@ -38,7 +38,6 @@ MOST_DIVISOR = 24
 _MOST_FRACTION = 24
 # Bits of a number that is multiplied by a ratio.
 _MOST_INEXACT = 44
-_AFFINE = ("+", "-", "*", "/", "neg", "real")
 # Comparisons of one row for EXTRACT.
 _MOST_CUTS = 300
 
@@ -51,7 +50,8 @@ class Fact:
         type: None of NULL itself.
         nullable: whether some rows may have no value.
         sources: columns of tables that its values depend on.
-        affine: it is one column of a table, or a * x + b with public a and b.
+        affine: it is one column of a table, or a * x + b with public a and b, exactly: what is
+            rounded row by row depends on more than the column's sum.
         constant: the element in all rows; None: it is private.
     """
 
@@ -126,9 +126,26 @@ def typed(expression: Expression, columns: Facts) -> Fact:
         return Fact(_of_date(name, facts[0]), nullable, sources)
     made = _arithmetic(name, facts)
     private = [fact for fact in facts if fact.constant is None]
-    affine = len(private) == 1 and private[0].affine and name in _AFFINE
-    affine = affine and not (name == "/" and facts[1].constant is None)
+    affine = len(private) == 1 and private[0].affine and _is_exact(name, facts)
     return replace(made, nullable=nullable or made.nullable, sources=sources, affine=affine)
+
+
+def _is_exact(name: str, facts: Sequence[Fact]) -> bool:
+    """Whether arithmetic on one private operand is a * x + b in every row, without rounding."""
+    one = facts[0].known
+    match name:
+        case "+" | "-" | "neg":
+            return True
+        case "*":
+            fraction = sum(fact.known.fraction for fact in facts)
+            return not dropped(replace(one, fraction=fraction))
+        case "real" | "/":
+            ratio = Fraction(1) if name == "real" else divisor(facts[1])
+            if ratio is None:
+                return False
+            by = ratio * (1 << FRACTION) / one.denominator
+            return by.denominator == 1
+    return False
 
 
 def common(a: Fact, b: Fact, ordered: bool = False) -> Type:

@@ -365,7 +365,11 @@ def check_expression(given: object) -> None:
 def _check_constant(name: str, rest: list[Any]) -> None:
     whole = len(rest) >= 1 and type(rest[0]) is int and -_INT <= rest[0] < _INT
     match name:
-        case "col" | "word":
+        case "col":
+            fits = len(rest) == 1
+            if fits:
+                _name(rest[0])
+        case "word":
             fits = len(rest) == 1 and isinstance(rest[0], str) and len(rest[0]) <= MOST_NAME
         case "int" | "text":
             fits = whole and len(rest) == 1

@@ -121,7 +121,8 @@ def derive(plan: Plan, tables: Tables) -> list[Relation]:
             f"Received: {len(ranks)}."
         )
     last = found[plan.output]
-    rights.check_shown(tables, last.columns, last.control, last.records)
+    shown = last.take(shown_of(last.columns))
+    rights.check_shown(tables, shown, last.control, last.records)
     return found
 
 
@@ -166,7 +167,7 @@ def _scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
         # (counted, and never shown)
         carried = unit_of(alias)
         own = schema.column(unit)
-        columns[carried] = Fact(own.type, own.nullable)
+        columns[carried] = Fact(own.type, own.nullable, frozenset({(alias, unit)}))
     records = {alias: Records(not unit or unit in schema.unique, unit=carried)}
     unique = frozenset(f"{alias}.{name}" for name in schema.unique)
     unique &= set(columns)
@@ -416,13 +417,15 @@ def _joined(
             control |= {(source, use) for source in fact.sources}
     records = dict(left.records)
     columns = dict(left.columns)
+    # (what whether a partner was found depends on)
+    matched = frozenset(source for source, _ in control)
     if kind != "anti":
         for alias, own in right.records.items():
             present = own.present or (present_of(alias) if kind == "left" else "")
             unit = own.unit if kind in ("inner", "left") else ""
             records[alias] = Records(own.single and both, present, unit)
             if kind == "left":
-                columns[present] = Fact(BITS)
+                columns[present] = Fact(BITS, sources=matched)
     if kind in ("inner", "left"):
         for name, fact in right.columns.items():
             columns[name] = replace(fact, nullable=fact.nullable or kind == "left")

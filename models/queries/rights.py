@@ -160,7 +160,7 @@ def check_released(
             if OPEN in rights:
                 continue
             what = f"The aggregate {name[:80]!r}"
-            if function == "count" and rights & {FILTER, AGGREGATE}:
+            if function == "count" and FILTER in rights:  # (which rows have a value is a condition)
                 continue
             needed = AGGREGATE
             if (quantile := quantile_of(function)) is not None and 0 < quantile[1] < PARTS:
@@ -170,9 +170,8 @@ def check_released(
             if needed not in rights:
                 raise refused(tables, source, needed, what)
             if not (argument.affine or noised):
-                raise refused(
-                    tables, source, OPEN, f"{what} of more than a column times a public number"
-                )
+                what += " of other than a * x + b without rounding (divide the sum, not each value)"
+                raise refused(tables, source, FILTER if function == "count" else OPEN, what)
     for source, use in sorted(control):
         rights = tables[source[0]].allows(source[1])
         enough = {OPEN} if use == LEFT_OUT else {OPEN, FILTER}

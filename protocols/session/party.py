@@ -58,14 +58,22 @@ class Party:
         dealer: the party that deals unless a value says otherwise.
         building: held while a graph is traced, by parties that are threads of one process: they
             would wait for Python's lock at every op.
+        client: that ordered the job.  Graphs are kept for each client by itself, as the time that
+            tracing takes would tell others what it has asked before.
 
     Attributes:
         site_names: the protocols invoked so far, by their number.
     """
 
     def __init__(
-        self, index: int, handle: int, dealer: int = 0, building: threading.Lock | None = None
+        self,
+        index: int,
+        handle: int,
+        dealer: int = 0,
+        building: threading.Lock | None = None,
+        client: str = "",
     ) -> None:
+        self.client = client
         self.index = index
         self.handle = handle
         self.dealer = dealer
@@ -245,7 +253,7 @@ class Party:
 
     @contextlib.contextmanager
     def kept_graphs(self, *about: Hashable) -> Iterator[None]:
-        """Graphs of functions that are made within are kept, for whoever does the same again.
+        """Graphs of functions that are made within are kept for the same client's next sessions.
 
         Args:
             about: all that is public and that the functions depend on beside their arguments; the
@@ -253,7 +261,8 @@ class Party:
                 are made in one order, whatever was computed.  None first: no graph is kept.
         """
         before, made = self._scope, self._made
-        self._scope, self._made = None if about[0] is None else about, 0
+        named = ((self.client, about[0]), *about[1:])
+        self._scope, self._made = None if about[0] is None else named, 0
         try:
             yield
         finally:

@@ -79,6 +79,22 @@ def test_another_name_or_signature_is_another_graph(kept: graph.KeptGraphs) -> N
     assert len(kept._graphs) == 18
 
 
+def test_graphs_are_each_client_s_own(kept: graph.KeptGraphs) -> None:
+    """How long a job takes tells nobody what others have asked."""
+    program = _program("two", [])
+
+    def of(client: str) -> Any:
+        def run(party: Party, x: Shared) -> Any:
+            party.client = client
+            return program(party, x)
+
+        return run
+
+    for client, count in (("alice", 6), ("bob", 12), ("alice", 12)):
+        simulate(of(client), np.array([1, 2]))
+        assert len(kept._graphs) == count
+
+
 def test_without_a_name_nothing_is_kept(kept: graph.KeptGraphs) -> None:
     simulate(_program(None, []), np.array([1]))
     assert not kept._graphs

@@ -24,14 +24,24 @@ from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import KINDS
 from tfe_bench.models.arrays import array, loading
 from tfe_bench.models.kept import ordered
-from tfe_bench.models.programs import array_remove, compute, provide, table_put
+from tfe_bench.models.programs import (
+    align,
+    array_remove,
+    compute,
+    provide,
+    query,
+    table_put,
+    table_remove,
+    withdraw,
+)
 from tfe_bench.protocols.session import graph
 from tfe_bench.protocols.session.party import Party
 
 # Type checkers take its operations to be on the values of parties.
 tfb: Any = tfe_bench
 PROGRAMS: Mapping[str, Program] = {
-    p.name: p for p in (compute.PROGRAM, provide.PROGRAM, table_put.PROGRAM, array_remove.PROGRAM)
+    each.PROGRAM.name: each.PROGRAM
+    for each in (align, array_remove, compute, provide, query, table_put, table_remove, withdraw)
 }
 
 
@@ -114,6 +124,7 @@ class Client:
         scales: dict[str, int] = {}
 
         def carried_out(party: Party, *given: Any) -> Any:
+            party.client = self.identity
             held = {
                 spec.name: _scaled(value, spec.fractional_bits)
                 for spec, value in zip(specs, given, strict=True)

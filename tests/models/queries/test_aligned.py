@@ -13,12 +13,14 @@ from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.programs import align
 from tfe_bench.models.programs.provide import FEATURE_BITS, table_of
-from tfe_bench.models.queries import aligned, io, stored, training
+from tfe_bench.models.queries import aligned, stored, training
+from tfe_bench.models.queries import io as columns_io
 from tfe_bench.models.queries.aligned import Order
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import LARGEST, Column, Schema
 from tfe_bench.models.queries.types import parse
 from tfe_bench.models.rows import LABEL_BITS
+from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -152,7 +154,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
         )
         tables.append(Table(f"t{i}", "own", "0" * 32, schema, "own"))
         elements = {
-            name: io.Elements(kind, values[name] - kind.offset, None)
+            name: columns_io.Elements(kind, values[name] - kind.offset, None)
             for name, kind in columns.items()
         }
         held.append((stored.words_of(schema, elements, n), values))
@@ -203,7 +205,18 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
 
 
 @pytest.mark.parametrize(("common", "least"), [(3, 3), (2, 3), (0, 1), (1, 1)])
-def test_too_few_common_rows_are_not_counted(common: int, least: int) -> None:
+def test_too_few_common_rows_are_not_counted(
+    common: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: dict[int, list[int]] = {}
+    reveal = io.reveal
+
+    def recorded(party: Party, x: Shared, *more: Any) -> Any:
+        opened.setdefault(party.index, []).append(x.ring_bits)
+        return reveal(party, x, *more)
+
+    monkeypatch.setattr(io, "reveal", recorded)
+
     def program(party: Party, valid: Shared) -> int:
         return align.counted(party, party.function(stored.bit_of)(valid), least)
 
@@ -211,8 +224,10 @@ def test_too_few_common_rows_are_not_counted(common: int, least: int) -> None:
     if common < least:
         with pytest.raises(PolicyError, match=f"Fewer than {least} rows.*nothing else was told"):
             simulate(program, rows)
+        assert opened == {p: [1] for p in range(3)}  # that bit alone
         return
     assert simulate(program, rows).outputs == (common,) * 3
+    assert opened == {p: [1, 64] for p in range(3)}
 
 
 @pytest.mark.parametrize("kind", ["int", "int[0,100]", "decimal(2)[0,99999.99]", "fixed(24)[-9,9]"])
@@ -222,7 +237,7 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     wide = made.high - made.low
     middle = made.low + wide * 0.4
     elements = np.rint(rng.normal(middle, wide * spread, 500)).clip(made.low, made.high)
-    held = io.Elements(made, elements.astype(np.int64) - made.offset, None)
+    held = columns_io.Elements(made, elements.astype(np.int64) - made.offset, None)
     assert training.scale_of("c", held, []) is None
     found = training.scale_of("c", held, ["c"])
     assert found is not None and found == training.scale_of("c", held, ["*"])
@@ -233,7 +248,7 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     assert center == made.high or (center - made.low) % max(1, 2**shift // 2) == 0
     if elements.std() >= 1 and wide < LARGEST:
         assert 0.7 <= scaled.std() <= 1.5 and abs(scaled.mean()) <= 0.3
-    words = io.Elements(parse("category(a,b)"), elements[:0].astype(np.int64), None)
+    words = columns_io.Elements(parse("category(a,b)"), elements[:0].astype(np.int64), None)
     assert training.scale_of("c", words, ["*"]) is None
     with pytest.raises(UsageError, match=r"columns of numbers.*'c'"):
         training.scale_of("c", words, ["c"])

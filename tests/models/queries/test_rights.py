@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from tests.models.queries.asked import ANALYST, Given, asked, check_same, oracle, planned
+from tests.models.queries.asked import (
+    ANALYST,
+    Given,
+    asked,
+    check_same,
+    derived,
+    oracle,
+    planned,
+)
 from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.models.programs import query
+from tfe_bench.models.queries import plan, sql
+from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.rights import GUESSED, Records, check_bound
 
 # (a right to each column; c is the one that each case is about)
@@ -61,6 +73,14 @@ CASES = [
     ("select median(c * n) from t", ["open"], ["quantile aggregate"]),
     ("select count(*) from t where c > 5", ["filter", "open"], ["aggregate", "group"]),
     ("select count(c) from t", ["filter", "aggregate"], ["group", ""]),
+    ("select count(2 * c - 1) from t", ["filter", "aggregate"], ["group", ""]),
+    ("select count(case when c > 5 then 1 end) from t", ["filter", "open"], ["aggregate group"]),
+    ("select count(n / c) from t", ["filter", "open"], ["aggregate"]),
+    ("select count(case when c < n then c end) from t", ["filter"], ["aggregate quantile"]),
+    ("select sum(c / 4), avg(c * 1.5), sum(-c / 2 + 1) from t", ["aggregate"], ["filter"]),
+    ("select sum(c / 3) from t", ["open"], ["aggregate filter quantile"]),
+    ("select sum(c * 0.25 / 3 + 1) from t", ["open"], ["aggregate filter"]),
+    ("select median(c / 7) from t", ["open"], ["quantile aggregate"]),
     ("select c, count(*) from t group by c", ["group"], ["filter aggregate"]),
     ("select distinct c from t", ["group"], ["filter aggregate"]),
     ("select n, rank() over (order by c) from t", ["open"], ["filter aggregate quantile"]),
@@ -133,6 +153,69 @@ def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
     for bound, match, single in ((23, "match", True), (24, "group", True), (10**6, "match", False)):
         with pytest.raises(PolicyError, match="'bank'"):
             checked(bound, match, single)
+
+
+# What a patched client could do with a hidden column, named where an expression is.
+_HIDDEN = {
+    "shown": [{"op": "project", "in": [0], "columns": [["x", "HIDDEN"]]}],
+    "told": [
+        {"op": "project", "in": [0], "columns": [["x", "HIDDEN"]]},
+        {"op": "group", "in": [1], "keys": [], "aggregates": [["m", "max", "x"]]},
+    ],
+    "summed": [
+        {"op": "project", "in": [0], "columns": [["x", "HIDDEN"]]},
+        {"op": "group", "in": [1], "keys": [], "aggregates": [["m", "sum", "x"]]},
+    ],
+    "filtered": [
+        {"op": "filter", "in": [0], "where": ["is_null", "HIDDEN"]},
+        {"op": "group", "in": [1], "keys": [], "aggregates": [["m", "count", None]]},
+    ],
+    "grouped": [
+        {"op": "project", "in": [0], "columns": [["x", "HIDDEN"]]},
+        {"op": "group", "in": [1], "keys": ["x"], "aggregates": [["m", "count", None]]},
+    ],
+    "ordered": [
+        {"op": "project", "in": [0], "columns": [["x", "HIDDEN"], ["v", ["col", "t.v"]]]},
+        {"op": "top", "in": [1], "by": [["x", "asc"]], "count": 1},
+    ],
+    "matched": [
+        {"op": "project", "in": [0], "columns": [["x", "HIDDEN"]]},
+        {"op": "scan", "in": [], "table": "o", "columns": ["id"]},
+        {"op": "join", "in": [1, 2], "kind": "inner", "on": [["x", "o.id"]]},
+        {"op": "group", "in": [3], "keys": [], "aggregates": [["m", "count", None]]},
+    ],
+}
+
+
+@pytest.mark.parametrize("opened", [False, True])
+@pytest.mark.parametrize("name", _HIDDEN)
+def test_hidden_columns_have_no_name_and_take_rights(
+    name: str, opened: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [(i, i % 5) for i in range(24)]
+    v = ("open",) if opened else ("aggregate", "group", "filter")
+    more = {"rights": {ANALYST: {"v": v}}, "unit": "who", "client": ANALYST, "min_group": 2}
+    t = Given({"who": "int[0,99]", "v": "int[0,9]"}, rows, **more)
+    o = Given({"id": "int[0,99]"}, [(1,)], unique=("id",), owner=ANALYST, client=ANALYST)
+    scan = {"op": "scan", "in": [], "table": "t", "columns": ["v"]}
+    steps = json.loads(
+        json.dumps([scan, *_HIDDEN[name]]).replace('"HIDDEN"', json.dumps(["col", "t?unit"]))
+    )
+    listed = {a: {"name": a, "deployment": "0" * 32} for a in ("t", "o")}
+    given = {"tables": listed, "steps": steps, "output": len(steps) - 1}
+    with pytest.raises(UsageError, match="question mark"):
+        Plan.of(given)
+    # were there another way to name it, its rights would be asked for
+    monkeypatch.setattr(plan, "_name", lambda value: value)
+    with pytest.raises(PolicyError, match=r"right '\w+'.*'who'"):
+        derived(Plan.of(given), {"t": t, "o": o})
+
+
+def test_whether_a_partner_was_found_takes_the_rights_of_a_match() -> None:
+    tables = _tables("open")
+    made = derived(planned("select n, v from t left join other on c = id", tables), tables)
+    joined = next(m for m in made if "other?" in m.columns)
+    assert joined.columns["other?"].sources == {("t", "c"), ("other", "id")}
 
 
 def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:
@@ -221,3 +304,19 @@ def test_rights_are_given_by_column_and_client() -> None:
     assert both.allows("other", "bank", "c") == {"filter"}
     with pytest.raises(UsageError, match="A right is one of"):
         replace(schema, rights={ANALYST: {"c": ("opne",)}})
+
+
+def test_graphs_are_named_by_the_headers_that_they_are_derived_from() -> None:
+    tables = _tables("aggregate")
+    given = sql.compiled("select sum(c) s from t", {n: t.table(n) for n, t in tables.items()})
+    known = {"t": tables["t"].table("t")}
+    name = query.graph_name(given, known)
+    assert name == query.graph_name(given, {"t": replace(known["t"], spent=5)})
+    schema = known["t"].schema
+    for changed in (
+        {"owner": "thief"},
+        {"schema": replace(schema, min_group=3)},
+        {"schema": replace(schema, rights={ANALYST: {"*": ("open",)}})},
+        {"schema": replace(schema, rows=schema.rows + 1)},
+    ):
+        assert query.graph_name(given, {"t": replace(known["t"], **changed)}) != name

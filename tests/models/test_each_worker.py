@@ -1,0 +1,93 @@
+"""Each worker refuses by itself what rights do not permit, whatever the other two would do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.models.arrays.simulated import Client, Workers
+from tests.models.queries.asked import ANALYST, Given
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import TABLE
+from tfe_bench.errors import PolicyError
+from tfe_bench.models.kept import ordered
+from tfe_bench.models.programs import align, compute, query
+from tfe_bench.models.queries import sql, training
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.schema import Schema
+
+_TYPES = {"k": "int[0,99]", "v": "int[0,99]"}
+_ROWS = [(i, i % 7) for i in range(12)]
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    made = Workers(tmp_path_factory.mktemp("each"))
+    for name, owner in (("one", "bank"), ("two", "telco")):
+        rights = {ANALYST: {"k": ("match",), "v": ("aggregate",)}}
+        more = {"unique": ("k",), "owner": owner, "open_count": True, "min_group": 2}
+        made.put(name, Given(_TYPES, _ROWS, rights=rights, **more))
+    yield made
+    made.close()
+
+
+def tables(store: Store) -> dict[str, Table]:
+    """As the analyst sees them in a worker's list."""
+    return {
+        row["name"]: Table(
+            *(row["name"], row["owner"], row["deployment"], Schema.of(row["about"]), ANALYST)
+        )
+        for row in store.of(TABLE).visible(ANALYST)
+    }
+
+
+def opened(store: Store, name: str) -> Any:
+    """Gives the analyst all rights to a table, in the file of one worker; how to take them back."""
+    of = store.of(TABLE)
+    facts, tensors = of.load(name, ANALYST)
+    about = {**facts.about, "rights": {ANALYST: {"*": ["open"]}}}
+    of.prepare(replace(facts, about=about), tensors).commit()
+    return lambda: of.prepare(facts, tensors).commit()
+
+
+def _asked(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Jobs that a client with all rights would order: of each program that asks for rights."""
+    known = {
+        name: replace(t, schema=replace(t.schema, rights={ANALYST: {"*": ("open",)}}))
+        for name, t in tables(store).items()
+    }
+    word = known["one"].deployment
+    leaf = ["stored", "int", [12], 0, TABLE.infix, "one", word, "v"]
+    plan = {"leaves": [leaf], "steps": [], "outputs": [[["ref", 0], "reveal", {}]]}
+    order = training.ordered(list(known.values()), ["k"], "one.v", ["two.v"]).header()
+    return {
+        "query": (query.PROGRAM, {"plan": sql.compiled("select v from one", known)}),
+        "compute": (compute.PROGRAM, {"plan": plan, "free": []}),
+        "align": (align.PROGRAM, ordered("common", [], False, order)),
+    }
+
+
+@pytest.mark.parametrize("changed", [None, 0, 1, 2])
+@pytest.mark.parametrize("name", ["query", "compute", "align"])
+def test_each_worker_refuses_by_its_own_header(
+    name: str, changed: int | None, workers: Workers
+) -> None:
+    program, parameters = _asked(workers.stores[0])[name]
+    back = []
+    if changed is not None:
+        back = [opened(workers.stores[changed], table) for table in ("one", "two")]
+    try:
+        for store in workers.stores:
+            if store.party == changed:  # (one worker's header gives its client what it asks for)
+                program.permit(ANALYST, store, parameters, [])
+                continue
+            with pytest.raises(PolicyError, match="takes the right"):
+                program.permit(ANALYST, store, parameters, [])
+        with pytest.raises(PolicyError, match="takes the right"):
+            Client(workers, ANALYST).run(name, parameters, {})
+    finally:
+        for each in back:
+            each()
