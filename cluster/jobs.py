@@ -129,6 +129,16 @@ class Size:
     memory: int = 0
 
 
+# What code raises that stumbles over parameters of another type.
+UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+
+
+def own_name(parameters: Mapping[str, Any]) -> Sequence[str]:
+    """The parameter "name", where a job has one."""
+    name = parameters.get("name")
+    return (name,) if isinstance(name, str) else ()
+
+
 @dataclass(frozen=True)
 class Program:
     """A computation that workers offer.
@@ -149,6 +159,8 @@ class Program:
         together: how many samples a job brings, if waiting jobs with equal parameters may be run
             as one: their inputs joined along the first axis, their outputs parted again (see
             batching.py). 0 for a job that runs alone.
+        kept_names: models, tables and data sets that a job with these parameters uses or makes, for
+            operators' logs; by default what "name" says.
         needs: other programs that operators must allow to the client too: what a job with these
             parameters does of theirs on its way, such as keeping a model.
     """
@@ -161,6 +173,7 @@ class Program:
     permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
     late: bool = False
     together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
+    kept_names: Callable[[Mapping[str, Any]], Sequence[str]] = own_name
     needs: Callable[[Mapping[str, Any]], Sequence[str]] = lambda parameters: ()
     size: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], int | Size] | None = None
 
@@ -200,7 +213,7 @@ class Program:
                 )
         try:
             self.check(parameters, inputs)
-        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        except UNFIT as error:
             # It stumbled over a type that it did not expect, whose text could quote anything.
             raise UsageError(
                 f"The program {self.name!r} does not take these parameters and inputs. Received: "

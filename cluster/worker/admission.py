@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.seeds import SEED_BYTES
-from tfe_bench.cluster.worker import memory, submission
+from tfe_bench.cluster.worker import memory, outcomes
 from tfe_bench.cluster.worker.host import Host
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.cluster.worker.queueing import Place
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
 
-def accept(host: Host, first: bytes, client: str, place: Place) -> Job:
+def accept(host: Host, header: dict[str, Any], client: str, place: Place) -> Job:
     """A job of a submission that this worker takes part in.
 
     Args:
-        first: the client's first message.
+        header: the client's first message, as submission.parse gives it.
         client: who sent it.
         place: in this worker's queue.
 
@@ -25,7 +27,6 @@ def accept(host: Host, first: bytes, client: str, place: Place) -> Job:
         UsageError, PolicyError: the program or the operator does not permit it.
     """
     policy = host.policy
-    header = submission.parse(first)
     for name, own in host.facts().items():
         given = header.get(name)
         # (a client runs no ops and no TensorFlow)
@@ -46,6 +47,7 @@ def accept(host: Host, first: bytes, client: str, place: Place) -> Job:
     policy.permit_reveal(header["program"], client)
     program = jobs.load(header["program"])
     program.admit(header["parameters"], job.inputs)
+    job.about = outcomes.what(program.name, client, program.kept_names(header["parameters"]))
     for other in program.needs(header["parameters"]):
         policy.permit_program(other)
         policy.permit_reveal(other, client)

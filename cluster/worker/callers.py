@@ -33,11 +33,16 @@ class Callers:
         Raises:
             SecurityError: nobody of this cluster.
         """
-        caller = self._identified(context)
+        caller = self.identify(context)
         self._door.greet(context.peer(), caller.name)
         return caller
 
-    def _identified(self, context: Call) -> PartyConfig | ClientConfig:
+    def identify(self, context: Call) -> PartyConfig | ClientConfig:
+        """Who calls, by this worker's own cluster file as it is now.
+
+        Raises:
+            SecurityError: nobody of this cluster.
+        """
         config = self._host.config
         if config.tls:
             return config.identify(peer_identity(context))

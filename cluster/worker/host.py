@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import contextlib
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -11,6 +12,7 @@ from tfe_bench.cluster import handshake, tls
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.worker.outcomes import Outcomes
 from tfe_bench.cluster.worker.pending import JobBook
 from tfe_bench.cluster.worker.queueing import JobQueue
 
@@ -34,6 +36,7 @@ class Host:
         key: private, PEM; empty without TLS.
         queue: of the jobs that are here.
         jobs: these, by name.
+        outcomes: logs what is refused.
     """
 
     config: ClusterConfig
@@ -42,11 +45,18 @@ class Host:
     loop: asyncio.AbstractEventLoop
     key: bytes = field(default=b"", repr=False)
     queue: JobQueue = field(init=False)
+    outcomes: Outcomes = field(init=False)
     jobs: JobBook = field(default_factory=JobBook)
     _tasks: set[asyncio.Future[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.queue = JobQueue(self.policy)
+        self.outcomes = Outcomes(self._later)
+
+    def _later(self, seconds: float, function: Callable[[], None]) -> None:
+        """Calls a function on the loop after some seconds; nothing once the loop has ended."""
+        with contextlib.suppress(RuntimeError):
+            self.loop.call_soon_threadsafe(self.loop.call_later, seconds, function)
 
     @property
     def party(self) -> int:

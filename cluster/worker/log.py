@@ -8,9 +8,15 @@ import traceback
 log = logging.getLogger("tfe_bench.worker")
 
 
+def plain(text: object, most: int = 600) -> str:
+    """A text of a peer or client on one printable line: no control character reaches a terminal."""
+    shown = " ".join(str(text)[: 2 * most].split())
+    return "".join(c if c.isprintable() else "?" for c in shown)[:most]
+
+
 def line(error: BaseException) -> str:
     """An error of ours on one line of the log, whatever a peer has put into it."""
-    return " ".join(str(error).split())[:600]
+    return plain(error)
 
 
 def where(error: BaseException) -> str:

@@ -22,7 +22,8 @@ from tfe_bench.cluster.transport import LINGER_SECONDS, SessionLink
 from tfe_bench.cluster.worker.callers import Call, Callers
 from tfe_bench.cluster.worker.connections import Connection, Connections
 from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
-from tfe_bench.cluster.worker.log import line, log, where
+from tfe_bench.cluster.worker.log import log, where
+from tfe_bench.cluster.worker.outcomes import UNKNOWN
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import (
     ClusterError,
@@ -80,7 +81,6 @@ class Meeting:
         except asyncio.CancelledError:
             pass  # the job has failed
         except TfeBenchError as error:
-            log.warning("job %s is refused: %s", job.short, line(error))
             job.fail(error)
         except Exception as error:
             log.error("job %s failed before its turn: %s", job.short, where(error))
@@ -92,8 +92,10 @@ class Meeting:
     async def serve(self, requests: object, context: Call) -> None:
         """A lower-numbered party opens its stream of a job."""
         del requests  # read through the context
+        name = UNKNOWN
         try:
             caller = self._callers.member(context)
+            name = caller.name
             if not isinstance(caller, PartyConfig) or caller.index >= self._host.party:
                 raise SecurityError("This stream is for lower-numbered parties' workers.")
             peer = caller.index
@@ -123,7 +125,7 @@ class Meeting:
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(context.read(), LINGER_SECONDS)
         except TfeBenchError as error:
-            log.warning("a stream was refused: %s", line(error))
+            self._host.outcomes.note(name, f"a stream of {name} is refused", error)
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
 
     async def _hear_go(self, job: Job, context: Call) -> bool:

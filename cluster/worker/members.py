@@ -60,7 +60,7 @@ def gather(host: Host, job: Job, party: Party, program: Program) -> list[Job]:
             continue
         if fine:
             companions.append(each)
-            log.info("job %s (of %s) goes with job %s", each.short, each.client, job.short)
+            log.info("job %s goes with job %s (%s)", each.short, job.short, each.about)
         else:
             each.stay()
             host.queue.put_back(each.place)

@@ -48,6 +48,7 @@ class Job:
         ended: when its last events were put.
         companions: jobs of others that go with it: its client's leaving ends them not.
         rides: it goes with another, whose session it uses.
+        about: its program, what it uses of what is kept, and its client, for logs.
     """
 
     def __init__(self, name: str, client: str, header: dict[str, Any], place: Place) -> None:
@@ -89,6 +90,7 @@ class Job:
         self.ended: float | None = None
         self.companions: list[Job] = []
         self.rides = False
+        self.about = ""
         self._closers: list[Callable[[], object]] = []
         # The client is part of it: the three workers judge by their policies one and the same.
         self.digest = handshake.program_digest(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,6 +12,7 @@ from tfe_bench.cluster.stored import KINDS
 from tfe_bench.cluster.worker.callers import Call, Callers
 from tfe_bench.cluster.worker.host import Host
 from tfe_bench.cluster.worker.log import log, where
+from tfe_bench.cluster.worker.outcomes import UNKNOWN
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import JobCancelled, ProtocolError, TfeBenchError
 
@@ -26,6 +28,7 @@ def _answering(
         try:
             yield await answer(self, context)
         except TfeBenchError as error:
+            self.note(context, answer.__name__, error)
             yield wire.failure(error)
         except Exception as error:
             log.error("a question failed: %s", where(error))
@@ -40,6 +43,13 @@ class Questions:
     def __init__(self, host: Host, callers: Callers) -> None:
         self._host, self._callers = host, callers
         self._started = time.monotonic()
+
+    def note(self, context: Call, question: str, error: TfeBenchError) -> None:
+        """Logs whose question was refused."""
+        name = UNKNOWN
+        with contextlib.suppress(TfeBenchError):
+            name = self._callers.identify(context).name
+        self._host.outcomes.note(name, f"the question {question!r} of {name} is refused", error)
 
     @_answering
     async def hello(self, context: Call) -> bytes:

@@ -13,10 +13,11 @@ from typing import Any
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.seeds import Ring
+from tfe_bench.cluster.worker import outcomes, submission
 from tfe_bench.cluster.worker.admission import accept
 from tfe_bench.cluster.worker.callers import Call, Callers
 from tfe_bench.cluster.worker.host import DEALER, MEET_SECONDS, Host
-from tfe_bench.cluster.worker.log import line, log, where
+from tfe_bench.cluster.worker.log import log, where
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.cluster.worker.queueing import Place
 from tfe_bench.errors import ClusterError, JobCancelled, PolicyError, TfeBenchError
@@ -42,15 +43,22 @@ class Reception:
         # A coroutine, because only that is cancelled at once when its client leaves.
         del requests  # read through the context
         host = self._host
+        client, asked, about = outcomes.UNKNOWN, "a job", outcomes.UNKNOWN
         job: Job | None = None
         place: Place | None = None
         summons: asyncio.TimerHandle | None = None
         try:
+            client = self._callers.identify(context).name
+            about = f"client {client}"
             client = self._callers.client(context)
             # Before anything is read: a client that stalls takes a place of its own.
             place = host.queue.enter(client)
             first = await self._callers.first(context, wire.MOST_MESSAGE_BYTES)
-            accepted = await host.loop.run_in_executor(None, accept, host, first, client, place)
+            header = await host.loop.run_in_executor(None, submission.parse, first)
+            asked, about = await host.loop.run_in_executor(
+                None, outcomes.described, host.policy, client, header
+            )
+            accepted = await host.loop.run_in_executor(None, accept, host, header, client, place)
             if host.party != DEALER:  # which is sent seeds alone
                 host.queue.hold(place, accepted.input_bytes)
             host.jobs.add(accepted)
@@ -70,9 +78,11 @@ class Reception:
                 if not await self._give(job, context, blob):
                     return
         except TfeBenchError as error:
+            if job is None:
+                host.outcomes.note(client, f"{asked} is refused ({about})", error)
             await self._refuse(context, error)
         except Exception as error:
-            log.error("a submission failed: %s", where(error))
+            log.error("%s (%s) failed: %s", asked, about, where(error))
             await self._refuse(context, error)
         finally:
             if summons is not None:
@@ -80,6 +90,7 @@ class Reception:
             if job is not None:
                 job.fail(JobCancelled(_CLIENT_LEFT))
                 host.jobs.remove(job)
+                self._note_end(job)
             if place is not None:
                 host.queue.leave(place)
 
@@ -94,11 +105,21 @@ class Reception:
             return True
         except TimeoutError:
             error = self._stalled("did not take what was ready for it")
-            log.warning("job %s: %s", job.short, line(error))
-            job.fail(error)
+            if not job.fail(error):  # (it has ended, but for its results)
+                host = self._host
+                host.outcomes.note(job.client, f"job {job.short} failed ({job.about})", error)
             # Nothing else gets through a stream that its client does not read, not even its end.
             self._callers.hang_up(context, "what was ready was not taken, stall_seconds")
             return False
+
+    def _note_end(self, job: Job) -> None:
+        """Logs once why a job has no result here, whichever part of the worker found it out."""
+        if job.failed is None:
+            return
+        ended = "failed" if job.began is not None else "is refused"
+        if job.began is None and isinstance(job.failed, JobCancelled):
+            ended = "ended before its turn"
+        self._host.outcomes.note(job.client, f"job {job.short} {ended} ({job.about})", job.failed)
 
     async def _refuse(self, context: Call, error: Exception) -> None:
         """Tells a client why it has no job."""

@@ -11,7 +11,7 @@ from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.cluster.worker import batching, members, results
 from tfe_bench.cluster.worker.host import DEALER, Host
-from tfe_bench.cluster.worker.log import line, log, where
+from tfe_bench.cluster.worker.log import log, where
 from tfe_bench.cluster.worker.memory import MemoryMeter
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ClusterError, PolicyError, TfeBenchError
@@ -53,7 +53,7 @@ class Turns:
             self._host.queue.finish(job.place)
 
     def _run_begun(self, job: Job) -> None:
-        log.info("job %s (%s, of %s) begins", job.short, job.header["program"], job.client)
+        log.info("job %s begins (%s)", job.short, job.about)
         link: SessionLink | None = None
 
         def expire() -> None:
@@ -72,12 +72,10 @@ class Turns:
         try:
             link = self._meet(job)
             self._compute(job, link)
-            log.info("job %s is done", job.short)
         except TfeBenchError as error:
             cause = (link.cause if link else None) or error
             _fail(job, cause)
             failure = job.failed or cause
-            log.warning("job %s failed: %s", job.short, line(failure))
         except Exception as error:
             log.error("job %s failed: %s", job.short, where(error))
             _fail(job, ClusterError(f"Party {self._host.party} failed ({wire.kind_of(error)})."))
@@ -161,6 +159,16 @@ class Turns:
             for name, output in part.items():
                 results.give(self._host.party, each, name, output)
             each.events.put(wire.event("done"))
+            _log_done(each, party.sent_bytes, len(batch))
+
+
+def _log_done(job: Job, sent: int, together: int) -> None:
+    seconds = time.monotonic() - (job.began or 0.0)
+    figures = (
+        f"{seconds:.2f} s, {job.input_bytes} bytes of inputs here, {sent} bytes sent to workers"
+    )
+    shared = f", with {together - 1} other jobs" if together > 1 else ""
+    log.info("job %s is done (%s): %s%s", job.short, job.about, figures, shared)
 
 
 def _fail(job: Job, error: TfeBenchError) -> None:

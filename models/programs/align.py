@@ -250,4 +250,14 @@ def _numbers(party: Party, feature: Feature, column: Shared, f: int) -> list[Sha
     return [replace(number, fractional_bits=f)]
 
 
-PROGRAM = Program("align", run, check, "keeps what tables have in common", permit=permit, size=size)
+def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
+    """What is made, and the tables that it is made of."""
+    return [parameters["name"], *(part.name for part in Order.of(parameters["about"]).parts)]
+
+
+PROGRAM = Program(
+    *("align", run, check, "keeps what tables have in common"),
+    permit=permit,
+    size=size,
+    kept_names=kept_names,
+)

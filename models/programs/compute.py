@@ -19,7 +19,16 @@ from tfe_bench.cluster.timing import recorded
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.arrays import evaluate, lineage
-from tfe_bench.models.arrays.plan import HANDLE, INPUT, KEEP, REVEAL, Leaf, Plan, check_handle
+from tfe_bench.models.arrays.plan import (
+    HANDLE,
+    INPUT,
+    KEEP,
+    REVEAL,
+    STORED,
+    Leaf,
+    Plan,
+    check_handle,
+)
 from tfe_bench.models.arrays.price import price
 from tfe_bench.models.queries import stored
 from tfe_bench.protocols.session.party import Party
@@ -192,6 +201,17 @@ def run(context: Context) -> dict[str, Shared]:
     return leaving
 
 
+def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
+    """What is stored and read, or kept."""
+    plan = plan_of(parameters)
+    read = {leaf.about[1] for leaf in plan.leaves if leaf.source == STORED}
+    kept = {output.about["name"] for output in plan.outputs if output.then == KEEP}
+    return sorted(read | kept)
+
+
 PROGRAM = Program(
-    NAME, run, check, "computes an expression on private arrays", permit=permit, size=size
+    *(NAME, run, check, "computes an expression on private arrays"),
+    permit=permit,
+    size=size,
+    kept_names=kept_names,
 )

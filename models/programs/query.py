@@ -157,4 +157,14 @@ def run(context: Context) -> dict[str, Shared]:
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}
 
 
-PROGRAM = Program("query", run, check, "queries private tables", permit=permit, size=size)
+def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
+    """The tables that a plan reads."""
+    return sorted({name for name, _ in Plan.of(parameters["plan"]).tables.values()})
+
+
+PROGRAM = Program(
+    *("query", run, check, "queries private tables"),
+    permit=permit,
+    size=size,
+    kept_names=kept_names,
+)

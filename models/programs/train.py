@@ -72,6 +72,13 @@ def needs(parameters: Mapping[str, Any]) -> Sequence[str]:
     return () if parameters.get("deploy") is None else ("deploy",)
 
 
+def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
+    """The data that owners have provided, and the model that is kept."""
+    job = TrainingJob.of(parameters)
+    names = [] if job.source is None else list(job.source.names)
+    return names if job.deploy is None else [*names, job.deploy["name"]]
+
+
 def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
@@ -368,5 +375,6 @@ PROGRAM = Program(
     permit=permit,
     late=True,
     needs=needs,
+    kept_names=kept_names,
     size=size,
 )

@@ -88,6 +88,7 @@ class Party:
         self._functions: dict[Hashable, PrivateFunction] = {}
         self._scope: tuple[Hashable, ...] | None = None
         self._made = 0
+        self._sent_before = 0
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
@@ -281,8 +282,14 @@ class Party:
             "received": list(raw[9:12]),
         }
 
+    @property
+    def sent_bytes(self) -> int:
+        """Payload that this party has sent in the whole session, whatever was reset."""
+        return self._sent_before + sum(self.counters()["payload"])
+
     def reset_counters(self) -> None:
         """Starts the counters and the list of rounds anew."""
+        self._sent_before = self.sent_bytes
         self._native.reset_counters(self.handle)
 
     def rounds(self) -> list[StepCost]:

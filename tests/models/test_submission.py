@@ -19,6 +19,7 @@ from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
 from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.worker import submission
 from tfe_bench.cluster.worker.admission import accept
 from tfe_bench.cluster.worker.host import Host
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
@@ -96,7 +97,7 @@ class _Gate:
 
     def take(self, blob: bytes) -> Any:
         """What becomes of any first message."""
-        return accept(self.host, blob, "alice", cast(Any, None))
+        return accept(self.host, submission.parse(blob), "alice", cast(Any, None))
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,116 @@
+"""What a worker logs of jobs: who asks for what, and how it ends.
+
+A line names client, program, job and what is kept under which name.  It quotes no parameter: an
+error about a client's arguments is cut before what it received.  One client writes a bounded
+number of lines a minute; the rest is counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tfe_bench.cluster import jobs
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.cluster.worker.log import line, log, plain
+from tfe_bench.errors import ClusterError, PolicyError, SecurityError, TfeBenchError
+
+# Lines about refusals of one client in one window; what comes beyond is counted.
+MOST_LINES = 20
+WINDOW_SECONDS = 60.0
+# Callers without a certificate of the cluster share one allowance.
+UNKNOWN = "unknown caller"
+_MOST_NAMES = 4
+# Errors whose text is made from this worker's own settings; others may quote what a client sent.
+_OWN_WORDS = (PolicyError, SecurityError, ClusterError)
+
+
+def what(program: str, client: str, names: Sequence[str] = ()) -> str:
+    """A job in words, for a log: its program, what it uses or keeps, its client."""
+    shown = [f'"{plain(name, 80)}"' for name in names[:_MOST_NAMES]]
+    if len(names) > _MOST_NAMES:
+        shown.append(f"{len(names) - _MOST_NAMES} more")
+    of = f" of {', '.join(shown)}" if shown else ""
+    return f"{plain(program, 80)}{of}, client {client}"
+
+
+def described(policy: WorkerPolicy, client: str, header: Mapping[str, Any]) -> tuple[str, str]:
+    """A parsed submission's job, and `what` it is, also of one that is refused."""
+    name = header["program"]
+    names: Sequence[str] = ()
+    with contextlib.suppress(TfeBenchError, *jobs.UNFIT):
+        names = jobs.own_name(header["parameters"])
+        policy.permit_program(name)  # (what is not allowed is not loaded either)
+        names = jobs.load(name).kept_names(header["parameters"])
+    return f"job {plain(header['job'], 12)}", what(name, client, names)
+
+
+def reason(error: BaseException) -> str:
+    """Why something was refused, on one line."""
+    text = line(error)
+    if not isinstance(error, _OWN_WORDS):
+        text = text.partition(" Received:")[0]
+    return f"{type(error).__name__}: {text}"
+
+
+@dataclass
+class _Window:
+    """The lines of one client since a time, and what was left out by kind of error."""
+
+    since: float
+    lines: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+
+
+class Outcomes:
+    """Logs what was refused or failed, at most MOST_LINES a minute for each client.
+
+    Args:
+        later: calls a function after some seconds, from any thread.
+    """
+
+    def __init__(self, later: Callable[[float, Callable[[], None]], None]) -> None:
+        self._later = later
+        self._lock = threading.Lock()
+        self._windows: dict[str, _Window] = {}
+
+    def note(self, client: str, said: str, error: BaseException) -> None:
+        """Logs one refusal or failure.
+
+        Args:
+            client: whose allowance of lines it uses.
+            said: what failed, as "job 3f2a90c12345 is refused (sort, client analyst)".
+        """
+        now = time.monotonic()
+        with self._lock:
+            window = self._windows.get(client)
+            if window is None or now - window.since >= WINDOW_SECONDS:
+                self._close(client)
+                window = self._windows[client] = _Window(now)
+            window.lines += 1
+            if window.lines > MOST_LINES:
+                if not window.left_out:
+                    left = window.since + WINDOW_SECONDS - now
+                    self._later(left, lambda: self._expire(client, window))
+                window.left_out[type(error).__name__] += 1
+                return
+        log.warning("%s: %s", said, reason(error))
+
+    def _expire(self, client: str, window: _Window) -> None:
+        with self._lock:
+            if self._windows.get(client) is window:
+                self._close(client)
+
+    def _close(self, client: str) -> None:
+        window = self._windows.pop(client, None)
+        if window is not None and window.left_out:
+            kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(window.left_out.items()))
+            log.warning(
+                "client %s: %d more refusals and failures in a minute are not listed (%s)",
+                *(client, window.left_out.total(), kinds),
+            )
