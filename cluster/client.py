@@ -10,7 +10,7 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Self
@@ -23,8 +23,15 @@ from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.questions import answered, ask, greet, silent
 from tfe_bench.cluster.requests import AnyInput, JobResult, Progress
 from tfe_bench.cluster.sending import Sending, check_inputs, check_parameters, kind_of
+from tfe_bench.cluster.stored import ANY, check_clients
 from tfe_bench.cluster.transport import dialled
-from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError, UsageError
+from tfe_bench.errors import (
+    ConfigError,
+    SecurityError,
+    TfeBenchError,
+    UsageError,
+    did_you_mean,
+)
 
 CONNECT_SECONDS = 12.0
 _JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -115,6 +122,23 @@ class Client:
         own = self._own[1]
         named = (c.name for c in self.config.clients if own and own in c.certificates)
         return next(named, "local")
+
+    def check_members(self, clients: Sequence[str]) -> None:
+        """Refuse names that no client of this cluster has; a local cluster has none to look up.
+
+        Raises:
+            UsageError: naming the first one, and the nearest name.
+        """
+        check_clients(list(clients))
+        known = [client.name for client in self.config.clients]
+        if known == [self.identity]:  # (three workers on this host, for trying out)
+            return
+        for name in clients:
+            if name != ANY and name not in known:
+                raise UsageError(
+                    f"The cluster has no client {name[:80]!r}.{did_you_mean(name[:80], known)} "
+                    f"Clients: {', '.join(known[:20])}; {ANY} is all of them."
+                )
 
     def close(self) -> None:
         """Closes the connections."""

@@ -57,6 +57,7 @@ def provide(
         PolicyError: an operator does not let this client provide.
     """
     inputs: dict[str, AnyInput] = {}
+    cluster.check_members(clients)
     shape = None if rows.x is None else list(np.shape(rows.x)[1:])
     if through is not None:
         if rows.x is None:

@@ -108,6 +108,7 @@ def deploy(
         PolicyError: an operator does not let this client deploy.
     """
     cluster.check_open()
+    cluster.check_members(clients)
     check_private(private, "deploy", "convert(model)")
     check_precision(cluster)
     parameters = deployment(private, name, clients, replace, preprocessing, table)

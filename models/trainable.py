@@ -276,6 +276,8 @@ class Trainable:
                 "A training with a checkpoint is in several jobs, and callbacks are called for "
                 "one. Received: both. LearningRateScheduler alone goes with it."
             )
+        if deploy_for:
+            cluster.check_members(deploy_for)
         if asked.snapshots and deploy is not None:
             raise UsageError("Callbacks that take weights go with weights that leave: no deploy.")
         if type(epochs) is int and type(initial_epoch) is int:

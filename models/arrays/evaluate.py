@@ -14,6 +14,7 @@ from tfe_bench.models.arrays import operations
 from tfe_bench.models.arrays.arguments import MOST_PARTS, Ref
 from tfe_bench.models.arrays.plan import (
     BITS,
+    DECIMAL,
     FIXED,
     INPUT,
     INT,
@@ -22,6 +23,7 @@ from tfe_bench.models.arrays.plan import (
     Plan,
     Step,
 )
+from tfe_bench.models.queries import quotient
 from tfe_bench.protocols.ring import refresh
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.counting import Counting, Private
@@ -30,6 +32,8 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.tables import bits
 
 Value = Shared | MaskedBits
+# Leaves whose words the first graph makes values of.
+_RAW = (BITS, DECIMAL)
 # What operations raise that meet arguments of a type that they do not expect.
 _STUMBLED = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
@@ -69,13 +73,20 @@ def meaning(op: str, value: object) -> Meaning:
 
 def words(leaf: Leaf) -> Shared:
     """The words of a leaf that are not there, for a party that counts."""
-    return Private(leaf.shape, leaf.scale).made()
+    return Private(leaf.shape, 0 if leaf.kind == DECIMAL else leaf.scale).made()
 
 
 def as_bits(x: Shared) -> MaskedBits:
     """Words that are 0 or 1 as private bits.  Local."""
     low = replace(x.map(lambda a: local.low_bits(a, 1)), bits=1, fractional_bits=0)
     return replace(bits.masked_bits(low), shape=tuple(int(n) for n in x.shape.as_list()))
+
+
+def opened(party: Party, leaf: Leaf, held: Shared) -> Value:
+    """A leaf's words as the value that steps take."""
+    if leaf.kind == BITS:
+        return as_bits(held)
+    return quotient.as_fixed(party, held, leaf.scale)
 
 
 def call(
@@ -157,8 +168,7 @@ class Schedule:
         base = len(self.plan.leaves)
         found = [n for n in range(base, len(self._at)) if self._at[n] == stage]
         if stage == 0:
-            bits_of = [n for n, leaf in enumerate(self.plan.leaves) if leaf.kind == BITS]
-            return [*bits_of, *found]
+            return [*(n for n, leaf in enumerate(self.plan.leaves) if leaf.kind in _RAW), *found]
         return found
 
 
@@ -180,7 +190,7 @@ def run(
     schedule = Schedule(plan)
     base = len(plan.leaves)
     values: dict[Ref, Any] = {
-        Ref(n): leaves[n] for n, leaf in enumerate(plan.leaves) if leaf.kind != BITS
+        Ref(n): leaves[n] for n, leaf in enumerate(plan.leaves) if leaf.kind not in _RAW
     }
     fresh = refreshed(plan)
     results: dict[int, Shared] = {}
@@ -235,7 +245,7 @@ class _Stage:
         outputs: those that it makes the words of, and whether under a fresh mask.
         wanted: what later stages take of it.
         given: what it takes of earlier ones.
-        raw: leaves of bits, which it takes as words.
+        raw: leaves of bits and decimals, which it takes as words.
         step: makes a step's values.
     """
 
@@ -253,7 +263,7 @@ class _Stage:
         """What later stages want, and the words of outputs."""
         known: dict[Ref, Any] = dict(zip(self.given, given, strict=True))
         for number, held in zip(self.raw, raw, strict=True):
-            known[Ref(number)] = as_bits(held)
+            known[Ref(number)] = opened(party, self.plan.leaves[number], held)
         for number in self.numbers:
             if number not in self.raw:
                 known.update(self.step(number, known))
@@ -303,7 +313,7 @@ def traced(plan: Plan) -> str:
 def _touched(plan: Plan, i: int, fresh: Sequence[bool]) -> bool:
     """Whether an output is more than a leaf as it is."""
     number = plan.outputs[i].ref.number
-    return number >= len(plan.leaves) or plan.leaves[number].kind == BITS or fresh[i]
+    return number >= len(plan.leaves) or plan.leaves[number].kind in _RAW or fresh[i]
 
 
 def _needed(plan: Plan, numbers: Sequence[int], own: Sequence[int]) -> list[Ref]:

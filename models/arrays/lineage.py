@@ -18,6 +18,7 @@ from tfe_bench.models.arrays.arguments import Ref, check_shape
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.plan import (
     BITS,
+    DECIMAL,
     FIXED,
     HANDLE,
     INPUT,
@@ -28,6 +29,7 @@ from tfe_bench.models.arrays.plan import (
     Step,
 )
 from tfe_bench.models.queries import rights, stored
+from tfe_bench.models.queries.expressions import MOST_INEXACT
 from tfe_bench.models.queries.schema import AGGREGATE, OPEN, Schema
 from tfe_bench.models.queries.types import BOOL, NUMBER, TEXT, Type
 
@@ -99,12 +101,19 @@ def of_column(name: str, schema: Schema, column: str) -> Meaning:
 def _of_type(name: str, column: str, own: Type, rows: int) -> tuple[str, tuple[int, ...], int]:
     if own.kind == BOOL:
         return BITS, (rows,), 0
-    if own.kind == TEXT or own.digits:
-        what = "texts" if own.kind == TEXT else "decimals"
+    if own.kind == TEXT:
         raise UsageError(
-            f"Column {column!r} of table {name!r} has {what}, which no array holds. Ask it with "
-            'SQL, or have its owner put it with types={"' + column + '": "fixed(16)"}.'
+            f"Column {column!r} of table {name!r} has texts, which no array holds. Ask it with SQL."
         )
+    if own.digits:
+        if own.magnitude.bit_length() > MOST_INEXACT:
+            raise UsageError(
+                f"Column {column!r} of table {name!r} has decimals of "
+                f"{own.magnitude.bit_length()} bits; arrays hold up to {MOST_INEXACT}. Ask it with "
+                f'SQL, or have its owner declare a narrower range, as types={{"{column}": '
+                f'"decimal({own.digits})[0,1000]"}}.'
+            )
+        return DECIMAL, (rows,), own.digits
     if own.kind == NUMBER and own.fraction:
         return FIXED, (rows,), own.fraction
     return INT, (rows,), 0

@@ -10,9 +10,10 @@ from tfe_bench.models.arrays import lineage
 from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import STORED, Leaf
+from tfe_bench.models.arrays.plan import DECIMAL, FIXED, STORED, Leaf
 from tfe_bench.models.kept import Kept
 from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.types import FRACTION
 from tfe_bench.models.rows import LABEL_BITS
 
 if TYPE_CHECKING:
@@ -23,6 +24,8 @@ _KINDS = (ARRAY, TABLE, DATA)
 
 def _array(cluster: Client, meaning: Meaning, *about: str) -> PrivateArray:
     leaf = Leaf(STORED, meaning.kind, meaning.shape, meaning.scale, about)
+    if meaning.kind == DECIMAL:  # (which the plan begins with)
+        meaning = Meaning(FIXED, meaning.shape, FRACTION)
     return PrivateArray(cluster, Node(meaning, leaf=leaf))
 
 

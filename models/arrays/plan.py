@@ -30,11 +30,14 @@ from tfe_bench.models.arrays.arguments import (
     reference,
     refs,
 )
+from tfe_bench.models.queries.types import MOST_DIGITS
 
 MOST_STEPS, MOST_LEAVES, MOST_OUTPUTS = 1000, 256, 256
 MOST_TURNS = 1 << 16
 FIXED, INT, BITS = "fixed", "int", "bits"
 KINDS = (FIXED, INT, BITS)
+# A stored leaf of decimals, whose scale is their digits: the plan begins by making it fixed point.
+DECIMAL = "decimal"
 INPUT, HANDLE, STORED = "input", "handle", "stored"
 TURN = "turn"  # what stands for a value of any turn, where a loop's body is written
 REVEAL, KEEP = "reveal", "keep"
@@ -46,8 +49,8 @@ class Leaf:
 
     Attributes:
         source: INPUT, HANDLE or STORED.
-        kind: FIXED, INT or BITS.
-        shape, scale: its elements', and their fractional bits.
+        kind: FIXED, INT or BITS; of what is stored also DECIMAL.
+        shape, scale: its elements', and their fractional bits; of DECIMAL their decimal digits.
         about: of a handle its id; of what is stored its kind's infix, name, deployment and part.
     """
 
@@ -210,9 +213,15 @@ def _leaf(given: object) -> Leaf:
     if not isinstance(given, list) or len(given) < 4:
         raise UsageError("A leaf of a plan says where it comes from, its kind, shape and scale.")
     source, kind, shape, scale, *about = given
-    if not isinstance(kind, str) or kind not in KINDS:
-        raise UsageError(f"A leaf's kind is one of {', '.join(KINDS)}.")
-    if type(scale) is not int or not 0 <= scale <= 61 or (kind == FIXED) != (scale > 0):
+    known = (*KINDS, DECIMAL) if source == STORED else KINDS
+    if not isinstance(kind, str) or kind not in known:
+        raise UsageError(f"A leaf's kind is one of {', '.join(known)}.")
+    most = MOST_DIGITS if kind == DECIMAL else 61
+    if (
+        type(scale) is not int
+        or not 0 <= scale <= most
+        or (kind in (FIXED, DECIMAL)) != (scale > 0)
+    ):
         raise UsageError("A leaf has 1 to 61 fractional bits, integers and bits have none.")
     if source == TURN:
         raise UsageError("What foldl gives to its function is of use inside of foldl only.")

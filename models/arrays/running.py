@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.cluster.requests import spec_of
-from tfe_bench.cluster.stored import check_clients, check_name
+from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import TfeBenchError, UsageError
 from tfe_bench.models.arrays.building import build
 from tfe_bench.models.arrays.evaluate import Meaning
@@ -134,7 +134,7 @@ def keep(cluster: Client, node: Node, name: str, clients: Sequence[str], replace
     check_name(name, "An array's name")
     if isinstance(clients, str):
         raise UsageError("clients is a list of names. Received: a text.")
-    check_clients(list(clients))
+    cluster.check_members(clients)
     about = {
         "name": name,
         "clients": list(clients),

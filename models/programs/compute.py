@@ -20,6 +20,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.arrays import evaluate, lineage
 from tfe_bench.models.arrays.plan import (
+    DECIMAL,
     HANDLE,
     INPUT,
     KEEP,
@@ -142,7 +143,10 @@ def _loaded(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:
     if kind is TABLE:
         # (as distances from the lowest)
         m = None if found.m is None else found.m + np.int64(offset)
-        found = replace(found, m=m, fractional_bits=leaf.scale)
+        scale = 0 if leaf.kind == DECIMAL else leaf.scale
+        found = replace(found, m=m, fractional_bits=scale)
+        if tuple(found.shape) == leaf.shape:
+            return found
     if found.fractional_bits != leaf.scale or tuple(found.shape) != leaf.shape:
         raise UsageError(
             f"The {kind.noun} {name!r} has {found.fractional_bits} fractional bits. Received: a "

@@ -13,6 +13,7 @@ query.run().to_pandas()
 from __future__ import annotations
 
 import importlib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -25,15 +26,16 @@ from tfe_bench.cluster.stored import TABLE, check_name
 from tfe_bench.errors import ProtocolError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.programs import table_put as put_program
-from tfe_bench.models.queries import bins, explain, io, relations, sql, training
+from tfe_bench.models.queries import bins, explain, io, reading, relations, sql, training
 from tfe_bench.models.queries.execute import OVER, ROWS, words_of
 from tfe_bench.models.queries.plan import BOUNDED, Plan
 from tfe_bench.models.queries.price import Price, price
-from tfe_bench.models.queries.putting import prepared
+from tfe_bench.models.queries.putting import encoded, prepared
+from tfe_bench.models.queries.report import TableReport
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import ALL, GROUP, Column, Schema, rights_of
 from tfe_bench.models.queries.training import Alignment
-from tfe_bench.models.queries.types import BOOL, Type, parse
+from tfe_bench.models.queries.types import BOOL, Type
 
 
 def tables(cluster: Client) -> Tables:
@@ -89,15 +91,17 @@ class Tables:
         budget: object = None,
         contributions: int = 1,
         replace: bool = False,
+        rename: Mapping[str, str] | None = None,
         progress: Progress | None = None,
-    ) -> Schema:
+    ) -> TableReport:
         """Shares a table among the workers, which keep it under a name.
 
         Args:
             source: a file (.csv, .parquet, .feather), a pyarrow.Table, a pandas.DataFrame, or a
-                dict of lists; an empty field and NaN are NULL.
-            types: of columns, as `types.parse` takes them; others by their kind, with elements up
-                to 2^40.
+                dict of lists or arrays; an empty field and NaN are NULL.
+            types: of columns, as `types.parse` takes them; others by their values, with elements up
+                to 2^40: reals with few decimals become `decimal`, others `fixed`. "category"
+                alone takes the words that the column has, which become public.
             columns: those that are put; None: all.
             nullable: columns that may be NULL though none of this table's rows is: whether one is
                 would be public otherwise.
@@ -120,13 +124,20 @@ class Tables:
                 leave, with noise; what is spent stays so when the table is replaced.
             contributions: how many rows of one unit count in a sum, where it may be in several.
             replace: what this client put under the name before.
+            rename: new names of columns, by the source's.
+
+        Returns:
+            what each column became: type, range, and the largest rounding error.
 
         Raises:
-            UsageError, DataError, RangeError: it is no such table; rows are named, values are not.
+            UsageError, DataError, RangeError: it is no such table; all columns that do not fit are
+                named, with a row, values are not.
             PolicyError: an operator does not let this client put tables.
         """
         check_name(name, put_program.NAME_IS)
-        given = io.read(source)
+        self._cluster.check_members(clients)
+        given_rights = rights_of(rights, clients)
+        given = reading.read(source, rename)
         declared = dict(types or {})
         wanted = list(given) if columns is None else list(columns)
         for each in (*wanted, *declared, *nullable, *unique, *scale, *hashed_by.split()):
@@ -135,10 +146,7 @@ class Tables:
                     f"The table has no column {each[:80]!r}.{did_you_mean(each, given)} Columns: "
                     f"{', '.join(list(given)[:20])}."
                 )
-        held: dict[str, io.Elements] = {}
-        for each in wanted:
-            kind = parse(declared[each]) if each in declared else io.type_of(each, given[each])
-            held[each] = io.encode(each, given[each], kind)
+        held = encoded({each: given[each] for each in wanted}, declared)
         rows = len(next(iter(held.values())).distances) if held else 0
         if pad_to is not None and pad_to < rows:
             raise UsageError(f"The table has {rows} rows; it cannot be padded to {pad_to}.")
@@ -154,7 +162,7 @@ class Tables:
             pad_to is not None or bool(hashed_by),
             tuple(unique),
             sorted_by,
-            rights_of(rights, clients),
+            given_rights,
             min_group,
             unit,
             open_count,
@@ -169,7 +177,10 @@ class Tables:
         parameters = ordered(name, clients, replace, schema.header())
         put_program.check(parameters, [spec_of(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
-        return schema
+        report = TableReport.of(name, schema, held)
+        for each in report.warnings:
+            warnings.warn(each, stacklevel=2)
+        return report
 
     def remove(self, name: str) -> None:
         """Removes a table of this client's from all workers."""
@@ -204,6 +215,7 @@ class Tables:
             UsageError: columns that are not there, or that nothing can be learned from.
             PolicyError: an owner does not permit it.
         """
+        self._cluster.check_members(clients)
         known = self.seen()
         for each in names:
             if each not in known:

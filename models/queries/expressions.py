@@ -37,7 +37,7 @@ MOST_DIVISOR = 24
 # Fractional bits that a product keeps.
 _MOST_FRACTION = 24
 # Bits of a number that is multiplied by a ratio.
-_MOST_INEXACT = 44
+MOST_INEXACT = 44
 # Comparisons of one row for EXTRACT.
 _MOST_CUTS = 300
 
@@ -345,9 +345,9 @@ def ratio_type(kind: Type, ratio: Fraction) -> Type:
         UsageError: it does not fit.
     """
     by = ratio * (1 << FRACTION) / kind.denominator
-    if by.denominator != 1 and kind.magnitude.bit_length() > _MOST_INEXACT:
+    if by.denominator != 1 and kind.magnitude.bit_length() > MOST_INEXACT:
         raise UsageError(
-            f"A value of {kind.magnitude.bit_length()} bits is divided; at most {_MOST_INEXACT} "
+            f"A value of {kind.magnitude.bit_length()} bits is divided; at most {MOST_INEXACT} "
             "are right. Have its owner declare a narrower range, as int[0,120]."
         )
     edges = sorted(int(edge * by) for edge in (kind.low, kind.high))

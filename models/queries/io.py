@@ -1,8 +1,4 @@
-"""Tables in files and in memory: read into ring elements by their owner, results written.
-
-CSV needs no package.  Parquet, Feather and Arrow tables go through pyarrow, pandas frames through
-it as well; both are imported only here and only then.
-"""
+"""Columns as ring elements, by their owner, and the results of queries as values and files."""
 
 from __future__ import annotations
 
@@ -18,33 +14,20 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean, imported
-from tfe_bench.models import csv_file
+from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
+from tfe_bench.models.queries.guessing import COARSE
+from tfe_bench.models.queries.reading import Values, arrow, is_missing, reals_of
 from tfe_bench.models.queries.types import (
-    BITS,
     CATEGORY,
-    HASHES,
+    NUMBER,
     UNITS,
     Type,
     date_of,
-    element_of,
-    parse,
+    value_element,
 )
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 _EPOCH = datetime.datetime(1970, 1, 1)
-# By the name of an Arrow type.
-_ARROW = {
-    "bool": "bool",
-    "date32[day]": "date",
-    "date64[ms]": "date",
-    "timestamp[s]": "timestamp(s)",
-    "timestamp[ms]": "timestamp(ms)",
-    "timestamp[us]": "timestamp(us)",
-    "timestamp[ns]": "timestamp(us)",
-    "string": "text",
-    "large_string": "text",
-}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,168 +38,61 @@ class Elements:
         type: of the elements.
         distances: element - type.offset, 0 where there is none.
         null: where there is none; None: nowhere.
+        rounding: what rounding changed; None where every value is exact.
     """
 
     type: Type
     distances: Ring
     null: Ring | None
+    rounding: Rounding | None = None
 
 
-def arrow() -> Any:
-    """pyarrow.
+@dataclass(frozen=True)
+class Rounding:
+    """What rounding changed in a column of `fixed`.
 
-    Raises:
-        UsageError: it is not installed.
+    Attributes:
+        error: the largest one, absolute.
+        coarse: how many values changed by more than a thousandth of themselves.
+        gone: how many of these became 0.
+        row: of the first one, from 1; 0 where there is none.
     """
-    return imported(
-        "pyarrow",
-        "Parquet and Arrow tables take pyarrow",
-        'pip install "tfe_bench[tables]", or use CSV',
-    )
+
+    error: float
+    coarse: int
+    gone: int
+    row: int
 
 
-def read(source: object) -> dict[str, Sequence[Any]]:
-    """The columns of a file, an Arrow table, a pandas frame or a dict of lists, by name.
-
-    Raises:
-        DataError: it cannot be read, or is no table.
-        UsageError: another kind of file, or a package is missing.
-    """
-    if isinstance(source, Mapping):
-        columns: dict[str, Sequence[Any]] = {
-            str(name): list(values) for name, values in source.items()
-        }
-        if len({len(values) for values in columns.values()}) > 1:
-            raise DataError("The columns of a table have one length.")
-        return columns
-    if isinstance(source, str | Path):
-        path = Path(source)
-        if path.suffix.lower() == ".csv":
-            names, lines = csv_file.read(path)
-            return {
-                name: [None if line[i] == "" else line[i] for line in lines]
-                for i, name in enumerate(names)
-            }
-        if path.suffix.lower() not in (".parquet", ".feather", ".arrow"):
-            raise UsageError(
-                f"A table is a file .csv, .parquet, .feather or .arrow. Received: {path.name!r}."
-            )
-        table = _read_arrow(path)
-    elif type(source).__module__.partition(".")[0] == "pandas":
-        table = arrow().Table.from_pandas(source, preserve_index=False)
-    else:
-        table = source
-    listed: Any = getattr(table, "column_names", None)
-    if listed is None:
-        raise UsageError(
-            "A table is a file, a pyarrow.Table, a pandas.DataFrame or a dict of lists. Received: "
-            f"{type(source).__name__}."
-        )
-    if len(set(listed)) != len(listed):
-        raise DataError("A table names each of its columns once.")
-    whole: Any = table
-    return {name: whole.column(name) for name in listed}
-
-
-def _read_arrow(path: Path) -> Any:
-    pyarrow = arrow()
-    try:
-        if path.suffix.lower() == ".parquet":
-            from pyarrow import parquet
-
-            return parquet.read_table(path)
-        from pyarrow import feather
-
-        return feather.read_table(path)
-    except (OSError, pyarrow.ArrowException) as error:
-        raise DataError(
-            f"{str(path)!r} cannot be read as a table. Received: {type(error).__name__}."
-        ) from None
-
-
-def type_of(name: str, values: Sequence[Any]) -> Type:
-    """The type of a column whose owner declares none.
-
-    Raises:
-        DataError: it has none here.
-    """
-    kind = getattr(values, "type", None)
-    if kind is not None:
-        shown = str(kind)
-        if shown.startswith(("int", "uint")):
-            return parse("int")
-        if shown in ("float", "double", "halffloat"):
-            return parse("fixed")
-        if shown.startswith("decimal"):
-            return parse(f"decimal({kind.scale})")
-        if shown.startswith("dictionary"):
-            return HASHES
-        if shown in _ARROW:
-            return parse(_ARROW[shown])
-        raise DataError(f"Column {name!r} has a type that is not offered. Received: {shown[:80]}.")
-    given = [value for value in values if value is not None]
-    for written in ("int", "fixed", "bool", "date", "timestamp"):
-        made = parse(written)
-        try:
-            for value in given:
-                _element(value, made)
-        except (ValueError, KeyError, TypeError, OverflowError):
-            continue
-        return made
-    return HASHES
-
-
-def _element(value: Any, kind: Type) -> int:
-    """The ring element of one value.
-
-    Raises:
-        ValueError, KeyError, TypeError: it is none of this type.
-    """
-    if isinstance(value, str):
-        return element_of(value, kind)
-    if isinstance(value, bool | np.bool_):
-        if kind.kind != BITS.kind:
-            raise ValueError("a bool")
-        return int(value)
-    match kind.kind:
-        case "number" if isinstance(value, int | np.integer | Decimal):
-            return element_of(str(value), kind)
-        case "number" if isinstance(value, float | np.floating):
-            if kind.fraction:
-                return round(float(value) * (1 << kind.fraction))
-            return element_of(repr(float(value)), kind)
-        case "bool" if isinstance(value, int | np.integer):
-            return {0: 0, 1: 1}[int(value)]
-        case "timestamp" if isinstance(value, datetime.datetime):
-            return element_of(value.isoformat(), kind)
-        case "date" if isinstance(value, datetime.datetime):
-            return element_of(value.date().isoformat(), kind)
-        case "date" if isinstance(value, datetime.date):
-            return element_of(value.isoformat(), kind)
-    raise ValueError("another type")
-
-
-def encode(name: str, values: Sequence[Any], kind: Type) -> Elements:
+def encode(name: str, values: Values, kind: Type) -> Elements:
     """A column as elements; NaN is NULL.
 
     Raises:
         RangeError: a value outside of the declared range, or infinity; its row is named.
         DataError: a value of another type; its row is named.
     """
-    fast = _encoded_arrow(name, values, kind)
+    reals = reals_of(values)
+    fast = (
+        _encoded_arrow(name, values, kind) if reals is None else _encoded_reals(name, reals, kind)
+    )
     if fast is not None:
         return fast
     listed: Any = getattr(values, "to_pylist", None)
-    if listed is not None:
+    if reals is not None:
+        values = reals.tolist()
+    elif listed is not None:
         values = listed()
     found = np.zeros(len(values), np.int64)
     null = np.zeros(len(values), np.int64)
+    exact = np.full(len(values), np.nan)
     for row, value in enumerate(values):
-        if value is None or (isinstance(value, float | np.floating) and value != value):
+        if is_missing(value):
             null[row] = 1
             continue
         try:
-            element = _element(value, kind)
+            element = value_element(value, kind)
+            if kind.fraction:
+                exact[row] = float(value)
         except (ValueError, KeyError, TypeError):
             what = (
                 "a word that its category does not have" if kind.kind == CATEGORY else f"no {kind}"
@@ -230,7 +106,58 @@ def encode(name: str, values: Sequence[Any], kind: Type) -> Elements:
         if not kind.low <= element <= kind.high:
             raise _outside(name, row, kind)
         found[row] = element - kind.offset
-    return Elements(kind, found, null if null.any() else None)
+    rounding = _rounding(exact, found + np.int64(kind.offset), kind)
+    return Elements(kind, found, null if null.any() else None, rounding)
+
+
+def _rounding(exact: Any, elements: Ring, kind: Type) -> Rounding | None:
+    """What rounding changed.
+
+    Args:
+        exact: float64, NaN for NULL.
+        elements: what the values became.
+    """
+    if not kind.fraction:
+        return None
+    with np.errstate(invalid="ignore"):
+        off = np.abs(elements / float(kind.denominator) - exact)
+        coarse = off > COARSE * np.abs(exact)
+    if not np.isfinite(off).any():
+        return Rounding(0.0, 0, 0, 0)
+    gone = coarse & (elements == 0)
+    first = int(np.flatnonzero(coarse)[0]) + 1 if coarse.any() else 0
+    return Rounding(float(np.nanmax(off)), int(coarse.sum()), int(gone.sum()), first)
+
+
+def _encoded_reals(name: str, reals: Any, kind: Type) -> Elements | None:
+    """An array of floating-point numbers at once; None where values are looked at one by one."""
+    if kind.kind != NUMBER:
+        return None
+    missing = np.isnan(reals)
+    by = float(kind.denominator)
+    with np.errstate(invalid="ignore", over="ignore"):
+        scaled = np.rint(reals * by)
+        if not kind.fraction:
+            exact = (np.abs(scaled) < 1 << 53) & (scaled / by == reals)
+            if not (exact | missing).all():
+                return None
+    scaled[missing] = 0
+    if (np.abs(scaled) >= float(1 << 62)).any():
+        return None
+    elements = scaled.astype(np.int64)
+    return _bounded(name, elements, missing, kind, _rounding(reals, elements, kind))
+
+
+def _bounded(
+    name: str, elements: Ring, missing: Any, kind: Type, rounding: Rounding | None = None
+) -> Elements:
+    bad = ((elements < kind.low) | (elements > kind.high)) & ~missing
+    if bad.any():
+        raise _outside(name, int(np.flatnonzero(bad)[0]), kind)
+    distances = elements - np.int64(kind.offset)
+    distances[missing] = 0
+    null = missing.astype(np.int64) if missing.any() else None
+    return Elements(kind, distances, null, rounding)
 
 
 def _outside(name: str, row: int, kind: Type) -> RangeError:
@@ -249,12 +176,7 @@ def _encoded_arrow(name: str, values: Any, kind: Type) -> Elements | None:
     elements = _arrow_elements(values, kind, missing)
     if elements is None:
         return None
-    bad = ((elements < kind.low) | (elements > kind.high)) & ~missing
-    if bad.any():
-        raise _outside(name, int(np.flatnonzero(bad)[0]), kind)
-    distances = elements - np.int64(kind.offset)
-    distances[missing] = 0
-    return Elements(kind, distances, missing.astype(np.int64) if missing.any() else None)
+    return _bounded(name, elements, missing, kind)
 
 
 def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
@@ -269,14 +191,6 @@ def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
     match kind.kind:
         case "number" if stated.startswith("int") and not kind.digits and not kind.fraction:
             return whole(values)
-        case "number" if stated.startswith(("double", "float")) and kind.fraction:
-            filled = np.asarray(compute.fill_null(values, pyarrow.scalar(0, values.type)))
-            with np.errstate(invalid="ignore", over="ignore"):
-                real = np.rint(filled.astype(np.float64) * float(1 << kind.fraction))
-            real[missing] = 0
-            # (what has no int64 is outside of every range)
-            most = float(1 << 62)
-            return np.where(np.abs(real) < most, real, np.copysign(most, real)).astype(np.int64)
         case "number" if stated.startswith("decimal") and not kind.fraction:
             scale = pyarrow.scalar(10**kind.digits, pyarrow.int64())
             try:

@@ -8,11 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import UsageError
-from tfe_bench.models.queries import bins, relations, stored
+from tfe_bench.errors import DataError, TfeBenchError, UsageError
+from tfe_bench.models.queries import bins, io, relations, stored
+from tfe_bench.models.queries.guessing import type_of
 from tfe_bench.models.queries.io import Elements
+from tfe_bench.models.queries.reading import Values, is_missing
 from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import Link, Schema
+from tfe_bench.models.queries.schema import Link, Schema, check_column_name
+from tfe_bench.models.queries.types import CATEGORY, Type, category, parse
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -57,6 +60,45 @@ def prepared(
         seed = known[link.table].schema.seed
         words[stored.link_name(i)] = _target(link, schema, held[link.column], there, seed)
     return schema, words
+
+
+def encoded(given: Mapping[str, Values], declared: Mapping[str, str]) -> dict[str, Elements]:
+    """The columns of a table as elements.
+
+    Args:
+        declared: types of some of them, as `types.parse` takes them, or "category" alone for the
+            words that the column has.
+
+    Raises:
+        UsageError, DataError, RangeError: naming all columns that do not fit, and no value.
+    """
+    held: dict[str, Elements] = {}
+    faults: list[TfeBenchError] = []
+    for name, values in given.items():
+        try:
+            check_column_name(name)
+            held[name] = io.encode(name, values, _type(name, values, declared.get(name)))
+        except TfeBenchError as error:
+            faults.append(error)
+    if len(faults) == 1:
+        raise faults[0]
+    if faults:
+        listed = "".join(f"\n  {error}" for error in faults[:20])
+        rest = f"\n  and {len(faults) - 20} more" if len(faults) > 20 else ""
+        raise DataError(f"{len(faults)} columns do not fit:{listed}{rest}")
+    return held
+
+
+def _type(name: str, values: Values, declared: str | None) -> Type:
+    if declared is None:
+        return type_of(name, values)
+    if declared.strip() != CATEGORY:
+        return parse(declared)
+    listed: Any = values.to_pylist() if hasattr(values, "to_pylist") else values
+    words = {each for each in listed if not is_missing(each)}
+    if not words or not all(isinstance(each, str) for each in words):
+        raise DataError(f"Column {name!r} has no texts to make a category of. Leave its type out.")
+    return category(tuple(sorted(words)))
 
 
 def _taken(held: Mapping[str, Elements], at: Ring) -> dict[str, Elements]:

@@ -19,6 +19,8 @@ _MOST = 61
 _PRECISION = 20
 # A quotient is near enough once what is left of x is below 2^_SPARE * y.
 _SPARE = 4
+# Of decimals with up to 44 bits: the lower half, and the bits of what it is multiplied by.
+_HALF, _PART = 22, 36
 
 
 def shortened(party: Party, x: Shared, drop: int) -> Shared:
@@ -48,6 +50,27 @@ def times_ratio(party: Party, x: Shared, kind: Type, ratio: Fraction) -> Shared:
         part = shortened(party, _times(x, round(rest * (1 << shift))), shift)
         found = arithmetic.add(found, part)
     return arithmetic.neg(found) if by < 0 else found
+
+
+def as_fixed(party: Party, x: Shared, digits: int) -> Shared:
+    """Decimals as fixed point of 16 fractional bits, off by 2 of its units at most.
+
+    Args:
+        x: elements, which are values times 10^digits, below 2^MOST_INEXACT.
+
+    Rounds: 2 (3 with dealing).
+    """
+    ratio = Fraction(1 << FRACTION, 10**digits)
+    # The upper half by itself, so that each is multiplied by a number that is long enough.
+    upper = shortened(party, x, _HALF)
+    lower = arithmetic.sub(x, _times(upper, 1 << _HALF))
+    wholes, parts = [], []
+    for half, by in ((upper, ratio * (1 << _HALF)), (lower, ratio)):
+        whole, rest = divmod(by, 1)
+        wholes.append(_times(half, int(whole)))
+        parts.append(_times(half, round(rest * (1 << _PART))))
+    part = shortened(party, arithmetic.add(*parts), _PART)
+    return replace(arithmetic.add(arithmetic.add(*wholes), part), fractional_bits=FRACTION)
 
 
 def quotient(party: Party, x: Shared, y: Shared, largest: int, most: int) -> Shared:

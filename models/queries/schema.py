@@ -18,7 +18,10 @@ MOST_GROUP = 1 << 20
 MOST_CONTRIBUTIONS = 1 << 20
 # Records in a group that is told of, unless a table's owner says how many.
 GROUP = 10
-NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}", re.ASCII)
+# Of a column: any letters, digits and signs but those that separate parts of a right, of a link or
+# of a name in SQL, as "Customer ID" and "mean radius (mm)".
+MOST_NAME = 63
+_APART = frozenset("\"'`.,:;@=*\\")
 # Of a scaled element, as of a feature (models/rows.py).
 LARGEST = 1 << 12
 # What a client may do with a column, see docs/tables.md.
@@ -364,11 +367,19 @@ def check_column_name(name: object) -> None:
     Raises:
         UsageError: it is none.
     """
-    if not isinstance(name, str) or not NAME.fullmatch(name):
+    if not isinstance(name, str) or not 1 <= len(name) <= MOST_NAME or not _is_plain(name):
+        shown = str(name)[:80]
+        plain = re.sub(r"\W+", "_", shown).strip("_")[:MOST_NAME] or "c"
         raise UsageError(
-            "A column's name is 1 to 63 letters, digits and _, a letter or _ first. Received: "
-            f"{str(name)[:80]!r}."
+            f"A column's name is 1 to {MOST_NAME} characters, a letter or _ first, without "
+            f"{' '.join(sorted(_APART))} and without blanks at its ends. Received: {shown!r}. Give "
+            f'it another name (--rename "{shown}={plain}").'
         )
+
+
+def _is_plain(name: str) -> bool:
+    letter = name[0].isalpha() or name[0] == "_"
+    return letter and name.isprintable() and name == name.strip() and not _APART & set(name)
 
 
 def rights_of(
@@ -383,6 +394,11 @@ def rights_of(
         UsageError: one is no right.
     """
     found: dict[str, dict[str, tuple[str, ...]]] = {}
+    if written and not clients:
+        raise UsageError(
+            f"The right {written[0][:80]!r} is for no client, as no other one may use the table. "
+            "Name who may (--for CLIENT, in Python clients=[...])."
+        )
     for each in written:
         target, colon, words = each.partition(":")
         column, at, client = target.partition("@")
@@ -390,6 +406,11 @@ def rights_of(
             raise UsageError(
                 'A right is written as "income:aggregate,filter", or "income@bank:open" for one '
                 f"client. Received: {each[:80]!r}."
+            )
+        if at and client.strip() not in clients and ALL not in clients:
+            raise UsageError(
+                f"The right {each[:80]!r} is for a client that may not use the table."
+                f"{did_you_mean(client.strip(), clients)} Clients: {', '.join(clients[:20])}."
             )
         listed = tuple(word.strip() for word in words.split(",") if word.strip())
         for who in [client.strip()] if at else clients:

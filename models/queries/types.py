@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+import numpy as np
+
 from tfe_bench.errors import UsageError, did_you_mean
 
 NUMBER, BOOL, DATE, TIMESTAMP, CATEGORY, TEXT = (
@@ -47,6 +49,9 @@ _DAYS = (_FIRST_DAY, _FIRST_DAY + (1 << 16) - 1)
 _SECONDS = (0, 4102444800)  # to the end of 2099
 _EPOCH = datetime.date(1970, 1, 1)
 _TYPE = re.compile(r"\s*([a-z0-9]+)\s*(?:\(([^()]*)\))?\s*(?:\[([^\[\]]*)\])?\s*", re.ASCII)
+
+# Digits of a time behind microseconds that are not 0, which Python's parser drops.
+_FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -205,6 +210,8 @@ def time_of(text: str, unit: str) -> int:
     Raises:
         ValueError: it is none, or is finer than the unit.
     """
+    if _FINER.search(text):
+        raise ValueError("finer than a microsecond")
     found = datetime.datetime.fromisoformat(text.strip())
     if found.tzinfo is not None:
         found = found.astimezone(datetime.UTC).replace(tzinfo=None)
@@ -246,6 +253,40 @@ def element_of(text: str, kind: Type) -> int:
             return kind.words.index(text)
         case _:
             return hash_of(text)
+
+
+def value_element(value: Any, kind: Type) -> int:
+    """The ring element of one value of a list.
+
+    Raises:
+        ValueError, KeyError, TypeError, OverflowError: it is none of this type.
+    """
+    if isinstance(value, str):
+        return element_of(value, kind)
+    if isinstance(value, bool | np.bool_):
+        if kind.kind != BOOL:
+            raise ValueError("a bool")
+        return int(value)
+    match kind.kind:
+        case "number" if isinstance(value, int | np.integer | Decimal):
+            return element_of(str(value), kind)
+        case "number" if isinstance(value, float | np.floating):
+            if kind.fraction:
+                return round(float(value) * (1 << kind.fraction))
+            return element_of(str(value), kind)
+        case "bool" if isinstance(value, int | np.integer):
+            return {0: 0, 1: 1}[int(value)]
+        case "timestamp" if isinstance(value, datetime.datetime):
+            if getattr(value, "nanosecond", 0):  # (of pandas)
+                raise ValueError("finer than a microsecond")
+            return element_of(value.isoformat(), kind)
+        case "date" if isinstance(value, datetime.datetime):
+            if value.time() != datetime.time():
+                raise ValueError("a time")
+            return element_of(value.date().isoformat(), kind)
+        case "date" if isinstance(value, datetime.date):
+            return element_of(value.isoformat(), kind)
+    raise ValueError("another type")
 
 
 def parse(text: str) -> Type:

@@ -87,15 +87,15 @@ def test_tables_are_read_and_standardized(tmp_path: Path, rng: np.random.Generat
 def test_bad_tables_are_refused_by_row_and_column_alone(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     for text, word in (
-        ("a,b\n1,2\n3,\n", "row 2, column 'b': a number is due. Received: nothing"),
-        ("a,b\n1,2\nsecret,4\n", "row 2, column 'a': a number is due. Received: no number"),
+        ("a,b\n1,2\n3,\n", "row 2, column 'b': expected a number. Received: a blank"),
+        ("a,b\n1,2\nsecret,4\n", "row 2, column 'a': expected a number. Received: a text"),
         ("a,b\n1,nan\n3,4\n", "row 1, column 'b'"),
         ("a,b\n1,inf\n3,4\n", "row 1, column 'b'"),
-        ("a,b\n1,2,3\n", "3 values for 2 columns"),
+        ("a,b\n1,2,3\n", "3 cells where line 1 has 2"),
         ("a,a\n1,2\n", "by another name"),
         ("a,b\n", "no rows"),
         ("", "no rows"),
-        ('a,b\n"1,2\n', "no CSV"),
+        ('a,b\n"1,2\n', "Line 2"),
     ):
         file.write_text(text)
         with pytest.raises(DataError, match=word) as refused:

@@ -49,18 +49,19 @@ def whole_number(text: str) -> int:
     )
 
 
-def option(p: argparse._ActionsContainer, typed: str, about: str, **more: Any) -> None:
+def option(p: argparse._ActionsContainer, typed: str, about: str, *also: str, **more: Any) -> None:
     """Adds an option as it is typed: "--flag", "--name VALUE", or "--name FILE", which is a path.
 
     Args:
         about: its help.
+        also: other names of it.
         more: as `add_argument` takes them.
     """
     name, _, value = typed.partition(" ")
     usual: dict[str, Any] = {"metavar": value} if value else {"action": "store_true"}
     if value in ("FILE", "FOLDER", "DIR"):
         usual["type"] = Path
-    p.add_argument(name, help=about, **usual, **more)
+    p.add_argument(name, *also, help=about, **usual, **more)
 
 
 def add_check_range(p: argparse._ActionsContainer) -> None:

@@ -135,7 +135,11 @@ def tell_list(
     table = Table("name", "owner", *columns, "used by")
     for row in told:
         name = row["name"] if row["complete"] else f"{row['name']} (not at all three workers)"
-        clients = "" if row["clients"] is None else ", ".join(row["clients"]) or "its owner"
+        clients = (
+            "(its owner sees)"
+            if row["clients"] is None
+            else ", ".join(row["clients"]) or "its owner alone"
+        )
         table.add_row(name, row["owner"], *(cell(row) for cell in columns.values()), clients)
     Console().print(table)
     return 0

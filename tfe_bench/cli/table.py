@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
+import warnings
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +29,21 @@ def _several(p: argparse.ArgumentParser, typed: str, about: str, dest: str | Non
 def _table_options(p: argparse.ArgumentParser) -> None:
     p.add_argument("word", choices=WORDS, help="what to do")
     p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
-    common.option(p, "--csv FILE", "put this table, with a line of names")
-    common.option(p, "--parquet FILE", "put this table (also .feather)")
+    common.option(
+        p,
+        "--input FILE",
+        "put this table (.csv with a line of names, .parquet, .feather)",
+        "--csv",
+        "--parquet",
+        action="append",
+        default=[],
+    )
+    _several(p, "--rename OLD=NEW", "names of columns")
     _several(
         p,
         "--type COLUMN:TYPE",
-        "int[0,120], decimal(2), fixed(16), bool, date, timestamp(ms), category(a,b), text",
+        "int[0,120], decimal(2), fixed(16), bool, date, timestamp(ms), category(a,b), category "
+        "(the words that the column has become public), text",
         "types",
     )
     common.option(p, "--columns COLUMN", "these and no others", nargs="+")
@@ -79,11 +90,12 @@ def table(arguments: argparse.Namespace) -> int:
         check_name(arguments.name, "A table's name")
     check_clients(arguments.allow)
     types = dict(_typed(each) for each in arguments.types)
+    rename = dict(_renamed(each) for each in arguments.rename)
     started = time.perf_counter()
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         own = tables(cluster)
         if arguments.word == "list":
-            return _list(arguments, own.listed())
+            return _list(arguments, own.listed(), cluster.identity)
         name = str(arguments.name)
         if arguments.word == "remove":
             own.remove(name)
@@ -91,34 +103,37 @@ def table(arguments: argparse.Namespace) -> int:
             return keeping.tell_removed(arguments)
         bar.say("sharing")
         more = {} if arguments.min_group is None else {"min_group": arguments.min_group}
-        schema = own.put(
-            name,
-            source,
-            types=types,
-            clients=arguments.allow,
-            scale=arguments.scale or (),
-            progress=bar.update,
-            **{name: getattr(arguments, name) for name in _AS_GIVEN},
-            **more,
-        )
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # (the report has them)
+            report = own.put(
+                name,
+                source,
+                types=types,
+                rename=rename,
+                clients=arguments.allow,
+                scale=arguments.scale or (),
+                progress=bar.update,
+                **{name: getattr(arguments, name) for name in _AS_GIVEN},
+                **more,
+            )
     told = {
         "name": arguments.name,
-        "rows": schema.rows,
-        "columns": {name: str(c.type) for name, c in schema.columns.items()},
+        "rows": report.schema.rows,
+        "columns": {name: column.header() for name, column in report.columns.items()},
+        "warnings": report.warnings,
         "clients": arguments.allow,
         "seconds": time.perf_counter() - started,
     }
     if arguments.json:
         print(json.dumps(told))
         return 0
-    columns = ", ".join(f"{name} {c.type}" for name, c in schema.columns.items())
-    print(f"{arguments.name}: {schema.rows:,} rows of {columns}")
+    print(report)
     print(f"may be asked about by {keeping.allowed(arguments.allow)}")
     return 0
 
 
 def _source(arguments: argparse.Namespace) -> Path | None:
-    files = [file for file in (arguments.csv, arguments.parquet) if file is not None]
+    files: list[Path] = arguments.input
     if arguments.word == "list":
         if arguments.name is not None or files:
             raise UsageError("table list takes no name and no file.")
@@ -128,9 +143,8 @@ def _source(arguments: argparse.Namespace) -> Path | None:
     if arguments.word == "remove":
         return None
     if len(files) != 1:
-        raise UsageError("table put takes one of --csv FILE and --parquet FILE.")
-    file: Path = files[0]
-    return file
+        raise UsageError("table put takes one --input FILE (also --csv, --parquet).")
+    return files[0]
 
 
 def _typed(text: str) -> tuple[str, str]:
@@ -140,7 +154,14 @@ def _typed(text: str) -> tuple[str, str]:
     return column, kind
 
 
-def _list(arguments: argparse.Namespace, found: Any) -> int:
+def _renamed(text: str) -> tuple[str, str]:
+    old, equals, new = text.partition("=")
+    if not equals or not old or not new:
+        raise UsageError(f'--rename is written as "OLD=NEW". Received: {text[:80]!r}.')
+    return old, new
+
+
+def _list(arguments: argparse.Namespace, found: Any, client: str) -> int:
     from tfe_bench.cluster.ledger import shown as number
     from tfe_bench.models.queries.schema import Schema
 
@@ -148,7 +169,9 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
     for each in found.values():
         schema = Schema.of(each.about)
         columns = {name: str(c.type) for name, c in schema.columns.items()}
+        rights = {name: sorted(schema.allows(client, each.owner, name)) for name in columns}
         row = {**keeping.facts(each), "rows": schema.rows, "columns": columns}
+        row |= {"rights": rights, "min_group": schema.min_group}
         if schema.budget:
             left = number(max(0, schema.budget - each.spent))
             row["privacy"] = f"rho {left} of {number(schema.budget)} left"
@@ -156,9 +179,21 @@ def _list(arguments: argparse.Namespace, found: Any) -> int:
     shown = {
         "rows": lambda row: f"{row['rows']:,}",
         "columns": lambda row: ", ".join(f"{k} {v}" for k, v in row["columns"].items()),
+        "your rights": lambda row: _rights(row["rights"], row["owner"] == client),
+        "min group": lambda row: f"{row['min_group']:,}",
         "privacy": lambda row: row.get("privacy", ""),
     }
     return keeping.tell_list(arguments, told, "table", shown)
+
+
+def _rights(rights: Mapping[str, Sequence[str]], owned: bool) -> str:
+    """What a client may do with each column, in words; columns of the same rights together."""
+    if owned:
+        return "all (yours)"
+    together: dict[str, list[str]] = {}
+    for name, words in rights.items():
+        together.setdefault("open" if "open" in words else ", ".join(words), []).append(name)
+    return "; ".join(f"{', '.join(names)}: {words or 'none'}" for words, names in together.items())
 
 
 def _query_options(p: argparse.ArgumentParser) -> None:
@@ -168,7 +203,7 @@ def _query_options(p: argparse.ArgumentParser) -> None:
     )
     common.option(p, "--rho RHO", "privacy to spend of tables with a budget; more is less noise")
     keeping.add_asking(p)
-    common.option(p, "--out FILE", "write the rows (.csv, .json, .parquet, .feather)")
+    common.option(p, "--output FILE", "write the rows (.csv, .json, .parquet, .feather)", "--out")
     keeping.add_options(p, "tables")
 
 
@@ -182,8 +217,8 @@ def query(arguments: argparse.Namespace) -> int:
     from tfe_bench.models.queries.client import tables
 
     common.quiet_tensorflow()
-    if arguments.out is not None and arguments.out.exists():
-        raise UsageError(f"{str(arguments.out)!r} is there already. Name another file.")
+    if arguments.output is not None and arguments.output.exists():
+        raise UsageError(f"{str(arguments.output)!r} is there already. Name another file.")
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         known = tables(cluster)
         asked = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
@@ -192,16 +227,16 @@ def query(arguments: argparse.Namespace) -> int:
         started = time.perf_counter()
         result = asked.run(bar.update)
         seconds = time.perf_counter() - started
-    if arguments.out is not None:
-        result.write(arguments.out)
+    if arguments.output is not None:
+        result.write(arguments.output)
     if arguments.json:
         sent = sum(sum(m["payload"]) for m in result.measured)
         told = {"rows": result.listed(), "seconds": seconds, "bytes_sent": sent}
         print(json.dumps(told))
-    elif arguments.out is None:
+    elif arguments.output is None:
         _show(result)
     else:
-        print(f"{len(result):,} rows written to {arguments.out}")
+        print(f"{len(result):,} rows written to {arguments.output}")
     return 0
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +21,7 @@ from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import JobResult, PrivateInput, spec_of
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import KINDS
+from tfe_bench.cluster.stored import KINDS, check_clients
 from tfe_bench.models.arrays import array, loading
 from tfe_bench.models.kept import ordered
 from tfe_bench.models.programs import (
@@ -92,6 +92,9 @@ class Client:
 
     def check_open(self) -> None:
         pass
+
+    def check_members(self, clients: Sequence[str]) -> None:
+        check_clients(list(clients))
 
     def private(self, given: Any, **more: Any) -> array.PrivateArray:
         return array.private(self, given, **more)  # type: ignore[arg-type]

@@ -189,13 +189,40 @@ def test_data_for_training_is_not_revealed(workers: Workers, rng: np.random.Gene
         Client(workers, ANALYST).load("of-rows").sum().reveal()
 
 
+DECIMALS = {
+    "decimal(2)[-100,100]": [19.99, -0.01, 0.0, 99.99, -99.99, 0.1],
+    "decimal(1)": [0.1, -0.2, 1e11, -1e11, 12345678.9, 3.0],
+    "decimal(7)": [1e-7, 4e-7, 2e-6, 109951.1627776, -109951.1627776, 0.0],
+    "decimal(18)[-0.00001,0.00001]": [1e-5, -1e-5, 1e-18, 0.0, 5e-6, 1e-6],
+}
+
+
+@pytest.mark.parametrize("kind", DECIMALS)
+def test_decimals_of_tables_are_fixed_point_in_arrays(kind: str, workers: Workers) -> None:
+    values = np.array(DECIMALS[kind])
+    rights = {ANALYST: {"v": ("aggregate",)}}
+    rows = [(value,) for value in DECIMALS[kind]]
+    workers.put("prices", Given({"v": kind}, rows, rights=rights, min_group=5))
+    prices = Client(workers, OWNER).load("prices")["v"]
+    assert (prices.kind, prices.fractional_bits) == ("fixed", 16)
+    np.testing.assert_allclose(prices.reveal(), values, rtol=0, atol=2.01 / (1 << 16))
+    np.testing.assert_array_equal((prices > 3.5).reveal(), values > 3.5)
+    asked = Client(workers, ANALYST).load("prices")["v"]
+    total = asked.sum().reveal()
+    assert abs(float(total) - values.sum()) <= 2.01 * len(values) / (1 << 16)
+    with pytest.raises(PolicyError, match="'open'"):
+        (asked * 0.5).sum().reveal()
+    workers.put("prices", Given({"v": "decimal(2)[0,999999999999]"}, [(1,)]))
+    with pytest.raises(UsageError, match=r"47 bits.*narrower range"):
+        Client(workers, OWNER).load("prices")["v"]
+
+
 def test_tables_with_gaps_or_texts_are_asked_with_sql(workers: Workers) -> None:
     workers.put("gaps", Given({"v": "int[0,9]?", "d": "decimal(2)[0,9]"}, [(None, 1), (2, 3)]))
     workers.put("padded", Given({"v": "int[0,9]"}, [(1,), (2,)], pad=3))
     owner = Client(workers, OWNER)
     for name, column, why in (
         ("gaps", "v", "NULLs"),
-        ("gaps", "d", "decimals"),
         ("padded", "v", "rows that are none"),
     ):
         with pytest.raises(UsageError, match=f"{why}.*SQL"):

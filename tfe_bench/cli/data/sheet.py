@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import csv
 import itertools
 import re
 from array import array
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.cli.data.files import INT64, INT64_MAX, INT64_MIN, unreadable
 from tfe_bench.errors import DataError, did_you_mean
+from tfe_bench.models import csv_file
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")  # int() would also take 1_000 and other scripts' digits
 _REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
-_NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
-_COMMA = re.compile(r"[+-]?[0-9.]*,[0-9]+")
-_DELIMITERS = "\t;,"  # a tab or semicolon leaves the comma free to be a decimal comma
-_SNIFFED_ROWS = 50
 _JUDGED_ROWS = 1000  # rows that decide whether a column holds numbers
 _LISTED_COLUMNS = 20
 
@@ -38,53 +33,26 @@ class Sheet:
     names: list[str]
     cells: list[list[str]]  # [column][row]
     lines: array[int]  # [row] -> line of the file, counted from 1
+    named: bool  # whether a first line names the columns
 
     @classmethod
     def read(cls, file: Path) -> Sheet:
         """Reads a file; a header line is told from data (DataError: it is no table)."""
         try:
-            with file.open(encoding="utf-8-sig", newline="") as stream:
-                return cls._parse(file, stream)
-        except UnicodeDecodeError as error:
-            raise DataError(f"{str(file)!r} is not UTF-8 text. Save it as CSV UTF-8.") from error
+            found = csv_file.parse(file)
         except (OSError, MemoryError) as error:
             raise unreadable(file, error) from error
-
-    @classmethod
-    def _parse(cls, file: Path, stream: IO[str]) -> Sheet:
-        delimiter = _sniff(stream)
-        stream.seek(0)
-        reader = csv.reader(stream, delimiter=delimiter, strict=True)
-        columns: list[list[str]] = []
-        lines = array("Q")
-        blank = 0  # the first blank line since the last row
-        try:
-            for row in reader:
-                if not row or (len(row) == 1 and row[0].isspace()):  # a quoted "" is a cell
-                    blank = blank or reader.line_num
-                    continue
-                if blank:
-                    raise DataError(f"Line {blank} of {str(file)!r} is blank: a value is missing.")
-                columns = columns or [[] for _ in row]
-                if len(row) != len(columns):
-                    raise DataError(
-                        f"Line {reader.line_num} of {str(file)!r} has {len(row)} cells where line "
-                        f"{lines[0]} has {len(columns)} (separated by {delimiter!r})."
-                    )
-                for cells, cell in zip(columns, row, strict=True):
-                    cells.append(cell)
-                lines.append(reader.line_num)
-        except csv.Error as error:  # its text names the rule that was broken, never a cell
-            raise DataError(f"Line {reader.line_num} of {str(file)!r}: {error}.") from error
-        if not columns:
+        if not found.rows:
             raise DataError(f"{str(file)!r} is empty.")
-        names = [str(j) for j in range(len(columns))]
-        if _has_header(file, columns):
+        columns = [list(cells) for cells in zip(*found.rows, strict=True)]
+        lines, names = found.lines, [str(j) for j in range(len(columns))]
+        named = _has_header(file, columns)
+        if named:
             names = [cells.pop(0).strip() or str(j) for j, cells in enumerate(columns)]
             lines.pop(0)
         if not lines:
             raise DataError(f"{str(file)!r} has a header line and no rows under it.")
-        return cls(file, names, columns, lines)
+        return cls(file, names, columns, lines, named)
 
     def find(self, column: str | int) -> int:
         """The position of a column given by name or position."""
@@ -172,23 +140,6 @@ class Sheet:
         return f"Columns: {', '.join(shown)}{f' and {rest} more' if rest else ''}."
 
 
-def _sniff(stream: IO[str]) -> str:
-    """The delimiter that splits the first rows into equally many cells, more than one."""
-    sample = [line for line in itertools.islice(stream, _SNIFFED_ROWS) if line.strip()]
-    usual: str | None = None
-    for delimiter in _DELIMITERS:
-        try:
-            widths = Counter(len(row) for row in csv.reader(sample, delimiter=delimiter) if row)
-        except csv.Error:
-            continue
-        if not widths or widths.most_common(1)[0][0] == 1:
-            continue
-        if len(widths) == 1:
-            return delimiter
-        usual = usual or delimiter
-    return usual or ","
-
-
 def _has_header(file: Path, columns: list[list[str]]) -> bool:
     """Whether the first line names the columns.
 
@@ -212,7 +163,7 @@ def _has_header(file: Path, columns: list[list[str]]) -> bool:
 
 
 def _is_numeric(cell: str) -> bool:
-    return bool(_REAL.fullmatch(cell) or _NOT_FINITE.fullmatch(cell))
+    return bool(_REAL.fullmatch(cell) or csv_file.NOT_FINITE.fullmatch(cell))
 
 
 def is_name(cell: str) -> bool:
@@ -240,9 +191,9 @@ def _fault(cell: str) -> tuple[str, str]:
     """(what is wrong, what kind of cell this is), without what it says."""
     if not cell:
         return "is no number", "a blank cell"
-    if _NOT_FINITE.fullmatch(cell):
+    if csv_file.NOT_FINITE.fullmatch(cell):
         return "is not finite", "NaN" if "nan" in cell.lower() else "an infinite value"
-    if _COMMA.fullmatch(cell):
+    if csv_file.COMMA.fullmatch(cell):
         hint = "write decimals with a point and thousands without marks"
         return "is no number", f"a number with a comma; {hint}"
     return "is no number", "text"

@@ -1,0 +1,134 @@
+"""What each column of a table became when it was put, for its owner."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.models.queries.io import Elements, Rounding, shown
+from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.types import MOST_WORDS, NUMBER, TEXT, Type
+
+# Different texts of a column that a category is proposed for.
+_FEW = 1000
+
+
+@dataclass(frozen=True)
+class ColumnReport:
+    """What a column became.
+
+    Attributes:
+        type: of its values.
+        nullable: whether it may have NULLs.
+        rounding: what rounding changed; None where every value is exact.
+        texts: how many different texts it has; 0 of other types.
+    """
+
+    type: Type
+    nullable: bool
+    rounding: Rounding | None = None
+    texts: int = 0
+
+    @property
+    def largest_error(self) -> float:
+        """The largest rounding error of a value."""
+        return 0.0 if self.rounding is None else self.rounding.error
+
+    @property
+    def range(self) -> tuple[Any, Any] | None:
+        """The public range of its values; None where its type has none."""
+        if self.type.words or self.type.kind == TEXT:
+            return None
+        return shown(self.type.low, self.type), shown(self.type.high, self.type)
+
+    def header(self) -> dict[str, Any]:
+        """As JSON."""
+        bounds = self.range
+        return {
+            "type": str(self.type),
+            "range": None if bounds is None else [_plain(bound) for bound in bounds],
+            "nullable": self.nullable,
+            "largest_error": self.largest_error,
+        }
+
+    def __str__(self) -> str:
+        parts = [str(self.type)]
+        if (bounds := self.range) is not None and self.type.kind != "bool":
+            low, high = (f"{b:,}" if self.type.kind == NUMBER else f"{b}" for b in bounds)
+            parts.append(f"{low} to {high}")
+        if self.nullable:
+            parts.append("may be NULL")
+        if self.rounding is not None:
+            parts.append(f"largest rounding error {self.largest_error:.2g}")
+        elif self.type.kind == NUMBER:
+            parts.append("exact")
+        return ", ".join(parts)
+
+
+def _plain(value: Any) -> Any:
+    return value if isinstance(value, int | float) else str(value)
+
+
+@dataclass(frozen=True)
+class TableReport:
+    """What a table became that was put.
+
+    Attributes:
+        name: of the table.
+        schema: its public header.
+        columns: what each column became.
+    """
+
+    name: str
+    schema: Schema
+    columns: Mapping[str, ColumnReport]
+
+    @classmethod
+    def of(cls, name: str, schema: Schema, held: Mapping[str, Elements]) -> TableReport:
+        """The report of encoded columns."""
+
+        def one(column: Column, own: Elements) -> ColumnReport:
+            texts = 0
+            if own.type.kind == TEXT:
+                given = own.distances if own.null is None else own.distances[own.null == 0]
+                texts = len(np.unique(given))
+            return ColumnReport(own.type, column.nullable, own.rounding, texts)
+
+        columns = {each: one(column, held[each]) for each, column in schema.columns.items()}
+        return cls(name, schema, columns)
+
+    @property
+    def warnings(self) -> list[str]:
+        """What rounding changed by more than a thousandth of a value, by column."""
+        found = []
+        for name, column in self.columns.items():
+            rounding = column.rounding
+            if rounding is None or not rounding.coarse:
+                continue
+            gone = f", and {rounding.gone:,} to 0" if rounding.gone else ""
+            found.append(
+                f"Column {name!r} of table {self.name!r}: rounding changed {rounding.coarse:,} "
+                f"values by more than a thousandth of themselves{gone}, the first in row "
+                f"{rounding.row}. Declare more fractional bits (at most 24), decimal(s), or put "
+                "the column in smaller units."
+            )
+        return found
+
+    @property
+    def advice(self) -> list[str]:
+        """What would serve a query better, by column."""
+        return [
+            f"{name} is kept as hashes of its {column.texts:,} different texts, which are compared "
+            "for equality only and shown as hashes. To sort by it and to see its words, make these "
+            f'public: --type "{name}:category".'
+            for name, column in self.columns.items()
+            if 0 < column.texts <= min(_FEW, MOST_WORDS)
+        ]
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: {self.schema.rows:,} rows"]
+        lines += [f"  {name}: {column}" for name, column in self.columns.items()]
+        return "\n".join([*lines, *self.warnings, *self.advice])

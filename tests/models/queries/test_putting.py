@@ -1,0 +1,271 @@
+"""What a column becomes by every way in: it comes back as it was, or is refused in words."""
+
+from __future__ import annotations
+
+import csv
+import datetime
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather as feather
+import pyarrow.parquet as parquet
+import pytest
+
+from tests.models.queries.asked import Given, asked, check_same
+from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
+from tfe_bench.models.queries import io, putting, reading
+from tfe_bench.models.queries.report import TableReport
+from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.types import hash_of
+
+DAY, TIME = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000)
+ZONE = datetime.timezone(datetime.timedelta(hours=2))
+IN_ZONE = datetime.datetime(2024, 2, 29, 14, 30, 0, 250_000, tzinfo=ZONE)
+SECRET = "s3cr3t-9"
+# What is put: values, the type they become, and the error of each that is a real.
+COLUMNS: dict[str, tuple[list[Any], str]] = {
+    "whole": ([1, -3, 0, 1 << 40, -(1 << 40)], "int"),
+    "gaps": ([1, None, 3], "int"),
+    "cents": ([19.99, 0.1, 5.0, -0.01], "decimal(2)"),
+    "cents and gaps": ([19.99, None, 5.0], "decimal(2)"),
+    "whole reals": ([1.0, -2.0, 1e12], "int"),
+    "tiny": ([1e-7, 4e-7, 2e-6], "decimal(7)"),
+    "place": ([52.5200066, 13.404954, -0.1275862], "decimal(7)"),
+    "tiniest": ([1e-12, 3e-11], "decimal(12)"),
+    "largest decimal": ([10995116277.76, -0.01], "decimal(2)"),
+    "thirds": ([1 / 3, 2 / 3, -1 / 7], "fixed(16)"),
+    "small thirds": ([1 / 300, 2 / 3e3, 0.0], "fixed(20)"),
+    "large": ([1e9 / 3, 2e9 / 7], "fixed(11)"),
+    "bools": ([True, False, None], "bool"),
+    "days": ([DAY, None, datetime.date(1900, 1, 1), datetime.date(2079, 6, 5)], "date"),
+    "times": ([TIME, None, datetime.datetime(1970, 1, 1)], "timestamp"),
+    "zones": ([IN_ZONE, None], "timestamp"),
+    "texts": (["a", "ä", None, "no 7"], "text"),
+    "exact": ([Decimal("1.25"), None, Decimal("-7.1")], "decimal(2)"),
+    "nothing": ([None, None], "int"),
+    # refused
+    "infinite": ([1.5, float("inf")], "Error row 2"),
+    "too large": ([1e300, 1.0], "RangeError row 1"),
+    "too many": ([1 << 41, 1], "RangeError row 1"),
+    "vanishing": ([1 / 3e12, 1.0 / 3], "DataError row 1"),
+    "mixed": ([1, 2, SECRET], "DataError row 3"),
+    "mixed dates": ([DAY, DAY, SECRET], "DataError row 3"),
+}
+
+
+def _cell(value: Any) -> str:
+    return "" if value is None else str(value)
+
+
+def _sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
+    """One column, "c", in every form that a table may have."""
+    found: dict[str, Any] = {"list": {"c": values}, "tuple": {"c": tuple(values)}}
+    objects = np.empty(len(values), object)
+    objects[:] = values
+    found["objects"] = {"c": objects}
+    plain = [v for v in values if v is not None]
+    if all(type(v) is float for v in plain) and plain:
+        gaps = np.array([np.nan if v is None else v for v in values])
+        found["numpy"] = {"c": gaps}
+    elif len(plain) == len(values) and len({type(v) for v in values}) == 1:
+        if type(values[0]) in (int, bool, str):
+            found["numpy"] = {"c": np.array(values)}
+        if isinstance(values[0], datetime.date) and not getattr(values[0], "tzinfo", None):
+            found["numpy"] = {"c": np.array(values, "datetime64")}
+    found["pandas"] = pd.DataFrame({"c": values})
+    found["series"] = {"c": pd.Series(values)}
+    try:
+        table = pa.table({"c": pa.array(values)})
+    except (pa.ArrowInvalid, pa.ArrowTypeError):
+        pass
+    else:
+        found["arrow"] = table
+        parquet.write_table(table, folder / "t.parquet")
+        feather.write_feather(table, folder / "t.feather")
+        found["parquet"], found["feather"] = folder / "t.parquet", folder / "t.feather"
+    for name, mark in (("csv", ","), ("semicolons", ";")):
+        with (folder / f"{name}.csv").open("w", newline="", encoding="utf-8") as stream:
+            writer = csv.writer(stream, delimiter=mark)
+            writer.writerow(["c", "id"])
+            writer.writerows([_cell(value), i] for i, value in enumerate(values))
+        found[name] = folder / f"{name}.csv"
+    return found
+
+
+def _expected(value: Any) -> Any:
+    if isinstance(value, str):
+        return f"{hash_of(value) % (1 << 64):016x}"
+    if isinstance(value, datetime.datetime) and value.tzinfo:
+        return value.astimezone(datetime.UTC).replace(tzinfo=None)
+    return value
+
+
+def _like(wanted: Any, value: Any) -> Any:
+    """A decimal as the float that it was."""
+    return float(value) if type(wanted) is float else value
+
+
+def _back(own: io.Elements) -> list[Any]:
+    """The values that a result would show."""
+    elements = own.distances + np.int64(own.type.offset)
+    null = np.zeros(len(elements)) if own.null is None else own.null
+    return [
+        None if gone else io.shown(int(e), own.type) for e, gone in zip(elements, null, strict=True)
+    ]
+
+
+def _put(source: Any, declared: Mapping[str, str] | None = None) -> io.Elements:
+    given = reading.read(source)
+    return putting.encoded({"c": given["c"]}, declared or {})["c"]
+
+
+@pytest.mark.parametrize("name", COLUMNS)
+def test_a_column_comes_back_by_every_way_or_is_refused(name: str, tmp_path: Path) -> None:
+    values, wanted = COLUMNS[name]
+    for way, source in _sources(values, tmp_path).items():
+        if "Error" in wanted:
+            error, _, row = wanted.partition(" ")
+            with pytest.raises(TfeBenchError, match=f"'c', {row}|but for {row}") as refused:
+                _put(source)
+            known = {"RangeError": RangeError, "DataError": DataError, "Error": TfeBenchError}
+            assert isinstance(refused.value, known[error]), way
+            assert SECRET not in str(refused.value) and "--type" in str(refused.value), way
+            continue
+        own = _put(source)
+        assert str(own.type) == wanted, way
+        found, due = _back(own), [_expected(value) for value in values]
+        if own.rounding is None:
+            assert [
+                v if v is None or d is None else _like(d, v)
+                for v, d in zip(found, due, strict=True)
+            ] == (due), way
+            continue
+        off = max(abs(v - d) for v, d in zip(found, due, strict=True))
+        assert off == own.rounding.error <= 0.5 / own.type.denominator, way
+        assert not own.rounding.coarse, way
+
+
+def test_what_rounding_changes_is_said() -> None:
+    """Of columns with values of many digits, large and small ones."""
+    given = {"a": np.array([1 / 3e5, 1e5 / 3]), "b": [0.25, 0.5], "d": ["x", "y"]}
+    held = putting.encoded(reading.read(given), {"b": "fixed(1)"})
+    columns = {name: Column(own.type) for name, own in held.items()}
+    report = TableReport.of("t", Schema(2, columns), held)
+    (coarse, half) = report.warnings
+    assert "'a'" in coarse and "1 values" in coarse and "row 1" in coarse and "to 0" not in coarse
+    assert "'b'" in half and "1 to 0" in half
+    (advice,) = report.advice
+    assert '--type "d:category"' in advice and "2 different" in advice
+    said = str(report)
+    assert "b: fixed(1)" in said and "largest rounding error 0.25" in said
+    header = report.columns["b"].header()
+    assert header["largest_error"] == 0.25 and header["nullable"] is False
+
+
+def test_float32_is_read_by_its_shortest_notation(tmp_path: Path) -> None:
+    values = np.array([0.1, 19.99, np.nan], np.float32)
+    for source in (
+        {"c": values},
+        {"c": list(values)},
+        pd.DataFrame({"c": values}),
+        pa.table({"c": pa.array(values, from_pandas=True)}),
+    ):
+        own = _put(source)
+        assert str(own.type) == "decimal(2)" and _back(own) == [
+            Decimal("0.1"),
+            Decimal("19.99"),
+            None,
+        ]
+
+
+@pytest.mark.parametrize(
+    ("cell", "kind"),
+    [
+        ("n/a", "a mark for a missing value"),
+        ("NaN", "NaN or infinity"),
+        ("1,234", "a number with a comma"),
+        ("$5", "a currency or unit"),
+        ("5 %", "a currency or unit"),
+        ("five", "a text"),
+    ],
+)
+def test_a_cell_that_spoils_a_column_is_named_with_its_kind(
+    cell: str, kind: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text(f'price;x\n1;2\n2.5;3\n"{cell}";4\n')
+    with pytest.raises(DataError, match=rf"'price'.*row 3.*{kind}") as refused:
+        putting.encoded(reading.read(file), {})
+    assert cell == "NaN" or f"{cell}'" not in str(refused.value)
+
+
+def test_all_columns_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
+    file = tmp_path / "t.csv"
+    file.write_text("a,b.c,d,e\n1,1,1,1\n1,1,1,300\nx,1,y,1\n")
+    with pytest.raises(DataError) as refused:
+        putting.encoded(reading.read(file), {"e": "int[0,9]"})
+    said = str(refused.value)
+    assert "4 columns" in said
+    for word in ("'a'", "'b.c'", "'d'", "'e'", "--rename"):
+        assert word in said
+
+
+def test_columns_are_renamed() -> None:
+    read = reading.read({"b.c": [1], "d": [2]}, {"b.c": "bc"})
+    assert list(read) == ["bc", "d"]
+    with pytest.raises(UsageError, match="one name"):
+        reading.read({"a": [1], "b": [2]}, {"a": "b"})
+    with pytest.raises(UsageError, match=r"no column 'aa'\. Did you mean \"ab\""):
+        reading.read({"ab": [1]}, {"aa": "b"})
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        {"c": "abc"},
+        {"c": 5},
+        {"c": np.zeros((2, 2))},
+        {"c": np.array([1 + 2j])},
+        {"c": [1], "d": [1, 2]},
+        pa.table({"c": pa.array([b"x"])}),
+        pa.table({"c": pa.array([[1]])}),
+        pa.table([pa.array([1]), pa.array([1])], names=["c", "c"]),
+        pd.DataFrame([[1, 2]], columns=["c", "c"]),
+        {"c": [object()]},
+        5,
+    ],
+    ids=str,
+)
+def test_what_is_no_table_is_refused_in_words(source: Any) -> None:
+    with pytest.raises(TfeBenchError):
+        _put(source)
+
+
+def test_a_category_takes_the_words_of_its_column() -> None:
+    own = _put({"c": ["b", None, "a", "b"]}, {"c": "category"})
+    assert own.type.words == ("a", "b") and _back(own) == ["b", None, "a", "b"]
+    with pytest.raises(DataError, match="no texts"):
+        _put({"c": [1]}, {"c": "category"})
+
+
+def test_reals_with_few_decimals_are_compared_and_summed_exactly() -> None:
+    """As DuckDB does, by SQL."""
+    given = {"item": [1, 2, 3], "price": [19.99, 0.1, 5.0], "p": [1e-7, 4e-7, 2e-6]}
+    held = putting.encoded(reading.read(given), {})
+    types = {name: str(own.type) for name, own in held.items()}
+    table = Given(types, list(zip(*given.values(), strict=True)))
+    texts = [
+        *(f"select item from t where price {c} order by item" for c in ("= 19.99", "> 19.99")),
+        *(f"select item from t where price {c} order by item" for c in ("<= 0.1", "<> 19.99")),
+        "select item from t where p in (4e-7, 0.000002) order by item",
+        "select sum(p) s, max(p) m, sum(price) from t",
+    ]
+    wanted: list[list[tuple[Any, ...]]] = [[(1,)], [], [(2,)], [(2,), (3,)], [(2,), (3,)]]
+    wanted.append([(Decimal("0.0000025"), Decimal("0.000002"), Decimal("25.09"))])
+    for text, found, due in zip(texts, asked(texts, {"t": table}), wanted, strict=True):
+        check_same(text, found, due)
