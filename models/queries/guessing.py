@@ -7,7 +7,7 @@ fractional bits as keep every value to a thousandth of itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -77,7 +77,7 @@ def type_of(name: str, values: Values) -> Type:
     raise DataError(f"Column {name!r} has a type that is not offered. Received: {shown[:80]}.")
 
 
-def _of_list(name: str, values: Sequence[Any]) -> Type:
+def _of_list(name: str, values: Values) -> Type:
     rows = [row for row, value in enumerate(values) if not is_missing(value)]
     if not rows:
         return parse("int")
