@@ -17,12 +17,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cluster import handshake, probe, tls, wire
+from tfe_bench.cluster import agreement, handshake, probe, tls, wire
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, expiries
-from tfe_bench.cluster.jobs import installed
-from tfe_bench.cluster.policy import ANY, WorkerPolicy
+from tfe_bench.cluster.policy import WorkerPolicy, unknown_names
 from tfe_bench.errors import PolicyError, TfeBenchError
 
 OK, WARN, FAIL = "ok", "warn", "FAIL"
@@ -161,11 +160,8 @@ def worker_files(config: ClusterConfig, path: Path) -> tuple[WorkerPolicy | None
             checks.append(Check("private key", OK, f"0600, belongs to SHA-256 {shown}"))
         except TfeBenchError as error:
             checks.append(failed("private key", error))
-    known = installed()
-    for name in policy.allow_programs:
-        if name != ANY and name not in known:
-            remedy = "install the package that has it, or correct allow_programs"
-            checks.append(Check(f"program {name}", WARN, "not installed here", remedy))
+    remedy = "correct worker.toml; or install the package, or add the client to cluster.toml"
+    checks += [Check("names", WARN, line, remedy) for line in unknown_names(config, policy)]
     if not policy.allow_programs or not policy.reveal:
         remedy = "add allow_programs and [[reveal]] to worker.toml"
         checks.append(Check("policy", WARN, "nothing is allowed", remedy))
@@ -263,6 +259,7 @@ def workers(config: ClusterConfig, who: Caller | None) -> Iterator[Check]:
         seconds = answer["answered"] - answer["asked"]
         yield Check(name, OK, f"{party.address} answers in {seconds * 1e3:.1f} ms")
         yield from _compare(name, answer, config, facts)
+        yield from _compare_clients(name, answer, config, who.client)
         offset = float(answer["now"]) - (answer["asked"] + answer["answered"]) / 2
         yield _clock(name, offset, seconds / 2)
 
@@ -272,8 +269,10 @@ def _compare(
 ) -> Iterator[Check]:
     digest = str(answer["cluster"])
     same = digest == config.digest()
+    parts = agreement.differences(config, answer.get("cluster_parts"))
     remedy = "" if same else f"one file everywhere; this one has {config.digest()[:16]}"
-    yield Check(f"{name}: cluster file", OK if same else FAIL, f"digest {digest[:16]}", remedy)
+    found = f"digest {digest[:16]}" + (f", differs in {parts}" if parts else "")
+    yield Check(f"{name}: cluster file", OK if same else FAIL, found, remedy)
     first = next(iter(facts.values()))
     own = {"version": handshake.version(), "abi": first["abi"]}
     own["tensorflow"] = handshake.minor(str(first["tensorflow"]))
@@ -287,6 +286,31 @@ def _compare(
         yield Check(f"{name}: versions", FAIL, found, f"install one version: {expected}")
     else:
         yield Check(f"{name}: versions", OK, found)
+
+
+def _compare_clients(
+    name: str, answer: dict[str, Any], config: ClusterConfig, client: Client | None
+) -> Iterator[Check]:
+    """Clients whom another worker lets in with other certificates, or not at all.
+
+    Args:
+        client: who asks and is shown itself alone; None for a party, which is shown all.
+    """
+    own = agreement.clients(config)
+    theirs = answer.get("clients")
+    if not isinstance(theirs, dict):
+        return
+    asked = own.keys() | theirs.keys() if client is None else {client.identity} & own.keys()
+    for who in sorted(map(str, asked)):
+        if own.get(who) == theirs.get(who):
+            continue
+        where = "has other certificates at this worker"
+        if who not in theirs:
+            where = "is unknown to this worker"
+        elif who not in own:
+            where = "is not in this cluster.toml"
+        remedy = "its jobs are refused until all three have it alike; then SIGHUP the worker"
+        yield Check(f"{name}: clients", WARN, f"client {who[:40]} {where}", remedy)
 
 
 def _clock(name: str, offset: float, uncertain: float) -> Check:

@@ -17,7 +17,7 @@ from typing import Any, Self
 
 import grpc
 
-from tfe_bench.cluster import handshake, probe, profiles, tls, wire
+from tfe_bench.cluster import agreement, handshake, probe, profiles, tls, wire
 from tfe_bench.cluster.answers import Answers
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.questions import answered, ask, greet, silent
@@ -221,6 +221,7 @@ class Client:
             "ring": self.config.ring,
             "fractional_bits": self.config.fractional_bits,
             "cluster": self.config.digest(),
+            "cluster_parts": agreement.shown(self.config),
             "shaping": self.shaping,
             "warm_up_bytes": self.warm_up_bytes,
         }

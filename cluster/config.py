@@ -1,12 +1,11 @@
 """cluster.toml: who the three parties are, where they listen, and who may call them.
 
-The file is shared: all parties and clients hold the same one, and a session starts only when
-their digests agree.  What concerns one operator alone is in worker.toml (`policy`).
+The file is shared: parties and settings are the same at all members, and a session starts only
+when their digests agree.  What concerns one operator alone is in worker.toml (`policy`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cluster import tls
+from tfe_bench.cluster import agreement, tls
 from tfe_bench.cluster.addresses import canonical_host, is_loopback, parse_address
 from tfe_bench.cluster.files import write_public
 from tfe_bench.cluster.toml_file import Table, naming, parse_toml, read_text, shown
@@ -270,32 +269,12 @@ class ClusterConfig:
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
-        """SHA-256 (hex) of all that the members must agree on.
+        """SHA-256 (hex) of what all members must agree on: parties and settings.
 
-        It covers every field and the certificates' fingerprints, and depends neither on the
-        file's formatting, nor on file names, nor on the order of the clients.
+        It depends neither on the file's formatting, nor on file names, nor on the clients, whom
+        each worker admits by its own file.
         """
-        content = {
-            "format": "tfe-bench cluster 1",
-            "name": self.name,
-            "ring": self.ring,
-            "fractional_bits": self.fractional_bits,
-            "tls": self.tls,
-            "parties": [
-                [party.index, party.name, party.host, party.port, party.fingerprint]
-                for party in self.parties
-            ],
-            "clients": sorted([client.name, client.fingerprint or ""] for client in self.clients),
-        }
-        following = sorted(
-            [_called(each), tls.fingerprint(each.next_certificate)]
-            for each in self.members
-            if each.next_certificate is not None
-        )
-        if following:
-            content["next"] = following
-        canonical = json.dumps(content, sort_keys=True, separators=(",", ":"))
-        return hashlib.sha256(canonical.encode()).hexdigest()
+        return agreement.digest(self)
 
     def trusted_by(self, party: int) -> list[bytes]:
         """The certificates (PEM) whose owners may call worker ``party``: all but its own."""

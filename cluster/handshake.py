@@ -32,6 +32,7 @@ _MUST_AGREE = {
     "ring": "Use one cluster.toml on all three hosts.",
     "fractional_bits": "Use one cluster.toml on all three hosts.",
     "cluster": "Use one cluster.toml on all three hosts (and with the client).",
+    "client": "Pin the same certificate for this client in cluster.toml on all three hosts.",
     "program": "Install the same program everywhere and submit one set of parameters.",
     "job": "This is a bug in job ordering: please report it.",
 }
@@ -39,7 +40,13 @@ _MUST_AGREE = {
 
 @dataclass(frozen=True)
 class Hello:
-    """First message of each side of a stream between workers."""
+    """First message of each side of a stream between workers.
+
+    Attributes:
+        cluster: the digest of the parties and settings in cluster.toml.
+        cluster_parts: short digests of its parts, which name what differs; nothing rests on them.
+        client: the name and certificate by which this worker knows the job's client.
+    """
 
     party: int
     version: str
@@ -48,6 +55,8 @@ class Hello:
     ring: int
     fractional_bits: int
     cluster: str
+    cluster_parts: str
+    client: str
     program: str
     job: str
     public_key: str
@@ -88,8 +97,11 @@ def tensorflow_version() -> str:
     return "none"
 
 
-def check(mine: Hello, theirs: Hello, expected_party: int) -> None:
+def check(mine: Hello, theirs: Hello, expected_party: int, parts: str = "") -> None:
     """Refuses a peer that differs.
+
+    Args:
+        parts: in what the two cluster files differ, in words, if they do.
 
     Raises:
         VersionMismatch: naming the field, both values and what to do.
@@ -104,10 +116,12 @@ def check(mine: Hello, theirs: Hello, expected_party: int) -> None:
         if field == "tensorflow":
             a, b = minor(str(a)), minor(str(b))
         if a != b:
-            shown_a, shown_b = (str(v)[:24] for v in (a, b))
+            most = 80 if field == "client" else 24
+            shown_a, shown_b = (str(v)[:most] for v in (a, b))
+            where = f" ({parts})" if field == "cluster" and parts else ""
             raise VersionMismatch(
-                f"Parties {mine.party} and {theirs.party} differ in {field}. Received: {shown_a} "
-                f"(party {mine.party}) and {shown_b} (party {theirs.party}). {remedy}"
+                f"Parties {mine.party} and {theirs.party} differ in {field}{where}. Received: "
+                f"{shown_a} (party {mine.party}) and {shown_b} (party {theirs.party}). {remedy}"
             )
 
 

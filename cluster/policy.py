@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cluster import handles, tls
-from tfe_bench.cluster.jobs import Size
-from tfe_bench.cluster.toml_file import Table, load_toml, naming
-from tfe_bench.errors import ConfigError, PolicyError
+from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.jobs import Size, installed
+from tfe_bench.cluster.toml_file import Table, load_toml, naming, shown
+from tfe_bench.errors import ConfigError, PolicyError, did_you_mean
 
 ANY = "*"
 DEFAULT_MAX_ELEMENTS = 1 << 26
@@ -32,6 +33,13 @@ _MOST_CONNECTIONS = 16384
 # Each waiting job takes a thread and holds its inputs in memory.
 MOST_JOBS = 40
 _ANY_NUMBER = 1 << 62
+
+
+# What a worker takes once, when it starts.
+_FIXED = (
+    *("party", "key", "models", "max_models", "max_held", "max_held_per_client", "held_seconds"),
+    *("max_connections", "max_connections_per_address"),
+)
 
 
 def _limit(default: float, least: int = 1, most: int = _ANY_NUMBER) -> Any:
@@ -125,9 +133,9 @@ class WorkerPolicy:
                 fits = least <= value <= most
                 span = f"{least} to {most}" if most < _ANY_NUMBER else f"at least {least}"
             if not fits:
-                shown = f"{default:g}" if type(default) is float else default
+                usual = f"{default:g}" if type(default) is float else default
                 raise ConfigError(
-                    f'[limits]: "{each.name}" is {span}. Received: {value}. The default is {shown}.'
+                    f'[limits]: "{each.name}" is {span}. Received: {value}. The default is {usual}.'
                 )
 
     @classmethod
@@ -197,6 +205,10 @@ class WorkerPolicy:
             max_bytes=MAX_BYTES_LOCAL,
             models=models,
         )
+
+    def fixed_differences(self, other: WorkerPolicy) -> list[str]:
+        """Names of settings that differ and that a running worker cannot change."""
+        return [name for name in _FIXED if getattr(self, name) != getattr(other, name)]
 
     def load_key(self) -> bytes:
         """The private key (PEM).
@@ -323,6 +335,36 @@ class WorkerPolicy:
                 f"Party {self.party} does not allow {what}. Received: {given}, the limit is "
                 f"{most}. {remedy} under [limits] in worker.toml."
             )
+
+
+def unknown_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:
+    """Programs and clients in worker.toml that there are not, a line for each.
+
+    They are no errors: a client may be added to cluster.toml later, and a program be installed.
+    """
+    programs, clients = installed(), [client.name for client in config.clients]
+    found = []
+    for name in policy.allow_programs:
+        if name != ANY and name not in programs:
+            found.append(
+                f"worker.toml: allow_programs has {shown(name)}, which is not installed here."
+                f"{did_you_mean(name, programs)}"
+            )
+    for number, rule in enumerate(policy.reveal, start=1):
+        where = f"worker.toml: [[reveal]] number {number}"
+        if rule.program != ANY and rule.program not in programs:
+            found.append(
+                f"{where} is for the program {shown(rule.program)}, which is not installed here."
+                f"{did_you_mean(rule.program, programs)}"
+            )
+        for name in rule.to:
+            # (without TLS there is one client, "local")
+            if name != ANY and name not in (clients if config.tls else ["local"]):
+                found.append(
+                    f"{where} is to the client {shown(name)}, who is not in cluster.toml."
+                    f"{did_you_mean(name, clients)}"
+                )
+    return found
 
 
 def _limits() -> list[Field[Any]]:

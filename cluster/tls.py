@@ -316,7 +316,7 @@ def server_credentials(
     key: bytes,
     cert: bytes,
     trusted: Sequence[bytes],
-    begins: Callable[[], None] = lambda: None,
+    begins: Callable[[], Sequence[bytes] | None] = lambda: None,
 ) -> grpc.ServerCredentials:
     """TLS for a worker's server: every caller must present one of the trusted certificates.
 
@@ -327,7 +327,8 @@ def server_credentials(
         key: the worker's private key (PEM).
         cert: the worker's certificate (PEM).
         trusted: the certificates (PEM) of the other parties and of the clients.
-        begins: called at the beginning of every handshake; must return at once.
+        begins: called at the beginning of every handshake; must return at once. Returns the
+            certificates to trust from now on, None for the same.
 
     Raises:
         ConfigError: key and certificate do not belong together, or a certificate is unusable.
@@ -340,12 +341,25 @@ def server_credentials(
             "A server must know the certificates of those who may call it. Received: none. "
             "List parties and clients with their certificates in cluster.toml."
         )
-    roots = b"".join(canonical_certificate(each) for each in trusted)
-    configuration = grpc.ssl_server_certificate_configuration([(key, cert)], roots)
-    # gRPC asks before every handshake whether there is another configuration.  There never is.
+
+    admitted = list(trusted)
+
+    def configured(certificates: Sequence[bytes]) -> grpc.ServerCertificateConfiguration:
+        roots = b"".join(canonical_certificate(each) for each in certificates)
+        return grpc.ssl_server_certificate_configuration([(key, cert)], roots)
+
+    def renewed() -> grpc.ServerCertificateConfiguration | None:
+        """What gRPC asks for before every handshake: None where nothing has changed."""
+        nonlocal admitted
+        if (now := begins()) is None or list(now) == admitted:
+            return None
+        configuration = configured(now)
+        admitted = list(now)
+        return configuration
+
     return grpc.dynamic_ssl_server_credentials(
-        configuration,
-        begins,  # pyright: ignore[reportArgumentType]
+        configured(admitted),
+        renewed,  # pyright: ignore[reportArgumentType]
         require_client_authentication=True,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.cluster import jobs
+from tfe_bench.cluster import agreement, jobs
 from tfe_bench.cluster.seeds import SEED_BYTES
 from tfe_bench.cluster.worker import memory, outcomes
 from tfe_bench.cluster.worker.host import Host
@@ -13,13 +13,16 @@ from tfe_bench.cluster.worker.queueing import Place
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
 
-def accept(host: Host, header: dict[str, Any], client: str, place: Place) -> Job:
+def accept(
+    host: Host, header: dict[str, Any], client: str, place: Place, certificate: str = ""
+) -> Job:
     """A job of a submission that this worker takes part in.
 
     Args:
         header: the client's first message, as submission.parse gives it.
         client: who sent it.
         place: in this worker's queue.
+        certificate: the fingerprint of the one that the client presented; "" without TLS.
 
     Raises:
         ProtocolError: it is malformed.
@@ -29,15 +32,17 @@ def accept(host: Host, header: dict[str, Any], client: str, place: Place) -> Job
     policy = host.policy
     for name, own in host.facts().items():
         given = header.get(name)
-        # (a client runs no ops and no TensorFlow)
-        if name not in ("isa", "abi", "tensorflow") and given != own:
+        # (a client runs no ops and no TensorFlow; parts only name what differs)
+        if name not in ("isa", "abi", "tensorflow", "cluster_parts") and given != own:
+            parts = agreement.differences(host.config, header.get("cluster_parts"))
+            where = f" ({parts})" if name == "cluster" and parts else ""
             raise VersionMismatch(
-                f"The client and party {host.party} differ in {name}. Received: "
+                f"The client and party {host.party} differ in {name}{where}. Received: "
                 f"{str(given)[:24]} (client) and {str(own)[:24]} (party {host.party}). "
                 "Use one version and one cluster.toml everywhere."
             )
     try:
-        job = Job(header["job"], client, header, place)
+        job = Job(header["job"], client, header, place, certificate)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError("A job's submission is malformed.") from error
     policy.permit_inputs(len(job.inputs))
@@ -51,6 +56,7 @@ def accept(host: Host, header: dict[str, Any], client: str, place: Place) -> Job
     for other in program.needs(header["parameters"]):
         policy.permit_program(other)
         policy.permit_reveal(other, client)
+        job.programs.append(other)
     if program.permit is not None:
         program.permit(client, host.store, header["parameters"], job.inputs)
     size = program.sized(client, host.store, header["parameters"], job.inputs)

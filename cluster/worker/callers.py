@@ -51,6 +51,10 @@ class Callers:
             return config.parties[int(claimed)]
         return ClientConfig("local")
 
+    def certificate(self, context: Call) -> str:
+        """The fingerprint of the caller's certificate; "" without TLS."""
+        return peer_identity(context) if self._host.config.tls else ""
+
     def client(self, context: Call) -> str:
         """The name of the client that calls.
 

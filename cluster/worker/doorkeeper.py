@@ -18,7 +18,7 @@ import stat
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from tfe_bench.errors import ConfigError, QueueFull
@@ -136,6 +136,13 @@ class Doorkeeper:
             found = self._find(peer)
             if found is not None:
                 found.close(why)
+
+    def dismiss(self, members: Collection[str], why: str) -> None:
+        """Closes all connections of these members."""
+        with self._lock:
+            for each in self._held.values():
+                if each.member in members and not each.shut:
+                    each.close(why)
 
     def _find(self, peer: str) -> _Connection | None:
         address = _parsed(peer)

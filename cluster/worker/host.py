@@ -8,13 +8,14 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tfe_bench.cluster import handshake, tls
+from tfe_bench.cluster import agreement, handshake, tls
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.worker.outcomes import Outcomes
-from tfe_bench.cluster.worker.pending import JobBook
+from tfe_bench.cluster.worker.pending import Job, JobBook
 from tfe_bench.cluster.worker.queueing import JobQueue
+from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError
 
 # A party that does not open its streams in this time is absent.
 MEET_SECONDS = 12.0
@@ -58,6 +59,50 @@ class Host:
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.call_later, seconds, function)
 
+    def reload(self, config: ClusterConfig, policy: WorkerPolicy) -> None:
+        """Takes other clients and rules from now on; jobs that they do not admit end.
+
+        Raises:
+            ConfigError: something else differs, which takes a restart; nothing has changed.
+        """
+        if config.digest() != self.config.digest():
+            changed = agreement.differences(self.config, agreement.shown(config)) or "all parts"
+            raise ConfigError(
+                f"cluster.toml has another value of {changed}, which takes a restart of the worker."
+            )
+        if fixed := policy.fixed_differences(self.policy):
+            raise ConfigError(
+                f"worker.toml has another value of {', '.join(fixed)}, which takes a restart of "
+                "the worker."
+            )
+        # In this order, with `recheck` after a job is in the book: no job slips between the two.
+        self.config, self.policy = config, policy
+        self.queue.limits = policy
+        for job in self.jobs.all():
+            try:
+                self.recheck(job)
+            except TfeBenchError as error:
+                job.fail(error)
+
+    def recheck(self, job: Job) -> None:
+        """Refuses a job whose client, or what it may order, these files no longer admit.
+
+        Raises:
+            SecurityError: the client, or the certificate that it presented, is gone.
+            PolicyError: the job has not begun, and its program or reveal is no longer allowed.
+        """
+        if self.config.tls:
+            known = self.config.identify(job.certificate)
+            if known.name != job.client:
+                raise SecurityError(
+                    f"Party {self.party} no longer knows this client by this name. Order the job "
+                    "again."
+                )
+        if job.began is None:
+            for program in job.programs:
+                self.policy.permit_program(program)
+                self.policy.permit_reveal(program, job.client)
+
     @property
     def party(self) -> int:
         """Which one it is."""
@@ -89,6 +134,7 @@ class Host:
             "ring": self.config.ring,
             "fractional_bits": self.config.fractional_bits,
             "cluster": self.config.digest(),
+            "cluster_parts": agreement.shown(self.config),
             "isa": ops.native().isa().decode(),
         }
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from tfe_bench.cluster import handshake, probe, wire
+from tfe_bench.cluster import agreement, handshake, probe, wire
 from tfe_bench.cluster.config import PartyConfig
 from tfe_bench.cluster.transport import LINGER_SECONDS, SessionLink
 from tfe_bench.cluster.worker.callers import Call, Callers
@@ -61,8 +61,13 @@ class Meeting:
             program=job.digest,
             job=job.name,
             public_key=agreement.public_key,
+            client=job.known_as,
             **facts,
         )
+
+    def _check(self, mine: handshake.Hello, theirs: handshake.Hello, peer: int) -> None:
+        parts = agreement.differences(self._host.config, theirs.cluster_parts)
+        handshake.check(mine, theirs, peer, parts)
 
     def _cancelled_with(self, job: Job, task: asyncio.Future[Any]) -> None:
         """Has a task of the event loop cancelled when the job fails."""
@@ -109,7 +114,7 @@ class Meeting:
             mine = self._hello(job, agreement)
             await context.write(mine.encode())
             try:
-                handshake.check(mine, theirs, peer)
+                self._check(mine, theirs, peer)
             except TfeBenchError as error:
                 job.fail(error)
                 return
@@ -200,7 +205,7 @@ class Meeting:
                     f"Party {peer} refused the session: {(details or 'its stream ended')[:300]}"
                 )
             theirs = handshake.Hello.decode(first)
-            handshake.check(mine, theirs, peer)
+            self._check(mine, theirs, peer)
             job.have_key(peer, agreement.derive(mine, theirs))
         except BaseException:
             await self.connections.leave(connection, call)

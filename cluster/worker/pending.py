@@ -30,6 +30,7 @@ class Job:
         client: who submitted it.
         header: its submission, as submission.parse gives it.
         place: in this worker's queue.
+        certificate: by which this worker knows the client: its fingerprint, "" without TLS.
 
     Raises:
         KeyError, TypeError, ValueError: the submission is malformed.
@@ -48,12 +49,21 @@ class Job:
         ended: when its last events were put.
         companions: jobs of others that go with it: its client's leaving ends them not.
         rides: it goes with another, whose session it uses.
+        programs: that its client must be allowed: its own, and what that one needs.
         about: its program, what it uses of what is kept, and its client, for logs.
     """
 
-    def __init__(self, name: str, client: str, header: dict[str, Any], place: Place) -> None:
+    def __init__(
+        self,
+        name: str,
+        client: str,
+        header: dict[str, Any],
+        place: Place,
+        certificate: str = "",
+    ) -> None:
         self.name = name
         self.client = client
+        self.certificate = certificate
         self.header = header
         self.place = place
         self.inputs = [
@@ -91,17 +101,23 @@ class Job:
         self.companions: list[Job] = []
         self.rides = False
         self.about = ""
+        self.programs: list[str] = [header["program"]]
         self._closers: list[Callable[[], object]] = []
         # The client is part of it: the three workers judge by their policies one and the same.
         self.digest = handshake.program_digest(
             header["program"],
             header["parameters"],
             [
-                client,
+                [client, certificate],
                 [[i.name, i.shape, i.fractional_bits, i.limbs, i.late] for i in self.inputs],
                 [self.shaping, self.warm_up_bytes],
             ],
         )
+
+    @property
+    def known_as(self) -> str:
+        """Who its client is to this worker, for comparison with the other two."""
+        return f"{self.client} {self.certificate}".strip()
 
     @property
     def short(self) -> str:

@@ -7,7 +7,8 @@ import functools
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-from tfe_bench.cluster import wire
+from tfe_bench.cluster import agreement, wire
+from tfe_bench.cluster.config import ClientConfig
 from tfe_bench.cluster.stored import KINDS
 from tfe_bench.cluster.worker.callers import Call, Callers
 from tfe_bench.cluster.worker.host import Host
@@ -55,8 +56,13 @@ class Questions:
     async def hello(self, context: Call) -> bytes:
         """Who this worker is, and what it runs."""
         host = self._host
-        self._callers.member(context)
-        return wire.event("hello", party=host.party, now=time.time(), **host.facts())
+        caller = self._callers.member(context)
+        # (a client learns of no other client)
+        known = agreement.clients(host.config)
+        if isinstance(caller, ClientConfig):
+            known = {name: known[name] for name in known if name == caller.name}
+        facts = host.facts()
+        return wire.event("hello", party=host.party, now=time.time(), clients=known, **facts)
 
     @_answering
     async def status(self, context: Call) -> bytes:

@@ -51,11 +51,14 @@ class JobQueue:
 
     Args:
         policy: whose limits hold.
+
+    Attributes:
+        limits: of this policy, or of one that was read later.
     """
 
     def __init__(self, policy: WorkerPolicy) -> None:
         self._party = policy.party
-        self._limits = policy
+        self.limits = policy
         self._places: list[Place] = []
         self._changed = threading.Condition()
         self._closed = False
@@ -68,16 +71,16 @@ class JobQueue:
         """
         with self._changed:
             own = sum(place.client == client for place in self._places)
-            if own >= self._limits.max_jobs_per_client:
+            if own >= self.limits.max_jobs_per_client:
                 raise QueueFull(
-                    f"Party {self._party} takes {self._limits.max_jobs_per_client} jobs of one "
+                    f"Party {self._party} takes {self.limits.max_jobs_per_client} jobs of one "
                     "client at a time. Received: one more. Wait for one of them, take its results "
                     "or cancel it; its operator sets max_jobs_per_client under [limits] in "
                     "worker.toml."
                 )
-            if len(self._places) >= self._limits.max_jobs:
+            if len(self._places) >= self.limits.max_jobs:
                 raise QueueFull(
-                    f"Party {self._party} takes {self._limits.max_jobs} jobs at a time. Received: "
+                    f"Party {self._party} takes {self.limits.max_jobs} jobs at a time. Received: "
                     "one more. Try again later; its operator sets max_jobs under [limits] in "
                     "worker.toml."
                 )
@@ -100,7 +103,7 @@ class JobQueue:
             QueueFull: more than there is room for at the moment.
         """
         with self._changed:
-            limits = self._limits
+            limits = self.limits
             if count > limits.max_bytes_per_job:
                 raise PolicyError(self._too_much("one job", "max_bytes_per_job"))
             others = [other for other in self._places if other is not place]
@@ -113,7 +116,7 @@ class JobQueue:
 
     def _too_much(self, what: str, limit: str) -> str:
         return (
-            f"Party {self._party} keeps {getattr(self._limits, limit)} bytes of inputs and of "
+            f"Party {self._party} keeps {getattr(self.limits, limit)} bytes of inputs and of "
             f"results that were not taken for {what}. Received: a job that needs more. Send less "
             f"at a time, take results or cancel jobs; its operator sets {limit} under [limits] in "
             "worker.toml."

@@ -58,11 +58,15 @@ class Reception:
             asked, about = await host.loop.run_in_executor(
                 None, outcomes.described, host.policy, client, header
             )
-            accepted = await host.loop.run_in_executor(None, accept, host, header, client, place)
+            certificate = self._callers.certificate(context)
+            accepted = await host.loop.run_in_executor(
+                None, accept, host, header, client, place, certificate
+            )
             if host.party != DEALER:  # which is sent seeds alone
                 host.queue.hold(place, accepted.input_bytes)
             host.jobs.add(accepted)
             job = accepted
+            host.recheck(job)  # (files that were read again meanwhile)
             job.events.put(wire.event("accepted"))
             # Also where the client leaves while an event is being sent to it.
             context.add_done_callback(
@@ -78,7 +82,9 @@ class Reception:
                 if not await self._give(job, context, blob):
                     return
         except TfeBenchError as error:
-            if job is None:
+            if job is not None:
+                job.fail(error)
+            else:
                 host.outcomes.note(client, f"{asked} is refused ({about})", error)
             await self._refuse(context, error)
         except Exception as error:

@@ -16,10 +16,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import grpc
 
-from tfe_bench.cluster import expiry, tls, wire
+from tfe_bench.cluster import agreement, expiry, tls, wire
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.handles import Handles
-from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy
+from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy, unknown_names
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.cluster.worker.callers import Callers
@@ -34,6 +34,8 @@ from tfe_bench.cluster.worker.turns import Turns
 from tfe_bench.errors import ClusterError, ConfigError
 
 _RPC_THREADS = 192
+# After which the connections of a client that was taken out are closed.
+DISMISS_SECONDS = 3.0
 # A client's jobs, and a few questions beside them.
 _CALLS_PER_CONNECTION = MOST_JOBS + 24
 
@@ -130,7 +132,7 @@ class Worker:
                     host.key,
                     host.certificate,
                     host.config.trusted_by(host.party),
-                    self._door.wake,
+                    self._handshake_begins,
                 )
                 port = server.add_secure_port(address, credentials)
             else:
@@ -144,6 +146,8 @@ class Worker:
             raise ConfigError(f"Party {host.party} cannot listen on {address}.")
         await server.start()
         log.info("listening on %s", address)
+        for line in unknown_names(host.config, host.policy):
+            log.warning(line)
         if not host.config.tls:
             log.warning(
                 "TLS IS OFF: every user of this machine can act as any party and any client, and "
@@ -151,6 +155,32 @@ class Worker:
             )
         self._warn_of_certificates()
         return server
+
+    def _handshake_begins(self) -> list[bytes]:
+        """Whom to trust, by the cluster file as it is now."""
+        self._door.wake()
+        return self._host.config.trusted_by(self._host.party)
+
+    def reload(self, config: ClusterConfig, policy: WorkerPolicy) -> None:
+        """Takes files that were read again: clients and rules change, running jobs go on.
+
+        Jobs of clients that are gone end, and their connections too.
+
+        Raises:
+            ConfigError: they differ in what takes a restart; nothing has changed.
+        """
+        host = self._host
+        before = host.config
+        host.reload(config, policy)
+        for line in agreement.changes(before, config):
+            log.info("cluster.toml: %s", line)
+        for line in unknown_names(config, policy):
+            log.warning(line)
+        gone = agreement.withdrawn(before, config)
+        # (not at once: their clients are told why before)
+        host.loop.call_soon_threadsafe(
+            host.loop.call_later, DISMISS_SECONDS, self._door.dismiss, gone, "no longer a client"
+        )
 
     def _warn_of_certificates(self) -> None:
         """Says once a day whose certificate ends soon."""

@@ -97,7 +97,8 @@ def test_each_thing_that_is_wrong_is_named_with_its_remedy_and_no_secret(
     code, checks = _doctor(capsys, *where, "--worker", str(folder / "worker0.toml"))
     assert code == 1
     assert "does not belong" in checks["private key"]["found"]
-    assert checks["program sroted"]["status"] == checks["policy"]["status"] == "warn"
+    assert checks["names"]["status"] == checks["policy"]["status"] == "warn"
+    assert 'Did you mean "sort"?' in checks["names"]["found"]
 
     code, checks = _doctor(capsys, "--cluster", str(folder / "none.toml"))
     assert code == 1 and checks["cluster file"]["status"] == "FAIL"

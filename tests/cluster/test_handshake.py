@@ -24,6 +24,8 @@ def _hello(party: int = 0, **other: Any) -> Hello:
         "ring": 64,
         "fractional_bits": 16,
         "cluster": "c" * 64,
+        "cluster_parts": "{}",
+        "client": "analyst " + "a" * 64,
         "program": "d" * 64,
         "job": "e" * 32,
         "public_key": "00" * 32,
@@ -45,6 +47,7 @@ def test_hellos_that_agree_pass() -> None:
         ("ring", 128),
         ("fractional_bits", 8),
         ("cluster", "f" * 64),
+        ("client", "analyst " + "b" * 64),
         ("program", "f" * 64),
         ("job", "f" * 32),
     ],
@@ -62,7 +65,7 @@ def test_every_field_that_differs_is_refused_with_both_values(field: str, other:
 
 
 def test_no_field_is_left_unchecked() -> None:
-    own = {"party", "public_key"}  # differ by their nature
+    own = {"party", "public_key", "cluster_parts"}  # differ by their nature, or explain
     assert {f.name for f in dataclasses.fields(Hello)} == own | set(handshake._MUST_AGREE)
 
 

@@ -12,9 +12,15 @@ import signal
 import sys
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tfe_bench.cli import common
-from tfe_bench.errors import ConfigError, UsageError
+from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.config import ClusterConfig
+    from tfe_bench.cluster.policy import WorkerPolicy
+    from tfe_bench.cluster.worker.server import Worker
 
 # of a local cluster's folder
 LOCAL_PREFIX = "tfe_bench-"
@@ -57,9 +63,6 @@ def _run_local(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, party: int) -> int:
     """One party's worker, until it is stopped."""
-    from tfe_bench.cluster.config import ClusterConfig
-    from tfe_bench.cluster.policy import WorkerPolicy
-
     if arguments.namespaces is not None:
         _enter(arguments.namespaces[party])
     logging.basicConfig(
@@ -68,21 +71,14 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
         format=f"%(asctime)s [party {party}] %(message)s",
         force=True,
     )
-    folder = arguments.cluster.parent
-    config = ClusterConfig.load(arguments.cluster)
-    if arguments.local:
-        models = arguments.models / f"party{party}"
-        policy = WorkerPolicy.for_local(party, folder / f"party{party}.key", models)
-    else:
-        policy = WorkerPolicy.load(arguments.config or folder / f"worker{party}.toml")
-    if policy.party != party:
-        raise ConfigError(
-            f"worker.toml is party {policy.party}'s. Received: --party {party}. Use its own file."
-        )
     # Before what takes seconds: a service that is stopped while it starts ends with 0 too.
-    stop = threading.Event()
+    stop, again = threading.Event(), threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())
+    if not arguments.local:
+        signal.signal(signal.SIGHUP, lambda *_: again.set())
+    folder = arguments.cluster.parent
+    config, policy = _files(arguments, party)
     start_tensorflow(arguments.threads)
 
     from tfe_bench.cluster.worker.server import Worker
@@ -94,12 +90,44 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
         print(f"party {party} ready on {config.parties[party].address}", file=sys.stderr)
     # (a signal just before a wait has set nothing yet, and does not end it)
     while not stop.wait(1):
-        pass
+        if again.is_set():
+            again.clear()
+            _reload(worker, arguments, party)
     worker.stop()
     sys.stdout.flush()
     sys.stderr.flush()
     # A graph that still runs in a TensorFlow thread must not keep the process.
     os._exit(0)
+
+
+def _files(arguments: argparse.Namespace, party: int) -> tuple[ClusterConfig, WorkerPolicy]:
+    """cluster.toml and this operator's worker.toml, as they are now."""
+    from tfe_bench.cluster.config import ClusterConfig
+    from tfe_bench.cluster.policy import WorkerPolicy
+
+    folder = arguments.cluster.parent
+    config = ClusterConfig.load(arguments.cluster)
+    if arguments.local:
+        models = arguments.models / f"party{party}"
+        return config, WorkerPolicy.for_local(party, folder / f"party{party}.key", models)
+    path = arguments.config or folder / f"worker{party}.toml"
+    policy = WorkerPolicy.load(path)
+    if policy.party != party:
+        raise ConfigError(
+            f"{path} is party {policy.party}'s. Received: --party {party}. Use its own file."
+        )
+    return config, policy
+
+
+def _reload(worker: Worker, arguments: argparse.Namespace, party: int) -> None:
+    """Reads the files again, as SIGHUP asks; files that do not fit change nothing."""
+    log = logging.getLogger("tfe_bench.worker")
+    try:
+        worker.reload(*_files(arguments, party))
+    except TfeBenchError as error:
+        log.error("the files are not taken, what was read before holds: %s", error)
+    else:
+        log.info("the files were read again")
 
 
 def _enter(namespace: int) -> None:

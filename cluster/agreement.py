@@ -1,0 +1,105 @@
+"""What the members of one cluster must agree on, part by part, and what differs where they do not.
+
+The parties and settings are one digest, which every worker and client compares.  Clients are not
+in it: a worker lets in whom its own file has, and for each job the three workers compare the
+certificate of that job's client alone.  So adding a client stops no other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tfe_bench.cluster import tls
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.config import ClientConfig, ClusterConfig
+
+# Of a part's digest, as members show it to each other: it explains a difference, and decides none.
+_SHOWN = 16
+
+
+def parts(config: ClusterConfig) -> dict[str, Any]:
+    """The settings that all members must have alike, by what people call them."""
+    found: dict[str, Any] = {
+        "the name": config.name,
+        "ring": config.ring,
+        "fractional_bits": config.fractional_bits,
+        "tls": config.tls,
+    }
+    for party in config.parties:
+        who = f"party {party.index}'s"
+        found[f"{who} name"] = party.name
+        found[f"{who} address"] = [party.host, party.port]
+        # (which of two is the newer does not matter)
+        found[f"{who} certificate"] = sorted(tls.fingerprint(pem) for pem in party.certificates)
+    return found
+
+
+def digest(config: ClusterConfig) -> str:
+    """SHA-256 (hex) of all parts."""
+    canonical = json.dumps(["tfe-bench cluster 2", parts(config)], sort_keys=True)
+    return hashlib.sha256(canonical.encode()).hexdigest()
+
+
+def shown(config: ClusterConfig) -> str:
+    """A short digest of each part, as JSON: what a member sends so that differences have names."""
+    return json.dumps({name: _short(value) for name, value in parts(config).items()})
+
+
+def differences(config: ClusterConfig, theirs: object) -> str:
+    """In which parts another member's file differs, in words.
+
+    Args:
+        theirs: `shown` of the other one, as it was received; it may be anything.
+
+    Returns:
+        "party 1's address and tls", or "" where the other one does not say.
+    """
+    try:
+        given = json.loads(str(theirs)[:4096])
+    except ValueError:
+        return ""
+    if not isinstance(given, Mapping):
+        return ""
+    own = {name: _short(value) for name, value in parts(config).items()}
+    different = [name for name, value in own.items() if given.get(name) != value]
+    if len(different) == len(own):
+        return ""
+    return " and ".join(filter(None, [", ".join(different[:-1]), *different[-1:]]))
+
+
+def clients(config: ClusterConfig) -> dict[str, str]:
+    """A short digest of each client's certificates, by its name."""
+    return {client.name: of_client(client) for client in config.clients}
+
+
+def of_client(client: ClientConfig) -> str:
+    """A short digest of one client's certificates."""
+    return _short(sorted(tls.fingerprint(pem) for pem in client.certificates))
+
+
+def changes(before: ClusterConfig, after: ClusterConfig) -> list[str]:
+    """How the clients of two files differ, a line for each."""
+    old, new = clients(before), clients(after)
+    added = [f"client {name} was added" for name in new.keys() - old.keys()]
+    removed = [f"client {name} was removed" for name in old.keys() - new.keys()]
+    both = old.keys() & new.keys()
+    other = [f"client {name} has other certificates" for name in both if old[name] != new[name]]
+    return sorted(added) + sorted(removed) + sorted(other)
+
+
+def withdrawn(before: ClusterConfig, after: ClusterConfig) -> set[str]:
+    """Clients of which a certificate is no longer accepted."""
+    now = {client.name: set(client.certificates) for client in after.clients}
+    return {
+        client.name
+        for client in before.clients
+        if set(client.certificates) - now.get(client.name, set())
+    }
+
+
+def _short(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:_SHOWN]
