@@ -2,25 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # Columns of a plan, by table and name.
 Names = Mapping[tuple[str, str], str]
 
 
+def conjuncts(exp: Any, condition: Any) -> list[Any]:
+    """The conditions that AND joins; none where there is no condition.
+
+    Args:
+        exp: the module of sqlglot's nodes.
+    """
+    if condition is None:
+        return []
+    condition = condition.unnest()
+    if not isinstance(condition, exp.And):
+        return [condition]
+    return [*conjuncts(exp, condition.left), *conjuncts(exp, condition.right)]
+
+
+def aliases_of(exp: Any, condition: Any) -> set[str]:
+    """The tables around a condition whose columns it names."""
+    inner = {each.alias_or_name for each in condition.find_all(exp.Table, exp.Subquery)}
+    return {column.table for column in condition.find_all(exp.Column)} - inner
+
+
 def pairs_of(
-    exp: Any, condition: Any, names: Names, theirs: Names
+    exp: Any, given: Iterable[Any], names: Names, theirs: Names
 ) -> tuple[list[list[str]], list[Any]]:
     """Equalities of a column of each side, and the other conditions.
 
     Args:
-        exp: the module of sqlglot's nodes.
-        names, theirs: columns of one side and of the other.
+        given: conditions that all have to hold.
+        names, theirs: columns of one side and of the other; no alias is in both.
     """
     pairs, rest = [], []
-    for each in condition.flatten() if isinstance(condition, exp.And) else [condition]:
-        each = each.unnest()
+    for each in given:
         found = None
         if isinstance(each, exp.EQ):
             sides = [

@@ -22,11 +22,11 @@ def pruned(plan: Mapping[str, Any]) -> dict[str, Any]:
         if number not in wanted:
             continue
         step, needed = steps[number], wanted[number]
+        if needed is not None:
+            _drop(step, needed)
         for i, names in zip(step["in"], _needs(step, needed), strict=True):
             before = wanted.get(i, set())
             wanted[i] = None if names is None or before is None else before | names
-        if needed is not None:
-            _drop(step, needed)
     places = {old: new for new, old in enumerate(sorted(wanted))}
     made = [{**steps[old], "in": [places[i] for i in steps[old]["in"]]} for old in sorted(wanted)]
     scanned = {step["table"] for step in made if step["op"] == "scan"}
@@ -35,13 +35,12 @@ def pruned(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | None]:
-    """What a step takes of each of its inputs."""
+    """The columns that a step takes of each of its inputs, once it makes no others."""
     match step["op"]:
         case "filter":
             return [None if needed is None else needed | columns_of(step["where"])]
         case "project":
-            used = [e for name, e in step["columns"] if needed is None or name in needed]
-            return [set[str]().union(*(columns_of(e) for e in used))]
+            return [set[str]().union(*(columns_of(e) for _, e in step["columns"]))]
         case "group":
             names = {a for name, _, a in step["aggregates"] if a is not None}
             return [names | set(step["keys"])]
@@ -73,8 +72,8 @@ def _drop(step: dict[str, Any], needed: set[str]) -> None:
         step["columns"] = [name for name in step["columns"] if own + name in needed]
     elif step["op"] == "project":
         kept = [pair for pair in step["columns"] if pair[0] in needed]
-        # (a relation of no columns has rows all the same)
-        step["columns"] = kept or step["columns"][:1]
+        # (a relation of no columns has rows all the same, and no table's column is read for them)
+        step["columns"] = kept or [[step["columns"][0][0], ["int", 1]]]
     elif step["op"] == "group":
         kept = [each for each in step["aggregates"] if each[0] in needed]
         step["aggregates"] = kept or ([] if step["keys"] else step["aggregates"][:1])

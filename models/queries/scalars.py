@@ -8,22 +8,34 @@ from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from tfe_bench.errors import UsageError
+from tfe_bench.models.queries.accepted import name_of, refused
 from tfe_bench.models.queries.expressions import Facts, typed
 from tfe_bench.models.queries.plan import Expression
 from tfe_bench.models.queries.types import (
+    BOOL,
     DATE,
     MOST_DIGITS,
+    NUMBER,
     TEXT,
     TIMESTAMP,
+    Type,
     days_of,
     hash_of,
     time_of,
 )
 
 
-def refused(what: str) -> UsageError:
-    """What is told of SQL that is not offered."""
-    return UsageError(f"{what} is not offered in queries on private tables; see docs/tables.md.")
+def null_of(kind: Type) -> Expression:
+    """NULL of a type."""
+    some: dict[str, Expression] = {
+        BOOL: ["bool", False],
+        DATE: ["date", 0],
+        TIMESTAMP: ["timestamp", 0, kind.unit],
+        TEXT: ["text", 0],
+        NUMBER: ["decimal", 0, kind.digits] if kind.digits else ["int", 0],
+    }
+    values = [["word", word] for word in kind.words] or [some[kind.kind]]
+    return ["case", *(part for value in values for part in (["bool", False], value)), ["null"]]
 
 
 class Scalars:
@@ -76,7 +88,6 @@ class Scalars:
             exp.Year: lambda e: ["year", self.expression(e.this)],
             exp.Month: lambda e: ["month", self.expression(e.this)],
             exp.Cast: self._cast,
-            exp.TsOrDsToDate: lambda e: self._dated(e.this),
             exp.Date: lambda e: self._dated(e.this),
         }
 
@@ -103,7 +114,7 @@ class Scalars:
                 raise UsageError("An aggregate stands in SELECT, HAVING and ORDER BY only.")
             if isinstance(node, self._exp.Subquery | self._exp.Select):
                 raise refused("A subquery as a value")
-            raise refused(kind.__name__.upper())
+            raise refused(name_of(node), node.sql(dialect="duckdb"))
         return self._makers[kind](node)
 
     def _column(self, node: Any) -> Expression:
@@ -166,7 +177,10 @@ class Scalars:
 
     def _between(self, node: Any) -> Expression:
         this, low, high = self._alike([node.this, node.args["low"], node.args["high"]])
-        return ["and", [">=", this, low], ["<=", this, high]]
+        within = ["and", [">=", this, low], ["<=", this, high]]
+        if not node.args.get("symmetric"):
+            return within
+        return ["or", within, ["and", [">=", this, high], ["<=", this, low]]]
 
     def _in(self, node: Any) -> Expression:
         if node.args.get("query") is not None:
@@ -211,7 +225,7 @@ class Scalars:
         wanted = str(node.to.this.name).upper()
         if wanted == "DATE":
             return self._dated(node.this)
-        if wanted in ("TIMESTAMP", "TIMESTAMPTZ") and self._is_text(node.this):
+        if wanted in ("TIMESTAMP", "TIMESTAMPNTZ", "TIMESTAMPTZ") and self._is_text(node.this):
             return self._word(str(node.this.unnest().this), _Kind(TIMESTAMP))
         e = self.expression(node.this)
         if wanted in ("DOUBLE", "FLOAT", "REAL"):

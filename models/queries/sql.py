@@ -1,7 +1,7 @@
 """SQL in DuckDB's dialect, compiled to a plan by the client: sqlglot parses and qualifies names.
 
-What is no node of the ones below is refused by its name.  Nothing here decides what a client may
-learn: workers derive that from the plan.
+What is not in the lists of accepted.py is refused by its name.  Nothing here decides what a client
+may learn: workers derive that from the plan.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError, imported
-from tfe_bench.models.queries import aggregates, conditions, links, relations, rewrite, windows
+from tfe_bench.models.queries import accepted, aggregates, conditions, relations, rewrite, windows
+from tfe_bench.models.queries.accepted import refused
+from tfe_bench.models.queries.builder import CommonTables, Names
+from tfe_bench.models.queries.naming import name_columns
 from tfe_bench.models.queries.plan import check_bound
 from tfe_bench.models.queries.privacy import budgeted, guarded
 from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.scalars import Scalars, refused
+from tfe_bench.models.queries.scalars import null_of
+from tfe_bench.models.queries.sources import SourceBuilder
 
-# Names of tables are not told apart by case, as in DuckDB; columns keep what their owner wrote.
-Names = dict[tuple[str, str], str]
 _TYPES = {"bool": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP"}
 
 
@@ -47,20 +49,39 @@ def compiled(
         UsageError: it is no query, or one that is not offered.
         PolicyError: the client lacks a right that it takes.
     """
+    return compiled_tree(parsed(text), tables, max_rows, loss)
+
+
+def parsed(text: str) -> Any:
+    """The tree of a query.
+
+    Raises:
+        UsageError: it is not one statement of DuckDB's dialect.
+    """
     parser = sqlglot()
     try:
-        parsed = parser.parse(text, read="duckdb")
+        statements = parser.parse(text, read="duckdb")
     except parser.errors.SqlglotError as error:
         raise UsageError(
             f"This is no SQL of DuckDB's dialect. Received: {_first(error)}."
         ) from None
-    if len(parsed) != 1 or parsed[0] is None:
-        raise UsageError(f"A query is one SELECT. Received: {len(parsed)} statements.")
-    known = {table.lower(): name for name, table in ((n, n) for n in tables)}
-    for node in parsed[0].find_all(parser.exp.Table):
-        names = {cte.alias.lower() for cte in parsed[0].find_all(parser.exp.CTE)}
-        if node.name.lower() not in known and node.name.lower() not in names:
+    if len(statements) != 1 or statements[0] is None:
+        raise UsageError(f"A query is one SELECT. Received: {len(statements)} statements.")
+    return statements[0]
+
+
+def compiled_tree(
+    tree: Any, tables: Mapping[str, Table], max_rows: int | None = None, loss: int = 0
+) -> dict[str, Any]:
+    """As `compiled`, of a tree that was parsed; it is changed."""
+    parser = sqlglot()
+    accepted.check(tree)
+    known = {name.lower() for name in tables}
+    known |= {cte.alias.lower() for cte in tree.find_all(parser.exp.CTE)}
+    for node in tree.find_all(parser.exp.Table):
+        if node.name.lower() not in known:
             raise relations.missing_table(node.name, list(tables))
+    name_columns(tree)
     from sqlglot.optimizer.qualify import qualify
 
     schema: dict[str, object] = {
@@ -68,7 +89,7 @@ def compiled(
         for name, table in tables.items()
     }
     try:
-        whole = qualify(parsed[0], schema=schema, dialect="duckdb", quote_identifiers=False)
+        whole = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
     except parser.errors.SqlglotError as error:
         raise UsageError(
             f"This query does not fit its tables. Received: {_first(error)}."
@@ -88,78 +109,43 @@ def compiled(
 def _plan(
     tables: Mapping[str, Table], whole: Any, max_rows: int | None, loss: int
 ) -> dict[str, Any]:
-    maker = _Maker(tables, whole, max_rows, loss)
-    step, _ = maker.query(whole, {})
-    return rewrite.pruned(maker.plan(step))
+    builder = _QueryBuilder(tables, whole, max_rows, loss)
+    step, _ = builder.query(whole, {})
+    return rewrite.pruned(builder.plan(step))
 
 
 def _first(error: Exception) -> str:
     return str(error).splitlines()[0][:200].removesuffix(".")
 
 
-class _Maker:
-    """Makes the steps of one query; knows what each relation is as it is made."""
+class _QueryBuilder(SourceBuilder):
+    """Makes the steps of SELECT and UNION."""
 
     def __init__(
         self, tables: Mapping[str, Table], whole: Any, max_rows: int | None, loss: int
     ) -> None:
-        from sqlglot import exp
+        super().__init__(tables, max_rows, loss)
+        self._whole = whole
 
-        self._whole, self._bound, self._loss = whole, max_rows, loss
-        self._exp = exp
-        self._tables = {name.lower(): table for name, table in tables.items()}
-        self._scanned: dict[str, Table] = {}
-        self._steps: list[dict[str, Any]] = []
-        self._facts: list[relations.Relation] = []
-        self._fresh = 0
-
-    def plan(self, output: int) -> dict[str, Any]:
-        """All of it."""
-        tables = {
-            alias: {"name": t.name, "deployment": t.deployment}
-            for alias, t in self._scanned.items()
-        }
-        return {"tables": tables, "steps": self._steps, "output": output}
-
-    def _add(self, op: str, inputs: Sequence[int], **about: Any) -> int:
-        step = {"op": op, "in": list(inputs), **about}
-        self._facts.append(
-            relations.derive_step(step, [self._facts[i] for i in inputs], self._scanned)
-        )
-        self._steps.append(step)
-        return len(self._steps) - 1
-
-    def _name(self, like: str) -> str:
-        self._fresh += 1
-        return f"{like}_{self._fresh}"
-
-    def _scalars(self, step: int, names: Names, more: Mapping[str, str] = {}) -> Scalars:
-        return Scalars(self._facts[step].columns, names, more)
-
-    # ---- relations
-
-    def query(self, node: Any, ctes: Mapping[str, tuple[int, list[str]]]) -> tuple[int, list[str]]:
-        """A SELECT or a UNION: its step, and the names of its columns."""
+    def query(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
+        """Compile a SELECT or a UNION: its step, and the names of its columns."""
         exp = self._exp
-        known = dict(ctes)
-        for cte in (node.args.get("with_") or exp.With()).expressions:
-            if (node.args["with_"]).args.get("recursive"):
-                raise refused("WITH RECURSIVE")
-            known[cte.alias] = self.query(cte.this, known)
+        known = self._with(node, ctes)
         if isinstance(node, exp.Subquery):
-            return self.query(node.this, known)
+            step, names = self.query(node.this, known)
+            return self._ordered(node, step, {("", name): name for name in names}, {}), names
         if isinstance(node, exp.Union):
             return self._union(node, known)
         if not isinstance(node, exp.Select):
-            raise refused(type(node).__name__.upper())
+            raise refused(accepted.name_of(node))
         return self._select(node, known)
 
-    def _union(self, node: Any, ctes: Any) -> tuple[int, list[str]]:
-        if type(node) is not self._exp.Union:
-            raise refused(type(node).__name__.upper())
+    def _union(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
         left, names = self.query(node.this, ctes)
         right, others = self.query(node.expression, ctes)
-        if len(names) != len(others):
+        if node.args.get("by_name"):
+            left, right, names = self._by_name(left, names, right, others)
+        elif len(names) != len(others):
             raise UsageError("UNION takes equally many columns of each SELECT.")
         step = self._add("union", [left, right])
         if node.args.get("distinct"):
@@ -169,28 +155,41 @@ class _Maker:
         scope: Names = {("", name): name for name in names}
         return self._ordered(node, step, scope, {}), names
 
-    def _select(self, node: Any, ctes: Any) -> tuple[int, list[str]]:
-        exp = self._exp
-        for part in ("laterals", "pivots", "windows", "sample", "connect", "into"):
-            if node.args.get(part):
-                raise refused(part.upper())
+    def _by_name(
+        self, left: int, names: Sequence[str], right: int, others: Sequence[str]
+    ) -> tuple[int, int, list[str]]:
+        """Both sides with the columns of both, by their names; NULL where a side has none."""
+        every = list(dict.fromkeys((*names, *others)))
+        made = []
+        for step, own, other in ((left, names, right), (right, others, left)):
+            columns = [
+                [
+                    name,
+                    ["col", name]
+                    if name in own
+                    else null_of(self._facts[other].column(name).known),
+                ]
+                for name in every
+            ]
+            made.append(self._add("project", [step], columns=columns))
+        return made[0], made[1], every
+
+    def _select(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
         if node.args.get("from_") is None:
             raise UsageError("A query reads tables: SELECT ... FROM ...")
-        step, names = self._from(node, ctes)
-        if (where := node.args.get("where")) is not None:
-            step = self._where(step, names, where.this, ctes)
+        where = conditions.conjuncts(self._exp, node.args.get("where") and node.args["where"].this)
+        step, names = self._from(node, ctes, where)
+        step = self._where(step, names, where, ctes)
         more: dict[str, str] = {}
-        calls = [
-            call
-            for call in self._found(node, exp.AggFunc)
-            if not isinstance(call.parent, exp.Window | exp.IgnoreNulls | exp.RespectNulls)
-        ]
+        calls, having = self._calls(node), node.args.get("having")
         if calls or node.args.get("group") is not None:
             step, names, more = self._grouped(node, calls, step, names)
-        if (having := node.args.get("having")) is not None:
+        elif having is not None:
+            raise UsageError("HAVING takes GROUP BY or an aggregate; conditions on rows are WHERE.")
+        if having is not None:
             condition = self._scalars(step, names, more).condition(having.this)
             step = self._add("filter", [step], where=condition)
-        if over := self._found(node, exp.Window):
+        if over := self._found(node, self._exp.Window):
             step, more = self._windowed(over, step, names, more)
         if (qualify := node.args.get("qualify")) is not None:
             condition = self._scalars(step, names, more).condition(qualify.this)
@@ -210,6 +209,14 @@ class _Maker:
             if part is not None
             for each in part.find_all(kind)
             if each.find_ancestor(self._exp.Select) is node
+        ]
+
+    def _calls(self, node: Any) -> list[Any]:
+        exp = self._exp
+        return [
+            call
+            for call in self._found(node, exp.AggFunc)
+            if not isinstance(call.parent, exp.Window | exp.RespectNulls)
         ]
 
     def _windowed(
@@ -240,28 +247,57 @@ class _Maker:
     ) -> int:
         scalars = self._scalars(step, names, more)
         columns = [[name, scalars.expression(e)] for name, e in outputs]
-        made = {name for name, _ in columns}
-        hidden: dict[str, str] = {}
+        made = dict(outputs)
+        shown = {e.unnest().sql(): name for name, e in outputs}
+        # columns of ORDER BY, by the text of what it says
+        ordered: dict[str, str] = {}
         distinct = node.args.get("distinct") is not None
-        if distinct and node.args["distinct"].args.get("on"):
-            raise refused("DISTINCT ON")
         for each in (node.args.get("order") or self._exp.Order()).expressions:
             e = each.this
             if isinstance(e, self._exp.Column) and not e.table and e.name in made:
                 continue
-            if distinct:
+            text = e.sql()
+            if text in ordered:
+                continue
+            e = self._resolved(e, made, names)
+            if distinct and e.unnest().sql() not in shown:
                 raise UsageError("ORDER BY after DISTINCT takes columns of the SELECT.")
-            name = hidden[e.sql()] = self._name("order")
-            columns.append([name, scalars.expression(e)])
+            if distinct:
+                ordered[text] = shown[e.unnest().sql()]
+                continue
+            ordered[text] = self._name("order")
+            columns.append([ordered[text], scalars.expression(e)])
         step = self._add("project", [step], columns=columns)
         if distinct:
             step = self._add("distinct", [step])
         step = self._trimmed(node, step, distinct or bool(more))
-        step = self._ordered(node, step, {("", name): name for name in made}, hidden)
-        if hidden:
+        step = self._ordered(node, step, {("", name): name for name in made}, ordered)
+        if len(columns) > len(outputs):
             kept = [[name, ["col", name]] for name, _ in outputs]
             step = self._add("project", [step], columns=kept)
         return step
+
+    def _resolved(self, e: Any, outputs: Mapping[str, Any], names: Names) -> Any:
+        """An expression of ORDER BY with the SELECT's own names replaced by what they stand for.
+
+        As in DuckDB, a column of FROM goes before a name of the SELECT.
+        """
+        made = e.copy()
+        for column in list(made.find_all(self._exp.Column)):
+            if column.table:
+                continue
+            tables = {alias for alias, name in names if name == column.name and alias}
+            if len(tables) > 1:
+                raise UsageError(f"The column {column.name[:80]!r} is in several tables.")
+            if tables:
+                stands = self._exp.column(column.name, table=tables.pop())
+            elif column.name in outputs:
+                stands = self._exp.paren(outputs[column.name].copy())
+            else:
+                continue
+            made = stands if column is made else made
+            column.replace(stands)
+        return made
 
     def _ordered(self, node: Any, step: int, names: Names, hidden: Mapping[str, str]) -> int:
         """With ORDER BY and LIMIT."""
@@ -290,161 +326,30 @@ class _Maker:
         return self._add("trim", [step], bound=self._bound)
 
     def _limit(self, node: Any) -> int | None:
-        if node.args.get("offset") is not None:
-            raise refused("OFFSET")
         limit = node.args.get("limit")
         if limit is None:
             return None
-        count = limit.expression if isinstance(limit, self._exp.Limit) else None
+        fetched = isinstance(limit, self._exp.Fetch)
+        count = limit.args.get("count") if fetched else limit.expression
+        if fetched and count is None:  # FETCH FIRST ROW ONLY
+            return 1
         if not isinstance(count, self._exp.Literal) or not str(count.this).isdigit():
             raise UsageError("LIMIT takes a public number of rows.")
         return min(int(count.this), 1 << 31)
 
-    # ---- FROM
-
-    def _source(self, node: Any, ctes: Any) -> tuple[int, Names]:
-        exp = self._exp
-        alias = node.alias_or_name
-        if isinstance(node, exp.Subquery):
-            step, listed = self.query(node.this, ctes)
-        elif isinstance(node, exp.Table) and node.name in ctes and not node.db:
-            step, listed = ctes[node.name]
-        elif isinstance(node, exp.Table) and not node.db:
-            return self._scan(alias, self._tables[node.name.lower()])
-        else:
-            raise refused(f"FROM {type(node).__name__.upper()}")
-        # names of its own, so that it can be joined with itself
-        own = self._name(alias)
-        columns = [[f"{own}.{name}", ["col", name]] for name in listed]
-        step = self._add("project", [step], columns=columns)
-        return step, {(alias, name): f"{own}.{name}" for name in listed}
-
-    def _scan(self, alias: str, table: Table) -> tuple[int, Names]:
-        own = alias if alias not in self._scanned else self._name(alias)
-        self._scanned[own] = table
-        columns = list(table.schema.columns)
-        step = self._add("scan", [], table=own, columns=columns)
-        names = {(alias, name): f"{own}.{name}" for name in columns}
-        # qualify writes names in lower case where a query does
-        names.update({(alias, name.lower()): f"{own}.{name}" for name in columns})
-        return step, names
-
-    def _from(self, node: Any, ctes: Any) -> tuple[int, Names]:
-        step, names = self._source(node.args["from_"].this, ctes)
-        for join in node.args.get("joins") or []:
-            step, names = self._join(step, names, join, ctes)
-        return step, names
-
-    def _join(self, step: int, names: Names, join: Any, ctes: Any) -> tuple[int, Names]:
-        side, kind = (join.side or "").lower(), (join.kind or "").lower()
-        known = side in ("", "left") and kind in ("", "inner", "outer", "semi", "anti")
-        if join.args.get("method") or not known:
-            words = (join.args.get("method") or "", side, kind, "join")
-            raise refused(" ".join(filter(None, words)).upper())
-        other, theirs = self._source(join.this, ctes)
-        condition = join.args.get("on")
-        if condition is None:
-            raise UsageError("A join takes an equality: JOIN ... ON a.key = b.key, or USING (key).")
-        pairs, rest = conditions.pairs_of(self._exp, condition, names, theirs)
-        if not pairs:
-            raise UsageError("A join takes an equality of a column of each side.")
-        how = kind if kind in ("semi", "anti") else ("left" if side == "left" else "inner")
-        if rest and how != "inner":
-            raise UsageError(f"A {how} join takes equalities only.")
-        both = {**names, **theirs}
-        step = self._matched(step, other, pairs, how)
-        for each in rest:
-            where = self._scalars(step, both).condition(each)
-            step = self._add("filter", [step], where=where)
-        return step, (names if how in ("semi", "anti") else both)
-
-    def _matched(self, left: int, right: int, pairs: list[list[str]], how: str) -> int:
-        unique = self._facts[right].unique
-        if how == "inner" and not self._linked(left, right, pairs):
-            swapped = [[b, a] for a, b in pairs]
-            if self._linked(right, left, swapped):
-                return self._add("join", [right, left], on=swapped, kind=how)
-        if not {b for _, b in pairs} & unique:
-            if how == "inner" and {a for a, _ in pairs} & self._facts[left].unique:
-                left, right = right, left
-                pairs = [[b, a] for a, b in pairs]
-            elif how in ("semi", "anti"):
-                keys = [[b, ["col", b]] for _, b in pairs]
-                right = self._add("distinct", [self._add("project", [right], columns=keys)])
-            elif self._bound is not None:
-                about = {"on": pairs, "kind": how, "bound": self._bound}
-                return self._add("many_join", [left, right], **about)
-        return self._add("join", [left, right], on=pairs, kind=how)
-
-    def _linked(self, left: int, right: int, pairs: list[list[str]]) -> bool:
-        facts = self._facts
-        return links.link_of(pairs, facts[left], facts[right], self._scanned) is not None
-
-    # ---- WHERE
-
-    def _where(self, step: int, names: Names, condition: Any, ctes: Any) -> int:
-        exp = self._exp
-        plain = []
-        for each in condition.flatten() if isinstance(condition, exp.And) else [condition]:
-            each = each.unnest()
-            negated = isinstance(each, exp.Not)
-            inner = each.this.unnest() if negated else each
-            if isinstance(inner, exp.In) and inner.args.get("query") is not None:
-                step = self._in(step, names, inner, negated, ctes)
-            elif isinstance(inner, exp.Exists):
-                step = self._exists(step, names, inner, negated, ctes)
-            else:
-                plain.append(each)
-        for each in plain:
-            where = self._scalars(step, names).condition(each)
-            step = self._add("filter", [step], where=where)
-        return step
-
-    def _in(self, step: int, names: Names, node: Any, negated: bool, ctes: Any) -> int:
-        right, listed = self.query(node.args["query"].unnest(), ctes)
-        key = node.this.unnest()
-        if len(listed) != 1 or not isinstance(key, self._exp.Column):
-            raise UsageError("IN takes a column and a SELECT of one column.")
-        name = names[(key.table, key.name)]
-        other = self._name("in")
-        right = self._add("project", [right], columns=[[other, ["col", listed[0]]]])
-        facts = self._facts
-        nullable = facts[step].columns[name].nullable or facts[right].columns[other].nullable
-        if negated and nullable:
-            raise UsageError(
-                "NOT IN with NULLs is never true where one is. Use NOT EXISTS (SELECT ... WHERE "
-                "a.key = b.key)."
-            )
-        return self._matched(step, right, [[name, other]], "anti" if negated else "semi")
-
-    def _exists(self, step: int, names: Names, node: Any, negated: bool, ctes: Any) -> int:
-        exp = self._exp
-        inner = node.this.unnest()
-        where = inner.args.get("where") if isinstance(inner, exp.Select) else None
-        if where is None or inner.args.get("group") or inner.args.get("limit"):
-            raise UsageError("EXISTS takes SELECT ... FROM ... WHERE a.key = b.key.")
-        right, theirs = self._from(inner, ctes)
-        pairs, rest = conditions.pairs_of(self._exp, where.this, names, theirs)
-        if not pairs:
-            raise UsageError("EXISTS takes an equality with a column of the query around it.")
-        for each in rest:
-            condition = self._scalars(right, theirs).condition(each)
-            right = self._add("filter", [right], where=condition)
-        return self._matched(step, right, pairs, "anti" if negated else "semi")
-
     # ---- GROUP BY
 
     def _grouped(
-        self, node: Any, calls: Sequence[Any], step: int, names: Names
+        self, node: Any, calls: Sequence[Any], step: int, names: Names, first: Sequence[str] = ()
     ) -> tuple[int, Names, dict[str, str]]:
         group = node.args.get("group")
-        for part in ("grouping_sets", "cube", "rollup", "all", "totals"):
-            if group is not None and group.args.get(part):
-                raise refused(f"GROUP BY {part.upper()}")
         scalars = self._scalars(step, names)
         columns: list[list[Any]] = []
         more: dict[str, str] = {}
         keys: list[str] = []
+        for column in first:
+            keys.append(self._name("key"))
+            columns.append([keys[-1], ["col", column]])
         for e in group.expressions if group is not None else ():
             if e.sql() in more:
                 continue

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError
+from tfe_bench.models.queries.accepted import refused
 from tfe_bench.models.queries.plan import NEIGHBORS, PLACES
-from tfe_bench.models.queries.scalars import refused
 
 
 def steps_of(
@@ -74,18 +74,14 @@ def _call_of(window: Any) -> tuple[str, Any, Any]:
     if type(call) not in functions:
         raise refused(f"{call.key.upper()} OVER")
     function, argument = functions[type(call)], call.this
-    if window.args.get("alias") is not None or isinstance(argument, exp.Distinct):
-        raise refused("A named window, or DISTINCT in one")
+    if isinstance(argument, exp.Distinct):
+        raise refused(f"{function.upper()}(DISTINCT) OVER")
     if function in PLACES:
-        if call.expressions:
-            raise refused(f"{function.upper()} of a value")
         return function, None, None
     if function in NEIGHBORS:
         if call.args.get("default") is not None:
             raise refused(f"{function.upper()} with a default; use COALESCE,")
         return function, argument, _rows_of(call.args.get("offset"), 1)
-    if call.expressions:
-        raise refused(f"{function.upper()} of several values")
     frame = _frame_of(window)
     if function in ("min", "max") and isinstance(frame, int):
         raise refused(f"{function.upper()} OVER (ROWS k PRECEDING)")
@@ -110,7 +106,7 @@ def _frame_of(window: Any) -> str | int:
     sides = [str(spec.args.get(side) or "").lower() for side in ("start_side", "end_side")]
     start, end = spec.args.get("start"), spec.args.get("end") or "CURRENT ROW"
     kind = str(spec.args.get("kind")).lower()
-    if spec.args.get("exclude") or kind not in ("rows", "range"):
+    if kind not in ("rows", "range"):
         raise refused(f"A frame {spec.sql()[:80]}")
     if start == "UNBOUNDED" and sides[0] == "preceding":
         if end == "UNBOUNDED" and sides[1] == "following":
