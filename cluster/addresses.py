@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import re
+import socket
 
 from tfe_bench.cluster.toml_file import shown
 from tfe_bench.errors import ConfigError
@@ -11,6 +12,36 @@ from tfe_bench.errors import ConfigError
 _HOST_NAME = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?(\.[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9])?)*"
 )
+
+
+def cannot_listen(party: int, address: str) -> ConfigError:
+    """What an operator is told whose worker finds its address taken."""
+    return ConfigError(
+        f"Party {party} cannot listen on {address}. Received: the address is in use or not this "
+        "host's. Stop what uses it, or change the port in cluster.toml."
+    )
+
+
+def check_free(party: int, host: str, port: int) -> None:
+    """Refuses an address that a worker could not listen on, before it takes seconds to start.
+
+    Raises:
+        ConfigError: something listens there, or the address is not this host's.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except OSError:
+        raise cannot_listen(party, f"{host}:{port}") from None
+    for family, kind, protocol, _, address in found:
+        with socket.socket(family, kind, protocol) as own:
+            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            try:
+                own.bind(address)
+            except OSError:
+                where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                raise cannot_listen(party, where) from None
 
 
 def is_loopback(host: str) -> bool:

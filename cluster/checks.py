@@ -133,7 +133,7 @@ def files(config: ClusterConfig, path: Path) -> Iterator[Check]:
     if not config.tls:
         yield Check("TLS", WARN, "off: cleartext on loopback", "for trials only")
     for each in expiries(config):
-        found = f"{each.text}, SHA-256 {each.fingerprint[:16]}"
+        found = f"{each.text}, SHA-256 {tls.spoken(each.fingerprint)}"
         bad = each.days < 0 or each.early
         if bad or each.days < WARN_DAYS:
             # An old one beside its successor is only to be deleted, and only its client is kept out
@@ -156,7 +156,7 @@ def worker_files(config: ClusterConfig, path: Path) -> tuple[WorkerPolicy | None
         try:
             key, me = policy.load_key(), config.parties[policy.party]
             certificate = tls.own_certificate(key, me.certificates)
-            shown = tls.fingerprint(certificate)[:16]
+            shown = tls.spoken(tls.fingerprint(certificate))
             checks.append(Check("private key", OK, f"0600, belongs to SHA-256 {shown}"))
         except TfeBenchError as error:
             checks.append(failed("private key", error))
@@ -247,7 +247,9 @@ def workers(config: ClusterConfig, who: Caller | None) -> Iterator[Check]:
             pinned = [tls.fingerprint(pem) for pem in party.certificates]
             if shown is not None and shown not in pinned:
                 remedy = "another worker, or another certificate: compare with its operator"
-                yield Check(name, FAIL, f"{party.address} shows SHA-256 {shown[:16]}", remedy)
+                yield Check(
+                    name, FAIL, f"{party.address} shows SHA-256 {tls.spoken(shown)}", remedy
+                )
                 continue
         if who is None:
             continue

@@ -386,8 +386,8 @@ def _credentials(
     if own not in {pem for client in config.clients for pem in client.certificates}:
         raise SecurityError(
             f"This client's certificate is not in {cluster}. Received: {certificate}, SHA-256 "
-            f"fingerprint {tls.fingerprint(own)}. Use the key and certificate of a [[client]] "
-            "in it, or have the three parties add this one."
+            f"fingerprint {tls.spoken(tls.fingerprint(own))}. Use the key and certificate of a "
+            "[[client]] in it, or have the three parties add this one."
         )
     return tls.load_private_key(key), own
 

@@ -121,6 +121,9 @@ class WorkerPolicy:
     max_connections: int = _limit(512, 64, _MOST_CONNECTIONS)
     max_connections_per_address: int = _limit(32, most=_MOST_CONNECTIONS)
 
+    # (for messages about the file itself: its name)
+    source: str = field(default="worker.toml", compare=False)
+
     def __post_init__(self) -> None:
         if self.party not in (0, 1, 2):
             raise ConfigError(f'"party" is 0, 1 or 2. Received: {self.party}. Say which one it is.')
@@ -174,6 +177,7 @@ class WorkerPolicy:
                 reveal=tuple(RevealRule(rule.text("program"), rule.texts("to")) for rule in rules),
                 allow_shaping=top.boolean("allow_shaping", False),
                 models=path.parent / models if models else None,
+                source=path.name,
                 **values,
             )
             if policy.key is not None:
@@ -219,7 +223,7 @@ class WorkerPolicy:
         """
         if self.key is None:
             raise ConfigError(
-                f'worker.toml of party {self.party}: "key" is missing, and TLS needs it. '
+                f'{self.source}: "key" is missing, and TLS needs it. '
                 f'Add: key = "party{self.party}.key".'
             )
         return tls.load_private_key(self.key)
@@ -347,11 +351,11 @@ def unknown_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:
     for name in policy.allow_programs:
         if name != ANY and name not in programs:
             found.append(
-                f"worker.toml: allow_programs has {shown(name)}, which is not installed here."
+                f"{policy.source}: allow_programs has {shown(name)}, which is not installed here."
                 f"{did_you_mean(name, programs)}"
             )
     for number, rule in enumerate(policy.reveal, start=1):
-        where = f"worker.toml: [[reveal]] number {number}"
+        where = f"{policy.source}: [[reveal]] number {number}"
         if rule.program != ANY and rule.program not in programs:
             found.append(
                 f"{where} is for the program {shown(rule.program)}, which is not installed here."

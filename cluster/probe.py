@@ -70,7 +70,8 @@ def refusal(party: PartyConfig, key: bytes, certificate: bytes) -> str | None:
             shown = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
             if shown not in pinned:
                 return (
-                    f"it shows a certificate that this cluster.toml does not pin (SHA-256 {shown})"
+                    "it shows a certificate that this cluster.toml does not pin (SHA-256 "
+                    f"{tls.spoken(shown)})"
                 )
             return _verdict(wrapped)
     except ssl.SSLEOFError:  # closed before it showed anything: busy, or stopping

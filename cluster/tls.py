@@ -213,6 +213,11 @@ def fingerprint(cert_pem: bytes) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
+def spoken(digest: str) -> str:
+    """A fingerprint for people who compare it: in groups of four digits."""
+    return " ".join(digest[i : i + 4] for i in range(0, len(digest), 4))
+
+
 def key_fingerprint(cert_pem: bytes) -> str:
     """SHA-256 of the certificate's public key (DER), 64 lower-case hex digits.
 

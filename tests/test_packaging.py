@@ -303,3 +303,18 @@ def test_every_way_to_install_gives_a_working_sort(mode: str, tmp_path: Path) ->
             "from tfe_bench.protocols.session import ops; print(ops.abi())", checkout, python
         )
         assert done.returncode == 0, done.stderr
+
+
+def test_extras_are_installed_from_the_checkout_as_no_registry_has_this_package() -> None:
+    """Somebody else could publish a package of the name that a text recommends."""
+    tracked = subprocess.run(
+        ["git", "ls-files", "-z", "*.py", "*.md", "*.ipynb"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    wrong = re.compile(r"pip install (-\S+ )*['\"]?tfe[-_]bench")
+    for name in filter(None, tracked.split("\0")):
+        text = (ROOT / name).read_text(errors="replace")
+        assert not wrong.search(text), name

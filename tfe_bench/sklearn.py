@@ -1,4 +1,4 @@
-"""Estimators of scikit-learn on private rows: pip install 'tfe-bench[sklearn]'."""
+"""Estimators of scikit-learn on private rows: pip install '.[sklearn]'."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ try:
 except ImportError as error:
     raise LibraryMissing(
         f"tfe_bench.sklearn needs scikit-learn, which cannot be imported ({error}). Install it: "
-        "pip install '.[sklearn]' in the checkout, or pip install 'tfe-bench[sklearn]'."
+        "pip install '.[sklearn]' in the checkout."
     ) from error
 
 __all__ = [

@@ -127,7 +127,9 @@ def _headline(newest: Sequence[Record]) -> list[Part]:
 def _tile(record: Record) -> str:
     number, _, unit = human_seconds(record.seconds.median).partition(" ")
     pair = best_pair(record)
-    below = f"{record.rounds_ahead:,} rounds" if record.rounds_ahead is not None else ""
+    below = ""
+    if record.rounds_ahead is not None:
+        below = f"{record.rounds_ahead:,} round{'' if record.rounds_ahead == 1 else 's'}"
     if pair is not None and (ratio := pair.ratio) is not None:
         times = three_digits(ratio if ratio >= 1 else 1 / ratio)
         words = f"{times}× {'as fast as' if ratio >= 1 else 'slower than'}"

@@ -19,6 +19,5 @@ def need(module: str, what: str) -> Any:
     except ImportError as error:
         raise ConfigError(
             f"{what} needs the library {module}, which cannot be imported ({error}). Install it: "
-            "pip install '.[technologies]' in the checkout, or "
-            "pip install 'tfe-bench[technologies]'."
+            "pip install '.[technologies]' in the checkout."
         ) from error

@@ -17,6 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 import grpc
 
 from tfe_bench.cluster import agreement, expiry, tls, wire
+from tfe_bench.cluster.addresses import cannot_listen
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.handles import Handles
 from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy, unknown_names
@@ -31,7 +32,7 @@ from tfe_bench.cluster.worker.memory import return_large_blocks
 from tfe_bench.cluster.worker.questions import Questions
 from tfe_bench.cluster.worker.reception import Reception
 from tfe_bench.cluster.worker.turns import Turns
-from tfe_bench.errors import ClusterError, ConfigError
+from tfe_bench.errors import ClusterError
 
 _RPC_THREADS = 192
 # After which the connections of a client that was taken out are closed.
@@ -138,12 +139,9 @@ class Worker:
             else:
                 port = server.add_insecure_port(address)
         except RuntimeError as error:
-            raise ConfigError(
-                f"Party {host.party} cannot listen on {address}. Received: the address is in use "
-                "or not this host's. Stop what uses it, or change the port in cluster.toml."
-            ) from error
+            raise cannot_listen(host.party, address) from error
         if port == 0:
-            raise ConfigError(f"Party {host.party} cannot listen on {address}.")
+            raise cannot_listen(host.party, address)
         await server.start()
         log.info("listening on %s", address)
         for line in unknown_names(host.config, host.policy):

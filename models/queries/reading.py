@@ -28,7 +28,7 @@ def arrow() -> Any:
     return imported(
         "pyarrow",
         "Parquet and Arrow tables take pyarrow",
-        'pip install "tfe_bench[tables]", or use CSV',
+        "Install it: pip install '.[tables]' in the checkout. Or use CSV",
     )
 
 

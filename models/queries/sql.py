@@ -29,7 +29,9 @@ def sqlglot() -> Any:
     Raises:
         UsageError: it is not installed.
     """
-    return imported("sqlglot", "SQL takes sqlglot", 'pip install "tfe_bench[tables]"')
+    return imported(
+        "sqlglot", "SQL takes sqlglot", "Install it: pip install '.[tables]' in the checkout"
+    )
 
 
 def compiled(

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import signal
+import socket
 import stat
 from dataclasses import Field
 from pathlib import Path
@@ -12,7 +15,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.mistakes import check_told
-from tfe_bench.cli import certs
+from tfe_bench.__main__ import main
+from tfe_bench.cli import certs, worker
 from tfe_bench.cluster import policy, tls
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.files import write_private
@@ -293,7 +297,7 @@ def test_one_organization_makes_its_own_and_is_told_what_to_send(
     tls.channel_credentials(key, certificate, certificate)
     printed = capsys.readouterr()
     assert f"send         {out / stem}.crt" in printed.out
-    assert tls.fingerprint(certificate) in printed.out
+    assert tls.spoken(tls.fingerprint(certificate)) in printed.out
     assert f"{stem}.key never leaves this machine" in printed.err
     assert "PRIVATE" not in printed.out + printed.err
     with pytest.raises(ConfigError, match="exists already"):
@@ -314,3 +318,36 @@ def test_an_out_that_is_a_file_is_refused(tmp_path: Path) -> None:
         _certs("client", "--name", "ann", "--out", str(tmp_path / "out"))
     with pytest.raises(UsageError, match="Received"):
         _certs("client", "--name", "a/b", "--out", str(tmp_path / "other"))
+
+
+def test_a_worker_finds_what_is_wrong_with_its_files_and_port_before_it_loads_tensorflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def loads(*_: object) -> None:
+        raise AssertionError("TensorFlow was loaded")
+
+    monkeypatch.setattr(worker, "start_tensorflow", loads)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    with contextlib.closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        hosts = f"127.0.0.1:{port},127.0.0.2:7700,127.0.0.3:7700"
+        folder = tmp_path / "trial"
+        assert main(["certs", "all", "--hosts", hosts, "--out", str(folder)]) == 0
+        where = ["worker", "--party", "0", "--cluster", str(folder / "cluster.toml")]
+        assert main(where) == 10
+        assert f"cannot listen on 127.0.0.1:{port}" in capsys.readouterr().err
+    (folder / "worker0.toml").rename(folder / "w4.toml")
+    mine = [*where, "--config", str(folder / "w4.toml")]
+    assert main(mine) == 1  # the port is free now
+    assert "AssertionError" in capsys.readouterr().err
+    text = (folder / "w4.toml").read_text()
+    for old, new, told in (
+        ("party = 0", "party = 1", "w4.toml is party 1's"),
+        ('key = "party0.key"', "", 'w4.toml: "key" is missing'),
+        ("job_seconds", "job_second", "w4.toml: [limits]: unknown key"),
+    ):
+        (folder / "w4.toml").write_text(text.replace(old, new, 1))
+        assert main(mine) == 10
+        assert told in capsys.readouterr().err

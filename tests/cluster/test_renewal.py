@@ -149,7 +149,10 @@ def test_renew_makes_a_second_pair_and_says_how_to_change(
     shown = capsys.readouterr()
     new = tmp_path / "party1-new.crt"
     for path in (old, new):
-        assert tls.fingerprint(tls.load_certificate(path)) in shown.out
+        told = tls.spoken(tls.fingerprint(tls.load_certificate(path)))
+        assert told in shown.out and len(told.split()) == 16
+        assert main(["certs", "show", str(path)]) == 0
+        assert told in capsys.readouterr().out
     assert tls.server_name(new.read_bytes()) == tls.server_name(old.read_bytes())
     assert tls.key_fingerprint(new.read_bytes()) != tls.key_fingerprint(old.read_bytes())
     key = tls.load_private_key(tmp_path / "party1-new.key")

@@ -34,14 +34,22 @@ job_seconds = 3600
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Adds the modes ``party``, ``client``, ``renew`` and ``all``."""
-    modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|renew|all")
+    """Adds the modes ``party``, ``client``, ``show``, ``renew`` and ``all``."""
+    modes = parser.add_subparsers(dest="mode", required=True, metavar="party|client|show|renew|all")
 
     party = modes.add_parser("party", help="key and certificate of the worker you operate")
     party.add_argument("--party", type=int, choices=(0, 1, 2), required=True)
 
     client = modes.add_parser("client", help="key and certificate of somebody who orders jobs")
     client.add_argument("--name", required=True, help="as in cluster.toml, such as analyst")
+
+    show = modes.add_parser(
+        "show",
+        help="whose a certificate is, its fingerprint and its end",
+        description="Prints what `certs party`, `certs client` and `certs renew` print of a "
+        "certificate: compare the fingerprint with its owner over another channel.",
+    )
+    show.add_argument("certificate", type=Path, metavar="FILE", help="a .crt that you received")
 
     renew = modes.add_parser(
         "renew",
@@ -105,6 +113,10 @@ def run(args: argparse.Namespace) -> int:
             f"client-{args.name}.key never leaves this machine. They add to cluster.toml:",
             f'  [[client]]\n  name = "{args.name}"\n  certificate = "client-{args.name}.crt"',
         )
+    elif args.mode == "show":
+        certificate = tls.load_certificate(args.certificate)
+        print(f"name         {tls.server_name(certificate)}")
+        _print_certificate(certificate)
     elif args.mode == "renew":
         _renew(args.certificate, args.out or args.certificate.parent, args.days, args.keep_key)
     else:
@@ -118,8 +130,12 @@ def _make_one(folder: Path, stem: str, common_name: str, days: int) -> None:
     _write_all(folder, {key_path: key}, {certificate_path: certificate})
     print(f"send         {certificate_path}")
     print(f"keep secret  {key_path}")
-    print(f"fingerprint  {tls.fingerprint(certificate)}")
-    print(f"valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
+    _print_certificate(certificate)
+
+
+def _print_certificate(certificate: bytes, which: str = "") -> None:
+    print(f"{which}fingerprint  {tls.spoken(tls.fingerprint(certificate))}")
+    print(f"{which}valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
 
 
 def _renew(path: Path, folder: Path, days: int, keep_key: bool) -> None:
@@ -139,8 +155,7 @@ def _renew(path: Path, folder: Path, days: int, keep_key: bool) -> None:
     if not keep_key:
         print(f"keep secret      {key_path}")
     for which, certificate in (("old", old), ("new", new)):
-        print(f"{which} fingerprint  {tls.fingerprint(certificate)}")
-        print(f"{which} valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
+        _print_certificate(certificate, f"{which} ")
     both = f'certificate = ["{path.name}", "{new_path.name}"]'
     mine = path.with_suffix(".key").name if keep_key else key_path.name
     _say(

@@ -84,7 +84,7 @@ def _programs(arguments: argparse.Namespace) -> int:
     source = checkout.check_source(arguments.source)
     of_keras = any("keras" in str(file) for file in checkout.files(source))
     if of_keras and importlib.util.find_spec("tf_keras") is None:
-        raise UsageError("Its tests are of Keras 2: pip install 'tfe-bench[tf-encrypted]'.")
+        raise UsageError("Its tests are of Keras 2: pip install '.[tf-encrypted]' in the checkout.")
     programs = [] if arguments.programs is None else checkout.programs(arguments.programs)
     found = []
     with common.progress_bar(arguments) as bar:

@@ -63,6 +63,8 @@ def _run_local(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, party: int) -> int:
     """One party's worker, until it is stopped."""
+    from tfe_bench.cluster.addresses import check_free
+
     if arguments.namespaces is not None:
         _enter(arguments.namespaces[party])
     logging.basicConfig(
@@ -79,6 +81,12 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
         signal.signal(signal.SIGHUP, lambda *_: again.set())
     folder = arguments.cluster.parent
     config, policy = _files(arguments, party)
+    me = config.parties[party]
+    if config.tls:
+        policy.load_key()
+    config.check_bind(arguments.bind or me.host)
+    if not arguments.local:
+        check_free(party, arguments.bind or me.host, me.port)
     start_tensorflow(arguments.threads)
 
     from tfe_bench.cluster.worker.server import Worker
