@@ -13,6 +13,7 @@ from tfe_bench.cluster.requests import LateInput, PrivateInput
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.csv_file import MOST_ROWS
 from tfe_bench.models.datasets import Array, Rows
+from tfe_bench.models.training.losses.loss import LARGEST as LARGEST_LABEL
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.models.training.shuffling import permutation
 
@@ -96,8 +97,8 @@ def encoded_labels(rows: Rows) -> Any:
     labels = rows.y
     assert labels is not None
     if rows.target == "number":
-        if not np.abs(labels).max() <= LARGEST:
-            raise RangeError(f"A number to be learned is at most {LARGEST:g}. Scale them.")
+        if not np.abs(labels).max() <= LARGEST_LABEL:
+            raise RangeError(f"A number to be learned is at most {LARGEST_LABEL:g}. Scale them.")
         return labels.astype(np.float64)[:, None]
     if labels.min() < 0 or labels.max() >= rows.classes:
         raise RangeError(f"Labels are classes 0 to {rows.classes - 1}. Received: others.")
@@ -151,7 +152,7 @@ def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
         UsageError, RangeError: as `shared_rows`.
     """
     check_counts(x, y)
-    _targets(recipe, y, "labels")
+    recipe.targets(y, "labels")
     for begin in range(0, len(x), _AT_ONCE):
         part = recipe.features(x[begin : begin + _AT_ONCE])
         check_features(part, "features", begin)
@@ -160,7 +161,7 @@ def check_rows(recipe: Recipe, x: Any, y: Any) -> None:
 def late_rows(recipe: Recipe, given: Examples, chunk: int) -> dict[str, LateInput]:
     """Features and labels that `check_rows` has seen, as inputs that leave chunk by chunk."""
     x, y, weights = given
-    targets = with_weights(recipe, _targets(recipe, y, "labels"), weights)
+    targets = with_weights(recipe, recipe.targets(y, "labels"), weights)
     found: dict[str, LateInput] = {}
     for number, begin in enumerate(range(0, len(x), chunk)):
         cut = slice(begin, min(begin + chunk, len(x)))
@@ -187,7 +188,7 @@ def shared_rows(recipe: Recipe, given: Examples, prefix: str = "") -> dict[str, 
     x, y, weights = given
     check_counts(x, y)
     features = shared_features(recipe.features(x), recipe.numbers.activation, f"{prefix}features")
-    targets = with_weights(recipe, _targets(recipe, y, f"{prefix}labels"), weights)
+    targets = with_weights(recipe, recipe.targets(y, f"{prefix}labels"), weights)
     return {f"{prefix}x": features, f"{prefix}y": shared_targets(targets)}
 
 
@@ -203,13 +204,6 @@ def check_counts(x: Any, y: Any) -> None:
             f"Every row has features and a label. Received: {counts[0]} rows of features and "
             f"{counts[1]} labels."
         )
-
-
-def _targets(recipe: Recipe, y: Any, what: str) -> Array:
-    found: Array = recipe.targets(y, what)
-    if not np.abs(found).max() <= LARGEST:
-        raise RangeError(f"A number to be learned is at most {LARGEST:g}. Scale them.")
-    return found
 
 
 def sample_weights(recipe: Recipe, y: Any, samples: Any, classes: Any) -> Array:

@@ -231,6 +231,7 @@ class Trainable:
             ConfigError: a checkpoint that is not whole at all workers.
             PolicyError: an owner or an operator does not permit it.
         """
+        from tfe_bench.models.training import magnitudes
         from tfe_bench.models.training.callbacks import Callbacks
 
         _refuse("fit", other, _NO_FIT, list(inspect.signature(self.fit).parameters)[:-1])
@@ -263,6 +264,7 @@ class Trainable:
             if validation_split and validation_data is None:
                 train, test = split(train, validation_split)
             rows = len(train.x)
+            recipe = magnitudes.planned(recipe, self._model(), *train[:2], seed, train.weights)
         if validation_data is not None:
             if not isinstance(validation_data, (tuple, list)) or len(validation_data) != 2:
                 raise UsageError("validation_data is (x, y): what is told of it has no weights.")

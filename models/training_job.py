@@ -371,6 +371,10 @@ def _anonymous(recipe: Mapping[str, Any]) -> dict[str, Any]:
         "graph": {**nameless, "inputs": shapes, "outputs": outputs, "layers": layers},
         "order": [key(k) for k in recipe["order"]],
         "frozen": sorted(key(k) for k in recipe["frozen"]),
+        **{
+            name: dict(sorted((key(k), v) for k, v in recipe[name].items()))
+            for name in ("penalties", "exponents")
+        },
     }
 
 

@@ -6,7 +6,7 @@ It takes the same batches in the same order, and Dropout keeps the same values.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -133,6 +133,32 @@ class Twin:
             mask.assign(public[mask_name(name)].astype(np.float32))
         self._steps += 1
         return float(self.model.train_on_batch(x, y, sample_weight=weights))
+
+    def gradients(self, batches: Iterable[tuple[Any, Any, Any]]) -> dict[str, Array]:
+        """The largest magnitudes of mean gradients over some batches, by key; no step is taken.
+
+        Args:
+            batches: features, targets and weights of samples (None: 1 each), as `step` takes them.
+        """
+        import tensorflow as tf
+
+        public = public_values(self.recipe, 0)
+        for name, mask in self._masks.items():
+            mask.assign(public[mask_name(name)].astype(np.float32))
+        keys = [key for key in self.recipe.order if key not in self.recipe.frozen]
+        named = dict(zip(self.recipe.order, reader.variables(self.model), strict=True))
+        watched = [named[key].value for key in keys]
+        loss, found = self.recipe.loss.plain(self._logits), dict[str, Array]()
+        for x, y, weights in batches:
+            with tf.GradientTape() as tape:
+                output = self.model(x, training=True)
+                own = loss(y, output, sample_weight=weights)
+                total = tf.add_n([own, *self.model.losses])
+            for key, g in zip(keys, tape.gradient(total, watched), strict=True):
+                if g is not None:
+                    size = np.abs(tf.convert_to_tensor(g).numpy())
+                    found[key] = np.maximum(found.get(key, 0.0), size)
+        return found
 
     def finish(self) -> list[Array]:
         """The weights that the training ends with: their averages, if it has them."""

@@ -27,10 +27,11 @@ from tfe_bench.models.training.nodes import check_trainable, nodes_of
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.penalties import Penalty
 
-FORMAT = 2
+FORMAT = 3
 MOST_BATCH = 1 << 14
 # Of a sample.
 MOST_WEIGHT = 256
+MOST_EXPONENT = 24
 
 
 DEFAULT = Precision()
@@ -52,6 +53,8 @@ class Recipe:
         weighted: 0, or what the weights of samples are divided by: a power of two, at least the
             largest of them.  Every label then brings its sample's, as one more private column.
         penalties: of weights with a regularizer, by key.
+        exponents: by key of weights, k where it is not 0: their mean gradients stay below
+            2^(3 + k) (magnitudes.planned).
 
     Raises:
         UsageError: layers that cannot be trained, all of them listed, or settings that do not fit.
@@ -67,6 +70,7 @@ class Recipe:
     numbers: Precision = DEFAULT
     weighted: int = 0
     penalties: Mapping[str, Penalty] = field(default_factory=dict)
+    exponents: Mapping[str, int] = field(default_factory=dict)
     nodes: tuple[Node, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -102,6 +106,7 @@ class Recipe:
         if strange := sorted(set(self.optimizer.undecayed) - keys):
             raise UsageError(f"There are no weights {strange} to exclude from decay.")
         object.__setattr__(self, "penalties", penalties.of(self.penalties, keys))
+        _check_exponents(self.exponents, keys, self.optimizer.least_exponent)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "nodes", nodes_of(self.graph, self.numbers))
         if self.loss.categorical and self.output_shape[-1] < 2:
@@ -197,6 +202,7 @@ class Recipe:
             "numbers": self.numbers.header(),
             "weighted": self.weighted,
             "penalties": {key: list(own) for key, own in sorted(self.penalties.items())},
+            "exponents": dict(sorted(self.exponents.items())),
         }
 
     def digest(self) -> str:
@@ -230,6 +236,7 @@ class Recipe:
                 Precision(*numbers),
                 header["weighted"],
                 header["penalties"],
+                header["exponents"],
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
@@ -241,6 +248,22 @@ class Recipe:
             f"Recipe({self.graph.name!r}, {self.loss.name}, {self.optimizer.kind}, "
             f"batch={self.batch}, {self.graph.parameters} parameters)"
         )
+
+
+def _check_exponents(given: Any, keys: set[str], least: int) -> None:
+    """Refuses exponents of gradients, which may come from a stranger.
+
+    Raises:
+        UsageError: they are none.
+    """
+    if not isinstance(given, Mapping) or not set(given) <= keys:
+        raise UsageError("Exponents of gradients go with arrays of weights, by their keys.")
+    for k in given.values():
+        if type(k) is not int or not least <= k <= MOST_EXPONENT:
+            raise UsageError(
+                f"An exponent of gradients is an integer from {least} to {MOST_EXPONENT}. "
+                f"Received: {k!r}."
+            )
 
 
 def _scaled(graph: Graph) -> Graph:

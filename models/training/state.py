@@ -65,11 +65,12 @@ def initial(recipe: Recipe, arrays: Mapping[str, Array] | None = None) -> dict[s
         UsageError: arrays are missing or of other shapes.
     """
     given = recipe.graph.arrays() if arrays is None else arrays
-    found, starts = {}, {slot.name: slot.initial for slot in slots(recipe)}
+    found, starts = {}, {slot.name: slot for slot in slots(recipe)}
     for spec in specs(recipe):
-        _, remembered, slot = spec.key.partition(":")
+        key, remembered, name = spec.key.partition(":")
         if remembered:
-            found[spec.key] = np.full(spec.shape, starts[slot])
+            slot, k = starts[name], recipe.exponents.get(key, 0)
+            found[spec.key] = np.full(spec.shape, slot.initial * 2.0 ** (-slot.power * k))
             continue
         array = given.get(spec.key)
         if array is None or tuple(array.shape) != spec.shape:

@@ -16,7 +16,7 @@ from fractions import Fraction
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import Pass, brought
 from tfe_bench.models.training import clipping, state
-from tfe_bench.models.training.optimizers.optimizer import Terms, exponent, rounded
+from tfe_bench.models.training.optimizers.optimizer import BOUND_BITS, Terms, exponent, rounded
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
@@ -25,6 +25,8 @@ from tfe_bench.protocols.session.sharing import Shared
 _DECAY, _FRESH, _OVERWRITES = "decay", "fresh", "overwrites"
 # What a weight loses at the largest rate is exact to 2^-16; the average takes 2^-20 exactly.
 _DECAY_BITS, _MOST_DECAY_BITS, _EMA_BITS = 16, 28, 20
+# What is truncated stays below 2^62.
+MOST_PRODUCT = 62
 
 
 def terms(recipe: Recipe) -> Terms:
@@ -33,7 +35,17 @@ def terms(recipe: Recipe) -> Terms:
     least, most = numbers.gradient, numbers.activation + numbers.gradient
     if recipe.optimizer.clips:
         least = most = clipping.fraction(recipe.share)
-    return Terms(numbers, share, int(recipe.share / share), least, most)
+    exponents = {key: recipe.exponents.get(key, 0) for key in state.learned(recipe)}
+    return Terms(numbers, share, int(recipe.share / share), least, most, exponents)
+
+
+def _most(recipe: Recipe, known: Terms, key: str) -> int:
+    """Fractional bits of a summed gradient, so that its product with a public factor has room."""
+    k = known.exponents[key]
+    if k <= 0 or recipe.optimizer.clips:  # (clipped gradients are small)
+        return known.most
+    whole = BOUND_BITS + k + (recipe.batch - 1).bit_length() + recipe.optimizer.factor_bits
+    return min(known.most, max(1, MOST_PRODUCT - whole))
 
 
 def _decay_exponent(recipe: Recipe) -> int:
@@ -75,8 +87,8 @@ def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str
     for key in state.learned(recipe):
         if key in gradients:
             g = gradients[key]
-            bits = min(max(g.fractional_bits, known.least), known.most)
-            given[key] = brought(p.ops, g, bits)
+            most = _most(recipe, known, key)
+            given[key] = brought(p.ops, g, min(max(g.fractional_bits, known.least), most))
     if given:
         if optimizer.clips:
             given = clipping.clipped(p.ops, optimizer, recipe.share, given)

@@ -284,10 +284,14 @@ def _order(
     from tfe_bench.cluster import profiles
     from tfe_bench.models import deploying
     from tfe_bench.models.rows import chunk_of
+    from tfe_bench.models.training import magnitudes
     from tfe_bench.models.training_job import Saving, TrainingJob
 
     recipe = task.private.recipe(arguments.batch)
     source, count = None, 0 if task.train is None else len(task.train)
+    if task.train is not None:
+        own = (task.train.x, _labels(task.train))
+        recipe = magnitudes.planned(recipe, task.private.keras, *own, arguments.seed)
     if found is not None:
         source, joined = found
         count = joined.rows - arguments.holdout

@@ -31,7 +31,7 @@ class Adagrad(Optimizer):
 
     def slots(self, numbers: Precision) -> Sequence[Slot]:
         """The sum of squares."""
-        return [Slot("sum", SUM_BITS, self.initial_accumulator_value)]
+        return [Slot("sum", SUM_BITS, self.initial_accumulator_value, power=2)]
 
     def _scaled(self, terms: Terms, rate: Decimal) -> Decimal:
         """The rate of g / sqrt(a) with the scale in a, not in g."""
@@ -60,8 +60,7 @@ class Adagrad(Optimizer):
         total = ops.add(row.held("sum"), brought(ops, square, SUM_BITS))
         # a / sqrt(b 2^-k) for even k is 2^(k/2) a / sqrt(b), which the rate takes back
         small = replace(total, fractional_bits=moments.SQUARE_BITS)
-        turn = row.divided(
-            row.gradient, small, moments.units(Fraction(self.epsilon) / (1 << _FEWER))
-        )
+        least = moments.terms_of(terms, Fraction(self.epsilon) / (1 << _FEWER))
+        turn = row.divided(row.gradient, small, least)
         w = row.moved(row.held(), turn, self._exponent(terms))
         return row.found(w, sum=total)

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from fractions import Fraction
 from typing import ClassVar
 
 from tfe_bench.models.kinds.passes import Pass, Precision
@@ -48,11 +47,11 @@ class Adam(moments.Averaged):
         return of_squares / (1 - Decimal(self.beta_1) ** count)
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """13 rounds; for AMSGrad those of a maximum more."""
-        row = moments.Row(p, terms, gradients)
+        """12 rounds; for AMSGrad those of a maximum more."""
+        row = moments.Row(p, terms, gradients, moments.square_shift(self.beta_2))
         m, v = row.mean("m", self.beta_1), row.squares("v", self.beta_2)
         root, slots = v, {"m": m, "v": v}
         if self.amsgrad:
             root = slots["v_hat"] = row.larger(row.held("v_hat"), v)
-        turn = row.divided(m, root, moments.units(Fraction(self.epsilon) ** 2 / terms.scale**2))
+        turn = row.divided(m, root, self._least(terms))
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), **slots)

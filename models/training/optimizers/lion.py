@@ -11,6 +11,7 @@ from fractions import Fraction
 from tfe_bench.models.kinds.passes import Pass, Precision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
+    MOST_RAISED,
     RATE,
     Optimizer,
     Slot,
@@ -36,6 +37,11 @@ class Lion(Optimizer):
 
     kind = "lion"
     classes = ("Lion",)
+
+    @property
+    def least_exponent(self) -> int:
+        """Signs are the same at any scale of gradients."""
+        return -MOST_RAISED
 
     def slots(self, numbers: Precision) -> Sequence[Slot]:
         """The mean."""

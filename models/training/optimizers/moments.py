@@ -3,6 +3,7 @@ and of those' squares, and a step that is divided by a root."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import Pass, brought, reshaped
 from tfe_bench.models.training.optimizers.optimizer import (
+    MOST_RAISED,
     RATE,
+    SHARE_BITS,
     Optimizer,
     Terms,
     exponent,
@@ -30,10 +33,11 @@ from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of the means: of the gradients, and of their squares.
 MOMENT_BITS, SQUARE_BITS = 26, adaptive.VARIANCE_BITS
-# Of a mean gradient, below 4 in magnitude, so that its square takes twice as many and, times what
-# the mean of squares takes of it, stays below 2^62.
-MEAN_BITS = 22
-SQUARE_RANGE = 5
+# Of a mean gradient as an update takes it: its square has the bits of the mean of squares at once,
+# and stays below 2^62 for gradients below 2^11.
+MEAN_BITS = SQUARE_BITS // 2
+# Bits of the whole part of a mean of squares, and of its sign.
+SQUARE_RANGE = adaptive.TOP - SQUARE_BITS + 1
 SQUARE_DECAY_BITS, MEAN_DECAY_BITS = 12, 16
 # The rate is exact to 2^-16 of the largest, and updates may reach 2^7.
 RATE_BITS, LARGEST_TURN = 16, 1 << 7
@@ -47,10 +51,25 @@ def decay(beta: float | Fraction, most: int) -> tuple[int, int]:
     return max(1, rounded(part * 2**s)), s
 
 
-def square_correction(beta_2: float, count: int) -> Decimal:
-    """sqrt(1 - beta_2^count), with beta_2 as fixed point has it: it fits the mean exactly."""
+def fresh_part(beta_2: float) -> Fraction:
+    """1 - beta_2 as fixed point has it."""
     part, s = decay(beta_2, SQUARE_DECAY_BITS)
-    return (1 - (1 - Decimal(part) / (1 << s)) ** count).sqrt()
+    return Fraction(part, 1 << s)
+
+
+def square_correction(beta_2: float, count: int) -> Decimal:
+    """sqrt((1 - beta_2^count) / (1 - beta_2)), with beta_2 as fixed point has it.
+
+    The sum of squares that `Row.squares` keeps is the mean over 1 - beta_2; it fits exactly.
+    """
+    part = fresh_part(beta_2)
+    share = Decimal(part.numerator) / part.denominator
+    return ((1 - (1 - share) ** count) / share).sqrt()
+
+
+def square_shift(beta_2: float) -> int:
+    """j: 2^-j is near sqrt(1 - beta_2), so that a sum of 4^-j g^2 is about their mean."""
+    return round(-math.log2(fresh_part(beta_2)) / 2)
 
 
 def check_bound(beta_1: float, beta_2: float, more: float = 0.0) -> None:
@@ -99,6 +118,17 @@ def units(square: Fraction) -> int:
     return rounded(square * (1 << SQUARE_BITS))
 
 
+def terms_of(terms: Terms, square: Fraction, shift: int = 0) -> dict[int, int]:
+    """By the exponent k of gradients, a public square times 4^-(shift + k), in `units`."""
+    return {k: units(square / Fraction(4) ** (shift + k)) for k in terms.distinct}
+
+
+def least_exponent(square: float) -> int:
+    """The least k for which 4^-k times what is added to squares leaves them their room."""
+    room = adaptive.TOP - SQUARE_BITS - 2 - math.log2(max(square, 1e-300))
+    return -min(MOST_RAISED, max(0, math.floor(room / 2)))
+
+
 @dataclass(frozen=True)
 class Averaged(Optimizer):
     """Steps of the rate's size by the mean of gradients, which begins at 0."""
@@ -111,10 +141,25 @@ class Averaged(Optimizer):
         """What the rate is times in a step, counted from 1, as means are too small at first."""
         raise NotImplementedError
 
+    @property
+    def least_exponent(self) -> int:
+        """Steps are the same at any scale of gradients, but for epsilon."""
+        return least_exponent(self.epsilon**2)
+
+    def _last(self) -> Decimal:
+        """What `_corrected` comes to after many steps."""
+        part = fresh_part(self.beta_2)
+        return (Decimal(part.denominator) / part.numerator).sqrt()
+
+    def _least(self, terms: Terms) -> dict[int, int]:
+        """By the exponent of gradients, epsilon^2 in units of the sums of squares."""
+        square = Fraction(self.epsilon) ** 2 / terms.scale**2 / fresh_part(self.beta_2)
+        return terms_of(terms, square, square_shift(self.beta_2))
+
     def _exponent(self, terms: Terms) -> int:
         with localcontext(DIGITS):
-            # the correction falls or rises from its first value toward 1
-            top = self.schedule.largest * max(self._corrected(1), Decimal(1))
+            # the correction falls or rises from its first value toward its last
+            top = self.schedule.largest * max(self._corrected(1), self._last())
         return rate_exponent(top, MOMENT_BITS, terms.numbers.weight)
 
     def public(self, terms: Terms, step: int) -> dict[str, int]:
@@ -147,12 +192,14 @@ def parts(ops: Operations, x: Shared, wanted: Sequence[Shape]) -> list[Shared]:
     return found
 
 
-def _mean(ops: Operations, terms: Terms, g: Shared) -> Shared:
-    """The mean gradient of a summed one, with MEAN_BITS fractional bits."""
+def _mean(ops: Operations, terms: Terms, g: Shared, shift: int) -> Shared:
+    """2^-shift of the mean gradient of a summed one, with MEAN_BITS fractional bits."""
     share = terms.share
     whole = share.numerator == 1 and share.denominator.bit_count() == 1
-    e = share.denominator.bit_length() - 1 if whole else exponent(share, 10)
-    return brought(ops, ops.times(g, rounded(share * Fraction(2) ** e), e), MEAN_BITS)
+    e = share.denominator.bit_length() - 1 if whole else exponent(share, SHARE_BITS)
+    fewer = max(0, -e - shift)
+    factor = rounded(share * Fraction(2) ** e) << fewer
+    return brought(ops, ops.times(g, factor, e + shift + fewer), MEAN_BITS)
 
 
 class Row:
@@ -160,17 +207,25 @@ class Row:
 
     Attributes:
         ops: that compute or count.
-        gradient: the mean over the batch, with MEAN_BITS fractional bits.
+        gradient: 2^-(shift + k) of the mean over the batch, with MEAN_BITS fractional bits and the
+            exponent k of its weights (Terms.exponents): so all of it lies below 8.
     """
 
-    def __init__(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> None:
+    def __init__(
+        self, p: Pass, terms: Terms, gradients: Mapping[str, Shared], shift: int = 0
+    ) -> None:
         self.ops, self._held, self._public = p.ops, p.weights, p.public
-        self._keys = sorted(gradients, key=lambda key: gradients[key].fractional_bits)
+
+        def scale(key: str) -> tuple[int, int]:
+            return terms.exponents.get(key, 0), gradients[key].fractional_bits
+
+        self._keys = sorted(gradients, key=scale)
         self._shapes = [p.ops.shape(gradients[key]) for key in self._keys]
-        means = []
-        for scale in sorted({g.fractional_bits for g in gradients.values()}):
-            some = [gradients[k] for k in self._keys if gradients[k].fractional_bits == scale]
-            means.append(_mean(p.ops, terms, flat(p.ops, some)))
+        means, self._runs = [], dict[int, int]()
+        for (k, _), keys in itertools.groupby(self._keys, key=scale):
+            some = flat(p.ops, [gradients[key] for key in keys])
+            means.append(_mean(p.ops, terms, some, shift + k))
+            self._runs[k] = self._runs.get(k, 0) + math.prod(p.ops.shape(some))
         self.gradient = flat(p.ops, means)
 
     def held(self, slot: str = "") -> Shared:
@@ -195,12 +250,15 @@ class Row:
         return ops.add(m, ops.truncate(ops.times(fresh, part, s), s))
 
     def squares(self, slot: str, beta: float) -> Shared:
-        """The running mean of squared gradients after this one.  2 rounds."""
+        """beta v + g^2 after this gradient: the running mean of squares over 1 - beta.  1 round.
+
+        No product of a square is taken, so that it is right for gradients far above those that
+        the mean may have in the long run.
+        """
         ops, v = self.ops, self.held(slot)
         part, s = decay(beta, SQUARE_DECAY_BITS)
         square = ops.mul(self.gradient, self.gradient)
-        fresh = ops.times(ops.sub(square, ops.shifted(v, square.fractional_bits)), part, s)
-        return ops.add(v, ops.truncate(fresh, fresh.fractional_bits - v.fractional_bits))
+        return ops.add(ops.sub(v, ops.truncate(ops.times(v, part, s), s)), square)
 
     def larger(self, x: Shared, y: Shared) -> Shared:
         """The larger of two squares."""
@@ -209,16 +267,18 @@ class Row:
         exchanges = ops.setting.exchanges(math.prod(ops.shape(x)), bits)
         return ops.call(relational.maximum, x, y, bits, exchanges)
 
-    def divided(self, x: Shared, square: Shared, least: Any) -> Shared:
+    def divided(self, x: Shared, square: Shared, least: Mapping[int, Any]) -> Shared:
         """x / sqrt(square + least), with adaptive.RESULT_BITS more.  9 rounds.
 
         Args:
             square: with SQUARE_BITS fractional bits.
-            least: public, in units of those (`units`).
+            least: public, in units of those, by the exponent of gradients (`terms_of`).
         """
         ops = self.ops
-        none = isinstance(least, int) and not least
-        root = square if none else ops.add_public(square, least)
+        root, wanted = square, [least[k] for k in self._runs]
+        if any(not isinstance(c, int) or c for c in wanted):
+            pieces = parts(ops, square, [(n,) for n in self._runs.values()])
+            root = flat(ops, [ops.add_public(v, c) for v, c in zip(pieces, wanted, strict=True)])
         return ops.call(adaptive.update, x, root, profile=ops.setting.update_profile)
 
     def moved(self, w: Shared, turn: Shared, e: int) -> Shared:

@@ -65,23 +65,26 @@ class Nadam(moments.Averaged):
         with localcontext(DIGITS):
             of_mean = self._momentum(t + 1) / (1 - self._product(t + 1))
             of_gradient = (1 - self._momentum(t)) / (1 - self._product(t))
-            correction = self._corrected(t)
+            epsilon = Fraction(self._corrected(t) * Decimal(self.epsilon) / terms.scale)
+        least = moments.terms_of(terms, epsilon**2, moments.square_shift(self.beta_2))
         return {
             **super().public(terms, step),
             _OF_MEAN: rounded(Fraction(of_mean) * (1 << _BITS)),
             _OF_GRADIENT: rounded(Fraction(of_gradient) * (1 << _BITS)),
             # (Keras adds epsilon to the root of the corrected mean)
-            _LEAST: moments.units(Fraction(correction * Decimal(self.epsilon) / terms.scale) ** 2),
+            **{f"{_LEAST}{k}": unit for k, unit in least.items()},
         }
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """13 rounds."""
-        row, ops = moments.Row(p, terms, gradients), p.ops
+        """12 rounds."""
+        row = moments.Row(p, terms, gradients, moments.square_shift(self.beta_2))
+        ops = p.ops
         m, v = row.mean("m", self.beta_1), row.squares("v", self.beta_2)
         g = ops.shifted(row.gradient, m.fractional_bits)
         ahead = ops.add(
             ops.times(m, p.public[_OF_MEAN], _BITS), ops.times(g, p.public[_OF_GRADIENT], _BITS)
         )
         ahead = ops.truncate(ahead, _BITS)
-        turn = row.divided(ahead, v, p.public[_LEAST])
+        least = {k: p.public[f"{_LEAST}{k}"] for k in terms.distinct}
+        turn = row.divided(ahead, v, least)
         return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, v=v)

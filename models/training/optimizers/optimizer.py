@@ -22,6 +22,12 @@ from tfe_bench.protocols.session.sharing import Shared
 T = TypeVar("T")
 # Of a mean gradient that is clipped: fractional bits, and below 2^12 in magnitude before it is.
 CLIPPED_BITS, CLIPPED_RANGE = 22, 12
+# Of what takes a summed gradient to its mean, where that is no power of two.
+SHARE_BITS = 10
+# Small gradients are multiplied by 2^MOST_RAISED at most.
+MOST_RAISED = 16
+# Mean gradients of weights whose exponent is k stay below 2^(BOUND_BITS + k).
+BOUND_BITS = 3
 # The public integer of a step that multiplies what moves the weights.
 RATE = "rate"
 
@@ -59,11 +65,13 @@ class Slot:
     Attributes:
         fractional_bits: of the array.
         initial: before the first step, everywhere.
+        power: of the gradient's unit in its own: 2 for squares of gradients.
     """
 
     name: str
     fractional_bits: int
     initial: float = 0.0
+    power: int = 0
 
 
 @dataclass(frozen=True)
@@ -76,6 +84,8 @@ class Terms:
         scale: a whole factor that is left out, so that gradients stay in their range: of samples'
             weights, of a loss that is summed.  An update that is the same at any scale leaves it.
         least, most: fractional bits of the summed gradients.
+        exponents: by key of weights, k: mean gradients stay below 2^(3 + k), and an adaptive
+            update computes with 2^-k of them.
     """
 
     numbers: Precision
@@ -83,6 +93,12 @@ class Terms:
     scale: int
     least: int
     most: int
+    exponents: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def distinct(self) -> list[int]:
+        """The exponents that occur."""
+        return sorted(set(self.exponents.values())) or [0]
 
     @property
     def stepped(self) -> Fraction:
@@ -130,6 +146,16 @@ class Optimizer:
     usual_rate: ClassVar[float] = 0.001
     only: ClassVar[Mapping[str, tuple[Any, str]]] = {}
     adaptive: ClassVar[bool] = True
+
+    @property
+    def least_exponent(self) -> int:
+        """The least exponent of gradients (Terms.exponents); below 0 small ones keep more bits."""
+        return 0
+
+    @property
+    def factor_bits(self) -> int:
+        """Of the public factor that a summed gradient is multiplied by."""
+        return SHARE_BITS
 
     def __post_init__(self) -> None:
         for setting in fields(self):

@@ -6,10 +6,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal, localcontext
 from fractions import Fraction
 from typing import ClassVar
 
-from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.passes import Pass, Precision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
@@ -20,10 +20,9 @@ from tfe_bench.models.training.optimizers.optimizer import (
     number,
     rounded,
 )
+from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.session.sharing import Shared
-
-_LEAST_BITS = 8
 
 
 @dataclass(frozen=True)
@@ -38,19 +37,20 @@ class RmsProp(Optimizer):
     classes = ("RMSprop",)
     only: ClassVar = {"centered": (False, "A variance is a difference of nearly equal numbers")}
 
+    @property
+    def least_exponent(self) -> int:
+        """Steps are the same at any scale of gradients, but for epsilon."""
+        return moments.least_exponent(self.epsilon)
+
     def _bits(self) -> int:
         """Of the public rate: c g / sqrt(v), summed with momentum, stays below 2^62."""
-        turn = 1 / math.sqrt(1 - self.rho) / (1 - self.momentum)
         room = 62 - moments.MEAN_BITS - adaptive.RESULT_BITS
-        return min(moments.RATE_BITS, room - math.ceil(math.log2(turn)))
+        return min(moments.RATE_BITS, room - math.ceil(-math.log2(1 - self.momentum)))
 
-    def check(self) -> None:
-        """The rate keeps bits beside steps and their sum."""
-        if self._bits() < _LEAST_BITS:
-            raise UsageError(
-                "rho and momentum are not both near 1: fixed point cannot hold the sum of steps. "
-                f"Received: {self.rho} and {self.momentum}. Take less momentum."
-            )
+    def _scaled(self, rate: Decimal) -> Decimal:
+        """The rate of g over the root of the sum of squares."""
+        with localcontext(DIGITS):
+            return rate * moments.square_correction(self.rho, 1 << 30)
 
     def slots(self, numbers: Precision) -> Sequence[Slot]:
         """The mean of squares, and the velocity."""
@@ -58,19 +58,21 @@ class RmsProp(Optimizer):
         return [*found, Slot("velocity", numbers.weight)] if self.momentum else found
 
     def _exponent(self, terms: Terms) -> int:
-        return moments.rate_exponent(
-            self.schedule.largest, moments.MEAN_BITS, terms.numbers.weight, self._bits()
-        )
+        top = self._scaled(self.schedule.largest)
+        return moments.rate_exponent(top, moments.MEAN_BITS, terms.numbers.weight, self._bits())
 
     def public(self, terms: Terms, step: int) -> dict[str, int]:
         """The rate."""
-        return moments.public_rate(self.schedule.rate(step), self._exponent(terms))
+        rate = self._scaled(self.schedule.rate(step))
+        return moments.public_rate(rate, self._exponent(terms))
 
     def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
-        """13 rounds."""
-        row, ops, e = moments.Row(p, terms, gradients), p.ops, self._exponent(terms)
+        """12 rounds."""
+        shift, ops, e = moments.square_shift(self.rho), p.ops, self._exponent(terms)
+        row = moments.Row(p, terms, gradients, shift)
         v, w = row.squares("v", self.rho), row.held()
-        turn = row.divided(row.gradient, v, moments.units(Fraction(self.epsilon) / terms.scale**2))
+        square = Fraction(self.epsilon) / terms.scale**2 / moments.fresh_part(self.rho)
+        turn = row.divided(row.gradient, v, moments.terms_of(terms, square, shift))
         if not self.momentum:
             return row.found(row.moved(w, turn, e), v=v)
         drop = e + turn.fractional_bits - w.fractional_bits

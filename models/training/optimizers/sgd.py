@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import localcontext
@@ -39,6 +40,12 @@ class Sgd(Optimizer):
     classes = ("SGD",)
     usual_rate = 0.01
     adaptive = False
+
+    @property
+    def factor_bits(self) -> int:
+        """Those of c, and of the sum of steps that a velocity is."""
+        ahead = 1 if self.nesterov else 0
+        return RATE_BITS + math.ceil(-math.log2(1 - self.momentum)) + ahead
 
     def slots(self, numbers: Precision) -> Sequence[Slot]:
         """The velocity."""

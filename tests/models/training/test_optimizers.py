@@ -336,7 +336,7 @@ def test_directions_are_dealt_by_thirds_where_that_pays(
 
 
 def test_the_rounds_of_the_published_networks() -> None:
-    """Logistic regression 6 by SGD; network A 23 by SGD, 35 by Adam; at most 40 by AMSGrad."""
+    """Logistic regression 6 by SGD; network A 23 by SGD, 34 by Adam; at most 39 by AMSGrad."""
     hidden = [L.Dense(128, activation="relu") for _ in range(2)]
     a = keras.Sequential(
         [L.Input((28, 28)), L.Flatten(), *hidden, L.Dense(10, activation="softmax")]
@@ -346,8 +346,8 @@ def test_the_rounds_of_the_published_networks() -> None:
     for model, optimizer, loss, most in (
         (logistic, momentum, "binary_crossentropy", 6),
         (a, momentum, "categorical_crossentropy", 23),
-        (a, "adam", "categorical_crossentropy", 35),
-        (a, "amsgrad", "categorical_crossentropy", 40),
+        (a, "adam", "categorical_crossentropy", 34),
+        (a, "amsgrad", "categorical_crossentropy", 39),
     ):
         recipe = Recipe.build(model, optimizer, loss)
         for profile in ("local", "lan", "wan"):
@@ -417,7 +417,6 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         (Opt.SGD(0.1, gradient_accumulation_steps=2), "times larger"),
         (Opt.Adam(0.1, loss_scale_factor=2.0), "loss_scale_factor"),
         (Opt.RMSprop(0.1, centered=True), "centered"),
-        (Opt.RMSprop(0.1, rho=0.9999, momentum=0.9999), "less momentum"),
         (Opt.Adam(0.1, beta_1=0.9, beta_2=0.8), "no bound"),
         (Opt.Nadam(0.1, beta_1=0.99, beta_2=0.98), "no bound"),
         (Opt.Adamax(0.1, beta_1=0.99, beta_2=0.98), "no bound"),

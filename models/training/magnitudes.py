@@ -1,0 +1,128 @@
+"""How large mean gradients get: measured in plaintext at the first weights, before rows are shared.
+
+The client has weights and rows in plaintext before a training begins.  From a few batches it plans
+an exponent k for each array of weights, which is public: mean gradients stay below 2^(BOUND_BITS +
+k), at least 2^BOUND_BITS times the largest that it has seen.  Adaptive updates compute with 2^-k of
+them, and all updates take fewer fractional bits of large sums, so that no product wraps.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import RangeError
+from tfe_bench.models.graph import Array, Graph
+from tfe_bench.models.training import plaintext, shuffling, state, updates
+from tfe_bench.models.training.optimizers.optimizer import BOUND_BITS, CLIPPED_RANGE
+from tfe_bench.models.training.recipe import MOST_EXPONENT, Recipe
+
+# Batches of the first epoch that are measured; besides, those of the largest features and labels.
+_BATCHES = 4
+# Of the rows that are searched for the largest.
+_MOST_SEARCHED = 1 << 16
+# Exponents are multiples, so that they say less about the rows.
+_STEP = 2
+# Gradients below 2^-_QUIET are multiplied: they may grow 2^(BOUND_BITS + _QUIET)-fold.
+_QUIET = 6
+
+
+def planned(
+    recipe: Recipe, model: Any, x: Any, y: Any, seed: int, weights: Array | None = None
+) -> Recipe:
+    """The recipe with exponents for the gradients that its first weights have on these rows.
+
+    Args:
+        model: the Keras model that training begins with; it stays as it is.  Another kind of model
+            is not measured: all exponents are 0.
+        x, y: features and labels as Keras takes them.
+        seed: of the order of the rows.
+        weights: of the samples.
+
+    Raises:
+        UsageError, RangeError: labels or shapes that do not fit; gradients that no exponent holds.
+    """
+    if isinstance(model, Graph) or not state.learned(recipe):
+        return recipe
+    x, targets = np.asarray(x), recipe.targets(y)
+    rows = _chosen(recipe, x, targets, seed)
+    if not all(np.isfinite(recipe.features(x[some])).all() for some in rows):
+        return recipe  # which is refused where rows are shared
+    several = [(x[r], targets[r], None if weights is None else weights[r]) for r in rows]
+    found = plaintext.Twin(model, recipe).gradients(several)
+    scale = recipe.share / recipe.loss.share(recipe.output_shape, recipe.batch)
+    sizes = {key: value / float(scale) for key, value in found.items()}
+    if recipe.optimizer.clips:
+        bounds, most = _clipped(recipe, sizes), MOST_EXPONENT
+    else:
+        bounds, most = _summed(recipe, sizes), _room(recipe)
+    least = recipe.optimizer.least_exponent
+    return replace(recipe, exponents=_exponents(bounds, least, most))
+
+
+def _chosen(recipe: Recipe, x: Array, targets: Array, seed: int) -> list[Array]:
+    """Rows of some batches: the first ones of an epoch, and those with the largest numbers."""
+    count, size = len(x), recipe.batch
+    found = list(shuffling.batches(seed, 0, count, size)[:_BATCHES])
+    for values in (x, targets):
+        part = values[:_MOST_SEARCHED].reshape(min(count, _MOST_SEARCHED), -1)
+        if part.dtype.kind in "fiu":
+            found.append(np.argsort(-np.abs(part).max(1).astype(np.float64))[:size])
+    return found
+
+
+def _exponents(sizes: Mapping[str, float], least: int, most: int) -> dict[str, int]:
+    """k for the size of each array's gradients: the logarithm above 1, and from 2^-_QUIET down."""
+    found = {}
+    for key, size in sizes.items():
+        bits = math.log2(size) if size else 0.0
+        k = math.ceil(max(0.0, bits) / _STEP) or math.ceil(min(0.0, bits + _QUIET) / _STEP)
+        found[key] = min(max(k * _STEP, least), most)
+    return {key: k for key, k in found.items() if k}
+
+
+def _room(recipe: Recipe) -> int:
+    """The largest exponent for which no sum of gradients over the batch wraps."""
+    taken = updates.terms(recipe).most + (recipe.batch - 1).bit_length() + BOUND_BITS
+    return min(MOST_EXPONENT, updates.MOST_PRODUCT - taken)
+
+
+def _summed(recipe: Recipe, found: Mapping[str, Array]) -> dict[str, float]:
+    """The largest of each array.
+
+    Raises:
+        RangeError: one leaves less than twice its size for those of later steps.
+    """
+    most = 2.0 ** (_room(recipe) + BOUND_BITS - 1)
+    largest = {key: float(np.abs(g).max(initial=0.0)) for key, g in found.items()}
+    for key, size in largest.items():
+        if not size <= most:
+            raise RangeError(
+                f"With batches of {recipe.batch} rows, the first mean gradients are at most "
+                f"{most:.3g}. Received: {size:.3g} for {key!r}. Scale features and labels, as to "
+                "mean 0 and deviation 1."
+            )
+    return largest
+
+
+def _clipped(recipe: Recipe, found: Mapping[str, Array]) -> dict[str, float]:
+    """Bounds of gradients behind clipping.
+
+    Raises:
+        RangeError: in front of it they are larger than clipping takes.
+    """
+    optimizer = recipe.optimizer
+    norms = {key: float(np.linalg.norm(g)) for key, g in found.items()}
+    for key, norm in norms.items():
+        if not norm < 1 << (CLIPPED_RANGE - 1):
+            raise RangeError(
+                f"Clipping takes mean gradients with norms below {1 << CLIPPED_RANGE}. Received: "
+                f"{norm:.3g} for {key!r} at the first weights. Scale features and labels."
+            )
+    bound = optimizer.clipvalue or optimizer.clipnorm or optimizer.global_clipnorm
+    assert bound is not None
+    return {key: min(norm, bound) for key, norm in norms.items()}

@@ -1,0 +1,158 @@
+"""Training follows Keras, or is refused, at all magnitudes of features and labels.
+
+`python -m pytest tests/models/training/test_magnitudes.py -m slow -n 0` draws small models of every
+optimizer and loss, and prints its seed; TFE_BENCH_TEST_SEED replays it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.training.bench import Case, train
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models.training import losses, magnitudes, optimizers, plaintext, state
+from tfe_bench.models.training.losses.loss import LARGEST, NUMBERS
+from tfe_bench.models.training.recipe import MOST_EXPONENT, Recipe
+
+keras: Any = pytest.importorskip("keras")
+L: Any = keras.layers
+Opt: Any = keras.optimizers
+Array = np.ndarray[Any, Any]
+BATCH, STEPS = 8, 6
+RATE = 2.0**-5
+
+
+def model_of(loss: str, hidden: bool, rng: np.random.Generator) -> Any:
+    """A small model for a loss, of two features."""
+    folded = losses.named(loss).folded
+    last = L.Dense(3 if losses.named(loss).categorical else 1, activation=folded or None)
+    layers = [L.Dense(3, "tanh")] if hidden else []
+    found = keras.Sequential([L.Input((2,)), *layers, last])
+    found.set_weights([rng.normal(0, 0.3, w.shape) for w in found.get_weights()])
+    return found
+
+
+def rows_of(loss: str, x_size: float, y_size: float, rng: np.random.Generator) -> Any:
+    """Features and labels of two batches."""
+    about, n = losses.named(loss), 2 * BATCH
+    x = rng.normal(0, x_size / 3, (n, 2)).clip(-x_size, x_size)
+    if about.categorical:
+        classes = rng.integers(0, 3, n)
+        return x, classes if loss.startswith("sparse") else np.eye(3)[classes]
+    if about.counted:
+        return x, rng.integers(0, 2, n)
+    y = rng.uniform(y_size / 2, y_size, n)
+    return x, y if about.takes != NUMBERS else y * rng.choice([-1, 1])
+
+
+def planned(model: Any, optimizer: Any, loss: str, x: Any, y: Any) -> Recipe:
+    recipe = Recipe.build(model, optimizer, loss, BATCH)
+    return magnitudes.planned(recipe, model, x, y, seed=1)
+
+
+def seen(case: Case, model: Any) -> Array:
+    """Which weights have gradients above the resolution, of which Keras' steps do not depend."""
+    recipe, targets = case.recipe, case.recipe.targets(case.y)
+    cuts = [slice(0, BATCH), slice(BATCH, 2 * BATCH)]
+    batches = [(case.x[cut], targets[cut], None) for cut in cuts]
+    found = plaintext.Twin(model, recipe).gradients(batches)
+    fine = [found[key] > 2.0 ** (recipe.exponents.get(key, 0) - 11) for key in recipe.order]
+    return np.concatenate([np.ravel(each) for each in fine])
+
+
+def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
+    """Trains all in one simulation; weights move as Keras' do."""
+    cases = {}
+    for name, (model, optimizer, loss, x, y) in chosen.items():
+        cases[name] = Case(planned(model, optimizer, loss, x, y), x, y, STEPS)
+        again = Recipe.of(cases[name].recipe.header())
+        assert again.digest() == cases[name].recipe.digest()
+    results = train(list(cases.values()))
+    for (name, case), result in zip(cases.items(), results, strict=True):
+        model = chosen[name][0]
+        twin, targets = plaintext.Twin(model, case.recipe), case.recipe.targets(case.y)
+        for number in range(STEPS):
+            cut = slice(number % 2 * BATCH, (number % 2 + 1) * BATCH)
+            twin.step(case.x[cut], targets[cut])
+        after = state.trained(case.recipe, state.final(case.recipe, result.state))
+        wanted = twin.finish()
+        off, way = (
+            np.concatenate([np.ravel(a - b) for a, b in zip(after, other, strict=True)])
+            for other in (wanted, model.get_weights())
+        )
+        if not np.abs(np.concatenate([w.ravel() for w in wanted])).max() < 512:
+            continue  # Keras diverges too
+        most = np.abs(way).max()
+        if case.recipe.optimizer.adaptive:  # steps have the rate's size
+            most = max(most, RATE * STEPS)
+            off = off[seen(case, model)]
+        spread = np.sqrt(np.mean(off**2)) if off.size else 0.0
+        assert spread < most / 16 + 2.0**-12, (name, case.recipe.exponents, after, wanted)
+
+
+def test_gradients_above_eight_train_as_in_keras(rng: np.random.Generator) -> None:
+    """Targets of 50 to 8000, features of 300."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+
+    def linear(optimizer: Any, x: float, y: float, loss: str = "mse") -> tuple[Any, ...]:
+        return (model_of(loss, False, rng), optimizer, loss, *rows_of(loss, x, y, rng))
+
+    chosen = {
+        "a target of 50": linear(Opt.Adam(RATE), 1.0, 50.0),
+        "columns in thousands": linear(Opt.RMSprop(RATE), 300.0, LARGEST),
+        "gradient descent": linear(Opt.SGD(1e-6, momentum=0.9), 300.0, 1000.0),
+    }
+    follow_keras(chosen)  # type: ignore[arg-type]
+
+
+SIZES = (1e-3, 0.1, 1.0, 30.0, 1000.0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("loss", sorted(losses.LOSSES))
+def test_every_optimizer_follows_keras_at_every_magnitude(
+    loss: str, rng: np.random.Generator
+) -> None:
+    """Features and labels from 10^-3 to thousands: as Keras, or refused in words."""
+    keras.utils.set_random_seed(int(rng.integers(1 << 31)))
+    chosen: dict[str, Any] = {}
+    for kind, cls in optimizers.KINDS.items():
+        for hidden in (False, True):
+            # (a step of Adam saturates hidden units of large features, and rounding decides then)
+            x_size, y_size = rng.choice(SIZES[: 3 if hidden else None]), rng.choice(SIZES)
+            x, y = rows_of(loss, x_size, y_size, rng)
+            rate = RATE if cls.adaptive else RATE / max(1.0, x_size * x_size)
+            model = model_of(loss, hidden, rng)
+            optimizer = optimizers.of_name(kind).keras(rate)
+            try:
+                planned(model, optimizer, loss, x, y)
+            except RangeError:
+                continue
+            chosen[f"{kind} {loss} {hidden} {x_size} {y_size}"] = (model, optimizer, loss, x, y)
+    assert len(chosen) > len(optimizers.KINDS)
+    follow_keras(chosen)
+
+
+def test_gradients_that_no_exponent_holds_are_refused(rng: np.random.Generator) -> None:
+    x, y = np.full((16, 2), 4000.0), np.full(16, 8000.0)
+    model = model_of("mse", False, rng)
+    with pytest.raises(RangeError, match=r"mean gradients are at most 4.19e\+06. Received"):
+        planned(model, "adam", "mse", x, y)
+    with pytest.raises(RangeError, match="norms below 4096"):
+        planned(model, Opt.SGD(0.1, clipnorm=1.0), "mse", x, y)
+    header = Recipe.build(model, "sgd", "mse").header()
+    for strange in ({"x": 1}, {header["order"][0]: MOST_EXPONENT + 1}, {header["order"][0]: 1.0}):
+        with pytest.raises(UsageError, match="xponent"):
+            Recipe.of({**header, "exponents": strange})
+
+
+def test_clipped_gradients_have_the_exponent_of_their_bound(rng: np.random.Generator) -> None:
+    """Gradients that are small, or clipped to 1, have none."""
+    x, y = np.ones((16, 2)), np.full(16, 100.0)
+    model = model_of("mse", False, rng)
+    assert not planned(model, Opt.Adam(0.1, clipnorm=1.0), "mse", x, y).exponents
+    assert not planned(model, "adam", "mse", 0.1 * x, y * 1e-4).exponents
+    assert set(planned(model, "adam", "mse", x, y).exponents.values()) == {8}
