@@ -111,6 +111,16 @@ def render(record: Record, console: Console) -> None:
     put_faint(console, _packed(_versions(record), width), width)
 
 
+def brief(record: Record) -> str:
+    """One line of a run that was not made for its figures."""
+    sent = human_bytes(sum(record.bytes_sent))
+    return (
+        f"{record.workload} of {record.parameters.get('n', 0):,} keys in "
+        f"{human_seconds(record.seconds.median)}, {sent} sent in {record.rounds:,} rounds; the "
+        f"result is {'checked' if record.correct else 'WRONG'} (--repeat R measures more)"
+    )
+
+
 def render_learning(record: Record, console: Console) -> None:
     """Prints what a training has learned by its epochs, beside plaintext and published figures."""
     width = min(console.width, _WIDEST)

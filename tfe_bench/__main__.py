@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from tfe_bench.errors import TfeBenchError
+from tfe_bench.errors import TfeBenchError, did_you_mean
 
 Options = Callable[[argparse.ArgumentParser], None]
 Command = Callable[[argparse.Namespace], int]
@@ -75,6 +75,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    parser.commands = commands
     before = [sort, compare, exp, matmul]
     after = [
         resnet50,
@@ -130,7 +131,14 @@ def _add(commands: Any, named: Mapping[str, tuple[Options, Command]], made: Set[
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """What a command line says, and how another one is parsed: for what runs other commands."""
-    parsed: argparse.Namespace = make_parser(words).parse_args(words)
+    parser = make_parser(words)
+    parsed: argparse.Namespace
+    parsed, rest = parser.parse_known_args(words)
+    if rest:  # (of the command, whose usage is shown)
+        command = parser.commands.choices[parsed.command]
+        known = [name for action in command._actions for name in action.option_strings]
+        hint = did_you_mean(rest[0], known) if rest[0].startswith("-") else ""
+        command.error(f"unrecognized arguments: {' '.join(rest)}.{hint}")
     parsed.parse = parse
     return parsed
 

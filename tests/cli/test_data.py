@@ -90,6 +90,11 @@ def test_a_header_is_told_from_data(csv_file: Any) -> None:
         load_column(csv_file("Ann,2019\nBob,2020"))
 
 
+def test_a_file_without_names_says_so(csv_file: Any) -> None:
+    assert not load_column(csv_file("2019,5\n2021,3\n"), 0).named
+    assert load_column(csv_file("year,n\n2019,5\n"), 0).named
+
+
 @pytest.mark.parametrize("first", ["1,5", "1 000", "$5", "5%", "12.3.4", "1_000", "0-1"])
 def test_a_mistyped_first_number_is_not_taken_for_a_header(csv_file: Any, first: str) -> None:
     with pytest.raises(DataError, match=r"Line 1 of .*people.csv"):

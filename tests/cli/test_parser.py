@@ -37,6 +37,36 @@ def test_a_whole_number_is_read_however_it_is_written(text: str, number: int) ->
     assert type(common.whole_number(text)) is int
 
 
+def test_an_unknown_option_is_answered_with_the_usage_of_its_command(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for words, hint in (
+        (("query", "select 1", "--ouput", "r.csv"), '"--output"'),
+        (("provide", "rows", "--inptu", "r.csv"), '"--input"'),
+    ):
+        with pytest.raises(SystemExit):
+            main(words)
+        said = capsys.readouterr().err
+        assert said.startswith(f"usage: tfe_bench {words[0]} ") and f"Did you mean {hint}?" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "name", "value"),
+    [
+        *((("table", "put", "t", n, "f"), "input", [Path("f")]) for n in ("--input", "--csv")),
+        (("table", "put", "t", "--parquet", "f"), "input", [Path("f")]),
+        *((("provide", "t", n, "f"), "csv", Path("f")) for n in ("--input", "--csv")),
+        *((("train", "linear", n, "f.csv"), "dataset", "f.csv") for n in ("--input", "--dataset")),
+        *((("query", "q", n, "f"), "output", Path("f")) for n in ("--output", "--out")),
+        *((("suite", "smoke", n, "f"), "out", Path("f")) for n in ("--output", "--out")),
+    ],
+)
+def test_one_thing_is_called_alike_by_every_command(
+    words: tuple[str, ...], name: str, value: object
+) -> None:
+    assert getattr(make_parser(words).parse_args(words), name) == value
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -95,7 +95,7 @@ def test_bad_orders_are_refused_before_anything_starts(
         (2, "--part and", ("a", "--csv", file, "--part", "1/2")),
         (2, "--scale says which", ("a", "--csv", file, "--scale", file, "--raw")),
         (10, "no file of --save-scale", ("a", "--csv", file, "--scale", file)),
-        (2, "go with --csv", ("a", "--dataset", "mnist", "--drop", "a")),
+        (2, "go with --input", ("a", "--dataset", "mnist", "--drop", "a")),
         (2, "cluster.toml", ("a", "--csv", file, "--for", "x y")),
         (10, "row 2, column 'a'", ("a", "--csv", f"{tmp_path}/bad.csv")),
         (10, "none.csv", ("a", "--csv", f"{tmp_path}/none.csv")),
@@ -210,7 +210,8 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     said = ran("predict", loans, "--input", new, "--output", out)
     assert "does not take: note" in said
     got = written(out)
-    assert list(got[0]) == ["granted", "probability of no", "probability of yes"]
+    assert list(got[0]) == ["note", "granted", "probability of no", "probability of yes"]
+    assert [row["note"] for row in got] == [line["note"] for line in lines]
     np.testing.assert_allclose([float(r["probability of yes"]) for r in got], want, atol=1e-3)
     assert [r["granted"] for r in got] == ["yes" if p > 0.5 else "no" for p in want]
 

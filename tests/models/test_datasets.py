@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,27 @@ def test_bad_tables_are_refused_by_row_and_column_alone(tmp_path: Path) -> None:
     file.write_bytes(b"a,b\n\xff\xfe,2\n")
     with pytest.raises(DataError, match="UTF-8"):
         datasets.table(file, None)
+
+
+def test_columns_are_read_as_tables_read_them(tmp_path: Path) -> None:
+    """Truth values, semicolons, and all columns that are no numbers at once."""
+    file = tmp_path / "t.csv"
+    for mark in ",;\t":
+        rows = ["new,old,x,y", "True,false,1.5,1", "False,TRUE,2.5,0"]
+        file.write_text("\n".join(row.replace(",", mark) for row in rows))
+        read = datasets.table(file, "y", standardize=False)
+        assert read.x is not None and read.columns == ("new", "old", "x")
+        np.testing.assert_array_equal(read.x, [[1, 0, 1.5], [0, 1, 2.5]])
+    file.write_text('id,clinic,visit,x\nsecret,$5,"1,5",True\n3,4,5,1\n')
+    with pytest.raises(DataError, match="4 columns hold other cells") as refused:
+        datasets.table(file, None)
+    said = str(refused.value)
+    for name, kind in (("id", "text"), ("clinic", "currency"), ("visit", "comma"), ("x", "text")):
+        assert re.search(rf"'{name}', row 1: .*{kind}", said)
+    assert "secret" not in said
+    file.write_text("a,y\n1,yes\n")
+    with pytest.raises(DataError, match=r"'y'.*--target classes"):
+        datasets.table(file, "y", "number")
 
 
 def test_features_that_fit_no_fixed_point_are_refused_by_their_row() -> None:

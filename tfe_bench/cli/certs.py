@@ -60,7 +60,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     renew.add_argument("certificate", type=Path, metavar="FILE", help="the present .crt")
     common.option(renew, "--keep-key", "certify the present key again, instead of making a new one")
-    common.option(renew, "--out DIR", "where to write (default: beside FILE)")
+    common.option(
+        renew, "--output DIR", "where to write (default: beside FILE)", "--out", dest="out"
+    )
     renew.add_argument(
         "--days", type=int, default=365, help="validity of the new one (default: 365)"
     )
@@ -79,7 +81,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         action="append",
     )
     for mode in (party, client, everything):
-        common.option(mode, "--out DIR", "made if missing", required=True)
+        common.option(mode, "--output DIR", "made if missing", "--out", dest="out", required=True)
         mode.add_argument(
             "--days", type=int, default=365, help="validity of a certificate (default: 365)"
         )

@@ -363,6 +363,7 @@ class Outcome:
         ring: bits of a ring element, None for the cluster's.
         agreement: of a model's outputs with those in plaintext.
         error: the largest one in the unit that it is judged by.
+        written: the file that the result is in, of a run whose figures are not asked for.
     """
 
     parameters: Mapping[str, Any]
@@ -372,6 +373,7 @@ class Outcome:
     ring: int | None = None
     agreement: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
+    written: Path | None = None
 
 
 def perform(
@@ -410,7 +412,11 @@ def report(
     write_trace(arguments, workload, result)
     keep(arguments, record)
     if not arguments.json:
-        table.render(record, Console())
+        if outcome.written is not None:
+            print(f"written to {outcome.written}")
+            print(table.brief(record))
+        else:
+            table.render(record, Console())
     return 0 if outcome.correct else 1
 
 

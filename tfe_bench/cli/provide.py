@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
-    common.option(p, "--csv FILE", "a table with a line of names")
+    common.option(p, "--input FILE", "a table (.csv) with a line of names", "--csv", dest="csv")
     common.option(p, "--label COLUMN", "what is to be learned; without it features")
     common.option(
         p, "--target T", "what the label is: binary (default), classes (integers from 0) or number"
@@ -108,13 +108,15 @@ def _rows(arguments: argparse.Namespace) -> Rows:
     from tfe_bench.models import datasets
 
     if (arguments.csv is None) == (arguments.dataset is None):
-        raise UsageError("Rows are of --csv FILE or of --dataset NAME. Received: both or none.")
+        raise UsageError(
+            "Rows are those of --input FILE or of --dataset NAME. Received: both or none."
+        )
     if arguments.dataset is not None:
         of_tables = (arguments.label, arguments.features, arguments.scale, arguments.save_scale)
         if any(of_tables) or arguments.drop or arguments.labels_only or arguments.raw:
             raise UsageError(
                 "--label, --labels-only, --features, --drop, --raw, --scale and --save-scale go "
-                "with --csv."
+                "with --input."
             )
         rows, _ = datasets.digits(
             arguments.dataset, arguments.data_dir, arguments.target or "classes"

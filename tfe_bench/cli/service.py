@@ -249,6 +249,8 @@ def predict(arguments: argparse.Namespace) -> int:
     several: Any = [outputs[name] for name in labels] if labels else outputs
     several = several if isinstance(several, list) else [several]
     header, rows = _told(model, several[0])
+    if arguments.output is not None and model.table is not None and arguments.input is not None:
+        header, rows = _beside(arguments.input, model.table, header, rows)
     if arguments.output is not None:
         _write(arguments.output, several, header, rows)
     if arguments.json:
@@ -257,7 +259,7 @@ def predict(arguments: argparse.Namespace) -> int:
             shown = dict(zip(labels, shown, strict=True))
         print(json.dumps({**told, "images": names, "outputs": shown}))
         return 0
-    for i, row in enumerate(several[0]):
+    for i, row in enumerate(several[0] if arguments.output is None else ()):
         said = _best(row)
         if model.table is not None:
             pairs = zip(header, rows[i], strict=True)
@@ -373,6 +375,21 @@ def _told(model: Deployed | _Own, outputs: Any) -> tuple[list[str], list[list[An
     best = found.argmax(1)
     rows = [[known[b], *row] for b, row in zip(best, found.tolist(), strict=True)]
     return [label, *(f"probability of {name}" for name in known)], rows
+
+
+def _beside(
+    path: Path, table: Table, header: list[str], rows: list[list[Any]]
+) -> tuple[list[str], list[list[Any]]]:
+    """Predictions behind the columns that the model does not take, such as the id of a row."""
+    from tfe_bench.models import csv_file
+
+    if path.suffix.lower() != ".csv":
+        return header, rows
+    names, lines = csv_file.read(path)
+    places = [i for i, name in enumerate(names) if name not in table.columns]
+    others = [names[i] if names[i] not in header else f"{names[i]} (given)" for i in places]
+    cells = [[line[i] for i in places] for line in lines]
+    return [*others, *header], [[*a, *b] for a, b in zip(cells, rows, strict=True)]
 
 
 def _best(row: Any) -> str:

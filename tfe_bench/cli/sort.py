@@ -102,7 +102,14 @@ def run(arguments: argparse.Namespace) -> int:
             _write(arguments.output, work, result)
         elif arguments.output:
             print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
-        return common.Outcome(shown, correct, 0.0 if correct else None, 0)
+        figures = arguments.input is None or arguments.repeat is not None or not correct
+        return common.Outcome(
+            shown,
+            correct,
+            0.0 if correct else None,
+            0,
+            written=None if figures else arguments.output,
+        )
 
     return common.perform(arguments, "sort", ("sort", parameters, inputs), judge)
 
@@ -144,6 +151,13 @@ def _work_of_file(arguments: argparse.Namespace) -> _Work:
         print(
             f"tfe_bench: {arguments.input} has two axes: each of its {len(column.values)} rows is "
             "sorted by itself. --column C sorts by one column.",
+            file=sys.stderr,
+        )
+    if not column.named:
+        print(
+            f"tfe_bench: {arguments.input} has no line of names: its first line is sorted like the "
+            "others, and its columns are 0, 1, ... Add names to a file whose first line is not "
+            "data.",
             file=sys.stderr,
         )
     values = column.values

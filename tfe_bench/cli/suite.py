@@ -39,7 +39,7 @@ def _options(p: argparse.ArgumentParser) -> None:
         "--profiles P,P",
         "network profiles (default: lan,wan for paper, else local, also with --cluster)",
     )
-    common.option(p, "--out DIR", "folder (default suite-SUITE)")
+    common.option(p, "--output DIR", "folder (default suite-SUITE)", "--out", dest="out")
     common.option(p, "--only NAME,NAME", "rows of these names, e.g. sort,max")
     common.option(p, "--quick", "small sizes")
     common.option(p, "--repeat R", "timed runs (default 3)", type=int, default=3)
@@ -116,7 +116,7 @@ class _Runner:
         except OSError as error:
             raise DataError(
                 f"Cannot write to the folder {str(folder)!r}: {error.strerror}. Choose another "
-                "--out."
+                "--output."
             ) from error
         self._file = folder / RECORDS
         self._before = {r.to_json() for r in self._records()}

@@ -77,7 +77,7 @@ def _table_options(p: argparse.ArgumentParser) -> None:
 def table(arguments: argparse.Namespace) -> int:
     """Keep private tables at three workers, list or remove them.
 
-    `table put NAME --csv FILE` shares a table among three workers, which keep it for the clients
+    `table put NAME --input FILE` shares a table among three workers, which keep it for the clients
     that its owner names, each with the rights that its owner gives. No worker sees a value.
     See docs/tables.md.
     """

@@ -36,7 +36,11 @@ def add(p: argparse.ArgumentParser) -> None:
     p.add_argument("--seed", type=int, default=1, help="of weights and the order of rows (1)")
     data = p.add_argument_group("data")
     common.option(
-        data, "--dataset D", "mnist (default), fashion-mnist, or a table: FILE.csv", default="mnist"
+        data,
+        "--dataset D",
+        "mnist (default), fashion-mnist, or a table: FILE.csv",
+        "--input",
+        default="mnist",
     )
     common.option(data, "--data-dir FOLDER", "the four IDX files of the pictures")
     common.option(data, "--limit N", "no more than the first N rows, and N to test", type=int)

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import datetime
+import json
+from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pandas as pd
@@ -16,12 +19,15 @@ import pyarrow.feather as feather
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.models.queries.asked import Given, asked, check_same
+from tests.models.queries.asked import Given, asked, check_same, planned
+from tfe_bench.cli import table as command
+from tfe_bench.cluster.client import Client
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
+from tfe_bench.models.kept import Kept
 from tfe_bench.models.queries import io, putting, reading
 from tfe_bench.models.queries.report import TableReport
-from tfe_bench.models.queries.schema import Column, Schema
-from tfe_bench.models.queries.types import hash_of
+from tfe_bench.models.queries.schema import Column, Schema, check_column_name, rights_of
+from tfe_bench.models.queries.types import hash_of, parse
 
 DAY, TIME = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000)
 ZONE = datetime.timezone(datetime.timedelta(hours=2))
@@ -269,3 +275,62 @@ def test_reals_with_few_decimals_are_compared_and_summed_exactly() -> None:
     wanted.append([(Decimal("0.0000025"), Decimal("0.000002"), Decimal("25.09"))])
     for text, found, due in zip(texts, asked(texts, {"t": table}), wanted, strict=True):
         check_same(text, found, due)
+
+
+def test_columns_of_any_names_are_asked_in_sql() -> None:
+    types = {"Customer ID": "int[0,9]", "größe": "decimal(1)[0,9]", "mean radius (mm)": "fixed"}
+    table = Given(
+        types, [(1, 1.5, 0.5)], unique=("Customer ID",), rights={"*": {"größe": ("open",)}}
+    )
+    for text in (
+        'select "Customer ID", größe from t where "mean radius (mm)" > 1.5 order by größe',
+        'select t."Customer ID" from t join t u on t."Customer ID" = u."Customer ID"',
+        'select "größe", sum("mean radius (mm)") "the sum" from t group by größe',
+    ):
+        planned(text, {"t": table})
+    for name in ("a.b", 'a"b', "a:b", "a=b", "a@b", "a,b", " a", "a ", "1a", "a\nb", "a" * 64, "*"):
+        with pytest.raises(UsageError, match="--rename"):
+            check_column_name(name)
+
+
+def test_rights_and_clients_that_name_nobody_are_refused() -> None:
+    with pytest.raises(UsageError, match=r"for no client.*--for"):
+        rights_of(["clinic:open"], [])
+    with pytest.raises(UsageError, match=r"may not use.*Did you mean \"bank\""):
+        rights_of(["income@bnak:open"], ["bank"])
+    assert rights_of(["income@bank:open"], ["*"]) == {"bank": {"income": ("open",)}}
+    members = [SimpleNamespace(name=name) for name in ("bank", "hospital", "analyst")]
+    cluster: Any = SimpleNamespace(config=SimpleNamespace(clients=members), identity="bank")
+    Client.check_members(cluster, ["hospital", "bank", "*"])
+    with pytest.raises(UsageError, match=r"no client 'hopsital'\. Did you mean \"hospital\""):
+        Client.check_members(cluster, ["bank", "hopsital"])
+    alone = SimpleNamespace(config=SimpleNamespace(clients=members[:1]), identity="bank")
+    Client.check_members(cast("Any", alone), ["hospital"])  # (a local cluster, for trying out)
+
+
+def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> None:
+    rights = {
+        "analyst": {"v": ("aggregate", "filter")},
+        "*": {"w": ("open",)},
+        "other": {"*": ("open",)},
+    }
+    columns = {name: Column(parse("int[0,9]")) for name in "vwx"}
+    schema = Schema(30, columns, rights=rights, min_group=12)
+    kept = Kept(
+        name="t",
+        owner="bank",
+        clients=None,
+        deployment="0" * 32,
+        about=schema.header(),
+        complete=True,
+    )
+    found = {"t": kept}
+    command._list(Namespace(json=True), found, "analyst")
+    (row,) = json.loads(capsys.readouterr().out)
+    assert row["rights"]["v"] == ["aggregate", "filter"] and row["rights"]["x"] == []
+    assert "open" in row["rights"]["w"] and row["min_group"] == 12
+    command._list(Namespace(json=False), found, "analyst")
+    shown = capsys.readouterr().out
+    assert "12" in shown and "(its" in shown
+    assert command._rights(row["rights"], False) == "v: aggregate, filter; w: open; x: none"
+    assert command._rights(row["rights"], True) == "all (yours)"

@@ -31,12 +31,14 @@ class Column:
         name: the column's name; its position counted from 0 where the file gives none.
         source: the path that was read.
         cells: the same as the file has it.
+        named: whether a .csv file has a line of names.
     """
 
     values: Numbers
     name: str
     source: str
     cells: Cells
+    named: bool = True
 
     def __repr__(self) -> str:
         shape, dtype = self.values.shape, self.values.dtype
@@ -92,9 +94,11 @@ def load_with(
     rest = list(zip(names[1:], places, strict=True))
     own = sheet.numbers(position)
     if numbers:
-        return Column(own, names[0], str(file), own), {n: sheet.numbers(p) for n, p in rest}
+        whole = Column(own, names[0], str(file), own, sheet.named)
+        return whole, {n: sheet.numbers(p) for n, p in rest}
     cells = sheet.cells
-    return Column(own, names[0], str(file), cells[position]), {n: cells[p] for n, p in rest}
+    found = Column(own, names[0], str(file), cells[position], sheet.named)
+    return found, {n: cells[p] for n, p in rest}
 
 
 @contextlib.contextmanager
