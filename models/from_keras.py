@@ -145,6 +145,10 @@ def read(
         masks=tuple(reader.masks),
         keyed=keyed,
     )
+    if not reader.training:
+        from tfe_bench.models import optimize
+
+        graph = replace(graph, masks=optimize.mask_inputs(graph))
     return Reading(model, function, graph, tuple(reader.tensors), keras)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 from tfe_bench.models import scales
 from tfe_bench.models.cutting import cut_first
 from tfe_bench.models.graph import Array, Graph, Layer, replaced
+from tfe_bench.models.hiding import hide_masked
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.layers.avg_pool2d import Average
 from tfe_bench.models.layers.conv2d import Convolution
@@ -434,6 +435,7 @@ def fuse_activations(graph: Graph, x: Layer) -> Graph | None:
 
 PASSES: tuple[Pass, ...] = (
     drop_identities,
+    hide_masked,
     meet_turns,
     products_of_two,
     add_constants,
@@ -455,7 +457,15 @@ PASSES: tuple[Pass, ...] = (
 
 
 # What puts numbers of other layers into a layer's weights.
-_MERGING = (fold_back, fold_forward, fold_scores, fold_averages, cut_first, fuse_additions)
+_MERGING = (
+    *(hide_masked, fold_back, fold_forward, fold_scores),
+    *(fold_averages, cut_first, fuse_additions),
+)
+
+
+def mask_inputs(graph: Graph) -> tuple[str, ...]:
+    """The names of all inputs that are masks, those in sums in front of a softmax too."""
+    return hide_masked(drop_identities(leave_training(graph))).masks
 
 
 def optimize(graph: Graph, merge: bool = True) -> Graph:

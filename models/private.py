@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 
 # How smooth activations are computed.
 ACTIVATIONS = ("exact", "series")
+# An input without larger values loses half a percent or more to fixed point.
+_FEW_STEPS = 256
 
 
 class PrivateModel:
@@ -139,6 +141,8 @@ class PrivateModel:
     def shared_inputs(self, images: Any) -> dict[str, AnyInput]:
         """The data owner's inputs.
 
+        A warning names inputs whose values are all so small that fixed point holds them coarsely.
+
         Raises:
             UsageError: images that the model does not take.
             RangeError: values that are NaN or larger than the model's ranges allow.
@@ -150,15 +154,33 @@ class PrivateModel:
             # (not >, which NaN would pass)
             outside = int((~(np.abs(array) <= self.bounds[own])).sum())
             if outside:
-                # how many, and not which: an error may end in a log
-                raise RangeError(
-                    f"The input {own!r} has values outside of the model's range, "
-                    f"|v| <= {self.bounds[own]:g}. Received: {outside} of {array.size}. Scale the "
-                    "images as the model was trained, or convert it with larger ranges."
-                )
+                raise self._outside(own, array, outside)
             bits = self.plan.fraction_of(own)
+            largest = float(np.abs(array).max(initial=0.0))
+            if not self.calibrated and 0 < largest < _FEW_STEPS * 2.0**-bits:
+                warnings.warn(
+                    f"The input {own!r} has no value beyond {largest:.2g}, of which {bits} "
+                    f"fractional bits make {round(largest * 2.0**bits)} steps. Convert the model "
+                    "with samples of such values, which plans finer steps, or scale the values.",
+                    stacklevel=2,
+                )
             found[name] = PrivateInput(FixedPoint(bits).encode(array), bits)
         return found
+
+    def _outside(self, name: str, array: Array, outside: int) -> RangeError:
+        """What is said of an input that leaves its range: how many, and not which."""
+        if unknown := int((~np.isfinite(array)).sum()):
+            return RangeError(
+                f"The input {name!r} has values that are NaN or infinite. Received: {unknown} of "
+                f"{array.size}. Fill in what is missing."
+            )
+        first = "images" if len(self.graph.inputs[name]) == 3 else "values"
+        scaled = " after the model's own Rescaling" if name in self.graph.scaling else ""
+        return RangeError(
+            f"The input {name!r} has values outside of the model's range{scaled}, "
+            f"|v| <= {self.bounds[name]:g}. Received: {outside} of {array.size}. Scale the "
+            f"{first} as the model was trained, or convert it with larger ranges."
+        )
 
     def parameters(
         self, profile: str = "local", batch: int | None = None, check_range: bool | None = False
@@ -206,22 +228,31 @@ class PrivateModel:
             withhold: give none where a value left its range.
 
         Raises:
-            RangeError: one did, in the samples that it counts.
+            RangeError: one did, in the samples that it counts; its `outputs` are those of all
+                samples, with NaN in place of these.
         """
         left = self.left_range(result)
-        if withhold and left is not None and left.any():
-            # how many, and not which: an error may end in a log
-            raise RangeError(
-                "Values left the range that the model was planned for, so that the outputs of "
-                f"{int(left.sum())} of {left.size} samples may be wrong. They are withheld: "
-                "convert the model with samples like these or a larger margin, or ask with "
-                "check_range=False."
-            )
         found = [
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
             for name in program.output_names(self.plan)
         ]
-        return _told(self.graph, plaintext.finished(self.graph, found))
+        withheld = withhold and left is not None and bool(left.any())
+        if withheld:
+            for value in found:
+                value[left] = np.nan
+        outputs = _told(self.graph, plaintext.finished(self.graph, found))
+        if not withheld or left is None:
+            return outputs
+        # how many, and not which: an error may end in a log
+        error = RangeError(
+            "Values left the range that the model was planned for, so that the outputs of "
+            f"{int(left.sum())} of {left.size} samples may be wrong. They are withheld: convert "
+            "the model with samples like these or a larger margin, give each sequence a step "
+            "that is not masked, or ask with check_range=False. The other samples' outputs are "
+            "the error's `outputs`, which have NaN in place of these."
+        )
+        error.outputs = outputs
+        raise error
 
     def __repr__(self) -> str:
         inputs = {name: list(shape) for name, shape in self.graph.inputs.items()}
@@ -285,6 +316,13 @@ def plan_of(
         default = ranges.default_bound(fractional_bits)
         bounds = ranges.declared(optimized, {} if given is None else given, default)
     made = limits.reached(ranges.plan(optimized, bounds, fractional_bits), bounds)
+    if lost := ranges.vanishing(made):
+        warnings.warn(
+            f"{graph.name!r} computes with numbers below the resolution of fixed point: "
+            f"{'; '.join(lost)}. What a logarithm or a quotient makes of small values differs "
+            "from Keras there.",
+            stacklevel=3,
+        )
     kept = samples and {name: a[: precision.SAMPLES].copy() for name, a in samples.items()}
 
     def cut(layer: str) -> PrivateModel:

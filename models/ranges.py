@@ -27,6 +27,10 @@ MOST_REACH = 1024
 MARGIN = 4.0
 # Samples that are so much larger give the bounds that they reach and this much more.
 HEADROOM = 1.125
+# What makes much of small values.
+_STEEP = ("log", "sqrt", "rsqrt", "reciprocal", "divide")
+# What fixed point may make of a public number that is added, as a part of it.
+_MOST_OFF = 0.05
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,8 +198,8 @@ def plan(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
     if planner.unfit:
         raise RangeError(
             f"Values do not fit {fraction} fractional bits even if rescaled: "
-            f"{'; '.join(planner.unfit)}. Add batch normalization there, or declare a smaller "
-            "range."
+            f"{'; '.join(planner.unfit)}. Add batch normalization there, or declare other ranges "
+            "(samples=, ranges=)."
         )
     inputs = {name: f for name in graph.inputs if (f := planner.of(name)) != fraction}
     return Plan(graph, fraction, planner.numbers, inputs)
@@ -212,11 +216,35 @@ def _multiplied(graph: Graph) -> set[str]:
         if x.op == "sum":
             terms = zip(x.inputs, x.options["terms"], strict=True)
             return all(term["op"] != "skip" for given, term in terms if given == name)
+        if x.op == "normalize":
+            return True
         return registry.find(x.op).moves and x.name in found
 
     for name in reversed([*graph.inputs, *(x.name for x in graph.layers)]):
         if uses[name] and all(multiplies(taker, name) for taker in uses[name]):
             found.add(name)
+    return found
+
+
+def vanishing(plan: Plan) -> list[str]:
+    """In words, numbers that keep a logarithm, root or quotient from 0 and that are not held."""
+    uses, by_name = plan.graph.uses(), plan.graph.by_name
+
+    def steep(name: str) -> bool:
+        takers = [by_name[taker] for taker in uses[name] if taker]
+        return any(x.op in _STEEP or (registry.find(x.op).moves and steep(x.name)) for x in takers)
+
+    added = [(x.name, x.options["offset"]) for x in plan.graph.layers if x.op == "shift"]
+    added += [(name, v) for name, (_, v) in plan.graph.scaling.items()]
+    found = []
+    for name, offset in (pair for pair in added if steep(pair[0])):
+        bits = plan.fraction_of(name)
+        exact = np.asarray(offset, np.float64)
+        held = np.rint(exact * 2.0**bits) * 2.0**-bits
+        off = np.abs(held - exact) > _MOST_OFF * np.abs(exact)
+        if off.any():
+            first, kept = exact[off].flat[0], held[off].flat[0]
+            found.append(f"{name!r} adds {first:g}, of which {bits} fractional bits make {kept:g}")
     return found
 
 

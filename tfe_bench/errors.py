@@ -92,7 +92,12 @@ class RangeError(TfeBenchError):
 
     Args:
         position: of the value in its array, where the text names one by `place`.
+
+    Attributes:
+        outputs: of a prediction that is withheld for some samples, those of the others.
     """
+
+    outputs: Any = None
 
     exit_code = 40
 

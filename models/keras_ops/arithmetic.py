@@ -14,6 +14,7 @@ from tfe_bench.models.kinds.layer import Array, Shape
 from tfe_bench.models.kinds.reading import Reader, Unfit
 
 _MOST_POWER = 8
+_LARGEST = float(np.finfo(np.float32).max)
 
 
 def rescaled(r: Reader, name: str, x: Value, factor: Array, offset: Array, shape: Shape) -> str:
@@ -177,12 +178,21 @@ def where(r: Reader, op: Operation, condition: Value, x1: Operand, x2: Operand) 
     """x2 + condition (x1 - x2)."""
     if not isinstance(condition, Value) or condition.dtype != "bool":
         raise Unfit("wants a comparison as its condition")
+    x1, x2 = (_finite(v) for v in (x1, x2))
     if not isinstance(x1, Value) and not isinstance(x2, Value):
         one, other = numbers(x1), numbers(x2)
         return rescaled(r, op.name, condition, one - other, other, op.shape)
     apart = linear(r, op, [(1, x1), (-1, x2)], r.unique(f"{op.name}/apart"))
     chosen = r.emit(r.unique(f"{op.name}/chosen"), "multiply", [condition.name, apart])
     return linear(r, op, [(1, Value(chosen, op.shape, "float32")), (1, x2)])
+
+
+def _finite(x: Operand) -> Operand:
+    """Infinity as the largest number of float32: what a softmax makes of it is the same."""
+    if isinstance(x, Value):
+        return x
+    found = np.asarray(x.numpy() if hasattr(x, "numpy") else x)
+    return np.clip(found, -_LARGEST, _LARGEST) if found.dtype.kind == "f" else found
 
 
 # ---- comparisons: [d < 0] or [d = 0] of a difference d, 1 or 0

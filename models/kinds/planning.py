@@ -85,6 +85,11 @@ class Planner:
         """Notes a layer whose values fit no fixed point."""
         self.unfit.append(f"{layer.name!r} {why}")
 
+    def check_added(self, x: Layer, largest: float) -> None:
+        """Notes a number that no value within the declared ranges can be after it was added."""
+        if largest > self.bounds[x.name] + self.bounds[x.inputs[0]]:
+            self.lost(x, f"adds {largest:g}, beyond its range of {self.bounds[x.name]:g}")
+
     def capped(self, x: Layer, bound: float) -> int:
         """Magnitude of what a ReLU compares: 6 - v may be larger than v."""
         return magnitude(bound + (x.options["max_value"] or 0.0), self.fraction)

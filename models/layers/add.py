@@ -136,6 +136,7 @@ class Shift(Kind):
 
     def numbers(self, planner: Planner, x: Layer) -> Numbers:
         f, _ = planner.most(x)
+        planner.check_added(x, abs(x.options["offset"]))
         return Numbers(max(f, planner.fraction))  # a number has bits that its input may lack
 
     def check(self, node: Node) -> None:

@@ -33,8 +33,9 @@ class Constant(Kind):
 
     def numbers(self, planner: Planner, x: Layer) -> Numbers:
         f, m = planner.finest(x.name), planner.magnitude(x.name)
-        if f + 1 + m > MOST_COMPARED:
-            planner.lost(x, f"reaches {2.0**m:g}")
+        largest = float(np.abs(x.weights["bias"]).max(initial=0.0))
+        if f + 1 + m > MOST_COMPARED or largest > planner.bounds[x.name]:
+            planner.lost(x, f"reaches {max(largest, 2.0**m):g}")
         return Numbers(f, f, max(1, min(f + 1 + m, MOST_COMPARED)))
 
     def check(self, node: Node) -> None:

@@ -36,6 +36,7 @@ class Offset(Kind):
         f, _ = planner.most(x)
         f = max(f, planner.fraction)  # a number has bits that its input may lack
         largest = float(np.abs(x.weights["bias"]).max(initial=0.0))
+        planner.check_added(x, largest)
         bits = f + max(math.ceil(math.log2(largest + 2.0**-f)), 1 - f)
         if max(bits, f + planner.magnitude(x.name)) > PRODUCT_BITS:
             planner.lost(x, f"adds numbers up to {largest:g}")

@@ -40,8 +40,11 @@ def _outputs_out_of_range_are_withheld(cluster: tfe.LocalCluster) -> None:
     images = np.array([[1, 0.875], [4, -4], [0.5, 0.5], [-4, 4], [2, 1.9375]])
     for activation in ("relu", None):
         private = tfe.convert(cancelling(activation), samples=samples)
-        with pytest.raises(RangeError, match=r"outputs of 2 of 5 samples.*check_range"):
+        with pytest.raises(RangeError, match=r"outputs of 2 of 5 samples.*check_range") as raised:
             cluster.predict(private, images, batch=2)
+        others = np.abs(raised.value.outputs - private.plain(images))[:, 0]
+        assert np.isnan(others).tolist() == [False, True, False, True, False]
+        assert np.nanmax(others) < 1e-3
         good = cluster.predict(private, images[::2])
         assert np.abs(good - private.plain(images[::2])).max() < 1e-3
         # as it was, and is where nobody checks: an answer without an error
