@@ -53,8 +53,7 @@ class InputSpec:
     def __post_init__(self) -> None:
         sizes = self.shape
         whole = isinstance(sizes, tuple) and all(type(n) is int and n >= 0 for n in sizes)
-        # An axis of 0 counts as 1: what the others say is multiplied all the same.
-        if not whole or len(sizes) > MOST_AXES or _padded(sizes) * self.limbs > MOST_WORDS:
+        if not whole or len(sizes) > MOST_AXES or extent(sizes) * self.limbs > MOST_WORDS:
             raise UsageError(
                 f"An input has at most {MOST_AXES} axes and {MOST_WORDS} words. Received: "
                 f"{str(self.name)[:80]!r} of shape {str(list(sizes))[:200]}."
@@ -77,13 +76,22 @@ class InputSpec:
         return self.elements * self.limbs
 
     @property
+    def extent(self) -> int:
+        """The words that count for limits: an axis of size 0 counts as 1."""
+        return extent(self.shape) * self.limbs
+
+    @property
     def word_shape(self) -> tuple[int, ...]:
         """The shape of the words: with the axis of 2 where an element has two."""
         return self.shape if self.limbs == 1 else (*self.shape, self.limbs)
 
 
-def _padded(sizes: Sequence[int]) -> int:
-    """Their product, with a 1 for every 0."""
+def extent(sizes: Sequence[int]) -> int:
+    """The product of a shape's sizes, in which a size of 0 counts as 1.
+
+    Every limit on arrays compares this product.  An array of shape [0, 2^40] has no element, yet
+    protocols make arrays of 2^40: positions along an axis, masks of its width, products of two.
+    """
     return math.prod(max(1, n) for n in sizes)
 
 
@@ -181,7 +189,7 @@ class Program:
         self, client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
     ) -> Size:
         """How large a run gets, its inputs at least."""
-        given = max((_padded(spec.word_shape) for spec in inputs), default=0)
+        given = max((spec.extent for spec in inputs), default=0)
         own = 0 if self.size is None else self.size(client, store, parameters, inputs)
         if not isinstance(own, Size):
             own = Size(own)

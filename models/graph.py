@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench import atomic
+from tfe_bench.cluster.jobs import extent
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import Array as Array
@@ -92,7 +92,7 @@ class Graph:
             given = [shapes[i] for i in layer.inputs]
             weights = {name: w.shape for name, w in layer.weights.items()}
             shape = registry.infer(layer, given, weights)
-            if math.prod(shape) > MOST_ELEMENTS:
+            if extent(shape) > MOST_ELEMENTS:
                 raise UsageError(f"Layer {layer.name!r} is too large. Received: {list(shape)}.")
             shapes[layer.name] = shape
         unknown = [o for o in self.outputs if o not in shapes]

@@ -5,7 +5,6 @@ All but the median are exact: their results are ring elements of the input, bits
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from functools import partial
 
@@ -13,6 +12,7 @@ import numpy as np
 
 from tfe_bench.benchmarks.operations import catalogue
 from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
+from tfe_bench.cluster.jobs import extent
 from tfe_bench.errors import RangeError, UsageError, check_known, place
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, order_statistics, sort
@@ -245,7 +245,7 @@ def _check_top_k(size: Shape, options: Options) -> None:
 
 def _sort_words(size: Shape, options: Options) -> int:
     *rows, n = size
-    return sort.largest(math.prod(rows), n, 1, options["algorithm"], options["profile"])
+    return sort.largest(extent(rows), n, 1, options["algorithm"], options["profile"])
 
 
 _sorted = partial(

@@ -33,7 +33,7 @@ def size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of all that is sent, of which no array has more, and those of the local residues."""
-    return max(_cost(parameters, inputs[0]).total // 64, 8 * inputs[0].words)
+    return max(_cost(parameters, inputs[0]).total // 64, 8 * inputs[0].extent)
 
 
 def _cost(parameters: Mapping[str, Any], x: InputSpec) -> Cost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, extent
 from tfe_bench.cluster.timing import check_parameters, measure
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
@@ -31,7 +31,7 @@ def size(
 ) -> int:
     """Words of the product."""
     (rows, _), (_, columns) = (spec.shape for spec in inputs)
-    return rows * columns
+    return extent((rows, columns))
 
 
 def run(context: Context) -> dict[str, Shared]:

@@ -46,6 +46,10 @@ def accept(
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError("A job's submission is malformed.") from error
     policy.permit_inputs(len(job.inputs))
+    for spec in job.inputs:
+        # In words: the limit is about memory.  Before a program looks at them: what it counts may
+        # take time and memory in proportion.
+        policy.permit_elements(spec.extent)
     if job.shaping is not None:
         policy.permit_shaping()
     policy.permit_program(header["program"])
@@ -62,9 +66,7 @@ def accept(
     size = program.sized(client, host.store, header["parameters"], job.inputs)
     policy.permit_size(size)
     held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[host.role]
-    for spec, given in zip(job.inputs, header["inputs"], strict=True):
-        # In words: the limit is about memory.
-        policy.permit_elements(spec.words)
+    for given in header["inputs"]:
         try:
             job.seeds.append({k: bytes.fromhex(v) for k, v in given["seeds"].items()})
         except (AttributeError, KeyError, TypeError, ValueError) as error:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.jobs import MOST_AXES, MOST_WORDS
+from tfe_bench.cluster.jobs import MOST_AXES, MOST_WORDS, extent
 from tfe_bench.errors import UsageError
 
 # Of one public array inside of a plan, and of all; of one operation's arguments, nested.
@@ -38,7 +38,7 @@ def check_shape(shape: object) -> tuple[int, ...]:
     whole = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     if not isinstance(shape, list) or not whole or len(shape) > MOST_AXES:
         raise UsageError(f"A shape is a list of at most {MOST_AXES} sizes.")
-    if math.prod(max(1, n) for n in shape) > MOST_WORDS:
+    if extent(shape) > MOST_WORDS:
         raise UsageError(f"An array has at most {MOST_WORDS} elements.")
     return tuple(shape)
 

@@ -105,8 +105,8 @@ def call(
         args, named = step.arguments(values)
     except KeyError:
         raise UsageError("A plan takes values that earlier steps make.") from None
-    if step.op == "unstack":
-        _check_parts(operation.bound(args, named).arguments)
+    if step.op in ("unstack", "split"):
+        _check_parts(step.op, operation.bound(args, named).arguments)
     if step.body is not None:
         named["body"] = step.body
     try:
@@ -227,8 +227,13 @@ def run(
     return [results[i] for i in range(len(plan.outputs))]
 
 
-def _check_parts(given: Mapping[str, Any]) -> None:
+def _check_parts(op: str, given: Mapping[str, Any]) -> None:
     """Refuses to take an array apart into too many, before it is done."""
+    if op == "split":
+        parts = given["num_or_size_splits"]
+        if type(parts) is int and parts > MOST_PARTS:
+            raise UsageError(f"split makes at most {MOST_PARTS} arrays. Received: {parts}.")
+        return
     sizes, axis = getattr(given["x"], "shape", None), given.get("axis", 0)
     if sizes is None or type(axis) is not int:
         return

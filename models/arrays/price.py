@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tfe_bench.cluster.jobs import extent
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import evaluate
 from tfe_bench.models.arrays.evaluate import Meaning
@@ -131,8 +131,8 @@ def _counted(plan: Plan) -> Price:
         else:
             kind = made[number][output.ref.place or 0].kind
         held.append(Meaning(kind, own.shape, own.scale))
-    sizes = [m.elements for each in made.values() for m in each]
-    sizes += [math.prod(leaf.shape) for leaf in plan.leaves]
+    sizes = [extent(m.shape) for each in made.values() for m in each]
+    sizes += [extent(leaf.shape) for leaf in plan.leaves]
     return Price(
         party.total,
         tuple(totals[n] for n in numbers),

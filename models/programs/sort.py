@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.jobs import Context, InputSpec, Program
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, extent
 from tfe_bench.cluster.timing import check_parameters, measure
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
@@ -51,7 +50,7 @@ def size(
         str(parameters.get("algorithm", "auto")),
         parameters.get("profile", "local"),
     )
-    return largest(math.prod(rows), n, len(inputs), algorithm, profile)
+    return largest(extent(rows), n, len(inputs), algorithm, profile)
 
 
 def run(context: Context) -> dict[str, Shared]:

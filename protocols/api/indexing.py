@@ -239,8 +239,10 @@ def tensor_scatter_nd_update(tensor: Operand, indices: Public, updates: Operand)
         at = at * whole[axis] + flat[:, axis]
     if len(np.unique(at)) < len(at):
         raise UsageError(f"{name} wants each index once. Received: one that comes twice.")
-    source = np.arange(rows)
-    source[at] = rows + np.arange(len(at))
+    source = np.broadcast_to(np.int64(0), [rows])
+    if local.known(tensor.any):
+        source = np.arange(rows)
+        source[at] = rows + np.arange(len(at))
     both = shapes.concat(
         [shapes.reshape(tensor, [rows, width]), shapes.reshape(updates, [len(at), width])], 0
     )

@@ -16,7 +16,7 @@ from tfe_bench.protocols.session.types import Axes
 
 
 def _one(like: Shared, shape: list[int]) -> Shared:
-    ring = np.full(shape, 1 << like.fractional_bits, np.int64)
+    ring = np.broadcast_to(np.int64(1 << like.fractional_bits), shape)
     return replace(arithmetic.public(like, ring), fractional_bits=like.fractional_bits)
 
 
@@ -69,8 +69,10 @@ def _scanned(
     rows = shapes.transpose(x, order)
     count = sizes[at]
     rows = shapes.reverse(rows, 0) if reverse else rows
+    if not given.elements(sizes):
+        return rows, at
     places, width = np.arange(count), 1
-    while width < count and given.elements(sizes):
+    while width < count:
         later = places[places // width % 2 == 1]
         before = shapes.gather(rows, later // width * width - 1)
         made = joined(before, shapes.gather(rows, later))

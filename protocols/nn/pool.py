@@ -7,13 +7,14 @@ and there are fewer values left to compare with 0.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
 
 from tfe_bench.protocols.order import extremes
-from tfe_bench.protocols.ring import checks, compare, shapes
+from tfe_bench.protocols.ring import arithmetic, checks, compare, shapes
 from tfe_bench.protocols.ring.conv import Pair, pooled_places
 from tfe_bench.protocols.session import local
 from tfe_bench.protocols.session.party import Party
@@ -69,13 +70,16 @@ def max_pool_with_argmax(
     checks.check_ring(name, x)
     image, _, (rows, columns) = pooled_places(name, x.shape, ksize, strides, padding)
     cells: Cells = [(r, c) for r in rows for c in columns]
-    labels = np.arange(np.prod(image), dtype=np.int64).reshape(image)
-    if not with_batch:
-        labels %= max(1, int(np.prod(image[1:])))
-    taken = np.stack([labels[:, r][:, :, c] for r, c in cells])
-    sizes = list(taken.shape[1:])
+    sizes = [image[0], len(rows[0]), len(columns[0]), image[3]]
+    taken = np.broadcast_to(np.int64(0), [len(cells), math.prod(sizes)])
+    if local.known(x.any):
+        labels = np.arange(np.prod(image), dtype=np.int64).reshape(image)
+        if not with_batch:
+            labels %= max(1, int(np.prod(image[1:])))
+        taken = np.stack([labels[:, r][:, :, c] for r, c in cells]).reshape(len(cells), -1)
     values = x.map(lambda a: _taken(a, cells))
-    best, at = extremes.labeled(party, values, taken.reshape(len(cells), -1), bits)
+    places = arithmetic.public(x, taken)
+    best, at = extremes.labeled(party, values, places, bits)
     assert at is not None
     return shapes.reshape(best, sizes), shapes.reshape(at, sizes)
 

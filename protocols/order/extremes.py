@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import (
@@ -183,7 +182,7 @@ def _found(
     """The largest along the first axis of [width, rows], and with index where it is."""
     width, rows = (int(n) for n in columns.shape)
     if method == "tree":
-        labels = np.arange(width, dtype=np.int64)[:, None] if index else None
+        labels = shapes.expand_dims(arithmetic.public_range(columns, width), 1) if index else None
         found = labeled(party, columns, labels, bits, exchanges)
     else:
         hot = one_hot(party, columns, bits, exchanges)
@@ -194,21 +193,21 @@ def _found(
 def labeled(
     party: Party,
     x: Shared,
-    labels: npt.NDArray[np.int64] | None,
+    labels: Shared | None,
     bits: int = compare.EXACT_BITS,
     exchanges: int | None = None,
 ) -> tuple[Shared, Shared | None]:
     """The first largest along the first axis of [width, rows], and the label it has.
 
     Args:
-        labels: public, [width, rows] or what broadcasts to it.
+        labels: public, as shares: [width, rows] or what broadcasts to it.
 
     Rounds and bits: those of a "tree".
     """
     width, rows = (int(n) for n in x.shape)
     at = None
     if labels is not None:
-        at = shapes.broadcast_to(arithmetic.public(x, labels), [width, rows])
+        at = shapes.broadcast_to(labels, [width, rows])
     while width > 1:
         half = width // 2
         # neighbors, so that of equal values the one with the lower index wins

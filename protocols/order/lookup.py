@@ -103,7 +103,7 @@ def shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
     scale = table.fractional_bits
 
     def joined(table: Shared, positions: Shared) -> list[Shared]:
-        rows = arithmetic.public(table, np.arange(n + 1, dtype=np.int64))
+        rows = arithmetic.public_range(table, n + 1)
         keys = shapes.concat([rows, positions], 0)
         none = table.map(lambda a: local.zeros_like(a[:1]))
         steps = arithmetic.sub(shapes.concat([table, none], 0), shapes.concat([none, table], 0))

@@ -104,6 +104,7 @@ def largest(
     def dealt(count: int, bits: int) -> int:
         return compare.msb_cost(count, bits).dealer // 64
 
+    rows, n = max(1, rows), max(1, n)  # (of no elements a bound all the same)
     elements = rows * n
     # Wide keys, the index and the columns are moved as one; each key is extended by a comparison.
     moved = max(elements * (columns + 4), dealt(elements, compare.EXACT_BITS))
@@ -374,8 +375,9 @@ def sort(
             return [_reorder(c, positions, shape) for c in parts]
 
         end = party.cached_function(("sort.finish", tuple(shape), dealer), lambda: finish)
-        offsets = (np.arange(rows, dtype=np.int32) * n)[:, None]
-        moved = end(order - offsets, *moved)
+        if not isinstance(party, Counting):  # (whose order takes no memory)
+            order = order - (np.arange(rows, dtype=np.int32) * n)[:, None]
+        moved = end(order, *moved)
     if progress:
         progress(1.0)
     result = [c.map(lambda a: local.reshape(a, shape)) for c in moved]
@@ -384,7 +386,9 @@ def sort(
 
 def _positions(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
     """The public column 0..n-1 of each row, as a share with empty masks."""
-    index = shapes.broadcast_to(arithmetic.public(like, np.arange(n, dtype=np.int64)), [rows, n])
+    if rows * n == 0 or n == 1:
+        return arithmetic.public(like, np.zeros(shape, np.int64))
+    index = shapes.broadcast_to(arithmetic.public_range(like, n), [rows, n])
     return index.map(lambda a: local.reshape(a, shape))
 
 

@@ -106,6 +106,16 @@ def public(like: Shared, ring: Any) -> Shared:
     )
 
 
+def public_range(like: Shared, n: int) -> Shared:
+    """0, 1, ..., n - 1 as shares with masks of zero, as `public`.  Local.
+
+    No array of n words is made where the values are only counted, and a graph keeps none.
+    """
+    if not local.known(like.any):
+        return Shared(local.joined([n]), None, None, like.dealer)
+    return public(like, local.arange(n))
+
+
 def ring_tensor(operation: str, value: Any) -> Any:
     """Public ring elements as an int64 tensor or array.
 

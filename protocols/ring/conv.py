@@ -24,6 +24,8 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Pair = int | Sequence[int]
+# Cells of all windows along an axis, where their places are listed.
+MOST_LISTED = 1 << 22
 
 
 def pair_of(operation: str, what: str, value: Any) -> tuple[int, int]:
@@ -103,6 +105,19 @@ class Windows:
             return (image + stride - 1) // stride
         return self.room(axis, image, kernel) // stride + 1
 
+    def check_listed(self, name: str, image: Sequence[int], kernel: Sequence[int]) -> None:
+        """Refuses windows that are too many to be listed one by one, of an empty batch too.
+
+        Raises:
+            UsageError: more than MOST_LISTED cells of windows along an axis.
+        """
+        for axis in range(2):
+            if self.size(axis, image[axis], kernel[axis]) * kernel[axis] > MOST_LISTED:
+                raise UsageError(
+                    f"{name} wants at most {MOST_LISTED} cells of windows along an axis. Received: "
+                    f"{tuple(kernel)} windows on images of {tuple(image)}. Split the images."
+                )
+
     def before(self, axis: int, image: int, kernel: int) -> int:
         """Zeros before the first cell along axis 0 or 1."""
         if self.padding != "SAME":
@@ -174,6 +189,7 @@ def pooled_places(
     kernel = pair_of(name, "ksize", ksize)
     windows = Windows.of(name, strides, padding)
     image = [int(n) for n in known]
+    windows.check_listed(name, image[1:3], kernel)
     places = [windows.places(axis, image[1 + axis], kernel[axis]) for axis in range(2)]
     if not all(len(cells[0]) for cells in places):
         raise UsageError(

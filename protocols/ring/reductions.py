@@ -261,8 +261,13 @@ def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) ->
     channels = checks.check_word(operation, x).shape[3]
     if channels is None:
         raise UsageError(f"{operation} wants a known number of channels. Received: {x!r}.")
-    ones = np.ones((*kernel, int(channels), 1), np.int64)
+    ones = np.broadcast_to(np.int64(1), (*kernel, int(channels), 1))
     conv.check_shapes(operation, x.shape, local.static_shape(ones), windows)
+    if local.known(x.any) and x.shape.num_elements() == 0:  # (its kernel may be large all the same)
+        sizes = x.shape.as_list()
+        out = [windows.size(axis, sizes[1 + axis], kernel[axis]) for axis in range(2)]
+        empty = arithmetic.public(x, np.zeros([sizes[0], *out, sizes[3]], np.int64))
+        return replace(empty, fractional_bits=x.fractional_bits)
     pooled: Shared = x.map(lambda a: conv.convolve([a], [ones], windows, depthwise=True))
     return pooled
 
@@ -280,6 +285,12 @@ def sum_pool(x: Shared, ksize: Any, strides: Any = None, padding: Any = "VALID")
 
 def window_counts(windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]) -> Any:
     """How many cells of the image each window covers, int64 [out_h, out_w]."""
+    rows, columns = _lengths(windows, image, kernel)
+    return rows[:, None] * columns[None, :]
+
+
+def _lengths(windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]) -> list[Any]:
+    """How many rows and columns of the image each window covers, int64 [out_h] and [out_w]."""
     along = []
     for axis in range(2):
         size, stride = image[axis], windows.strides[axis]
@@ -287,19 +298,19 @@ def window_counts(windows: conv.Windows, image: Sequence[int], kernel: Sequence[
         first = np.arange(out) * stride - windows.before(axis, size, kernel[axis])
         last = np.minimum(first + kernel[axis], size)
         along.append(np.maximum(last - np.maximum(first, 0), 0))
-    return along[0][:, None] * along[1][None, :]
+    return along
 
 
 def _factors(counts: Any, bits: int) -> tuple[Any, int]:
     """Public factors, of one count or of one per window, and the bits to drop after them."""
     largest = int(counts.max())
-    exact = all(int(c).bit_count() == 1 for c in np.unique(counts))
+    distinct, which = np.unique(counts, return_inverse=True)
+    exact = all(int(c).bit_count() == 1 for c in distinct)
     dropped = largest.bit_length() - 1 if exact else bits
     if (counts == largest).all():
         return (None if exact else np.int64(_reciprocal(largest, dropped))), dropped
-    table = {int(c): _reciprocal(int(c), dropped) for c in np.unique(counts)}
-    factors = np.array([[table[int(c)] for c in row] for row in counts], np.int64)
-    return factors[:, :, None], dropped
+    table = np.array([_reciprocal(int(c), dropped) for c in distinct], np.int64)
+    return table[which.reshape(counts.shape)][:, :, None], dropped
 
 
 def avg_pool(
@@ -330,25 +341,32 @@ def avg_pool(
     e = _reciprocal_bits("avg_pool", x, reciprocal_bits)
     kernel = conv.pair_of("avg_pool", "ksize", ksize)
     windows = conv.Windows.of("avg_pool", kernel if strides is None else strides, padding)
+    sizes = x.shape.as_list()
     total = _window_sum("avg_pool", x, kernel, windows)
-    counts = _counts("avg_pool", x.shape.as_list(), kernel, windows)
-    return divided(party, total, counts, e, more)
+    rows, columns = _covered("avg_pool", sizes, kernel, windows)
+    if 0 in sizes:  # no mean is made
+        return replace(total, fractional_bits=total.fractional_bits + more)
+    if len(np.unique(rows)) == len(np.unique(columns)) == 1:
+        return divided(party, total, rows[0] * columns[0], e, more)
+    return divided(party, total, rows[:, None] * columns[None, :], e, more)
 
 
-def _counts(
+def _covered(
     operation: str, shape: Sequence[Any], kernel: tuple[int, int], windows: conv.Windows
-) -> Any:
+) -> list[Any]:
+    """`_lengths`, all of them 1 or more."""
     if shape[1] is None or shape[2] is None:
         raise UsageError(
             f"{operation} wants images of known height and width. Received: {list(shape)}."
         )
-    counts = window_counts(windows, shape[1:3], kernel)
-    if counts.size == 0 or (counts == 0).any():
+    windows.check_listed(operation, shape[1:3], kernel)
+    lengths = _lengths(windows, shape[1:3], kernel)
+    if any(each.size == 0 or (each == 0).any() for each in lengths):
         raise UsageError(
             f"{operation} wants windows that cover a cell each. Received: images {list(shape)}, "
             f"{kernel} windows, {windows}. Pad less."
         )
-    return counts
+    return lengths
 
 
 def global_avg_pool(

@@ -347,8 +347,12 @@ def mirrored(x: Shared, paddings: Public, edges: bool) -> Shared:
                 f"pad wants {most} elements at most to mirror on axis {axis}. Received: "
                 f"{before} and {after} of {x!r}."
             )
-        places = np.pad(np.arange(size), (before, after), "symmetric" if edges else "reflect")
-        x = gather(x, places, axis)
+        lead, own = (builtins.slice(None),) * axis, 0 if edges else 1
+        cuts = [(own, own + before), (size - own - after, size - own)]
+        sides = [
+            reverse(getitem(x, (*lead, builtins.slice(begin, end))), axis) for begin, end in cuts
+        ]
+        x = concat([sides[0], x, sides[1]], axis)
     return x
 
 

@@ -81,6 +81,11 @@ def constant(value: Any, dtype: Any = np.int64) -> Tensor:
     return graph_ops.constant(np.asarray(value, dtype))
 
 
+def arange(n: int) -> Tensor:
+    """The words 0, 1, ..., n - 1, made when the graph runs: a graph holds no array of them."""
+    return tensorflow("Range")(start=constant(0), limit=constant(n), delta=constant(1))
+
+
 def _sizes(shape: Any) -> list[int] | None:
     """A shape's sizes, if all are integers."""
     if isinstance(shape, (list, tuple)) and all(isinstance(n, (int, np.integer)) for n in shape):

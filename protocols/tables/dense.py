@@ -122,7 +122,7 @@ def dense_group(
     key = (groups, len(columns), n, width, least, tuple(sorted(place.items())))
     parts = graph(party, "dense found", found, *key)(totals)
     nulls = dict(zip(_counts(place), parts[2 + len(columns) :], strict=True))
-    codes = arithmetic.public(parts[0], np.arange(groups, dtype=np.int64))
+    codes = arithmetic.public_range(parts[0], groups)
     result = [Column(codes, of_code.bits)]
     for a in aggregates:
         counted = place.get(("count", a.column), 0) if a.column is not None else 0

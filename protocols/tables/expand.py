@@ -62,7 +62,7 @@ def expand(
         beyond = bits.invert(bits.of(party, relational.negative(party, below, width)))
         rest = arithmetic.moved(arithmetic.neg(begin), np.int64(bound))
         key = arithmetic.add(begin, bits.times(party, beyond, rest))
-        slots = arithmetic.public(key, np.arange(bound, dtype=np.int64))
+        slots = arithmetic.public_range(key, bound)
         ends = [shapes.pad(c, [[0, 1]]) for c in columns]
         alive = bits.public(key, np.arange(n + 1) < n)
         over = beyond.map(lambda a: local.at(a, np.s_[n:]))
@@ -87,7 +87,7 @@ def gather(
     columns.
     """
     n, m = int(columns[0].shape[0]), int(places.shape[0])
-    key = shapes.concat([arithmetic.public(places, np.arange(n, dtype=np.int64)), places], 0)
+    key = shapes.concat([arithmetic.public_range(places, n), places], 0)
     order = arrange.by_keys(party, [(key, max(1, (n - 1).bit_length()))], profile=profile)
     return _copied(order, [steps(c, m) for c in columns], n)
 

@@ -247,7 +247,7 @@ def count_bits(n: int) -> int:
 
 def places(like: Shared, n: int) -> Shared:
     """0 .. n-1, which is public, as a column."""
-    return arithmetic.public(like, np.arange(n, dtype=np.int64))
+    return arithmetic.public_range(like, n)
 
 
 def running(x: Shared) -> Shared:

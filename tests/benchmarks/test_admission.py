@@ -210,7 +210,7 @@ def _outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
         return "" if len(str(error)) < 3000 else f"a text of {len(str(error))} characters"
     except Exception as error:
         return f"{type(error).__name__}: {str(error)[:200]}"
-    words = max((spec.words for spec in specs), default=0)
+    words = max((spec.extent for spec in specs), default=0)
     return "" if type(largest) is int and largest >= words else f"a size of {largest!r}"
 
 

@@ -132,6 +132,16 @@ def test_a_job_without_a_byte_ends_no_worker(
     _assert_sorted(_sort(shared_cluster, keys), keys)
 
 
+@pytest.mark.parametrize("sizes", [(0, 1 << 30), (1 << 30, 0)])
+def test_a_sort_of_no_rows_ends_no_worker(
+    shared_cluster: LocalCluster, sizes: tuple[int, int]
+) -> None:
+    with pytest.raises(PolicyError, match=r"Received: \d+ elements, the limit is .*max_elements"):
+        shared_cluster.run("sort", {}, {"keys": PrivateInput(np.zeros(sizes, np.int64))})
+    result = _sort(shared_cluster, np.zeros((0, 9), np.int64))
+    assert result["keys"].shape == result["indices"].shape == (0, 9)
+
+
 def test_progress_is_told_and_never_falls(shared_cluster: LocalCluster) -> None:
     told: list[float] = []
     keys = _keys(2000)
