@@ -38,7 +38,7 @@ class Agreement:
 
 
 def agreement(plain: Any, private: Any) -> Agreement:
-    """Compares outputs [samples, classes].
+    """Compares outputs [samples, classes], or one number a sample.
 
     Raises:
         UsageError: shapes that differ, or no samples.
@@ -46,7 +46,7 @@ def agreement(plain: Any, private: Any) -> Agreement:
     if not all(hasattr(y, "shape") for y in (plain, private)):
         raise UsageError("agreement compares one output; of a model with several give one of them.")
     a, b = np.asarray(plain, np.float64), np.asarray(private, np.float64)
-    if a.shape != b.shape or a.ndim < 2 or a.size == 0:
+    if a.shape != b.shape or a.ndim < 1 or a.size == 0:
         raise UsageError(
             "agreement wants two arrays [samples, classes] of one shape. Received: "
             f"{list(a.shape)} and {list(b.shape)}."

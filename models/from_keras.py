@@ -144,6 +144,7 @@ def read(
         tokens=tokens,
         masks=tuple(reader.masks),
         keyed=keyed,
+        flat=tuple(i for i, tensor in enumerate(function.outputs) if len(tensor.shape) == 1),
     )
     if not reader.training:
         from tfe_bench.models import optimize

@@ -48,6 +48,7 @@ class Graph:
         masks: names of inputs that hold nothing but 0 and 1.
         keyed: whether inputs are given by name alone: the model's owner listed them in another
             order than Keras does.
+        flat: numbers of the outputs [1] that are given without that axis, one number a sample.
 
     Raises:
         UsageError: the layers do not fit each other, or are not of a known kind.
@@ -64,6 +65,7 @@ class Graph:
     tokens: Mapping[str, int] = field(default_factory=dict)
     masks: tuple[str, ...] = ()
     keyed: bool = False
+    flat: tuple[int, ...] = ()
     shapes: Mapping[str, Shape] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -110,6 +112,9 @@ class Graph:
             raise UsageError(f"Masks are inputs as they are. Received: {list(self.masks)}.")
         if len(self.results) not in (0, len(self.outputs)):
             raise UsageError("Results are scaled for each output, or for none.")
+        numbered = dict(enumerate(self.outputs))
+        if any(shapes.get(numbered.get(i, "")) != (1,) for i in self.flat):
+            raise UsageError(f"Outputs [1] are given as numbers. Received: {list(self.flat)}.")
         if self.labels and not len({*self.labels}) == len(self.labels) == len(self.outputs):
             raise UsageError("Outputs are named each by one name, or none.")
         for name, pair in [*self.scaling.items(), *zip(self.outputs, self.results, strict=False)]:
@@ -158,6 +163,7 @@ class Graph:
             **({"tokens": dict(self.tokens)} if self.tokens else {}),
             **({"masks": list(self.masks)} if self.masks else {}),
             **({"keyed": True} if self.keyed else {}),
+            **({"flat": list(self.flat)} if self.flat else {}),
             "layers": [
                 {
                     "name": layer.name,
@@ -226,7 +232,8 @@ class Graph:
             tokens = {str(k): v for k, v in header.get("tokens", {}).items()}
             masks = tuple(str(v) for v in header.get("masks", ()))
             name, keyed = str(header["name"]), header.get("keyed", False) is True
-            some = (scaling, results, labels, tokens, masks, keyed)
+            flat = tuple(header.get("flat", ()))
+            some = (scaling, results, labels, tokens, masks, keyed, flat)
             return cls(name, inputs, layers, outputs, *some)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
@@ -323,6 +330,7 @@ def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
         "tokens": graph.tokens,
         "masks": graph.masks,
         "keyed": graph.keyed,
+        "flat": graph.flat,
         **changed,
     }
     return Graph(layers=ordered(layers, fields["inputs"]), **fields)
@@ -356,6 +364,7 @@ def until(graph: Graph, name: str) -> Graph:
         outputs=(own[-1],),
         results=(),
         labels=(),
+        flat=(),
     )
 
 

@@ -151,7 +151,8 @@ def evaluate(
 
 def finished(graph: Graph, outputs: Sequence[Array]) -> list[Array]:
     """The outputs as whoever gets them reads them."""
-    if not graph.results:
-        return list(outputs)
-    pairs = zip(outputs, graph.results, strict=True)
-    return [np.asarray(y * np.asarray(factor) + np.asarray(more)) for y, (factor, more) in pairs]
+    found = list(outputs)
+    if graph.results:
+        pairs = zip(outputs, graph.results, strict=True)
+        found = [np.asarray(y * np.asarray(by) + np.asarray(more)) for y, (by, more) in pairs]
+    return [y.reshape(len(y)) if i in graph.flat else y for i, y in enumerate(found)]

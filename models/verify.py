@@ -189,4 +189,4 @@ def _compared(
     with np.errstate(all="ignore"):
         plaintext.evaluate(graph, inputs, rounded=as_keras)
     for name, want in keras.items():
-        yield name, seen[name], want
+        yield name, seen[name], want[:, None] if want.ndim == 1 else want

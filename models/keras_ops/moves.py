@@ -118,12 +118,15 @@ def placed(r: Reader, op: Operation, x: Value, more: tuple[Any, ...]) -> list[st
         places = np.asarray(r.keras.ops.convert_to_numpy(each))
         if len(several) != len(op.shapes) or places.shape != (_BATCH, *op.shapes[i]):
             raise Unfit("the batch's axis does not stay the first")
-        if places.ndim == 1:
+        if places.ndim == 1 and r.training:
             raise Unfit("gives one number for each sample, without an axis; keep the axis")
-        first = places[0]
+        first = np.atleast_1d(places[0])  # (a number for each sample has an axis of 1 here)
         if first.size == 0:
             raise Unfit("leaves nothing")
-        if any((places[b] != first + b * size).any() for b in range(_BATCH)) or first.max() >= size:
+        if (
+            any((np.atleast_1d(places[b]) != first + b * size).any() for b in range(_BATCH))
+            or first.max() >= size
+        ):
             raise Unfit("puts values of one sample into another")
         name = op.name if len(several) == 1 else r.unique(f"{op.name}/{i}")
         names.append(_written(r, name, x, first))

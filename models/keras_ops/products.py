@@ -18,7 +18,7 @@ def matmul(r: Reader, op: Operation, x1: Operand, x2: Operand) -> str:
         x1, x2 = (spread(r, f"{op.name}/spread", v, (*lead, *v.shape[-2:])) for v in (x1, x2))
         return r.emit(op.name, "matmul", [x1.name, x2.name])
     if isinstance(x1, Value):
-        return _dense(r, op.name, x1, numbers(x2))
+        return _of_numbers(r, op, x1, numbers(x2))
     assert isinstance(x2, Value)
     if len(x2.shape) < 2 or type(op.own).__name__ == "Dot":
         raise Unfit("of numbers and a tensor; put the tensor first")
@@ -31,6 +31,16 @@ def matmul(r: Reader, op: Operation, x1: Operand, x2: Operand) -> str:
         r, r.unique(f"{op.name}/product"), Value(turned, shape, x2.dtype), numbers(x1).T
     )
     return r.emit(op.name, "permute", [product], None, order=order)
+
+
+def _of_numbers(r: Reader, op: Operation, x: Value, kernel: Array) -> str:
+    """A matrix of numbers, or one column of them, whose axis goes."""
+    if kernel.ndim != 1 or r.training:
+        return _dense(r, op.name, x, kernel)
+    if not op.shape:  # (a number for each sample has an axis of 1 here)
+        return _dense(r, op.name, x, kernel[:, None])
+    column = _dense(r, r.unique(f"{op.name}/column"), x, kernel[:, None])
+    return r.emit(op.name, "reshape", [column], None, shape=list(op.shape))
 
 
 def _dense(r: Reader, name: str, x: Value, kernel: Array) -> str:

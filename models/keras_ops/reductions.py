@@ -17,8 +17,10 @@ def reduced(r: Reader, name: str, kind: str, x: Value, axes: list[int], shape: S
 
     Args:
         axes: counted without the batch.
-        shape: of the result.
+        shape: of the result; one number for each sample has an axis of 1 here.
     """
+    if not shape and r.training:
+        raise Unfit("gives one number for each sample, without an axis; take keepdims=True")
     kept = [a for a in range(len(x.shape)) if a not in axes]
     value, order = x.name, [*axes, *kept]
     if order != sorted(order):
@@ -28,7 +30,7 @@ def reduced(r: Reader, name: str, kind: str, x: Value, axes: list[int], shape: S
     image = [cells, 1, math.prod(x.shape[a] for a in kept)]
     value = r.emit(r.unique(f"{name}/image"), "reshape", [value], None, shape=image)
     value = r.emit(r.unique(f"{name}/all"), kind, [value], None, keepdims=False)
-    return r.emit(name, "reshape", [value], None, shape=list(shape))
+    return r.emit(name, "reshape", [value], None, shape=list(shape) or [1])
 
 
 def axes_of(axis: Any, rank: int) -> list[int]:
@@ -49,7 +51,7 @@ def axes_of(axis: Any, rank: int) -> list[int]:
 @reads("Mean", "Sum", "Max", "Amax")
 def reduce(r: Reader, op: Operation, x: Value, axis: Any, keepdims: bool) -> str:
     kind = _KINDS[type(op.own).__name__.replace("Amax", "Max")]
-    return reduced(r, op.name, kind, x, axes_of(axis, len(x.shape)), _shaped(op))
+    return reduced(r, op.name, kind, x, axes_of(axis, len(x.shape)), op.shape)
 
 
 @reads("Min", "Amin")
@@ -63,7 +65,7 @@ def least(r: Reader, op: Operation, x: Value, axis: Any, keepdims: bool) -> str:
         _KINDS["Max"],
         Value(turned, x.shape, x.dtype),
         axes,
-        _shaped(op),
+        op.shape,
     )
     return _negated(r, op.name, most)
 
@@ -78,15 +80,9 @@ def variance(r: Reader, op: Operation, x: Value, axis: Any, keepdims: bool) -> s
     square = r.emit(r.unique(f"{op.name}/square"), "multiply", [apart, apart])
     root = type(op.own).__name__ == "Std"
     name = r.unique(f"{op.name}/var") if root else op.name
-    found = reduced(r, name, _KINDS["Mean"], Value(square, x.shape, x.dtype), axes, _shaped(op))
+    found = reduced(r, name, _KINDS["Mean"], Value(square, x.shape, x.dtype), axes, op.shape)
     return r.emit(op.name, "sqrt", [found]) if root else found
 
 
 def _negated(r: Reader, name: str, value: str) -> str:
     return r.emit(name, "rescale", [value], None, scale=-1.0, offset=0.0)
-
-
-def _shaped(op: Operation) -> Shape:
-    if not op.shape:
-        raise Unfit("gives one number for each sample, without an axis; take keepdims=True")
-    return op.shape

@@ -98,6 +98,16 @@ OPERATIONS: dict[str, Written] = {
     "min": lambda x, y: K.min(x, axis=2),
     "variance": lambda x, y: K.var(x, axis=(1, 2)),
     "deviation": lambda x, y: K.std(y, axis=-1),
+    "a number a sample": lambda x, y: K.sum(x, axis=(1, 2, 3)),
+    "one place": lambda x, y: y[:, -1, 0, 1],
+    "numbers among themselves": lambda x, y: (
+        2 * K.relu(K.mean(x, axis=(1, 2, 3)) - x[:, 0, 0, 0]) / y[:, 1, 1, 1] - 1
+    ),
+    "numbers in a row": lambda x, y: K.stack([K.max(x, axis=(1, 2, 3)), y[:, 0, 0, 0]], axis=-1),
+    "a number and its axis": lambda x, y: x[:, 0, 0] * K.expand_dims(K.std(y, (1, 2, 3)), -1),
+    "a number and several": lambda x, y: [K.min(x, axis=(1, 2, 3)), x[:, 0], y[:, 0, 0, 1]],
+    "a column of numbers": lambda x, y: K.matmul(x, PAIR),
+    "a column of rows": lambda x, y: K.matmul(x[:, 0, 0], PAIR),
     "one tensor several times": lambda x, y: (x + x) * x - x,
 }
 
@@ -161,7 +171,8 @@ def test_private_operations_agree_and_cost_what_is_declared(
         (lambda x, y: K.reshape(x, (-1,)), "batch's axis does not stay"),
         (lambda x, y: K.mean(x), "over all axes"),
         (lambda x, y: K.sum(x, axis=(0, 1)), "axis 0 is the batch"),
-        (lambda x, y: K.sum(x, axis=(1, 2, 3)), "keepdims=True"),
+        (lambda x, y: K.sum(x, axis=(1, 2, 3)) + x[:, 0, 0], "ranks that differ"),
+        (lambda x, y: K.sum(x, axis=(1, 2, 3)) + PAIR, "for each sample of the batch"),
         (lambda x, y: x + y[:, 0], "ranks that differ"),
         (lambda x, y: x**0.7, "power of 0.7"),
         (lambda x, y: x**y, "powers other than one number"),
