@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.models.queries.days import days_of_times
 from tfe_bench.models.queries.expressions import (
     Fact,
     Facts,
@@ -31,7 +32,7 @@ from tfe_bench.models.queries.expressions import (
 )
 from tfe_bench.models.queries.plan import COMPARISONS, Expression
 from tfe_bench.models.queries.quotient import quotient, times_ratio
-from tfe_bench.models.queries.types import BITS, BOOL, TEXT, Type
+from tfe_bench.models.queries.types import BITS, BOOL, TEXT, Type, day_units
 from tfe_bench.protocols.functions.exp_one_round import word
 from tfe_bench.protocols.ring import arithmetic, full_range, relational, shapes, truncation
 from tfe_bench.protocols.session.party import Party
@@ -330,6 +331,10 @@ class Evaluator:
                 return arithmetic.sub(data[0], twice), False
             case "least" | "greatest":
                 return self._extreme(name, kind, given), False
+            case "to_timestamp":
+                return arithmetic.mul_public(data[0], np.int64(day_units("s"))), False
+            case "to_date":
+                return days_of_times(party, data[0], types[0]), False
             case "real":
                 return times_ratio(party, data[0], types[0], Fraction(1)), False
             case "/":

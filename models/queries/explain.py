@@ -166,6 +166,8 @@ def written(e: Expression) -> str:
             return str(rest[0])
         case "decimal":
             return f"{rest[0] / 10 ** rest[1]:g}"
+        case "fixed":
+            return f"{rest[0] / 2 ** rest[1]:g}"
         case "date":
             return date_of(rest[0]).isoformat()
         case "word":

@@ -25,6 +25,7 @@ from tfe_bench.models.queries.types import (
     Type,
     category,
     date_of,
+    day_units,
     days_of,
     scaled,
     whole,
@@ -60,6 +61,11 @@ class Fact:
     sources: frozenset[Source] = frozenset()
     affine: bool = False
     constant: int | None = None
+
+    @property
+    def is_word(self) -> bool:
+        """Whether it is a word that is written out."""
+        return self.type is not None and self.type.kind == CATEGORY and self.constant is not None
 
     @property
     def known(self) -> Type:
@@ -124,6 +130,8 @@ def typed(expression: Expression, columns: Facts) -> Fact:
         return Fact(_extreme(name, facts, found), nullable, sources)
     if name in ("year", "month"):
         return Fact(_of_date(name, facts[0]), nullable, sources)
+    if name in ("to_date", "to_timestamp"):
+        return replace(_of_time(name, facts[0]), nullable=nullable, sources=sources)
     made = _arithmetic(name, facts)
     private = [fact for fact in facts if fact.constant is None]
     affine = len(private) == 1 and private[0].affine and _is_exact(name, facts)
@@ -158,7 +166,7 @@ def common(a: Fact, b: Fact, ordered: bool = False) -> Type:
         return (a if b.type is None else b).known
     one, two = a.type, b.type
     if one.kind != two.kind:
-        raise UsageError(f"A {one} and a {two} are nothing that can be compared or mixed.")
+        raise UsageError(f"A {one} cannot be compared or mixed with a {two}.")
     if ordered and not one.ordered:
         raise UsageError("Texts are compared for equality only; a category has an order.")
     match one.kind:
@@ -243,11 +251,14 @@ def _extreme(name: str, facts: Sequence[Fact], kind: Type) -> Type:
 
 
 def either(facts: Sequence[Fact]) -> Type:
-    """The type of one of several values.
+    """The type of one of several values; of words alone a category of them, in their order.
 
     Raises:
         UsageError: they have none in common.
     """
+    words = {w for f in facts if f.type is not None for w in f.type.words}
+    if len(words) > 1 and all(f.type is None or f.is_word for f in facts):
+        return category(tuple(sorted(words)))
     found = Fact(None)
     for fact in facts:
         kind = common(found, fact)
@@ -390,6 +401,21 @@ def _quotient(facts: Sequence[Fact]) -> Fact:
     return Fact(replace(top, low=min(top.low, -1), high=max(top.high, 1)), nullable=two.low == 0)
 
 
+def _of_time(name: str, fact: Fact) -> Fact:
+    """A timestamp's date, or a date's midnight."""
+    kind, constant = fact.known, fact.constant
+    wanted = TIMESTAMP if name == "to_date" else DATE
+    if kind.kind != wanted:
+        raise UsageError(f"{name} takes a {wanted}. Received: a {kind}.")
+    if name == "to_date":
+        day = day_units(kind.unit)
+        found = Type(DATE, kind.low // day, kind.high // day)
+        return Fact(found, constant=None if constant is None else constant // day)
+    day = day_units("s")
+    found = Type(TIMESTAMP, kind.low * day, kind.high * day, unit="s")
+    return Fact(found, constant=None if constant is None else constant * day)
+
+
 def _of_date(name: str, fact: Fact) -> Type:
     if fact.known.kind != DATE:
         raise UsageError(f"{name} is of a date. Received: a {fact.known}.")
@@ -431,6 +457,9 @@ def _word(word: str) -> Fact:
 _CONSTANTS: Mapping[str, Callable[..., Fact]] = {
     "int": _whole,
     "decimal": _decimal,
+    "fixed": lambda value, fraction: Fact(
+        Type(NUMBER, value, value, fraction=fraction), constant=value
+    ),
     "bool": lambda value: Fact(BITS, constant=int(value)),
     "date": lambda days: Fact(Type(DATE, days, days), constant=days),
     "timestamp": lambda value, unit: Fact(Type(TIMESTAMP, value, value, unit=unit), constant=value),

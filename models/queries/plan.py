@@ -15,7 +15,7 @@ from typing import Any
 from tfe_bench.cluster.ledger import MOST
 from tfe_bench.cluster.stored import check_deployment, check_name
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models.queries.types import MOST_DIGITS, UNITS
+from tfe_bench.models.queries.types import MOST_DIGITS, MOST_FRACTION, UNITS
 
 Expression = list[Any]
 MOST_STEPS, MOST_TABLES, MOST_NAMES = 200, 16, 1000
@@ -27,12 +27,14 @@ MOST_RANKS, PARTS = 10, 1000
 OPERATORS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("+", "-", "*", "/", "=", "<>", "<", "<=", ">", ">="), (2, 2)),
     **dict.fromkeys(("neg", "abs", "not", "is_null", "year", "month", "real"), (1, 1)),
+    # the date of a timestamp, and a date's midnight
+    **dict.fromkeys(("to_date", "to_timestamp"), (1, 1)),
     **dict.fromkeys(("and", "or", "coalesce", "least", "greatest"), (2, 64)),
     "in": (2, 256),
     "case": (3, 65),
 }
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
-CONSTANTS = ("col", "int", "decimal", "bool", "date", "timestamp", "word", "text", "null")
+CONSTANTS = ("col", "int", "decimal", "fixed", "bool", "date", "timestamp", "word", "text", "null")
 AGGREGATES = ("sum", "count", "avg", "min", "max")
 # Of a column's values: quantile_disc:900 is that at 900 thousandths.
 QUANTILES = ("quantile_disc", "quantile_cont")
@@ -378,6 +380,9 @@ def _check_constant(name: str, rest: list[Any]) -> None:
         case "decimal":
             fits = whole and len(rest) == 2 and type(rest[1]) is int
             fits = fits and 0 <= rest[1] <= MOST_DIGITS
+        case "fixed":
+            fits = whole and len(rest) == 2 and type(rest[1]) is int
+            fits = fits and 0 <= rest[1] <= MOST_FRACTION
         case "timestamp":
             fits = whole and len(rest) == 2 and isinstance(rest[1], str) and rest[1] in UNITS
         case "bool":

@@ -43,6 +43,7 @@ MOST_OWN_FRACTION = 24
 FRACTION = 16
 MOST_WORDS, MOST_WORD = 1 << 16, 200
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6}
+SECONDS_OF_DAY = 86400
 # 2^16 days from 1900-01-01
 _FIRST_DAY = -25567
 _DAYS = (_FIRST_DAY, _FIRST_DAY + (1 << 16) - 1)
@@ -202,6 +203,11 @@ def days_of(text: str) -> int:
 def date_of(days: int) -> datetime.date:
     """The date that is so many days from 1970."""
     return _EPOCH + datetime.timedelta(days=days)
+
+
+def day_units(unit: str) -> int:
+    """The length of a day in units of a timestamp."""
+    return SECONDS_OF_DAY * UNITS[unit]
 
 
 def time_of(text: str, unit: str) -> int:

@@ -88,7 +88,7 @@ def _plan(tree: exp.Expression) -> Any:
         return type(error).__name__
 
 
-def _says_nothing(node: exp.Expression) -> bool:
+def _says_nothing(node: Any) -> bool:
     """Whether a node is in a part of EXISTS that does not count."""
     while node.parent is not None:
         at, node = node.arg_key, node.parent

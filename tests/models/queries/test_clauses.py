@@ -21,15 +21,16 @@ TABLES = {
             **{"k": "int[0,7]", "z": "int[-10,10]?", "p": "decimal(2)[-100,100]"},
             **{"seg": "category(a,b,c)", "flag": "bool?", "id": "int[0,9]"},
             **{"day": "date[2023-01-01,2024-12-31]", "ts": "timestamp(s)[2023-01-01,2024-12-31]"},
+            "r": "fixed(16)[-99,99]?",
         },
         [
-            (0, 3, 1.25, "a", True, 1, DAYS[0], TIMES[0]),
-            (1, None, -2.5, "b", None, 2, DAYS[1], TIMES[1]),
-            (1, -3, 0, "a", False, 3, DAYS[2], TIMES[2]),
-            (2, 0, 99.99, "c", True, 4, DAYS[0], TIMES[1]),
-            (2, 7, -99.99, "b", False, 5, DAYS[1], TIMES[0]),
-            (2, 7, 10.1, "b", None, 6, DAYS[2], TIMES[2]),
-            (5, -10, -0.01, "c", True, 7, DAYS[2], TIMES[0]),
+            (0, 3, 1.25, "a", True, 1, DAYS[0], TIMES[0], 19.99),
+            (1, None, -2.5, "b", None, 2, DAYS[1], TIMES[1], 0.1),
+            (1, -3, 0, "a", False, 3, DAYS[2], TIMES[2], None),
+            (2, 0, 99.99, "c", True, 4, DAYS[0], TIMES[1], -0.001),
+            (2, 7, -99.99, "b", False, 5, DAYS[1], TIMES[0], 0.3),
+            (2, 7, 10.1, "b", None, 6, DAYS[2], TIMES[2], 2.675),
+            (5, -10, -0.01, "c", True, 7, DAYS[2], TIMES[0], 19.99),
         ],
         unique=("id",),
         pad=1,
@@ -75,16 +76,52 @@ ROWS = [
     "select count(*) from (select k from t) s",
     "with s as (select k from t) select count(1), sum(1) from s",
 ]
+LITERALS = [
+    *(f"select id from t where r {op} 19.99" for op in ("=", "<>", "<", "<=", ">", ">=")),
+    "select id from t where r in (0.1, 2.675) or r between 0.3 and 0.3 or -r = 0.001",
+    "select id from t where not (r > 0.1) and not r = -0.001 or 0.3 in (r, 5)",
+    "select id, case r when 0.1 then 1 when 19.99 then 2 end x, coalesce(r, 0.1) = 0.1 y from t",
+    "select id from t where r < 1e17 and r > -1e17",
+    "select id from t where p = 10.104 or p < -99.994 or p > 99.985",
+    "select id from t where id = '5' or k in ('0', 7) or p = '10.1' and flag is null",
+]
+TIMED = [
+    "select id, ts > day, ts = day, ts::date as d, ts::date - day, year(ts), month(ts) from t",
+    "select id from t where ts >= timestamp '2024-01-31 00:00:00' - interval 1 month",
+    "select id from t where ts between date '2024-01-31' and '2024-02-29 12:30:00'::timestamp",
+    "select id from t where day in (timestamp '2024-01-31 00:00:00', date '2023-12-31') or "
+    "day::timestamp > timestamp '2024-02-28 23:00:00' + interval 3 hours",
+    "select ts::date as d, count(*) from t group by d order by d",
+]
+WORDS = [
+    "select id, case when k > 1 then 'hi' else 'lo' end c from t order by c, id",
+    "select case when k > 1 then 'hi' when k = 1 then seg else 'lo' end c, count(*) n from t "
+    "group by c order by c",
+    "select coalesce(case when k > 1 then seg end, 'none') c, count(*) n from t group by c",
+    "select if(flag, seg, 'unknown') c, id from t where if(flag, seg, 'unknown') > 'b'",
+    "select max(case when k > 1 then 'hi' else 'lo' end) from t",
+]
+FEW = [
+    EXISTS[4],
+    "select id, ts::date as d, case when k > 1 then 'hi' else seg end c from t where r > 0.1",
+]
 
 
 @pytest.mark.parametrize(
     "texts",
-    [[EXISTS[4]], *(pytest.param(x, marks=pytest.mark.slow) for x in (EXISTS, JOINS[:4], ROWS))],
+    [
+        FEW,
+        *(
+            pytest.param(texts, marks=pytest.mark.slow)
+            for texts in (EXISTS, JOINS[:4], ROWS, LITERALS, TIMED, WORDS)
+        ),
+    ],
 )
 def test_clauses_are_those_of_duckdb(texts: list[str]) -> None:
     check_all(texts, TABLES)
 
 
+@pytest.mark.slow
 def test_between_symmetric_takes_its_ends_in_any_order() -> None:
     text = "select id from t where z between symmetric {} and {} order by id"
     [found] = asked([text.format(5, -5)], TABLES)
@@ -116,6 +153,13 @@ def test_between_symmetric_takes_its_ends_in_any_order() -> None:
         ("select first(k) from t", "FIRST"),
         ("select foo(k) from t", "FOO"),
         ("select k::varchar from t", "CAST to TEXT"),
+        ("select id from t where id = 'abc'", "Expected a number. Received: 'abc'"),
+        ("select id from t where k = '5.5'", "type int. Received: '5.5'"),
+        ("select id from t where day = 'x'", "type date. Received: 'x'"),
+        ("select id from t where seg = 5", "cannot be compared"),
+        ("select k * interval 1 day from t", "INTERVAL"),
+        ("select ts + interval 1 day from t", "INTERVAL in DAYS"),
+        ("select id from t where day > date '2024-01-01' + interval '5'", "whole number|SQL"),
         ("select k::decimal(9,2) from t", r"DECIMAL\(9, 2\)"),
     ],
 )
