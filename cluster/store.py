@@ -65,8 +65,8 @@ from tfe_bench.errors import (
 )
 from tfe_bench.protocols.session import placed
 
-# A file without seeds in place of masks is of the first.
-FORMATS = 1, 2
+# Files of the first two say nothing of sources; the first has no seeds in place of masks.
+FORMATS = 1, 2, 3
 SUFFIX = ".safetensors"
 PARTS = ("m", "l1", "l2")
 # Of a file's header, read and written: public facts, their texts escaped twice, and a line for each
@@ -277,7 +277,7 @@ class Store:
             }
         held = {part for tensor in tensors.values() for part in tensor.parts}
         ours = {
-            "format": FORMATS[any(tensor.shape is not None for tensor in tensors.values())],
+            "format": FORMATS[-1],
             "party": self.party,
             "kind": self.kind.infix,
             **self._of_cluster,
@@ -286,6 +286,7 @@ class Store:
             "clients": list(facts.clients),
             "deployment": facts.deployment,
             "about": dict(facts.about),
+            "sources": [source.header() for source in sorted(facts.sources)],
             "digests": {part: digests[part].hexdigest() for part in PARTS if part in held},
             "tensors": described,
         }
@@ -447,14 +448,7 @@ class Store:
             for (shape, (begin, end)), row in zip(places.values(), whole.values(), strict=True):
                 if row["dtype"] != "I64" or not lies_within(shape, begin, end, size - 8 - length):
                     raise ValueError("a part that lies elsewhere")
-            facts = Facts(
-                str(ours["name"]),
-                str(ours["owner"]),
-                tuple(str(c) for c in ours["clients"]),
-                str(ours["deployment"]),
-                dict(ours["about"]),
-                {str(k): str(v) for k, v in ours["digests"].items()},
-            )
+            facts = Facts.of(ours, ours["format"] < FORMATS[-1])
             tensors = {
                 str(k): description(
                     row, {p: places[f"{k}/{p}"][0] for p in PARTS if f"{k}/{p}" in places}

@@ -26,6 +26,55 @@ _DEPLOYMENT = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_CLIENTS = 1000
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
+# Of a source: what a client sent itself, or was told.
+INPUT = "input"
+# Of one stored value.
+MOST_SOURCES = 1 << 14
+
+
+@dataclass(frozen=True, order=True)
+class Source:
+    """What a value derives from: an input of a client, or a part of something stored.
+
+    Attributes:
+        kind: INPUT, or the infix of a Kind.
+        name, deployment: of what is stored; "" of an input.
+        owner: the client whose data it is.
+        part: a column of a table; "" of everything else.
+        alias: by which a plan knows the table; "" outside of plans.
+    """
+
+    kind: str
+    name: str
+    deployment: str
+    owner: str
+    part: str = ""
+    alias: str = ""
+
+    def header(self) -> list[str]:
+        """As JSON keeps it."""
+        return [self.kind, self.name, self.deployment, self.owner, self.part]
+
+
+Sources = frozenset[Source]
+
+
+def own_input(client: str) -> Sources:
+    """The source of what a client sent itself, or may know."""
+    return frozenset([Source(INPUT, "", "", client)])
+
+
+def check_sources(sources: Sources) -> Sources:
+    """Refuses sources that cannot be kept.
+
+    Raises:
+        UsageError: there are none, or too many.
+    """
+    if not 1 <= len(sources) <= MOST_SOURCES:
+        raise UsageError(
+            f"A stored value derives from 1 to {MOST_SOURCES} sources. Received: {len(sources)}."
+        )
+    return sources
 
 
 @dataclass(frozen=True)
@@ -119,6 +168,7 @@ class Facts:
         clients: who else may use it; "*" for every client of the cluster.
         deployment: the same word at all three workers, another for every deployment.
         about: JSON; for a model its layers.
+        sources: what it derives from.  None are known of what an older version kept.
         digests: SHA-256 of all of a field, by field.  Only those who hold the field may see it.
     """
 
@@ -128,10 +178,54 @@ class Facts:
     deployment: str
     about: Mapping[str, Any]
     digests: Mapping[str, str] = field(default_factory=dict)
+    sources: Sources = frozenset()
+
+    @classmethod
+    def of(cls, header: Mapping[str, Any], older: bool) -> Facts:
+        """From a file's header.
+
+        Args:
+            older: of a version that listed no sources (`_sources`).
+
+        Raises:
+            ValueError, TypeError, KeyError, AttributeError: it is malformed.
+        """
+        return cls(
+            str(header["name"]),
+            str(header["owner"]),
+            tuple(str(c) for c in header["clients"]),
+            str(header["deployment"]),
+            dict(header["about"]),
+            {str(k): str(v) for k, v in header["digests"].items()},
+            _sources(header, older),
+        )
 
     def permits(self, client: str) -> bool:
         """Whether a client may use it."""
         return client == self.owner or client in self.clients or ANY in self.clients
+
+
+def _sources(header: Mapping[str, Any], older: bool) -> Sources:
+    """The sources that a file's header lists.
+
+    Args:
+        older: of a version that listed none.  What its kind says to be the owner's own is so
+            still; of other things nobody can tell, and they are refused where it matters.
+
+    Raises:
+        ValueError, TypeError, KeyError: they are malformed.
+    """
+    if older:
+        derived = header.get("kind", "") not in (MODEL.infix, DATA.infix, TABLE.infix)
+        derived |= "made_of" in header["about"]
+        return frozenset() if derived else own_input(str(header["owner"]))
+    rows = header["sources"]
+    if not isinstance(rows, list) or len(rows) > MOST_SOURCES:
+        raise ValueError("no list of sources")
+    for row in rows:
+        if len(row) != 5 or not all(isinstance(each, str) for each in row):
+            raise ValueError("a source of another kind")
+    return frozenset(Source(*row) for row in rows)
 
 
 def check_name(name: object, what: str = "A deployed model's name") -> str:

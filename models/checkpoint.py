@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tfe_bench.cluster.store import ANOTHERS, NONE, Store
-from tfe_bench.cluster.stored import CHECKPOINTS, Facts, Tensor
+from tfe_bench.cluster.stored import CHECKPOINTS, Facts, Sources, Tensor
 from tfe_bench.errors import ConfigError, PolicyError, TfeBenchError, UsageError
 from tfe_bench.models import kept
 from tfe_bench.protocols.session.party import Party
@@ -51,18 +51,25 @@ class Checkpoints:
     Args:
         name: of the training.
         client: who ordered it: nobody else goes on with it.
-        run: 32 hexadecimal digits, others for every job.
         what: public facts that a training must share with its checkpoint (its recipe, its order,
             its number of rows).
+        sources: what it trains on.
     """
 
     def __init__(
-        self, party: Party, store: Store, name: str, client: str, run: str, what: Mapping[str, Any]
+        self,
+        party: Party,
+        store: Store,
+        name: str,
+        client: str,
+        what: Mapping[str, Any],
+        sources: Sources,
     ) -> None:
         self._party = party
         self._stores = [store.of(kind) for kind in CHECKPOINTS]
-        self._name, self._client, self._run = name, client, run
+        self._name, self._client = name, client
         self._what = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).digest()
+        self._sources = sources
         self._next = 0
         self.last: int | None = None
 
@@ -100,7 +107,7 @@ class Checkpoints:
         if self._name not in store.names():  # as many as the operator allows
             store.permit_writing(self._name, self._client, True)
         about = {"step": step, "what": self._what.hex()}
-        facts = Facts(self._name, self._client, (), self._run, about)
+        facts = Facts(self._name, self._client, (), "", about, sources=self._sources)
         kept.write(self._party, store, facts, values)
         self._next = 1 - self._next
         self.last = step

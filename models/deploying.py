@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.stored import Sources
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept, service, weights
 from tfe_bench.models.graph import Graph
@@ -85,9 +86,17 @@ def _keys(recipe: Recipe, plan: Plan) -> list[str]:
 
 
 def deploy(
-    context: Context, recipe: Recipe, given: Mapping[str, Any], state: Mapping[str, Shared]
+    context: Context,
+    recipe: Recipe,
+    given: Mapping[str, Any],
+    state: Mapping[str, Shared],
+    sources: Sources,
 ) -> None:
-    """Keeps the trained weights at all three workers, or at none."""
+    """Keeps the trained weights at all three workers, or at none.
+
+    Args:
+        sources: what they were trained on.
+    """
     from tfe_bench.models.kinds.operations import shifted
     from tfe_bench.protocols.ring import refresh, truncation
 
@@ -110,6 +119,6 @@ def deploy(
         return found
 
     values = party.function(scaled)(*(state[key] for key in _keys(recipe, plan)))
-    facts = kept.facts_of(given, context.client)
+    facts = kept.facts_of(given, context.client, sources)
     named = {weights.input_name(i): x for i, x in enumerate(values)}
     kept.write(party, store, facts, named)

@@ -6,11 +6,12 @@ And what the programs have in common that keep them (`keeping`), and those that 
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Self
 
 import numpy as np
@@ -21,10 +22,12 @@ from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, PARTS, UNREADABLE, Stor
 from tfe_bench.cluster.stored import (
     Facts,
     Kind,
+    Sources,
     Tensor,
     check_clients,
-    check_deployment,
     check_name,
+    check_sources,
+    own_input,
 )
 from tfe_bench.errors import ConfigError, ProtocolError, UsageError
 from tfe_bench.protocols.session import placed, seeded
@@ -34,6 +37,8 @@ from tfe_bench.protocols.session.sharing import Shared
 
 # Of the machine's memory, what stays of models and tables between requests: an eighth.
 _MOST_IN_MEMORY = 8
+# Bytes of a deployment, and of what each worker draws for it.
+_WORD = 16
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -80,7 +85,6 @@ def ordered(
         "name": name,
         "clients": list(clients),
         "replace": replace,
-        "deployment": uuid.uuid4().hex,
         "about": about,
     }
 
@@ -232,12 +236,19 @@ def loaded(
 def write(party: Party, store: Store, facts: Facts, values: Mapping[str, Shared | Seeded]) -> None:
     """Keeps values under a name: in place at all three workers, or at none.
 
+    Its deployment is a word that the three draw together, whatever the facts say: no client
+    chooses one, so that nothing takes the place of what was under the name before.
+
     All three have written them before one of them puts them in place.  Should one be lost between
     the two steps, the deployments differ, and whoever reads them next says so.
 
     Raises:
         ConfigError: they cannot be written.
     """
+    drawn = b"".join(party.exchange(os.urandom(_WORD)))
+    named = json.dumps([store.kind.infix, facts.name, facts.owner]).encode()
+    word = hashlib.sha256(drawn + named).hexdigest()[: 2 * _WORD]
+    facts = replace(facts, deployment=word, sources=check_sources(facts.sources))
     prepared = store.prepare(facts, {k: tensor_of(x) for k, x in values.items()})
     try:
         party.exchange(b"written")
@@ -306,21 +317,24 @@ def check_keeping(
     Raises:
         UsageError: naming the parameter that does not fit.
     """
-    known = ("name", "clients", "replace", "deployment", "about", *more)
+    known = ("name", "clients", "replace", "about", *more)
     check_known(program, parameters, known)
     check_name(parameters.get("name"), what)
     check_clients(parameters.get("clients"))
     if type(parameters.get("replace")) is not bool:
         raise UsageError(f"replace is true or false. Received: {parameters.get('replace')!r}.")
-    check_deployment(parameters.get("deployment"))
     about = parameters.get("about")
     return about if isinstance(about, Mapping) else {}
 
 
-def facts_of(parameters: Mapping[str, Any], owner: str) -> Facts:
-    """The facts under which checked parameters have values kept."""
-    p = parameters
-    return Facts(p["name"], owner, tuple(p["clients"]), p["deployment"], p["about"])
+def facts_of(parameters: Mapping[str, Any], owner: str, sources: Sources = frozenset()) -> Facts:
+    """The facts under which checked parameters have values kept; `write` draws the deployment.
+
+    Args:
+        sources: of the values, unless they are their owner's input.
+    """
+    p, derived = parameters, sources or own_input(owner)
+    return Facts(p["name"], owner, tuple(p["clients"]), "", p["about"], sources=derived)
 
 
 Values = Mapping[str, Shared | Seeded]

@@ -7,12 +7,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import DATA, check_deployment, check_name
+from tfe_bench.cluster.stored import DATA, Sources, check_deployment, check_name, own_input
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models import kept
 from tfe_bench.models.owners import listed
 from tfe_bench.models.programs.provide import NAME_IS, table_of
-from tfe_bench.models.queries.aligned import check_kept
+from tfe_bench.models.queries import permits
+from tfe_bench.models.queries.rights import Use
 from tfe_bench.models.scales import Scale
 from tfe_bench.models.tables import Table
 
@@ -228,9 +229,24 @@ def permitted(source: Source, store: Store, client: str) -> Joined:
                 "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does "
                 "not help, its owner provides it again (--replace)."
             )
-        check_kept(name, found.about, store, client)
+        made_of = permits.sources_of(found, DATA)
+        tables = ", ".join(repr(each["table"]) for each in found.about.get("made_of", ()))
+        what = f"the data set {name!r}" + (f", made of tables {tables}," if tables else "")
+        permits.check(store, client, Use.ALIGNED, made_of, what)
         facts[name] = (found.owner, found.about)
     return joined(source, facts)
+
+
+def derived(source: Source | None, store: Store, client: str) -> Sources:
+    """What a training's results derive from, whose data sets it may use.
+
+    Raises:
+        UsageError, PolicyError, ConfigError, SecurityError: as Store.facts.
+    """
+    found = own_input(client)
+    for name in source.names if source is not None else ():
+        found |= permits.sources_of(store.of(DATA).facts(name, client), DATA)
+    return found
 
 
 def loaded(source: Source, party: Party, store: Store, client: str) -> tuple[Shared, Shared]:

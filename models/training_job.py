@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field, fields
 from typing import Any
@@ -26,7 +24,6 @@ MOST_CHUNKS = 1 << 14
 MOST_EPOCHS, MOST_STEPS = 100_000, 10**9
 # Of all epochs together, 8 bytes each.
 MOST_SNAPSHOTS = 1 << 24
-_RUN = re.compile(r"[0-9a-f]{32}", re.ASCII)
 # In place of an epoch, for the draw of rows that none trains on; rows.SHUFFLED is -2, and chunks
 # have -3 and below.
 _HELD_OUT = -1
@@ -65,7 +62,6 @@ class TrainingJob:
         epochs: through all rows; 0 evaluates alone.
         rows: to train on.
         seed: of the order of the rows, the same as in plaintext: public.
-        run: 32 hexadecimal digits, others for every job.
         profile: the network that protocols plan for.
         steps: at which training ends before its epochs do; None for no such end.
         test: rows to evaluate on, sent by the client; 0 for none.
@@ -86,7 +82,6 @@ class TrainingJob:
     epochs: int
     rows: int
     seed: int
-    run: str = field(default_factory=lambda: uuid.uuid4().hex)
     _: KW_ONLY
     profile: str = "local"
     steps: int | None = None
@@ -122,8 +117,6 @@ class TrainingJob:
         for name in ("reveal_loss", "trace", "shuffle", "snapshots"):
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is true or false. Received: {getattr(self, name)!r}.")
-        if not isinstance(self.run, str) or not _RUN.fullmatch(self.run):
-            raise UsageError("A run is 32 hexadecimal digits.")
         if not isinstance(self.profile, str):
             raise UsageError(f"A profile is a name. Received: {str(self.profile)[:80]!r}.")
         profiles.get(self.profile)
@@ -243,7 +236,7 @@ class TrainingJob:
         """
         known = [each.name for each in fields(cls) if each.init]
         check_known("train", header, known)
-        for name in ("recipe", "epochs", "rows", "seed", "run"):
+        for name in ("recipe", "epochs", "rows", "seed"):
             if name not in header:
                 raise UsageError(f"train wants {name!r}.")
         given = dict(header)

@@ -1,19 +1,19 @@
-"""Whose data an expression comes of, and who may be told: decided by every worker by itself.
+"""Whose data an expression derives from: found by every worker by itself.
 
-A value carries the sources that it is made of, through every operation, handle and name.  It may be
-revealed to a client that has the right `open` to all of them, as rows of tables may
-(queries/rights.py); a sum or mean of all rows of one column, times and plus public numbers, takes
-the right `aggregate`, and what is made of it then needs no more.
+A value carries the sources that it is made of, through every operation, handle and name.  Whether
+it may be revealed, held or kept is asked of queries/permits.py.  A sum or mean of all rows of one
+column, times and plus public numbers, takes the right `aggregate`; the result is the client's own
+then.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, check_deployment, check_name
-from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, own_input
+from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays.arguments import Ref, check_shape
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.plan import (
@@ -28,53 +28,36 @@ from tfe_bench.models.arrays.plan import (
     Plan,
     Step,
 )
-from tfe_bench.models.queries import rights, stored
+from tfe_bench.models.queries import permits, stored
 from tfe_bench.models.queries.expressions import MOST_INEXACT
-from tfe_bench.models.queries.schema import AGGREGATE, OPEN, Schema
+from tfe_bench.models.queries.rights import Use
+from tfe_bench.models.queries.schema import Schema
 from tfe_bench.models.queries.types import BOOL, NUMBER, TEXT, Type
 
-# What is kept: its kind's infix, name and deployment, and a column of a table.
-Source = tuple[str, str, str, str]
-Sources = frozenset[Source]
-# Of one kept value: a list of all that there is has to fit into one message.
-MOST_SOURCES = 1000
 _ALL_ROWS = {"reduce_sum", "reduce_mean"}
 
 
 # ---- what is kept under a name
 
 
-def header(meaning: Meaning, sources: Iterable[Source]) -> dict[str, Any]:
+def header(meaning: Meaning) -> dict[str, Any]:
     """What is public of a kept array."""
-    listed = sorted(map(list, sources))
-    if len(listed) > MOST_SOURCES:
-        raise UsageError(f"An array is made of at most {MOST_SOURCES} stored ones.")
-    return {
-        "kind": meaning.kind,
-        "shape": list(meaning.shape),
-        "scale": meaning.scale,
-        "sources": listed,
-    }
+    return {"kind": meaning.kind, "shape": list(meaning.shape), "scale": meaning.scale}
 
 
-def read(about: Mapping[str, Any]) -> tuple[Meaning, Sources]:
+def read(about: Mapping[str, Any]) -> Meaning:
     """What a kept array's header says.
 
     Raises:
         UsageError: it is none.
     """
     try:
-        kind, scale, sources = about["kind"], about["scale"], about["sources"]
-        shape = check_shape(about["shape"])
-        found = frozenset((str(a), str(b), str(c), str(d)) for a, b, c, d in sources)
+        kind, scale, shape = about["kind"], about["scale"], check_shape(about["shape"])
     except (KeyError, TypeError, ValueError):
         raise UsageError("What is kept under this name is no private array.") from None
     if kind not in KINDS or type(scale) is not int:
         raise UsageError("What is kept under this name is no private array.")
-    for _, name, deployment, _ in found:
-        check_name(name, "A stored name")
-        check_deployment(deployment)
-    return Meaning(kind, shape, scale), found
+    return Meaning(kind, shape, scale)
 
 
 def of_column(name: str, schema: Schema, column: str) -> Meaning:
@@ -141,18 +124,17 @@ def origin(store: Store, client: str, leaf: Leaf) -> Sources:
         UsageError: it is another one than the plan says, or not there.
     """
     if leaf.source == INPUT:
-        return frozenset()
+        return own_input(client)
     if leaf.source == HANDLE:
-        meaning, sources = store.handles.get(client, leaf.about[0]).about
+        meaning, held = store.handles.get(client, leaf.about[0]).about
         _check_same(leaf, meaning)
-        found: Sources = sources
-        return found
+        sources: Sources = held
+        return sources
     infix, name, deployment, part = leaf.about
-    own: Source = (infix, name, deployment, part)
     if infix == TABLE.infix:
         table = stored.kept_table(store, name, deployment, client)[0]
         _check_same(leaf, of_column(name, table.schema, part))
-        return frozenset([own])
+        return frozenset([table.source(part)])
     kinds = {kind.infix: kind for kind in (ARRAY, DATA)}
     if infix not in kinds:
         raise UsageError("Arrays are loaded from tables, data sets and kept arrays.")
@@ -164,12 +146,11 @@ def origin(store: Store, client: str, leaf: Leaf) -> Sources:
         )
     if infix == DATA.infix:
         _check_same(leaf, of_part(name, facts.about, part, leaf.scale))
-        return frozenset([(infix, name, deployment, "")])
-    if part:
-        raise UsageError(f"The private array {name!r} has no parts.")
-    meaning, sources = read(facts.about)
-    _check_same(leaf, meaning)
-    return sources | {own}
+    else:
+        if part:
+            raise UsageError(f"The private array {name!r} has no parts.")
+        _check_same(leaf, read(facts.about))
+    return permits.sources_of(facts, kinds[infix])
 
 
 def _check_same(leaf: Leaf, meaning: Meaning) -> None:
@@ -200,7 +181,7 @@ def of_outputs(plan: Plan, store: Store, client: str) -> list[Sources]:
                 and _over_all(step.args, step.named)
                 and _aggregated(store, client, plan.leaves[column])
             ):
-                sources -= found[column]
+                sources = own_input(client)  # (it may know this)
         found.append(sources)
     return [found[output.ref.number] for output in plan.outputs]
 
@@ -242,35 +223,4 @@ def _aggregated(store: Store, client: str, leaf: Leaf) -> bool:
     schema = table.schema
     if schema.budget or schema.unit or schema.rows < schema.min_group:
         return False
-    return AGGREGATE in table.allows(column)
-
-
-# ---- who may be told
-
-
-def check_revealed(store: Store, client: str, sources: Iterable[Source]) -> None:
-    """Refuses to tell a client what is made of some sources.
-
-    Raises:
-        PolicyError: naming what is missing, and whose it is.
-        UsageError: a source is there no more.
-    """
-    for infix, name, deployment, part in sorted(sources):
-        if infix == TABLE.infix:
-            table = stored.kept_table(store, name, deployment, client)[0]
-            if OPEN not in table.allows(part) or (table.schema.budget and client != table.owner):
-                raise rights.refused({name: table}, (name, part), OPEN, "Revealing what is made")
-            continue
-        kind = DATA if infix == DATA.infix else ARRAY
-        facts = store.of(kind).facts(name, client)
-        if facts.deployment != deployment:
-            raise UsageError(
-                f"The {kind.noun} {name!r}, of which this is made, was replaced meanwhile: whether "
-                "it may be revealed nobody can tell. Load it again."
-            )
-        if kind is DATA and facts.owner != client:
-            raise PolicyError(
-                f"What is made of data set {name!r} is not revealed to client {client!r}: its "
-                f"owner, {facts.owner!r}, provided it for training. Values are opened by column, "
-                'in tables: `table put ... --right "column:open"`.'
-            )
+    return table.permits(Use.SUM, column)

@@ -104,8 +104,7 @@ def load(cluster: Client, name: str) -> Any:
         raise UsageError(f"The workers do not all keep {name!r}. Have its owner keep it again.")
     if infix != ARRAY.infix:
         return Columns(cluster, infix, kept)
-    meaning, _ = lineage.read(kept.about)
-    return _array(cluster, meaning, infix, name, kept.deployment, "")
+    return _array(cluster, lineage.read(kept.about), infix, name, kept.deployment, "")
 
 
 def forget(cluster: Client, name: str) -> None:

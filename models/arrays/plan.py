@@ -121,7 +121,7 @@ class Output:
 
     Attributes:
         then: REVEAL, HANDLE or KEEP.
-        about: of a handle its id; of what is kept: name, clients, replace, deployment.
+        about: of a handle its id; of what is kept: name, clients, replace.
     """
 
     ref: Ref
@@ -326,10 +326,9 @@ def _output(given: object, known: int) -> Output:
     ref, then, about = reference(given[0], known), given[1], dict(given[2])
     if then == HANDLE and set(about) == {"handle"}:
         check_handle(about["handle"])
-    elif then == KEEP and set(about) == {"name", "clients", "replace", "deployment"}:
+    elif then == KEEP and set(about) == {"name", "clients", "replace"}:
         check_name(about["name"], "An array's name")
         check_clients(about["clients"])
-        check_deployment(about["deployment"])
         if type(about["replace"]) is not bool:
             raise UsageError("replace is true or false.")
     elif then != REVEAL or about:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import threading
-import uuid
 import weakref
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
@@ -135,12 +134,7 @@ def keep(cluster: Client, node: Node, name: str, clients: Sequence[str], replace
     if isinstance(clients, str):
         raise UsageError("clients is a list of names. Received: a text.")
     cluster.check_members(clients)
-    about = {
-        "name": name,
-        "clients": list(clients),
-        "replace": replace,
-        "deployment": uuid.uuid4().hex,
-    }
+    about = {"name": name, "clients": list(clients), "replace": replace}
     _run(cluster, [node], [(KEEP, about)])
 
 

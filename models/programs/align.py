@@ -118,7 +118,11 @@ def run(context: Context) -> dict[str, Shared]:
         context, lambda: carried_out(party, order, made, tables, load, profile, context.progress)
     )
     context.progress(0.9, "writing")
-    facts = kept.facts_of({**parameters, "about": {"rows": count, **made.about}}, context.client)
+    facts = kept.facts_of(
+        {**parameters, "about": {"rows": count, **made.about}},
+        context.client,
+        aligned.sources_of(order, tables),
+    )
     kept.write(party, store.of(DATA), facts, {"x": x, "y": y})
     return {}
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size, check_known
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Facts
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, check_sources
 from tfe_bench.cluster.timing import recorded
 from tfe_bench.errors import UsageError
 from tfe_bench.models import kept
@@ -31,7 +31,8 @@ from tfe_bench.models.arrays.plan import (
     check_handle,
 )
 from tfe_bench.models.arrays.price import price
-from tfe_bench.models.queries import stored
+from tfe_bench.models.queries import permits, stored
+from tfe_bench.models.queries.rights import Use
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -95,7 +96,7 @@ def permit(
     """Refuses a client that may not learn a result, hold it, or keep it.
 
     Raises:
-        UsageError, PolicyError: as lineage.check_revealed, Store.permit_writing, Handles.permit.
+        UsageError, PolicyError: as permits.check, Store.permit_writing, Handles.permit.
     """
     plan = plan_of(parameters)
     sources = lineage.of_outputs(plan, store, client)
@@ -103,13 +104,13 @@ def permit(
     handles: list[str] = []
     sizes: list[int] = []
     for output, own, meaning in zip(plan.outputs, sources, held, strict=True):
-        if output.then == REVEAL:
-            lineage.check_revealed(store, client, own)
-        elif output.then == KEEP:
+        use = Use.SHOW if output.then == REVEAL else Use.HOLD
+        permits.check(store, client, use, own, "an expression")
+        if output.then == KEEP:
             about = output.about
             store.of(ARRAY).permit_writing(about["name"], client, about["replace"])
-            lineage.header(meaning, own)
-        else:
+            check_sources(own)
+        elif output.then == HANDLE:
             handles.append(output.about["handle"])
             sizes.append(_size_of(meaning))
     store.handles.permit(client, handles, sizes, set(_free(parameters)))
@@ -188,11 +189,8 @@ def run(context: Context) -> dict[str, Shared]:
         if output.then == REVEAL:
             leaving[output_name(i)] = value
         elif output.then == KEEP:
-            about = output.about
-            facts = Facts(
-                *(about["name"], client, tuple(about["clients"]), about["deployment"]),
-                lineage.header(held[i], sources[i]),
-            )
+            order = {**output.about, "about": lineage.header(held[i])}
+            facts = kept.facts_of(order, client, sources[i])
             kept.write(party, store.of(ARRAY), facts, {"value": value})
     handles = [(i, o) for i, o in enumerate(plan.outputs) if o.then == HANDLE]
     if handles:

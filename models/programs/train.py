@@ -18,7 +18,7 @@ from tfe_bench.cluster import profiles, tracing
 from tfe_bench.cluster.barrier import begin_together
 from tfe_bench.cluster.jobs import FUNCTION_GROWTH, GROWTH, Context, InputSpec, Program
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import CHECKPOINTS
+from tfe_bench.cluster.stored import CHECKPOINTS, Sources
 from tfe_bench.cluster.timing import metered
 from tfe_bench.errors import RangeError
 from tfe_bench.models import deploying, kept, sources
@@ -120,6 +120,7 @@ class _Training:
         self._recipe = self._job.recipe
         self._setting = step.tuned(self._recipe, profiles.get(self._job.profile).plan)
         self._checkpoints: Checkpoints | None = None
+        self._sources: Sources = frozenset()
         self._scores: dict[int, Shared] = {}
         self._losses: list[float] = []
         self._ended = False
@@ -141,6 +142,9 @@ class _Training:
         context, job, party = self._context, self._job, self._party
         self._keys = [spec.key for spec in state.specs(self._recipe)]
         begun = 0
+        store = kept.store_of(context) if job.source or job.saving or job.deploy else None
+        if store is not None:
+            self._sources = sources.derived(job.source, store, context.client)
         self._state = {key: context.inputs.pop(state_name(i)) for i, key in enumerate(self._keys)}
         if job.saving is not None:
             begun = self._resume()
@@ -174,7 +178,7 @@ class _Training:
         assert saving is not None
         store = kept.store_of(self._context)
         found = Checkpoints(
-            self._party, store, saving.name, self._context.client, job.run, job.what()
+            self._party, store, saving.name, self._context.client, job.what(), self._sources
         )
         self._checkpoints = found
         if saving.restart:
@@ -324,7 +328,7 @@ class _Training:
         leaving: dict[str, Shared] = {}
         weights = state.final(job.recipe, self._state)
         if job.deploy is not None:
-            deploying.deploy(self._context, job.recipe, job.deploy, weights)
+            deploying.deploy(self._context, job.recipe, job.deploy, weights, self._sources)
         elif job.total:
             numbered = {key: i for i, key in enumerate(self._keys)}
             leaving = {state_name(numbered[k]): v for k, v in weights.items()}

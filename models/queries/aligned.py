@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import TABLE, check_deployment, check_name
+from tfe_bench.cluster.stored import Sources, check_deployment, check_name
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.csv_file import MOST_TEXT
 from tfe_bench.models.queries import stored
-from tfe_bench.models.queries.rights import Table, refused
-from tfe_bench.models.queries.schema import MATCH, TRAIN, Column
+from tfe_bench.models.queries.rights import Table, Use
+from tfe_bench.models.queries.schema import Column
 from tfe_bench.models.queries.types import BOOL, CATEGORY, MOST_WIDTH, NUMBER
 from tfe_bench.models.scales import Scale
 from tfe_bench.models.tables import Table as Units
@@ -253,14 +253,12 @@ def _check_keys(order: Order, tables: Sequence[Table]) -> None:
 
 def _check_rights(order: Order, tables: Sequence[Table]) -> None:
     """Whether a client may align these tables, and learn from the rows."""
-    named = {table.name: table for table in tables}
     what = f"Aligning for {tables[0].client!r}" if tables[0].client != "*" else "Aligning for all"
     for part, table in zip(order.parts, tables, strict=True):
         label = [order.label[1]] if order.label[0] == part.name else []
-        for right, columns in ((MATCH, part.on), (TRAIN, (*part.columns, *label))):
+        for use, columns in ((Use.KEY, part.on), (Use.TRAIN, (*part.columns, *label))):
             for name in columns:
-                if right not in table.allows(name):
-                    raise refused(named, (table.name, name), right, what)
+                table.check(use, name, what)
         if table.client != table.owner and not table.schema.open_count:
             raise PolicyError(
                 f"{what} tells how many rows are common, which the owner of table {table.name!r} "
@@ -330,10 +328,7 @@ def _about(
     columns = Scale(sum((s.factor for s in scales), ()), sum((s.offset for s in scales), ()))
     unit = label.scale if target == "number" else None
     units = Units(tuple(names), target, order.label[1], classes, columns, unit).header()
-    made_of = [
-        {"table": table.name, "owner": table.owner, "deployment": table.deployment}
-        for table in tables
-    ]
+    made_of = [{"table": table.name, "owner": table.owner} for table in tables]
     return {
         "x": [len(names)],
         "y": [len(classes) if target == "classes" else 1],
@@ -366,19 +361,12 @@ def tables_of(order: Order, store: Store, client: str, clients: Sequence[str] = 
     return found
 
 
-def check_kept(name: str, about: Mapping[str, Any], store: Store, client: str) -> None:
-    """Refuses a data set one of whose tables its owner has withdrawn from the client.
-
-    Raises:
-        UsageError: naming the table; it is as unknown as one that was never there.
-    """
-    for each in about.get("made_of", ()):
-        try:
-            same = store.of(TABLE).facts(each["table"], client).deployment == each["deployment"]
-        except UsageError:
-            same = False
-        if not same:
-            raise UsageError(
-                f"The data set {name!r} is made of table {each['table']!r} of {each['owner']!r}, "
-                "who has removed or replaced it, or does not let this client use it. Align again."
-            )
+def sources_of(order: Order, tables: Sequence[Table]) -> Sources:
+    """What the rows of an order derive from: features, the label, and keys."""
+    found = {
+        table.source(name)
+        for part, table in zip(order.parts, tables, strict=True)
+        for name in (*part.on, *part.columns)
+    }
+    at = [part.name for part in order.parts].index(order.label[0])
+    return frozenset(found | {tables[at].source(order.label[1])})

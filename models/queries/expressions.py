@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
+from tfe_bench.cluster.stored import Source
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.queries.plan import COMPARISONS, Expression
 from tfe_bench.models.queries.types import (
@@ -31,8 +32,6 @@ from tfe_bench.models.queries.types import (
     whole,
 )
 
-# A column of a table: the table's alias, the column.
-Source = tuple[str, str]
 # Bits of a private divisor.
 MOST_DIVISOR = 24
 # Fractional bits that a product keeps.

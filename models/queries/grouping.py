@@ -290,7 +290,7 @@ def _finished(
         if alias in marks:
             counts = dict.fromkeys(marks[alias].values(), least)
         for _, function, argument in step["aggregates"] if alias not in marks else ():
-            if argument is None or alias not in {s[0] for s in about.columns[argument].sources}:
+            if argument is None or alias not in {s.alias for s in about.columns[argument].sources}:
                 continue
             counted = argument if (argument, COUNT) in totals else None
             due = least_for(function, least)

@@ -22,8 +22,7 @@ from fractions import Fraction
 from tfe_bench.cluster.ledger import UNIT, shown
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.queries.expressions import MOST_DIVISOR, Fact, ratio_type
-from tfe_bench.models.queries.rights import Records, Tables, refused
-from tfe_bench.models.queries.schema import FILTER
+from tfe_bench.models.queries.rights import Control, Records, Tables, Use
 from tfe_bench.models.queries.summaries import MOST_TOLD
 from tfe_bench.models.queries.types import NUMBER, Type, scaled, whole
 from tfe_bench.protocols.tables.noise import LEAST_SIGMA, MOST_SIGMA
@@ -88,12 +87,12 @@ def budgeted(tables: Tables, alias: str) -> bool:
 def guarded(
     tables: Tables,
     columns: Mapping[str, Fact],
-    control: Iterable[tuple[tuple[str, str], int]],
+    control: Control,
     records: Iterable[str],
 ) -> list[str]:
     """Aliases of the tables with a budget that a relation's rows depend on."""
-    found = {alias for fact in columns.values() for alias, _ in fact.sources}
-    found |= {source[0] for source, _ in control} | set(records)
+    found = {source.alias for fact in columns.values() for source in fact.sources}
+    found |= {source.alias for source, _ in control} | set(records)
     return sorted(alias for alias in found if budgeted(tables, alias))
 
 
@@ -188,9 +187,7 @@ def release(
     for alias in private:
         table = tables[alias]
         if not any(table.allows(column) for column in table.schema.columns):
-            raise refused(
-                tables, (alias, next(iter(table.schema.columns))), FILTER, "Counting rows"
-            )
+            table.check(Use.CONDITION, next(iter(table.schema.columns)), "Counting rows")
     if len({tables[alias].name for alias in private}) < len(private):
         raise _refused(tables, private[0], "It is read twice here")
     for _, function, _ in aggregates:

@@ -9,14 +9,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from tfe_bench.cluster.stored import Source
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.queries import privacy, rights
-from tfe_bench.models.queries.expressions import (
-    Fact,
-    Source,
-    common,
-    typed,
-)
+from tfe_bench.models.queries.expressions import Fact, common, typed
 from tfe_bench.models.queries.links import link_of
 from tfe_bench.models.queries.plan import (
     MOST_RANKS,
@@ -28,7 +24,7 @@ from tfe_bench.models.queries.plan import (
     quantile_of,
 )
 from tfe_bench.models.queries.privacy import Release
-from tfe_bench.models.queries.rights import Control, Records, Tables
+from tfe_bench.models.queries.rights import Control, Records, Tables, Use
 from tfe_bench.models.queries.summaries import (
     aggregate,
     check_running,
@@ -149,7 +145,7 @@ def _made(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
     return replace(made, home=home, release=release if step.op == "group" else None)
 
 
-def _used(relation: Relation, sources: frozenset[Source], use: int) -> Control:
+def _used(relation: Relation, sources: frozenset[Source], use: Use) -> Control:
     return relation.control | {(source, use) for source in sources}
 
 
@@ -159,15 +155,15 @@ def _scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
     columns = {}
     for name in step["columns"]:
         own = schema.column(name, f"table {tables[alias].name!r}")
-        columns[f"{alias}.{name}"] = Fact(
-            own.type, own.nullable, frozenset({(alias, name)}), affine=True
-        )
+        sources = frozenset([tables[alias].source(name, alias)])
+        columns[f"{alias}.{name}"] = Fact(own.type, own.nullable, sources, affine=True)
     unit, carried = schema.unit, ""
-    if unit and not all(rights.is_open(tables, (alias, name)) for name in schema.columns):
+    if unit and not all(tables[alias].permits(Use.SHOW, name) for name in schema.columns):
         # (counted, and never shown)
         carried = unit_of(alias)
         own = schema.column(unit)
-        columns[carried] = Fact(own.type, own.nullable, frozenset({(alias, unit)}))
+        sources = frozenset([tables[alias].source(unit, alias)])
+        columns[carried] = Fact(own.type, own.nullable, sources)
     records = {alias: Records(not unit or unit in schema.unique, unit=carried)}
     unique = frozenset(f"{alias}.{name}" for name in schema.unique)
     unique &= set(columns)
@@ -181,7 +177,7 @@ def _filter(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
     fact = typed(step["where"], relation.columns)
     if fact.type not in (BITS, None):
         raise UsageError(f"WHERE and HAVING take a condition. Received: a {fact.type}.")
-    control = _used(relation, fact.sources, rights.CONDITION)
+    control = _used(relation, fact.sources, Use.CONDITION)
     # (between rows in order those that are left out would show)
     return replace(relation, valid=False, control=control, ordered=False, least={})
 
@@ -286,7 +282,7 @@ def _window(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
         else:
             made = aggregate(function, of, relation.rows, True)
         columns[name] = replace(made, sources=sources | (of.sources if of else frozenset()))
-    control = _used(relation, keys, rights.CONDITION)
+    control = _used(relation, keys, Use.CONDITION)
     return replace(relation, columns=columns, control=control, ordered=False, least={})
 
 
@@ -298,7 +294,7 @@ def _order(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
         if not fact.known.ordered:
             raise UsageError(f"ORDER BY {name[:80]!r}: a text has no order here.")
         sources |= fact.sources
-    control = _used(relation, sources, rights.CONDITION)
+    control = _used(relation, sources, Use.CONDITION)
     return replace(relation, control=control, ordered=True, least={})
 
 
@@ -332,7 +328,7 @@ def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
             )
     # (whose record a row is cannot be told any more)
     records = {alias: Records(False) for relation in given for alias in relation.records}
-    control = frozenset[tuple[Source, int]]().union(*(relation.control for relation in given))
+    control = frozenset[tuple[Source, Use]]().union(*(relation.control for relation in given))
     rows, valid = sum(r.rows for r in given), all(r.valid for r in given)
     return Relation(rows, columns, valid, control, records)
 
@@ -409,11 +405,11 @@ def _joined(
         guessed = any(tables[alias].owner == tables[alias].client for alias in others.records)
         for pair in pairs:
             fact = relation.column(pair[index])
-            use = rights.GUESSED if guessed or not others.records else rights.MATCHED
+            use = Use.GUESSED if guessed or not others.records else Use.MATCHED
             if kind == "anti":
-                use = rights.LEFT_OUT
+                use = Use.LEFT_OUT
             elif kind == "left" or not fact.affine:
-                use = rights.CONDITION
+                use = Use.CONDITION
             control |= {(source, use) for source in fact.sources}
     records = dict(left.records)
     columns = dict(left.columns)

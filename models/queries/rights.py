@@ -10,11 +10,13 @@ made of it needs no right.  Workers decide this, each by itself, from the header
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from tfe_bench.cluster.stored import TABLE, Source
 from tfe_bench.errors import PolicyError
-from tfe_bench.models.queries.expressions import Fact, Source
+from tfe_bench.models.queries.expressions import Fact
 from tfe_bench.models.queries.plan import PARTS, quantile_of
 from tfe_bench.models.queries.schema import (
     AGGREGATE,
@@ -23,12 +25,66 @@ from tfe_bench.models.queries.schema import (
     MATCH,
     OPEN,
     QUANTILE,
+    RIGHTS,
+    TRAIN,
     Schema,
 )
 
-# What rows depend on a column for: a condition; a match with another owner's table; a match with a
-# table of the asking client, which could hold guesses; being left out of a match.
-CONDITION, MATCHED, GUESSED, LEFT_OUT = range(4)
+
+class Use(enum.Enum):
+    """What is done with a column of a stored table.
+
+    In aggregates alone: CONDITION and LEFT_OUT (rows depend on it by a condition, or by being left
+    out of a match), MATCHED and GUESSED (by a match with another owner's table, or with one of the
+    asking client, which could hold guesses).  The same of rows that are shown: ROWS,
+    ROWS_MATCHED.  ANY_SUM, ANY_COUNT and ANY_QUANTILE are of expressions that are not exactly
+    a * x + b.
+    """
+
+    SHOW = enum.auto()
+    EXTREME = enum.auto()
+    SUM = enum.auto()
+    ANY_SUM = enum.auto()
+    COUNT = enum.auto()
+    ANY_COUNT = enum.auto()
+    QUANTILE = enum.auto()
+    ANY_QUANTILE = enum.auto()
+    GROUP = enum.auto()
+    CONDITION = enum.auto()
+    LEFT_OUT = enum.auto()
+    MATCHED = enum.auto()
+    GUESSED = enum.auto()
+    ROWS = enum.auto()
+    ROWS_MATCHED = enum.auto()
+    KEY = enum.auto()
+    TRAIN = enum.auto()
+    ALIGNED = enum.auto()
+    HOLD = enum.auto()
+
+
+# The rights of which one is enough, beside `open`; the first is named where none is there.
+_ENOUGH: Mapping[Use, tuple[str, ...]] = {
+    Use.SHOW: (),
+    Use.EXTREME: (),
+    Use.SUM: (AGGREGATE,),
+    Use.ANY_SUM: (),
+    Use.COUNT: (AGGREGATE, FILTER),
+    Use.ANY_COUNT: (FILTER,),
+    Use.QUANTILE: (QUANTILE,),
+    Use.ANY_QUANTILE: (),
+    Use.GROUP: (GROUPED,),
+    Use.CONDITION: (FILTER,),
+    Use.LEFT_OUT: (),
+    Use.MATCHED: (MATCH, FILTER),
+    Use.GUESSED: (MATCH, FILTER),
+    Use.ROWS: (),
+    Use.ROWS_MATCHED: (MATCH,),
+    Use.KEY: (MATCH,),
+    Use.TRAIN: (TRAIN,),
+    # (each column of an aligned set was a key or learned from, and asked for when it was made)
+    Use.ALIGNED: (TRAIN, MATCH),
+    Use.HOLD: RIGHTS,
+}
 
 
 @dataclass(frozen=True)
@@ -53,10 +109,36 @@ class Table:
         """The client's rights to a column."""
         return self.schema.allows(self.client, self.owner, column)
 
+    def permits(self, use: Use, column: str) -> bool:
+        """Whether the client may use a column so: every decision on a stored column is this one."""
+        return not self.allows(column).isdisjoint((OPEN, *_ENOUGH[use]))
+
+    def check(self, use: Use, column: str, what: str) -> None:
+        """Refuses a use that a right is missing for.
+
+        Args:
+            what: is done, in words.
+
+        Raises:
+            PolicyError: naming column, right and owner.
+        """
+        if self.permits(use, column):
+            return
+        right = (*_ENOUGH[use], OPEN)[0]
+        raise PolicyError(
+            f"{what} takes the right {right!r} to the column {column!r} of table {self.name!r}. "
+            f"Received: {', '.join(sorted(self.allows(column))) or 'none'}. Its owner, "
+            f'{self.owner!r}, gives it with `table put ... --right "{column}:{right}"`.'
+        )
+
+    def source(self, column: str, alias: str = "") -> Source:
+        """A column as what values derive from."""
+        return Source(TABLE.infix, self.name, self.deployment, self.owner, column, alias)
+
     @property
     def shown(self) -> bool:
         """Whether the client may know which of its rows there are: if any column is open."""
-        return any(OPEN in self.allows(column) for column in self.schema.columns)
+        return any(self.permits(Use.SHOW, column) for column in self.schema.columns)
 
 
 @dataclass(frozen=True)
@@ -76,22 +158,16 @@ class Records:
 
 
 Tables = Mapping[str, Table]
-Control = frozenset[tuple[Source, int]]
+Control = frozenset[tuple[Source, Use]]
 
 
-def refused(tables: Tables, source: Source, right: str, what: str) -> PolicyError:
-    """What a client is told that lacks a right."""
-    table = tables[source[0]]
-    return PolicyError(
-        f"{what} takes the right {right!r} to the column {source[1]!r} of table {table.name!r}. "
-        f"Received: {', '.join(sorted(table.allows(source[1]))) or 'none'}. Its owner, "
-        f'{table.owner!r}, gives it with `table put ... --right "{source[1]}:{right}"`.'
-    )
+def check_use(tables: Tables, source: Source, use: Use, what: str) -> None:
+    """Refuses a use of a plan's column that a right is missing for.
 
-
-def is_open(tables: Tables, source: Source) -> bool:
-    """Whether a column may be shown."""
-    return OPEN in tables[source[0]].allows(source[1])
+    Raises:
+        PolicyError: as Table.check.
+    """
+    tables[source.alias].check(use, source.part, what)
 
 
 def check_shown(
@@ -108,28 +184,53 @@ def check_shown(
     """
     for name, fact in shown.items():
         for source in sorted(fact.sources):
-            if not is_open(tables, source):
-                raise refused(tables, source, OPEN, f"Showing {name[:80]!r}")
-    for source, use in sorted(control):
-        if is_open(tables, source):
-            continue
-        if use == MATCHED and MATCH in tables[source[0]].allows(source[1]):
-            continue
-        right = MATCH if use == MATCHED else OPEN
-        raise refused(tables, source, right, "Showing rows that depend on a column")
+            check_use(tables, source, Use.SHOW, f"Showing {name[:80]!r}")
+    for source, use in _sorted(control):
+        rows = Use.ROWS_MATCHED if use is Use.MATCHED else Use.ROWS
+        check_use(tables, source, rows, "Showing rows that depend on a column")
     for alias in sorted(records):
         if not tables[alias].shown:
             first = next(iter(tables[alias].schema.columns))
-            raise refused(tables, (alias, first), OPEN, "Showing which rows there are")
+            tables[alias].check(Use.SHOW, first, "Showing which rows there are")
+
+
+def _sorted(control: Control) -> list[tuple[Source, Use]]:
+    return sorted(control, key=lambda each: (each[0], each[1].value))
 
 
 def restricted(
     tables: Tables, sources: Iterable[Source], records: Mapping[str, Records]
 ) -> list[str]:
     """Aliases of the tables of whose records only aggregates may be told here."""
-    closed = {source[0] for source in sources if not is_open(tables, source)}
+    closed = {s.alias for s in sources if not tables[s.alias].permits(Use.SHOW, s.part)}
     closed |= {alias for alias in records if not tables[alias].shown}
     return sorted(closed)
+
+
+def _aggregated(function: str, exact: bool) -> Use:
+    """What an aggregate does with its argument.
+
+    Args:
+        exact: that is a * x + b, or leaves with noise, which hides what an expression chooses.
+    """
+    quantile = quantile_of(function)
+    if quantile is not None and 0 < quantile[1] < PARTS:
+        return Use.QUANTILE if exact else Use.ANY_QUANTILE
+    match function:
+        case "count":
+            return Use.COUNT if exact else Use.ANY_COUNT
+        case "sum" | "avg":
+            return Use.SUM if exact else Use.ANY_SUM
+    return Use.EXTREME
+
+
+_WHY = {
+    Use.EXTREME: ": one record's value",
+    **dict.fromkeys(
+        (Use.ANY_SUM, Use.ANY_COUNT, Use.ANY_QUANTILE),
+        " of other than a * x + b without rounding: divide the sum, not each value",
+    ),
+}
 
 
 def check_released(
@@ -150,36 +251,16 @@ def check_released(
     """
     for name, fact in keys.items():
         for source in sorted(fact.sources):
-            if not tables[source[0]].allows(source[1]) & {OPEN, GROUPED}:
-                raise refused(tables, source, GROUPED, f"Grouping by {name[:80]!r}")
+            check_use(tables, source, Use.GROUP, f"Grouping by {name[:80]!r}")
     for name, function, argument in aggregates:
         if argument is None:
             continue
+        use = _aggregated(function, argument.affine or noised)
+        what = f"The aggregate {name[:80]!r} ({function}{_WHY.get(use, '')})"
         for source in sorted(argument.sources):
-            rights = tables[source[0]].allows(source[1])
-            if OPEN in rights:
-                continue
-            what = f"The aggregate {name[:80]!r}"
-            if function == "count" and FILTER in rights:  # (which rows have a value is a condition)
-                continue
-            needed = AGGREGATE
-            if (quantile := quantile_of(function)) is not None and 0 < quantile[1] < PARTS:
-                needed = QUANTILE
-            elif function not in ("sum", "count", "avg"):
-                raise refused(tables, source, OPEN, f"{what} ({function}: one record's value)")
-            if needed not in rights:
-                raise refused(tables, source, needed, what)
-            if not (argument.affine or noised):
-                what += " of other than a * x + b without rounding (divide the sum, not each value)"
-                raise refused(tables, source, FILTER if function == "count" else OPEN, what)
-    for source, use in sorted(control):
-        rights = tables[source[0]].allows(source[1])
-        enough = {OPEN} if use == LEFT_OUT else {OPEN, FILTER}
-        if use in (MATCHED, GUESSED):
-            enough.add(MATCH)
-        if not rights & enough:
-            right = {CONDITION: FILTER, LEFT_OUT: OPEN}.get(use, MATCH)
-            raise refused(tables, source, right, "A condition or join on a column")
+            check_use(tables, source, use, what)
+    for source, use in _sorted(control):
+        check_use(tables, source, use, "A condition or join on a column")
 
 
 def check_bound(
@@ -242,7 +323,7 @@ def check_units(
     """
     table = tables[alias]
     if not any(table.allows(column) for column in table.schema.columns):
-        raise refused(tables, (alias, next(iter(table.schema.columns))), FILTER, "Counting rows")
+        table.check(Use.CONDITION, next(iter(table.schema.columns)), "Counting rows")
     repeated = records is not None and not records.single
     if repeated and any(map(quantile_of, functions)):
         raise PolicyError(

@@ -34,7 +34,12 @@ def kept_table(store: Store, name: str, deployment: str, client: str) -> tuple[T
             f"Party {store.party} has another table {name!r} than this was made for: it was "
             "replaced meanwhile. Ask again."
         )
-    return Table(name, facts.owner, deployment, Schema.of(facts.about), client), facts
+    return table_of(facts, client), facts
+
+
+def table_of(facts: Facts, client: str) -> Table:
+    """A kept table as a client sees it."""
+    return Table(facts.name, facts.owner, facts.deployment, Schema.of(facts.about), client)
 
 
 def word_names(schema: Schema) -> list[str]:

@@ -49,7 +49,7 @@ def marked(
             for _, _, argument in step["aggregates"]
             if argument is not None
             and about.columns[argument].nullable
-            and alias in {source[0] for source in about.columns[argument].sources}
+            and alias in {source.alias for source in about.columns[argument].sources}
         }
         wanted: list[str | None] = [None, *sorted(counted)]
         names = list(columns)

@@ -119,10 +119,10 @@ def ordinary() -> list[Job]:
     language = speaker()
     asked_for_text, _ = generation.order(language, [1, 2], 3, None)
     prompt = InputSpec("prompt", (1, 2, 5), 16)
-    keep = {"name": "a", "clients": ["b"], "replace": False, "deployment": "0" * 32}
+    keep = {"name": "a", "clients": ["b"], "replace": False}
     samples = (InputSpec("input0", (2, 6, 6, 1), plan.fraction),)
     recipe = Recipe.build(model, "adam", "categorical_crossentropy", 2)
-    job = TrainingJob(recipe, 1, 4, 0, "0" * 32, test=2)
+    job = TrainingJob(recipe, 1, 4, 0, test=2)
     data = {"rows": 4, "x": [3], "y": [], "target": "numeric", "classes": 1, "columns": list("abc")}
     data["target"] = next(iter(tables.TARGETS))
     provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))

@@ -16,8 +16,7 @@ CLIENTS = ("owner", "hospital", "guest")
 
 def named(name: str, about: dict[str, Any]) -> dict[str, Any]:
     """What is told of shares that stay under a name, for nobody else."""
-    told = {"name": name, "clients": [], "replace": False, "deployment": "0" * 32}
-    return {**told, "about": about}
+    return {"name": name, "clients": [], "replace": False, "about": about}
 
 
 @pytest.fixture(autouse=True)

@@ -125,7 +125,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     private.keras.set_weights(begun)
     history = private.fit(cluster, x, y, **asked)
     assert (history.first_step, history.steps) == (3, 12)
-    plan = TrainingJob(recipe, 2, ROWS, 1, "0" * 32, chunk=64)
+    plan = TrainingJob(recipe, 2, ROWS, 1, chunk=64)
     seen = np.concatenate([plan.batch_rows(step) for step in range(6)])
     assert len(set(seen.tolist())) == 192 and seen[:64].max() < 64
     rows, labels, _ = inputs.shuffled(1, inputs.Examples(x, y))
@@ -209,7 +209,7 @@ def test_a_model_that_is_built_again_is_the_same_training() -> None:
         dense = [keras.layers.Dense(1, name=name) for name in names]
         model = keras.Sequential([keras.Input((3,)), *dense])
         recipe = Recipe.build(model, "sgd", "mse")
-        return TrainingJob(recipe, 1, 200, 1, "0" * 32).what()
+        return TrainingJob(recipe, 1, 200, 1).what()
 
     assert what("dense", "sgd") == what("dense_1", "relu") != what("dense")
 

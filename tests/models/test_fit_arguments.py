@@ -277,10 +277,10 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
     layers = [keras.Input((2,)), keras.layers.Rescaling(0.5), keras.layers.Dense(1)]
     scaled = Recipe.build(keras.Sequential(layers), "sgd", "mse")
     with pytest.raises(UsageError, match="behind it"):
-        TrainingJob(scaled, 1, 200, 1, "0" * 32, source=source)
+        TrainingJob(scaled, 1, 200, 1, source=source)
     wide = keras.Sequential([keras.Input((2,)), keras.layers.Dense(100)])
     with pytest.raises(UsageError, match="at most 16777216 numbers"):
-        TrainingJob(Recipe.build(wide, "sgd", "mse"), 60_000, 200, 1, "0" * 32, snapshots=True)
+        TrainingJob(Recipe.build(wide, "sgd", "mse"), 60_000, 200, 1, snapshots=True)
     assert private_model().recipe().batch == 32
 
 
@@ -371,9 +371,8 @@ def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> 
             private.fit(cluster, features, labels, **options)
         assert "31337" not in str(refused.value)
     recipe = private.recipe(BATCH)
-    header = {"recipe": recipe.header(), "epochs": 1, "rows": 64, "seed": 1, "run": "0" * 32}
+    header = {"recipe": recipe.header(), "epochs": 1, "rows": 64, "seed": 1}
     bad: tuple[dict[str, Any], ...] = (
-        {"run": "x"},
         {"rows": 1},
         {"more": 1},
         {"recipe": {}},

@@ -100,7 +100,6 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
         "epochs": 1,
         "rows": 80,
         "seed": 1,
-        "run": "0" * 32,
         "source": source.header(),
     }
     inputs = private._state_inputs(private.recipe(BATCH))
@@ -359,7 +358,7 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
     for file in three.folder.glob("models?/joined.data.safetensors"):
         assert file.stat().st_mode & 0o777 == 0o600
     put(2, "banks", clients=[], rights=[], open_count=False, scale=(), replace=True)
-    with pytest.raises(UsageError, match=r"'joined' is made of table 'banks'"):
+    with pytest.raises(UsageError, match=r"'joined', made of tables.* 'banks'"):
         private.fit(clients["alice"], rows_of=["joined"], **few)
     asked = bank.align(["banks", "bobs", "alices"], ["who"], "joined", "y", replace=True)
     asked.run()
@@ -378,7 +377,7 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
     # what an owner withdraws is trained on no more: neither without it nor with another's rows
     source = {"rows_of": ["joined"], "batch_size": 16}
     bob.remove("bobs")
-    with pytest.raises(UsageError, match=r"'joined' is made of table 'b.*removed or replaced"):
+    with pytest.raises(UsageError, match=r"'joined', made of tables 'b.*removed or replaced"):
         private.fit(clients["bank"], **source)
     put(0, "alices", min_group=90, replace=True)
     with pytest.raises(PolicyError, match=r"Fewer than 90 rows are common.*nothing else was told"):

@@ -120,7 +120,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     language = speaker()
     asked, _ = generation.order(language, [1, 2], 3, None)
     job = TrainingJob(
-        *(private.recipe(BATCH), 2, 64, 1, "0" * 32),
+        *(private.recipe(BATCH), 2, 64, 1),
         profile="lan",
         test=8,
         saving=Saving("saved"),
@@ -132,7 +132,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     part = {"deployment": _DEPLOYMENT, "on": ["k"]}
     tables = [{**part, "name": "t", "columns": []}, {**part, "name": "u", "columns": ["v"]}]
     aligned = {"tables": tables, "label": ["t", "y"]}
-    keep = {"clients": ["bob"], "replace": True, "deployment": _DEPLOYMENT}
+    keep = {"clients": ["bob"], "replace": True}
     leaf, step = ["input", "fixed", [4], 16], ["relu", [["ref", 0]], {}]
     told = [["ref", 1], "reveal", {}]
     return {

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import operator
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tfe_bench
@@ -21,7 +23,8 @@ from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import JobResult, PrivateInput, spec_of
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import KINDS, check_clients
+from tfe_bench.cluster.stored import KINDS, TABLE, Facts, Tensor, check_clients, own_input
+from tfe_bench.models import kept
 from tfe_bench.models.arrays import array, loading
 from tfe_bench.models.kept import ordered
 from tfe_bench.models.programs import (
@@ -34,6 +37,7 @@ from tfe_bench.models.programs import (
     table_remove,
     withdraw,
 )
+from tfe_bench.models.queries import stored
 from tfe_bench.protocols.session import graph
 from tfe_bench.protocols.session.party import Party
 
@@ -75,11 +79,26 @@ class Workers:
         """How many handles each worker has of a client, and their bytes."""
         return [store.handles.count(client) for store in self.stores]
 
-    def put(self, name: str, given: Given, clients: tuple[str, ...] = ("*",)) -> None:
-        """Keeps a table."""
-        order = ordered(name, clients, True, given.schema.header())
-        owner = Client(self, given.owner)
-        owner.run("table_put", order, {"words": PrivateInput(given.words)})
+    def put(
+        self, name: str, given: Given, clients: tuple[str, ...] = ("*",), run: bool = False
+    ) -> None:
+        """Keeps a table: by the program, or as that would keep what is as its header says."""
+        about = given.schema.header()
+        if run:
+            order, words = ordered(name, clients, True, about), PrivateInput(given.words)
+            Client(self, given.owner).run("table_put", order, {"words": words})
+            return
+        sources = own_input(given.owner)
+        facts = Facts(name, given.owner, clients, uuid.uuid4().hex, about, sources=sources)
+        for party, store in enumerate(self.stores):
+            tensors = {}
+            for word, values in zip(stored.word_names(given.schema), given.words, strict=True):
+                mask = np.full_like(values, 5)
+                fields = {"m": values + 2 * mask, "l1": mask, "l2": mask}
+                del fields["m" if party == 0 else "l2" if party == 1 else "l1"]
+                tensors[word] = Tensor(fields, 0, 0)
+            kept.forget(store.of(TABLE), name)
+            store.of(TABLE).prepare(facts, tensors).commit()
 
 
 class Client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.programs import query
 from tfe_bench.models.queries import plan, sql
 from tfe_bench.models.queries.plan import Plan
-from tfe_bench.models.queries.rights import GUESSED, Records, check_bound
+from tfe_bench.models.queries.rights import Records, Use, check_bound
 
 # (a right to each column; c is the one that each case is about)
 ROWS = [(i, i % 3, i, "ab"[i % 2]) for i in range(24)]
@@ -147,7 +148,9 @@ def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
     def checked(bound: int, match: str = "match", single: bool = True) -> None:
         tables = {name: t.table(name) for name, t in _tables(match, min_group=8).items()}
         records = {"t": (Records(single), 3), "own": (Records(True), 24)}
-        check_bound(tables, bound, frozenset({(("t", "c"), GUESSED)}), records)
+        check_bound(
+            tables, bound, frozenset({(tables["t"].source("c", "t"), Use.GUESSED)}), records
+        )
 
     checked(24)
     for bound, match, single in ((23, "match", True), (24, "group", True), (10**6, "match", False)):
@@ -156,7 +159,7 @@ def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
 
 
 # What a patched client could do with a hidden column, named where an expression is.
-_HIDDEN = {
+_HIDDEN: dict[str, list[dict[str, Any]]] = {
     "shown": [{"op": "project", "in": [0], "columns": [["x", "HIDDEN"]]}],
     "told": [
         {"op": "project", "in": [0], "columns": [["x", "HIDDEN"]]},
@@ -215,7 +218,10 @@ def test_whether_a_partner_was_found_takes_the_rights_of_a_match() -> None:
     tables = _tables("open")
     made = derived(planned("select n, v from t left join other on c = id", tables), tables)
     joined = next(m for m in made if "other?" in m.columns)
-    assert joined.columns["other?"].sources == {("t", "c"), ("other", "id")}
+    assert joined.columns["other?"].sources == {
+        tables[name].table(name).source(column, name)
+        for name, column in (("t", "c"), ("other", "id"))
+    }
 
 
 def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:

@@ -1,0 +1,115 @@
+"""Whether a client may show, hold or train on what derives from stored data, at one worker.
+
+Every stored thing and every value on its way carries its sources: inputs of clients, columns of
+tables, data sets and kept arrays, each with the word that the workers drew for it and its owner.
+`check` looks each of them up in what this worker keeps now.  What was removed, replaced, or taken
+over by another owner permits nothing, and neither does a value of which no source is known.
+
+A refusal names a source only to a client that may use what is under its name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tfe_bench.cluster.store import Store
+from tfe_bench.cluster.stored import (
+    ARRAY,
+    DATA,
+    INPUT,
+    TABLE,
+    Facts,
+    Kind,
+    Source,
+    Sources,
+    own_input,
+)
+from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.models.queries import stored
+from tfe_bench.models.queries.rights import Use
+
+_KINDS = {kind.infix: kind for kind in (ARRAY, DATA, TABLE)}
+_WHAT = {
+    Use.SHOW: "Revealing what is made",
+    Use.HOLD: "Holding or keeping what is made",
+    Use.ALIGNED: "Training on what is made",
+}
+
+
+def sources_of(facts: Facts, kind: Kind) -> Sources:
+    """What a value derives from that is loaded from a stored thing: that, and its own sources.
+
+    An input of its owner is not among them: to whom that is given, the owner says.
+
+    Raises:
+        UsageError: no source is known.
+    """
+    if not facts.sources:
+        raise UsageError(
+            f"Nothing says what {kind.noun} {facts.name!r} derives from, as an older version kept "
+            f"it. {kind.again}"
+        )
+    own = Source(kind.infix, facts.name, facts.deployment, facts.owner)
+    return (facts.sources - own_input(facts.owner)) | {own}
+
+
+def check(store: Store, client: str, use: Use, sources: Iterable[Source], what: str) -> None:
+    """Refuses a use of what derives from some sources.
+
+    Args:
+        use: SHOW, HOLD or ALIGNED.
+        what: derives from them, in words.
+
+    Raises:
+        PolicyError: naming what is missing, and whose it is.
+        UsageError: a source is not there any more, or none is known.
+    """
+    parts: dict[Source, list[str]] = {}
+    for source in sorted(sources):
+        parts.setdefault(replace(source, part="", alias=""), []).append(source.part)
+    if not parts:
+        raise UsageError(f"Nothing says what {what} derives from. It permits nothing.")
+    for source, columns in parts.items():
+        if source.kind == INPUT:
+            if source.owner != client:
+                raise PolicyError(
+                    f"{_WHAT[use]} of an input is not for client {client!r}: {source.owner!r} "
+                    "sent it."
+                )
+            continue
+        if source.kind not in _KINDS:
+            raise UsageError(f"A source of {what} is of an unknown kind. It permits nothing.")
+        kind = _KINDS[source.kind]
+        facts = _current(store, client, source, kind, what)
+        if kind is TABLE:
+            table = stored.table_of(facts, client)
+            for column in columns:
+                table.check(use, column, _WHAT[use])
+        elif kind is DATA and use is Use.SHOW and facts.owner != client:
+            raise PolicyError(
+                f"{_WHAT[use]} of data set {source.name!r} is not for client {client!r}: its "
+                f"owner, {source.owner!r}, provided it for training. Values are opened by column, "
+                'in tables: `table put ... --right "column:open"`.'
+            )
+
+
+def _current(store: Store, client: str, source: Source, kind: Kind, what: str) -> Facts:
+    """The facts of a source, if it is what it was when something was made of it.
+
+    Raises:
+        UsageError: it is not there any more, or not for this client.
+    """
+    named = f"a {kind.noun}"
+    try:
+        facts = store.of(kind).facts(source.name, client)
+        named = f"{kind.noun} {source.name!r}"
+    except UsageError:
+        facts = None
+    if facts is None or (facts.deployment, facts.owner) != (source.deployment, source.owner):
+        raise UsageError(
+            f"{what[:1].upper()}{what[1:]} derives from {named} that its owner has removed or "
+            "replaced since then, or does not let this client use. Make it again from what there "
+            f"is. {kind.listed}"
+        )
+    return facts

@@ -1,0 +1,269 @@
+"""What stored things derive from, and that nothing is opened by a name that somebody else takes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.arrays.simulated import Client, Workers
+from tests.models.queries.asked import Given
+from tfe_bench.cluster.store import SUFFIX, Store
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Source, own_input
+from tfe_bench.errors import PolicyError, UsageError
+from tfe_bench.models import sources
+from tfe_bench.models.arrays import loading
+from tfe_bench.models.kept import ordered
+from tfe_bench.models.queries import permits, training
+from tfe_bench.models.queries.rights import Table, Use
+from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.sources import Source as Asked
+
+ENDS: list[Callable[[Any], Any]] = [lambda x: x.reveal(), lambda x: (x * 1).compute()]
+INCOME = [100 + 7 * i for i in range(12)]
+_PEOPLE = {"id": "int[0,99]", "income": "int[0,1000]", "y": "bool"}
+_MINE = {"id": "int[0,99]", "id2": "int[0,99]"}
+
+
+def people(*opened: str, owner: str = "alice") -> Given:
+    rights = {"id": ("match",), "income": ("train",), "y": ("train",)}
+    rights |= dict.fromkeys(opened, ("open",))
+    rows = [(i, v, bool(i % 2)) for i, v in enumerate(INCOME)]
+    more = {"unique": ("id",), "open_count": True, "min_group": 2, "owner": owner}
+    return Given(_PEOPLE, rows, rights={"mallory": rights}, **more)
+
+
+@pytest.fixture(scope="module")
+def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
+    made = Workers(tmp_path_factory.mktemp("sources"))
+    mine = Given(_MINE, [(i, i) for i in range(12)], unique=("id",), owner="mallory")
+    made.put("mine", mine, ())
+    yield made
+    made.close()
+
+
+def align(workers: Workers, name: str, table: str = "people") -> None:
+    """Mallory has its own table and another's kept as one, for trainings."""
+    store = workers.stores[0].of(TABLE)
+    tables = [
+        Table(n, f.owner, f.deployment, Schema.of(f.about), "mallory")
+        for n, f in ((n, store.facts(n, "mallory")) for n in (table, "mine"))
+    ]
+    columns = [f"{table}.income", "mine.id2"]
+    order = training.ordered(tables, ["id"], f"{table}.y", columns).header()
+    Client(workers, "mallory").run("align", ordered(name, [], True, order), {})
+
+
+def permitted(store: Store, client: str, name: str) -> Any:
+    """Whether a client may train on a data set."""
+    word = store.of(DATA).facts(name, client).deployment
+    return sources.permitted(Asked((name,), name, {name: word}), store, client)
+
+
+# What shows something of an aligned set's rows.
+SHOWN: dict[str, Callable[[Client, Any], Any]] = {
+    "features": lambda c, x: x["x"],
+    "one": lambda c, x: x["mine.id2"] if "mine.id2" in x.columns else x["id2"],
+    "label": lambda c, x: x["y"],
+    "sum": lambda c, x: x["x"].sum(axis=0),
+    "handle": lambda c, x: x["x"].compute() * 1,
+    "kept": lambda c, x: _kept(c, x["y"] * 2),
+}
+
+
+def _kept(client: Client, array: Any) -> Any:
+    array.keep("of-common", replace=True)
+    return client.load("of-common")
+
+
+def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers) -> None:
+    mallory = Client(workers, "mallory")
+    workers.put("people", people())
+    align(workers, "common")
+    facts = workers.stores[0].of(DATA).facts("common", "mallory")
+    assert {(s.name, s.part, s.owner) for s in facts.sources} == {
+        *(("people", each, "alice") for each in ("id", "income", "y")),
+        *(("mine", each, "mallory") for each in ("id", "id2")),
+    }
+    for name, shown in SHOWN.items():
+        with pytest.raises(PolicyError, match=r"right 'open' to the column '\w+'.*'people'"):
+            shown(mallory, mallory.load("common")).reveal()
+        assert name
+    with pytest.raises(PolicyError, match="right 'open'"):
+        mallory.load("of-common").reveal()
+    for store in workers.stores:
+        assert permitted(store, "mallory", "common").rows == 12
+    # it takes all columns, the key among them
+    for opened in (("income", "y"), ("id", "income"), ("id", "income", "y")):
+        workers.put("people", people(*opened))
+        with pytest.raises(UsageError, match="derives from table 'people' that its owner has rem"):
+            permitted(workers.stores[1], "mallory", "common")
+        with pytest.raises(UsageError, match="derives from table 'people' that its owner has rem"):
+            mallory.load("common")["x"].compute()
+        word = workers.stores[0].of(TABLE).facts("people", "mallory").deployment
+        of = {replace(s, deployment=word) if s.name == "people" else s for s in facts.sources}
+        if len(opened) < 3:
+            with pytest.raises(PolicyError, match="right 'open'"):
+                permits.check(workers.stores[0], "mallory", Use.SHOW, of, "it")
+    align(workers, "common")
+    assert len(set(mallory.load("common")["x"].reveal()[:, 0].tolist())) == 12
+    # gone with its table
+    Client(workers, "alice").run("table_remove", {"name": "people"}, {})
+    for shown in SHOWN.values():
+        with pytest.raises(UsageError, match="derives from a table that its owner has removed"):
+            shown(mallory, mallory.load("common")).reveal()
+    with pytest.raises(UsageError, match="derives from a table"):
+        permitted(workers.stores[2], "mallory", "common")
+
+
+def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
+    """Handles, kept arrays, aligned sets: made of a table whose name another client takes."""
+    alice, mallory = Client(workers, "alice"), Client(workers, "mallory")
+    workers.put("salaries", people())
+    old = [store.of(TABLE).facts("salaries", "alice") for store in workers.stores]
+    held = (mallory.load("salaries")["income"] * 1).compute()
+    (held + 0).keep("stolen", replace=True)
+    align(workers, "taken", "salaries")
+    alice.run("table_remove", {"name": "salaries"}, {})
+    with pytest.raises(UsageError, match="has removed or replaced"):
+        held.reveal()
+    given = people(owner="mallory")
+    order = ordered("salaries", [], True, given.schema.header())
+    with pytest.raises(UsageError, match="no parameter 'deployment'"):
+        mallory.run("table_put", {**order, "deployment": old[0].deployment}, {})
+    workers.put("salaries", given, (), run=True)
+    _check_nothing_is_open(workers, held)
+    for store, before in zip(workers.stores, old, strict=True):
+        of = store.of(TABLE)
+        now, tensors = of.load("salaries", "mallory")
+        assert now.deployment not in (before.deployment, "") and len(now.deployment) == 32
+        # were it the same word after all, the owner is another
+        of.prepare(replace(now, deployment=before.deployment), tensors).commit()
+    _check_nothing_is_open(workers, held)
+    mallory.run("table_remove", {"name": "salaries"}, {})
+
+
+def _check_nothing_is_open(workers: Workers, held: Any) -> None:
+    mallory = Client(workers, "mallory")
+    for shown in (held, mallory.load("stolen"), mallory.load("taken")["x"]):
+        for end in ENDS:
+            with pytest.raises(UsageError, match="table 'salaries' that its owner has removed or"):
+                end(shown)
+    for store in workers.stores:
+        with pytest.raises(UsageError, match="table 'salaries' that its owner has removed or"):
+            permitted(store, "mallory", "taken")
+
+
+def test_a_kept_array_that_its_owner_took_back_opens_nothing(workers: Workers) -> None:
+    alice, mallory = Client(workers, "alice"), Client(workers, "mallory")
+    secret = alice.private(np.array([3, 1, 4]))
+    secret.keep("given", clients=["mallory"])
+    held = (mallory.load("given") * 1).compute()
+    assert held.reveal().tolist() == [3, 1, 4]
+    secret.keep("given", clients=[], replace=True)
+    loading.forget(alice, "given")  # type: ignore[arg-type]
+    mallory.private(np.array([0, 0, 0])).keep("given")
+    with pytest.raises(UsageError, match="array 'given' that its owner has removed or replaced"):
+        held.reveal()
+    loading.forget(mallory, "given")  # type: ignore[arg-type]
+
+
+def test_what_no_right_reaches_is_not_held(workers: Workers) -> None:
+    given = Given({"v": "int[0,9]", "w": "int[0,9]"}, [(i, 9 - i) for i in range(9)], owner="alice")
+    more = replace(given.schema, rights={"mallory": {"w": ("filter",)}})
+    given.schema = more
+    workers.put("closed", given)
+    for client, column, fits in (
+        ("mallory", "v", False),
+        ("mallory", "w", True),
+        ("guest", "w", False),
+        ("alice", "v", True),
+    ):
+        array = Client(workers, client).load("closed")[column] + 1
+        ends: list[Callable[[], Any]] = [array.compute, lambda a=array: a.keep("copy")]  # type: ignore[misc]
+        for end in ends:
+            if fits:
+                end()
+                continue
+            with pytest.raises(PolicyError, match=f"Holding or keeping.*'{column}'.*'closed'"):
+                end()
+        if fits:
+            loading.forget(Client(workers, client), "copy")  # type: ignore[arg-type]
+
+
+def test_lists_name_no_sources(workers: Workers) -> None:
+    workers.put("secretname", people())
+    bob, mallory = Client(workers, "bob"), Client(workers, "mallory")
+    (mallory.load("secretname")["income"] * 1).keep("gift", clients=["bob"])
+    for client in (bob, mallory):
+        told = json.dumps(client.stored(ARRAY.infix))
+        assert "gift" in told and "secretname" not in told and "income" not in told
+    with pytest.raises((UsageError, PolicyError)) as raised:
+        bob.workers.put("other", people(owner="bob"), ())
+        (bob.load("gift") * 1).compute()
+    # (the table permits all clients, so that its name is none's secret here)
+    assert "secretname" in str(raised.value)
+    workers.put("secretname", people(), ("mallory",))
+    (mallory.load("secretname")["income"] * 1).keep("gift", clients=["bob"], replace=True)
+    for end in ENDS:
+        with pytest.raises(UsageError, match="derives from a table") as raised:
+            end(bob.load("gift"))
+        assert "secretname" not in str(raised.value)
+
+
+def test_what_an_older_version_kept_is_refused_where_nothing_says_what_it_is_made_of(
+    workers: Workers,
+) -> None:
+    workers.put("people", people("id", "income", "y"))
+    align(workers, "old-common")
+    mallory = Client(workers, "mallory")
+    mallory.private(np.ones(3)).keep("old-array")
+    files = [
+        store.folder / f"{name}{kind.infix}{SUFFIX}"
+        for store in workers.stores
+        for name, kind in (("people", TABLE), ("old-common", DATA), ("old-array", ARRAY))
+    ]
+    for path in files:
+        before = path.read_bytes()
+        length = int.from_bytes(before[:8], "little")
+        header = json.loads(before[8 : 8 + length])
+        ours = json.loads(header["__metadata__"]["tfe_bench"])
+        ours["format"] = 2
+        del ours["sources"]
+        header["__metadata__"]["tfe_bench"] = json.dumps(ours)
+        blob = json.dumps(header).encode()
+        blob += b" " * (-len(blob) % 8)
+        path.write_bytes(len(blob).to_bytes(8, "little") + blob + before[8 + length :])
+    assert Client(workers, "alice").load("people")["income"].reveal().tolist() == INCOME
+    for name, part, again in (
+        ("old-common", "x", "provide it again"),
+        ("old-array", None, "keep it again"),
+    ):
+        array = mallory.load(name) if part is None else mallory.load(name)[part]
+        for end in ENDS:
+            with pytest.raises(UsageError, match=f"{name}' derives from.*older version.*{again}"):
+                end(array)
+    with pytest.raises(UsageError, match=r"derives from.*older version"):
+        permitted(workers.stores[0], "mallory", "old-common")
+    align(workers, "old-common")  # its owner replaces it
+    loading.forget(mallory, "old-array")  # type: ignore[arg-type]
+    assert permitted(workers.stores[0], "mallory", "old-common").rows == 12
+
+
+def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:
+    store = workers.stores[0]
+    permits.check(store, "bob", Use.SHOW, own_input("bob"), "it")
+    for refused, error in (
+        (frozenset[Source](), UsageError),
+        (own_input("alice"), PolicyError),
+        (frozenset([Source("", "net", "0" * 32, "bob")]), UsageError),
+        (frozenset([Source(ARRAY.infix, "no-such", "0" * 32, "bob")]), UsageError),
+        (own_input("bob") | own_input("alice"), PolicyError),
+    ):
+        for use in (Use.SHOW, Use.HOLD, Use.ALIGNED):
+            with pytest.raises(error):
+                permits.check(store, "bob", use, refused, "it")
