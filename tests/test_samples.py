@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.test_parser import _parsers
 from tests.pages import module
 from tfe_bench.__main__ import main, make_parser
 from tfe_bench.cli import common
@@ -157,7 +158,7 @@ def test_the_table_has_every_command_and_every_program() -> None:
     ordering = {
         name
         for name, p in commands.items()
-        if any("--cluster" in a.option_strings for a in p._actions)
+        if any("--cluster" in a.option_strings for each in _parsers(p) for a in each._actions)
     }
     none = {"submit", "status", "cancel", "worker"}  # any that is named, or none
     by_command = {words.split()[0] for words in samples.PROGRAMS if "." not in words}

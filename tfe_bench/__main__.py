@@ -10,7 +10,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
-from tfe_bench.errors import TfeBenchError, did_you_mean
+from tfe_bench.errors import TfeBenchError
 
 Options = Callable[[argparse.ArgumentParser], None]
 Command = Callable[[argparse.Namespace], int]
@@ -26,15 +26,12 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         words: that it will parse; of other commands than theirs it has the names alone, and the
             catalogue of operations is not loaded for a command that is none. None for all.
     """
-    from absl.flags import argparse_flags
-
     from tfe_bench import __version__
     from tfe_bench.cli import (
         align,
         baselines,
         certs,
         channel,
-        common,
         compare,
         doctor,
         exp,
@@ -43,8 +40,10 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         homomorphic,
         jobs,
         links,
+        listing,
         matmul,
         ops,
+        parsing,
         provide,
         relational,
         report,
@@ -59,23 +58,17 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         worker,
     )
 
-    class Parser(argparse_flags.ArgumentParser):
-        """Also of each command: every `type=int` takes 1e6 and 2^20."""
-
-        def __init__(self, **options: Any) -> None:
-            super().__init__(**options)  # type: ignore[no-untyped-call]
-            self.register("type", int, common.whole_number)
-
-    parser: Any = Parser(
-        prog="tfe_bench",
-        description="Secure three-party computation as TensorFlow graphs, and what it costs.",
-        # TensorFlow registers flags of its own; a command's `--n` is no abbreviation of them.
-        allow_abbrev=False,
+    parser = parsing.Parser(
+        groups=listing.GROUPS,
+        prog=parsing.typed(),
+        description="Secure three-party computation as TensorFlow graphs, and what it costs. "
+        "`COMMAND --help` says more of one.",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    parser.commands = commands
+    commands = parser.add_subparsers(
+        dest="command", metavar="COMMAND", required=True, parser_class=parsing.Parser
+    )
     before = [sort, compare, exp, matmul]
     after = [
         resnet50,
@@ -117,12 +110,17 @@ def _add(commands: Any, named: Mapping[str, tuple[Options, Command]], made: Set[
 
     The docstring of what runs a command is its help.
     """
+    from tfe_bench.cli import listing
+
     for name, (add_options, command) in named.items():
         words = inspect.getdoc(command) or ""
         summary, _, rest = words.partition("Raises:")[0].strip().partition("\n\n")
         listed = {"help": summary[:1].lower() + summary[1:].removesuffix(".")}
         p = commands.add_parser(
-            name, description=rest or summary, **({} if name in RENAMED else listed)
+            name,
+            description=rest or summary,
+            epilog=listing.examples(name),
+            **({} if name in RENAMED else listed),
         )
         if name in made:
             add_options(p)
@@ -131,16 +129,21 @@ def _add(commands: Any, named: Mapping[str, tuple[Options, Command]], made: Set[
 
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """What a command line says, and how another one is parsed: for what runs other commands."""
-    parser = make_parser(words)
-    parsed: argparse.Namespace
-    parsed, rest = parser.parse_known_args(words)
-    if rest:  # (of the command, whose usage is shown)
-        command = parser.commands.choices[parsed.command]
-        known = [name for action in command._actions for name in action.option_strings]
-        hint = did_you_mean(rest[0], known) if rest[0].startswith("-") else ""
-        command.error(f"unrecognized arguments: {' '.join(rest)}.{hint}")
+    parsed: argparse.Namespace = make_parser(words).parse_args(words)
     parsed.parse = parse
     return parsed
+
+
+def _plain(words: list[str]) -> list[str]:
+    """The words as options: nothing and `help` ask for the help, `version` for the version."""
+    match words:
+        case [] | ["help"]:
+            return ["--help"]
+        case ["help", *command]:
+            return [*command, "--help"]
+        case ["version"]:
+            return ["--version"]
+    return words
 
 
 def run() -> int:
@@ -167,7 +170,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     try:
-        parsed = parse([a for a in arguments if a != "--debug"])
+        parsed = parse(_plain([a for a in arguments if a != "--debug"]))
         if (name := RENAMED.get(parsed.command)) is not None:
             said = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
             print(f"tfe_bench: {said}", file=sys.stderr)

@@ -299,7 +299,7 @@ def test_a_missing_file_is_named(command: Command, tmp_path: Path) -> None:
 # ---- commands
 
 
-@pytest.mark.parametrize("arguments", [[], ["sorr"], ["--bogus"], ["certs"], ["certs", "none"]])
+@pytest.mark.parametrize("arguments", [["sorr"], ["--bogus"], ["certs"], ["certs", "none"]])
 def test_an_unknown_or_missing_command_shows_the_usage(
     command: Command, tmp_path: Path, arguments: list[str]
 ) -> None:

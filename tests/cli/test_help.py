@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
+import shlex
 from typing import TYPE_CHECKING
 
 import pytest
+
+from tests.cli.test_parser import _parsers
+from tfe_bench.__main__ import RENAMED, main, make_parser
+from tfe_bench.benchmarks import operations
+from tfe_bench.cli import listing, parsing
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Command
@@ -28,6 +35,8 @@ COMMANDS = [
     ["train"],
     ["provide"],
     ["table"],
+    ["table", "put"],
+    ["table", "list"],
     ["query"],
     ["align"],
     ["ops"],
@@ -36,6 +45,7 @@ COMMANDS = [
     ["certs"],
     ["certs", "party"],
     ["certs", "client"],
+    ["certs", "show"],
     ["certs", "all"],
     ["certs", "renew"],
     ["submit"],
@@ -50,7 +60,7 @@ def test_help_fits_80_columns(command: Command, words: list[str]) -> None:
     done = command(*words, "--help", COLUMNS="80")
     assert done.returncode == 0
     assert done.stderr == ""
-    assert done.stdout.startswith("usage: tfe_bench")
+    assert done.stdout.startswith("usage: python -m tfe_bench")
     assert max(map(len, done.stdout.splitlines())) <= 80
     assert "SUPPRESS" not in done.stdout and "--local" not in done.stdout
 
@@ -59,7 +69,7 @@ def test_help_names_every_command(command: Command) -> None:
     text = command("--help").stdout
     for words in COMMANDS:
         if words:
-            assert f"\n    {words[0]} " in text
+            assert f"\n  {words[0]} " in text
 
 
 def test_help_needs_neither_tensorflow_nor_grpc(command: Command) -> None:
@@ -73,3 +83,77 @@ def test_help_needs_neither_tensorflow_nor_grpc(command: Command) -> None:
 def test_an_abbreviation_of_an_option_is_no_surprise(command: Command) -> None:
     done = command("sort", "--n", "-1", "--desc")
     assert done.returncode == 2
+
+
+def test_every_command_has_examples_that_parse_and_fit_80_columns() -> None:
+    parser = make_parser()
+    count = 0
+    for each in _parsers(parser):
+        if each is parser:
+            continue
+        words = each.prog.removeprefix(parser.prog).split()
+        text = each.format_help()
+        assert parsing.EXAMPLES in text, words
+        for line in text.partition(parsing.EXAMPLES)[2].splitlines():
+            if line.strip():
+                assert len(line) <= 80, line
+                given = shlex.split(line.strip().removeprefix(parser.prog))
+                assert given[: len(words)] == words
+                assert callable(parser.parse_args(given).run)
+                count += 1
+    assert count > 100
+
+
+def test_the_help_lists_every_command_in_one_group() -> None:
+    parser = make_parser()
+    [commands] = (a for a in parser._actions if isinstance(a, argparse._SubParsersAction))
+    listed = [name for names in listing.GROUPS.values() for name in names]
+    assert len(set(listed)) == len(listed)
+    unlisted = {name for name, entry in operations.OPERATIONS.items() if not entry.help}
+    unlisted -= set(listed)  # (exp and matmul have commands of their own)
+    assert set(listed) == set(commands.choices) - unlisted - set(RENAMED)
+    text = parser.format_help()
+    assert all(f"\n{heading}:\n" in text for heading in listing.GROUPS)
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["srot"], "Unknown command 'srot'. Did you mean \"sort\"?"),
+        (["certs", "shw"], "Unknown command 'shw'. Did you mean \"show\"?"),
+        (["deploy"], "The following arguments are required: MODEL, --name."),
+        (["sort", "--outptu", "r"], 'Unrecognized arguments: --outptu r. Did you mean "--output"?'),
+        (["table", "list", "--type", "a:b"], "Unrecognized arguments: --type a:b."),
+        (["worker", "--party", "7", "--cluster", "c"], "Argument --party: invalid choice: 7"),
+    ],
+)
+def test_a_mistake_is_one_sentence_before_a_short_usage_of_that_command(
+    capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    out, err = capsys.readouterr()
+    assert end.value.code == 2 and out == ""
+    first, second, *rest = err.splitlines()
+    assert first.startswith(f"tfe_bench: UsageError: {told}"), err
+    of = " ".join([parsing.typed(), *(words[:2] if words[0] in ("table",) else words[:1])])
+    assert second.startswith(f"usage: {of if words[0] != 'srot' else parsing.typed()}"), err
+    assert len(rest) <= 3 and rest[-1].endswith("--help`.")
+
+
+def test_nothing_help_and_version_are_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    texts = []
+    for words in ([], ["help"], ["--help"], ["version"], ["--version"], ["help", "sort"]):
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] == texts[2] and texts[3] == texts[4]
+    assert texts[5].startswith(f"usage: {parsing.typed()} sort")
+
+
+def test_the_usage_names_the_command_as_it_was_typed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.argv", ["/usr/local/bin/tfe-bench", "sort"])
+    assert make_parser(["sort", "--help"]).prog == "tfe-bench"
+    monkeypatch.setattr("sys.argv", ["/src/tfe_bench/__main__.py"])
+    assert make_parser(["sort"]).prog == "python -m tfe_bench"

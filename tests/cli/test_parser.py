@@ -47,7 +47,8 @@ def test_an_unknown_option_is_answered_with_the_usage_of_its_command(
         with pytest.raises(SystemExit):
             main(words)
         said = capsys.readouterr().err
-        assert said.startswith(f"usage: tfe_bench {words[0]} ") and f"Did you mean {hint}?" in said
+        assert f"\nusage: python -m tfe_bench {words[0]} " in said
+        assert f"Did you mean {hint}?" in said.splitlines()[0]
 
 
 @pytest.mark.parametrize(

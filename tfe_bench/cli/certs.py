@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from tfe_bench.cli import common
+from tfe_bench.cli import common, listing
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.addresses import parse_address
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig, certificate_file
@@ -80,6 +80,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         "a client's name, may be repeated (default: analyst)",
         action="append",
     )
+    for name, mode in modes.choices.items():
+        mode.epilog = listing.examples(f"certs {name}")
     for mode in (party, client, everything):
         common.option(mode, "--output DIR", "made if missing", "--out", dest="out", required=True)
         mode.add_argument(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common
+from tfe_bench.cli import common, listing
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -43,6 +43,7 @@ def _add_parser(commands: Any, entry: Operation) -> None:
         entry.name,
         description=f"Computes {entry.name} ({entry.about}) of values that are shared among three "
         "workers, without any of them seeing one, checks the result and prints what it cost.",
+        epilog=listing.examples(entry.name, _examples(entry)),
         **({"help": entry.help} if entry.help else {}),
     )
     if entry.along_rows:
@@ -65,6 +66,11 @@ def _add_parser(commands: Any, entry: Operation) -> None:
         what = "N generated values" if len(entry.size) == 1 else "N along the first axis"
     add_options(p, entry, what)
     p.set_defaults(run=functools.partial(run, entry))
+
+
+def _examples(entry: Operation) -> list[str]:
+    lines = [f"{entry.name} --repeat 1", f"{entry.name} --profile lan"]
+    return [*lines, f"{entry.name} --input a.npy --output r.npy"] if entry.takes_files else lines
 
 
 def add_options(p: argparse.ArgumentParser, entry: Operation, n: str) -> None:

@@ -10,10 +10,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.cli import common, keeping
+from tfe_bench.cli import common, keeping, listing
 from tfe_bench.errors import UsageError
 
-WORDS = ("put", "list", "remove")
+_WORDS = {
+    "put": "have three workers keep a private table",
+    "list": "the tables that this client may ask about",
+    "remove": "have three workers forget a table",
+}
 # Options that `put` takes under their own names.
 _AS_GIVEN = (
     *("columns", "nullable", "unique", "sorted_by", "hashed_by", "links", "pad_to", "rights"),
@@ -27,8 +31,24 @@ def _several(p: argparse.ArgumentParser, typed: str, about: str, dest: str | Non
 
 
 def _table_options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("word", choices=WORDS, help="what to do")
-    p.add_argument("name", nargs="?", metavar="NAME", help="letters, digits, - and _")
+    words = p.add_subparsers(dest="word", required=True, metavar="|".join(_WORDS))
+    for word, about in _WORDS.items():
+        one = words.add_parser(
+            word,
+            help=about,
+            description=f"{about[:1].upper()}{about[1:]}.",
+            epilog=listing.examples(f"table {word}"),
+        )
+        # (what the other words do not take)
+        one.set_defaults(name=None, input=[], types=[], rename=[], allow=[])
+        if word != "list":
+            one.add_argument("name", metavar="NAME", help="letters, digits, - and _")
+        if word == "put":
+            _put_options(one)
+        keeping.add_options(one, "it")
+
+
+def _put_options(p: argparse.ArgumentParser) -> None:
     common.option(
         p,
         "--input FILE",
@@ -71,7 +91,6 @@ def _table_options(p: argparse.ArgumentParser) -> None:
     )
     common.option(p, "--open-count", "permit that rows in common with other tables are counted")
     common.option(p, "--replace", "replace what has this name")
-    keeping.add_options(p, "it")
 
 
 def table(arguments: argparse.Namespace) -> int:
@@ -79,7 +98,7 @@ def table(arguments: argparse.Namespace) -> int:
 
     `table put NAME --input FILE` shares a table among three workers, which keep it for the clients
     that its owner names, each with the rights that its owner gives. No worker sees a value.
-    See docs/tables.md.
+    docs/tables.md in the source tree says more.
     """
     from tfe_bench.cluster.stored import check_clients, check_name
     from tfe_bench.models.queries.client import tables
@@ -134,13 +153,7 @@ def table(arguments: argparse.Namespace) -> int:
 
 def _source(arguments: argparse.Namespace) -> Path | None:
     files: list[Path] = arguments.input
-    if arguments.word == "list":
-        if arguments.name is not None or files:
-            raise UsageError("table list takes no name and no file.")
-        return None
-    if arguments.name is None:
-        raise UsageError(f"table {arguments.word} takes a NAME.")
-    if arguments.word == "remove":
+    if arguments.word != "put":
         return None
     if len(files) != 1:
         raise UsageError("table put takes one --input FILE (also --csv, --parquet).")
@@ -212,7 +225,7 @@ def query(arguments: argparse.Namespace) -> int:
 
     The workers join, filter and aggregate tables that their owners share, and see no row; the
     result goes to this client alone, as far as the owners' rights let it. On a terminal the plan
-    is shown first. See docs/tables.md.
+    is shown first. docs/tables.md in the source tree says more.
     """
     from tfe_bench.models.queries.client import tables
 

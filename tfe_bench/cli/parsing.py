@@ -1,0 +1,101 @@
+"""The parser of the command line: help in groups, and mistakes in one sentence before the usage."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tfe_bench.cli import common
+from tfe_bench.errors import did_you_mean
+
+EXAMPLES = "examples:\n"
+
+
+def typed() -> str:
+    """The command as it was typed: the installed script, or Python's module."""
+    name = Path(sys.argv[0]).name
+    return name if name == "tfe-bench" else "python -m tfe_bench"
+
+
+class _Formatter(argparse.HelpFormatter):
+    """Fills texts as usual, but leaves examples on lines of their own."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        if not text.startswith(EXAMPLES):
+            return super()._fill_text(text, width, indent)
+        return "".join(f"{indent}{line}\n" for line in text.splitlines())
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser of commands and their options; every ``type=int`` takes 1e6 and 2^20.
+
+    Args:
+        groups: names of commands by heading, as the help lists them; none for one list.
+    """
+
+    def __init__(self, groups: Mapping[str, Sequence[str]] | None = None, **options: Any) -> None:
+        super().__init__(formatter_class=_Formatter, allow_abbrev=False, **options)
+        self._groups = groups or {}
+        self.register("type", int, common.whole_number)
+
+    def format_usage(self) -> str:
+        """How the command is written, with required arguments alone."""
+        formatter = self._get_formatter()
+        needed = [a for a in self._actions if a.required or not a.option_strings]
+        formatter.add_usage(None, needed, [])
+        return f"{formatter.format_help().rstrip()} [options]\n"
+
+    def format_help(self) -> str:
+        """The help; of a parser with `groups` their commands under headings."""
+        formatter = self._get_formatter()
+        formatter.add_text(self.description)
+        if not self._groups:
+            for group in self._action_groups:
+                formatter.start_section(group.title)
+                formatter.add_text(group.description)
+                formatter.add_arguments(group._group_actions)
+                formatter.end_section()
+        else:
+            [commands] = (a for a in self._actions if isinstance(a, argparse._SubParsersAction))
+            listed = {action.dest: action for action in commands._choices_actions}
+            for heading, names in self._groups.items():
+                formatter.start_section(heading)
+                formatter.add_arguments([listed[name] for name in names])
+                formatter.end_section()
+            formatter.start_section("options")
+            formatter.add_arguments([a for a in self._actions if a is not commands])
+            formatter.end_section()
+        formatter.add_text(self.epilog)
+        return f"{self.format_usage()}\n{formatter.format_help()}"
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parses all; what a command does not know is refused by that command."""
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            known = [name for action in self._actions for name in action.option_strings]
+            word = left[0].partition("=")[0]
+            hint = did_you_mean(word, known) if word.startswith("-") else ""
+            self.error(f"unrecognized arguments: {' '.join(left)}.{hint}")
+        return found, left
+
+    def error(self, message: str) -> NoReturn:
+        """Ends with 2: the sentence first, then how the command is written in short."""
+        said = message if message.endswith((".", "?")) else f"{message}."
+        where = f"{self.format_usage()}See `{self.prog} --help`.\n"
+        self.exit(2, f"tfe_bench: UsageError: {said[:1].upper()}{said[1:]}\n{where}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        if not isinstance(action, argparse._SubParsersAction):
+            super()._check_value(action, value)
+            return
+        names = list(map(str, action.choices))
+        # (a command that the help lists rather than one of the many operations)
+        listed = [name for group in self._groups.values() for name in group]
+        hint = did_you_mean(str(value), listed) or did_you_mean(str(value), names)
+        shown = "" if self._groups else f" Known: {', '.join(names)}."
+        raise argparse.ArgumentError(None, f"Unknown command {str(value)!r}.{hint}{shown}")
