@@ -410,6 +410,12 @@ def opened(
                 f"Name it with --client (known: {', '.join(names) or 'none'})."
             )
         client = owned[0]
+    known = [c.name for c in config.clients]
+    if config.tls and client is not None and client not in known:
+        listed = f"Known: {', '.join(known)}." if known else "It has none."
+        raise UsageError(
+            f"There is no client {client!r} in {path.name}.{did_you_mean(client, known)} {listed}"
+        )
     key = key or path.parent / f"client-{client}.key"
     certificate = certificate or path.parent / f"client-{client}.crt"
     return config, *_credentials(config, path, key, certificate)

@@ -212,7 +212,8 @@ def words(error: Exception, name: str) -> str:
     if re.search(rf"(Received:|activation is) '?{name}'?\.?$", text.partition(" (Supported")[0]):
         return NOTHING
     text = re.sub(r"^Unsupported layers in '[^']*': ", "", text)
-    text = re.sub(r"\.? Supported: .*$", "", text)
+    text = re.sub(r"\.? \d+ layers of Keras are supported: .*$", "", text)
+    text = re.sub(r" \(Did you mean \"\w+\"\?\)", "", text)
     text = re.sub(r"^Layers that cannot be trained: (.*?)\. Those that can: .*$", r"\1", text)
     text = re.sub(r"^\w+ '[\w/]+'( \((?P<why>.*)\))?$", lambda m: m["why"] or NOTHING, text)
     text = re.sub(r"^'[\w/]+' \((?P<why>.*)\)$", r"\g<why>", text)

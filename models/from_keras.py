@@ -8,20 +8,30 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import os
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.errors import DataError, OpsMissing, UsageError, unknown
+from tfe_bench.errors import DataError, OpsMissing, UsageError, did_you_mean, unknown
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.kinds import calls, masks, reading, registry
+
+PAGE = "docs/keras_layers.md"
 
 
 def _keras() -> Any:
     try:
         return importlib.import_module("keras")
     except ImportError as error:
+        backend = os.environ.get("KERAS_BACKEND", "tensorflow")
+        if backend != "tensorflow":
+            raise OpsMissing(
+                "Keras takes its backend from the environment variable KERAS_BACKEND. Received: "
+                f"{backend[:80]!r}, which cannot be imported ({error}). Unset it, or set "
+                "KERAS_BACKEND=tensorflow."
+            ) from None
         raise OpsMissing(f"Models are converted with Keras 3, which is missing: {error}.") from None
 
 
@@ -127,7 +137,7 @@ def read(
     if reader.unfit:
         raise UsageError(
             f"Unsupported layers in {model.name!r}: {'; '.join(reader.unfit)}. "
-            f"Supported: {', '.join(registry.supported(keras))}."
+            f"{len(registry.supported(keras))} layers of Keras are supported: {PAGE} lists them."
         )
     layers = reader.layers
     if not layers:  # every one was dropped
@@ -435,6 +445,9 @@ class Reader(reading.Reader):
     def _refuse(self, layer: Any, prefix: str, why: str = "") -> None:
         if isinstance(layer, self.keras.layers.Lambda):
             why = "code; write it as layers or keras.ops"
-        what = f"{type(layer).__name__} {prefix + layer.name!r}{f' ({why})' if why else ''}"
+        kind = type(layer).__name__
+        if not why and type(layer).__module__.startswith("keras."):
+            why = did_you_mean(kind, registry.supported(self.keras)).strip()
+        what = f"{kind} {prefix + layer.name!r}{f' ({why})' if why else ''}"
         if what not in self.unfit:
             self.unfit.append(what)

@@ -83,9 +83,6 @@ def functions(keras: Any) -> dict[Any, tuple[str, Kind]]:
 
 
 def supported(keras: Any) -> list[str]:
-    """The layers of Keras that are converted, in words."""
+    """The names of Keras' layers that are converted, without those that do nothing."""
     found = readers(keras).items()
-    names = {cls.__name__ for cls, kind in found if not kind.nothing} | {"InputLayer"}
-    activations = ", ".join(sorted(name for name, _ in functions(keras).values()))
-    names = names - {"Activation"} | {f"Activation ({activations})"}
-    return [*sorted(names), "layers that act in training alone", "models of these"]
+    return sorted({cls.__name__ for cls, kind in found if not kind.nothing} | {"InputLayer"})

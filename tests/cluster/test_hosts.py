@@ -22,7 +22,13 @@ from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.requests import PrivateInput
-from tfe_bench.errors import ClusterError, PolicyError, SecurityError, VersionMismatch
+from tfe_bench.errors import (
+    ClusterError,
+    PolicyError,
+    SecurityError,
+    UsageError,
+    VersionMismatch,
+)
 
 if TYPE_CHECKING:
     from tests.cluster.conftest import Hosts
@@ -169,6 +175,11 @@ def test_a_client_whose_certificate_is_not_in_its_own_file_is_told_so(
     with pytest.raises(SecurityError):  # a party is no client
         Cluster(hosts.cluster, "analyst", hosts.folder / "party0.key", hosts.folder / "party0.crt")
     Cluster(hosts.cluster, "analyst", key, certificate).close()
+
+
+def test_a_client_that_is_not_in_the_cluster_file_is_named_with_the_nearest(hosts: Hosts) -> None:
+    with pytest.raises(UsageError, match=r"no client 'analist'.*Did you mean \"analyst\".*Known: "):
+        Cluster(hosts.cluster, "analist")
 
 
 def test_a_client_that_the_workers_do_not_know_gets_no_connection(

@@ -126,9 +126,11 @@ def add_record_options(p: argparse.ArgumentParser, trace: str) -> None:
 def quiet_tensorflow() -> None:
     """To be called before a command imports TensorFlow.
 
-    Models are converted on the processor, whatever else the machine has.
+    Models are converted on the processor, whatever else the machine has, and by TensorFlow, which
+    is there, whatever backend Keras has in other programs.
     """
     os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
+    os.environ["KERAS_BACKEND"] = "tensorflow"
 
 
 def harness_parameters(arguments: argparse.Namespace) -> dict[str, Any]:
