@@ -204,6 +204,14 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def is_almost_number(cell: str) -> bool | None:
+    """Whether a cell that is no number is one in another notation; None of missing values."""
+    cell = cell.strip()
+    if not cell or cell.lower() in _MISSING or NOT_FINITE.fullmatch(cell):
+        return None
+    return bool(COMMA.fullmatch(cell) or _UNIT.fullmatch(cell))
+
+
 def fault(cell: str) -> str:
     """The kind of a cell that is no number, without what it says."""
     cell = cell.strip()

@@ -35,7 +35,7 @@ from tfe_bench.models.queries.report import TableReport
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import ALL, GROUP, Column, Schema, rights_of
 from tfe_bench.models.queries.training import Alignment
-from tfe_bench.models.queries.types import BOOL, Type
+from tfe_bench.models.queries.types import BOOL, HASHES, Type
 
 
 def tables(cluster: Client) -> Tables:
@@ -52,6 +52,15 @@ class Tables:
 
     def __init__(self, cluster: Client) -> None:
         self._cluster = cluster
+        self._texts: dict[str, str] = {}
+
+    def show_texts(self, source: object) -> None:
+        """Show a table's texts in results in place of their hashes; `put` does so for its own.
+
+        Args:
+            source: as of `put`.  It stays here.
+        """
+        self._texts |= reading.texts_of(reading.read(source))
 
     def listed(self) -> dict[str, Kept]:
         """What the workers keep that this client may use, by name."""
@@ -178,6 +187,7 @@ class Tables:
         put_program.check(parameters, [spec_of(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
         report = TableReport.of(name, schema, held)
+        self._texts |= reading.texts_of({k: given[k] for k, e in held.items() if e.type == HASHES})
         for each in report.warnings:
             warnings.warn(each, stacklevel=2)
         return report
@@ -241,7 +251,7 @@ class Tables:
         known = self.seen()
         loss = 0 if rho is None else ledger.rho(str(rho))
         plan = sql.compiled(_text_of(query), known, max_rows, loss)
-        return Query(self._cluster, plan, known)
+        return Query(self._cluster, plan, known, self._texts)
 
 
 def _text_of(query: object) -> str:
@@ -260,8 +270,14 @@ class Query:
         plan: as JSON: what the workers get.
     """
 
-    def __init__(self, cluster: Client, plan: dict[str, Any], known: Mapping[str, Table]) -> None:
-        self._cluster, self.plan = cluster, plan
+    def __init__(
+        self,
+        cluster: Client,
+        plan: dict[str, Any],
+        known: Mapping[str, Table],
+        texts: Mapping[str, str] | None = None,
+    ) -> None:
+        self._cluster, self.plan, self._texts = cluster, plan, texts or {}
         checked = Plan.of(plan)
         tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
         self._checked, self._tables = checked, tables
@@ -296,7 +312,16 @@ class Query:
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
         parameters = {"plan": self.plan, "profile": profile, **(timing or {})}
         result = self._cluster.run("query", parameters, {}, progress)
-        return decoded(result, self._checked, self._facts[self._checked.output])
+        found = decoded(result, self._checked, self._facts[self._checked.output])
+        return found.named(self._spelled(found), self._texts)
+
+    def _spelled(self, found: io.Result) -> dict[str, str]:
+        """Columns' names as their owners write them, which SQL has in lower case."""
+        owned = {name for table in self._tables.values() for name in table.schema.columns}
+        known: dict[str, list[str]] = {}
+        for name in owned:
+            known.setdefault(name.lower(), []).append(name)
+        return {name: known[name][0] for name in found.types if len(known.get(name, ())) == 1}
 
 
 def _check_bounds(result: JobResult, plan: Plan) -> None:

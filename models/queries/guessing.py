@@ -42,9 +42,17 @@ _ARROW = {
 _TEXTS = ("string", "large_string", "string_view", "dictionary")
 # The units of Arrow's timestamps, with or without a time zone, as types have them.
 _UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "us"}
+# Values that decide what a column is; and the part of them that makes it more than texts, so that
+# the others are refused.
+_JUDGED, _MIXED = 1000, 0.5
 # In which order types are tried, and what their values are called.
-_TRIED = {"int": "whole numbers", "real": "numbers", "bool": "truth values", "date": "dates"}
-_TRIED |= {"timestamp": "times"}
+_TRIED = {
+    "int": "numbers",
+    "real": "numbers",
+    "bool": "truth values",
+    "date": "dates",
+    "timestamp": "times",
+}
 
 
 def type_of(name: str, values: Values) -> Type:
@@ -81,28 +89,38 @@ def _of_list(name: str, values: Values) -> Type:
     rows = [row for row, value in enumerate(values) if not is_missing(value)]
     if not rows:
         return parse("int")
-    fits: dict[str, list[bool]] = {}
+    judged = rows[:: -(-len(rows) // _JUDGED)]
+    most, share = "", 0.0
     for tried in _TRIED:
-        fit = _fits(tried)
-        fits[tried] = [fit(values[row]) for row in rows]
-        if all(fits[tried]):
+        fits = _fits(tried)
+        found = sum(fits(values[row]) for row in judged) / len(judged)
+        if found == 1 and all(fits(values[row]) for row in rows):
             if tried != "real":
                 return parse(tried)
             return _of_numbers(name, {row: values[row] for row in rows})
-    texts = [isinstance(values[row], str) for row in rows]
-    counts = {tried: sum(found) for tried, found in fits.items()}
-    most = max(counts, key=counts.__getitem__)
-    if 2 * counts[most] >= len(rows) or not all(texts):
-        if not any(texts) and not counts[most]:
-            raise DataError(
-                f"Column {name!r} has a type that is not offered. Received: "
-                f"{type(values[rows[0]]).__name__}."
-            )
-        if not counts[most]:  # texts and other objects
-            fits[most], most = texts, "text"
-        row = rows[fits[most].index(False)]
+        if tried != "int" and found > share:  # (whole numbers are numbers)
+            most, share = tried, found
+    texts = sum(isinstance(values[row], str) for row in rows)
+    if most in ("", "real"):
+        most, share = _most_like_numbers([values[row] for row in judged], most, share)
+    if share >= _MIXED or 0 < texts < len(rows):
+        fits = _fits(most) if share else lambda value: isinstance(value, str)
+        row = next(row for row in rows if not fits(values[row]))
         raise _mixed(name, row, values[row], _TRIED.get(most, "texts"))
+    if not texts:
+        kind = type(values[rows[0]]).__name__
+        raise DataError(f"Column {name!r} has a type that is not offered. Received: {kind}.")
     return HASHES
+
+
+def _most_like_numbers(judged: list[Any], most: str, share: float) -> tuple[str, float]:
+    """The same where numbers that are written otherwise ("1,5", "$5") count as numbers."""
+    fits = _fits("real")
+    told = [csv_file.is_almost_number(v) if isinstance(v, str) else None for v in judged]
+    told = [True if fits(v) else t for v, t in zip(judged, told, strict=True)]
+    known = [each for each in told if each is not None]
+    alike = sum(known) / len(known) if known else 0.0
+    return ("real", alike) if alike > share else (most, share)
 
 
 def _mixed(name: str, row: int, value: object, most: str) -> DataError:

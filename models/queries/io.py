@@ -20,9 +20,11 @@ from tfe_bench.models.queries.reading import Values, arrow, is_missing, reals_of
 from tfe_bench.models.queries.types import (
     CATEGORY,
     NUMBER,
+    TEXT,
     UNITS,
     Type,
     date_of,
+    shown_hash,
     value_element,
 )
 
@@ -246,7 +248,7 @@ def shown(element: int, kind: Type) -> Any:
         case "category":
             return kind.words[element]
         case "text":
-            return f"{element % (1 << 64):016x}"
+            return shown_hash(element)
     return element
 
 
@@ -269,6 +271,23 @@ class Result:
 
     def __repr__(self) -> str:
         return f"Result({len(self)} rows of {', '.join(self.types)})"
+
+    def named(self, names: Mapping[str, str], texts: Mapping[str, str]) -> Result:
+        """The same with other names of columns, and texts in place of their hashes.
+
+        Args:
+            names: of some columns, by their present ones.
+            texts: by hash, as results show it.
+        """
+        columns = {
+            name: [texts.get(v, v) for v in values] if self.types[name].kind == TEXT else values
+            for name, values in self.columns.items()
+        }
+        return Result(
+            {names.get(name, name): kind for name, kind in self.types.items()},
+            {names.get(name, name): values for name, values in columns.items()},
+            self.measured,
+        )
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:

@@ -14,6 +14,7 @@ import numpy as np
 
 from tfe_bench.errors import DataError, UsageError, did_you_mean, imported
 from tfe_bench.models import csv_file
+from tfe_bench.models.queries.types import hash_of, shown_hash
 
 # A list, a NumPy array of float64 with NaN for NULL, or a column of Arrow.
 Values = Sequence[Any] | np.ndarray[Any, Any]
@@ -152,7 +153,11 @@ def _listed(name: str, values: Any) -> Values:
         return _times(name, values) if values.dtype.kind == "M" else list(values.tolist())
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise DataError(f"Column {name!r} is no list of values. Received: {type(values).__name__}.")
-    return list(values)
+    listed = list(values)
+    given = [value for value in listed if value is not None]
+    if given and all(type(value) is float for value in given):
+        return np.array([np.nan if value is None else value for value in listed])
+    return listed
 
 
 def _times(name: str, values: np.ndarray[Any, Any]) -> list[Any]:
@@ -192,3 +197,13 @@ def is_missing(value: object) -> bool:
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating) and bool(value != value)
+
+
+def texts_of(columns: Mapping[str, Values]) -> dict[str, str]:
+    """The texts of columns by their hashes, as results show these."""
+    found: dict[str, str] = {}
+    for values in columns.values():
+        listed: Any = values.to_pylist() if hasattr(values, "to_pylist") else values
+        for text in {each for each in listed if isinstance(each, str)}:
+            found[shown_hash(hash_of(text))] = text
+    return found

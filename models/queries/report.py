@@ -121,9 +121,9 @@ class TableReport:
     def advice(self) -> list[str]:
         """What would serve a query better, by column."""
         return [
-            f"{name} is kept as hashes of its {column.texts:,} different texts, which are compared "
-            "for equality only and shown as hashes. To sort by it and to see its words, make these "
-            f'public: --type "{name}:category".'
+            f"{name} is kept as hashes of its {column.texts:,} different texts: they are compared "
+            "for equality only, and other clients see hashes. To sort by it and to show its words, "
+            f'make these public: --type "{name}:category".'
             for name, column in self.columns.items()
             if 0 < column.texts <= min(_FEW, MOST_WORDS)
         ]

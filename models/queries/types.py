@@ -191,6 +191,11 @@ def hash_of(text: str) -> int:
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little", signed=True)
 
 
+def shown_hash(element: int) -> str:
+    """A text's element as a result shows it."""
+    return f"{element % (1 << 64):016x}"
+
+
 def days_of(text: str) -> int:
     """Days from 1970 to a date written as 2024-02-29.
 

@@ -22,6 +22,7 @@ from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.store import Store
 from tfe_bench.errors import ClusterError, PolicyError, RangeError, TfeBenchError, UsageError
 from tfe_bench.models import owners, service, sources
+from tfe_bench.models.arrays import array
 from tfe_bench.models.datasets import Rows
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.queries.client import tables
@@ -419,6 +420,23 @@ def test_what_is_no_data_set_is_refused(clients: dict[str, Any]) -> None:
         with pytest.raises(UsageError):
             alice.run("provide", {**good, **changed}, inputs)
     assert owners.listed(alice) == {}
+
+
+def test_misspelt_clients_are_refused_by_all_that_names_clients(clients: dict[str, Any]) -> None:
+    bank = clients["bank"]
+    private, misspelt = private_model(), ["alcie"]
+    kept = convert(keras.Sequential([keras.Input((2,)), keras.layers.Dense(1)]))
+    rows = _rows(np.zeros((4, 1), np.float32), np.array([0, 1, 0, 1]), "a")
+    for refused in (
+        lambda: tables(bank).put("t", {"a": [1]}, clients=misspelt),
+        lambda: tables(bank).align(["a", "b"], ["k"], "n", "y", clients=misspelt),
+        lambda: owners.provide(bank.client, "r", rows, misspelt),
+        lambda: service.deploy(bank, kept, "m", misspelt),
+        lambda: array.private(bank, np.ones(2)).keep("y", clients=misspelt),
+        lambda: private.fit(bank, *data(), batch_size=4, deploy="m", deploy_for=misspelt),
+    ):
+        with pytest.raises(UsageError, match=r"no client 'alcie'\. Did you mean \"alice\""):
+            refused()
 
 
 @pytest.mark.parametrize("victim", [1])

@@ -6,7 +6,7 @@ import argparse
 import json
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -191,22 +191,21 @@ def _list(arguments: argparse.Namespace, found: Any, client: str) -> int:
         told.append(row)
     shown = {
         "rows": lambda row: f"{row['rows']:,}",
-        "columns": lambda row: ", ".join(f"{k} {v}" for k, v in row["columns"].items()),
-        "your rights": lambda row: _rights(row["rights"], row["owner"] == client),
+        "columns: your rights": lambda row: "\n".join(_columns(row, row["owner"] == client)),
         "min group": lambda row: f"{row['min_group']:,}",
         "privacy": lambda row: row.get("privacy", ""),
     }
     return keeping.tell_list(arguments, told, "table", shown)
 
 
-def _rights(rights: Mapping[str, Sequence[str]], owned: bool) -> str:
-    """What a client may do with each column, in words; columns of the same rights together."""
-    if owned:
-        return "all (yours)"
-    together: dict[str, list[str]] = {}
-    for name, words in rights.items():
-        together.setdefault("open" if "open" in words else ", ".join(words), []).append(name)
-    return "; ".join(f"{', '.join(names)}: {words or 'none'}" for words, names in together.items())
+def _columns(row: Mapping[str, Any], owned: bool) -> list[str]:
+    """Each column of a table with its type, and what a client may do with it; all for its owner."""
+    found = []
+    for name, kind in row["columns"].items():
+        rights = row["rights"][name]
+        words = "open" if "open" in rights else ", ".join(rights) or "none"
+        found.append(f"{name} {kind}" if owned else f"{name} {kind}: {words}")
+    return found
 
 
 def _query_options(p: argparse.ArgumentParser) -> None:
@@ -215,6 +214,7 @@ def _query_options(p: argparse.ArgumentParser) -> None:
         p, "--max-rows N", "rows of the result, and of joins that repeat keys, at most", type=int
     )
     common.option(p, "--rho RHO", "privacy to spend of tables with a budget; more is less noise")
+    common.option(p, "--texts FILE", "show the texts of this table in place of their hashes")
     keeping.add_asking(p)
     common.option(p, "--output FILE", "write the rows (.csv, .json, .parquet, .feather)", "--out")
     keeping.add_options(p, "tables")
@@ -234,6 +234,8 @@ def query(arguments: argparse.Namespace) -> int:
         raise UsageError(f"{str(arguments.output)!r} is there already. Name another file.")
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         known = tables(cluster)
+        if arguments.texts is not None:
+            known.show_texts(arguments.texts)
         asked = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
         if not keeping.agreed(arguments, bar, asked.explain(), asked.plan):
             return 0

@@ -81,13 +81,14 @@ def _sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
     elif len(plain) == len(values) and len({type(v) for v in values}) == 1:
         if type(values[0]) in (int, bool, str):
             found["numpy"] = {"c": np.array(values)}
-        if isinstance(values[0], datetime.date) and not getattr(values[0], "tzinfo", None):
+        zones = any(getattr(value, "tzinfo", None) for value in values)
+        if isinstance(values[0], datetime.date) and not zones:
             found["numpy"] = {"c": np.array(values, "datetime64")}
     found["pandas"] = pd.DataFrame({"c": values})
     found["series"] = {"c": pd.Series(values)}
     try:
         table = pa.table({"c": pa.array(values)})
-    except (pa.ArrowInvalid, pa.ArrowTypeError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError):
         pass
     else:
         found["arrow"] = table
@@ -156,6 +157,39 @@ def test_a_column_comes_back_by_every_way_or_is_refused(name: str, tmp_path: Pat
         assert not own.rounding.coarse, way
 
 
+# Declared types: values at the ends of their range and between, and some beyond each end.
+DECLARED: dict[str, tuple[list[Any], list[Any]]] = {
+    "int[0,120]": ([0, 120, 7, None], [-1, 121]),
+    "int": ([-(1 << 40), 1 << 40], [(1 << 40) + 1]),
+    "int64": ([-(1 << 63), (1 << 63) - 1, 0], [1 << 63]),
+    "decimal(2)[0,9999.99]": ([0.0, 9999.99, 0.01, None], [-0.01, 10000.0, 0.001]),
+    "decimal(18)[-1e-9,1e-9]": ([1e-9, -1e-9, 1e-18], [2e-9]),
+    "fixed(16)[-5,5]": ([-5.0, 5.0, 0.5, None], [5.1, float("inf")]),
+    "fixed(24)": ([-65536.0, 65536.0, 2.0**-24], [65537.0]),
+    "bool": ([True, False, None], [2]),
+    "date": ([datetime.date(1900, 1, 1), datetime.date(2079, 6, 6)], [datetime.date(1899, 1, 1)]),
+    "timestamp(s)": ([datetime.datetime(1970, 1, 1), datetime.datetime(2099, 12, 31)], [TIME]),
+    "timestamp(ms)": ([TIME, IN_ZONE], [datetime.datetime(1969, 1, 1)]),
+    "category(a,b)": (["b", "a", None], ["c"]),
+    "text": (["b", "a,b;", None], []),
+}
+
+
+@pytest.mark.parametrize("kind", DECLARED)
+def test_a_declared_type_holds_its_range_by_every_way(kind: str, tmp_path: Path) -> None:
+    values, beyond = DECLARED[kind]
+    due = values if kind.startswith("category") else [_expected(value) for value in values]
+    for way, source in _sources(values, tmp_path).items():
+        found = _back(_put(source, {"c": kind}))
+        assert [_like(d, v) for v, d in zip(found, due, strict=True)] == due, way
+    within = [value for value in values if value is not None][-1]
+    for value in beyond:
+        for way, source in _sources([within, value], tmp_path).items():
+            with pytest.raises(TfeBenchError, match=r"'c', row 2|but for row 2") as refused:
+                _put(source, {"c": kind})
+            assert "--type" in str(refused.value), way
+
+
 def test_what_rounding_changes_is_said() -> None:
     """Of columns with values of many digits, large and small ones."""
     given = {"a": np.array([1 / 3e5, 1e5 / 3]), "b": [0.25, 0.5], "d": ["x", "y"]}
@@ -198,6 +232,7 @@ def test_float32_is_read_by_its_shortest_notation(tmp_path: Path) -> None:
         ("$5", "a currency or unit"),
         ("5 %", "a currency or unit"),
         ("five", "a text"),
+        ("-", "a mark for a missing value"),
     ],
 )
 def test_a_cell_that_spoils_a_column_is_named_with_its_kind(
@@ -208,6 +243,14 @@ def test_a_cell_that_spoils_a_column_is_named_with_its_kind(
     with pytest.raises(DataError, match=rf"'price'.*row 3.*{kind}") as refused:
         putting.encoded(reading.read(file), {})
     assert cell == "NaN" or f"{cell}'" not in str(refused.value)
+
+
+@pytest.mark.parametrize("cells", [["1,5", "2,25"], ["$5", "$7", "n/a"], ["n/a", "2,5", "1"]])
+def test_numbers_in_another_notation_are_no_texts(cells: list[str]) -> None:
+    with pytest.raises(DataError, match=r"'c'.*row 1.*Received there"):
+        _put({"c": cells})
+    assert str(_put({"c": cells}, {"c": "text"}).type) == "text"
+    assert str(_put({"c": ["n/a", "-", "none"]}).type) == "text"
 
 
 def test_all_columns_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
@@ -332,5 +375,7 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
     command._list(Namespace(json=False), found, "analyst")
     shown = capsys.readouterr().out
     assert "12" in shown and "(its" in shown
-    assert command._rights(row["rights"], False) == "v: aggregate, filter; w: open; x: none"
-    assert command._rights(row["rights"], True) == "all (yours)"
+    assert command._columns({**row, "columns": {"v": "int", "w": "int", "x": "int"}}, False) == [
+        *("v int: aggregate, filter", "w int: open", "x int: none"),
+    ]
+    assert command._columns(row, True) == ["v int", "w int", "x int"]
