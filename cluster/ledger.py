@@ -157,12 +157,16 @@ class Ledger:
 
     def _write(self, name: str, loss: int) -> None:
         record = {"format": _FORMAT, "name": name, "party": self._party, "spent": loss}
-        atomic.write(self._path(name), lambda stream: stream.write(json.dumps(record).encode()))
+        path = self._path(name)
         try:
+            atomic.place(path, lambda stream: stream.write(json.dumps(record).encode()))
             atomic.sync(self._folder)
         except OSError as error:
-            reason = error.strerror or type(error).__name__
-            raise DataError(f"Cannot write what was spent of {name!r}: {reason}.") from error
+            # (the client reads this text, and does not learn where the file is)
+            raise DataError(
+                f"Party {self._party} cannot write what was spent of table {name!r}. Received: "
+                f"{error.strerror or type(error).__name__}. Its operator makes room there."
+            ) from None
 
     def _path(self, name: str) -> Path:
         check_name(name)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
+import io
 import os
 import sys
 import traceback
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
-from tfe_bench.errors import TfeBenchError
+from tfe_bench.errors import DataError, TfeBenchError
 
 Options = Callable[[argparse.ArgumentParser], None]
 Command = Callable[[argparse.Namespace], int]
 
+_BROKEN_PIPE = 141
 # What commands were called, which go on working unlisted.
 RENAMED = {"peers": "baselines"}
 
@@ -150,15 +153,69 @@ def run() -> int:
     """The process of a command: `main`, and nothing on its terminal but its own lines."""
     from tfe_bench.cli import noise
 
+    if sys.stderr is None:  # closed: nobody reads errors, and no file may get its number
+        _to_nowhere(2)
+        sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
+    if sys.stdout is None:
+        _to_nowhere(1)
+        sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
+        return _failed(DataError("Standard output is closed. Redirect it: > /dev/null."))
+    before = sys.stdout
+    sys.stdout = _Output(
+        before.buffer,
+        encoding=before.encoding,
+        errors=before.errors,
+        line_buffering=bool(before.line_buffering),
+    )
     if "--debug" not in sys.argv:
         noise.quiet()
     try:
         return main()
     except BrokenPipeError:
-        # what is left to print goes nowhere, also when Python itself flushes
-        with open(os.devnull, "wb") as nowhere:
-            os.dup2(nowhere.fileno(), sys.stdout.fileno())
-        return 141
+        _to_nowhere(1)
+        return _BROKEN_PIPE
+    except SystemExit as ended:
+        if isinstance(ended.__context__, BrokenPipeError):  # (a table's console ends so)
+            return _BROKEN_PIPE
+        raise
+
+
+def _to_nowhere(descriptor: int) -> None:
+    """What is left to print goes nowhere, also when Python itself flushes."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    if nowhere != descriptor:
+        os.dup2(nowhere, descriptor)
+        os.close(nowhere)
+
+
+def _failed(error: TfeBenchError) -> int:
+    print(f"tfe_bench: {type(error).__name__}: {error}", file=sys.stderr)
+    return error.exit_code
+
+
+class _Output(io.TextIOWrapper):
+    """Standard output, which says in words that it cannot be written to."""
+
+    def write(self, text: str, /) -> int:
+        with self._in_words():
+            return super().write(text)
+
+    def flush(self) -> None:
+        with self._in_words():
+            super().flush()
+
+    @contextlib.contextmanager
+    def _in_words(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            _to_nowhere(1)
+            raise DataError(
+                "Standard output cannot be written to; the command may have run. Received: "
+                f"{error.strerror or type(error).__name__}. Redirect it to another file or device."
+            ) from None
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -180,8 +237,7 @@ def main(argv: list[str] | None = None) -> int:
     except TfeBenchError as error:
         if debug:
             traceback.print_exc()
-        print(f"tfe_bench: {type(error).__name__}: {error}", file=sys.stderr)
-        return error.exit_code
+        return _failed(error)
     except KeyboardInterrupt:
         if debug:
             traceback.print_exc()

@@ -170,21 +170,66 @@ def test_an_error_on_a_terminal_is_readable(tmp_path: Path) -> None:
     assert "\x1b" not in said and "Received: -1" in said
 
 
-def test_a_reader_that_leaves_early_causes_no_traceback(tmp_path: Path) -> None:
+# A line of print's, and a table of rich's, whose console ends the process by itself.
+PRINTING = [
+    ["certs", "party", "--party", "0", "--out", "x"],
+    ["TABLE"],
+]
+TABLE = """
+import sys, tfe_bench.__main__ as command
+from rich.console import Console
+def show(parsed=None):
+    Console().print("a table")
+    return 0
+command.parse = lambda words: type("Parsed", (), {"command": "sort", "run": show})
+sys.exit(command.run())
+"""
+
+
+def _ended(words: list[str], stdout: int, folder: Path) -> subprocess.CompletedProcess[str]:
+    python = ["-c", TABLE] if words == ["TABLE"] else ["-m", "tfe_bench", *words]
+    return subprocess.run(
+        [sys.executable, *python],
+        stdin=subprocess.DEVNULL,
+        stdout=stdout,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+@pytest.mark.parametrize("words", PRINTING, ids=lambda words: words[0])
+def test_a_full_standard_output_is_said_in_words(words: list[str], tmp_path: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        done = _ended(words, full.fileno(), tmp_path)
+    assert "tfe_bench: DataError: Standard output cannot be written" in done.stderr
+    assert done.returncode == 10
+
+
+def test_a_closed_standard_output_is_refused_before_anything_runs(tmp_path: Path) -> None:
+    words = [sys.executable, "-m", "tfe_bench", "certs", "party", "--party", "0", "--out", "x"]
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$@" >&-', "sh", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.stderr == (
+        "tfe_bench: DataError: Standard output is closed. Redirect it: > /dev/null.\n"
+    )
+    assert done.returncode == 10 and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("words", PRINTING, ids=lambda words: words[0])
+def test_a_reader_that_leaves_early_causes_no_traceback(words: list[str], tmp_path: Path) -> None:
     from_it, to_us = os.pipe()
     os.close(from_it)
-    root = str(Path(__file__).parents[2])
     try:
-        done = subprocess.run(
-            [sys.executable, "-m", "tfe_bench", "certs", "party", "--party", "0", "--out", "x"],
-            stdin=subprocess.DEVNULL,
-            stdout=to_us,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=tmp_path,
-            timeout=60,
-            env={**os.environ, "PYTHONPATH": root},
-        )
+        done = _ended(words, to_us, tmp_path)
     finally:
         os.close(to_us)
     assert "Traceback" not in done.stderr and "Exception" not in done.stderr

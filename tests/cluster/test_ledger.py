@@ -74,9 +74,22 @@ def test_what_cannot_be_written_is_not_told(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(DataError):
+    with pytest.raises(DataError, match="No space left on device") as refused:
         Ledger(tmp_path, 0).charge({"t": charge("0.1")})
     assert not list(tmp_path.iterdir())
+    assert str(tmp_path) not in str(refused.value)  # a client reads it
+
+
+def test_nothing_that_a_worker_runs_writes_files_by_what_names_their_path() -> None:
+    """`atomic.write` says in its error where the file is: it is for commands alone."""
+    root = Path(__file__).parents[2]
+    users = {
+        str(file.relative_to(root))
+        for folder in ("cluster", "models", "protocols", "benchmarks/workloads")
+        for file in (root / folder).rglob("*.py")
+        if "atomic.write(" in file.read_text(encoding="utf-8")
+    }
+    assert users == set()
 
 
 def test_queries_at_once_spend_no_more_than_there_is(tmp_path: Path) -> None:
