@@ -26,9 +26,10 @@ from tests.models.writers import (
     writer,
 )
 from tests.protocols.pads import assert_one_message_each
+from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import UsageError
-from tfe_bench.models import decoding, execute
+from tfe_bench.models import decoding, execute, weights
 from tfe_bench.models.decoding import Decoding
 from tfe_bench.models.execute import Prediction
 from tfe_bench.models.kinds.operations import Setting
@@ -317,6 +318,42 @@ def test_a_cluster_goes_on_with_texts(
             tfe.generate(cluster, "writer", prompts[0])
         with pytest.raises(UsageError, match="generate takes convert"):
             tfe.generate(cluster, model, prompts[0], 4)
+
+
+def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
+    rng: np.random.Generator,
+) -> None:
+    """Two jobs of one model and one length, one after the other in the same workers.
+
+    Their graphs are the same ones; keys and values that one leaves behind are not the other's.
+    """
+    model = alike(rng, attends=True)
+    while True:
+        prompts = rng.integers(0, WORDS, (2, PROMPT))
+        prompts[1, -1] = prompts[0, -1]  # the last token alone does not tell them apart
+        wanted = [greedy(model, p, NEW) for p in prompts]
+        if wanted[0][0] != wanted[1][0] and min(apart for _, apart in wanted) > 0.05:
+            break
+        model = alike(rng, attends=True)
+    private = converted(model, rng)
+    parameters = {"plan": private.plan.header(), "tokens": NEW, "warm_up": 0}
+    bits = private.plan.fraction_of("words")
+
+    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
+        at, found = made(order_of(private, 1, PROMPT, NEW)), []
+        arrays = [at._own[part.key] for part in weights.parts(private.plan)]
+        for client in range(2):
+            inputs: dict[str, Any] = {weights.input_name(i): w for i, w in enumerate(arrays)}
+            inputs[program.PROMPT] = rows.map(lambda a, i=client: a[i : i + 1])
+            context = Context(
+                at._party, parameters, inputs, lambda *_: None, client=f"client{client}"
+            )
+            found.append(program.run(context)[program.TOKENS])
+        return found
+
+    sim = ran(private, prompts, run)
+    found = [(sim.value(itemgetter(i)) >> bits)[0].tolist() for i in range(2)]
+    assert found == [text for text, _ in wanted]
 
 
 @pytest.mark.parametrize("bits", [8, 12, 16, 20])
