@@ -44,13 +44,23 @@ def check_timing(given: Mapping[str, Any]) -> None:
     warm_up = given.get("warm_up", 1)
     if type(warm_up) is not int or not 0 <= warm_up <= _MAX_REPEAT:
         raise UsageError(f"warm_up is 0 to {_MAX_REPEAT}. Received: {str(warm_up)[:80]!r}.")
-    trace = given.get("trace", False)
-    if type(trace) is not bool:
-        raise UsageError(f"trace is true or false. Received: {str(trace)[:80]!r}.")
+    check_flags(given, "trace")
     profile = given.get("profile", "local")
     if not isinstance(profile, str):
         raise UsageError(f"A profile is a name. Received: {str(profile)[:80]!r}.")
     profiles.get(profile)
+
+
+def check_flags(given: Mapping[str, Any], *names: str) -> None:
+    """Refuses parameters that are neither true nor false.
+
+    Raises:
+        UsageError: naming the parameter.
+    """
+    for name in names:
+        value = given.get(name, False)
+        if type(value) is not bool:
+            raise UsageError(f"{name} is true or false. Received: {str(value)[:80]!r}.")
 
 
 def measure(context: Context, variant: str, once: Callable[[Callable[[float], None]], T]) -> T:

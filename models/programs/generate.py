@@ -21,7 +21,7 @@ import numpy as np
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.stored import check_deployment, check_name
-from tfe_bench.cluster.timing import check_parameters, measure
+from tfe_bench.cluster.timing import check_flags, check_parameters, measure
 from tfe_bench.errors import UsageError
 from tfe_bench.models import decoding, execute, kept, limits, weights
 from tfe_bench.models.decoding import Decoding
@@ -124,8 +124,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """
     known = _KEPT if "name" in parameters else ("plan",)
     check_parameters("generate", parameters, (*known, *_OWN))
-    if type(parameters.get("check_range", False)) is not bool:
-        raise UsageError(f"check_range is true or false. Received: {parameters['check_range']!r}.")
+    check_flags(parameters, "check_range")
     positions = parameters.get("positions")
     if positions is not None and not isinstance(positions, str):
         raise UsageError("positions is the name of an input.")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
-from tfe_bench.cluster.timing import check_parameters, measure
+from tfe_bench.cluster.timing import check_flags, check_parameters, measure
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute, limits, weights
 from tfe_bench.models.ranges import Plan
@@ -53,6 +53,18 @@ def output_names(plan: Plan) -> list[str]:
 RANGE = "range"
 
 
+def check_setting(parameters: Mapping[str, Any]) -> None:
+    """Refuses an unfit batch or check_range.
+
+    Raises:
+        UsageError: naming the parameter.
+    """
+    check_flags(parameters, "check_range")
+    batch = parameters.get("batch", 1)
+    if type(batch) is not int or not 1 <= batch <= 1 << 16:
+        raise UsageError(f"batch is 1 to 65536 samples. Received: {str(batch)[:80]!r}.")
+
+
 def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses plans that are none, and inputs that do not fit them.
 
@@ -60,12 +72,8 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         UsageError, DataError: naming what does not fit.
     """
     check_parameters("predict", parameters, ("plan", "batch", "check_range"))
-    batch = parameters.get("batch", 1)
-    if type(batch) is not int or not 1 <= batch <= 1 << 16:
-        raise UsageError(f"batch is 1 to 65536 samples. Received: {batch!r}.")
+    check_setting(parameters)
     watched = parameters.get("check_range", False)
-    if type(watched) is not bool:
-        raise UsageError(f"check_range is true or false. Received: {watched!r}.")
     text = _text(parameters.get("plan"))
     plan = _executable(text)
     if watched:

@@ -25,6 +25,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         UsageError: naming what does not fit.
     """
     check_parameters("serve", parameters, ("name", "deployment", "batch", "check_range"))
+    predict.check_setting(parameters)
     check_name(parameters.get("name"))
     check_deployment(parameters.get("deployment"))
     if not inputs or not inputs[0].shape or inputs[0].shape[0] > MOST_SAMPLES:

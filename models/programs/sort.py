@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, extent
-from tfe_bench.cluster.timing import check_parameters, measure
+from tfe_bench.cluster.timing import check_flags, check_parameters, measure
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -25,6 +25,7 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     from tfe_bench.protocols.order.sort import choose, round_cost
 
     check_parameters("sort", parameters, _OWN)
+    check_flags(parameters, "descending", "indices")
     choose(str(parameters.get("algorithm", "auto")), 2, "local")
     round_cost(parameters.get("profile", "local"))
     if not inputs or inputs[0].name != "keys":
@@ -70,7 +71,7 @@ def run(context: Context) -> dict[str, Shared]:
             context.party,
             keys,
             payload,
-            descending=bool(parameters.get("descending", False)),
+            descending=parameters.get("descending", False),
             algorithm=chosen,
             profile=profile,
             progress=progress,

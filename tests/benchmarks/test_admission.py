@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import json
 import math
 import resource
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -224,6 +226,45 @@ def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:
     for job in ordinary:
         if job.program not in ("serve", "query", "align"):  # for which something is kept
             assert _largest(job, jobs.load(job.program), job.inputs, job.parameters) < 1 << 26
+
+
+# A value of each type of JSON, of which a parameter takes one: 1.5 beside 3.
+OF_TYPES: list[Any] = [True, 3, "no", [1], {"a": 1}]
+
+
+def test_every_parameter_of_every_program_has_one_type(
+    ordinary: list[Job], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`descending: "no"` is not true, and `repeat: true` is not 1."""
+    several, asked, named = {}, set(), set[str]()
+    check_known = jobs.check_known
+
+    def checked(program: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+        named.update(known)
+        check_known(program, given, known)
+
+    for job in ordinary:
+        jobs.load(job.program)
+    for module in list(sys.modules.values()):
+        if getattr(module, "check_known", None) is check_known:
+            monkeypatch.setattr(module, "check_known", checked)
+    for job in ordinary:
+        program = jobs.load(job.program)
+        named.clear()
+        with contextlib.suppress(TfeBenchError):
+            program.admit(job.parameters, job.inputs)
+        for name in sorted(named | set(job.parameters)):
+            asked.add((job.program, name))
+            own = [type(job.parameters[name])] if name in job.parameters else []
+            taken = set(own)
+            for value in OF_TYPES:
+                with contextlib.suppress(TfeBenchError):
+                    program.admit({**job.parameters, name: value}, job.inputs)
+                    taken.add(type(value))
+            if len(taken - {type(None)}) > 1:
+                several[job.program, name] = sorted(t.__name__ for t in taken)
+    assert ("sort", "descending") in asked and ("sort", "indices") in asked
+    assert several == {}
 
 
 def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job]) -> None:
