@@ -26,7 +26,7 @@ from tfe_bench.cluster.stored import TABLE, check_name
 from tfe_bench.errors import ProtocolError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.programs import table_put as put_program
-from tfe_bench.models.queries import bins, explain, io, reading, relations, sql, training
+from tfe_bench.models.queries import bins, explain, io, notes, reading, relations, sql, training
 from tfe_bench.models.queries.execute import OVER, ROWS, words_of
 from tfe_bench.models.queries.plan import BOUNDED, Plan
 from tfe_bench.models.queries.price import Price, price
@@ -312,7 +312,7 @@ class Query:
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
         parameters = {"plan": self.plan, "profile": profile, **(timing or {})}
         result = self._cluster.run("query", parameters, {}, progress)
-        found = decoded(result, self._checked, self._facts[self._checked.output])
+        found = decoded(result, self._checked, self._facts, self._tables)
         return found.named(self._spelled(found), self._texts)
 
     def _spelled(self, found: io.Result) -> dict[str, str]:
@@ -338,18 +338,28 @@ def _check_bounds(result: JobResult, plan: Plan) -> None:
             )
 
 
-def decoded(result: JobResult, plan: Plan, facts: relations.Relation) -> io.Result:
+def decoded(
+    result: JobResult, plan: Plan, every: Sequence[relations.Relation], tables: Mapping[str, Table]
+) -> io.Result:
     """The rows that a result's words are.
+
+    An aggregate without GROUP BY has one row, also where a rule withholds its values: NULL then.
+
+    Args:
+        every: facts of the plan's steps.
+        tables: by the plan's aliases.
 
     Raises:
         ProtocolError: they are other words than the plan makes.
         RangeError: a step has more rows than its bound.
     """
     _check_bounds(result, plan)
+    facts = every[plan.output]
     words, listed = result.outputs[ROWS], words_of(facts)
     if words.shape != (len(listed), facts.rows):
         raise ProtocolError("The workers sent other rows than the plan makes.")
     kept = np.flatnonzero(words[0])
+    is_withheld = not len(kept) and notes.is_total(plan, every)
     at = {name: i for i, name in enumerate(listed)}
     types: dict[str, Type] = {}
     columns: dict[str, list[Any]] = {}
@@ -364,4 +374,8 @@ def decoded(result: JobResult, plan: Plan, facts: relations.Relation) -> io.Resu
             None if gone else io.shown(int(word) + low, kind)
             for word, gone in zip(held, missing, strict=True)
         ]
-    return io.Result(types, columns, result.measured)
+        if is_withheld:
+            public = facts.columns[name].constant
+            columns[name] = [None if public is None else io.shown(public, kind)]
+    about = tuple(notes.notes_of(plan, every, tables)), notes.noise_of(plan, every)
+    return io.Result(types, columns, result.measured, *about)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from tfe_bench.cluster.ledger import shown
 from tfe_bench.models.queries import privacy
+from tfe_bench.models.queries.notes import notes_of
 from tfe_bench.models.queries.plan import Expression, Plan, Step
 from tfe_bench.models.queries.price import Price
 from tfe_bench.models.queries.relations import Relation
@@ -35,14 +36,8 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
         f"The client learns {', '.join(n for n in last.columns if '?' not in n)} of the rows that "
         f"the query has, {last.rows:,} at most.",
     ]
-    for made in facts:
-        for alias, least in made.least.items():
-            table = tables[alias]
-            lines.append(
-                f"Groups with fewer than {least} records of {table.name!r} are left out (a rule of "
-                f"{table.owner!r})."
-            )
-    lines += _spends(plan, facts, tables)
+    lines += notes_of(plan, facts, tables)
+    lines += _spends(facts, tables)
     hashed = [f for made in facts for f in made.columns.values() if f.type and f.type.kind == TEXT]
     if hashed:
         bits = 2 * max(made.rows for made in facts).bit_length() - 65
@@ -54,8 +49,8 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
 _DELTA = 1e-6
 
 
-def _spends(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]:
-    """What a plan spends of privacy, and how far its results are off."""
+def _spends(facts: Sequence[Relation], tables: Tables) -> list[str]:
+    """What a plan spends of privacy, and whose rows count."""
     lines = []
     lost = privacy.losses((made.release for made in facts), tables)
     of = {table.name: table for table in tables.values()}
@@ -67,22 +62,9 @@ def _spends(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]:
             f"{table.owner!r}): epsilon {privacy.epsilon(loss, _DELTA):.3g} at delta {_DELTA:g}. "
             f"Left before: {shown(left)} of {shown(table.schema.budget)}."
         )
-    for step, given, made in zip(plan.steps, _inputs(plan, facts), facts, strict=True):
+    for made in facts:
         if (release := made.release) is None:
             continue
-        for name, function, argument in step["aggregates"]:
-            said = []
-            if function != "sum":
-                label = privacy.counted(argument, given[0].columns)
-                said.append(("" if function == "count" else "its number ", label, 1))
-            if function != "count":
-                kind = given[0].columns[argument].known
-                what = "" if function == "sum" else "its sum "
-                said.append((what, (argument, privacy.VALUES), kind.denominator))
-            off = " and ".join(
-                f"{what}{release.totals[label].deviation / unit:,.4g}" for what, label, unit in said
-            )
-            lines.append(f"Noise of {name}: a standard deviation of {off}, in each of its rows.")
         if release.bounded:
             rows = f"{release.most} rows" if release.most > 1 else "1 row"
             lines.append(

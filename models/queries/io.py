@@ -7,7 +7,7 @@ import datetime
 import importlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -260,11 +260,16 @@ class Result:
         types: by column, in their order.
         columns: values, None for NULL.
         measured: public figures of each worker.
+        notes: sentences for people: which groups are left out by whose rule, which noise there is.
+        noise: standard deviations of the noise under a privacy budget, by column: of its "value",
+            or of an average's "number" and "sum".
     """
 
     types: Mapping[str, Type]
     columns: Mapping[str, Sequence[Any]]
     measured: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
+    noise: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
@@ -283,10 +288,11 @@ class Result:
             name: [texts.get(v, v) for v in values] if self.types[name].kind == TEXT else values
             for name, values in self.columns.items()
         }
-        return Result(
-            {names.get(name, name): kind for name, kind in self.types.items()},
-            {names.get(name, name): values for name, values in columns.items()},
-            self.measured,
+        return replace(
+            self,
+            types={names.get(name, name): kind for name, kind in self.types.items()},
+            columns={names.get(name, name): values for name, values in columns.items()},
+            noise={names.get(name, name): parts for name, parts in self.noise.items()},
         )
 
     @property

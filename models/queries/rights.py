@@ -225,10 +225,10 @@ def _aggregated(function: str, exact: bool) -> Use:
 
 
 _WHY = {
-    Use.EXTREME: ": one record's value",
+    Use.EXTREME: " (one record's value)",
     **dict.fromkeys(
         (Use.ANY_SUM, Use.ANY_COUNT, Use.ANY_QUANTILE),
-        " of other than a * x + b without rounding: divide the sum, not each value",
+        " in more than a * x + b without rounding (divide the sum, not each value)",
     ),
 }
 
@@ -249,15 +249,15 @@ def check_released(
     Raises:
         PolicyError: naming column, right and owner.
     """
-    for name, fact in keys.items():
+    for fact in keys.values():
         for source in sorted(fact.sources):
-            check_use(tables, source, Use.GROUP, f"Grouping by {name[:80]!r}")
-    for name, function, argument in aggregates:
+            check_use(tables, source, Use.GROUP, f"Grouping by {source.part!r}")
+    for _, function, argument in aggregates:
         if argument is None:
             continue
         use = _aggregated(function, argument.affine or noised)
-        what = f"The aggregate {name[:80]!r} ({function}{_WHY.get(use, '')})"
         for source in sorted(argument.sources):
+            what = f"{function.partition(':')[0].upper()} of {source.part!r}{_WHY.get(use, '')}"
             check_use(tables, source, use, what)
     for source, use in _sorted(control):
         check_use(tables, source, use, "A condition or join on a column")

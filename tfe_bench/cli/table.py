@@ -247,11 +247,15 @@ def query(arguments: argparse.Namespace) -> int:
     if arguments.json:
         sent = sum(sum(m["payload"]) for m in result.measured)
         told = {"rows": result.listed(), "seconds": seconds, "bytes_sent": sent}
+        told |= {"noise": result.noise, "notes": list(result.notes)}
         print(json.dumps(told))
     elif arguments.output is None:
         _show(result)
     else:
         print(f"{len(result):,} rows written to {arguments.output}")
+    if not arguments.json:
+        for note in result.notes:
+            print(note)
     return 0
 
 

@@ -159,7 +159,8 @@ def asked(
             name: done.value(lambda out, i=i, name=name: out[i][name])  # type: ignore[misc]
             for name in done.outputs[0][i]
         }
-        results.append(decoded(JobResult(words), plan, fact[plan.output]))
+        own = {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
+        results.append(decoded(JobResult(words), plan, fact, own))
     return results
 
 

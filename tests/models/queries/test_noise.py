@@ -13,7 +13,7 @@ import pytest
 from tests.models.queries.asked import ANALYST, Given, asked, derived, planned
 from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError, UsageError
-from tfe_bench.models.queries import noising, privacy, sql
+from tfe_bench.models.queries import explain, noising, notes, price, privacy, sql
 from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.privacy import Release
 from tfe_bench.models.queries.schema import Schema
@@ -112,6 +112,31 @@ def check_exact(seed: int, texts: Sequence[str] = tuple(EXACT)) -> None:
         told = (result.columns.get(name, []) for name in ("n", "x", "a"))
         for n, x, mean in zip(*told, strict=False):
             assert abs(mean - min(50, max(-20, x / max(1, n)))) < 1e-3
+
+
+def test_noise_is_said_of_the_columns_of_the_result() -> None:
+    tables = {"t": budgeted(rows_of(5, 1))}
+    text = (
+        "with s as (select seg, count(*) n, sum(m) x, avg(m) a, sum(r) y from t group by seg) "
+        "select seg, n as number, a, x, y * 2 twice from s where n > 3 order by a"
+    )
+    plan = planned(text, tables, rho="0.7")
+    facts = derived(plan, tables)
+    found = notes.noise_of(plan, facts)
+    [release] = [f.release for f in facts if f.release]
+    due = sorted(
+        scale.deviation for (_, what), scale in release.totals.items() if what == privacy.VALUES
+    )
+    *named, other = found
+    assert named == ["number", "x", "a"]
+    assert found["a"] == {"number": found["a"]["number"], "sum": found["x"]["value"]}
+    units = [found["x"]["value"] * 100, found[other]["value"] * 65536]
+    assert sorted(units) == pytest.approx(due)
+    own = {"t": tables["t"].table("t")}
+    lines = notes.notes_of(plan, facts, own)
+    assert len(lines) == 4 and lines[0].startswith("Noise of number: a standard deviation of ")
+    said = explain.text(plan, facts, own, [price.price(plan, facts, own)])
+    assert all(line in said for line in lines)
 
 
 def test_results_are_totals_and_the_noise_of_all_three(seed: int) -> None:

@@ -245,15 +245,23 @@ def test_small_groups_are_left_out() -> None:
             "select median(c), quantile_disc(c, 0.5) from t",
             "select quantile_disc(c, 0.25) from t",
             "select n, median(c) from t group by n",
+            "select 5 as five, sum(c) / count(*) as mean from t where c > 20 order by mean limit 3",
+            "select sum(c) s from t where c > 20 having count(*) > 0",
         ],
         tables,
     )
     # 8, 8 and 7 rows of n = 0, 1, 2; then 3 in all
     assert [row[0] for row in found[0].rows] == [0, 1]
-    assert found[1].rows == []
+    # one row, as in SQL, and a note that says why it is NULL
+    assert found[1].rows == [(None, None)] and found[5].rows == [(5, None)]
+    assert found[1].types.keys() == {"s", "count_star()"}
+    rule = "fewer than 8 records of 't' {} (a rule of 'bank')."
+    assert found[0].notes == ("Groups with " + rule.format("are left out"),)
+    assert found[1].notes == ("A total of " + rule.format("is withheld and shown as NULL"),)
+    assert found[6].rows == []
     # so many at each side of a quantile: 16 and 32 in all
     assert [list(map(float, row)) for row in found[2].rows] == [[11.5, 11]]
-    assert found[3].rows == found[4].rows == []
+    assert found[3].rows == [(None,)] and found[4].rows == []
 
 
 def test_quantiles_of_one_query_are_few() -> None:

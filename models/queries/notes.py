@@ -1,0 +1,90 @@
+"""What a client has to know of a result: noise, groups that are left out, a total withheld."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from tfe_bench.models.queries import privacy
+from tfe_bench.models.queries.plan import Plan, Step
+from tfe_bench.models.queries.relations import Relation
+from tfe_bench.models.queries.rights import Tables
+
+# Steps that keep their input's columns under their names.
+_KEEPING = ("filter", "order", "top", "limit", "trim", "window", "join", "many_join", "distinct")
+
+
+def notes_of(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]:
+    """Sentences for people: what is left out by which rule, and how far which column is off."""
+    lines = []
+    for step, made in zip(plan.steps, facts, strict=True):
+        for alias, least in made.least.items():
+            table = tables[alias]
+            what = f"fewer than {least} records of {table.name!r}"
+            rule = f"a rule of {table.owner!r}"
+            if step.op == "group" and not step["keys"]:
+                lines.append(f"A total of {what} is withheld and shown as NULL ({rule}).")
+            else:
+                lines.append(f"Groups with {what} are left out ({rule}).")
+    for column, parts in noise_of(plan, facts).items():
+        off = " and ".join(
+            f"{'' if part == 'value' else f'its {part} '}{deviation:,.4g}"
+            for part, deviation in parts.items()
+        )
+        lines.append(f"Noise of {column}: a standard deviation of {off}, in each of its rows.")
+    return lines
+
+
+def noise_of(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[str, float]]:
+    """Standard deviations of noise by the result's columns; of an average's number and sum.
+
+    A column that the result computes from is named as the plan names it.
+    """
+    shown = _shown(plan, facts)
+    found: dict[str, dict[str, float]] = {}
+    for number, (step, made) in enumerate(zip(plan.steps, facts, strict=True)):
+        if (release := made.release) is None:
+            continue
+        before = facts[step.inputs[0]].columns
+        for name, function, argument in step["aggregates"]:
+            parts = found[shown[number].get(name, name)] = {}
+            if function != "sum":
+                label = privacy.counted(argument, before)
+                of = "value" if function == "count" else "number"
+                parts[of] = float(release.totals[label].deviation)
+            if function != "count":
+                unit = before[argument].known.denominator
+                deviation = release.totals[(argument, privacy.VALUES)].deviation
+                parts["value" if function == "sum" else "sum"] = float(deviation / unit)
+    return found
+
+
+def is_total(plan: Plan, facts: Sequence[Relation]) -> bool:
+    """Whether a result is one row of aggregates that a rule may withhold: SQL has this row."""
+    number = plan.output
+    while True:
+        step = plan.steps[number]
+        if step.op == "group":
+            return not step["keys"] and bool(facts[number].least)
+        if step.op not in ("project", "order", "top", "limit") or _is_empty(step):
+            return False
+        number = step.inputs[0]
+
+
+def _is_empty(step: Step) -> bool:
+    return step.op == "limit" and step["count"] == 0
+
+
+def _shown(plan: Plan, facts: Sequence[Relation]) -> list[dict[str, str]]:
+    """By step: the result's columns that hold a step's columns as they are."""
+    found: list[dict[str, str]] = [{} for _ in plan.steps]
+    found[plan.output] = {name: name for name in facts[plan.output].columns}
+    for number in range(plan.output, -1, -1):
+        step, own = plan.steps[number], found[number]
+        held: Mapping[str, str] = {}
+        if step.op == "project":
+            held = {e[1]: own[n] for n, e in step["columns"] if e[0] == "col" and n in own}
+        elif step.op in _KEEPING:
+            held = own
+        for i in step.inputs:
+            found[i] = {**held, **found[i]}
+    return found
