@@ -210,15 +210,15 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     said = ran("predict", loans, "--input", new, "--output", out)
     assert "does not take: note" in said
     got = written(out)
-    assert list(got[0]) == ["note", "granted", "probability of no", "probability of yes"]
+    assert list(got[0]) == ["note", "granted", "probability_no", "probability_yes"]
     assert [row["note"] for row in got] == [line["note"] for line in lines]
-    np.testing.assert_allclose([float(r["probability of yes"]) for r in got], want, atol=1e-3)
+    np.testing.assert_allclose([float(r["probability_yes"]) for r in got], want, atol=1e-3)
     assert [r["granted"] for r in got] == ["yes" if p > 0.5 else "no" for p in want]
 
     # deployed, with its names
     ran("deploy", loans, "--name", "loans")
     ran("predict", "loans", "--input", new, "--output", out)
-    again = [float(r["probability of yes"]) for r in written(out)]
+    again = [float(r["probability_yes"]) for r in written(out)]
     np.testing.assert_allclose(again, want, atol=1e-3)
     (tmp_path / "less.csv").write_text("age,year\n1,2\n")
     said = ran("predict", "loans", "--input", tmp_path / "less.csv", code=10)
@@ -253,7 +253,7 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     ran("train", "logistic", "--rows", "ours", "theirs", *common, "--deploy", "stayed")
     ran("predict", "stayed", "--input", new, "--output", out)
     got = written(out)
-    np.testing.assert_allclose([float(r["probability of yes"]) for r in got], want, atol=1e-2)
+    np.testing.assert_allclose([float(r["probability_yes"]) for r in got], want, atol=1e-2)
     # and trained on
     ran("train", loans, *table, *common, "--output", houses)
     assert in_the_clear(houses, "age", "income", "year", "ratio").shape == (7,)

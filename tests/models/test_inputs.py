@@ -157,3 +157,11 @@ def test_commands_take_inputs_by_name_from_npz_and_csv(
             assert main(["predict", model, "--input", str(tmp_path / file), *keeping]) == 0
             (found,) = json.loads(capsys.readouterr().out)["outputs"]
             np.testing.assert_allclose(found, wanted, atol=1e-3)
+    out = tmp_path / "out.csv"
+    asked = ["predict", "m", "--input", str(tmp_path / "x.csv"), *keeping[:2]]
+    assert main([*asked, "--output", str(out)]) == 0
+    assert "sample 0" not in capsys.readouterr().out
+    header, *rows = [line.split(",") for line in out.read_text().splitlines()]
+    assert header == ["id", "output0"] and [row[0] for row in rows] == ["7", "8"]
+    assert main(asked) == 0
+    assert "sample 1: -18" in capsys.readouterr().out  # (a number, and no class)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tfe_bench.models.tables import Table
 
 _SHOWN = 5
+_NUMBERS = 10
 
 
 def _deploy_options(p: argparse.ArgumentParser) -> None:
@@ -249,8 +250,8 @@ def predict(arguments: argparse.Namespace) -> int:
     several: Any = [outputs[name] for name in labels] if labels else outputs
     several = several if isinstance(several, list) else [several]
     header, rows = _told(model, several[0])
-    if arguments.output is not None and model.table is not None and arguments.input is not None:
-        header, rows = _beside(arguments.input, model.table, header, rows)
+    if arguments.output is not None and arguments.input is not None:
+        header, rows = _beside(arguments.input, model, header, rows)
     if arguments.output is not None:
         _write(arguments.output, several, header, rows)
     if arguments.json:
@@ -260,7 +261,7 @@ def predict(arguments: argparse.Namespace) -> int:
         print(json.dumps({**told, "images": names, "outputs": shown}))
         return 0
     for i, row in enumerate(several[0] if arguments.output is None else ()):
-        said = _best(row)
+        said = _best(row) if names else _numbered(row)
         if model.table is not None:
             pairs = zip(header, rows[i], strict=True)
             said = "  ".join(f"{h} {v if isinstance(v, str) else f'{v:.6g}'}" for h, v in pairs)
@@ -374,19 +375,21 @@ def _told(model: Deployed | _Own, outputs: Any) -> tuple[list[str], list[list[An
     known = [*table.classes, *map(str, range(len(table.classes), found.shape[1]))]
     best = found.argmax(1)
     rows = [[known[b], *row] for b, row in zip(best, found.tolist(), strict=True)]
-    return [label, *(f"probability of {name}" for name in known)], rows
+    return [label, *(f"probability_{name}" for name in known)], rows
 
 
 def _beside(
-    path: Path, table: Table, header: list[str], rows: list[list[Any]]
+    path: Path, model: Deployed | _Own, header: list[str], rows: list[list[Any]]
 ) -> tuple[list[str], list[list[Any]]]:
     """Predictions behind the columns that the model does not take, such as the id of a row."""
     from tfe_bench.models import csv_file
 
-    if path.suffix.lower() != ".csv":
+    inputs = list(model.private.graph.inputs)
+    if path.suffix.lower() != ".csv" or (model.table is None and len(inputs) == 1):
         return header, rows
+    taken = inputs if model.table is None else model.table.columns
     names, lines = csv_file.read(path)
-    places = [i for i, name in enumerate(names) if name not in table.columns]
+    places = [i for i, name in enumerate(names) if name not in taken]
     others = [names[i] if names[i] not in header else f"{names[i]} (given)" for i in places]
     cells = [[line[i] for i in places] for line in lines]
     return [*others, *header], [[*a, *b] for a, b in zip(cells, rows, strict=True)]
@@ -397,6 +400,14 @@ def _best(row: Any) -> str:
     flat = row.reshape(-1)
     order = sorted(range(flat.size), key=lambda i: -flat[i])[:_SHOWN]
     return "  ".join(f"{i} ({flat[i]:.4g})" for i in order)
+
+
+def _numbered(row: Any) -> str:
+    """The outputs in order, and of many the first ones and the largest."""
+    flat = row.reshape(-1)
+    said = "  ".join(f"{v:.6g}" for v in flat[:_NUMBERS])
+    more = f"  ... of {flat.size}; largest: {_best(row)}" if flat.size > _NUMBERS else ""
+    return said + more
 
 
 def _write(path: Path, outputs: list[Any], header: list[str], rows: list[list[Any]]) -> None:
