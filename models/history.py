@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfe_bench.cluster import profiles
 from tfe_bench.cluster.requests import JobResult
-from tfe_bench.models.training_job import TrainingJob
+from tfe_bench.errors import RangeError
+from tfe_bench.models.training import step
+from tfe_bench.models.training.evaluate import LARGEST_WEIGHT
+from tfe_bench.models.training.state import specs
+from tfe_bench.models.training_job import RANGE, TrainingJob, state_name
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -27,6 +32,8 @@ class History:
         model: the Keras model with the trained weights; None if they stayed at the workers.
         seconds_per_batch: median over this job's steps, None if it ran none.
         first_step, steps: where this job began (0, or the checkpoint's step), and where it ended.
+        checked: which values were checked to stay in their range: "gradients" (with their squares,
+            and the values of layers), "values" of layers alone, or "" for none.
         result: of the job: what it cost.
         table: of owners' rows: their columns, scales and classes; None where they did not say.
             `table.in_units(model)` takes the columns as they were.
@@ -40,6 +47,7 @@ class History:
     steps: int
     result: JobResult = field(repr=False)
     table: Table | None = None
+    checked: str = ""
 
 
 def history_of(job: TrainingJob, result: JobResult) -> History:
@@ -47,7 +55,7 @@ def history_of(job: TrainingJob, result: JobResult) -> History:
     measured = result.measured[0]
     recipe, done = job.recipe, int(measured["steps"])
     per = job.steps_per_epoch or 1
-    scored = [int(step) for step in measured["scored"]]
+    scored = [int(number) for number in measured["scored"]]
     ends = [*range(per, done + 1, per), *([done] if done % per else [])]
     found: dict[str, list[float]] = {}
     if "scores" in result.outputs:
@@ -61,17 +69,52 @@ def history_of(job: TrainingJob, result: JobResult) -> History:
         found["loss"] = [float(v) for v in measured["losses"]]
     if job.total:
         rates = recipe.optimizer.schedule
-        found["learning_rate"] = [float(rates.rate(max(0, step - 1))) for step in ends]
+        found["learning_rate"] = [float(rates.rate(max(0, end - 1))) for end in ends]
     times = [max(turn) for turn in zip(*(m["seconds"] for m in result.measured), strict=True)]
     return History(
         found,
-        [job.first + max(0, (step - 1) // per) for step in ends],
+        [job.first + max(0, (end - 1) // per) for end in ends],
         None,
         float(np.median(times)) if times else None,
         int(measured["first_step"]),
         done,
         result,
+        checked=job.watch,
     )
+
+
+def check_ranges(job: TrainingJob, result: JobResult) -> None:
+    """Refuses what a training ended with where a value left its range.
+
+    Raises:
+        RangeError: saying which values, and in which step.
+    """
+    recipe, measured = job.recipe, result.measured[0]
+    kept = f" Remove the model {job.deploy['name']!r} that it has deployed." if job.deploy else ""
+    advice = f"Take a lower learning rate, or scale features and labels.{kept}"
+    flags, ends = result.outputs.get(RANGE), measured["watched"]
+    if flags is not None and np.any(flags):
+        setting = step.tuned(recipe, profiles.get(job.profile).plan)
+        names = step.places(recipe, setting, job.reveal_loss, job.watch)
+        which = np.asarray(flags).reshape(len(ends), len(names)) != 0
+        first = int(np.flatnonzero(which.any(1))[0])
+        begin = (ends[first - 1] if first else 0) + 1
+        at = f"in step {begin}" if begin >= ends[first] else f"in steps {begin} to {ends[first]}"
+        name = names[int(np.flatnonzero(which[first])[0])]
+        of = "gradients of" if name in recipe.order else "values of layer"
+        raise RangeError(
+            f"The training has left the range of fixed point {at}, first the {of} {name!r}. "
+            f"{advice}"
+        )
+    for i, spec in enumerate(specs(recipe)):
+        given = result.outputs.get(state_name(i))
+        if given is not None:
+            size = np.abs(FixedPoint(spec.fractional_bits).decode(given)).max(initial=0.0)
+            if not size < LARGEST_WEIGHT:
+                raise RangeError(
+                    f"The training diverges: weights {spec.key!r} have left |w| < "
+                    f"{LARGEST_WEIGHT:g} by step {measured['steps']}. {advice}"
+                )
 
 
 def score_name(recipe: Recipe) -> str:

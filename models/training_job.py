@@ -11,10 +11,11 @@ import numpy as np
 from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import InputSpec, check_known
 from tfe_bench.cluster.stored import check_name
-from tfe_bench.errors import UsageError
+from tfe_bench.errors import UsageError, check_one_of
 from tfe_bench.models.csv_file import MOST_ROWS
 from tfe_bench.models.datasets import Array
 from tfe_bench.models.sources import Joined, Source
+from tfe_bench.models.training import step
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.shuffling import batches, permutation
 from tfe_bench.models.training.state import specs
@@ -27,11 +28,14 @@ MOST_SNAPSHOTS = 1 << 24
 # In place of an epoch, for the draw of rows that none trains on; rows.SHUFFLED is -2, and chunks
 # have -3 and below.
 _HELD_OUT = -1
+# The job's output that says where values left their range.
+RANGE = "range"
 _CHECKPOINT = "A checkpoint's name"
 # Fields of an order that are told where they say something.
-_SELDOM = ("first", "shuffle", "stopping", "snapshots")
+_SELDOM = ("first", "shuffle", "stopping", "snapshots", "watch")
 # Fields that a checkpoint and the training that goes on from it have in common.
 _LASTING = ("recipe", "rows", "seed", "test", "holdout", "chunk", "source", "first", "shuffle")
+_LASTING += ("watch",)
 
 
 @dataclass(frozen=True)
@@ -73,6 +77,7 @@ class TrainingJob:
         guard: steps from one look whether weights left their range to the next; 0 never looks.
             Each look tells the workers one bit.
         reveal_loss: whether the mean loss of each epoch becomes public.
+        watch: which values are checked to stay in their range, for the client alone (step.ALL).
         trace: whether one more step is watched closely.
         chunk: rows that the client sends at once, a multiple of the batch; the first epoch takes
             them as they come, while the next ones are shared.  0: all before the first step.
@@ -98,6 +103,7 @@ class TrainingJob:
     shuffle: bool = True
     stopping: Stopping | None = None
     snapshots: bool = False
+    watch: str = step.NOTHING
     _orders: dict[int, Array] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -117,6 +123,7 @@ class TrainingJob:
         for name in ("reveal_loss", "trace", "shuffle", "snapshots"):
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is true or false. Received: {getattr(self, name)!r}.")
+        check_one_of("watch is", self.watch, (step.NOTHING, step.VALUES, step.ALL))
         if not isinstance(self.profile, str):
             raise UsageError(f"A profile is a name. Received: {str(self.profile)[:80]!r}.")
         profiles.get(self.profile)
@@ -338,6 +345,22 @@ class TrainingJob:
                 f"Features have {numbers.activation} and labels {numbers.gradient} fractional "
                 f"bits. Received: owners' data with {x} and {y}. They provide it again (--replace)."
             )
+
+
+def watched(recipe: Recipe, profile: str, loss: bool, wanted: bool | None) -> str:
+    """Which values of a training are checked.
+
+    Args:
+        wanted: all of them or none; None: as far as that costs little (step.watchable).
+
+    Raises:
+        UsageError: wanted is something else, or an unknown profile.
+    """
+    if wanted is None:
+        return step.watchable(recipe, step.tuned(recipe, profiles.get(profile).plan), loss)
+    if type(wanted) is not bool:
+        raise UsageError(f"check_range is None, True or False. Received: {wanted!r}.")
+    return step.ALL if wanted else step.NOTHING
 
 
 def _anonymous(recipe: Mapping[str, Any]) -> dict[str, Any]:

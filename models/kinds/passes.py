@@ -15,7 +15,10 @@ import numpy as np
 
 from tfe_bench.models.kinds.layer import Layer, Node, Shape
 from tfe_bench.models.kinds.operations import Operations
+from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import reductions, shapes
+from tfe_bench.protocols.ring.products import Product, truncated
+from tfe_bench.protocols.ring.range_check import RING, Watch
 from tfe_bench.protocols.session.sharing import Shared
 
 Gradients = Sequence[Shared | None]
@@ -66,6 +69,9 @@ class Pass:
         kept: by a node's output, what its backward pass wants.
         found: gradients of weights by key.
         renewed: new values by key of what is not trained but changes (running statistics).
+        watches: of places where a value could leave its range, by their names; None where nothing
+            is watched.
+        steep: whether gradients and their squares are watched as well.
     """
 
     ops: Operations
@@ -78,6 +84,8 @@ class Pass:
     kept: dict[str, Any] = field(default_factory=dict)
     found: dict[str, Shared] = field(default_factory=dict)
     renewed: dict[str, Shared] = field(default_factory=dict)
+    watches: dict[str, Watch] | None = None
+    steep: bool = False
 
     def weight(self, layer: Layer, name: str) -> Shared:
         """A layer's weights."""
@@ -91,6 +99,37 @@ class Pass:
         """Whether a layer has weights of the name, and they are trained."""
         key = f"{layer.name}/{name}"
         return self.learning and name in layer.weights and key not in self.frozen
+
+    def narrowed(
+        self, node: Node, products: Sequence[Product], addend: Shared | None, drop: int
+    ) -> Shared:
+        """A node's products and an addend over 2^drop in the small ring that is compared.
+
+        Watched, the ring has a bit more: values below 2^(bits - 2) in ring units are inside, and
+        all that is inside is right.  Rounds: 1.
+        """
+        ops, bits = self.ops, self.precision.ring
+        if self.watches is None:
+            return ops.truncated_product(products, addend, drop, bits)
+        small, own = ops.call(truncated, "truncated_sum", products, addend, drop, bits + 1, RING)
+        watch = self.watch(node.output, small)
+        ops.call(linear.watched_lift, watch, small, own, RING - drop, bits + 1, bits)
+        return small
+
+    def inside(self, name: str, x: Shared, bits: int) -> None:
+        """Watches, where that is done, whether |x| < 2^bits in ring units, over Z_2^64.
+
+        x below 3 2^bits may count as inside.  Rounds: none.
+        """
+        if self.watches is not None:
+            self.ops.call(linear.within, self.watch(name, x), x, bits)
+
+    def watch(self, name: str, x: Shared) -> Watch:
+        """The watch of a place, which has one sample: all of it."""
+        assert self.watches is not None
+        if name not in self.watches:
+            self.watches[name] = Watch(self.ops.party, 1, x.dealer)
+        return self.watches[name]
 
     def settled(self, g: Shared, room: int = 0) -> Shared:
         """A gradient at the gradients' scale, if it leaves no room for so many bits more."""

@@ -98,7 +98,7 @@ class BatchNorm(Kind):
         addend = None if beta is None else ops.shifted(beta, f + x.fractional_bits)
         if node.bent:
             products = [Product(centered, factor, elementwise)]
-            small = ops.truncated_product(products, addend, f, p.precision.ring)
+            small = p.narrowed(node, products, addend, f)
             y, chosen = bend(p, node, small)
         else:
             y = ops.mul(centered, factor)

@@ -140,7 +140,7 @@ class Trained(Linear):
         chosen = None
         # the logistic function, as comparisons, works on what is in a small ring
         if node.bent or (node.last and p.small):
-            y = ops.truncated_product(products, offset, precision.weight, precision.ring)
+            y = p.narrowed(node, products, offset, precision.weight)
             y = _as_before(p, y, shape, flat)  # (a pooling wants images)
             if node.bent:
                 y, chosen = bend(p, node, y)

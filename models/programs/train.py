@@ -6,6 +6,7 @@ and weights leave for the client that ordered the job, or stay here as a deploye
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import time
@@ -26,7 +27,7 @@ from tfe_bench.models.checkpoint import Checkpoints
 from tfe_bench.models.feed import Feed, take
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.training import evaluate, state, step
-from tfe_bench.models.training_job import TrainingJob, snapshot_name, state_name
+from tfe_bench.models.training_job import RANGE, TrainingJob, snapshot_name, state_name
 from tfe_bench.protocols.ring import arithmetic, shapes, truncation
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.sharing import Shared
@@ -34,6 +35,8 @@ from tfe_bench.protocols.session.sharing import Shared
 # Rows that are evaluated at once: no more, and no more than keep the largest value to so many.
 _MOST_TESTED, _MOST_ELEMENTS = 1000, 6_000_000
 _SCORE = "score/"
+# Parts of a training that are told apart where a value left its range.
+_MOST_LEFT = 1000
 # Fractional bits of a mean loss that becomes public.
 _LOSS_BITS = 16
 
@@ -126,6 +129,7 @@ class _Training:
         self._ended = False
         self._snapshots: list[dict[str, Shared]] = []
         self._loss: Shared | None = None
+        self._left: dict[int, Shared] = {}
         self._since = 0
         self._times: list[float] = []
         self._cpu: list[float] = []
@@ -135,7 +139,8 @@ class _Training:
     def run(self) -> dict[str, Shared]:
         """The whole job."""
         about = (json.dumps(self._context.parameters["recipe"], sort_keys=True), self._job.profile)
-        with self._party.kept_graphs(("train", *about, self._job.reveal_loss)):
+        job = self._job
+        with self._party.kept_graphs(("train", *about, job.reveal_loss, job.watch)):
             return self._run()
 
     def _run(self) -> dict[str, Shared]:
@@ -194,6 +199,8 @@ class _Training:
         for key, value in fresh.items():
             if key.startswith(_SCORE):
                 self._scores[int(key.removeprefix(_SCORE))] = value
+            if key == RANGE:
+                self._left[begun] = value
         self._context.progress(0.0, f"going on from step {begun}")
         return begun
 
@@ -201,10 +208,12 @@ class _Training:
 
     def _graph(
         self, held: dict[str, Shared], x: Shared, y: Shared, rows: Any, public: dict[str, Any]
-    ) -> tuple[dict[str, Shared], Shared | None]:
-        batch = take(x, rows), take(y, rows)
-        reveals = self._job.reveal_loss
-        return step.step(self._party, self._recipe, self._setting, held, *batch, public, reveals)
+    ) -> tuple[dict[str, Shared], Shared | None, Shared | None]:
+        batch, job = (take(x, rows), take(y, rows)), self._job
+        left: dict[str, Shared] | None = {} if job.watch else None
+        about = (self._party, self._recipe, self._setting, held, *batch, public, job.reveal_loss)
+        result, loss = step.step(*about, left, job.watch)
+        return result, loss, shapes.concat(list(left.values()), 0) if left else None
 
     def _step(self, number: int) -> None:
         job, party = self._job, self._party
@@ -219,16 +228,21 @@ class _Training:
         cpu, started = time.process_time(), time.perf_counter()
         # The first is traced; what one sends is counted at the next.
         if self._metered or (not self._times and number + 1 < job.total):
-            self._state, loss = once()
+            self._state, loss, left = once()
             took = time.perf_counter() - started
         else:
-            (self._state, loss), self._metered = metered(party, once)
+            (self._state, loss, left), self._metered = metered(party, once)
             took = self._metered["breakdown"]["run"]
         self._times.append(took)
         self._cpu.append(time.process_time() - cpu)
         if loss is not None:
             self._loss = loss if self._loss is None else arithmetic.add(self._loss, loss)
             self._since += 1
+        if left is not None:
+            every = -(-job.total // _MOST_LEFT)
+            end = min((number // every + 1) * every, job.total)
+            old = self._left.get(end)
+            self._left[end] = left if old is None else arithmetic.add(old, left)
         self._tell(number + 1)
 
     def _tell(self, done: int) -> None:
@@ -298,6 +312,8 @@ class _Training:
         started = time.perf_counter()
         values = {state_name(i): self._state[key] for i, key in enumerate(self._keys)}
         values.update({f"{_SCORE}{after}": value for after, value in self._scores.items()})
+        if self._left:
+            values[RANGE] = functools.reduce(arithmetic.add, self._left.values())
         self._checkpoints.save(done, values)
         self._other["checkpoint_seconds"] += time.perf_counter() - started
 
@@ -338,6 +354,8 @@ class _Training:
         if self._scores:
             several = [self._scores[after] for after in sorted(self._scores)]
             leaving["scores"] = shapes.stack(several, 0)
+        if self._left:
+            leaving[RANGE] = shapes.stack(list(self._left.values()), 0)
         return kept.refreshed(self._party, leaving) if leaving else {}
 
     def _measure(self, begun: int, done: int) -> None:
@@ -356,6 +374,7 @@ class _Training:
             steps=done,
             scored=sorted(self._scores),
             losses=self._losses,
+            watched=list(self._left),
             **self._other,
         )
         if job.trace and measured:

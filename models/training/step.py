@@ -14,10 +14,18 @@ from tfe_bench.models.kinds.passes import Pass
 from tfe_bench.models.training import gradients, nodes, penalties, state, updates
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.ring import shapes
+from tfe_bench.protocols.ring.range_check import RING
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, count
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
+
+# What of a step is watched: nothing, the values of layers, or gradients and their squares as well.
+NOTHING, VALUES, ALL = "", "values", "gradients"
+# What watching costs by default: a part of a step's bits, or so many bits.
+_WATCH_SHARE, _WATCH_BITS = 0.03, 8 * 4096
+# Predictions lie within 2^_OUTPUT_BITS.
+_OUTPUT_BITS = 13
 
 
 def step(
@@ -29,6 +37,8 @@ def step(
     y: Shared,
     public: Mapping[str, Any],
     loss: bool = False,
+    left: dict[str, Shared] | None = None,
+    watch: str = ALL,
 ) -> tuple[dict[str, Shared], Shared | None]:
     """The next state, inside party.function.
 
@@ -37,6 +47,9 @@ def step(
         x: features [batch, ...] with numbers.activation fractional bits.
         y: targets [batch, *recipe.label_shape] with numbers.gradient fractional bits.
         public: `public_values` of the step, as int64 tensors.
+        left: takes, by the names of places, a flag [1] that is 0 where all values of the step were
+            in their range, and else a random number (range_check.Watch.flag).
+        watch: what of it: VALUES or ALL.
         loss: compute it too; it stays private, and `mean_loss` says what its revealed sum means.
 
     Returns:
@@ -46,7 +59,10 @@ def step(
     """
     ops, small = Operations(party, setting), recipe.loss.small and not loss
     p = Pass(ops, held, recipe.numbers, recipe.frozen, public, learning=True, small=small)
+    p.watches, p.steep = None if left is None else {}, left is not None and watch == ALL
     output = gradients.forward(p, recipe, x)
+    if output.ring_bits == RING:
+        p.inside(recipe.graph.outputs[0], output, output.fractional_bits + _OUTPUT_BITS)
     weight = None
     if recipe.weighted:
         lead, last = ops.shape(y)[:-1], ops.shape(y)[-1] - 1
@@ -59,7 +75,10 @@ def step(
     found = penalties.added(p, recipe, found)
     if total is not None and (more := penalties.loss(p, recipe)) is not None:
         total = ops.add(total, more)
-    return {**updates.update(p, recipe, found), **p.renewed}, total
+    result = {**updates.update(p, recipe, found), **p.renewed}
+    if left is not None and p.watches is not None:
+        left.update({name: watch.flag() for name, watch in p.watches.items()})
+    return result, total
 
 
 def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
@@ -106,14 +125,40 @@ def tuned(recipe: Recipe, profile: str = "local") -> Setting:
     return min(choices, key=microseconds)
 
 
-def step_cost(recipe: Recipe, setting: Setting, loss: bool = False) -> Cost:
-    """Cost of `step`; `with_dealing` is a lower bound where updates are dealt by thirds."""
+def step_cost(recipe: Recipe, setting: Setting, loss: bool = False, watch: str = NOTHING) -> Cost:
+    """Cost of `step`; `with_dealing` is a lower bound where updates are dealt by thirds.
+
+    Args:
+        watch: which ranges are checked.
+    """
+    return _counted(recipe, setting, loss, watch)[0]
+
+
+def places(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> list[str]:
+    """Names of what a step watches, in the order of its flags: layers, then weights by key."""
+    return _counted(recipe, setting, loss, watch)[1] if watch else []
+
+
+def watchable(recipe: Recipe, setting: Setting, loss: bool) -> str:
+    """The most that can be watched for 3% of a step's bytes, or for 4 KiB."""
+    plain = step_cost(recipe, setting, loss).total
+    for watch in (ALL, VALUES):
+        more = step_cost(recipe, setting, loss, watch).total - plain
+        if more < max(_WATCH_SHARE * plain, _WATCH_BITS):
+            return watch
+    return NOTHING
+
+
+def _counted(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> tuple[Cost, list[str]]:
     held = {s.key: Private(s.shape, s.fractional_bits).made() for s in state.specs(recipe)}
     x = Private((recipe.batch, *recipe.input_shape), recipe.numbers.activation)
     y = Private((recipe.batch, *recipe.label_shape), recipe.numbers.gradient)
     public = public_values(recipe, 0)
 
     def counted(party: Party, x: Shared, y: Shared) -> None:
-        step(party, recipe, setting, held, x, y, public, loss)
+        found: dict[str, Shared] | None = {} if watch else None
+        step(party, recipe, setting, held, x, y, public, loss, found, watch)
+        names.extend(found or ())
 
-    return count(counted, x, y).cost
+    names: list[str] = []
+    return count(counted, x, y).cost, names

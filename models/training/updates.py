@@ -8,7 +8,7 @@ that a schedule traces nothing anew.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from decimal import localcontext
 from fractions import Fraction
@@ -19,6 +19,7 @@ from tfe_bench.models.training import clipping, state
 from tfe_bench.models.training.optimizers.optimizer import BOUND_BITS, Terms, exponent, rounded
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
+from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.session.sharing import Shared
 
 # The public integers of a step, beside those of the optimizer.
@@ -88,7 +89,9 @@ def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str
         if key in gradients:
             g = gradients[key]
             most = _most(recipe, known, key)
-            given[key] = brought(p.ops, g, min(max(g.fractional_bits, known.least), most))
+            g = given[key] = brought(p.ops, g, min(max(g.fractional_bits, known.least), most))
+            if p.steep:
+                p.inside(key, g, MOST_PRODUCT - optimizer.factor_bits)
     if given:
         if optimizer.clips:
             given = clipping.clipped(p.ops, optimizer, recipe.share, given)
@@ -96,7 +99,21 @@ def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str
         found.update(decayed)
         before = replace(p, weights={**p.weights, **decayed})
         found.update(optimizer.update(before, known, given))
+    if p.steep:
+        _watch_squares(p, recipe, found, list(given))
     return _averaged(p, recipe, found) if optimizer.use_ema else found
+
+
+def _watch_squares(
+    p: Pass, recipe: Recipe, found: Mapping[str, Shared], keys: Sequence[str]
+) -> None:
+    """Watches whether what is remembered of squares has left its range."""
+    half, slots = 1 << (adaptive.TOP - 1), recipe.optimizer.slots(recipe.numbers)
+    for key in keys:
+        for slot in slots:
+            if slot.power == 2:
+                square = found[f"{key}:{slot.name}"]
+                p.inside(key, p.ops.add_public(square, 1 - half), adaptive.TOP - 1)
 
 
 def _decayed(p: Pass, recipe: Recipe, given: Mapping[str, Shared]) -> dict[str, Shared]:

@@ -108,3 +108,18 @@ def watched_lift(
     else:
         watch.zero(None if u is None else u - share, width, bits)
     return x if stays else y
+
+
+def within(party: Party, watch: Watch, x: Shared, bits: int) -> None:
+    """Notes where |x| < 2^bits does not hold, for x over Z_2^64; a multiple below 3 may pass.
+
+    The evaluators' shares of x are compared with those of its lowest bits + 2 bits.
+
+    Rounds: 0 (1 with dealing).  Bits sent: D 2 (62 - bits) per element.
+    """
+    own: Any = None
+    if isinstance(party, Counting):
+        own = party.dealt(x.shape, x)
+    elif x.m is not None:
+        own = local.neg(x.l2) if x.l1 is None else local.sub(x.m, x.l1)
+    watched_lift(party, watch, x, own, RING, RING, bits + 2)

@@ -55,8 +55,10 @@ def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
     assert not any("loss" in text for text in heard) and "loss" not in history.history
     for m in history.result.measured:
         assert m["losses"] == [] and len(m["seconds"]) == 17
-    # only what was asked for leaves: two arrays of weights, and the number of right answers
-    assert set(history.result.outputs) == {"state0", "state1", "scores"}
+    # only what was asked for leaves: two arrays of weights, the number of right answers, and 0
+    # for each place and step where values are in their range
+    assert set(history.result.outputs) == {"state0", "state1", "scores", "range"}
+    assert history.checked and not history.result.outputs["range"].any()
     twin = plain_twin(private, x, y, 18)
     assert_close(history.model, twin)
     assert not np.allclose(before[0], private.keras.get_weights()[0])
@@ -233,12 +235,29 @@ def test_a_training_that_diverges_says_where_to_go_back(cluster: LocalCluster) -
     assert (history.first_step, history.steps) == (4, 8)
 
 
+@pytest.mark.parametrize(
+    ("scale", "rate", "where"), [(1000.0, 1e-5, "gradients of"), (0.05, 2000.0, "values of layer")]
+)
+def test_a_training_that_leaves_its_range_says_where(
+    cluster: LocalCluster, scale: float, rate: float, where: str, rng: np.random.Generator
+) -> None:
+    """Steps of the first rate are too small for weights of 1024, whatever they are made of."""
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="zeros")])
+    private = trainable(model)
+    private.compile(keras.optimizers.SGD(rate), "mse")
+    x, y = scale * rng.normal(size=(32, 2)).clip(-4, 4), np.ones(32)
+    with pytest.raises(RangeError, match=rf"in step \d, first the {where} 'dense.*lower"):
+        private.fit(cluster, x, y, batch_size=8, epochs=4, verbose=0)
+    assert not any(w.any() for w in model.get_weights())
+
+
 def test_a_trained_model_stays_at_the_workers(cluster: LocalCluster) -> None:
     x, y = data()
     private = private_model()
     before = private.keras.get_weights()
     history = private.fit(cluster, x, y, epochs=2, batch_size=BATCH, deploy="kept")
-    assert history.model is None and not history.result.outputs
+    assert history.model is None and set(history.result.outputs) == {"range"}
     for a, b in zip(before, private.keras.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
     twin = plain_twin(private, x, y, 12)

@@ -113,6 +113,7 @@ def watched(party: Party, x: Shared, y: Shared) -> Any:
     product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise)
     narrow, u = products.truncated(party, "truncated_sum", [product], None, 16, SMALL, 40)
     beside = linear.watched_lift(party, watch, narrow, u, 24, SMALL, SMALL - 1)
+    linear.within(party, watch, x, 40)
     return relu.relu(party, beside), watch.flag()
 
 

@@ -142,6 +142,31 @@ CASES = [(16, 31), (16, 20), (1, 6), (1, 62), (48, 15), (24, 39), (12, 51), (1, 
 ROOMS = [(0, 64), (1, 64), (5, 1), (3, 2), (2, 7), (9, 6), (0, 0), (4, 0)]
 
 
+def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
+    rng: np.random.Generator,
+) -> None:
+    """None is within the bound, and none is unflagged from three times the bound on."""
+    dealer, bounds = int(rng.integers(3)), (1, 36, 51, 60)
+    given = [np.array(edges((1 << b) - 1, min(3 << b, 2**63 - 1)), np.int64) for b in bounds]
+
+    def program(p: Party, *xs: Shared) -> Any:
+        def flags(*xs: Shared) -> Any:
+            watches = [Watch(p, int(x.shape[0]), x.dealer) for x in xs]
+            for watch, x, bits in zip(watches, xs, bounds, strict=True):
+                linear.within(p, watch, x, bits)
+            return [watch.flag() for watch in watches]
+
+        return p.function(flags)(*xs)
+
+    sim = simulate(program, *given, dealer=dealer)
+    for i, (bits, values) in enumerate(zip(bounds, given, strict=True)):
+        flagged = sim.value(part(i)) != 0
+        sizes = np.array([abs(v) for v in values.tolist()], object)
+        assert not flagged[sizes < 1 << bits].any() and flagged[sizes >= 3 << bits].all(), bits
+    cost = cost_of(lambda p, x: linear.within(p, Watch(p, 4, x.dealer), x, 40), Private((4,)))
+    assert (cost.dealer, cost.e1, cost.e2) == (4 * 2 * (62 - 40), 0, 0)
+
+
 @pytest.mark.parametrize("kind", ["lift", "beside"])
 def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
     kind: str, rng: np.random.Generator

@@ -285,7 +285,7 @@ def _order(
     from tfe_bench.models import deploying
     from tfe_bench.models.rows import chunk_of
     from tfe_bench.models.training import magnitudes
-    from tfe_bench.models.training_job import Saving, TrainingJob
+    from tfe_bench.models.training_job import Saving, TrainingJob, watched
 
     recipe = task.private.recipe(arguments.batch)
     source, count = None, 0 if task.train is None else len(task.train)
@@ -319,6 +319,7 @@ def _order(
         reveal_loss=arguments.reveal_loss,
         trace=arguments.trace is not None,
         chunk=0 if task.train is None else chunk_of(recipe, count),
+        watch=watched(recipe, arguments.profile, arguments.reveal_loss, None),
     )
     return job, task.private.inputs(job, _examples(task.train), _examples(task.test))
 

@@ -39,8 +39,8 @@ class Adam(moments.Averaged):
 
     def slots(self, numbers: Precision) -> Sequence[Slot]:
         """The means, and of AMSGrad the largest of squares."""
-        found = [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS)]
-        return [*found, Slot("v_hat", moments.SQUARE_BITS)] if self.amsgrad else found
+        found = [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS, power=2)]
+        return [*found, Slot("v_hat", moments.SQUARE_BITS, power=2)] if self.amsgrad else found
 
     def _corrected(self, count: int) -> Decimal:
         of_squares = moments.square_correction(self.beta_2, count)

@@ -39,7 +39,7 @@ class Adamax(moments.Averaged):
 
     def slots(self, numbers: Precision) -> Sequence[Slot]:
         """The mean, and the square of the largest."""
-        return [Slot("m", moments.MOMENT_BITS), Slot("u2", moments.SQUARE_BITS)]
+        return [Slot("m", moments.MOMENT_BITS), Slot("u2", moments.SQUARE_BITS, power=2)]
 
     def _corrected(self, count: int) -> Decimal:
         return 1 / (1 - Decimal(self.beta_1) ** count)

@@ -48,7 +48,7 @@ class Nadam(moments.Averaged):
 
     def slots(self, numbers: Precision) -> Sequence[Slot]:
         """The means."""
-        return [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS)]
+        return [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS, power=2)]
 
     def _momentum(self, t: int) -> Decimal:
         return Decimal(self.beta_1) * (1 - Decimal("0.96") ** t / 2)

@@ -54,7 +54,7 @@ class RmsProp(Optimizer):
 
     def slots(self, numbers: Precision) -> Sequence[Slot]:
         """The mean of squares, and the velocity."""
-        found = [Slot("v", moments.SQUARE_BITS)]
+        found = [Slot("v", moments.SQUARE_BITS, power=2)]
         return [*found, Slot("velocity", numbers.weight)] if self.momentum else found
 
     def _exponent(self, terms: Terms) -> int:

@@ -105,7 +105,7 @@ def test_gradients_above_eight_train_as_in_keras(rng: np.random.Generator) -> No
         "columns in thousands": linear(Opt.RMSprop(RATE), 300.0, LARGEST),
         "gradient descent": linear(Opt.SGD(1e-6, momentum=0.9), 300.0, 1000.0),
     }
-    follow_keras(chosen)  # type: ignore[arg-type]
+    follow_keras(chosen)
 
 
 SIZES = (1e-3, 0.1, 1.0, 30.0, 1000.0)
