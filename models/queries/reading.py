@@ -126,6 +126,8 @@ def _read_arrow(path: Path) -> Any:
 
 
 def _of_pandas(name: str, series: Any) -> Values:
+    if str(series.dtype) == "object":  # (Arrow would make dates of numbers among dates)
+        return _listed(name, list(series))
     pyarrow = arrow()
     try:
         return _listed(name, pyarrow.Array.from_pandas(series))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.benchmarks.test_table import a_record
 from tfe_bench import __version__
 from tfe_bench.__main__ import main, make_parser
 from tfe_bench.benchmarks import operations
@@ -131,3 +133,46 @@ def test_rows_of_a_matrix_are_said_to_be_sorted_by_themselves(
     assert work.keys.shape == (2, 3) and "each of its 2 rows" in capsys.readouterr().err
     work = sort._work_of_file(make_parser().parse_args([*words, "--column", "1"]))
     assert work.keys.shape == (2,) and capsys.readouterr().err == ""
+
+
+def test_a_file_without_names_is_sorted_whole_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "years.csv"
+    words = ["sort", "--input", str(file), "--column", "0"]
+    for text, keys in (("2019,5\n2021,3\n", 2), ("year,n\n2019,5\n2021,3\n", 2)):
+        file.write_text(text)
+        work = sort._work_of_file(make_parser().parse_args(words))
+        said = capsys.readouterr().err
+        assert work.keys.shape == (keys,)
+        assert ("has no line of names: its first line is sorted" in said) == (text[0] == "2")
+
+
+@pytest.mark.parametrize("words", [[], ["--repeat", "1"], ["--json"]])
+def test_a_sorted_file_is_named_first_and_figures_are_for_those_who_ask(
+    words: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    file, out = tmp_path / "s.csv", tmp_path / "sorted.csv"
+    file.write_text("n\n3\n1\n2\n")
+    given = ["sort", "--input", str(file), "--output", str(out), *words]
+    parsed = make_parser().parse_args(given)
+    outputs = {"keys": np.array([1, 2, 3]), "indices": np.array([1, 2, 0])}
+    record = a_record(parameters={"n": 3})
+
+    def performed(arguments: Any, workload: str, job: Any, judge: Any) -> int:
+        return common.report(workload, arguments, None, SimpleNamespace(), judge(result))
+
+    result: Any = SimpleNamespace(outputs=outputs)
+    monkeypatch.setattr(common, "perform", performed)
+    monkeypatch.setattr(common, "make_record", lambda *_: record)
+    assert sort.run(parsed) == 0
+    assert out.read_text() == "n\n1\n2\n3\n"
+    lines = capsys.readouterr().out.splitlines()
+    if not words:
+        assert lines[0] == f"written to {out}" and len(lines) == 2 and "checked" in lines[1]
+    else:
+        assert (len(lines) == 1) == (words == ["--json"])
+        assert (lines[0] == f"written to {out}") == (words != ["--json"])

@@ -365,7 +365,8 @@ class Outcome:
         ring: bits of a ring element, None for the cluster's.
         agreement: of a model's outputs with those in plaintext.
         error: the largest one in the unit that it is judged by.
-        written: the file that the result is in, of a run whose figures are not asked for.
+        written: the file that the result is in.
+        figures: whether these are asked for, and not the result alone.
     """
 
     parameters: Mapping[str, Any]
@@ -376,6 +377,7 @@ class Outcome:
     agreement: Mapping[str, Any] | None = None
     error: Mapping[str, Any] | None = None
     written: Path | None = None
+    figures: bool = True
 
 
 def perform(
@@ -416,9 +418,10 @@ def report(
     if not arguments.json:
         if outcome.written is not None:
             print(f"written to {outcome.written}")
-            print(table.brief(record))
-        else:
+        if outcome.figures:
             table.render(record, Console())
+        else:
+            print(table.brief(record))
     return 0 if outcome.correct else 1
 
 

@@ -102,14 +102,10 @@ def run(arguments: argparse.Namespace) -> int:
             _write(arguments.output, work, result)
         elif arguments.output:
             print(f"tfe_bench: {arguments.output} is not written: wrong order.", file=sys.stderr)
-        figures = arguments.input is None or arguments.repeat is not None or not correct
-        return common.Outcome(
-            shown,
-            correct,
-            0.0 if correct else None,
-            0,
-            written=None if figures else arguments.output,
-        )
+        written = arguments.output if correct else None
+        asked = arguments.input is None or arguments.repeat is not None or written is None
+        error = 0.0 if correct else None
+        return common.Outcome(shown, correct, error, 0, written=written, figures=asked)
 
     return common.perform(arguments, "sort", ("sort", parameters, inputs), judge)
 

@@ -190,6 +190,69 @@ def test_a_declared_type_holds_its_range_by_every_way(kind: str, tmp_path: Path)
             assert "--type" in str(refused.value), way
 
 
+FRAMES: dict[str, tuple[Any, str, list[Any]]] = {
+    "nullable ints": (pd.Series([1, None], dtype="Int64"), "int", [1, None]),
+    "ints with gaps": (pd.Series([1, None]), "int", [1, None]),
+    "nullable reals": (pd.Series([1.5, None], dtype="Float64"), "decimal(1)", [1.5, None]),
+    "nullable bools": (pd.Series([True, None], dtype="boolean"), "bool", [True, None]),
+    "categories": (pd.Series(["a", "b", None], dtype="category"), "text", ["a", "b", None]),
+    "strings": (pd.Series(["a", None], dtype="string"), "text", ["a", None]),
+    "zones": (pd.Series(pd.to_datetime([IN_ZONE], utc=True)), "timestamp", [IN_ZONE]),
+    "days": (
+        pd.Series(pd.to_datetime(["2024-02-29"])),
+        "timestamp",
+        [datetime.datetime(2024, 2, 29)],
+    ),
+    "objects of pandas": ([pd.NA, pd.Timestamp(TIME), pd.NaT], "timestamp", [None, TIME, None]),
+    "short reals": (np.array([0.1, -2.5], np.float16), "decimal(1)", [0.1, -2.5]),
+    "short ints": (np.array([1, 255], np.uint8), "int", [1, 255]),
+    "big-endian": (np.array([0.5, 7], ">f8"), "decimal(1)", [0.5, 7.0]),
+    "texts": (np.array(["a", "bc"]), "text", ["a", "bc"]),
+    "nanoseconds": (np.array([TIME], "datetime64[ns]"), "timestamp", [TIME]),
+    "long decimals": (pa.array([Decimal("0.5")], pa.decimal128(38, 25)), "decimal(1)", [0.5]),
+    "dictionary": (pa.array(["x", None]).dictionary_encode(), "text", ["x", None]),
+    "chunks": (pa.chunked_array([[1.5], [2.25, None]]), "decimal(2)", [1.5, 2.25, None]),
+    "decimals": ([Decimal("1.10"), Decimal(3)], "decimal(1)", [1.1, 3.0]),
+    "scalars": ([np.float32(0.1), np.int64(3), 2], "decimal(1)", [0.1, 3.0, 2.0]),
+    "whole decimals": ([Decimal("1E+3")], "int", [1000]),
+}
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_types_of_pandas_numpy_and_arrow_are_known(name: str) -> None:
+    values, kind, wanted = FRAMES[name]
+    own = _put({"c": values})
+    due = [_expected(value) for value in wanted]
+    assert str(own.type) == kind
+    assert [_like(d, v) for v, d in zip(_back(own), due, strict=True)] == due
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        np.array([TIME], "datetime64[ns]") + np.timedelta64(1, "ns"),
+        pd.Series(pd.to_datetime(["2024-01-01T00:00:00.000000001"])),
+        pd.Series([pd.Timedelta("1D")]),
+        np.array([2**64 - 1], np.uint64),
+        [1, b"x"],
+        [[1], [2]],
+        pd.Series([1, SECRET], dtype=object),
+        pd.Series([DAY, 5], dtype=object),
+        pd.Series([DAY, TIME], dtype=object),
+        pd.Series([1.5, True], dtype=object),
+        pa.array([datetime.time(1)]),
+    ],
+    ids=str,
+)
+def test_what_would_be_cut_or_has_no_type_is_refused(values: Any) -> None:
+    with pytest.raises(TfeBenchError, match="'c'") as refused:
+        print(_put({"c": values}).type)
+    assert SECRET not in str(refused.value)
+    if isinstance(values, pd.Series):
+        with pytest.raises(TfeBenchError, match="'c'"):
+            _put(pd.DataFrame({"c": values}))
+
+
 def test_what_rounding_changes_is_said() -> None:
     """Of columns with values of many digits, large and small ones."""
     given = {"a": np.array([1 / 3e5, 1e5 / 3]), "b": [0.25, 0.5], "d": ["x", "y"]}
