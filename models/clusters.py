@@ -110,12 +110,16 @@ class _Models(client.Client):
         service.undeploy(self, name)
 
     def private(
-        self, array: Any, kind: str | None = None, fractional_bits: int | None = None
+        self,
+        array: Any,
+        kind: str | None = None,
+        fractional_bits: int | None = None,
+        bound: Any = None,
     ) -> PrivateArray:
         """An array of this client's, to compute on privately; see arrays.array.private."""
         from tfe_bench.models.arrays import array as arrays
 
-        return arrays.private(self, array, kind, fractional_bits)
+        return arrays.private(self, array, kind, fractional_bits, bound)
 
     load: Any = _Load()
 
@@ -131,11 +135,11 @@ class _Models(client.Client):
 
         loading.forget(self, name)
 
-    def reveal(self, *arrays: PrivateArray) -> list[Any]:
+    def reveal(self, *arrays: PrivateArray, check: bool = True) -> list[Any]:
         """The elements of several private arrays, by one job; as PrivateArray.reveal."""
         from tfe_bench.models.arrays import array
 
-        return array.reveal(arrays)
+        return array.reveal(arrays, check)
 
     def compute(self, *arrays: PrivateArray) -> list[PrivateArray]:
         """Several private arrays, computed by one job; as PrivateArray.compute."""

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-import numpy as np
-
-from tfe_bench.cluster.requests import PrivateInput
-from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import (
     arguments,
     evaluate,
     explaining,
+    making,
     numpy_names,
     operations,
+    planning,
     running,
 )
 from tfe_bench.models.arrays import plan as plans
 from tfe_bench.models.arrays.arguments import Ref
+from tfe_bench.models.arrays.bounds import Bounds, Guard
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.methods import Methods
 from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import BITS, FIXED, INT, Body, Leaf
+from tfe_bench.models.arrays.plan import BITS, FIXED, Body
 from tfe_bench.protocols.session.counting import Counting, PrivateBits
 from tfe_bench.protocols.session.counting import Private as Counted
-from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
@@ -49,10 +49,12 @@ def apply(name: str, *operands: Any, **public: Any) -> Any:
     """
     operation = operations.find(name)
     bound = operation.bound(operands, public)
+    made = planning.composed(apply, name, bound.arguments)
+    if made is not None:
+        return made
     if operation.bits is not None:
         bound.arguments.setdefault("bits", operation.bits)
-    args, named = bound.args, bound.kwargs
-    return _applied(operation, args, named)
+    return _applied(operation, bound.args, bound.kwargs)
 
 
 def looped(
@@ -96,11 +98,29 @@ def _applied(
     if depth > plans.MOST_STEPS:
         raise plans.too_many()
     meanings, several = _made(operation, given, given_named, body)
-    whole = Node(meanings[0], op=name, args=given, named=given_named, body=body, depth=depth)
+    bounds: list[Bounds | None] = [None] * len(meanings)
+    guards: list[tuple[str, Node]] = []
+    if body is None:
+        taken = operation.bound(given, given_named)
+        taken.apply_defaults()
+        found_bounds, more, open_ = planning.planned(name, taken.arguments, meanings)
+        bounds, given_named = [*found_bounds], {**given_named, **more}
+        guards = [count_of(cluster, guard) for guard in open_]
+    about = {"op": name, "args": given, "named": given_named, "body": body, "depth": depth}
+    whole = Node(meanings[0], **about, bounds=bounds[0], guards=tuple(guards))
     if not several:
         return PrivateArray(cluster, whole)
-    nodes = [Node(m, place=i, step=whole, depth=depth) for i, m in enumerate(meanings)]
+    nodes = [
+        Node(m, place=i, step=whole, depth=depth, bounds=bounds[i]) for i, m in enumerate(meanings)
+    ]
     return [PrivateArray(cluster, node) for node in nodes]
+
+
+def count_of(cluster: Client, guard: Guard) -> tuple[str, Node]:
+    """What a guard is about, and how often it does not hold."""
+    op, nodes, named = planning.count_step(guard)
+    given = [PrivateArray(cluster, v) if isinstance(v, Node) else v for v in nodes]
+    return guard.text, _applied(operations.find(op), given, named)._node
 
 
 def _nodes(value: Any, found: list[PrivateArray]) -> Any:
@@ -239,13 +259,17 @@ class PrivateArray(Methods):
 
     # ---- running
 
-    def reveal(self) -> Any:
+    def reveal(self, check: bool = True) -> Any:
         """Its elements, which this client learns and nobody else: float64, int64 or bool.
+
+        Args:
+            check: whether the workers count values that leave the range of an operation.
 
         Raises:
             PolicyError: an owner of what it is made of does not permit it, or an operator.
+            RangeError: values left the range of an operation, so that the result is not right.
         """
-        return reveal([self])[0]
+        return reveal([self], check)[0]
 
     def compute(self) -> PrivateArray:
         """The same array, computed: its shares stay at the workers, as long as it is used here.
@@ -264,12 +288,15 @@ class PrivateArray(Methods):
 
         Raises:
             UsageError, PolicyError: the name is taken, or nothing is kept here.
+            RangeError: values left the range of an operation: it is not kept.
         """
-        running.keep(self._cluster, self._node, name, clients, replace)
+        counts = counted(self._cluster, [self._node], {})
+        running.keep(self._cluster, self._node, name, clients, replace, counts)
 
     def explain(self, profile: str | None = None) -> str:
         """What revealing it would take, and tell: print it.  Nothing is sent."""
-        return explaining.text(self._node, profile or self._cluster.profile.name)
+        counts = counted(self._cluster, [self._node], {})
+        return explaining.text(self._node, profile or self._cluster.profile.name, counts)
 
     # ---- no value becomes public by itself
 
@@ -390,23 +417,58 @@ def run(
     revealed: Sequence[PrivateArray],
     held: Sequence[PrivateArray],
     instead: Mapping[Node, Node] = MappingProxyType({}),
+    check: bool = True,
 ) -> tuple[list[Any], list[PrivateArray]]:
     """The elements of some arrays, and others computed and held, by one job.
 
+    What is counted on the way to a held array is held with it, until something that is made of it
+    is revealed.
+
     Args:
         instead: what the workers hold, by the nodes that it was computed of.
+        check: whether anything is counted.
 
     Raises:
         as PrivateArray.reveal and PrivateArray.compute.
     """
     cluster, nodes = _nodes_of([*revealed, *held])
-    values, found = running.run(cluster, nodes[: len(revealed)], nodes[len(revealed) :], instead)
-    return values, [PrivateArray(cluster, node) for node in found]
+    open_, kept = nodes[: len(revealed)], nodes[len(revealed) :]
+    texts, counts = counted(cluster, open_, instead) if check else ([], [])
+    of_kept = [counted(cluster, [node], instead) if check else ([], []) for node in kept]
+    more = [count for _, several in of_kept for count in several]
+    values, found = running.run(cluster, [*open_, *counts], [*kept, *more], instead)
+    if counts:
+        planning.refuse(texts, values[len(open_)])
+    rest = iter(found[len(kept) :])
+    made = []
+    for node, (told, several) in zip(found[: len(kept)], of_kept, strict=True):
+        guards = [
+            (text, apply("getitem", PrivateArray(cluster, vector), place)._node)
+            for vector in (next(rest) for _ in several)
+            for place, text in enumerate(told)
+        ]
+        made.append(PrivateArray(cluster, replace(node, guards=tuple(guards))))
+    return values[: len(open_)], made
 
 
-def reveal(arrays: Sequence[PrivateArray]) -> list[Any]:
+def counted(
+    cluster: Client, nodes: Sequence[Node], instead: Mapping[Node, Node]
+) -> tuple[list[str], list[Node]]:
+    """What is counted on the way to some values, in words, and one vector of the numbers."""
+    several = planning.guards_of(nodes, instead)
+    if not several:
+        return [], []
+    texts = sorted(several)
+    sums = []
+    for text in texts:
+        counts = [PrivateArray(cluster, node) for node in several[text]]
+        sums.append(counts[0] if len(counts) == 1 else apply("add_n", counts))
+    return texts, [apply("stack", sums)._node]
+
+
+def reveal(arrays: Sequence[PrivateArray], check: bool = True) -> list[Any]:
     """The elements of several arrays, by one job; as PrivateArray.reveal."""
-    return run(arrays, ())[0]
+    return run(arrays, (), check=check)[0]
 
 
 def compute(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
@@ -418,7 +480,11 @@ def compute(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
 
 
 def private(
-    cluster: Client, array: Any, kind: str | None = None, fractional_bits: int | None = None
+    cluster: Client,
+    array: Any,
+    kind: str | None = None,
+    fractional_bits: int | None = None,
+    bound: Any = None,
 ) -> PrivateArray:
     """An array of this client's, private; its shares leave with the jobs that use it.
 
@@ -426,46 +492,16 @@ def private(
         array: real numbers, integers or truth values.
         kind: "fixed", "int" or "bits"; by its type unless given.
         fractional_bits: of reals, 1 to 61; the cluster's unless given.
+        bound: a public number that no magnitude exceeds, or a pair (low, high): operations on the
+            array are planned for it.  By default 2^20 for reals and 2^40 for integers; it never
+            depends on the elements, which are compared with it here.
 
     Raises:
-        UsageError: no such array or kind.
-        RangeError: elements that do not fit.
+        UsageError: no such array, kind or bound.
+        RangeError: elements that do not fit, or are outside of the bound.
     """
     cluster.check_open()
     if isinstance(array, PrivateArray):
         raise UsageError("private takes a public array. Received: one that is private already.")
-    own = np.asarray(array)
-    if own.dtype.kind not in "biuf":
-        raise UsageError(f"private takes real numbers. Received: an array of {own.dtype.name}.")
-    default = {"b": BITS, "f": FIXED}.get(own.dtype.kind, INT)
-    chosen = default if kind is None else kind
-    if chosen not in plans.KINDS:
-        raise UsageError(f"kind is one of {', '.join(plans.KINDS)}. Received: {kind!r}.")
-    bits = cluster.config.fractional_bits if fractional_bits is None else fractional_bits
-    if type(bits) is not int or not 1 <= bits <= 61:
-        raise UsageError(f"Reals have 1 to 61 fractional bits. Received: {fractional_bits!r}.")
-    if chosen != FIXED and fractional_bits is not None:
-        raise UsageError(
-            f"Only reals have fractional bits. Received: {fractional_bits} of {chosen}."
-        )
-    ring, scale = _ring(own, chosen, bits)
-    leaf = Leaf(plans.INPUT, chosen, own.shape, scale)
-    arguments.check_shape(list(own.shape))
-    node = Node(Meaning(chosen, own.shape, scale), leaf=leaf, value=PrivateInput(ring, scale))
-    return PrivateArray(cluster, node)
-
-
-def _ring(array: np.ndarray[Any, Any], kind: str, bits: int) -> tuple[Any, int]:
-    if kind == FIXED:
-        return FixedPoint(bits).encode(array), bits
-    with np.errstate(invalid="ignore"):
-        whole = array.dtype.kind != "f" or bool(np.all(array == np.rint(array)))
-    if not whole:
-        raise UsageError(f"{kind} takes whole numbers. Received: fractions. Say kind='fixed'.")
-    if kind == BITS:
-        if not np.all((array == 0) | (array == 1)):
-            raise UsageError("bits are 0 and 1, or truth values. Received: other numbers.")
-        return array.astype(np.int64), 0
-    if array.dtype.kind == "u" and array.size and int(array.max()) >= 1 << 63:
-        raise RangeError("Integers are below 2^63. Received: larger ones.")
-    return FixedPoint(0).encode(array), 0
+    usual = cluster.config.fractional_bits
+    return PrivateArray(cluster, making.leaf_of(array, kind, fractional_bits, bound, usual))

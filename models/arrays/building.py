@@ -11,6 +11,7 @@ from typing import Any
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.models.arrays import plan as plans
 from tfe_bench.models.arrays.arguments import Ref, encoded
+from tfe_bench.models.arrays.bounds import Bounds
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import INPUT, Output, Plan
 from tfe_bench.models.programs.compute import input_name
@@ -22,11 +23,13 @@ class Built:
 
     Attributes:
         nodes: whose handles and arrays the plan names, so that they live until it has run.
+        bounds: of values, by their numbers in the plan.
     """
 
     plan: Plan
     inputs: Mapping[str, PrivateInput]
     nodes: Sequence[Node]
+    bounds: Mapping[int, Bounds]
 
 
 def build(
@@ -71,7 +74,8 @@ def build(
         for node, (then, about) in zip(nodes, outputs, strict=True)
     ]
     plan = Plan.of({"leaves": rows, "steps": steps, "outputs": ends})
-    return Built(plan, inputs, leaves)
+    bounds = {numbers[id(node)].number: node.range for node in order if id(node) in numbers}
+    return Built(plan, inputs, leaves, bounds)
 
 
 def rows_of(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> list[list[Any]]:

@@ -3,48 +3,60 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.building import build
+from tfe_bench.models.arrays.building import Built, build
 from tfe_bench.models.arrays.evaluate import Meaning, refreshed
 from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import HANDLE, INPUT, REVEAL, Leaf, Plan
+from tfe_bench.models.arrays.plan import BITS, HANDLE, INPUT, REVEAL, Leaf
 from tfe_bench.models.arrays.price import Price, price
 
 _WORD = 8
 _MOST_SHOWN = 12
 
 
-def priced(node: Node) -> tuple[Plan, Price]:
-    """The plan that would reveal an array, and what it costs."""
-    plan = build([node], [(REVEAL, {})]).plan
-    return plan, price(plan)
+Counted = tuple[Sequence[str], Sequence[Node]]
 
 
-def text(node: Node, profile: str) -> str:
+def priced(node: Node, counts: Sequence[Node] = ()) -> tuple[Built, Price]:
+    """The plan that would reveal an array and what is counted on the way, and what it costs."""
+    nodes = [node, *counts]
+    built = build(nodes, [(REVEAL, {})] * len(nodes))
+    return built, price(built.plan)
+
+
+def text(node: Node, profile: str, counted: Counted = ((), ())) -> str:
     """Lines for people.
 
     Args:
         profile: the network.
+        counted: what has to be 0 for the value to be right, in words, and the numbers.
 
     Raises:
         UsageError: there is no such network, or too many operations.
     """
-    plan, found = priced(node)
+    built, found = priced(node, counted[1])
+    plan = built.plan
     name = profiles.get(profile).name
-    rows = [("step", "", "makes", "MB sent")]
+    rows = [("step", "", "makes", "from", "to", "MB sent")]
     for number, leaf in enumerate(plan.leaves):
-        rows.append((str(number), _source(leaf), _shown(_meaning(leaf)), ""))
+        own = _meaning(leaf)
+        rows.append((str(number), _source(leaf), _shown(own), *_range(built, number, own), ""))
     for number, step in enumerate(plan.steps, len(plan.leaves)):
         at = number - len(plan.leaves)
         made = ", ".join(_shown(each) for each in found.made[at])
-        rows.append((str(number), _written(step), made, f"{found.steps[at] / 8e6:,.3f}"))
-    widths = [max(len(row[i]) for row in rows) for i in range(4)]
+        ends = _range(built, number, found.made[at][0])
+        rows.append((str(number), _written(step), made, *ends, f"{found.steps[at] / 8e6:,.3f}"))
+    widths = [max(len(row[i]) for row in rows) for i in range(6)]
     lines = [
-        f"{a.rjust(widths[0])}  {b.ljust(widths[1])}  {c.ljust(widths[2])}  {d.rjust(widths[3])}"
-        for a, b, c, d in rows
+        "  ".join(
+            cell.ljust(width) if i in (1, 2) else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
     ]
     if any(refreshed(plan)):
         lines.append("The result is masked anew before it leaves.")
@@ -56,6 +68,11 @@ def text(node: Node, profile: str) -> str:
         "The workers learn this list, the shapes and the public numbers in it, and no element. "
         f"This client learns the last value ({_shown(found.held[0])}), and nobody else.",
     ]
+    if counted[0]:
+        lines.append(
+            "It learns besides how often a value left the range of an operation, in which case the "
+            f"result is refused: {'; '.join(counted[0])}."
+        )
     for leaf in plan.leaves:
         if leaf.source not in (INPUT, HANDLE):
             lines.append(
@@ -71,6 +88,14 @@ def _elements(leaf: Leaf) -> int:
 
 def _meaning(leaf: Leaf) -> Meaning:
     return Meaning(leaf.kind, leaf.shape, leaf.scale)
+
+
+def _range(built: Built, number: int, meaning: Meaning) -> tuple[str, str]:
+    """The bounds of a value, as numbers."""
+    own = built.bounds.get(number)
+    if own is None or meaning.kind == BITS:
+        return "", ""
+    return tuple(f"{end / (1 << meaning.scale):.3g}" for end in own)  # type: ignore[return-value]
 
 
 def _shown(meaning: Meaning) -> str:

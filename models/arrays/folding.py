@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import array, building
 from tfe_bench.models.arrays.arguments import Ref, encoded
 from tfe_bench.models.arrays.array import PrivateArray
+from tfe_bench.models.arrays.bounds import Bounds, Guard, joined, usual, widest
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import MOST_TURNS, TURN, Body, Leaf, checked_body
+from tfe_bench.models.arrays.plan import FIXED, MOST_TURNS, TURN, Body, Leaf, checked_body
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client
 
 _WANTS = "foldl wants private arrays, one or a list of them,"
 
@@ -46,8 +53,8 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
     if cluster is None:
         raise UsageError(f"{_WANTS} to begin with. Received: public values only.")
     first = [x if isinstance(x, PrivateArray) else array.private(cluster, x) for x in own]
-    stand = [_standing(x, x._node.meaning) for x in first]
-    each = [_standing(x, _element(x._node.meaning)) for x in elements]
+    stand = [_standing(x, x._node.meaning, _carried(x._node)) for x in first]
+    each = [_standing(x, _element(x._node.meaning), x._node.range) for x in elements]
     carried = _like(initializer, stand)
     made = _listed(fn(carried) if not elements else fn(carried, _like(outer, each)))
     if len(made) != len(first) or not all(isinstance(x, PrivateArray) for x in made):
@@ -58,9 +65,45 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
     for got, x in zip(made, first, strict=True):
         if got._node.meaning != x._node.meaning:
             raise UsageError(f"fn makes what it is given to carry on: {x!r}. Received: {got!r}.")
+    texts, more = _counted(cluster, made, stand)
+    if texts:
+        none = array.private(cluster, np.zeros(len(texts), np.int64))
+        count = _standing(none, none._node.meaning, none._node.range)
+        first, made, stand = [*first, none], [*made, count + more], [*stand, count]
     body, held = _body([x._node for x in [*stand, *each]], [x._node for x in made])
     taken = [PrivateArray(cluster, node) for node in held]
-    return _like(initializer, array.looped(first, elements, taken, times, body))
+    found = array.looped(first, elements, taken, times, body)
+    done = [
+        replace(x._node, bounds=before._node.range) for x, before in zip(found, stand, strict=True)
+    ]
+    if texts:
+        counts = PrivateArray(cluster, done.pop())
+        guards = tuple((text, counts[i]._node) for i, text in enumerate(texts))
+        done = [replace(node, guards=guards) for node in done]
+    return _like(initializer, [PrivateArray(cluster, node) for node in done])
+
+
+def _carried(node: Node) -> Bounds:
+    """The bounds that a value has before each turn: reals are held to them."""
+    if node.meaning.kind != FIXED:
+        return widest(node.meaning)
+    return joined([node.range, usual(node.meaning)])
+
+
+def _counted(
+    cluster: Client, made: Sequence[PrivateArray], before: Sequence[PrivateArray]
+) -> tuple[list[str], Any]:
+    """What a turn counts, in words, and the numbers as one vector."""
+    nodes = []
+    for x, carried in zip(made, before, strict=True):
+        own, due = x._node, carried._node.range
+        if own.meaning.kind == FIXED and not own.range.within(*due):
+            most = f"{due.most / (1 << own.meaning.scale):.6g}"
+            guard = Guard((own,), f"foldl: a value leaves {most} between turns", *due)
+            own = replace(own, guards=(*own.guards, array.count_of(cluster, guard)))
+        nodes.append(own)
+    texts, vector = array.counted(cluster, nodes, {})
+    return texts, PrivateArray(cluster, vector[0]) if vector else None
 
 
 def _listed(given: Any) -> list[Any]:
@@ -96,10 +139,10 @@ def _element(meaning: Meaning) -> Meaning:
     return Meaning(meaning.kind, meaning.shape[1:], meaning.scale)
 
 
-def _standing(x: PrivateArray, meaning: Meaning) -> PrivateArray:
+def _standing(x: PrivateArray, meaning: Meaning, bounds: Bounds) -> PrivateArray:
     """What stands for an array of any turn."""
     leaf = Leaf(TURN, meaning.kind, meaning.shape, meaning.scale)
-    return PrivateArray(x.cluster, Node(meaning, leaf=leaf))
+    return PrivateArray(x.cluster, Node(meaning, leaf=leaf, bounds=bounds))
 
 
 def _body(given: Sequence[Node], outputs: Sequence[Node]) -> tuple[Body, list[Node]]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, check_name
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.arrays import lineage
 from tfe_bench.models.arrays.array import PrivateArray
+from tfe_bench.models.arrays.bounds import Bounds
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import DECIMAL, FIXED, STORED, Leaf
 from tfe_bench.models.kept import Kept
 from tfe_bench.models.queries.schema import Schema
-from tfe_bench.models.queries.types import FRACTION
+from tfe_bench.models.queries.types import FRACTION, Type
 from tfe_bench.models.rows import LABEL_BITS
 
 if TYPE_CHECKING:
@@ -22,11 +25,22 @@ if TYPE_CHECKING:
 _KINDS = (ARRAY, TABLE, DATA)
 
 
-def _array(cluster: Client, meaning: Meaning, *about: str) -> PrivateArray:
+def _array(
+    cluster: Client, meaning: Meaning, *about: str, bounds: Bounds | None = None
+) -> PrivateArray:
     leaf = Leaf(STORED, meaning.kind, meaning.shape, meaning.scale, about)
     if meaning.kind == DECIMAL:  # (which the plan begins with)
         meaning = Meaning(FIXED, meaning.shape, FRACTION)
-    return PrivateArray(cluster, Node(meaning, leaf=leaf))
+    return PrivateArray(cluster, Node(meaning, leaf=leaf, bounds=bounds))
+
+
+def _bounds(own: Type, meaning: Meaning) -> Bounds:
+    """Of a column's elements, at the scale that an array has."""
+    unit = Fraction(1 << (FRACTION if meaning.kind == DECIMAL else meaning.scale), own.denominator)
+    exact = unit == 1
+    return Bounds(
+        math.floor(own.low * unit) - (not exact), math.ceil(own.high * unit) + (not exact)
+    )
 
 
 class Columns:
@@ -63,8 +77,10 @@ class Columns:
                 f"{', '.join(self.columns[:20])}."
             )
         if self._infix == TABLE.infix:
-            meaning = lineage.of_column(name, Schema.of(self._kept.about), column)
-            return _array(self._cluster, meaning, self._infix, name, deployment, column)
+            schema = Schema.of(self._kept.about)
+            meaning, own = lineage.of_column(name, schema, column), schema.columns[column].type
+            about = (self._infix, name, deployment, column)
+            return _array(self._cluster, meaning, *about, bounds=_bounds(own, meaning))
         if column not in ("x", "y"):
             return self["x"][:, self._kept.about["columns"].index(column)]
         scale = LABEL_BITS if column == "y" else self._cluster.config.fractional_bits

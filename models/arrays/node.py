@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfe_bench.cluster.requests import PrivateInput
+from tfe_bench.models.arrays.bounds import Bounds, widest
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.plan import Body, Leaf
 
@@ -26,6 +27,8 @@ class Node:
         step: the node that makes all of several.
         depth: operations one behind the other that lead here.
         holds: what lives as long as this does, such as a handle.
+        bounds: of its ring elements, public; None: nothing is known but its kind.
+        guards: what the workers count on the way to it: in words, and the number as a node.
     """
 
     meaning: Meaning
@@ -39,6 +42,13 @@ class Node:
     step: Node | None = None
     depth: int = 0
     holds: object = None
+    bounds: Bounds | None = None
+    guards: tuple[tuple[str, Node], ...] = ()
+
+    @property
+    def range(self) -> Bounds:
+        """The bounds of its ring elements."""
+        return widest(self.meaning) if self.bounds is None else self.bounds
 
 
 @dataclass(eq=False)

@@ -17,6 +17,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 
 _API = "tfe_bench.protocols.api."
 _RING = "tfe_bench.protocols.ring."
+_OWN = "tfe_bench.models.arrays.amounts"
 # By module; public names of tfe_bench, and getitem, which is x[...].
 _OFFERED: Mapping[str, tuple[str, ...]] = {
     _API + "bitwise": (
@@ -24,6 +25,10 @@ _OFFERED: Mapping[str, tuple[str, ...]] = {
         *("pack_bits", "popcount", "right_shift", "unpack_bits"),
     ),
     _API + "contractions": ("einsum", "matvec", "tensordot"),
+    _OWN: (
+        *("count_outside", "count_steep", "count_zeros", "divide", "norm", "reduce_mean"),
+        *("reduce_std", "reduce_variance", "square"),
+    ),
     _API + "elementary": (
         *("atan2", "cos", "erf", "exp", "log", "polyval", "reciprocal", "rsqrt", "sin", "sqrt"),
     ),
@@ -32,9 +37,7 @@ _OFFERED: Mapping[str, tuple[str, ...]] = {
         *("avg_pool2d", "conv2d", "depthwise_conv2d", "gelu", "leaky_relu", "max_pool2d", "relu"),
         *("relu_derivative", "scaled_dot_product_attention", "sigmoid", "silu", "softmax", "tanh"),
     ),
-    _API + "operators": (
-        *("abs", "add", "divide", "matmul", "multiply", "negative", "square", "subtract"),
-    ),
+    _API + "operators": (*("abs", "add", "matmul", "multiply", "negative", "subtract"),),
     _API + "pooling": ("adaptive_avg_pool2d", "adaptive_max_pool2d", "max_pool_with_argmax"),
     _API + "powers": ("pow",),
     _API + "predicates": (
@@ -47,16 +50,18 @@ _OFFERED: Mapping[str, tuple[str, ...]] = {
     ),
     _API + "rounding": ("ceil", "floor", "floor_div", "floordiv", "floormod", "mod", "round"),
     _API + "scans": ("cummax", "cumprod", "reduce_prod"),
-    _API + "statistics": (
-        *("bincount", "histogram_fixed_width", "norm", "reduce_std", "reduce_variance"),
-    ),
-    _API + "tensors": ("add_n", "bitcast", "concat", "pad", "reduce_mean", "stack", "unstack"),
+    _API + "statistics": (*("bincount", "histogram_fixed_width"),),
+    _API + "tensors": ("add_n", "bitcast", "concat", "pad", "stack", "unstack"),
     _RING + "reductions": ("cumsum", "reduce_sum"),
     _RING + "shapes": (
         *("broadcast_to", "expand_dims", "getitem", "reshape", "reverse", "slice", "split"),
         *("squeeze", "tile", "transpose"),
     ),
 }
+# Bilinear ones, which may take an operand in two parts.
+_IN_PARTS = frozenset(
+    ("conv2d", "depthwise_conv2d", "einsum", "matmul", "matvec", "multiply", "tensordot")
+)
 # What calls graphs by itself, as sorts do, and stands between those of others.
 _BETWEEN = frozenset(("sort", "top_k", "median", "quantile"))
 # Of parameters whose product is the size of a result, or how often something is done.
@@ -148,10 +153,13 @@ def add(operation: Operation) -> None:
 
 @functools.cache
 def _of_api() -> dict[str, Operation]:
+    amounts = importlib.import_module(_OWN)
     found = {}
     for module, names in _OFFERED.items():
         for name in names:
             function = getattr(importlib.import_module(module), name)
+            if name in _IN_PARTS:
+                function = amounts.in_parts(function)
             about = (name in _BETWEEN, _SIZES.get(name, {}), False, _WIDEST.get(name))
             found[name] = Operation(name, function, *about)
     loops = importlib.import_module("tfe_bench.models.arrays.loops")

@@ -14,6 +14,7 @@ import numpy as np
 from tfe_bench.cluster.requests import spec_of
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import TfeBenchError, UsageError
+from tfe_bench.models.arrays import planning
 from tfe_bench.models.arrays.building import build
 from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.node import Handle, Node
@@ -120,7 +121,7 @@ def run(
         weakref.finalize(handle, freed.add, handle.id).atexit = False
         own = node.meaning
         leaf = Leaf(HANDLE, own.kind, own.shape, own.scale, (handle.id,))
-        found.append(Node(own, leaf=leaf, holds=handle))
+        found.append(Node(own, leaf=leaf, holds=handle, bounds=node.bounds))
     values = [
         decoded(result.outputs[program.output_name(i)], node.meaning)
         for i, node in enumerate(revealed)
@@ -128,13 +129,27 @@ def run(
     return values, found
 
 
-def keep(cluster: Client, node: Node, name: str, clients: Sequence[str], replace: bool) -> None:
-    """Has the workers keep a value under a name."""
+def keep(
+    cluster: Client,
+    node: Node,
+    name: str,
+    clients: Sequence[str],
+    replace: bool,
+    counted: tuple[Sequence[str], Sequence[Node]] = ((), ()),
+) -> None:
+    """Has the workers keep a value under a name.
+
+    Args:
+        counted: what has to be 0 for the value to be right, in words, and the numbers.
+    """
     check_name(name, "An array's name")
     if isinstance(clients, str):
         raise UsageError("clients is a list of names. Received: a text.")
     cluster.check_members(clients)
     about = {"name": name, "clients": list(clients), "replace": replace}
+    texts, counts = counted
+    for count in counts:  # (first, since what was kept before may be replaced)
+        planning.refuse(texts, run(cluster, [count], [])[0][0])
     _run(cluster, [node], [(KEEP, about)])
 
 

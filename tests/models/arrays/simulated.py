@@ -124,6 +124,9 @@ class Client:
     def compute(self, *arrays: array.PrivateArray) -> list[array.PrivateArray]:
         return array.compute(arrays)
 
+    def reveal(self, *arrays: array.PrivateArray, check: bool = True) -> list[Any]:
+        return array.reveal(arrays, check)
+
     def stored(self, infix: str) -> list[dict[str, Any]]:
         rows = [store.of(KINDS[infix]).visible(self.identity) for store in self.workers.stores]
         return [{**row, "complete": all(row in other for other in rows)} for row in rows[0]]

@@ -37,7 +37,7 @@ def layer(x: Any, w: Any) -> Any:
 
 def test_an_expression_sends_what_is_said_and_what_a_program_sends(workers: Workers) -> None:
     client = Client(workers, "ann")
-    y = layer(client.private(X), client.private(W))
+    y = layer(client.private(X, bound=2), client.private(W, bound=1))  # (as small as is plain)
     _, said = explaining.priced(y._node)
     found = y.reveal()
     assert workers.last is not None

@@ -1,0 +1,115 @@
+"""Ordinary amounts are right in expressions; what cannot be right is refused in words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.arrays.simulated import Client, Workers, tfb
+from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models.arrays import bounds, operations, planning
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    workers = Workers(tmp_path_factory.mktemp("bounds"))
+    yield Client(workers, "ann")
+    workers.close()
+
+
+def test_every_operation_has_a_rule() -> None:
+    assert planning.RULES
+    missing = {name for name in operations.offered() if not bounds.has_rule(name)}
+    assert missing == {"foldl"}, "folding.py holds what is carried on to its bounds"
+
+
+PAY = 40000 + 9000 * np.sin(np.arange(300.0))
+HOURS = 10 + 50 * np.abs(np.cos(np.arange(300.0)))
+MASK = np.arange(300) % 3 > 0
+# Expressions of amounts, by what they are in the clear: of (pay, hours, mask).
+AMOUNTS: dict[str, Callable[..., Any]] = {
+    "std": lambda p, h, m: p.std(),
+    "var": lambda p, h, m: p.var(),
+    "norm": lambda p, h, m: np.linalg.norm(p),
+    "over the mean": lambda p, h, m: p / p.mean(),
+    "by the hour": lambda p, h, m: p / h,
+    "masked mean": lambda p, h, m: np.where(m, p, 0.0).sum() / np.where(m, h * 0 + 1.0, 0.0).sum(),
+    "square": lambda p, h, m: p**2,
+    "mean square": lambda p, h, m: (p * p).mean(),
+    "inner product": lambda p, h, m: p @ p,
+    "z": lambda p, h, m: (p - p.mean()) / p.std(),
+    "columns": lambda p, h, m: p.reshape(100, 3).std(0),
+}
+
+
+def test_ordinary_amounts_are_right(client: Client) -> None:
+    pay, hours, mask = (client.private(v) for v in (PAY, HOURS, MASK))
+    given = [of(pay, hours, mask) for of in AMOUNTS.values()]
+    for (name, of), found in zip(AMOUNTS.items(), client.reveal(*given), strict=True):
+        wanted = np.asarray(of(PAY, HOURS, MASK))
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=5e-5, err_msg=name)
+
+
+REFUSED: dict[str, Callable[[Client], Any]] = {
+    "a division by 0": lambda c: c.private([1.0, 2.0]) / c.private([0.0, 1.0]),
+    "a root": lambda c: np.sqrt(c.private([-1.0])),
+    "a logarithm": lambda c: np.log(c.private([0.0, 1.0])),
+    "a reciprocal": lambda c: tfb.reciprocal(c.private([0.0])),
+    "an exponent": lambda c: np.exp(c.private([32.0])),
+    "a square": lambda c: c.private([1e9], bound=1e9) ** 2,
+    "an angle": lambda c: np.arctan2(c.private([20000.0]), c.private([20000.0])),
+    "a floor": lambda c: c.private([3000000000]) // c.private([7]),
+    "bits": lambda c: tfb.relu(c.private([1e5]), bits=31),
+    "whole numbers": lambda c: c.private(np.array([2**62, -(2**62)]), bound=2**63).max(),
+    "an array": lambda c: c.private([2e6]),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_a_client_knows_is_refused_before_anything_is_sent(client: Client, name: str) -> None:
+    before = len(client.workers.jobs)
+    with pytest.raises(RangeError, match=r"Nothing was sent|bound="):
+        REFUSED[name](client)
+    assert len(client.workers.jobs) == before
+
+
+def test_what_the_workers_count_is_refused_when_it_is_revealed(client: Client) -> None:
+    x = client.private(np.array([1.0, 2.0, 4.0]))
+    ratio = client.compute(x / (x - 2.0))[0]
+    with pytest.raises(RangeError, match=r"division by 0.*\(1 times\)"):
+        (ratio + 1.0).reveal()
+    assert np.isfinite((ratio + 1.0).reveal(check=False)).all()
+    with pytest.raises(RangeError, match="division by 0"):
+        ratio.keep("ratio")
+
+
+def test_plans_do_not_depend_on_elements(client: Client) -> None:
+    def plan(values: Any) -> Any:
+        x = client.private(np.asarray(values))
+        ((x - x.mean()) / x.std()).reveal(check=True)
+        return client.workers.jobs[-1]["plan"]
+
+    assert plan([1.0, 2.0, 4.0]) == plan([1e6, 3.0, 5e5])
+
+
+def test_a_loop_holds_what_it_carries_on_to_its_bounds(client: Client) -> None:
+    x = client.private(np.array([3.0, 1.0]))
+    assert np.allclose(tfb.foldl(lambda v: v * 2.0, 10, x).reveal(), [3072.0, 1024.0])
+    with pytest.raises(RangeError, match="between turns"):
+        tfb.foldl(lambda v: v * 4.0, 12, x).reveal()
+
+
+@pytest.mark.parametrize("bound", [-1.0, (2, 1), "1", float("nan"), (1, 2, 3), True])
+def test_bounds_are_numbers(client: Client, bound: Any) -> None:
+    with pytest.raises(UsageError, match="bound is"):
+        client.private([0.0], bound=bound)
+
+
+def test_declared_bounds_save_bytes_and_are_shown(client: Client) -> None:
+    wide = client.private(PAY) * client.private(HOURS)
+    narrow = client.private(PAY / 1e5, bound=1) * client.private(HOURS, bound=(0, 64))
+    assert "split=" in wide.explain() and "split=" not in narrow.explain()
+    assert "64" in narrow.explain()
