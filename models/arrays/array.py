@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import (
     arguments,
-    evaluate,
+    deriving,
     explaining,
     making,
     numpy_names,
@@ -19,14 +19,10 @@ from tfe_bench.models.arrays import (
     running,
 )
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.arguments import Ref
 from tfe_bench.models.arrays.bounds import Bounds, Guard
-from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.methods import Methods
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import BITS, FIXED, Body
-from tfe_bench.protocols.session.counting import Counting, PrivateBits
-from tfe_bench.protocols.session.counting import Private as Counted
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
@@ -97,7 +93,7 @@ def _applied(
     depth = 1 + max(each._node.depth for each in found)
     if depth > plans.MOST_STEPS:
         raise plans.too_many()
-    meanings, several = _made(operation, given, given_named, body)
+    meanings, several = deriving.derive(operation, given, given_named, body)
     bounds: list[Bounds | None] = [None] * len(meanings)
     guards: list[tuple[str, Node]] = []
     if body is None:
@@ -106,6 +102,12 @@ def _applied(
         found_bounds, more, open_ = planning.planned(name, taken.arguments, meanings)
         bounds, given_named = [*found_bounds], {**given_named, **more}
         guards = [count_of(cluster, guard) for guard in open_]
+        wrapped = {key: _arrays(cluster, each) for key, each in taken.arguments.items()}
+        for value, guard in planning.checked(apply, name, wrapped):
+            node = value._node
+            if not node.range.within(guard.low, guard.high):
+                guards.append(count_of(cluster, replace(guard, nodes=(node,))))
+                guards += node.guards
     about = {"op": name, "args": given, "named": given_named, "body": body, "depth": depth}
     whole = Node(meanings[0], **about, bounds=bounds[0], guards=tuple(guards))
     if not several:
@@ -114,6 +116,10 @@ def _applied(
         Node(m, place=i, step=whole, depth=depth, bounds=bounds[i]) for i, m in enumerate(meanings)
     ]
     return [PrivateArray(cluster, node) for node in nodes]
+
+
+def _arrays(cluster: Client, value: Any) -> Any:
+    return PrivateArray(cluster, value) if isinstance(value, Node) else value
 
 
 def count_of(cluster: Client, guard: Guard) -> tuple[str, Node]:
@@ -132,50 +138,6 @@ def _nodes(value: Any, found: list[PrivateArray]) -> Any:
         kind = tuple if isinstance(value, tuple) else list
         return kind(_nodes(each, found) for each in value)
     return arguments.decoded(arguments.encoded(value), {})
-
-
-def _made(
-    operation: operations.Operation,
-    args: Sequence[Any],
-    named: Mapping[str, Any],
-    body: Body | None,
-) -> tuple[list[Meaning], bool]:
-    """What an operation makes of values of which only the meaning is known."""
-    nodes: dict[int, Node] = {}
-
-    def taken(value: Any) -> Any:
-        if isinstance(value, Node):
-            nodes.setdefault(id(value), value)
-            return Ref(list(nodes).index(id(value)))
-        if isinstance(value, (list, tuple)):
-            return type(value)(taken(each) for each in value)
-        return value
-
-    step = [
-        operation.name,
-        [arguments.encoded(taken(each)) for each in args],
-        {key: arguments.encoded(taken(each)) for key, each in named.items()},
-        *([] if body is None else [body.header()]),
-    ]
-    checked = plans.checked_step(step, len(nodes))
-    party = Counting(expected=True)
-    several: list[bool] = []
-
-    def run(values: Sequence[Any]) -> list[Any]:
-        known = {Ref(number): value for number, value in enumerate(values)}
-        made = evaluate.call(party, checked, known, several)
-        return made
-
-    given = [_counted(node.meaning) for node in nodes.values()]
-    with party.active():
-        made = run(given) if operation.between else party.function(run)(given)
-    return [evaluate.meaning(operation.name, each) for each in made], several[0]
-
-
-def _counted(meaning: Meaning) -> Any:
-    if meaning.kind == BITS:
-        return PrivateBits(meaning.shape).made()
-    return Counted(meaning.shape, meaning.scale).made()
 
 
 # ---- what Python's operators do

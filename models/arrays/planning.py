@@ -27,6 +27,7 @@ from tfe_bench.models.arrays.evaluate import Meaning
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import BITS, FIXED, INPUT, INT
 
+Apply = Callable[..., Any]
 # (importing a module of rules registers them)
 RULES = (bounds_functions, bounds_linear, bounds_products)
 REMEDY = (
@@ -226,9 +227,33 @@ def texts_of(several: Mapping[str, Any]) -> list[str]:
     return sorted(several)
 
 
-# ---- operations that are made of others
+def checked(apply: Apply, op: str, given: Mapping[str, Any]) -> list[tuple[Any, Guard]]:
+    """Values besides the operands that have to be in a range, with the guard of each.
 
-Apply = Callable[..., Any]
+    Args:
+        given: arguments by name, private arrays among them.
+    """
+    if op != "scaled_dot_product_attention":
+        return []
+    query, key = given["query"], given["key"]
+    rank = query.ndim
+    turned = apply("transpose", key, [*range(rank - 2), rank - 1, rank - 2])
+    scale = given["scale"]
+    scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
+    spread = _SPREAD if given["spread"] is None else float(given["spread"])
+    if given["spread"] is None and hasattr(given["mask"], "kind"):
+        spread = _MASKED_SPREAD
+    scores = apply("multiply", apply("matmul", query, turned), scale)
+    most = math.floor(spread / 2 * 2.0**scores.fractional_bits)
+    text = f"{op}: scores are {spread:.4g} or more apart"
+    return [(scores, Guard((), text, -most, most))]
+
+
+# Scores of a row that are further apart get wrong weights; the second beside a private mask.
+_SPREAD, _MASKED_SPREAD = 119.0, 50.0
+
+
+# ---- operations that are made of others
 
 
 def composed(apply: Apply, name: str, given: Mapping[str, Any]) -> Any:
