@@ -19,7 +19,7 @@ from tfe_bench.models.arrays import (
     running,
 )
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.bounds import Bounds, Guard
+from tfe_bench.models.arrays.bounds import Bounds, Guard, settled
 from tfe_bench.models.arrays.methods import Methods
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import BITS, FIXED, Body
@@ -383,8 +383,8 @@ def run(
 ) -> tuple[list[Any], list[PrivateArray]]:
     """The elements of some arrays, and others computed and held, by one job.
 
-    What is counted on the way to a held array is held with it, until something that is made of it
-    is revealed.
+    What is counted on the way to a held array is held with it as one number, until something that
+    is made of it is revealed.
 
     Args:
         instead: what the workers hold, by the nodes that it was computed of.
@@ -397,19 +397,20 @@ def run(
     open_, kept = nodes[: len(revealed)], nodes[len(revealed) :]
     texts, counts = counted(cluster, open_, instead) if check else ([], [])
     of_kept = [counted(cluster, [node], instead) if check else ([], []) for node in kept]
-    more = [count for _, several in of_kept for count in several]
+    more = [
+        apply("reduce_sum", PrivateArray(cluster, vector))._node
+        for _, several in of_kept
+        for vector in several
+    ]
     values, found = running.run(cluster, [*open_, *counts], [*kept, *more], instead)
     if counts:
         planning.refuse(texts, values[len(open_)])
     rest = iter(found[len(kept) :])
     made = []
-    for node, (told, several) in zip(found[: len(kept)], of_kept, strict=True):
-        guards = [
-            (text, apply("getitem", PrivateArray(cluster, vector), place)._node)
-            for vector in (next(rest) for _ in several)
-            for place, text in enumerate(told)
-        ]
-        made.append(PrivateArray(cluster, replace(node, guards=tuple(guards))))
+    for node, (several, vectors) in zip(found[: len(kept)], of_kept, strict=True):
+        guards = tuple((planning.joined(several), next(rest)) for _ in vectors)
+        bounds = settled(node.range, node.meaning)
+        made.append(PrivateArray(cluster, replace(node, guards=guards, bounds=bounds)))
     return values[: len(open_)], made
 
 

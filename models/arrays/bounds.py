@@ -69,6 +69,14 @@ def widest(meaning: Meaning) -> Bounds:
     return WORDS if meaning.kind == INT else Bounds(-MOST, MOST)
 
 
+def settled(bounds: Bounds, meaning: Meaning) -> Bounds:
+    """Of a value that the workers hold: wider, so that turns of a loop are equal plans."""
+    if not bounds.within(*usual(meaning)):
+        return widest(meaning)
+    low, high = (1 << max(0, end).bit_length() for end in (-bounds.low - 1, bounds.high - 1))
+    return Bounds(min(0, max(-low, usual(meaning).low)), max(0, min(high, usual(meaning).high)))
+
+
 @dataclass(frozen=True, eq=False)
 class Known:
     """A private operand, as a rule sees it.

@@ -36,11 +36,10 @@ def _array(
 
 def _bounds(own: Type, meaning: Meaning) -> Bounds:
     """Of a column's elements, at the scale that an array has."""
-    unit = Fraction(1 << (FRACTION if meaning.kind == DECIMAL else meaning.scale), own.denominator)
-    exact = unit == 1
-    return Bounds(
-        math.floor(own.low * unit) - (not exact), math.ceil(own.high * unit) + (not exact)
-    )
+    scale = FRACTION if meaning.kind == DECIMAL else meaning.scale
+    unit = Fraction(1 << scale, own.denominator)
+    found = Bounds(math.floor(own.low * unit), math.ceil(own.high * unit))
+    return found if unit == 1 else found.spread()
 
 
 class Columns:

@@ -222,9 +222,12 @@ def refuse(texts: Sequence[str], counts: Sequence[int]) -> None:
         )
 
 
-def texts_of(several: Mapping[str, Any]) -> list[str]:
-    """In one order."""
-    return sorted(several)
+_OR = " | "
+
+
+def joined(texts: Sequence[str]) -> str:
+    """What one number is about that counts all of some."""
+    return _OR.join(sorted({part for text in texts for part in text.split(_OR)}))
 
 
 def checked(apply: Apply, op: str, given: Mapping[str, Any]) -> list[tuple[Any, Guard]]:
