@@ -235,7 +235,7 @@ def _products(party: Party, x: Shared, y: Shared, axes: list[int], keepdims: boo
         shapes.reshape(shapes.transpose(replace(v, fractional_bits=0), [*kept, *axes]), shape)
         for v, shape in ((x, [*rest, 1, count]), (y, [*rest, count, 1]))
     ]
-    found = arithmetic.matmul(party, *rows)
+    found = arithmetic.matmul(party, rows[0], rows[1])
     whole = [1 if i in axes else n for i, n in enumerate(sizes)] if keepdims else rest
     return shapes.reshape(found, whole)
 

@@ -108,8 +108,16 @@ def _applied(
             if not node.range.within(guard.low, guard.high):
                 guards.append(count_of(cluster, replace(guard, nodes=(node,))))
                 guards += node.guards
-    about = {"op": name, "args": given, "named": given_named, "body": body, "depth": depth}
-    whole = Node(meanings[0], **about, bounds=bounds[0], guards=tuple(guards))
+    whole = Node(
+        meanings[0],
+        op=name,
+        args=given,
+        named=given_named,
+        body=body,
+        depth=depth,
+        bounds=bounds[0],
+        guards=tuple(guards),
+    )
     if not several:
         return PrivateArray(cluster, whole)
     nodes = [

@@ -184,7 +184,7 @@ def _polyval(call: Call) -> list[Bounds]:
         found = Fraction(0)
         for c in coefficients:
             found = found * Fraction(most, 1 << x.scale) + c
-        return found * (1 << x.scale)
+        return Fraction(found * (1 << x.scale))
 
     bits = x.bounds.bits
     while bits > 1 and largest(1 << bits) > MOST - 4:

@@ -183,7 +183,8 @@ def _einsum(call: Call) -> list[Bounds]:
     terms = max(1, indexes // max(1, call.made[0].elements))
     if len(values) == 1:
         return [joined([summed(call, values[0], terms), values[0].bounds])]
-    return [times(call, *values, terms, (1, 2))]
+    x, y = values
+    return [times(call, x, y, terms, (1, 2))]
 
 
 def _labels(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:

@@ -43,8 +43,9 @@ def text(node: Node, profile: str, counted: Counted = ((), ())) -> str:
     name = profiles.get(profile).name
     rows = [("step", "", "makes", "from", "to", "MB sent")]
     for number, leaf in enumerate(plan.leaves):
-        own = _meaning(leaf)
-        rows.append((str(number), _source(leaf), _shown(own), *_range(built, number, own), ""))
+        meaning = _meaning(leaf)
+        ends = _range(built, number, meaning)
+        rows.append((str(number), _source(leaf), _shown(meaning), *ends, ""))
     for number, step in enumerate(plan.steps, len(plan.leaves)):
         at = number - len(plan.leaves)
         made = ", ".join(_shown(each) for each in found.made[at])

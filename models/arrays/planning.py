@@ -123,7 +123,7 @@ def _moved(
     if op == "getitem":
         return np.asarray(array[args[0]])
     if op == "reshape":
-        return array.reshape(args[0])
+        return np.reshape(array, args[0])
     if op == "transpose":
         return np.transpose(array)
     return np.expand_dims(array, args[0])
