@@ -102,12 +102,13 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
         party.reset_counters()
         if last:
             timeline.observe(party, timeline.TOTALS)
+        built = party.build_seconds
         cpu, started = time.process_time(), time.perf_counter()
         result = once(progress)
         took.append(time.perf_counter() - started)
         used.append(time.process_time() - cpu)
     context.measurements.update(
-        _seen(party, took[-1], before),
+        _seen(party, took[-1] - (party.build_seconds - built), before),
         **_sent(party),
         seconds=took[warm_up:],
         cpu_seconds=used[warm_up:],
@@ -155,13 +156,18 @@ def _observed(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
     before = processor.usage()
     party.reset_counters()
     timeline.observe(party, timeline.TOTALS)
-    started = time.perf_counter()
+    built, started = party.build_seconds, time.perf_counter()
     result = once()
-    return result, _seen(party, time.perf_counter() - started, before)
+    took = time.perf_counter() - started
+    return result, _seen(party, took - (party.build_seconds - built), before)
 
 
 def _seen(party: Party, seconds: float, before: processor.Usage | None) -> dict[str, Any]:
-    """In which rounds a run of so many seconds was, and where its time went."""
+    """In which rounds a run was, and where its time went.
+
+    Args:
+        seconds: of the run, without the building of its graphs.
+    """
     from tfe_bench.protocols.session import timeline
 
     breakdown = _breakdown(seconds, timeline.observed(party), before)

@@ -7,6 +7,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pytest
 
 from tfe_bench.benchmarks import prediction, trace_file
 from tfe_bench.cluster.requests import JobResult, PrivateInput
@@ -41,6 +42,18 @@ def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> N
         assert sum(found["messages"]) > 0 and found["messages"][party] == 0
     told = prediction.forecast(measured, "local", 0.1)
     assert told["seconds"]["wan"] > told["rounds"] * 0.02 > 0
+
+
+def test_a_first_run_is_busy_no_longer_than_it_runs(shared_cluster: LocalCluster) -> None:
+    """What no warm-up has built is left out of what a run took, was busy and is predicted by."""
+    measured = _run(shared_cluster, repeat=1, warm_up=0).measured
+    for found in measured:
+        assert found["trace_seconds"] == found["build_seconds"] > 0
+        own = found["seconds"][0] - found["trace_seconds"]
+        assert found["breakdown"]["run"] == pytest.approx(own, abs=1e-6)
+    took = max(found["seconds"][0] - found["build_seconds"] for found in measured)
+    told = prediction.forecast(measured, "local", took)
+    assert 0 < told["compute_seconds"] <= took + 1e-6
 
 
 def test_a_traced_job_sends_back_names_sizes_and_times(

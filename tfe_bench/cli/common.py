@@ -466,7 +466,7 @@ def make_record(
     with_dealing, online = prediction.total_rounds(measured)
     build = max(m["build_seconds"] for m in measured)
     if outcome.parameters.get("warm_up") == 0:  # the only run built the graphs, which is told apart
-        times = [max(0.0, times[0] - build)]
+        times = [max(0.0, *(m["seconds"][0] - m["build_seconds"] for m in measured))]
     seconds = records.Seconds.of(times)
     return records.Record(
         workload=workload,
