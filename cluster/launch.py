@@ -141,7 +141,7 @@ class LocalCluster(Runner):
         config.save(self._folder / "cluster.toml")
         for p in range(3):
             write_private(self._folder / f"party{p}.key", keys[p])
-        command = [sys.executable, "-m", "tfe_bench", "worker", "--local"]
+        command = [sys.executable, "-m", "tfe_bench", "worker", "--local", "--temporary"]
         command += ["--cluster", str(self._folder / "cluster.toml")]
         command += ["--models", str(Path(self._models or self._folder / "models").absolute())]
         if self._threads:

@@ -58,6 +58,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         table,
         technologies,
         train,
+        trial,
         worker,
     )
 
@@ -90,7 +91,7 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         links,
     ]
     after += [technologies, functional, homomorphic, storage]
-    after += [jobs, worker, certs, doctor]
+    after += [jobs, worker, trial, certs, doctor]
     made = {name for module in (*before, *after) for name in module.COMMANDS}
     asked = next((word for word in words or () if not word.startswith("-")), "")
     whole = asked not in made and "--version" not in (words or ())

@@ -46,6 +46,8 @@ COMMANDS = [
     ["certs", "party"],
     ["certs", "client"],
     ["certs", "show"],
+    ["cluster"],
+    ["cluster", "up"],
     ["certs", "all"],
     ["certs", "renew"],
     ["submit"],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, SUFFIX, UNREADABLE, Store
+from tfe_bench.cluster.store import ANOTHERS, FORMATS, NONE, OWN, SUFFIX, UNREADABLE, Store
 from tfe_bench.cluster.stored import DATA, MOST_ABOUT, Facts, Tensor, check_name
 from tfe_bench.errors import (
     ConfigError,
@@ -227,6 +227,25 @@ def test_damaged_and_foreign_files_are_named_with_a_remedy(
     assert str(_SECRET) not in text and raised.value.__cause__ is None
     assert "other" in [row["name"] for row in store.visible("owner")]
     store.load("other", "owner")
+
+
+@pytest.mark.parametrize("number", FORMATS)
+def test_files_of_every_format_so_far_are_read(
+    number: int, tmp_path: Path, rng: np.random.Generator
+) -> None:
+    """The upgrade that docs/backup.md describes: an older version wrote the files."""
+
+    def older(_: dict[str, Any], ours: dict[str, Any]) -> None:
+        ours["format"] = number
+        if number < FORMATS[-1]:
+            ours.pop("sources", None)
+
+    store, kept = _store(tmp_path), _tensors(rng)
+    store.prepare(_facts(), kept).commit()
+    path = tmp_path / f"mnist{SUFFIX}"
+    path.write_bytes(_change(older)(path.read_bytes()))
+    facts, read = store.load("mnist", "owner")
+    assert facts.owner == "owner" and set(read) == set(kept)
 
 
 def test_files_that_others_can_read_and_links_are_refused(

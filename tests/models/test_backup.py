@@ -140,9 +140,9 @@ def test_copies_are_whole_belong_together_and_are_refused_where_they_do_not(
     three.stop(1)
     _put_back(three, 1, copies[0])
     three.ensure()
-    with Cluster(three.cluster, "owner") as owner:
-        with pytest.raises(TfeBenchError, match=r"made for another name or party|different deploy"):
-            service.predict(owner.client, "b", _ROWS)
+    told = r"made for another name or party|different deployments"
+    with Cluster(three.cluster, "owner") as owner, pytest.raises(TfeBenchError, match=told):
+        service.predict(owner.client, "b", _ROWS)
     log = three.log(1)
     assert "Traceback" not in log
     three.stop(1)

@@ -124,7 +124,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.mode == "renew":
         _renew(args.certificate, args.out or args.certificate.parent, args.days, args.keep_key)
     else:
-        _make_all(args.out, args.hosts, args.client or ["analyst"], args.days)
+        make_all(args.out, args.hosts, args.client or ["analyst"], args.days)
     return 0
 
 
@@ -175,7 +175,18 @@ def _renew(path: Path, folder: Path, days: int, keep_key: bool) -> None:
     _say("4. Everybody deletes the old certificate from the list, and restarts.")
 
 
-def _make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:
+def make_all(folder: Path, hosts: str, clients: list[str], days: int) -> None:
+    """Writes keys, certificates and settings of a whole trial cluster.
+
+    Args:
+        hosts: three of host:port, separated by commas.
+        clients: names.
+        days: for which certificates are valid.
+
+    Raises:
+        UsageError: hosts or a name do not fit.
+        ConfigError: a file exists already or cannot be written.
+    """
     with _from_command_line():
         cluster, keys = _invent(hosts, clients, days)
     allowed = ", ".join(f'"{name}"' for name in clients)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from tfe_bench.cli import parsing
+from tfe_bench.cli.parsing import typed
 
 GROUPS: Mapping[str, Sequence[str]] = {
     "your data": ("sort", "compare", "max", "relu", "softmax", "exp", "matmul", "submit"),
     "models": ("deploy", "predict", "models", "generate", "train", "provide"),
     "tables": ("table", "query", "align"),
-    "operate": ("certs", "worker", "doctor", "status", "cancel"),
+    "operate": ("certs", "worker", "cluster", "doctor", "status", "cancel"),
     "measure": (
         *("ops", "suite", "report", "baselines", "infer", "resnet50", "relational"),
         *("links", "channel", "technologies", "functional", "homomorphic", "storage"),
@@ -60,6 +61,8 @@ EXAMPLES: Mapping[str, Sequence[str]] = {
         "certs all --hosts a:1,b:1,c:1 --client ann --out trial",
     ),
     "worker": ("worker --party 0 --cluster cluster.toml",),
+    "cluster": ("cluster up", "cluster up --out trial --client ann --client bob"),
+    "cluster up": ("cluster up", "cluster up --out trial --client ann --client bob"),
     "doctor": ("doctor", "doctor --cluster cluster.toml --client analyst"),
     "status": ("status --cluster cluster.toml",),
     "cancel": ("cancel 3f2a90c1 --cluster cluster.toml",),
@@ -87,4 +90,4 @@ def examples(command: str, lines: Sequence[str] | None = None) -> str:
         lines: examples of a command that is not listed above.
     """
     lines = EXAMPLES[command] if lines is None else lines
-    return parsing.EXAMPLES + "".join(f"  {parsing.typed()} {line}\n" for line in lines)
+    return parsing.EXAMPLES + "".join(f"  {typed()} {line}\n" for line in lines)

@@ -22,9 +22,6 @@ if TYPE_CHECKING:
     from tfe_bench.cluster.policy import WorkerPolicy
     from tfe_bench.cluster.worker.server import Worker
 
-# of a local cluster's folder
-LOCAL_PREFIX = "tfe_bench-"
-
 
 def _options(p: argparse.ArgumentParser) -> None:
     p.add_argument("--party", type=int, choices=(0, 1, 2))
@@ -37,6 +34,7 @@ def _options(p: argparse.ArgumentParser) -> None:
     common.option(p, "--bind HOST", "listen here instead of cluster.toml's host")
     common.option(p, "--threads N", "threads for kernels (default: cores)", type=int)
     common.option(p, "--local", argparse.SUPPRESS)
+    common.option(p, "--temporary", argparse.SUPPRESS)
     common.option(p, "--models FOLDER", argparse.SUPPRESS)
     common.option(p, "--namespaces FD", argparse.SUPPRESS, type=int, nargs=3)
 
@@ -79,7 +77,6 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
         signal.signal(number, lambda *_: stop.set())
     if not arguments.local:
         signal.signal(signal.SIGHUP, lambda *_: again.set())
-    folder = arguments.cluster.parent
     config, policy = _files(arguments, party)
     me = config.parties[party]
     if config.tls:
@@ -93,7 +90,8 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
 
     worker = Worker(config, policy, arguments.bind)
     if arguments.local:
-        threading.Thread(target=_stop_with_parent, args=(stop, folder), daemon=True).start()
+        left = arguments.cluster.parent if arguments.temporary else None
+        threading.Thread(target=_stop_with_parent, args=(stop, left), daemon=True).start()
     else:
         print(f"party {party} ready on {config.parties[party].address}", file=sys.stderr)
     # (a signal just before a wait has set nothing yet, and does not end it)
@@ -205,11 +203,12 @@ def start_tensorflow(threads: int | None) -> None:
     gc.freeze()
 
 
-def _stop_with_parent(stop: threading.Event, folder: Path) -> None:
+def _stop_with_parent(stop: threading.Event, folder: Path | None) -> None:
+    """Stops when the parent has gone, and removes the folder that it had made, if any."""
     while sys.stdin.buffer.read(1):
         pass
     # A parent that was killed could not remove the keys that it had made for this occasion.
-    if folder.name.startswith(LOCAL_PREFIX):
+    if folder is not None:
         shutil.rmtree(folder, ignore_errors=True)
     stop.set()
     # If the main thread is busy, do not outlive the parent all the same.

@@ -1,0 +1,115 @@
+"""`python -m tfe_bench cluster up`: three local workers that stay, for trying out."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from tfe_bench.cli import certs, common, listing
+from tfe_bench.errors import ClusterError, ConfigError
+
+_HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+_PORT = 7700
+_DAYS = 365
+_END_SECONDS = 5.0
+
+
+def _options(p: argparse.ArgumentParser) -> None:
+    words = p.add_subparsers(dest="word", required=True, metavar="up")
+    up = words.add_parser(
+        "up",
+        help="start three workers on this machine and keep them until Ctrl-C",
+        description="Starts three workers on this machine and keeps them until Ctrl-C, with keys, "
+        "certificates and cluster.toml in a folder. For trying out: one user has all three keys. "
+        "What the workers keep stays in the folder, and the same command starts them again.",
+        epilog=listing.examples("cluster up"),
+    )
+    common.option(up, "--out DIR", "the folder, made if missing (default trial)")
+    up.add_argument(
+        "--port", type=int, default=_PORT, help=f"on 127.0.0.1, .2 and .3 (default {_PORT})"
+    )
+    common.option(
+        up, "--client NAME", "a client, may be repeated (default analyst)", action="append"
+    )
+    common.option(up, "--threads N", "threads of each worker (default: cores)", type=int)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start three local workers and keep them.
+
+    Commands then take `--cluster DIR/cluster.toml` and start in a fraction of a second. Ctrl-C
+    ends the workers.
+
+    Raises:
+        ConfigError: the folder holds another cluster, or an address is taken.
+        ClusterError: a worker has ended.
+    """
+    from tfe_bench.cluster.addresses import check_free, is_loopback
+    from tfe_bench.cluster.client import Client
+    from tfe_bench.cluster.config import ClusterConfig
+    from tfe_bench.cluster.launch import START_SECONDS
+    from tfe_bench.cluster.local_workers import LocalWorkers
+
+    folder = (arguments.out or Path("trial")).absolute()
+    path = folder / "cluster.toml"
+    if not path.exists():
+        hosts = ",".join(f"{host}:{arguments.port}" for host in _HOSTS)
+        certs.make_all(folder, hosts, arguments.client or ["analyst"], _DAYS)
+    config = ClusterConfig.load(path)
+    for party in config.parties:
+        if not is_loopback(party.host):
+            raise ConfigError(
+                f"{path} is of a cluster on other hosts. Received: {party.address}. Choose "
+                "another --out."
+            )
+        check_free(party.index, party.host, party.port)
+    command = [sys.executable, "-m", "tfe_bench", "worker", "--local"]
+    command += ["--cluster", str(path), "--models", str(folder / "models")]
+    if arguments.threads:
+        command += ["--threads", str(arguments.threads)]
+    stop = threading.Event()
+    before = signal.signal(signal.SIGTERM, lambda *_: stop.set())
+    workers = LocalWorkers(command, folder, {**os.environ, "PYTHONUNBUFFERED": "1"})
+
+    def check() -> None:
+        for party in range(3):
+            if (code := workers.poll(party)) is not None:
+                raise ClusterError(
+                    f"Worker {party} has ended. Received: exit code {code}. Its log is "
+                    f"{folder / f'party{party}.log'}:\n{workers.tail(party)}"
+                )
+
+    try:
+        client = Client.open(path, config.clients[0].name)
+        try:
+            client.wait_ready(START_SECONDS, check)
+        finally:
+            client.close()
+        print(f"three workers are ready: --cluster {_shown(path)}", flush=True)
+        for each in config.clients:
+            example = f"sort --n 1000 --cluster {_shown(path)} --client {each.name}"
+            print(f"  {listing.typed()} {example}")
+        print("Ctrl-C ends them; their logs are party0.log to party2.log there", flush=True)
+        while not stop.wait(1):
+            check()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        workers.close(_END_SECONDS)
+        signal.signal(signal.SIGTERM, before)
+    print("the three workers have ended")
+    return 0
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except ValueError:
+        return str(path)
+
+
+COMMANDS = {"cluster": (_options, run)}
