@@ -15,7 +15,7 @@ import numpy as np
 
 from tfe_bench.errors import DataError
 from tfe_bench.models import csv_file
-from tfe_bench.models.queries.reading import Values, is_missing, reals_of
+from tfe_bench.models.queries.reading import Values, is_missing, listed, reals_of
 from tfe_bench.models.queries.types import (
     BITS,
     FRACTION,
@@ -74,8 +74,7 @@ def type_of(name: str, values: Values) -> Type:
     if shown.startswith("decimal"):
         if 0 <= kind.scale <= MOST_DIGITS:
             return parse(f"decimal({kind.scale})")
-        listed: Any = values
-        return _of_list(name, listed.to_pylist())
+        return _of_list(name, listed(values))
     if shown.startswith(_TEXTS):
         return HASHES
     if shown.startswith("timestamp["):

@@ -16,7 +16,7 @@ import numpy as np
 
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.queries.guessing import COARSE
-from tfe_bench.models.queries.reading import Values, arrow, is_missing, reals_of
+from tfe_bench.models.queries.reading import Values, arrow, is_missing, listed, reals_of
 from tfe_bench.models.queries.types import (
     CATEGORY,
     NUMBER,
@@ -79,11 +79,7 @@ def encode(name: str, values: Values, kind: Type) -> Elements:
     )
     if fast is not None:
         return fast
-    listed: Any = getattr(values, "to_pylist", None)
-    if reals is not None:
-        values = reals.tolist()
-    elif listed is not None:
-        values = listed()
+    values = listed(values if reals is None else reals)
     found = np.zeros(len(values), np.int64)
     null = np.zeros(len(values), np.int64)
     exact = np.full(len(values), np.nan)

@@ -12,7 +12,7 @@ from tfe_bench.errors import DataError, TfeBenchError, UsageError
 from tfe_bench.models.queries import bins, io, relations, stored
 from tfe_bench.models.queries.guessing import type_of
 from tfe_bench.models.queries.io import Elements
-from tfe_bench.models.queries.reading import Values, is_missing
+from tfe_bench.models.queries.reading import Values, is_missing, listed
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Link, Schema, check_column_name
 from tfe_bench.models.queries.types import CATEGORY, Type, category, parse
@@ -94,8 +94,7 @@ def _type(name: str, values: Values, declared: str | None) -> Type:
         return type_of(name, values)
     if declared.strip() != CATEGORY:
         return parse(declared)
-    listed: Any = values.to_pylist() if hasattr(values, "to_pylist") else values
-    words = {each for each in listed if not is_missing(each)}
+    words = {each for each in listed(values) if not is_missing(each)}
     if not words or not all(isinstance(each, str) for each in words):
         raise DataError(f"Column {name!r} has no texts to make a category of. Leave its type out.")
     return category(tuple(sorted(words)))

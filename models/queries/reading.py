@@ -155,11 +155,11 @@ def _listed(name: str, values: Any) -> Values:
         return _times(name, values) if values.dtype.kind == "M" else list(values.tolist())
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise DataError(f"Column {name!r} is no list of values. Received: {type(values).__name__}.")
-    listed = list(values)
-    given = [value for value in listed if value is not None]
+    found = list(values)
+    given = [value for value in found if value is not None]
     if given and all(type(value) is float for value in given):
-        return np.array([np.nan if value is None else value for value in listed])
-    return listed
+        return np.array([np.nan if value is None else value for value in found])
+    return found
 
 
 def _times(name: str, values: np.ndarray[Any, Any]) -> list[Any]:
@@ -194,6 +194,14 @@ def _is_array(values: Any) -> bool:
     return not hasattr(values, "chunks")
 
 
+def listed(values: Values) -> Sequence[Any]:
+    """The values of a column as Python's, one by one."""
+    whole: Any = values
+    if hasattr(whole, "to_pylist"):
+        return list(whole.to_pylist())
+    return list(whole.tolist()) if isinstance(whole, np.ndarray) else whole
+
+
 def is_missing(value: object) -> bool:
     """Whether a value of a list stands for NULL: None, NaN, NaT or pandas' NA."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
@@ -205,7 +213,6 @@ def texts_of(columns: Mapping[str, Values]) -> dict[str, str]:
     """The texts of columns by their hashes, as results show these."""
     found: dict[str, str] = {}
     for values in columns.values():
-        listed: Any = values.to_pylist() if hasattr(values, "to_pylist") else values
-        for text in {each for each in listed if isinstance(each, str)}:
+        for text in {each for each in listed(values) if isinstance(each, str)}:
             found[shown_hash(hash_of(text))] = text
     return found

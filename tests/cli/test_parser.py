@@ -47,7 +47,7 @@ def test_an_unknown_option_is_answered_with_the_usage_of_its_command(
         (("provide", "rows", "--inptu", "r.csv"), '"--input"'),
     ):
         with pytest.raises(SystemExit):
-            main(words)
+            main(list(words))
         said = capsys.readouterr().err
         assert f"\nusage: python -m tfe_bench {words[0]} " in said
         assert f"Did you mean {hint}?" in said.splitlines()[0]
@@ -163,7 +163,7 @@ def test_a_sorted_file_is_named_first_and_figures_are_for_those_who_ask(
     record = a_record(parameters={"n": 3})
 
     def performed(arguments: Any, workload: str, job: Any, judge: Any) -> int:
-        return common.report(workload, arguments, None, SimpleNamespace(), judge(result))
+        return common.report(workload, arguments, None, result, judge(result))
 
     result: Any = SimpleNamespace(outputs=outputs)
     monkeypatch.setattr(common, "perform", performed)

@@ -415,7 +415,7 @@ def test_rights_and_clients_that_name_nobody_are_refused() -> None:
 
 
 def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> None:
-    rights = {
+    rights: dict[str, Any] = {
         "analyst": {"v": ("aggregate", "filter")},
         "*": {"w": ("open",)},
         "other": {"*": ("open",)},
