@@ -20,6 +20,9 @@ from tfe_bench.cluster.files import write_public
 from tfe_bench.cluster.toml_file import Table, naming, parse_toml, read_text, shown
 from tfe_bench.errors import ConfigError, SecurityError
 
+# The environment may name the file and the client where a command or program does not: these stand
+# for the two names alone, and what they mean for security is in the file.
+CLUSTER_VARIABLE, CLIENT_VARIABLE = "TFE_BENCH_CLUSTER", "TFE_BENCH_CLIENT"
 RING = 64
 MAX_FRACTIONAL_BITS = 30
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")

@@ -152,6 +152,15 @@ def test_commands_order_the_programs_of_the_table(
     assert samples.PROGRAMS[parsed.command] == (str(ordered.value),)
 
 
+def test_commands_fit_a_page_of_the_site() -> None:
+    """At 1200 px a line of code shows some 110 characters; what follows has to be scrolled to."""
+    for page in samples.PAGES:
+        for block in samples.blocks(page.read_text()):
+            if block.language == "sh":
+                long = [line for line in block.text.splitlines() if len(line) > 110]
+                assert not long, (page.name, long)
+
+
 def test_the_table_has_every_command_and_every_program() -> None:
     parser = make_parser()
     (commands,) = (a.choices for a in parser._actions if hasattr(a, "choices") and a.choices)

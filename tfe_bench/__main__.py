@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from typing import Any
 
+from tfe_bench.cli import defaults
 from tfe_bench.errors import DataError, TfeBenchError
 
 Options = Callable[[argparse.ArgumentParser], None]
@@ -134,6 +135,7 @@ def _add(commands: Any, named: Mapping[str, tuple[Options, Command]], made: Set[
 def parse(words: Sequence[str]) -> argparse.Namespace:
     """What a command line says, and how another one is parsed: for what runs other commands."""
     parsed: argparse.Namespace = make_parser(words).parse_args(words)
+    defaults.apply(parsed)
     parsed.parse = parse
     return parsed
 

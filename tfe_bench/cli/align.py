@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
             replace=arguments.replace,
         )
         if not keeping.agreed(arguments, bar, asked.explain(), asked.order):
-            return 0
+            return keeping.not_run(arguments)
         started = time.perf_counter()
         made = asked.run(bar.update)
         seconds = time.perf_counter() - started

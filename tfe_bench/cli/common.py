@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench import atomic
+from tfe_bench.cli import defaults
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -164,8 +165,11 @@ def add_cluster_options(
     p: argparse.ArgumentParser, about: str = "cluster.toml", required: bool = False
 ) -> None:
     """Three hosts, and who asks them."""
-    option(p, "--cluster FILE", about, required=required)
-    option(p, "--client NAME", "which client of the cluster file this is")
+    needed = required and defaults.cluster_file() is None
+    option(p, "--cluster FILE", f"{about} (default: {defaults.CLUSTER})", required=needed)
+    about = f"which client of the cluster file this is (default: {defaults.CLIENT})"
+    option(p, "--client NAME", about)
+    p.set_defaults(takes_cluster=True)
 
 
 def add_output(p: argparse.ArgumentParser) -> None:
@@ -251,6 +255,8 @@ class Bar:
         self._progress.stop()
         print(text, file=sys.stderr)
         said = input(question).strip().lower() in ("y", "yes")
+        if not said:
+            print("nothing was run", file=sys.stderr)
         self._progress.start()
         return said
 

@@ -94,6 +94,11 @@ def agreed(arguments: argparse.Namespace, bar: Any, said: str, ordered: Any) -> 
     return unseen or bool(bar.ask(said, "Run it? [y/N] "))
 
 
+def not_run(arguments: argparse.Namespace) -> int:
+    """The exit code where nothing was run: as asked by --explain, or as a question was answered."""
+    return 0 if arguments.explain else 130
+
+
 def tell_removed(arguments: argparse.Namespace) -> int:
     """Says that what --remove names is gone; the exit code."""
     told = {"removed": arguments.remove}

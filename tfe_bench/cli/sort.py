@@ -116,7 +116,7 @@ def _generated(arguments: argparse.Namespace) -> _Work:
 
     common.check_together(arguments, "input", "column", "payload")
     n = 1024 if arguments.n is None else arguments.n
-    check_range("--n", n, 0)
+    check_range("--n", n, 1)
     if n > DEFAULT_MAX_ELEMENTS and arguments.cluster is None:
         raise UsageError(
             f"--n is at most {DEFAULT_MAX_ELEMENTS} on three local workers. Received: {n}."

@@ -238,7 +238,7 @@ def query(arguments: argparse.Namespace) -> int:
             known.show_texts(arguments.texts)
         asked = known.sql(arguments.sql, max_rows=arguments.max_rows, rho=arguments.rho)
         if not keeping.agreed(arguments, bar, asked.explain(), asked.plan):
-            return 0
+            return keeping.not_run(arguments)
         started = time.perf_counter()
         result = asked.run(bar.update)
         seconds = time.perf_counter() - started

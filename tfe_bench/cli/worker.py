@@ -33,6 +33,12 @@ def _options(p: argparse.ArgumentParser) -> None:
     )
     common.option(p, "--bind HOST", "listen here instead of cluster.toml's host")
     common.option(p, "--threads N", "threads for kernels (default: cores)", type=int)
+    p.add_argument(
+        "--log-level",
+        default="info",
+        choices=("debug", "info", "warning", "error"),
+        help="what the log takes (default info: also the beginnings and ends of jobs)",
+    )
     common.option(p, "--local", argparse.SUPPRESS)
     common.option(p, "--temporary", argparse.SUPPRESS)
     common.option(p, "--models FOLDER", argparse.SUPPRESS)
@@ -67,7 +73,7 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
         _enter(arguments.namespaces[party])
     logging.basicConfig(
         stream=sys.stderr,
-        level=logging.INFO,
+        level=arguments.log_level.upper(),
         format=f"%(asctime)s [party {party}] %(message)s",
         force=True,
     )

@@ -17,8 +17,6 @@ from tfe_bench.models.arrays import array as arrays
 from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.models.arrays.node import Node
 
-# Where cluster.toml and this client's name stand, for hosts that are not this one.
-CLUSTER, CLIENT = "TFE_BENCH_CLUSTER", "TFE_BENCH_CLIENT"
 # Operations one behind the other that wait to be run; more are run at once.
 _DEPTH = 150
 _AT_ONCE = 128
@@ -260,19 +258,21 @@ class RemoteConfig(Config):
 
     def _opened(self) -> Any:
         from tfe_bench.cluster.addresses import is_loopback
+        from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
         from tfe_bench.models.clusters import Client, LocalCluster
 
-        named = os.environ.get(CLUSTER)
+        named = os.environ.get(CLUSTER_VARIABLE)
         beside = self._folder / "cluster.toml"
         if named or beside.is_file():
-            return Client.open(named or beside, os.environ.get(CLIENT))
+            return Client.open(named or beside, os.environ.get(CLIENT_VARIABLE))
         if all(is_loopback(host.rpartition(":")[0]) for host in self.hosts):
             cluster = LocalCluster()
             cluster.__enter__()
             return cluster
         raise ConfigError(
             f"Workers on other hosts are told of by certificate. Received: {self.hosts[:3]} and no "
-            f"cluster.toml. Set {CLUSTER} to it, or put it beside the JSON file (docs/cluster.md)."
+            f"cluster.toml. Set {CLUSTER_VARIABLE} to it, or put it beside the JSON file "
+            "(docs/cluster.md)."
         )
 
 

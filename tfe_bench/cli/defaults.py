@@ -1,0 +1,32 @@
+"""Which cluster and client a command means where its line names none."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from tfe_bench.cluster.config import CLIENT_VARIABLE as CLIENT
+from tfe_bench.cluster.config import CLUSTER_VARIABLE as CLUSTER
+
+
+def cluster_file() -> Path | None:
+    """The cluster.toml of the environment; None without one."""
+    name = os.environ.get(CLUSTER)
+    return Path(name) if name else None
+
+
+def apply(parsed: argparse.Namespace) -> None:
+    """Fills in the cluster and client of a command that takes them, and says which they are."""
+    if not getattr(parsed, "takes_cluster", False):
+        return
+    said = []
+    if parsed.cluster is None and (found := cluster_file()) is not None:
+        parsed.cluster = found
+        said.append(f"cluster {found} ({CLUSTER})")
+    if parsed.cluster is not None and parsed.client is None and (who := os.environ.get(CLIENT)):
+        parsed.client = who
+        said.append(f"client {who} ({CLIENT})")
+    if said:
+        print(f"tfe_bench: {', '.join(said)}", file=sys.stderr)
