@@ -13,6 +13,7 @@ query.run().to_pandas()
 from __future__ import annotations
 
 import importlib
+import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -250,8 +251,9 @@ class Tables:
         """
         known = self.seen()
         loss = 0 if rho is None else ledger.rho(str(rho))
-        plan = sql.compiled(_text_of(query), known, max_rows, loss)
-        return Query(self._cluster, plan, known, self._texts)
+        text = _text_of(query)
+        plan = sql.compiled(text, known, max_rows, loss)
+        return Query(self._cluster, plan, known, text, self._texts)
 
 
 def _text_of(query: object) -> str:
@@ -275,9 +277,10 @@ class Query:
         cluster: Client,
         plan: dict[str, Any],
         known: Mapping[str, Table],
+        text: str = "",
         texts: Mapping[str, str] | None = None,
     ) -> None:
-        self._cluster, self.plan, self._texts = cluster, plan, texts or {}
+        self._cluster, self.plan, self._text, self._texts = cluster, plan, text, texts or {}
         checked = Plan.of(plan)
         tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
         self._checked, self._tables = checked, tables
@@ -316,12 +319,22 @@ class Query:
         return found.named(self._spelled(found), self._texts)
 
     def _spelled(self, found: io.Result) -> dict[str, str]:
-        """Columns' names as their owners write them, which SQL has in lower case."""
-        owned = {name for table in self._tables.values() for name in table.schema.columns}
-        known: dict[str, list[str]] = {}
-        for name in owned:
-            known.setdefault(name.lower(), []).append(name)
-        return {name: known[name][0] for name in found.types if len(known.get(name, ())) == 1}
+        """Columns' names as their owners write them, unless the query itself has them otherwise.
+
+        (SQL's names are not told apart by case: in results they are in lower case.)
+        """
+        known: dict[str, set[str]] = {}
+        for table in self._tables.values():
+            for name in table.schema.columns:
+                known.setdefault(name.lower(), set()).add(name)
+        spelled = {}
+        for name in found.types:
+            written = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._text)
+            if len(known.get(name, ())) == 1 and not written:
+                (own,) = known[name]
+                if own not in found.types:
+                    spelled[name] = own
+        return spelled
 
 
 def _check_bounds(result: JobResult, plan: Plan) -> None:

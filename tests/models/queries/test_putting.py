@@ -24,10 +24,11 @@ from tfe_bench.cli import table as command
 from tfe_bench.cluster.client import Client
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
 from tfe_bench.models.kept import Kept
-from tfe_bench.models.queries import io, putting, reading
+from tfe_bench.models.queries import io, putting, reading, sql
+from tfe_bench.models.queries.client import Query, Tables
 from tfe_bench.models.queries.report import TableReport
 from tfe_bench.models.queries.schema import Column, Schema, check_column_name, rights_of
-from tfe_bench.models.queries.types import hash_of, parse
+from tfe_bench.models.queries.types import HASHES, hash_of, parse
 
 DAY, TIME = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000)
 ZONE = datetime.timezone(datetime.timedelta(hours=2))
@@ -442,3 +443,27 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
         *("v int: aggregate, filter", "w int: open", "x int: none"),
     ]
     assert command._columns(row, True) == ["v int", "w int", "x int"]
+
+
+def test_results_have_the_names_and_texts_that_their_reader_knows() -> None:
+    table = Given({"Customer ID": "int[0,9]", "City": "text", "n": "int[0,9]"}, [(1, "Rome", 2)])
+    known = {"t": table.table("t")}
+    db = Tables(cast("Any", SimpleNamespace(stored=lambda infix: [])))
+    db.show_texts({"city": ["Oslo", "Rome", None], "n": [1, 2, 3]})
+    result = io.Result(
+        {"customer id": parse("int"), "city": HASHES, "n": parse("int")},
+        {"customer id": [1], "city": [_expected("Rome")], "n": [2]},
+    )
+    for text, names in (
+        ("select * from t", ["Customer ID", "City", "n"]),
+        ('select "Customer ID", City, n from t', ["Customer ID", "City", "n"]),
+        ('select "customer id", city, n from t', ["customer id", "city", "n"]),
+        (
+            'select max("Customer ID") "customer id", City, n from t group by City, n',
+            ["customer id", "City", "n"],
+        ),
+    ):
+        query = Query(cast("Any", None), sql.compiled(text, known), known, text, db._texts)
+        assert list(query._spelled(result).get(name, name) for name in result.types) == names
+    named = result.named({"city": "City"}, db._texts)
+    assert named.rows == [(1, "Rome", 2)] and list(named.types) == ["customer id", "City", "n"]
