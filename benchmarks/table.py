@@ -137,6 +137,9 @@ def render_learning(record: Record, console: Console) -> None:
             put_faint(console, [f"loss of each epoch, revealed: {shown}"], width)
         words = "mean squared error" if found.get("score") == "mse" else "right answers"
         put_faint(console, [f"{words} on {found.get('samples')} test rows"], width)
+        if isinstance(error := found.get("root_error"), float):
+            shown = f"the label is scaled; the root of the last one is {error:.4g} in its own unit"
+            put_faint(console, [shown], width)
         put(console, Text(), width)
     if theirs := _published_training(record):
         heads = ("network", "per batch", "theirs / ours", "5 epochs")

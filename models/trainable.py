@@ -63,6 +63,7 @@ class Trainable:
         self.keras = model
         self._start: Any = None
         self._compiled: tuple[Any, Any, int] | None = None
+        self._metrics: list[Any] = []
         self._deployed: str | None = None
 
     def compile(
@@ -81,7 +82,8 @@ class Trainable:
                 "amsgrad" with Keras' defaults.
             loss: a Keras loss or its name, as in Keras: a name of a cross-entropy means that the
                 model ends in softmax or sigmoid, from_logits=True that it does not.
-            metrics: what an evaluation tells anyway: ["accuracy"] of classes, ["mse"] of numbers.
+            metrics: ["accuracy"] of classes, ["mse"] of numbers: of the rows that `fit` validates
+                on, as "val_accuracy" or "val_mse"; it then wants such rows.
             seed: of Dropout's masks, which are public.
             other: of Keras' further arguments those that say nothing (None or False).
 
@@ -105,7 +107,7 @@ class Trainable:
                 f"An evaluation with {recipe.loss.name} tells {told[0]}. Received: metrics "
                 f"{str(several)[:80]}."
             )
-        self._compiled = (optimizer, loss, seed)
+        self._compiled, self._metrics = (optimizer, loss, seed), several
 
     def initial_model(self) -> Any:
         """The Keras model with the weights that the last training began with."""
@@ -262,6 +264,12 @@ class Trainable:
                 raise UsageError("validation_data is (x, y): what is told of it has no weights.")
             check_counts(*validation_data)
             test = Examples(*validation_data)
+        if self._metrics and test is None and not holdout:
+            raise UsageError(
+                "metrics are computed of rows to validate on. Received: metrics without such rows. "
+                "Use validation_split or validation_data (holdout of owners' rows), or leave "
+                "metrics out."
+            )
         known = ["loss"] if reveal_loss else []
         known += [score_name(recipe)] if test is not None or holdout else []
         asked = Callbacks.of(callbacks, [*known, "learning_rate"])

@@ -96,6 +96,11 @@ def numbers(count: int, fraction: int = 16, epsilon: float = 1e-3, bits: int = 3
         UsageError: an epsilon outside 1e-5 .. 1, a scale outside 13 .. 24, a count outside
             2 .. 2^24, or so many of so wide values that 1/M would have no bits left.
     """
+    if count == 1:
+        raise UsageError(
+            "Batch normalization wants 2 elements of each channel at least. Received: a batch of "
+            "one row, with one. Use larger batches, as batch_size=32."
+        )
     fits = isinstance(count, int) and 2 <= count <= 1 << 24 and 13 <= fraction <= 24
     if not fits or not 1e-5 <= epsilon <= 1 or not fraction < bits <= 40:
         raise UsageError(

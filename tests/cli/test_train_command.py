@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import csv
 import json
 import os
@@ -16,6 +17,7 @@ from tests.cli.conftest import Lent
 from tests.commands import fails
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.records import Record
+from tfe_bench.cli import train_options
 from tfe_bench.cluster import launch
 
 _MNIST = Path(os.environ.get("TFE_BENCH_MNIST", "../shared/data/mnist"))
@@ -30,6 +32,26 @@ def _table(path: Path, rows: int = 120, columns: str = "abc", seed: int = 4) -> 
     ]
     path.write_text("\n".join([",".join([*columns, "label"]), *lines]) + "\n")
     return path
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "chosen"),
+    [
+        (None, (None, None), (128, 5)),
+        (455, (None, None), (16, 22)),
+        (455, (128, None), (128, 100)),
+        (455, (None, 3), (16, 3)),
+        (20, (None, None), (8, 100)),
+        (100_000, (None, None), (128, 5)),
+    ],
+)
+def test_a_small_table_takes_more_epochs_of_smaller_batches(
+    rows: int | None, given: tuple[int | None, int | None], chosen: tuple[int, int]
+) -> None:
+    """600 steps, 5 to 100 epochs; what is given stays."""
+    arguments = argparse.Namespace(batch=given[0], epochs=given[1])
+    train_options.choose(arguments, rows)
+    assert (arguments.batch, arguments.epochs) == chosen
 
 
 def test_bad_orders_are_refused_before_anything_starts(
@@ -237,7 +259,8 @@ def test_a_model_of_a_table_is_used_on_the_tables_own_numbers(
     # a number is learned and told in its own unit; the columns that are named are the features
     features = ("--features", "income", "age")
     about = ("--dataset", past, "--label", "price")
-    ran("train", "linear", *about, *features, *common, "--output", houses)
+    said = ran("train", "linear", *about, *features, *common, "--output", houses)
+    assert "in its own unit" in said and "steps" in said
     want = in_the_clear(houses, "income", "age")
     assert np.abs(want).max() > 10_000
     ran("predict", houses, "--input", new, "--output", out)

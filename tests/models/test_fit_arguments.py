@@ -265,7 +265,10 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
     rate = keras.optimizers.schedules.ExponentialDecay(0.1, 10, 0.9)
     decayed.compile(keras.optimizers.SGD(rate), "binary_crossentropy", metrics=["accuracy"])
     with pytest.raises(UsageError, match="constant rate"):
-        decayed.fit(nowhere, x, y, callbacks=c.LearningRateScheduler(lambda e, r: r))
+        kept = {"callbacks": c.LearningRateScheduler(lambda e, r: r), "validation_split": 0.5}
+        decayed.fit(nowhere, x, y, **kept)
+    with pytest.raises(UsageError, match="metrics are computed of rows to validate on"):
+        decayed.fit(nowhere, x, y)
     for word, asked in (
         ("tells accuracy", {"metrics": ["AUC"]}),
         ("one output", {"loss_weights": [1.0]}),

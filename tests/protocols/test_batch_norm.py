@@ -158,6 +158,8 @@ def test_a_mean_whose_reciprocal_has_no_bits_left_is_refused() -> None:
         if most < 2**24:
             with pytest.raises(UsageError, match="bits at most"):
                 batch_norm.numbers(most + 1, bits=bits)
+    with pytest.raises(UsageError, match="a batch of one row"):
+        batch_norm.numbers(1)
 
 
 NOT_PRIVATE: Any = np.zeros((8, 4))

@@ -287,14 +287,15 @@ def _order(
     from tfe_bench.models.training import magnitudes
     from tfe_bench.models.training_job import Saving, TrainingJob, watched
 
-    recipe = task.private.recipe(arguments.batch)
     source, count = None, 0 if task.train is None else len(task.train)
-    if task.train is not None:
-        own = (task.train.x, _labels(task.train))
-        recipe = magnitudes.planned(recipe, task.private.keras, *own, arguments.seed)
     if found is not None:
         source, joined = found
         count = joined.rows - arguments.holdout
+    train_options.choose(arguments, None if arguments.dataset in PICTURES and not source else count)
+    recipe = task.private.recipe(arguments.batch)
+    if task.train is not None:
+        own = (task.train.x, _labels(task.train))
+        recipe = magnitudes.planned(recipe, task.private.keras, *own, arguments.seed)
     saving = None
     if arguments.checkpoint is not None:
         saving = Saving(arguments.checkpoint, arguments.every, arguments.restart)
@@ -417,11 +418,15 @@ def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Reco
         "loss": history.history.get("loss"),
         "batches": len(measured["seconds"]),
     }
+    if squared and done.task.table is not None and done.task.table.unit is not None and scores:
+        [factor] = done.task.table.unit.factor
+        learning["root_error"] = scores[-1] ** 0.5 / abs(factor)  # in the label's unit
     own = ("optimizer", "batch", "epochs", "steps")
     parameters = {
         "model": Path(arguments.model).name,
         **{name: getattr(arguments, name) for name in own},
         "rows": job.rows,
+        **({} if done.task.table is None else {"steps": job.total}),
         "dataset": done.task.dataset,
         "seed": arguments.seed,
     }

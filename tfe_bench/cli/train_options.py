@@ -12,6 +12,8 @@ NETWORKS = ("network-a", "network-b", "network-c", "network-d")
 MODELS = ("logistic", "linear", *NETWORKS)
 PICTURES = ("mnist", "fashion-mnist")
 TARGETS = ("binary", "classes", "number")
+# Rows of a step and epochs, where none are given; a table has as many epochs as make so many steps.
+_BATCH, _LEAST_BATCH, _EPOCHS, _MOST_EPOCHS, _STEPS = 128, 8, 5, 100, 600
 # What a model of ours learns.
 LEARNED = {"logistic": "binary", "linear": "number"}
 
@@ -30,8 +32,8 @@ def add(p: argparse.ArgumentParser) -> None:
         "default 0.01 for sgd (with momentum 0.9), 0.001 for the others",
         type=float,
     )
-    common.option(p, "--epochs E", "default 5", type=int, default=5)
-    common.option(p, "--batch B", "rows of a step, 128", type=int, default=128)
+    common.option(p, "--epochs E", "default 5; of a table as many as make 600 steps", type=int)
+    common.option(p, "--batch B", "rows of a step, 128; of a small table fewer", type=int)
     common.option(p, "--steps N", "end after so many steps, to see what they cost", type=int)
     p.add_argument("--seed", type=int, default=1, help="of weights and the order of rows (1)")
     data = p.add_argument_group("data")
@@ -79,6 +81,20 @@ def add(p: argparse.ArgumentParser) -> None:
     common.option(told, "--no-plain", "leave out the plaintext run beside it")
     common.add_network_options(p)
     common.add_record_options(p, "write where one step's time went")
+
+
+def choose(arguments: argparse.Namespace, rows: int | None) -> None:
+    """Sets the batch and the epochs where none are given.
+
+    Args:
+        rows: of a table; None for pictures.
+    """
+    if arguments.batch is None:
+        sixteenth = 1 << max(0, (rows or _BATCH * 16) // 16).bit_length() >> 1
+        arguments.batch = min(_BATCH, max(_LEAST_BATCH, sixteenth))
+    if arguments.epochs is None:
+        steps = _EPOCHS if rows is None else -(-_STEPS // max(1, rows // arguments.batch))
+        arguments.epochs = min(_MOST_EPOCHS, max(_EPOCHS, steps))
 
 
 def check(arguments: argparse.Namespace) -> None:
