@@ -130,11 +130,13 @@ class Size:
             messages and results included.
         sent: bytes that the three workers send together; 0: the program does not say.
         memory: bytes that it takes at a worker beside its inputs, about; 0: likewise.
+        seconds: that it takes where no network is waited for, about; 0: the program does not say.
     """
 
     words: int
     sent: int = 0
     memory: int = 0
+    seconds: float = 0.0
 
 
 # What code raises that stumbles over parameters of another type.

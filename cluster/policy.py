@@ -71,7 +71,7 @@ class WorkerPolicy:
         reveal: to whom what may be revealed.
         max_elements: 64-bit words of each input tensor (an element of Z_2^128 counts as two); the
             largest array that a job makes of them may have GROWTH times as many.
-        job_seconds: after which a job is cancelled.
+        job_seconds: after which a job is cancelled; one that is known to take longer is refused.
         allow_shaping: whether a client may have delay and rate imposed on this worker's messages.
         max_jobs: that run, wait or are being sent, of all clients together.
         max_jobs_per_client: the same of one client.
@@ -296,8 +296,8 @@ class WorkerPolicy:
         """Permits a job that gets as large.
 
         Raises:
-            PolicyError: its largest array is above GROWTH times max_elements, or what the workers
-                send for it above max_sent_per_job.
+            PolicyError: its largest array is above GROWTH times max_elements, what the workers
+                send for it above max_sent_per_job, or its time above job_seconds.
         """
         most = GROWTH * self.max_elements
         remedy = (
@@ -309,6 +309,9 @@ class WorkerPolicy:
         most = self.max_sent_per_job
         given = f"{size.sent} bytes that the workers would send"
         self._permit(size.sent <= most, "a job that costs so much", given, most, remedy)
+        remedy = "Ask for less at once, or its operator raises job_seconds"
+        fits, given = size.seconds <= self.job_seconds, f"one of about {size.seconds:.0f} seconds"
+        self._permit(fits, "a job that takes so long", given, self.job_seconds, remedy)
 
     def permit_memory(self, needed: int, there: int, sharing: int) -> None:
         """Permits a job that takes so much of this worker's memory.
@@ -333,11 +336,11 @@ class WorkerPolicy:
                 "memory, or one for each worker."
             )
 
-    def _permit(self, fits: bool, what: str, given: str, most: int, remedy: str) -> None:
+    def _permit(self, fits: bool, what: str, given: str, most: float, remedy: str) -> None:
         if not fits:
             raise PolicyError(
                 f"Party {self.party} does not allow {what}. Received: {given}, the limit is "
-                f"{most}. {remedy} under [limits] in worker.toml."
+                f"{most:.12g}. {remedy} under [limits] in worker.toml."
             )
 
 

@@ -20,8 +20,10 @@ from tfe_bench.protocols.session.local import Tensor
 
 # Plans whose price is remembered: a loop asks for the same one again and again.
 _MOST = 256
-# What is counted before a plan is refused.
-MOST_MESSAGES = 50_000
+# Exchanges and local maps of a plan's graphs, of a loop those of one turn: what takes a worker time
+# to count and to trace, and memory: about so many bytes each (measured with 990 softmaxes).
+MOST_OPS = 20_000
+OP_BYTES = 32 << 10
 _known: OrderedDict[str, Price] = OrderedDict()
 _lock = threading.Lock()
 
@@ -37,6 +39,7 @@ class Price:
         held: of each output the words.
         largest: 64-bit words of the largest array that is made on the way.
         moved: words that local maps move.
+        ops: exchanges and local maps of its graphs.
     """
 
     cost: Cost
@@ -45,6 +48,12 @@ class Price:
     held: tuple[Meaning, ...]
     largest: int
     moved: int
+    ops: int = 0
+
+    @property
+    def memory(self) -> int:
+        """Bytes that its graphs take at a worker, about."""
+        return self.ops * OP_BYTES
 
     @property
     def sent(self) -> int:
@@ -65,7 +74,7 @@ class _Bounded(Counting):
 
     def __init__(self) -> None:
         super().__init__(expected=True)
-        self._left = MOST_MESSAGES
+        self.made = 0
 
     def sent(
         self, cost: Cost, shape: Sequence[int], *given: Any, dealer: int | None = None
@@ -73,15 +82,27 @@ class _Bounded(Counting):
         """As of Counting.
 
         Raises:
-            UsageError: too many messages.
+            UsageError: too many ops.
         """
-        self._left -= 1
-        if self._left < 0:
-            raise UsageError(
-                f"An expression takes at most {MOST_MESSAGES} exchanges. Received: one that takes "
-                "more. Have a part computed by itself: y = y.compute()."
-            )
+        self._make()
         return super().sent(cost, shape, *given, dealer=dealer)
+
+    def moves(self, words: int) -> None:
+        """As of Counting.
+
+        Raises:
+            UsageError: too many ops.
+        """
+        self._make()
+        super().moves(words)
+
+    def _make(self) -> None:
+        self.made += 1
+        if self.made > MOST_OPS:
+            raise UsageError(
+                f"An expression takes at most {MOST_OPS} exchanges and local steps. Received: one "
+                "that takes more. Have a part computed by itself: y = y.compute()."
+            )
 
 
 def price(plan: Plan) -> Price:
@@ -140,4 +161,5 @@ def _counted(plan: Plan) -> Price:
         tuple(held),
         max([party.largest, *sizes], default=0),
         party.moved,
+        party.made,
     )

@@ -83,7 +83,7 @@ def size(
     """Of a run that is counted, by the headers that this worker keeps."""
     order, made, tables = _derived(client, store, parameters)
     found = price(order, made, tables, parameters.get("profile", "local"))
-    return Size(found.largest, found.sent)
+    return Size(found.largest, found.sent, seconds=found.least_seconds)
 
 
 def price(order: Order, made: Made, tables: Sequence[Table], profile: str = "local") -> Price:

@@ -126,7 +126,7 @@ def size(
 ) -> Size:
     """Of a run that is counted."""
     found = price(plan_of(parameters))
-    return Size(found.largest, found.sent)
+    return Size(found.largest, found.sent, found.memory, found.seconds("local"))
 
 
 def _loaded(party: Party, store: Store, client: str, leaf: Leaf) -> Shared:

@@ -104,7 +104,7 @@ def size(
     tables = _tables(client, store, plan)
     profile = str(parameters.get("profile", "local"))
     found = price(plan, relations.derive(plan, tables), tables, profile)
-    return Size(found.largest, found.sent)
+    return Size(found.largest, found.sent, seconds=found.least_seconds)
 
 
 def graph_name(given: Mapping[str, Any], tables: Mapping[str, Table]) -> str:

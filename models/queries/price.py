@@ -47,6 +47,11 @@ class Price:
         """Bytes that the three workers send together."""
         return self.cost.total // 8
 
+    @property
+    def least_seconds(self) -> float:
+        """An estimate for all steps where no network is waited for."""
+        return estimated(self.cost, sum(self.moved), "local")
+
     def seconds(self, step: int | None = None) -> float:
         """An estimate for one of the steps, or for all."""
         if step is None:

@@ -293,9 +293,10 @@ def _count(
                 'Count algorithm="all-pairs" or "network", or what is expected.'
             )
         levels = expected_levels(rows * n, profile)
-    for pairs in levels:
-        positions = np.broadcast_to(np.int32(0), [pairs])
-        compared(positions, positions)
+    # (all levels are alike)
+    before, positions = party.mark(), np.broadcast_to(np.int32(0), levels[:1])
+    compared(positions, positions)
+    party.again(before, len(levels) - 1)
     return np.broadcast_to(np.int32(0), [rows, n])
 
 

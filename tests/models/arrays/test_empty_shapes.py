@@ -83,6 +83,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "scaled_dot_product_attention": ((X, X, X), (X, X, X, {"is_causal": True})),
     "pow": ((X, 3), (X, 0.5), (X, X)),
     "bitcast": ((X, 20),),
+    "count_outside": ((X, -5, 5), (X, None, 5)),
+    "count_steep": ((X, X, 20),),
     "cast": ((X, 16),),
     "in_range": ((X, 18),),
     "where": ((["array", "bool", [1], "AQ=="], X, X),),

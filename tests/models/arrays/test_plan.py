@@ -13,11 +13,14 @@ import pytest
 
 from tests.models.arrays.simulated import tfb
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.jobs import InputSpec
-from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.cluster.jobs import InputSpec, Size
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.errors import PolicyError, RangeError, UsageError
 from tfe_bench.models.arrays import array, operations, plan
 from tfe_bench.models.arrays.building import build
+from tfe_bench.models.arrays.price import price
 from tfe_bench.models.programs import compute
+from tfe_bench.protocols.order.sort_costs import expected_levels
 
 CLUSTER: Any = SimpleNamespace(
     config=SimpleNamespace(fractional_bits=16),
@@ -259,3 +262,45 @@ def test_values_that_do_not_fit_are_refused() -> None:
     for given in ([np.nan], [1e30], np.array([1 << 63], np.uint64)):
         with pytest.raises(RangeError):
             private(np.asarray(given))
+
+
+def _softmaxes(count: int, turns: int = 0) -> tuple[dict[str, Any], list[InputSpec]]:
+    """That many on three numbers, or so many turns of them."""
+    steps: list[Any] = [["softmax", [["ref", i]], {}] for i in range(count)]
+    last = count
+    if turns:
+        whole = ["list", [["ref", 0]]]
+        none = ["list", []]
+        steps = [["foldl", [whole, none, none, turns], {}, [1, steps, [["ref", count]]]]]
+        last = 1
+    outputs = [[["ref", last], "reveal", {}]]
+    plan = {"leaves": [["input", "fixed", [3], 16]], "steps": steps, "outputs": outputs}
+    return {"plan": plan, "free": []}, [InputSpec("x0", (3,), 16)]
+
+
+def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
+    def size(count: int, turns: int = 0) -> Size:
+        given, specs = _softmaxes(count, turns)
+        compute.PROGRAM.admit(given, specs)
+        return compute.PROGRAM.sized("", None, given, specs)  # type: ignore[arg-type]
+
+    one, many = size(1), size(300)
+    assert many.memory == 300 * one.memory > 256 << 20
+    assert many.seconds == pytest.approx(300 * one.seconds) and one.seconds < 1
+    with pytest.raises(UsageError, match="at most 20000 exchanges and local steps"):
+        size(990)
+    policy = WorkerPolicy(0)
+    policy.permit_size(many)
+    long = size(300, 1 << 12)
+    assert long.memory == many.memory  # a turn is traced once
+    with pytest.raises(PolicyError, match=r"so long.* the limit is 3600.*job_seconds"):
+        policy.permit_size(long)
+
+
+def test_all_levels_of_a_sort_are_counted_as_one() -> None:
+    steps = [["sort", [["ref", i]], {}] for i in range(20)]
+    leaves = [["input", "fixed", [1 << 24], 16]]
+    given = {"leaves": leaves, "steps": steps, "outputs": [[["ref", 20], "reveal", {}]]}
+    found = price(plan.Plan.of(given))
+    levels = len(expected_levels(1 << 24, "local"))
+    assert found.ops < 20 * 100 and found.cost.rounds > 20 * levels
