@@ -1,0 +1,449 @@
+"""Programs on a `World`, drawn at random, and whether the documented rules permit them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, cast
+
+from tests.models.random_rights import (
+    CLIENTS,
+    COLUMNS,
+    GIVEN,
+    ROWS,
+    WORDS,
+    Alone,
+    Program,
+    Thing,
+    World,
+)
+from tfe_bench.cluster.jobs import Context
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
+from tfe_bench.errors import UsageError
+from tfe_bench.models import kept, sources
+from tfe_bench.models.arrays.plan import Plan
+from tfe_bench.models.arrays.price import price
+from tfe_bench.models.programs import align, compute, provide, query
+from tfe_bench.models.queries import aligned
+from tfe_bench.models.queries.schema import Column, Schema
+from tfe_bench.models.queries.types import parse
+from tfe_bench.protocols.session.sharing import Shared
+
+# Affine steps, and others; each takes a value and makes one.
+_AFFINE: list[Callable[[list[Any]], list[Any]]] = [
+    lambda x: ["negative", [x], {}],
+    lambda x: ["add", [x, 3], {}],
+    lambda x: ["subtract", [7, x], {}],
+    lambda x: ["multiply", [x, -2], {}],
+]
+_OTHERS: list[Callable[[list[Any]], list[Any]]] = [
+    lambda x: ["multiply", [x, 0.5], {}],
+    lambda x: ["multiply", [x, 0.0], {}],
+    lambda x: ["square", [x], {}],
+    lambda x: ["getitem", [x, ["slice", None, 5, None]], {}],
+    lambda x: ["greater", [x, 50], {}],
+    lambda x: ["expand_dims", [x, 0], {}],
+    lambda x: ["reduce_max", [x], {}],
+]
+_SUMS: list[Callable[[list[Any]], list[Any]]] = [
+    lambda x: ["reduce_sum", [x], {}],
+    lambda x: ["reduce_mean", [x], {"axis": 0}],
+    lambda x: ["reduce_sum", [x, -1], {}],
+]
+
+
+def _clients(world: World, owner: str) -> tuple[str, ...]:
+    if world.often(0.4):
+        return ("*",)
+    return tuple(c for c in CLIENTS if c != owner and world.often(0.75))
+
+
+def _put(world: World, client: str) -> Program:
+    name, budget = world.one(("t0", "t1", "t2", "t3")), world.often(0.1)
+    rights: dict[tuple[str, str], frozenset[str]] = {}
+    generous, opened = world.one((0.2, 0.6, 0.95)), world.one((0.05, 0.3, 0.7))
+    for other in CLIENTS:
+        for column in COLUMNS:
+            given = [r for r in GIVEN if world.often(generous if r != "open" else opened)]
+            barred = {"open", "quantile", "train"} if budget else set()
+            rights[other, column] = frozenset(given) - barred
+    unit, least = world.one(("", "", "", "", "k", "b")), world.one((2, 2, 2, 2, 13))
+    schema = Schema(
+        ROWS,
+        {column: Column(parse("int[0,99]")) for column in COLUMNS},
+        unique=("k",),
+        rights={c: {n: tuple(rights[c, n]) for n in COLUMNS} for c in CLIENTS},
+        unit=unit,
+        min_group=least,
+        open_count=not budget and world.often(0.9),
+        budget=10**9 if budget else 0,
+    )
+    plain = not budget and not unit and least <= ROWS
+    thing = Thing(
+        TABLE,
+        name,
+        client,
+        _clients(world, client),
+        "",
+        rights,
+        frozenset([(client, "")]),
+        plain=plain,
+        unit=unit,
+        budget=budget,
+        counted=schema.open_count,
+    )
+    replace = world.often(0.5)
+    order = kept.ordered(name, thing.clients, replace, schema.header())
+
+    def act() -> None:
+        world.store.of(TABLE).permit_writing(name, client, replace)
+        world.keep(order, thing)
+
+    return "put", world.may_write(TABLE, name, client, replace), (client, order), act
+
+
+def _remove(world: World, client: str) -> Program:
+    kind = world.one((TABLE, TABLE, DATA, ARRAY))
+    thing = world.thing((kind,), client)
+    name = "none" if thing is None else thing.name
+    now = world.live.get((kind.infix, name))
+
+    def act() -> None:
+        kept.remove(cast(Any, Alone()), world.store.of(kind), name, client)
+        world.live.pop((kind.infix, name))
+
+    return "remove", now is not None and now.owner == client, (client, kind.infix, name), act
+
+
+def _provide(world: World, client: str) -> Program:
+    name, replace = world.one(("d0", "d1")), world.often(0.5)
+    about = {"rows": ROWS, "x": [2], "y": [1], "target": "number", "classes": 1, "columns": []}
+    thing = Thing(DATA, name, client, _clients(world, client), "", atoms=frozenset([(client, "")]))
+    order = kept.ordered(name, thing.clients, replace, about)
+
+    def act() -> None:
+        provide.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
+        world.keep(order, thing)
+
+    return "provide", world.may_write(DATA, name, client, replace), (client, order), act
+
+
+def _align(world: World, client: str) -> Program:
+    tables = [world.thing((TABLE,), client) for _ in range(2)]
+    if None in tables or tables[0].name == tables[1].name:  # type: ignore[union-attr]
+        return _put(world, client)
+    both = cast(list[Thing], tables)
+    name, replace = world.one(("d0", "d1")), world.often(0.7)
+    others = tuple(c for c in CLIENTS if c != client and world.often(0.15))
+    features = [["a"] if world.often(0.8) else ["a", "b"], ["a"]]
+    part = {"on": ["k"]}
+    parts = [
+        {**part, "name": t.name, "deployment": t.word, "columns": f}
+        for t, f in zip(both, features, strict=True)
+    ]
+    about = {"tables": parts, "label": [both[1].name, "b"]}
+    features[1] = ["a", "b"]  # (with the label)
+    order = kept.ordered(name, others, replace, about)
+    due = all(world.found(t, client) and t.unit in ("", "k") for t in both)
+    for who in (client, *others):
+        for t, listed in zip(both, features, strict=True):
+            due = due and t.used_by(who) and (who == t.owner or t.counted)
+            due = due and t.has(who, "k", "match") and all(t.has(who, c, "train") for c in listed)
+    due = due and world.may_write(DATA, name, client, replace)
+    atoms = frozenset((t, c) for t, f in zip(both, features, strict=True) for c in ("k", *f))
+    thing = Thing(DATA, name, client, others, "", atoms=atoms)
+
+    def act() -> None:
+        align.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
+        made_of = aligned.Order.of(about)
+        held = aligned.tables_of(made_of, world.store, client, others)
+        made = aligned.derive(made_of, held, others)
+        facts = {**order, "about": {"rows": ROWS, **made.about}}
+        world.keep(facts, thing, aligned.sources_of(made_of, held))
+
+    return "align", due, (client, order), act
+
+
+def _train(world: World, client: str) -> Program:
+    thing = world.thing((DATA,), client)
+    if thing is None:
+        return _provide(world, client)
+    asked = sources.Source((thing.name,), thing.name, {thing.name: thing.word})
+    due = world.found(thing, client) and world.permits(client, "train", world.loaded(thing, ""))
+
+    def act() -> None:
+        sources.permitted(asked, world.store, client)
+
+    return "train", due, (client, asked), act
+
+
+def _leaf(world: World, client: str) -> tuple[list[Any], bool, frozenset[Any], Thing | None]:
+    """A leaf; whether the client gets at it; its atoms; the table that it is a column of."""
+    if world.often(0.15):
+        return ["input", "int", [ROWS], 0], True, frozenset([(client, "")]), None
+    if world.handles and world.often(0.3):
+        own = [key for key in world.handles if key[0] == client] or list(world.handles)
+        who, handle = world.one(own if world.often(0.95) else world.handles)
+        meaning, atoms = world.handles[who, handle]
+        leaf = ["handle", meaning.kind, list(meaning.shape), meaning.scale, handle]
+        return leaf, who == client, atoms, None
+    thing = world.thing((TABLE, TABLE, DATA, ARRAY), client)
+    if thing is None:
+        return ["input", "int", [ROWS], 0], True, frozenset([(client, "")]), None
+    part, kind, shape, scale = world.one(COLUMNS), "int", [ROWS], 0
+    if thing.kind is DATA:
+        part, kind, scale = world.one("xy"), "fixed", 16
+        facts = world.store.of(DATA)._read(thing.name)
+        width = (facts.about if facts else {"x": [2], "y": [1]})[part]
+        shape = [ROWS, *width]
+    elif thing.kind is ARRAY:
+        part, now = "", world.store.of(ARRAY)._read(thing.name)
+        if now is not None:
+            kind, shape, scale = (now.about[key] for key in ("kind", "shape", "scale"))
+    leaf = ["stored", kind, shape, scale, thing.kind.infix, thing.name, thing.word, part]
+    column = thing if thing.kind is TABLE else None
+    return leaf, world.found(thing, client), world.loaded(thing, part), column
+
+
+def _compute(world: World, client: str) -> Program:
+    drawn = [_leaf(world, client) for _ in range(world.one((1, 1, 2, 3)))]
+    leaves, due = [leaf for leaf, *_ in drawn], all(fits for _, fits, _, _ in drawn)
+    atoms = [own for _, _, own, _ in drawn]
+    # which are a * x + b of a column, and whose
+    affine: list[tuple[Thing, str] | None] = [
+        (t, leaf[7]) if t is not None else None for leaf, _, _, t in drawn
+    ]
+    steps: list[list[Any]] = []
+    for _ in range(world.random.randrange(5)):
+        number = len(atoms) - 1 if world.often(0.6) else world.random.randrange(len(atoms))
+        ref = ["ref", number]
+        if len(atoms) > 1 and world.often(0.2):
+            other = world.random.randrange(len(atoms))
+            step, exact, more = ["add", [ref, ["ref", other]], {}], False, atoms[other]
+        else:
+            listed = world.one((_AFFINE, _OTHERS, _SUMS, _SUMS))
+            step, exact, more = world.one(listed)(ref), listed is _AFFINE, frozenset()
+        if not _offered(leaves, [*steps, step]):
+            continue
+        steps.append(step)
+        column, own = affine[number], atoms[number] | more
+        summed = step[0] in ("reduce_sum", "reduce_mean")
+        told = summed and column is not None and column[0].plain
+        if told and column is not None and column[0].has(client, column[1], "aggregate"):
+            own = frozenset([(client, "")])
+        atoms.append(own)
+        affine.append(column if exact else None)
+    ends = _unused(len(leaves), steps)
+    outputs, names, handles = [], iter(world.random.sample(["k0", "k1", "k2"], 3)), {}
+    keeping: dict[str, tuple[Thing, Mapping[str, Any]]] = {}
+    for n in ends:
+        then = world.one(("reveal", "handle", "keep"))
+        about: dict[str, Any] = {}
+        if then == "keep":
+            about = {"name": next(names, "k9"), "replace": world.often(0.6)}
+            about["clients"] = list(_clients(world, client))
+            due = due and world.may_write(ARRAY, about["name"], client, about["replace"])
+            thing = Thing(ARRAY, about["name"], client, tuple(about["clients"]), "", atoms=atoms[n])
+            keeping[about["name"]] = thing, about
+        elif then == "handle":
+            about = {"handle": uuid.UUID(int=world.random.getrandbits(128)).hex}
+            handles[about["handle"]] = atoms[n]
+        due = due and world.permits(client, "show" if then == "reveal" else "hold", atoms[n])
+        outputs.append([["ref", n], then, about])
+    parameters = {"plan": {"leaves": leaves, "steps": steps, "outputs": outputs}, "free": []}
+
+    def act() -> None:
+        compute.PROGRAM.permit(client, world.store, parameters, [])  # type: ignore[misc]
+        inputs = {compute.input_name(i): WORDS for i in range(len(leaves))}
+        told = SimpleNamespace(progress=None)
+        context = Context(
+            *(cast(Any, Alone()), parameters, inputs, cast(Any, told), {}, client, world.store)
+        )
+        compute.run(context)
+        for thing, _ in keeping.values():
+            world.put(thing)
+        for handle, own in handles.items():
+            meaning = world.store.handles.get(client, handle).about[0]
+            world.handles[client, handle] = meaning, own
+
+    return "compute", due, (client, parameters), act
+
+
+def computed(context: Any, made: Any) -> list[Shared]:
+    """Stands for `recorded` of the program: results that are not there."""
+    return [WORDS] * len(compute.plan_of(context.parameters).outputs)
+
+
+def _unused(leaves: int, steps: list[Any]) -> list[int]:
+    """The numbers of values that no step takes."""
+    used = {r[1] for s in steps for r in s[1] if isinstance(r, list) and r[0] == "ref"}
+    return [n for n in range(leaves + len(steps)) if n not in used]
+
+
+def _offered(leaves: list[Any], steps: list[Any]) -> bool:
+    """Whether there are such steps, whatever rights say."""
+    outputs = [[["ref", n], "reveal", {}] for n in _unused(len(leaves), steps)]
+    try:
+        price(Plan.of({"leaves": leaves, "steps": steps, "outputs": outputs}))
+    except UsageError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
+class Said:
+    """An expression of a query: what it names, and whether it is a * x + b without rounding."""
+
+    given: list[Any]
+    names: frozenset[tuple[str, str]]
+    exact: bool = False
+    hidden: bool = False
+
+
+def _expression(world: World, aliases: list[str]) -> Said:
+    alias, column = world.one(aliases), world.one(COLUMNS)
+    other = world.one(aliases), world.one(COLUMNS)
+    x, y = ["col", f"{alias}.{column}"], ["col", ".".join(other)]
+    if world.often(0.05):
+        return Said(["col", f"{alias}?unit"], frozenset(), hidden=True)
+    one, both = frozenset([(alias, column)]), frozenset([(alias, column), other])
+    listed = [
+        *[Said(x, one, True)] * 3,
+        Said(["+", ["*", x, ["int", -3]], ["int", 5]], one, True),
+        Said(["/", ["neg", x], ["int", 4]], one, True),
+        Said(["/", x, ["int", 3]], one),
+        Said(["*", x, y], both),
+        Said(["case", ["<", x, ["int", 50]], y, ["null"]], both),
+        Said(["-", x, x], one),
+        Said(["abs", x], one),
+    ]
+    found: Said = world.one(listed)
+    return found
+
+
+def _query(world: World, client: str) -> Program:
+    first, second = (world.thing((TABLE,), client) for _ in range(2))
+    if first is None or second is None:
+        return _put(world, client)
+    named = {"t": first}
+    kind = world.one(("", "", "inner", "inner", "left", "semi", "semi", "anti", "anti"))
+    own = [t for t in world.live.values() if t.kind is TABLE and t.owner == client]
+    second = world.one(own) if own and world.often(0.3) else second
+    if kind and second.name != first.name:
+        named["u"] = second
+    if any(t.budget and t.owner != client for t in named.values()):
+        return _put(world, client)  # (what leaves with noise has tests of its own)
+    steps: list[dict[str, Any]] = [
+        {"op": "scan", "in": [], "table": alias, "columns": list(COLUMNS)} for alias in named
+    ]
+    last, uses = 0, []  # (a use, an alias, a column)
+    hidden = False
+    if world.often(0.4):
+        said = _expression(world, ["t"])
+        where = ["<", said.given, ["int", 7]]
+        hidden |= said.hidden
+        uses += [("condition", *name) for name in said.names]
+        steps.append({"op": "filter", "in": [last], "where": where})
+        last = len(steps) - 1
+    if "u" in named:
+        steps.append({"op": "join", "in": [last, 1], "kind": kind, "on": [["t.k", "u.k"]]})
+        last = len(steps) - 1
+        for alias, other in (("t", second), ("u", first)):
+            guessed = "guessed" if other.owner == client else "matched"
+            uses.append(({"left": "condition", "anti": "out"}.get(kind, guessed), alias, "k"))
+    aliases = ["t", *(["u"] if "u" in named and kind in ("inner", "left") else [])]
+    rows = ["t", *(["u"] if "u" in named and kind != "anti" else [])]
+    said = _expression(world, aliases)
+    hidden |= said.hidden
+    key = world.one(aliases), world.one(COLUMNS)
+    columns = [["x", said.given], ["g", ["col", ".".join(key)]]]
+    steps.append({"op": "project", "in": [last], "columns": columns})
+    function = world.one(
+        ("", "", "", "sum", "avg", "count", "min", "max", "quantile_disc:500", "rows")
+    )
+    grouped = bool(function) and world.often(0.5)
+    if function:
+        call = ["m", *((function, "x") if function != "rows" else ("count", None))]
+        about = {"keys": ["g"] if grouped else [], "aggregates": [call]}
+        steps.append({"op": "group", "in": [len(steps) - 1], **about})
+        if function != "rows":
+            use = "any_" * (not said.exact) + function
+            uses += [(use, *name) for name in said.names]
+        if grouped:
+            uses.append(("group", *key))
+    else:
+        uses += [("show", *name) for name in (*said.names, key)]
+    plan = {
+        "tables": {a: {"name": t.name, "deployment": t.word} for a, t in named.items()},
+        "steps": steps,
+        "output": len(steps) - 1,
+    }
+    due = all(world.found(t, client) for t in named.values()) and not hidden
+    due = due and _may_ask(client, named, uses, rows, function, kind)
+
+    def act() -> None:
+        query.PROGRAM.permit(client, world.store, {"plan": plan}, [])  # type: ignore[misc]
+
+    return "query", due, (client, plan), act
+
+
+# Which rights are enough in an aggregate, beside open.
+_ENOUGH = {
+    **{name: ("aggregate",) for name in ("sum", "avg")},
+    **{"count": ("aggregate", "filter"), "any_count": ("filter",), "condition": ("filter",)},
+    **{"quantile_disc:500": ("quantile",), "group": ("group",)},
+    **dict.fromkeys(("matched", "guessed"), ("match", "filter")),
+}
+
+
+def _may_ask(
+    client: str,
+    named: Mapping[str, Thing],
+    uses: list[Any],
+    rows: list[str],
+    function: str,
+    kind: str,
+) -> bool:
+    """What docs/tables.md says.
+
+    Args:
+        uses: what is done with which columns.
+        rows: the tables whose rows, or whether there are some, the result depends on.
+        function: "" where rows are shown.
+        kind: of the join.
+    """
+
+    def has(alias: str, column: str, *rights: str) -> bool:
+        return named[alias].has(client, column, *rights)
+
+    if not function:
+        return all(named[a].known_to(client) for a in rows) and all(
+            has(a, c, *(("match",) if use == "matched" else ())) for use, a, c in uses
+        )
+    closed = {a for _, a, c in uses if not has(a, c)}
+    closed |= {a for a in rows if not named[a].known_to(client)}
+    if not closed:
+        return True
+    if not all(has(a, c, *_ENOUGH.get(use, ())) for use, a, c in uses):
+        return False
+    for alias in closed:
+        if alias not in rows or not any(has(alias, c, *GIVEN) for c in COLUMNS):
+            return False
+        # (units that repeat are counted by a column, which a semi join does not take along)
+        repeats = named[alias].unit == "b"
+        if repeats and (function.startswith("quantile") or (alias == "u" and kind == "semi")):
+            return False
+    return True
+
+
+PROGRAMS: list[Callable[[World, str], Program]] = [
+    *[_compute] * 8,
+    *[_query] * 8,
+    *[_align] * 4,
+    *[_train] * 3,
+    *[_put] * 2,
+    _remove,
+    _provide,
+]

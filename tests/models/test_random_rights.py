@@ -1,0 +1,30 @@
+"""Every decision on random programs over stored things is that of a simple oracle of the rules."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.edges import daily
+from tests.models.random_programs import PROGRAMS, computed
+from tests.models.random_rights import World
+from tfe_bench.models.programs import compute
+
+# Programs of one world; and all of them: a few hundred daily, 20,000 with -m slow.
+_EACH, _WORLDS, _DAILY = 400, 50, 1
+
+
+@daily("number", range(_WORLDS), range(_DAILY))
+def test_decisions_are_those_of_the_documented_rules(
+    number: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compute, "recorded", computed)
+    drawn = 1000 * seed + number
+    world = World(tmp_path, drawn)
+    wrong = [text for text in (world.step(PROGRAMS) for _ in range(_EACH)) if text]
+    world.store.close()
+    assert not wrong, f"world {drawn}: {len(wrong)} of {_EACH}, the first: {wrong[0]}"
+    # a generator of what is always refused, or never, would see nothing
+    for name in ("compute", "query"):
+        assert min(world.said[name, fits] for fits in (True, False)) > 10, world.said
