@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -341,3 +342,62 @@ def test_certs_refuses_what_does_not_fit_and_writes_nothing(
     command: Command, tmp_path: Path, arguments: list[str], code: int
 ) -> None:
     _refused(command, tmp_path, ["certs", *arguments, "--out", "made"], code)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *("sort --input no.csv", "relu --input no.npy", "deploy no.keras --name m"),
+        *("predict m --image no.png", "predict no.keras --input rows.csv", "certs show no.crt"),
+        *("predict m --input no.npy", "train no.keras --dataset rows.csv --label a"),
+        *("table put t --input no.csv", "status --cluster no.toml"),
+        "worker --party 0 --cluster no.toml",
+    ],
+)
+def test_a_missing_file_is_told_before_anything_is_started(
+    words: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Neither TensorFlow nor a worker is needed to see that a file is not there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "rows.csv").write_text("a,b\n1,2\n")
+
+    def starts(*_: object, **__: object) -> None:
+        raise AssertionError("a cluster was started")
+
+    monkeypatch.setattr("tfe_bench.cluster.launch.LocalCluster.__init__", starts)
+    monkeypatch.setitem(sys.modules, "tensorflow", None)
+    assert main(words.split()) == 10
+    missing = next(word for word in words.split() if word.startswith("no."))
+    assert missing in capsys.readouterr().err
+
+
+def test_a_name_that_is_taken_is_told_before_a_model_is_converted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    class Taken:
+        identity = "ann"
+
+        def __enter__(self) -> Taken:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            """Stays as it is."""
+
+        def stored(self) -> list[dict[str, str]]:
+            return [{"name": "m", "owner": "ann"}, {"name": "other", "owner": "bob"}]
+
+    def converts(*_: object) -> None:
+        raise AssertionError("converted")
+
+    (tmp_path / "m.keras").write_bytes(b"")
+    monkeypatch.setattr("tfe_bench.cluster.launch.Cluster", lambda *_: Taken())
+    monkeypatch.setattr("tfe_bench.cli.service._converted", converts)
+    words = ["deploy", str(tmp_path / "m.keras"), "--cluster", "c.toml", "--name"]
+    assert main([*words, "m"]) == 2
+    assert "--replace" in capsys.readouterr().err
+    for more in (["n"], ["m", "--replace"], ["other"]):  # (another's is refused by the workers)
+        assert main([*words, *more]) == 1
+        assert "AssertionError" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench import atomic
 from tfe_bench.cli import defaults
+from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -166,8 +167,8 @@ def add_cluster_options(
 ) -> None:
     """Three hosts, and who asks them."""
     needed = required and defaults.cluster_file() is None
-    option(p, "--cluster FILE", f"{about} (default: {defaults.CLUSTER})", required=needed)
-    about = f"which client of the cluster file this is (default: {defaults.CLIENT})"
+    option(p, "--cluster FILE", f"{about} (default: {CLUSTER_VARIABLE})", required=needed)
+    about = f"which client of the cluster file this is (default: {CLIENT_VARIABLE})"
     option(p, "--client NAME", about)
     p.set_defaults(takes_cluster=True)
 

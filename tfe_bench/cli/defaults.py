@@ -7,13 +7,12 @@ import os
 import sys
 from pathlib import Path
 
-from tfe_bench.cluster.config import CLIENT_VARIABLE as CLIENT
-from tfe_bench.cluster.config import CLUSTER_VARIABLE as CLUSTER
+from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
 
 
 def cluster_file() -> Path | None:
     """The cluster.toml of the environment; None without one."""
-    name = os.environ.get(CLUSTER)
+    name = os.environ.get(CLUSTER_VARIABLE)
     return Path(name) if name else None
 
 
@@ -24,9 +23,13 @@ def apply(parsed: argparse.Namespace) -> None:
     said = []
     if parsed.cluster is None and (found := cluster_file()) is not None:
         parsed.cluster = found
-        said.append(f"cluster {found} ({CLUSTER})")
-    if parsed.cluster is not None and parsed.client is None and (who := os.environ.get(CLIENT)):
+        said.append(f"cluster {found} ({CLUSTER_VARIABLE})")
+    if (
+        parsed.cluster is not None
+        and parsed.client is None
+        and (who := os.environ.get(CLIENT_VARIABLE))
+    ):
         parsed.client = who
-        said.append(f"client {who} ({CLIENT})")
+        said.append(f"client {who} ({CLIENT_VARIABLE})")
     if said:
         print(f"tfe_bench: {', '.join(said)}", file=sys.stderr)

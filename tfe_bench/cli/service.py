@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common, keeping
+from tfe_bench.cli.data import files
 from tfe_bench.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -104,7 +105,12 @@ def deploy(arguments: argparse.Namespace) -> int:
     common.quiet_tensorflow()
     check_name(arguments.name)
     check_clients(arguments.allow)
+    model = arguments.model if arguments.model.endswith(".keras") else None
+    files.check_there(model, arguments.samples)
     with common.progress_bar(arguments) as bar:
+        if arguments.cluster is not None and not arguments.replace:
+            with keeping.open_service(arguments, bar) as cluster:  # before what takes long
+                _check_new(cluster, arguments.name)
         bar.say("converting the model")
         private, way, source, table = _converted(arguments)
         with keeping.open_service(arguments, bar) as cluster:
@@ -135,6 +141,15 @@ def deploy(arguments: argparse.Namespace) -> int:
     if private.rescaled:
         print(f"fewer fractional bits for the range in: {', '.join(private.rescaled)}")
     return 0
+
+
+def _check_new(cluster: Any, name: str) -> None:
+    for row in cluster.stored():
+        if row["name"] == name and row["owner"] == cluster.identity:
+            raise UsageError(
+                f"There is a model {name!r} of yours already. Choose another --name, or --replace "
+                "it."
+            )
 
 
 def _converted(
@@ -218,6 +233,8 @@ def predict(arguments: argparse.Namespace) -> int:
         )
     if arguments.output is not None:
         common.check_output(arguments.output, (".csv", ".npy"), "The outputs")
+    model_file = arguments.name if arguments.name.endswith(".keras") else None
+    files.check_there(model_file, arguments.input, *arguments.image)
     own = _own(arguments) if arguments.name.endswith(".keras") else None
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         model = own or service.find(cluster, arguments.name)

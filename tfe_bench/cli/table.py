@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cli import common, keeping, listing
+from tfe_bench.cli.data.files import check_there
 from tfe_bench.errors import UsageError
 
 _WORDS = {
@@ -157,6 +158,7 @@ def _source(arguments: argparse.Namespace) -> Path | None:
         return None
     if len(files) != 1:
         raise UsageError("table put takes one --input FILE (also --csv, --parquet).")
+    check_there(files[0])
     return files[0]
 
 

@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from tfe_bench.cli import certs, common, listing
+from tfe_bench.cli import certs, common, listing, parsing
 from tfe_bench.errors import ClusterError, ConfigError
 
 _HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"three workers are ready: --cluster {_shown(path)}", flush=True)
         for each in config.clients:
             example = f"sort --n 1000 --cluster {_shown(path)} --client {each.name}"
-            print(f"  {listing.typed()} {example}")
+            print(f"  {parsing.typed()} {example}")
         print("Ctrl-C ends them; their logs are party0.log to party2.log there", flush=True)
         while not stop.wait(1):
             check()

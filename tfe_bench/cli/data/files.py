@@ -12,6 +12,17 @@ INT64 = "-2^63 .. 2^63-1"
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
 
+def check_there(*files: Path | str | None) -> None:
+    """Refuses files that are not there, before anything is started that takes seconds.
+
+    Raises:
+        DataError: naming the first one, and the nearest name beside it.
+    """
+    for file in files:
+        if file is not None and not Path(file).exists():
+            raise DataError(f"There is no file {str(file)!r}.{_nearby(Path(file))}")
+
+
 def check_suffix(file: Path) -> None:
     """Refuses what is no .csv or .npy file by its name (DataError)."""
     if file.suffix.lower() not in SUFFIXES:
@@ -39,7 +50,8 @@ def _nearby(file: Path) -> str:
     if not file.parent.is_dir():
         return f" Its folder {str(file.parent)!r} is missing too."
     try:
-        names = [p.name for p in file.parent.iterdir() if p.suffix.lower() in SUFFIXES]
+        wanted = {*SUFFIXES, file.suffix.lower()}
+        names = [p.name for p in file.parent.iterdir() if p.suffix.lower() in wanted]
     except OSError:
         return ""
     return did_you_mean(file.name, names)
