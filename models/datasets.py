@@ -72,7 +72,8 @@ def digits(
 
     Args:
         name: "mnist" or "fashion-mnist".
-        folder: of the four IDX files; None: keras.datasets, or the Debian package's folder.
+        folder: of the four IDX files; None: what keras.datasets has downloaded before, or the
+            Debian package's folder.
         target: "classes", or "binary" for classes 0 to 4 against 5 to 9.
 
     Raises:

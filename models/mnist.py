@@ -1,10 +1,14 @@
-"""MNIST from IDX files (plain or .gz) in a folder of one's own, else from keras.datasets."""
+"""MNIST from IDX files (plain or .gz) in a folder of one's own, or from where Keras keeps it.
+
+Nothing is downloaded: what fetches data for a user is a command of theirs.
+"""
 
 from __future__ import annotations
 
 import gzip
 import math
 import os
+import zipfile
 import zlib
 from dataclasses import dataclass
 from pathlib import Path
@@ -51,17 +55,17 @@ class Mnist:
 
 
 def load(folder: str | os.PathLike[str] | None = None) -> Mnist:
-    """MNIST from a folder of the four IDX files, or from keras.datasets (which downloads it once).
+    """MNIST from a folder of the four IDX files, or what keras.datasets has downloaded before.
 
     Args:
         folder: with `train-images-idx3-ubyte`, `train-labels-idx1-ubyte` and the two of `t10k-`,
-            each as it is or with `.gz`; None asks keras.
+            each as it is or with `.gz`; None: Keras' own file.
 
     Raises:
-        DataError: a file is missing, damaged or holds something else; or there is no network.
+        DataError: a file is missing, damaged or holds something else.
     """
     if folder is None:
-        return _from_keras()
+        return _of_keras()
     where = Path(folder)
     if not where.is_dir():
         raise DataError(
@@ -118,18 +122,47 @@ def _find(folder: Path, stem: str) -> Path:
     raise DataError(f"{str(folder)!r} has neither {stem} nor {stem}.gz. Add the missing file.")
 
 
-def _from_keras() -> Mnist:
-    import keras
+def check_there(folder: str | os.PathLike[str] | None = None) -> None:
+    """Refuses before a long computation that there is no MNIST; as `load`, without reading it.
 
+    Raises:
+        DataError: a file is missing.
+    """
+    if folder is None:
+        if not kept_by_keras().is_file():
+            raise _missing()
+        return
+    for stem in _FILES.values():
+        _find(Path(folder), stem)
+
+
+def kept_by_keras() -> Path:
+    """Where keras.datasets puts MNIST."""
+    home = os.environ.get("KERAS_HOME") or Path.home() / ".keras"
+    return Path(home) / "datasets" / "mnist.npz"
+
+
+def _missing() -> DataError:
+    return DataError(
+        f"MNIST is not on this machine, and nothing downloads it unasked. Received: no file "
+        f"{str(kept_by_keras())!r}. Download it once: python -c 'import keras; "
+        "keras.datasets.mnist.load_data()', or give a folder that holds its four IDX files "
+        "(--data-dir FOLDER)."
+    )
+
+
+def _of_keras() -> Mnist:
+    file = kept_by_keras()
+    if not file.is_file():
+        raise _missing()
     try:
-        (train, train_labels), (test, test_labels) = keras.datasets.mnist.load_data()
-    except Exception as error:  # urllib's, keras's and numpy's, according to what is in the way
+        with np.load(file, allow_pickle=False) as held:
+            train, test = ((held[f"x_{part}"], held[f"y_{part}"]) for part in ("train", "test"))
+    except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
-            f"keras.datasets could not get MNIST. Received: {type(error).__name__}. Connect to the "
-            "network, or give a folder that holds its four IDX files (--data-dir FOLDER)."
+            f"Cannot read {str(file)!r}: damaged or another file. Remove it and download it again."
         ) from error
-    arrays = dict(zip(_FILES, (train, train_labels, test, test_labels), strict=True))
-    return _checked(arrays, "keras.datasets")
+    return _checked(dict(zip(_FILES, (*train, *test), strict=True)), "keras.datasets")
 
 
 def _checked(arrays: dict[str, Any], source: str) -> Mnist:

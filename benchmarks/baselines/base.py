@@ -119,7 +119,7 @@ class InEnvironment:
 
     def available(self) -> Missing | None:
         """None if the environment has the package."""
-        python = python_of(self._folder, self.option)
+        python = python_of(self._folder, self.option, self.hint)
         if isinstance(python, Missing):
             return python
         if isinstance(call([str(python), "-c", f"import {self.package}"], 120.0), Missing):
@@ -152,10 +152,10 @@ def no_join(name: str, request: Request) -> Missing | None:
     return Missing(f"{name} brings no join") if request.workload == "join" else None
 
 
-def python_of(folder: Path | None, option: str) -> Path | Missing:
+def python_of(folder: Path | None, option: str, hint: str = "") -> Path | Missing:
     """The interpreter of a virtual environment."""
     if folder is None:
-        return Missing(f"not found: no {option} DIR was given")
+        return Missing(f"not found: no {option} DIR was given{hint}")
     python = folder / "bin" / "python"
     if not python.is_file() or not os.access(python, os.X_OK):
         return Missing(f"not found: {folder} has no bin/python")

@@ -67,7 +67,7 @@ def test_work_that_baselines_cannot_do_is_refused(given: dict[str, Any], words: 
 
 def test_what_is_not_there_is_said_with_its_option(tmp_path: Path) -> None:
     said: list[tuple[Baseline, str]] = [
-        (Spu(None), "no --spu-env DIR was given"),
+        (Spu(None), "no --spu-env DIR was given (--install puts it there)"),
         (TfEncrypted(None), "no --tf-encrypted-env DIR was given"),
         (MpSpdz(None), "no --mp-spdz DIR was given"),
         (Spu(tmp_path), "has no bin/python"),

@@ -108,13 +108,16 @@ def test_every_row_is_a_command_that_exists(make_record: Maker) -> None:
 
 
 def test_trainings_are_run_once_and_learned_from_on_fast_networks(
-    tmp_path: Path, commands: _Commands
+    tmp_path: Path, commands: _Commands, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tfe_bench.models.mnist.check_there", lambda folder: None)
     assert _suite(tmp_path, only="train,learn", profiles="lan,wan", data_dir=Path("mnist")) == 0
     ran = [(words[1], words[words.index("--profile") + 1]) for words in commands.ran]
     trained = [("logistic", "lan"), ("network-a", "lan"), ("logistic", "lan")]
     assert ran == [*trained, ("logistic", "wan"), ("network-a", "wan")]
     assert all("--repeat" not in words and "mnist" in words for words in commands.ran)
+    # what is there needs no data
+    monkeypatch.setattr("tfe_bench.models.mnist.check_there", lambda folder: 1 / 0)
     assert _suite(tmp_path, only="train,learn", profiles="lan,wan") == 0
     assert len(commands.ran) == 5
 
@@ -169,6 +172,27 @@ def test_a_lost_worker_ends_one_row_and_a_bad_option_ends_all(
     commands.fails["sort 1024"] = fatal
     with pytest.raises(ConfigError):
         _suite(tmp_path)
+
+
+def test_rows_without_their_data_are_left_out_before_the_first_runs(
+    tmp_path: Path,
+    commands: _Commands,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    code = _suite(tmp_path / "made", only=None, profiles="lan,wan")
+    captured = capsys.readouterr()
+    assert code == DataError.exit_code
+    assert "rows are left out" in captured.err and "--data-dir FOLDER" in captured.err
+    assert "Without them: --only sort,max,resnet50." in captured.err
+    assert captured.out.count("no data") > 2 and "not run" not in captured.out
+    assert {words[0] for words in commands.ran} == {"sort", "max", "resnet50"}
+    assert {words[words.index("--profile") + 1] for words in commands.ran} == {"lan", "wan"}
+    with pytest.raises(DataError, match="unasked"):
+        _suite(tmp_path / "made", only="train")
+    with pytest.raises(DataError, match="Add the missing file"):
+        _suite(tmp_path / "made", only=None, data_dir=tmp_path)
 
 
 def test_a_wrong_result_is_run_again(

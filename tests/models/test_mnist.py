@@ -102,13 +102,30 @@ def test_a_missing_folder_or_network_says_what_to_do(
 ) -> None:
     with pytest.raises(DataError, match="train-images-idx3-ubyte"):
         mnist.load(tmp_path / "none")
-    import keras
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    for asked in (mnist.load, mnist.check_there):
+        with pytest.raises(DataError, match=r"unasked.*load_data\(\).*--data-dir"):
+            asked()
 
-    def refuse() -> None:
-        raise OSError("no network")
 
-    monkeypatch.setattr(keras.datasets.mnist, "load_data", refuse)
-    with pytest.raises(DataError, match="--data-dir"):
+def test_what_keras_has_downloaded_is_read_and_nothing_is_fetched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("no network is used")
+
+    monkeypatch.setattr("urllib.request.urlopen", refuse)
+    monkeypatch.setattr("socket.socket.connect", refuse)
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    (tmp_path / "datasets").mkdir()
+    images, labels = np.zeros((3, 28, 28), np.uint8), np.arange(3, dtype=np.uint8)
+    file = tmp_path / "datasets" / "mnist.npz"
+    np.savez(file, x_train=images, y_train=labels, x_test=images[:2], y_test=labels[:2])
+    mnist.check_there()
+    found = mnist.load()
+    assert found.test_labels.tolist() == [0, 1] and found.source == "keras.datasets"
+    file.write_bytes(b"PK\x03\x04 another file")
+    with pytest.raises(DataError, match="download it again"):
         mnist.load()
 
 

@@ -48,7 +48,7 @@ def _options(p: argparse.ArgumentParser) -> None:
         lenet, "--allow-leakage", "with keys that show the pictures themselves, as its do"
     )
     common.option(lenet, "--batches K", "of 64 pictures to measure (default 4)", type=int)
-    common.option(lenet, "--data-dir FOLDER", "of MNIST's four files; else keras downloads it")
+    common.option(lenet, "--data-dir FOLDER", "of MNIST's four files (default: Keras' file)")
     year = p.add_argument_group("energy and cost of a year")
     common.option(year, "--energy", "a calculator instead; nothing is measured")
     for each in _ENERGY:

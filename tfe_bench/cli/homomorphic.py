@@ -40,7 +40,7 @@ def _options(p: argparse.ArgumentParser) -> None:
     )
     common.option(p, "--quick", "N = 4096 and 8192 and fewer runs; of the network 32 pictures")
     common.option(p, "--images N", f"pictures of --network (default {_IMAGES})", type=int)
-    common.option(p, "--data-dir FOLDER", "of MNIST's four IDX files (default: Keras' download)")
+    common.option(p, "--data-dir FOLDER", "of MNIST's four IDX files (default: Keras' file)")
     common.option(p, "--seed S", "of values and training, not of keys", type=int, default=_SEED)
     technology.add_options(p, _REPEAT)
 

@@ -67,6 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         if row.profiles is None or profile in row.profiles
     ]
     runner = _Runner(arguments, arguments.out or Path(f"suite-{arguments.suite}"), tasks)
+    runner.leave_out_without_data()
     try:
         with common.progress_bar(arguments) as bar:
             runner.run(bar)
@@ -111,6 +112,7 @@ class _Runner:
         self._arguments, self._tasks = arguments, tasks
         self._cluster = "local" if arguments.cluster is None else arguments.cluster.name
         self._failures: dict[Task, TfeBenchError] = {}
+        self._left_out: dict[Task, TfeBenchError] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -120,6 +122,32 @@ class _Runner:
             ) from error
         self._file = folder / RECORDS
         self._before = {r.to_json() for r in self._records()}
+
+    def leave_out_without_data(self) -> None:
+        """Leaves out rows that want data which is not there; the user is told before any runs.
+
+        Raises:
+            DataError: no row is left, or the folder that was named lacks a file.
+        """
+        from tfe_bench.models import mnist
+
+        found = self._found()
+        wanting = [t for t in self._tasks if t.row.pictures and t not in found]
+        if not wanting:
+            return
+        try:
+            mnist.check_there(self._arguments.data_dir)
+        except DataError as error:
+            kept = [task for task in self._tasks if task not in wanting]
+            names = ",".join(dict.fromkeys(task.row.name for task in kept))
+            if not kept or self._arguments.data_dir is not None:
+                raise
+            print(
+                f"tfe_bench: {len(wanting)} of {len(self._tasks)} rows are left out: {error} "
+                f"Without them: --only {names}.",
+                file=sys.stderr,
+            )
+            self._tasks, self._left_out = kept, dict.fromkeys(wanting, error)
 
     def _records(self) -> list[Record]:
         from tfe_bench.benchmarks.records import Record
@@ -175,6 +203,8 @@ class _Runner:
         """0, the first failure's code, or 1 where a result is wrong or missing."""
         if self._failures:
             return next(iter(self._failures.values())).exit_code
+        if self._left_out:
+            return next(iter(self._left_out.values())).exit_code
         return 0 if len(self._found()) == len(self._tasks) else 1
 
     def show(self) -> None:
@@ -200,6 +230,10 @@ class _Runner:
             else:
                 state = "kept" if record.to_json() in self._before else "measured"
             lines.append(suite_table.Line(task.row.label, task.profile, record, state))
+        lines += [
+            suite_table.Line(task.row.label, task.profile, None, "no data")
+            for task in self._left_out
+        ]
         failures = [f"{task.label}: {error}" for task, error in self._failures.items()]
         suite_table.render(lines, failures, self._file, Console())
 
