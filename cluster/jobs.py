@@ -276,6 +276,12 @@ def _of_checkout() -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.EntryPoint(k, v, GROUP) for k, v in listed.items())
 
 
+def others() -> list[str]:
+    """The names of programs that other packages register."""
+    ours = f"{tfe_bench.__name__}."
+    return sorted(name for name, point in installed().items() if not point.value.startswith(ours))
+
+
 def load(name: str) -> Program:
     """The program of a name.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import gc
 import inspect
 import logging
@@ -11,6 +12,7 @@ import shutil
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -91,6 +93,7 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
     if not arguments.local:
         check_free(party, arguments.bind or me.host, me.port)
     start_tensorflow(arguments.threads)
+    import_packages()
 
     from tfe_bench.cluster.worker.server import Worker
 
@@ -207,6 +210,35 @@ def start_tensorflow(threads: int | None) -> None:
     tf.constant(0)
     # What was imported stays: a full collection that looks at all of it stops the graphs for 0.1 s.
     gc.freeze()
+
+
+def import_packages() -> None:
+    """Loads layers and programs of other packages before the worker says that it is ready.
+
+    What they import, Keras say, can take longer than a peer waits for a heartbeat in a job.  A
+    package that cannot be loaded is named in the log, and again in the jobs that ask for it.
+    """
+    from importlib.metadata import entry_points
+
+    from tfe_bench.cluster import jobs
+
+    log = logging.getLogger("tfe_bench.worker")
+
+    def layers() -> None:
+        from tfe_bench.models.kinds import registry  # noqa: F401  (which loads them)
+
+    wanted: list[tuple[str, Callable[[], object]]] = [
+        (f"the program {name!r}", functools.partial(jobs.load, name)) for name in jobs.others()
+    ]
+    for point in entry_points(group="tfe_bench.layers"):
+        wanted.append((f"the layer {point.name!r}", layers))
+    for what, load in wanted:
+        try:
+            load()
+        except Exception as error:  # whatever another package raises when it is imported
+            log.error("%s of another package cannot be loaded: %s", what, error)
+        else:
+            log.info("%s of another package is loaded", what)
 
 
 def _stop_with_parent(stop: threading.Event, folder: Path | None) -> None:
