@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands, operators, predicates, statistics, tensors
+from tfe_bench.protocols.api import operands, operators, predicates, rounding, statistics, tensors
 from tfe_bench.protocols.functions import reciprocal, roots
 from tfe_bench.protocols.ring import (
     arithmetic,
@@ -394,24 +394,26 @@ def count_outside(x: Shared, low: int | None = None, high: int | None = None) ->
     return _total(party, negative, [int(tested.shape[0])])
 
 
-def count_steep(x: Operand, y: Shared, bits: int) -> Shared:
+def count_steep(x: Operand, y: Operand, bits: int, drop: int = 0) -> Shared:
     """How many quotients x / y are not below 2^bits in magnitude, or have y = 0: an integer.
 
     Args:
         x, y: of one scale, broadcast.
-        bits: |x| and |y| 2^bits are below 2^62 ring units.
+        drop: so many of `bits` are taken off x, exactly, and the others put on y: |x| and
+            |y| 2^(bits - drop) are below 2^61 ring units.
 
-    Rounds: those of `abs` and of `less`, and 1.
+    Rounds: those of `abs` and of `less`, and 1; with `drop` 3 more.
     """
     x, y = operands.pair("count_steep", x, y)
     whole = [int(n) for n in operands.broadcast("count_steep", x.shape, y.shape)]
-    if type(bits) is not int or not 0 <= bits <= 61:
-        raise UsageError("count_steep takes 0 to 61 bits.")
+    if type(bits) is not int or type(drop) is not int or not 0 <= drop <= bits <= 61:
+        raise UsageError("count_steep takes 0 to 61 bits, of which it drops some.")
     party = operands.in_graph("count_steep")
     large, small = (operators.abs(operands.private("count_steep", v)) for v in (x, y))
+    large = rounding.floor_shift(party, large, drop) if drop else replace(large, fractional_bits=0)
     room = arithmetic.sub(
-        shapes.broadcast_to(_shifted(small, bits), whole),
-        shapes.broadcast_to(replace(large, fractional_bits=0), whole),
+        shapes.broadcast_to(_shifted(small, bits - drop), whole),
+        shapes.broadcast_to(large, whole),
     )
     tested = shapes.reshape(arithmetic.moved(room, np.int64(-1)), [math.prod(whole)])
     return _total(party, relational.negative(party, tested), [math.prod(whole)])

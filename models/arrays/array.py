@@ -35,7 +35,8 @@ def apply(name: str, *operands: Any, **public: Any) -> Any:
 
     Args:
         name: of the operation, as operations.py lists them.
-        operands, public: its arguments; at least one is, or holds, a PrivateArray.
+        operands, public: its arguments; at least one is, or holds, a PrivateArray.  A public
+            `otherwise` stands where a division, logarithm or root has no result.
 
     Returns:
         a PrivateArray, or a list of them where the operation makes several.
@@ -44,7 +45,11 @@ def apply(name: str, *operands: Any, **public: Any) -> Any:
         RangeError: a public number that the scale does not admit.
     """
     operation = operations.find(name)
+    instead = "otherwise" in public
+    otherwise = public.pop("otherwise", None)
     bound = operation.bound(operands, public)
+    if instead:
+        return planning.without(apply, name, bound.arguments, otherwise)
     made = planning.composed(apply, name, bound.arguments)
     if made is not None:
         return made

@@ -106,6 +106,7 @@ class Guard:
 
     Attributes:
         nodes: one for low <= x <= high, two for |x| < |y| 2^bits.
+        drop: as of amounts.count_steep.
         text: the operation and what leaves its range, in words.
     """
 
@@ -114,6 +115,7 @@ class Guard:
     low: int | None = None
     high: int | None = None
     bits: int | None = None
+    drop: int = 0
 
 
 @dataclass
@@ -160,6 +162,14 @@ class Call:
             needs_low, needs_high = (least if v is None else v for v in (needs_low, needs_high))
         self.guards.append(Guard((value.node,), f"{self.op}: {text}", needs_low, needs_high))
         return Known(value.meaning, Bounds(min(least, most), max(least, most)), value.node)
+
+    def flat(self, x: Any, y: Any, bits: int, scale: int) -> None:
+        """A quotient that has to be below 2^bits in magnitude, of a divisor that is not 0."""
+        below = self.bounds_of(y, scale)
+        drop = max(0, bits - (LIMIT - 1 - below.bits))
+        nodes = tuple(v.node if isinstance(v, Known) else v for v in (x, y))
+        text = f"{self.op}: a division by 0, or a quotient above {1 << bits}"
+        self.guards.append(Guard(nodes, text, bits=bits, drop=drop))
 
     def within(self, value: Any, bits: int) -> Any:
         """A private operand that has to be below 2^bits in magnitude."""

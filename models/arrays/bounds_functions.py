@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from tfe_bench.models.arrays import flooring
 from tfe_bench.models.arrays.bounds import (
     LIMIT,
     MOST,
@@ -123,16 +124,14 @@ def _divide(call: Call) -> list[Bounds]:
     above = call.bounds_of(x, f)
     drop = max(0, above.bits - largest)
     # (what the first quotient leaves of x is below 2^drop y)
-    y = call.within(y, min(bits_of(call, 62), LIMIT - 1 - (largest - f), largest - 1 + f - drop))
+    y = call.within(y, min(bits_of(call, 62), LIMIT - 1, largest - 1 + f - drop if drop else LIMIT))
     if not call.given.get("signed", True):
         y = call.capped(y, 1, None, "a divisor is not positive")
     apart = not y.bounds.low <= 0 <= y.bounds.high
     nearest = min(abs(b) for b in y.bounds) if apart else 1
     most = (above.most << f) // nearest + 1
     if not apart or most >= 1 << largest:
-        text = f"a division by 0, or a quotient above {2 ** (largest - f):.6g}"
-        nodes = (x.node if isinstance(x, Known) else x, y.node)
-        call.guards.append(Guard(nodes, f"{call.op}: {text}", bits=largest - f))
+        call.flat(x, y, largest - f, f)
         most = 1 << largest
     if above.bits > 30 or most.bit_length() > 30:
         call.extra["largest"] = largest
@@ -142,30 +141,41 @@ def _divide(call: Call) -> list[Bounds]:
     return [Bounds(low, most).spread(4)]
 
 
+# Bits of a numerator beside a public divisor.
+_MOST_FLOORED = 59
+
+
 @rule("floordiv", "floor_div", "floormod", "mod")
 def _floordiv(call: Call) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     scale, remainder = call.made[0].scale, call.op in ("floormod", "mod")
+    unit = 1 << scale
     if not isinstance(y, Known) and np.size(y) == 1:
-        divisor = call.bounds_of(y, scale)
-        d = max(1, divisor.most)
-        x = call.within(x, bits_of(call, 31) - 1 if d & (d - 1) else LIMIT - 1)
+        d = max(1, call.bounds_of(y, scale).most)
+        # (a quotient is a whole number at the scale of x)
+        x = call.within(x, min(_MOST_FLOORED, LIMIT - 1 - scale + d.bit_length() - 1))
+        if d & (d - 1) and x.bounds.bits >= bits_of(call, 31):
+            call.extra["large"] = x.bounds.bits + 1
         if remainder:
             return [Bounds(-d, d)]
-        unit = 1 << scale
         most = -(-x.bounds.most // d) + 1
         return [Bounds(-most * unit, most * unit)]
-    x = call.within(x, 30) if isinstance(x, Known) else x
-    y = call.within(y, min(bits_of(call, 31), 60)) if isinstance(y, Known) else y
+    wide = call.bounds_of(x, scale).bits > 30
+    steps = flooring.MOST_BITS if wide else 21
+    if wide:
+        call.extra["large"] = flooring.MOST_BITS
+        x = call.within(x, flooring.MOST_BITS) if isinstance(x, Known) else x
+    if isinstance(y, Known):
+        y = call.within(y, 60)
+        if y.bounds.bits > bits_of(call, 31):
+            call.extra["bits"] = y.bounds.bits
     above, below = call.bounds_of(x, scale), call.bounds_of(y, scale)
-    if below.low <= 0 or above.most >= below.low << 21:
-        nodes = tuple(v.node if isinstance(v, Known) else v for v in (x, y))
-        text = f"{call.op}: a division by 0, or a quotient above {1 << 21}"
-        call.guards.append(Guard(nodes, text, bits=21))
+    if below.low <= 0 or above.most >= below.low << steps:
+        call.flat(x, y, steps, scale)
     if remainder:
         return [Bounds(-below.most, below.most)]
-    most = min(above.most, 1 << 21) << scale
-    return [Bounds(-most - (1 << scale), most)]
+    most = min(above.most, 1 << steps) * unit
+    return [Bounds(-most - unit, most + unit)]
 
 
 @rule("ceil", "floor", "round")

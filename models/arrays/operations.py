@@ -17,7 +17,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 
 _API = "tfe_bench.protocols.api."
 _RING = "tfe_bench.protocols.ring."
-_OWN = "tfe_bench.models.arrays.amounts"
+_OWN, _FLOORS = "tfe_bench.models.arrays.amounts", "tfe_bench.models.arrays.flooring"
 # By module; public names of tfe_bench, and getitem, which is x[...].
 _OFFERED: Mapping[str, tuple[str, ...]] = {
     _API + "bitwise": (
@@ -48,10 +48,11 @@ _OFFERED: Mapping[str, tuple[str, ...]] = {
         *("argmax", "argmin", "clip_by_value", "maximum", "median", "minimum", "quantile"),
         *("reduce_max", "reduce_min", "sign", "sort", "top_k"),
     ),
-    _API + "rounding": ("ceil", "floor", "floor_div", "floordiv", "floormod", "mod", "round"),
+    _API + "rounding": ("ceil", "floor", "round"),
     _API + "scans": ("cummax", "cumprod", "reduce_prod"),
     _API + "statistics": (*("bincount", "histogram_fixed_width"),),
     _API + "tensors": ("add_n", "bitcast", "concat", "pad", "stack", "unstack"),
+    _FLOORS: ("floor_div", "floordiv", "floormod", "mod"),
     _RING + "reductions": ("cumsum", "reduce_sum"),
     _RING + "shapes": (
         *("broadcast_to", "expand_dims", "getitem", "reshape", "reverse", "slice", "split"),

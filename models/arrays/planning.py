@@ -123,7 +123,7 @@ def _moved(
     if op == "getitem":
         return np.asarray(array[args[0]])
     if op == "reshape":
-        return np.reshape(array, args[0])
+        return np.asarray(np.reshape(array, args[0]))
     if op == "transpose":
         return np.transpose(array)
     return np.expand_dims(array, args[0])
@@ -268,7 +268,7 @@ def composed(apply: Apply, name: str, given: Mapping[str, Any]) -> Any:
 def _power(apply: Apply, given: Mapping[str, Any]) -> Any:
     x, y = given["x"], given["y"]
     if hasattr(y, "kind"):
-        return _private_power(apply, x, y) if y.kind != BITS else None
+        return None if y.kind == BITS else _private_power(apply, x, y)
     exponent = np.asarray(y)
     if getattr(x, "kind", None) != FIXED or exponent.size != 1 or exponent.dtype.kind not in "iuf":
         return None
@@ -295,13 +295,76 @@ def _whole_power(apply: Apply, x: Any, n: int) -> Any:
 
 def _private_power(apply: Apply, x: Any, y: Any) -> Any:
     """x ** y: of whole private y also where x < 0, by the sign of the odd ones."""
-    if not hasattr(x, "kind") or x.kind != FIXED:
+    if not hasattr(x, "kind"):
+        base = np.asarray(x)
+        usable = base.dtype.kind in "iuf" and bool(np.all(np.isfinite(base) & (base > 0)))
+        if y.kind != FIXED or not usable:
+            return None
+        return apply("exp", apply("multiply", y, np.log(base.astype(np.float64))))
+    if x.kind != FIXED:
         return None
     if y.kind == FIXED:
         return apply("exp", apply("multiply", y, apply("log", x)))
     size = apply("exp", apply("multiply", apply("log", apply("abs", x)), y))
     odd = apply("logical_and", apply("less", x, 0.0), apply("bit_extract", y, 0))
     return apply("where", odd, apply("negative", size), size)
+
+
+def _angle(apply: Apply, given: Mapping[str, Any]) -> Any:
+    """Of points that are far away: of nearer ones in the same direction."""
+    y, x = given["y"], given["x"]
+    if not all(getattr(v, "kind", None) == FIXED for v in (y, x)) or "bits" in given:
+        return None
+    bits, f = max(v._node.range.bits for v in (y, x)), y.fractional_bits
+    drop = bits - _NEAR + 1
+    if bits <= _NEAR or drop >= f or x.fractional_bits != f:
+        return None
+    whole = list(np.broadcast_shapes(y.shape, x.shape))
+    both = [v if list(v.shape) == whole else apply("broadcast_to", v, whole) for v in (y, x)]
+    far = [apply("logical_not", apply("in_range", v, _NEAR)) for v in both]
+    some = apply("logical_or", *far)
+    nearer = [
+        apply("where", some, apply("bitcast", apply("cast", v, f - drop), f), v) for v in both
+    ]
+    return apply("atan2", *nearer, bits=_NEAR + 1)
+
+
+def without(apply: Apply, name: str, given: Mapping[str, Any], otherwise: Any) -> Any:
+    """An operation that gives a public number where it has no result.
+
+    Raises:
+        UsageError: it has one everywhere.
+    """
+    rule = _UNDEFINED.get(name)
+    if rule is None:
+        raise UsageError(
+            f"{name} takes no otherwise. Received: one. It is of {', '.join(sorted(_UNDEFINED))}."
+        )
+    operand, compare = rule
+    x = given[operand]
+    if not hasattr(x, "kind"):
+        raise UsageError(
+            f"{name} takes otherwise with a private {operand}. Received: a public one."
+        )
+    bad = apply(compare, x, 0)
+    safe = apply("where", bad, 1, x)
+    return apply("where", bad, otherwise, apply(name, **{**given, operand: safe}))
+
+
+# The operand that has no result, and how it compares with 0 then.
+_UNDEFINED = {
+    "divide": ("y", "equal"),
+    "floordiv": ("y", "equal"),
+    "floormod": ("y", "equal"),
+    "log": ("x", "less_equal"),
+    "reciprocal": ("x", "equal"),
+    "rsqrt": ("x", "less_equal"),
+    "sqrt": ("x", "less"),
+}
+
+
+# Bits of coordinates that atan2 takes.
+_NEAR = 30
 
 
 def _middle(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
@@ -353,6 +416,7 @@ def _front(apply: Apply, x: Any, axis: int) -> Any:
 
 
 _COMPOSED: Mapping[str, Callable[[Apply, Mapping[str, Any]], Any]] = {
+    "atan2": _angle,
     "pow": _power,
     "median": _middle("median"),
     "quantile": _middle("quantile"),
@@ -367,4 +431,5 @@ def count_step(guard: Guard) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
         return "count_outside", guard.nodes, {k: v for k, v in limits.items() if v is not None}
     if guard.nodes[0] is guard.nodes[1]:
         return "count_zeros", guard.nodes[:1], {}
-    return "count_steep", guard.nodes, {"bits": guard.bits}
+    drop = {"drop": guard.drop} if guard.drop else {}
+    return "count_steep", guard.nodes, {"bits": guard.bits, **drop}

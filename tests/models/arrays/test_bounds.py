@@ -53,6 +53,34 @@ def test_ordinary_amounts_are_right(client: Client) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=5e-5, err_msg=name)
 
 
+FAR, NEAR = np.array([20000.0, -5e5, 0.25]), np.array([20000.0, 1.0, -0.5])
+WHOLE, PARTS = np.array([3000000000, -17, 2**35]), np.array([7, 5, -1])
+# By name: the expression, and what it is in the clear.
+OTHERS: dict[str, tuple[Callable[[Client], Any], Any]] = {
+    "angles": (lambda c: np.arctan2(c.private(FAR), c.private(NEAR)), np.arctan2(FAR, NEAR)),
+    "floors": (lambda c: c.private(WHOLE) // c.private(PARTS), WHOLE // PARTS),
+    "remainders": (lambda c: c.private(FAR) % 7.5, FAR % 7.5),
+    "powers": (lambda c: c.private([-2.0, 3.0]) ** c.private([3, 2]), [-8, 9]),
+    "a base": (lambda c: 2.0 ** c.private([3.0, -1.0]), [8, 0.5]),
+    "a median": (lambda c: np.median(c.private([1, 2])), 1.5),
+    "a quantile": (lambda c: tfb.quantile(c.private([1, 2, 3, 4]), 0.25), 1.75),
+    "a mean": (lambda c: c.private(np.full(100000, 20000.0)).mean(), 20000),
+    "products": (lambda c: c.private([1.5, 2.0, -3e2, 4e2, 1.0]).prod(), -36e4),
+    "a chosen quotient": (
+        lambda c: tfb.divide(c.private([1.0, 2.0]), c.private([0.0, 4.0]), otherwise=-1.0),
+        [-1, 0.5],
+    ),
+    "a chosen logarithm": (lambda c: tfb.log(c.private([0.0, 1.0]), otherwise=5.0), [5, 0]),
+}
+
+
+@pytest.mark.slow
+def test_others_are_right(client: Client) -> None:
+    found = client.reveal(*(of(client) for of, _ in OTHERS.values()))
+    for (name, (_, wanted)), value in zip(OTHERS.items(), found, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
 REFUSED: dict[str, Callable[[Client], Any]] = {
     "a division by 0": lambda c: c.private([1.0, 2.0]) / c.private([0.0, 1.0]),
     "a root": lambda c: np.sqrt(c.private([-1.0])),
@@ -60,8 +88,8 @@ REFUSED: dict[str, Callable[[Client], Any]] = {
     "a reciprocal": lambda c: tfb.reciprocal(c.private([0.0])),
     "an exponent": lambda c: np.exp(c.private([32.0])),
     "a square": lambda c: c.private([1e9], bound=1e9) ** 2,
-    "an angle": lambda c: np.arctan2(c.private([20000.0]), c.private([20000.0])),
-    "a floor": lambda c: c.private([3000000000]) // c.private([7]),
+    "an angle": lambda c: np.arctan2(c.private([1e10], bound=1e10), c.private([1.0])),
+    "a floor": lambda c: c.private([2**50], bound=2**51) // c.private([7]),
     "bits": lambda c: tfb.relu(c.private([1e5]), bits=31),
     "whole numbers": lambda c: c.private(np.array([2**62, -(2**62)]), bound=2**63).max(),
     "an array": lambda c: c.private([2e6]),

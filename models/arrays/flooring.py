@@ -1,0 +1,134 @@
+"""Floor division of numbers of more bits than rounding.floordiv takes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+
+from tfe_bench.models.arrays.amounts import quotient
+from tfe_bench.protocols.api import operands, rounding
+from tfe_bench.protocols.functions import reciprocal
+from tfe_bench.protocols.ring import (
+    arithmetic,
+    compare,
+    convert,
+    reductions,
+    relational,
+    shapes,
+)
+from tfe_bench.protocols.session.party import Party
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared
+from tfe_bench.protocols.session.types import Operand
+
+# Bits of a numerator and of a quotient beside a private divisor.
+MOST_BITS = 36
+# Of the quotient's first approximation: relative precision, and bits after the point.
+_PRECISION, _POINT = 22, 9
+# A public divisor's quotient is off by so many at most.
+_OFF = 2
+
+
+def floordiv(
+    x: Operand, y: Operand, signed: bool = True, bits: int = 31, large: int | None = None
+) -> Shared:
+    """floor(x / y) as of rounding.floordiv.
+
+    Args:
+        large: |x| < 2^large ring units: up to 60 beside a public y, else up to 36, as of |x / y|.
+    """
+    if large is None:
+        return rounding.floordiv(x, y, signed, bits)
+    found, f = _quotient("floordiv", x, y, signed, bits, large)[0], _scale(x, y)
+    return arithmetic.mul_public(found, np.int64(1 << f), f)
+
+
+def floormod(
+    x: Operand, y: Operand, signed: bool = True, bits: int = 31, large: int | None = None
+) -> Shared:
+    """x - y floor(x / y); as `floordiv`."""
+    if large is None:
+        return rounding.floormod(x, y, signed, bits)
+    rest = _quotient("floormod", x, y, signed, bits, large)[1]
+    return replace(rest, fractional_bits=_scale(x, y))
+
+
+floor_div = floordiv
+mod = floormod
+
+
+def _scale(x: Operand, y: Operand) -> int:
+    return max(v.fractional_bits for v in (x, y) if isinstance(v, Shared))
+
+
+def _quotient(
+    operation: str, x: Operand, y: Operand, signed: bool, bits: int, large: int
+) -> tuple[Shared, Shared]:
+    """The quotient and the remainder in ring units."""
+    party = operands.in_graph(operation)
+    bits = operands.bits_of(operation, bits, rounding.MOST_DIVISOR)
+    large = operands.bits_of(operation, large, 60)
+    if not operands.is_private(y):
+        known = operands.static(operation, y)
+        if known is not None and known.size == 1:
+            x = replace(operands.private(operation, x), fractional_bits=_scale(x, y))
+            divisor = int(operands.encode(operation, known, x.fractional_bits).item())
+            return _by_public(party, replace(x, fractional_bits=0), divisor, large)
+    x, y = (operands.private(operation, v) for v in operands.pair(operation, x, y))
+    whole = [int(n) for n in operands.broadcast(operation, x.shape, y.shape)]
+    x, y = (replace(shapes.broadcast_to(v, whole), fractional_bits=0) for v in (x, y))
+    return _by_private(party, x, y, signed, bits)
+
+
+def _by_public(party: Party, x: Shared, divisor: int, large: int) -> tuple[Shared, Shared]:
+    """A quotient that is off by a few, and where the remainder is among their multiples."""
+    if divisor < 0:
+        x = arithmetic.neg(x)
+    d = abs(divisor)
+    about = quotient(party, x, d, large)
+    rest = arithmetic.sub(x, arithmetic.mul_public(about, np.int64(d)))
+    limits = np.arange(-_OFF, _OFF + 1) * d
+    tested = shapes.stack([arithmetic.moved(rest, np.int64(-limit)) for limit in limits])
+    flat = [int(n) for n in tested.shape]
+    below = convert.b2a(party, relational.negative(party, tested), flat)
+    # floor(rest / d) = 2 - the number of multiples -2 d .. 2 d above the remainder
+    steps = arithmetic.moved(arithmetic.neg(reductions.reduce_sum(below, 0)), np.int64(_OFF))
+    found = arithmetic.add(about, steps)
+    left = arithmetic.sub(rest, arithmetic.mul_public(steps, np.int64(d)))
+    return found, arithmetic.neg(left) if divisor < 0 else left
+
+
+def _by_private(
+    party: Party, x: Shared, y: Shared, signed: bool, bits: int
+) -> tuple[Shared, Shared]:
+    """As of rounding.floordiv, the quotient in two steps: of x, and of what the first leaves."""
+    negative: MaskedBits | None = None
+    if signed:
+        negative = convert.mask_bits(party, compare.msb(party, y, bits + 1))
+        x, y = (convert.negated(party, negative, v) for v in (x, y))
+    under = replace(y, fractional_bits=_POINT)
+    found, rest = None, x
+    for _ in range(2):
+        about = reciprocal.divide(
+            party,
+            replace(rest, fractional_bits=_POINT),
+            under,
+            bits,
+            precision=_PRECISION,
+            numerator_bits=MOST_BITS + 2,
+            quotient_bits=MOST_BITS + 2 + _POINT,
+        )
+        part = rounding.floor_shift(party, about, _POINT)
+        rest = arithmetic.sub(rest, arithmetic.mul(party, part, y))
+        found = part if found is None else arithmetic.add(found, part)
+    assert found is not None
+    tested = shapes.stack([rest, arithmetic.sub(rest, y)])
+    size = math.prod(int(n) for n in tested.shape)
+    flat = shapes.reshape(tested, [size])
+    below = convert.b2a(party, relational.negative(party, flat), [size])
+    shape = [int(n) for n in tested.shape]
+    less = arithmetic.moved(reductions.reduce_sum(shapes.reshape(below, shape), 0), np.int64(-1))
+    found = arithmetic.sub(found, less)
+    rest = arithmetic.add(rest, arithmetic.mul(party, less, y))
+    return found, rest if negative is None else convert.negated(party, negative, rest)
