@@ -26,6 +26,8 @@ MOST_ROWS = 10**8
 MOST_COLUMNS, MOST_TEXT = 100_000, 200
 _DELIMITERS = "\t;,"  # a tab or semicolon leaves the comma free to be a decimal comma
 _SNIFFED_ROWS = 50
+# float() and Decimal() would also take 1_000, inf and other scripts' digits
+REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 NOT_FINITE = re.compile(r"[+-]?(?:nan|inf|infinity)", re.IGNORECASE)
 COMMA = re.compile(r"[+-]?[0-9.]*,[0-9]+(?:[.,][0-9]+)*")
 _UNIT = re.compile(r"[+-]?[^\w\s.,+-]\s?[+-]?[0-9.,]+|[+-]?[0-9.,]+\s?[^\w\s.,]")
@@ -123,15 +125,32 @@ def read(file: Path) -> tuple[list[str], list[list[str]]]:
         raise DataError(f"{str(file)!r} is too large for this machine's memory.") from error
     names = [name.strip() for name in found.rows[0]] if found.rows else []
     rows = found.rows[1:]
+    twice = next((name for name, count in Counter(names).items() if count > 1), None)
     long = any(len(name) > MOST_TEXT for name in names)
-    if len(set(names)) != len(names) or not all(names) or long or len(names) > MOST_COLUMNS:
+    if twice is not None or not all(names) or long or len(names) > MOST_COLUMNS:
+        received = ""
+        if twice is not None:
+            received = f" Received: {twice[:80]!r} twice." if twice else " Received: blank names."
         raise DataError(
             f"The first line of {file.name!r} names its columns, each by another name of "
-            f"at most {MOST_TEXT} characters."
+            f"at most {MOST_TEXT} characters.{received}"
         )
     if not rows:
         raise DataError(f"{file.name!r} has no rows below its names.")
     return names, rows
+
+
+def check_names(source: str, names: Sequence[str]) -> None:
+    """Refuse names that are numbers where all columns are taken: they would be a row that is lost.
+
+    Raises:
+        DataError: they are, and not 0, 1, 2, ..., which tools write as names.
+    """
+    if all(map(REAL.fullmatch, names)) and list(names) != [str(i) for i in range(len(names))]:
+        raise DataError(
+            f"The first line of {source!r} holds numbers, where names of columns were expected. "
+            "Add a line of names."
+        )
 
 
 def numbers(
@@ -197,10 +216,8 @@ def _fill(column: Array, cells: Sequence[str]) -> tuple[int, str] | None:
 
 
 def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
+    text = text.strip()
+    value = float(text) if REAL.fullmatch(text) else math.inf
     return value if math.isfinite(value) else None
 
 

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from tfe_bench.errors import DataError, UsageError, check_one_of, did_you_mean
 from tfe_bench.models import mnist, scales
-from tfe_bench.models.csv_file import MOST_TEXT, number, numbers, read
+from tfe_bench.models.csv_file import MOST_TEXT, check_names, number, numbers, read
 from tfe_bench.models.tables import MOST_CLASSES, TARGETS, Table
 
 Array = npt.NDArray[Any]
@@ -142,6 +142,8 @@ def table(
     names, lines = read(file)
     if like is not None:
         columns = like.columns
+    if label is None and columns is None:
+        check_names(file.name, names)
     for name in [*([label] if label is not None else []), *(columns or ()), *drop]:
         if name not in names:
             raise UsageError(

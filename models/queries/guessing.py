@@ -146,6 +146,8 @@ def _fits(tried: str) -> Callable[[Any], bool]:
             return False  # (whole reals are found below, with their range)
         if made != BITS and isinstance(value, bool | np.bool_):
             return False
+        if made.kind == NUMBER and isinstance(value, str) and not is_real(value):
+            return False
         try:
             value_element(value, made)
         except (ValueError, KeyError, TypeError, OverflowError):
@@ -168,7 +170,7 @@ def decimal_of(value: Any) -> Decimal:
             return Decimal(str(value))
         if isinstance(value, float):
             return Decimal(repr(value))
-        if isinstance(value, str):
+        if isinstance(value, str) and csv_file.REAL.fullmatch(value.strip()):
             return Decimal(value.strip())
         if isinstance(value, int | np.integer):
             return Decimal(int(value))

@@ -139,6 +139,14 @@ def test_columns_are_read_as_tables_read_them(tmp_path: Path) -> None:
     file.write_text("a,y\n1,yes\n")
     with pytest.raises(DataError, match=r"'y'.*--target classes"):
         datasets.table(file, "y", "number")
+    file.write_text("1.5,2\n3,4\n")  # (a first row is not lost as names)
+    with pytest.raises(DataError, match=r"first line.*holds numbers"):
+        datasets.table(file, None)
+    file.write_text("0,1\n3,4\n")
+    assert datasets.table(file, None).columns == ("0", "1")
+    file.write_text("a,b\n1_000,4\n")
+    with pytest.raises(DataError, match="'a': expected a number"):
+        datasets.table(file, None)
 
 
 def test_features_that_fit_no_fixed_point_are_refused_by_their_row() -> None:

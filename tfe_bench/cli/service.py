@@ -356,6 +356,7 @@ def _columns(path: Path, model: Deployed | _Own) -> tuple[Any, list[str]]:
             f"of each row. Received: {path.name!r} with {len(names)} columns. Give those it "
             "takes, in its order, or arrays by the inputs' names in a .npz file."
         )
+    csv_file.check_names(path.name, names)
     x = csv_file.numbers(path.name, names, lines, range(len(names)))
     return x, [f"{model.name!r} has no names of columns: they are taken in the file's order"]
 

@@ -20,7 +20,6 @@ from tfe_bench.models import csv_file
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 _INTEGER = re.compile(r"[+-]?[0-9]+")  # int() would also take 1_000 and other scripts' digits
-_REAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 _JUDGED_ROWS = 1000  # rows that decide whether a column holds numbers
 _LISTED_COLUMNS = 20
 
@@ -106,7 +105,7 @@ class Sheet:
                     self._refuse(row, position, f"is outside {INT64}", "a larger integer")
                 if inexact is None and int(float(value)) != value:
                     inexact = row
-            elif _REAL.fullmatch(cell):
+            elif csv_file.REAL.fullmatch(cell):
                 whole = False
                 value = float(cell)
                 if value in (float("inf"), float("-inf")):
@@ -163,7 +162,7 @@ def _has_header(file: Path, columns: list[list[str]]) -> bool:
 
 
 def _is_numeric(cell: str) -> bool:
-    return bool(_REAL.fullmatch(cell) or csv_file.NOT_FINITE.fullmatch(cell))
+    return bool(csv_file.REAL.fullmatch(cell) or csv_file.NOT_FINITE.fullmatch(cell))
 
 
 def is_name(cell: str) -> bool:
