@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ WHOLE = ["k", "z", "id"]
 EXACT = [*WHOLE, "p", "dd"]
 NUMBERS = [*EXACT, "r", "f"]
 KEYS = ["k", "z", "seg", "flag", "day", "word", "z > 1", "month(day)", "big", "k + 1", "p"]
+# (x / 0 is NULL, and an infinity in DuckDB)
+KEPT = "(case when k > 0 then k end)"
 FIRST = ["id", "z desc, id", "day, id desc", "seg desc, k, id", "p desc, id", "flag, id"]
 
 
@@ -54,14 +57,23 @@ def tables(n: int, rng: np.random.Generator) -> dict[str, Given]:
     return {
         "t": Given({**TYPES, **MORE}, rows, pad=int(rng.integers(3)), unique=("id",)),
         "u": Given(types, held, unique=("uid",)),
+        "v": Given(
+            {"vk": "int[0,7]?", "q": "int[0,9]?"},
+            [(one([None], i % 8), one([None], i % 10)) for i in rng.integers(40, size=n).tolist()],
+        ),
     }
 
 
 class Queries:
-    """Draws queries of `tables`."""
+    """Draws queries of `tables`.
 
-    def __init__(self, seed: int) -> None:
+    Args:
+        reals: numbers that a query compares reals with, as values of the rows are written.
+    """
+
+    def __init__(self, seed: int, reals: Sequence[str] = ("0.5", "-1.234")) -> None:
         self._random = random.Random(seed)
+        self._reals = list(reals)
         self.one = self._random.choice
 
     def maybe(self, text: str, often: float = 0.5) -> str:
@@ -77,6 +89,8 @@ class Queries:
                 *(f"({a} + {b})", f"({a} - {b})", f"({a} * {self.one(WHOLE)})", f"abs({a})"),
                 *(f"(-{self.one(columns)})", f"{when} else {b} end", f"{when} end"),
                 *(f"coalesce({a}, {b})", f"greatest({a}, {b})", f"least({a}, {b})"),
+                f"case {self.one(WHOLE)} when 1 then {a} when '2' then {b} end",
+                f"if({self.condition(depth - 1)}, {a}, {b})",
             ]
         )
 
@@ -88,8 +102,14 @@ class Queries:
         no = self.maybe("not ")
         later = self.maybe(f" + interval {self.one([1, 2])} {self.one(['day', 'month', 'year'])}")
         a, b = (self.number(depth - 1, EXACT) for _ in range(2))
+        one, two = (self.one(self._reals) for _ in range(2))
         return self.one(
             [
+                *(f"r {compares} {one}", f"r {no}in ({one}, {two})", f"-r {compares} {two}"),
+                *(f"r {no}between {one} and {two}", f"case r when {one} then z > 0 else flag end"),
+                *(f"ts {compares} day", f"ts::date {compares} date '2003-05-06'"),
+                *(f"ts {compares} timestamp '2003-05-06 07:08:09'{later}", "id <> '5'"),
+                f"{self.word() if depth >= 0 else 'seg'} {compares} 'b'",
                 *(f"{a} {compares} {b}", f"{self.one(EXACT)} between -1 and {self.one([0, 3])}"),
                 *(f"{self.one(WHOLE)} {no}in (0, 2, 5)", f"seg {no}in ('a', 'c')", "flag"),
                 *(
@@ -104,6 +124,28 @@ class Queries:
                 ),
             ]
         )
+
+    def word(self) -> str:
+        """Words, of which some no column has."""
+        other, more = self.one(["'b'", "'hi'", "seg"]), self.one(["'lo'", "seg", "'b'"])
+        return self.one(
+            [
+                f"case when {self.condition(-1)} then 'hi' else {more} end",
+                f"coalesce(case when {self.condition(-1)} then {other} end, 'none')",
+            ]
+        )
+
+    def exists(self) -> str:
+        """A condition on another table's rows."""
+        source, key, value = self.one([("u", "uid = id", "w"), ("v", "vk = k", "q")])
+        more = self.maybe(f" and {self.one([f'{value} > 2', 'z > 0', 'flag'])}", 0.4)
+        having = f" having {self.one(['count(*) <> 1', f'sum({value}) is null', 'count(*) = 0'])}"
+        behind = self.one(["", "", having, f" group by {value}{having}", " limit 0", " limit 2"])
+        what = self.one(["1", value, "count(*)"] if "group" not in behind else ["1", value])
+        before = f"with {source}2 as (select * from {source}) " if self.maybe("x", 0.2) else ""
+        table = f"{source}2" if before else source
+        text = f"{before}select {what} from {table} where {key}{more}{behind}"
+        return f"{self.maybe('not ')}exists ({text})"
 
     def where(self) -> str:
         return self.maybe(f" where {self.condition(2)}", 0.6)
@@ -141,9 +183,10 @@ class Queries:
         )
 
     def item(self) -> str:
-        real = f"{self.one(['p', 'z', 'r', 'dd'])} / {self.one(['7', '(k + 1)', '4.5', 'k'])}"
+        real = f"{self.one(['p', 'z', 'r', 'dd'])} / {self.one(['7', '(k + 1)', '4.5', KEPT])}"
         kept = self.one(["day", "ts", "word", "big", "seg", "flag"])
-        return self.one([self.number(2), self.number(2), self.condition(1), kept, real])
+        made = self.one(["ts::date", "year(ts)", "ts::date - day", "day::timestamp", self.word()])
+        return self.one([self.number(2), self.number(2), self.condition(1), kept, real, made])
 
     def several(self, one: Any, most: int = 3) -> str:
         return ", ".join(f"{one()} as c{i}" for i in range(self._random.randint(1, most)))
@@ -171,8 +214,22 @@ class Queries:
                 f"select id, w, name, {self.number(1)} v from t {join}",
                 f"select seg, name, count(*), {of_u} from t {join} group by seg, name",
                 f"select k from t{where} union {self.maybe('all')} select z from t",
-                f"select id from t where {self.maybe('not ')}exists "
-                "(select 1 from u where uid = id and w > 2)",
+                *[f"select id from t where {self.exists()}"] * 2,
+                f"select id from t where {self.exists()} and {self.exists()}",
+                f"select id, w, name from t, u where id = uid and {self.condition(1)}",
+                f"select id, w, name from t left join u on id = uid and {self.condition(1)}"
+                f"{self.maybe(' and w > 3')}",
+                f"with s as (select id, k, z from t{where}) select a.id, b.z from s a join s b on "
+                "a.id = b.id where a.k > 1",
+                f"select k as a, z as b from t{where} union {self.maybe('all')} by name "
+                f"select {self.one(['q as b, vk as a', 'vk as a', 'q as b, q as c'])} from v",
+                f"select k, count(*) n, sum(z) s from t{where} group by k "
+                f"order by {self.one(['n * -1', 's + n', '-s', 'n + k'])}, k",
+                f"select -k as k, z as j, id from t{where} order by "
+                f"{self.one(['k * 2', 'j + k'])}, id fetch first {self.one([1, 4])} rows only",
+                f"select count(*), {self.one(['count(1)', 'sum(2)'])} from "
+                f"(select {self.one(['k', 'distinct seg', self.window()])} from t{where}) q",
+                f"select {self.word()} as c, count(*) from t{where} group by c",
                 f"with s as (select k, sum({self.one(EXACT)}) x from t{where} group by k)"
                 " select id, x from t left join s using (k)",
                 f"select n, count(*) from (select k, count(*) n from t{where} group by k) q "

@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.models.queries import drawn
+from tests.models.queries import drawn, plain
 from tests.models.queries.asked import (
     TYPES,
     Given,
     asked,
     check_all,
+    check_same,
     derived,
     oracle,
     planned,
     random_rows,
 )
 from tfe_bench.errors import RangeError, UsageError
+from tfe_bench.models.queries import io
 from tfe_bench.protocols.order import select
 
 # Each of several kinds of steps at once: a session is traced once for all of them.
@@ -127,15 +129,13 @@ def test_columns_of_any_range_are_right_at_its_ends(kind: str) -> None:
     check_all(texts, {"t": table})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("n", [1, 2, 7, 33])
-def test_what_is_drawn_is_answered_as_by_duckdb_or_refused(
-    n: int, seed: int, rng: np.random.Generator
-) -> None:
+def _drawn(count: int, known: dict[str, Given], seed: int) -> list[str]:
+    """Queries that both take."""
     import duckdb
 
-    known, queries, texts = drawn.tables(n, rng), drawn.Queries(seed), list[str]()
-    while len(texts) < 12:
+    reals = sorted({str(row[3]) for row in known["t"].rows})
+    queries, texts = drawn.Queries(seed, reals[:20]), list[str]()
+    while len(texts) < count:
         text = queries.text()
         try:
             planned(text, known)
@@ -143,7 +143,31 @@ def test_what_is_drawn_is_answered_as_by_duckdb_or_refused(
         except (UsageError, duckdb.Error):
             continue
         texts.append(text)
-    check_all(texts, known)
+    return texts
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [1, 2, 7, 33])
+def test_what_is_drawn_is_answered_as_by_duckdb_or_refused(
+    n: int, seed: int, rng: np.random.Generator
+) -> None:
+    known = drawn.tables(n, rng)
+    check_all(_drawn(12, known, seed), known)
+
+
+@pytest.mark.parametrize("count", [12, pytest.param(600, marks=pytest.mark.slow)])
+def test_what_is_drawn_is_compiled_to_what_duckdb_answers(
+    count: int, seed: int, rng: np.random.Generator
+) -> None:
+    known = drawn.tables(9, rng)
+    for text in _drawn(count, known, seed):
+        plan = planned(text, known)
+        if not any(step.op == "window" for step in plan.steps):
+            facts = derived(plan, known)[plan.output]
+            rows = plain.run(plan, known)
+            types = {name: fact.known for name, fact in facts.columns.items() if "?" not in name}
+            columns = {name: [row[i] for row in rows] for i, name in enumerate(types)}
+            check_same(text, io.Result(types, columns), oracle([text], known)[0])
 
 
 def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) -> None:

@@ -1,0 +1,246 @@
+"""Plans carried out on plain rows: what a query was compiled to, without any protocol."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from tests.models.queries.asked import Given
+from tfe_bench.models.queries import io
+from tfe_bench.models.queries.plan import PARTS, Plan, Step, quantile_of
+from tfe_bench.models.queries.types import HASHES, UNITS, date_of, hash_of
+
+Row = dict[str, Any]
+_EPOCH = datetime.datetime(1970, 1, 1)
+
+
+def run(plan: Plan, tables: Mapping[str, Given]) -> list[tuple[Any, ...]]:
+    """The rows of a plan's result."""
+    made: list[tuple[list[str], list[Row]]] = []
+    for step in plan.steps:
+        given = [made[i] for i in step.inputs]
+        made.append(_STEPS[step.op](step, given, plan, tables))
+    names, rows = made[plan.output]
+    return [tuple(_shown(row[name]) for name in names) for row in rows]
+
+
+def _held(value: Any, kind: Any) -> Any:
+    """A value as its column holds it, numbers as fractions."""
+    if value is None:
+        return None
+    match kind.kind:
+        case "number":
+            whole = Fraction(Decimal(repr(value))) * kind.denominator
+            return Fraction(round(whole), kind.denominator)
+        case "text":
+            return io.shown(hash_of(value), HASHES)
+    return value
+
+
+def _shown(value: Any) -> Any:
+    if isinstance(value, Fraction):
+        return int(value) if value.denominator == 1 else float(value)
+    return value
+
+
+def _scan(step: Step, _: Any, plan: Plan, tables: Mapping[str, Given]) -> Any:
+    table = tables[plan.tables[step["table"]][0]]
+    at = {name: i for i, name in enumerate(table.types)}
+    names = [f"{step['table']}.{name}" for name in step["columns"]]
+    rows = [
+        {n: _held(row[at[c]], table.types[c]) for n, c in zip(names, step["columns"], strict=True)}
+        for row in table.rows
+    ]
+    return names, rows
+
+
+def _filter(step: Step, given: Any, *_: Any) -> Any:
+    [(names, rows)] = given
+    return names, [row for row in rows if value(step["where"], row) is True]
+
+
+def _project(step: Step, given: Any, *_: Any) -> Any:
+    [(_names, rows)] = given
+    return [n for n, _ in step["columns"]], [
+        {name: value(e, row) for name, e in step["columns"]} for row in rows
+    ]
+
+
+def _group(step: Step, given: Any, *_: Any) -> Any:
+    [(_names, rows)] = given
+    keys, groups = step["keys"], dict[Any, list[Row]]()
+    for row in rows:
+        groups.setdefault(tuple(row[k] for k in keys), []).append(row)
+    if not keys:
+        groups.setdefault((), [])
+    names = [*keys, *(name for name, _, _ in step["aggregates"])]
+    made = [
+        {
+            **dict(zip(keys, key, strict=True)),
+            **{
+                name: aggregate(function, [r[a] if a else 1 for r in several])
+                for name, function, a in step["aggregates"]
+            },
+        }
+        for key, several in groups.items()
+    ]
+    return names, made
+
+
+def aggregate(function: str, values: Sequence[Any]) -> Any:
+    """An aggregate of values, NULLs left out."""
+    there = [v for v in values if v is not None]
+    if function == "count":
+        return Fraction(len(there))
+    if not there:
+        return None
+    if (quantile := quantile_of(function)) is not None:
+        there.sort()
+        if quantile[0] == "quantile_disc":
+            return there[max(0, -(-quantile[1] * len(there) // PARTS) - 1)]
+        at = Fraction(quantile[1], PARTS) * (len(there) - 1)
+        low, high = there[at.__floor__()], there[at.__ceil__()]
+        return low + (high - low) * (at - at.__floor__())
+    total: Any = sum(there) if function in ("sum", "avg") else None
+    return {"sum": lambda: total, "avg": lambda: total / len(there)}.get(
+        function, lambda: (min if function == "min" else max)(there)
+    )()
+
+
+def _distinct(step: Step, given: Any, *_: Any) -> Any:
+    [(names, rows)] = given
+    return names, list({tuple(row[n] for n in names): row for row in rows}.values())
+
+
+def _sorted(rows: list[Row], by: Sequence[Sequence[str]]) -> list[Row]:
+    made = list(rows)
+    for name, way in reversed(by):
+        there = [row for row in made if row[name] is not None]
+        there.sort(key=lambda row: row[name], reverse=way == "desc")
+        made = [*there, *(row for row in made if row[name] is None)]
+    return made
+
+
+def _order(step: Step, given: Any, *_: Any) -> Any:
+    [(names, rows)] = given
+    return names, _sorted(rows, step["by"])[: step["count"] if step.op == "top" else None]
+
+
+def _limit(step: Step, given: Any, *_: Any) -> Any:
+    [(names, rows)] = given
+    return names, rows[: step["count"]]
+
+
+def _union(_step: Step, given: Any, *_: Any) -> Any:
+    first, made = given[0][0], []
+    for names, rows in given:
+        made += [dict(zip(first, (row[n] for n in names), strict=True)) for row in rows]
+    return first, made
+
+
+def _join(step: Step, given: Any, *_: Any) -> Any:
+    (names, rows), (others, more) = given
+    kind, made = step["kind"], []
+    for row in rows:
+        found = [
+            other
+            for other in more
+            if all(row[a] is not None and row[a] == other[b] for a, b in step["on"])
+        ]
+        if kind in ("semi", "anti"):
+            made += [row] if bool(found) == (kind == "semi") else []
+        elif found or kind == "left":
+            made += [{**row, **o} for o in found or [dict.fromkeys(others)]]
+    return (names if kind in ("semi", "anti") else [*names, *others]), made
+
+
+def value(e: Any, row: Row) -> Any:
+    """An expression's value, None for NULL."""
+    name, *rest = e
+    if name in _CONSTANTS:
+        return _CONSTANTS[name](*rest)
+    if name == "col":
+        return row[rest[0]]
+    if name == "case":
+        for condition, result in zip(rest[:-1:2], rest[1:-1:2], strict=True):
+            if value(condition, row) is True:
+                return value(result, row)
+        return value(rest[-1], row)
+    given = [value(each, row) for each in rest]
+    if name == "coalesce":
+        return next((v for v in given if v is not None), None)
+    if name == "is_null":
+        return given[0] is None
+    if name in ("and", "or"):
+        stop = name == "or"
+        return stop if stop in given else None if None in given else not stop
+    if name == "in":
+        first, *others = given
+        same = [None if None in (first, v) else _alike(first, v) for v in others]
+        return True if True in same else None if None in same else False
+    if None in given:
+        return None
+    return _OPERATORS[name](*given)
+
+
+def _alike(a: Any, b: Any) -> bool:
+    return bool(a == b)
+
+
+def _plus(a: Any, b: Any, sign: int = 1) -> Any:
+    if isinstance(a, datetime.date):
+        if isinstance(b, datetime.date):
+            return Fraction((a - b).days)
+        return a + datetime.timedelta(days=int(sign * b))
+    return a + sign * b
+
+
+_CONSTANTS: Mapping[str, Callable[..., Any]] = {
+    "int": Fraction,
+    "decimal": lambda v, digits: Fraction(v, 10**digits),
+    "fixed": lambda v, bits: Fraction(v, 1 << bits),
+    "bool": bool,
+    "date": date_of,
+    "timestamp": lambda v, unit: _EPOCH + datetime.timedelta(microseconds=v * 10**6 // UNITS[unit]),
+    "word": str,
+    "text": lambda v: io.shown(v, HASHES),
+    "null": lambda: None,
+}
+_OPERATORS: Mapping[str, Callable[..., Any]] = {
+    "+": _plus,
+    "-": lambda a, b: _plus(a, b, -1),
+    "*": lambda a, b: a * b,
+    "/": lambda a, b: None if b == 0 else a / b,
+    "=": _alike,
+    "<>": lambda a, b: not _alike(a, b),
+    "<": lambda a, b: a < b,
+    "<=": lambda a, b: a <= b,
+    ">": lambda a, b: a > b,
+    ">=": lambda a, b: a >= b,
+    "neg": lambda a: -a,
+    "abs": abs,
+    "not": lambda a: not a,
+    "real": lambda a: a,
+    "year": lambda d: Fraction(d.year),
+    "month": lambda d: Fraction(d.month),
+    "least": min,
+    "greatest": max,
+    "to_date": lambda t: t.date(),
+    "to_timestamp": lambda d: datetime.datetime.combine(d, datetime.time()),
+}
+_STEPS: Mapping[str, Callable[..., Any]] = {
+    "scan": _scan,
+    "filter": _filter,
+    "project": _project,
+    "group": _group,
+    "distinct": _distinct,
+    "order": _order,
+    "top": _order,
+    "limit": _limit,
+    "union": _union,
+    "join": _join,
+    "many_join": _join,
+}
