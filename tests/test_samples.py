@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import tomllib
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from tfe_bench.cli import common
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.config import ClusterConfig
 from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.models.queries import accepted, sql
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -44,6 +46,18 @@ def test_every_block_runs_or_says_why_not(page: Path) -> None:
         if block.language == "toml":
             tomllib.loads(block.text)
         before = block
+
+
+def test_every_query_is_sql_of_duckdb() -> None:
+    import duckdb
+
+    texts = [block.text for page in samples.PAGES for block in samples.blocks(page.read_text())]
+    texts += [path.read_text() for path in (ROOT / "models" / "queries").glob("*.py")]
+    found = [query for text in texts for query in re.findall(r'"(select [^"]+ from [^"]+)"', text)]
+    assert len(found) >= 4
+    for query in found:
+        assert len(duckdb.extract_statements(query)) == 1, query
+        accepted.check(sql.parsed(query))
 
 
 @pytest.mark.parametrize("page", PAGES)

@@ -403,6 +403,8 @@ class Evaluator:
 
 def _decided(name: str, one: Type, two: Type) -> bool | None:
     """What a comparison is in every row, if the bounds of both sides tell."""
+    if one.low == one.high == two.low == two.high:
+        return name in ("=", ">=")
     if one.high < two.low:
         return name in ("<", "<>")
     if one.low > two.high:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+
 import numpy as np
 import pytest
 
@@ -168,6 +170,16 @@ def test_what_is_drawn_is_compiled_to_what_duckdb_answers(
             types = {name: fact.known for name, fact in facts.columns.items() if "?" not in name}
             columns = {name: [row[i] for row in rows] for i, name in enumerate(types)}
             check_same(text, io.Result(types, columns), oracle([text], known)[0])
+
+
+def test_columns_of_one_value_are_compared() -> None:
+    types = {"x": "int[5,5]?", "word": "category(only)", "day": "date[2020-01-01,2020-01-01]"}
+    table = Given(types, [(x, "only", datetime.date(2020, 1, 1)) for x in (5, None)])
+    texts = [
+        f"select x {op} 5, word {op} 'only', day {op} date '2020-01-01', x {op} x from t"
+        for op in ("=", "<>", "<", ">=")
+    ]
+    check_all(texts, {"t": table})
 
 
 def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) -> None:
