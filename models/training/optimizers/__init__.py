@@ -105,7 +105,7 @@ def _refuse(cls: type[Optimizer], name: str, config: Mapping[str, Any]) -> None:
     for key, (value, reason) in cls.only.items():
         if config.get(key, value) != value:
             why[key] = reason
-    for key in set(config) - known - set(_REFUSED) - set(cls.only):
+    for key in sorted(set(config) - known - set(_REFUSED) - set(cls.only)):
         why[key] = "It is unknown here"
     if why:
         told = " ".join(f"{reason} ({key})." for key, reason in sorted(why.items()))

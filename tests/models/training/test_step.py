@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -83,3 +85,29 @@ def test_each_mask_of_a_step_hides_one_message_of_one_call(
     # messages of more than 16 bytes: shorter ones may be equal by chance
     long = sent[sent["bytes"] > 16]
     assert len(set(long["digest"])) == len(long) > 100
+
+
+def _unordered(x: ast.expr) -> bool:
+    """Whether an expression is a set."""
+    if isinstance(x, ast.BinOp) and isinstance(x.op, (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)):
+        return any(_unordered(v) for v in (x.left, x.right))
+    if isinstance(x, ast.Call):
+        name = getattr(x.func, "id", getattr(x.func, "attr", ""))
+        return name in ("set", "frozenset", "keys")
+    return isinstance(x, (ast.Set, ast.SetComp))
+
+
+@pytest.mark.parametrize(
+    "folder", ["protocols", *(f"models/{name}" for name in ("training", "layers", "kinds"))]
+)
+def test_no_loop_goes_over_a_set(folder: str) -> None:
+    """Texts of a set have another order in each process, and all parties send in one order."""
+    found = []
+    for path in sorted((Path(__file__).resolve().parents[3] / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, (ast.For, ast.comprehension)):
+                given = node.iter
+                plain = isinstance(given, ast.Call) and getattr(given.func, "attr", "") == "keys"
+                if _unordered(given) and not plain:
+                    found.append(f"{path.name}: {ast.unparse(given)}")
+    assert not found
