@@ -187,7 +187,7 @@ class Tables:
         parameters = ordered(name, clients, replace, schema.header())
         put_program.check(parameters, [spec_of(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
-        report = TableReport.of(name, schema, held)
+        report = TableReport.of(name, schema, held, given)
         self._texts |= reading.texts_of({k: given[k] for k, e in held.items() if e.type == HASHES})
         for each in report.warnings:
             warnings.warn(each, stacklevel=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models.queries.io import Elements, Rounding, shown
+from tfe_bench.models.queries.reading import Values, listed
 from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.queries.types import MOST_WORDS, NUMBER, TEXT, Type
 
+_ZEROS = re.compile(r"\s*[+-]?0[0-9]", re.ASCII)
 # Different texts of a column that a category is proposed for.
 _FEW = 1000
 
@@ -80,15 +83,27 @@ class TableReport:
         name: of the table.
         schema: its public header.
         columns: what each column became.
+        shortened: columns of digits with leading zeros, which numbers do not keep.
     """
 
     name: str
     schema: Schema
     columns: Mapping[str, ColumnReport]
+    shortened: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, name: str, schema: Schema, held: Mapping[str, Elements]) -> TableReport:
-        """The report of encoded columns."""
+    def of(
+        cls,
+        name: str,
+        schema: Schema,
+        held: Mapping[str, Elements],
+        given: Mapping[str, Values],
+    ) -> TableReport:
+        """The report of encoded columns.
+
+        Args:
+            given: the columns as they were read.
+        """
 
         def one(column: Column, own: Elements) -> ColumnReport:
             texts = 0
@@ -98,12 +113,22 @@ class TableReport:
             return ColumnReport(own.type, column.nullable, own.rounding, texts)
 
         columns = {each: one(column, held[each]) for each, column in schema.columns.items()}
-        return cls(name, schema, columns)
+        shortened = [
+            each
+            for each, column in columns.items()
+            if column.type.kind == NUMBER
+            and any(isinstance(v, str) and _ZEROS.match(v) for v in listed(given[each]))
+        ]
+        return cls(name, schema, columns, tuple(shortened))
 
     @property
     def warnings(self) -> list[str]:
-        """What rounding changed by more than a thousandth of a value, by column."""
-        found = []
+        """What rounding changed by more than a thousandth of a value, and zeros that are gone."""
+        found = [
+            f"Column {name!r} of table {self.name!r}: digits with leading zeros became numbers, "
+            f'which do not keep these. Declare --type "{name}:text" for codes such as zip codes.'
+            for name in self.shortened
+        ]
         for name, column in self.columns.items():
             rounding = column.rounding
             if rounding is None or not rounding.coarse:

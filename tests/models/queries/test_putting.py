@@ -256,11 +256,18 @@ def test_what_would_be_cut_or_has_no_type_is_refused(values: Any) -> None:
 
 def test_what_rounding_changes_is_said() -> None:
     """Of columns with values of many digits, large and small ones."""
-    given = {"a": np.array([1 / 3e5, 1e5 / 3]), "b": [0.25, 0.5], "d": ["x", "y"]}
-    held = putting.encoded(reading.read(given), {"b": "fixed(1)"})
+    given = {
+        "a": np.array([1 / 3e5, 1e5 / 3]),
+        "b": [0.25, 0.5],
+        "d": ["x", "y"],
+        "zip": ["01234", "90210"],
+    }
+    read = reading.read(given)
+    held = putting.encoded(read, {"b": "fixed(1)"})
     columns = {name: Column(own.type) for name, own in held.items()}
-    report = TableReport.of("t", Schema(2, columns), held)
-    (coarse, half) = report.warnings
+    report = TableReport.of("t", Schema(2, columns), held, read)
+    zeros, coarse, half = report.warnings
+    assert "'zip'" in zeros and "leading zeros" in zeros and '"zip:text"' in zeros
     assert "'a'" in coarse and "1 values" in coarse and "row 1" in coarse and "to 0" not in coarse
     assert "'b'" in half and "1 to 0" in half
     (advice,) = report.advice
