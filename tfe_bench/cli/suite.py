@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -112,7 +112,7 @@ class _Runner:
         self._arguments, self._tasks = arguments, tasks
         self._cluster = "local" if arguments.cluster is None else arguments.cluster.name
         self._failures: dict[Task, TfeBenchError] = {}
-        self._left_out: dict[Task, TfeBenchError] = {}
+        self._left_out: Mapping[Task, TfeBenchError] = {}
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

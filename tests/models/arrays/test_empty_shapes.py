@@ -119,7 +119,9 @@ for _name in ("argmax", "argmin", "reduce_max", "reduce_min", "cummax", "cumprod
 for _name in ("reduce_std", "reduce_variance", "reduce_mean", "cumsum", "reduce_sum", "norm"):
     ARGUMENTS[_name] = _ALONG
 # Which of several results is taken.
-PLACES = dict.fromkeys(("top_k", "max_pool_with_argmax", "split", "unstack"), (0,))
+PLACES: dict[str, tuple[int | None, ...]] = dict.fromkeys(
+    ("top_k", "max_pool_with_argmax", "split", "unstack"), (0,)
+)
 # Tried daily: what makes arrays by the length of an axis, or once did.
 DAILY = {"sort", "top_k", "median", "quantile", "argmax", "gather", "one_hot", "cumprod", "pad"}
 DAILY |= {"reduce_prod", "split", "avg_pool2d", "adaptive_avg_pool2d", "tensor_scatter_nd_update"}
