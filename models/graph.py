@@ -94,8 +94,10 @@ class Graph:
             given = [shapes[i] for i in layer.inputs]
             weights = {name: w.shape for name, w in layer.weights.items()}
             shape = registry.infer(layer, given, weights)
-            if extent(shape) > MOST_ELEMENTS:
-                raise UsageError(f"Layer {layer.name!r} is too large. Received: {list(shape)}.")
+            if 0 in shape or extent(shape) > MOST_ELEMENTS:
+                raise UsageError(
+                    f"Layer {layer.name!r} is empty or too large. Received: {list(shape)}."
+                )
             shapes[layer.name] = shape
         unknown = [o for o in self.outputs if o not in shapes]
         if unknown or not self.outputs:

@@ -222,3 +222,14 @@ def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:
         header["layers"][1]["weights"]["kernel0"][2] = wrong
         with pytest.raises(DataError, match="not those of the header"):
             Graph.of(header)
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 30), (1 << 30, 0), (0,), (1 << 20, 1 << 12)])
+def test_no_layer_is_empty_or_too_large(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A size of 0 hides no other: what workers plan for multiplies all of them."""
+    monkeypatch.setattr("tfe_bench.models.kinds.registry.infer", lambda *given: shape)
+    relu = Layer("f", "relu", ("x",))
+    with pytest.raises(UsageError, match="'f' is empty or too large"):
+        Graph("model", {"x": (4,)}, (relu,), ("f",))
