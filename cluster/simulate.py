@@ -164,7 +164,7 @@ def simulate(
     material = b"".join(keys) if keys else os.urandom(48)
     handles = [native.session_new(p, material, 1) for p in range(3)]
     building = threading.Lock()
-    parties = [Party(p, handles[p], dealer, building) for p in range(3)]
+    parties = [Party(p, handles[p], dealer, building, client="") for p in range(3)]
     outputs: list[Any] = [None] * 3
     failures: list[tuple[int, BaseException]] = []
     lock = threading.Lock()

@@ -232,7 +232,7 @@ def permitted(source: Source, store: Store, client: str) -> Joined:
         made_of = permits.sources_of(found, DATA)
         tables = ", ".join(repr(each["table"]) for each in found.about.get("made_of", ()))
         what = f"the data set {name!r}" + (f", made of tables {tables}," if tables else "")
-        permits.check(store, client, Use.ALIGNED, made_of, what)
+        permits.check(store, client, Use.ALIGNED, [made_of], what)
         facts[name] = (found.owner, found.about)
     return joined(source, facts)
 

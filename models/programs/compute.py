@@ -103,9 +103,12 @@ def permit(
     held = price(plan).held
     handles: list[str] = []
     sizes: list[int] = []
+    ends = list(zip(plan.outputs, sources, strict=True))
+    revealed = [own for output, own in ends if output.then == REVEAL]
+    permits.check(store, client, Use.SHOW, revealed, "an expression")
+    others = [own for output, own in ends if output.then != REVEAL]
+    permits.check(store, client, Use.HOLD, others, "an expression")
     for output, own, meaning in zip(plan.outputs, sources, held, strict=True):
-        use = Use.SHOW if output.then == REVEAL else Use.HOLD
-        permits.check(store, client, use, own, "an expression")
         if output.then == KEEP:
             about = output.about
             store.of(ARRAY).permit_writing(about["name"], client, about["replace"])

@@ -10,7 +10,7 @@ A refusal names a source only to a client that may use what is under its name.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import replace
 
 from tfe_bench.cluster.store import Store
@@ -54,22 +54,23 @@ def sources_of(facts: Facts, kind: Kind) -> Sources:
     return (facts.sources - own_input(facts.owner)) | {own}
 
 
-def check(store: Store, client: str, use: Use, sources: Iterable[Source], what: str) -> None:
-    """Refuses a use of what derives from some sources.
+def check(store: Store, client: str, use: Use, values: Sequence[Sources], what: str) -> None:
+    """Refuses a use of values that derive from stored things.
 
     Args:
         use: SHOW, HOLD or ALIGNED.
-        what: derives from them, in words.
+        values: the sources of each; one that several have is looked up once.
+        what: they are, in words.
 
     Raises:
         PolicyError: naming what is missing, and whose it is.
         UsageError: a source is not there any more, or none is known.
     """
-    parts: dict[Source, list[str]] = {}
-    for source in sorted(sources):
-        parts.setdefault(replace(source, part="", alias=""), []).append(source.part)
-    if not parts:
+    if not all(values):
         raise UsageError(f"Nothing says what {what} derives from. It permits nothing.")
+    parts: dict[Source, list[str]] = {}
+    for source in sorted(frozenset[Source]().union(*values)):
+        parts.setdefault(replace(source, part="", alias=""), []).append(source.part)
     for source, columns in parts.items():
         if source.kind == INPUT:
             if source.owner != client:

@@ -186,7 +186,7 @@ def release(
         )
     for alias in private:
         table = tables[alias]
-        if not any(table.allows(column) for column in table.schema.columns):
+        if not any(table.permits(Use.HOLD, column) for column in table.schema.columns):
             table.check(Use.CONDITION, next(iter(table.schema.columns)), "Counting rows")
     if len({tables[alias].name for alias in private}) < len(private):
         raise _refused(tables, private[0], "It is read twice here")

@@ -125,8 +125,9 @@ class Table:
         if self.permits(use, column):
             return
         right = (*_ENOUGH[use], OPEN)[0]
+        wanted = "a right" if use is Use.HOLD else f"the right {right!r}"
         raise PolicyError(
-            f"{what} takes the right {right!r} to the column {column!r} of table {self.name!r}. "
+            f"{what} takes {wanted} to the column {column!r} of table {self.name!r}. "
             f"Received: {', '.join(sorted(self.allows(column))) or 'none'}. Its owner, "
             f'{self.owner!r}, gives it with `table put ... --right "{column}:{right}"`.'
         )
@@ -322,7 +323,7 @@ def check_units(
         PolicyError: a unit may be in several rows, and no column says which these are.
     """
     table = tables[alias]
-    if not any(table.allows(column) for column in table.schema.columns):
+    if not any(table.permits(Use.HOLD, column) for column in table.schema.columns):
         table.check(Use.CONDITION, next(iter(table.schema.columns)), "Counting rows")
     repeated = records is not None and not records.single
     if repeated and any(map(quantile_of, functions)):

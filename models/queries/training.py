@@ -18,8 +18,8 @@ from tfe_bench.models.queries import aligned, explain
 from tfe_bench.models.queries.aligned import Order, Part, check_names
 from tfe_bench.models.queries.io import Elements
 from tfe_bench.models.queries.price import Price
-from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import ALL, LARGEST, TRAIN
+from tfe_bench.models.queries.rights import Table, Use
+from tfe_bench.models.queries.schema import ALL, LARGEST
 from tfe_bench.models.queries.types import MOST_WIDTH, NUMBER
 
 
@@ -149,7 +149,9 @@ def ordered(
             features[i] = [
                 name
                 for name in table.schema.columns
-                if TRAIN in table.allows(name) and name not in own[i] and (i, name) != (at, learned)
+                if table.permits(Use.TRAIN, name)
+                and name not in own[i]
+                and (i, name) != (at, learned)
             ]
     for each in columns or ():
         i, name = _place(tables, each)

@@ -71,7 +71,8 @@ class Party:
         handle: int,
         dealer: int = 0,
         building: threading.Lock | None = None,
-        client: str = "",
+        *,
+        client: str,
     ) -> None:
         self.client = client
         self.index = index

@@ -28,7 +28,7 @@ class _Joined:
     def __init__(self) -> None:
         keys = os.urandom(48)
         self.links = [SessionLink(p, keys) for p in range(3)]
-        self.parties = [Party(p, link.handle, 0) for p, link in enumerate(self.links)]
+        self.parties = [Party(p, link.handle, 0, client="") for p, link in enumerate(self.links)]
         for party, link in zip(self.parties, self.links, strict=True):
             party._on_abort = lambda _, link=link: link.cause
         self._join()

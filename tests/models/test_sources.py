@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,14 @@ import pytest
 
 from tests.models.arrays.simulated import Client, Workers
 from tests.models.queries.asked import Given
+from tfe_bench import models
 from tfe_bench.cluster.store import SUFFIX, Store
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Source, own_input
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models import sources
 from tfe_bench.models.arrays import loading
 from tfe_bench.models.kept import ordered
-from tfe_bench.models.queries import permits, training
+from tfe_bench.models.queries import permits, rights, training
 from tfe_bench.models.queries.rights import Table, Use
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.models.sources import Source as Asked
@@ -71,7 +73,7 @@ SHOWN: dict[str, Callable[[Client, Any], Any]] = {
     "label": lambda c, x: x["y"],
     "sum": lambda c, x: x["x"].sum(axis=0),
     "handle": lambda c, x: x["x"].compute() * 1,
-    "kept": lambda c, x: _kept(c, x["y"] * 2),
+    "kept": lambda c, x: _kept(c, x["y"]),
 }
 
 
@@ -108,7 +110,7 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
         of = {replace(s, deployment=word) if s.name == "people" else s for s in facts.sources}
         if len(opened) < 3:
             with pytest.raises(PolicyError, match="right 'open'"):
-                permits.check(workers.stores[0], "mallory", Use.SHOW, of, "it")
+                permits.check(workers.stores[0], "mallory", Use.SHOW, [frozenset(of)], "it")
     align(workers, "common")
     assert len(set(mallory.load("common")["x"].reveal()[:, 0].tolist())) == 12
     # gone with its table
@@ -256,7 +258,7 @@ def test_what_an_older_version_kept_is_refused_where_nothing_says_what_it_is_mad
 
 def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:
     store = workers.stores[0]
-    permits.check(store, "bob", Use.SHOW, own_input("bob"), "it")
+    permits.check(store, "bob", Use.SHOW, [own_input("bob")], "it")
     for refused, error in (
         (frozenset[Source](), UsageError),
         (own_input("alice"), PolicyError),
@@ -266,4 +268,12 @@ def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:
     ):
         for use in (Use.SHOW, Use.HOLD, Use.ALIGNED):
             with pytest.raises(error):
-                permits.check(store, "bob", use, refused, "it")
+                permits.check(store, "bob", use, [own_input("bob"), refused], "it")
+
+
+def test_one_table_says_which_right_is_enough() -> None:
+    """No other module asks for a client's rights."""
+    root = Path(models.__file__).parent
+    asking = {str(p.relative_to(root)) for p in root.rglob("*.py") if ".allows(" in p.read_text()}
+    assert asking == {"queries/rights.py"}
+    assert set(rights._ENOUGH) == set(Use)
