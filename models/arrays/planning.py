@@ -147,7 +147,7 @@ def _holds(guard: Guard) -> bool | None:
 
 
 def _magnitude(ring: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    return np.abs(ring.astype(np.int64)).astype(np.uint64)
+    return np.asarray(np.abs(ring.astype(np.int64)).astype(np.uint64))
 
 
 # ---- one operation

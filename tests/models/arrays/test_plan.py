@@ -237,7 +237,8 @@ def test_mistakes_are_told_before_anything_is_sent(name: str) -> None:
 def test_what_is_shown_is_public() -> None:
     x = private(np.array([[123.456]]))
     assert repr(x) == str(x) == "PrivateArray(shape=[1, 1], kind='fixed', fractional_bits=16)"
-    assert "123" not in repr(vars(x)) and "123" not in (x + 1).explain("wan")
+    for shown in (repr(vars(x)), (x + 1).explain("wan")):
+        assert "123.4" not in shown and "8090812" not in shown
     assert len(private(X)) == 3 and np.shape(private(X)) == (3, 4)
 
 
