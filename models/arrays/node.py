@@ -33,7 +33,7 @@ class Node:
 
     meaning: Meaning
     leaf: Leaf | None = None
-    value: PrivateInput | None = None
+    value: PrivateInput | None = field(default=None, repr=False)
     op: str = ""
     args: tuple[Any, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
