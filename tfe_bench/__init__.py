@@ -34,7 +34,10 @@ def __getattr__(name: str) -> object:
     if name == "__all__":
         return [*_modules(), "__version__"]
     if name not in _modules():
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from tfe_bench.errors import did_you_mean
+
+        known = "" if name.startswith("_") else did_you_mean(name, [*_modules()])
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{known}")
     found = getattr(_import_module(_modules()[name]), name)
     return _dispatched(name, found) if _is_operation(name) else found
 

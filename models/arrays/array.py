@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import (
+    aligning,
     arguments,
     deriving,
     explaining,
@@ -50,6 +51,7 @@ def apply(name: str, *operands: Any, **public: Any) -> Any:
     bound = operation.bound(operands, public)
     if instead:
         return planning.without(apply, name, bound.arguments, otherwise)
+    bound.arguments.update(aligning.align(apply, name, dict(bound.arguments)))
     made = planning.composed(apply, name, bound.arguments)
     if made is not None:
         return made
@@ -364,6 +366,14 @@ class PrivateArray(Methods):
     def __getitem__(self, key: Any) -> PrivateArray:
         if isinstance(key, str):
             raise UsageError(f"{self!r} has no columns. Received: a name. Take x[:, 0].")
+        if isinstance(key, PrivateArray):
+            instead = "tfe_bench.gather(x, places)"
+            if key.kind == BITS:
+                instead = "tfe_bench.where(mask, x, 0), or sums of that"
+            raise UsageError(
+                "x[...] takes public indices: how many elements a private mask leaves would become "
+                f"public. Received: {key!r}. Write {instead}."
+            )
         made: PrivateArray = apply("getitem", self, key)
         return made
 

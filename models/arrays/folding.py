@@ -50,6 +50,10 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
     own, elements, outer = _listed(initializer), *_elements(elems)
     times = elements[0].shape[0] if elements else int(elems)
     cluster = next((x.cluster for x in [*own, *elements] if isinstance(x, PrivateArray)), None)
+    if cluster is None and elems:
+        # (fn may take private arrays from outside)
+        tried = _listed(fn(initializer))
+        cluster = next((x.cluster for x in tried if isinstance(x, PrivateArray)), None)
     if cluster is None:
         raise UsageError(f"{_WANTS} to begin with. Received: public values only.")
     first = [x if isinstance(x, PrivateArray) else array.private(cluster, x) for x in own]

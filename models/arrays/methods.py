@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.arrays.plan import BITS
+from tfe_bench.errors import UsageError
+from tfe_bench.models.arrays.plan import BITS, FIXED
 
 
 class Methods:
@@ -14,6 +16,32 @@ class Methods:
 
     kind: Any
     ndim: Any
+
+    cluster: Any
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of the elements that `reveal` returns: float64, int64 or bool."""
+        return np.dtype({FIXED: "float64", BITS: "bool"}.get(self.kind, "int64"))
+
+    def astype(self, dtype: Any) -> Any:
+        """Its elements as reals, as integers without what is behind the point, or as x != 0.
+
+        Raises:
+            UsageError: another type.
+        """
+        kind = np.dtype(dtype).kind
+        if kind not in "biuf":
+            raise UsageError(f"astype takes float, int or bool. Received: {dtype!r}.")
+        if kind == "b":
+            return self if self.kind == BITS else self._apply("not_equal", 0)
+        if kind == "f":
+            return self if self.kind == FIXED else self.cast(self.cluster.config.fractional_bits)
+        if self.kind != FIXED:
+            return _number(self)
+        down = self._apply("floor")
+        up = self._apply("less", 0)._apply("where", self._apply("ceil"), down)
+        return up.cast()
 
     def _apply(self, name: str, *public: Any) -> Any:
         raise NotImplementedError
@@ -34,25 +62,27 @@ class Methods:
         """The largest."""
         return self._apply("reduce_max", axis, keepdims)
 
-    def std(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The standard deviation, of the population."""
-        return self._apply("reduce_std", axis, keepdims)
+    def std(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
+        """The standard deviation: of the population, or with ddof=1 of a sample."""
+        made = _real(self)._apply("reduce_std", axis, keepdims)
+        return made * math.sqrt(_factor(self, made, ddof)) if ddof else made
 
-    def var(self, axis: Any = None, keepdims: bool = False) -> Any:
-        """The variance, of the population."""
-        return self._apply("reduce_variance", axis, keepdims)
+    def var(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
+        """The variance; as `std`."""
+        made = _real(self)._apply("reduce_variance", axis, keepdims)
+        return made * _factor(self, made, ddof) if ddof else made
 
     def prod(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The product."""
         return self._apply("reduce_prod", axis, keepdims)
 
-    def argmax(self, axis: int | None = None) -> Any:
+    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """Where the first largest is; of all elements, one behind the other, without an axis."""
-        return _flat(self, axis)._apply("argmax", axis or 0)
+        return _placed(self, "argmax", axis, keepdims)
 
-    def argmin(self, axis: int | None = None) -> Any:
+    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """Where the first smallest is; as `argmax`."""
-        return _flat(self, axis)._apply("argmin", axis or 0)
+        return _placed(self, "argmin", axis, keepdims)
 
     def cumsum(self, axis: int | None = None) -> Any:
         """Sums up to each; of all elements, one behind the other, without an axis."""
@@ -89,8 +119,11 @@ class Methods:
         """The product with a vector or a matrix, x @ y."""
         return self._apply("matmul", other)
 
-    def clip(self, min: Any, max: Any) -> Any:
-        """Between two bounds."""
+    def clip(self, min: Any = None, max: Any = None) -> Any:
+        """Between two limits, one of which may be None."""
+        if min is None or max is None:
+            low = self if min is None else self._apply("maximum", min)
+            return low if max is None else low._apply("minimum", max)
         return self._apply("clip_by_value", min, max)
 
     def round(self) -> Any:
@@ -104,6 +137,25 @@ class Methods:
 
 def _number(x: Any) -> Any:
     return x._apply("cast") if x.kind == BITS else x
+
+
+def _real(x: Any) -> Any:
+    return x if x.kind == FIXED else x._apply("cast", 16)
+
+
+def _factor(x: Any, made: Any, ddof: int) -> float:
+    """By how much a variance with so many degrees of freedom less is larger."""
+    count = x.size // math.prod(made.shape) if made.size else 0
+    if type(ddof) is not int or not 0 <= ddof < count:
+        raise UsageError(f"ddof is an integer from 0 to {count - 1}. Received: {ddof!r}.")
+    return count / (count - ddof)
+
+
+def _placed(x: Any, name: str, axis: int | None, keepdims: bool) -> Any:
+    made = _flat(x, axis)._apply(name, axis or 0)
+    if not keepdims:
+        return made
+    return made.reshape([1] * x.ndim) if axis is None else made._apply("expand_dims", axis)
 
 
 def _flat(x: Any, axis: int | None) -> Any:

@@ -1,0 +1,87 @@
+"""What users of NumPy write beside operations: kinds that meet, keywords, types."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.models.arrays.simulated import Client, Workers, tfb
+from tfe_bench.errors import UsageError
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+    workers = Workers(tmp_path_factory.mktemp("forms"))
+    yield Client(workers, "ann")
+    workers.close()
+
+
+X, N, B = np.array([[1.5, -2.25], [0.5, 3.75]]), np.array([[3, -1], [2, 7]]), np.eye(2) > 0
+# By name: of reals, integers and truth values, private ones or NumPy's.
+FORMS: dict[str, Callable[..., Any]] = {
+    "a sum of kinds": lambda x, n, b: x + n - b,
+    "a product with truths": lambda x, n, b: (x > 0) * x,
+    "a masked mean": lambda x, n, b: np.where(b, x, 0.0).sum() / b.sum(),
+    "a comparison": lambda x, n, b: x < n,
+    "integers and a fraction": lambda x, n, b: n + 0.5,
+    "ddof": lambda x, n, b: x.std(ddof=1),
+    "an axis": lambda x, n, b: x.var(0, ddof=1),
+    "integers": lambda x, n, b: n.std(),
+    "one limit": lambda x, n, b: x.clip(0, None) + x.clip(max=1),
+    "NumPy's clip": lambda x, n, b: np.clip(x, None, 1.0),
+    "kept axes": lambda x, n, b: np.argmax(x, 1, keepdims=True),
+    "tiles": lambda x, n, b: np.tile(x, (2, 1, 2)),
+    "whole parts": lambda x, n, b: x.astype(int),
+    "reals": lambda x, n, b: n.astype(float) / 2,
+    "truths": lambda x, n, b: n.astype(bool),
+}
+BETWEEN: dict[str, Callable[..., Any]] = {
+    "a quantile": lambda x, n, b: np.quantile(x, 0.25),
+    "a percentile": lambda x, n, b: np.percentile(x, 75, axis=0),
+}
+
+
+def _check(client: Client, forms: dict[str, Callable[..., Any]]) -> None:
+    private = [client.private(v) for v in (X, N, B)]
+    given = [of(*private) for of in forms.values()]
+    for (name, of), array, found in zip(forms.items(), given, client.reveal(*given), strict=True):
+        wanted = np.asarray(of(X, N, B))
+        assert array.shape == wanted.shape and array.dtype.kind == np.asarray(found).dtype.kind
+        np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4, err_msg=name)
+
+
+def test_forms_are_as_in_numpy(client: Client) -> None:
+    _check(client, FORMS)
+
+
+@pytest.mark.slow
+def test_quantiles_are_as_in_numpy(client: Client) -> None:
+    _check(client, BETWEEN)
+
+
+REFUSED: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a mask": (lambda x: x[x > 1], r"where\(mask, x, 0\)"),
+    "places": (lambda x: x[tfb.argmax(x, 0)], "gather"),
+    "a text": (lambda x: x.astype("U3"), "float, int or bool"),
+    "freedom": (lambda x: x.std(ddof=4), "ddof is an integer from 0 to 3"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_refused_says_what_to_write(client: Client, name: str) -> None:
+    of, why = REFUSED[name]
+    with pytest.raises((UsageError, TypeError), match=why):
+        of(client.private(X))
+
+
+def test_a_loop_may_begin_with_public_values(client: Client) -> None:
+    x = client.private(np.array([1.0, 2.0]))
+    assert np.allclose(tfb.foldl(lambda s: s + x, 3, np.ones(2)).reveal(), [4, 7])
+
+
+def test_a_misspelt_operation_has_a_hint() -> None:
+    with pytest.raises(AttributeError, match='Did you mean "relu"'):
+        tfb.rleu  # noqa: B018
