@@ -31,9 +31,10 @@ def test_a_loop_holds_what_it_uses_and_its_plan_does_not_grow(workers: Workers) 
     gc.collect()
     np.testing.assert_allclose(y.reveal(), 5 * np.arange(4.0), atol=1e-3)
     sizes = [len(str(job["plan"])) for job in workers.jobs[1:5]]
-    assert sizes[0] == sizes[-1] + (len(str(workers.jobs[1]["plan"])) - sizes[-1])
-    assert max(sizes) - min(sizes) < 120
-    assert workers.held("ann") == [(2, workers.held("ann")[0][1])] * 3
+    # (sums pass their first bounds in two turns; what is counted from then on is the same)
+    assert abs(sizes[-1] - sizes[-2]) < 20 and max(sizes) < 800
+    # (x, y, and how often a sum was too large)
+    assert workers.held("ann") == [(3, workers.held("ann")[0][1])] * 3
     del x, y
     gc.collect()
     client.private(np.ones(1)).reveal()
