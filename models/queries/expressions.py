@@ -165,7 +165,7 @@ def common(a: Fact, b: Fact, ordered: bool = False) -> Type:
         return (a if b.type is None else b).known
     one, two = a.type, b.type
     if one.kind != two.kind:
-        raise UsageError(f"A {one} cannot be compared or mixed with a {two}.")
+        raise UsageError(f"Values of type {one} and {two} cannot be compared or mixed.")
     if ordered and not one.ordered:
         raise UsageError("Texts are compared for equality only; a category has an order.")
     match one.kind:

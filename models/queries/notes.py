@@ -46,7 +46,7 @@ def noise_of(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[str, float
             continue
         before = facts[step.inputs[0]].columns
         for name, function, argument in step["aggregates"]:
-            parts = found[shown[number].get(name, name)] = {}
+            parts = found[shown[number].get(name) or str(name)] = {}
             if function != "sum":
                 label = privacy.counted(argument, before)
                 of = "value" if function == "count" else "number"

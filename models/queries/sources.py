@@ -260,7 +260,9 @@ class SourceBuilder(PlanBuilder):
         exp = self._exp
         if not isinstance(node, exp.Select):
             raise refused(f"EXISTS of a {type(node).__name__.upper()}")
-        if node.args.get("qualify") is not None or node.args.get("from_") is None:
+        if node.args.get("qualify") is not None:
+            raise refused("QUALIFY in EXISTS")
+        if node.args.get("from_") is None:
             raise UsageError("EXISTS takes SELECT ... FROM ... WHERE a.key = b.key.")
         if self._limit(node) == 0:
             return step if negated else self._add("filter", [step], where=_FALSE)

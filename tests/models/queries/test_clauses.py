@@ -137,6 +137,11 @@ def test_between_symmetric_takes_its_ends_in_any_order() -> None:
         ("select count(*) from t tablesample reservoir(2 rows)", "TABLESAMPLE"),
         ("select count(*) from t using sample 2 rows", "USING SAMPLE"),
         ("select 1 from t where exists (select 1 from v where v.k = t.k offset 2)", "OFFSET"),
+        (
+            "select 1 from t where exists (select 1 from v where v.k = t.k qualify rank() over "
+            "(order by q) = 1)",
+            "QUALIFY in EXISTS",
+        ),
         ("select id from t where exists (select 1 from v t where t.k = t.q)", "the query around"),
         ("select k // 2 from t", "//"),
         ("select k is distinct from z from t", "IS DISTINCT FROM"),
