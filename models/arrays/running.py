@@ -13,7 +13,7 @@ import numpy as np
 
 from tfe_bench.cluster.requests import spec_of
 from tfe_bench.cluster.stored import check_name
-from tfe_bench.errors import TfeBenchError, UsageError
+from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.arrays import planning
 from tfe_bench.models.arrays.building import build
 from tfe_bench.models.arrays.evaluate import Meaning
@@ -149,7 +149,14 @@ def keep(
     about = {"name": name, "clients": list(clients), "replace": replace}
     texts, counts = counted
     for count in counts:  # (first, since what was kept before may be replaced)
-        planning.refuse(texts, run(cluster, [count], [])[0][0])
+        try:
+            number = run(cluster, [count], [])[0][0]
+        except PolicyError as error:
+            raise PolicyError(
+                f"Before {name!r} is kept, this client learns how many of its values left their "
+                f"range. {error} Keep what it is made of, or hold it: y.compute()."
+            ) from None
+        planning.refuse(texts, number)
     _run(cluster, [node], [(KEEP, about)])
 
 

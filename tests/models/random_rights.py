@@ -9,6 +9,7 @@ hidden columns.
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from typing import Any, cast
 import numpy as np
 
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import ARRAY, TABLE, Kind
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Kind
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models import kept
 from tfe_bench.models.arrays import evaluate
@@ -134,6 +135,20 @@ class World:
             found, why = False, str(error)
         self.said[name, found] = self.said.get((name, found), 0) + 1
         return "" if found == wanted else f"{name}: due {wanted}, found {found} {why}: {text}"
+
+    def listed(self) -> str:
+        """How a list of what there is differs from what its client may know, or ""."""
+        client, kind = self.one(CLIENTS), self.one((TABLE, DATA, ARRAY))
+        rows = self.store.of(kind).visible(client)
+        due = {t.name for t in self.live.values() if t.kind is kind and t.used_by(client)}
+        if (found := {row["name"] for row in rows}) != due:
+            return f"{client} sees {found} of {kind.noun}s, due {due}"
+        for row in rows:
+            text = json.dumps(row)
+            others = [t for t in self.past if t.word in text and t.word != row["deployment"]]
+            if others:
+                return f"{client} is told the word of {others[0].name} with {row['name']}"
+        return ""
 
     def keep(self, order: Mapping[str, Any], thing: Thing, derived: Any = frozenset()) -> None:
         """Keeps something as programs do; the worker draws its word."""

@@ -97,6 +97,8 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
         assert name
     with pytest.raises(PolicyError, match="right 'open'"):
         mallory.load("of-common").reveal()
+    with pytest.raises(PolicyError, match=r"Before 'twice' is kept.*range.*right 'open'"):
+        (mallory.load("common")["y"] * 2).keep("twice")
     for store in workers.stores:
         assert permitted(store, "mallory", "common").rows == 12
     # it takes all columns, the key among them
