@@ -67,7 +67,8 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
         groups=listing.GROUPS,
         prog=parsing.typed(),
         description="Secure three-party computation as TensorFlow graphs, and what it costs. "
-        "`COMMAND --help` says more of one.",
+        "`COMMAND --help` describes one command; `--flagfile FILE` reads options from a file, one "
+        "on each line.",
     )
     parser.add_argument("--debug", action="store_true", help="show tracebacks")
     parser.add_argument("--version", action="version", version=f"tfe_bench {__version__}")

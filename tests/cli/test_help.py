@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -104,6 +105,20 @@ def test_every_command_has_examples_that_parse_and_fit_80_columns() -> None:
                 assert callable(parser.parse_args(given).run)
                 count += 1
     assert count > 100
+
+
+def test_the_full_help_has_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--helpfull"])
+    assert ended.value.code == 0
+    text = capsys.readouterr().out
+    assert all(f"\nusage: {parsing.typed()} {words[0]} " in text for words in COMMANDS if words)
+
+
+def test_options_are_read_from_a_file(tmp_path: Path) -> None:
+    (tmp_path / "options").write_text("--n=2^4\n--descending\n")
+    found = make_parser().parse_args(["sort", f"--flagfile={tmp_path / 'options'}"])
+    assert (found.n, found.descending) == (16, True)
 
 
 def test_the_help_lists_every_command_in_one_group() -> None:

@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from absl.flags import argparse_flags
+
 from tfe_bench.cli import common
 from tfe_bench.errors import did_you_mean
 
@@ -29,17 +31,43 @@ class _Formatter(argparse.HelpFormatter):
         return "".join(f"{indent}{line}\n" for line in text.splitlines())
 
 
-class Parser(argparse.ArgumentParser):
+class _FullHelp(argparse.Action):
+    """Prints the help of a parser and of every command that it lists."""
+
+    def __call__(self, parser: Any, *_: Any) -> None:
+        """Prints and ends with 0."""
+        texts = [parser.format_help()]
+        for commands in parser._actions:
+            if isinstance(commands, argparse._SubParsersAction):
+                listed = [action.dest for action in commands._choices_actions]
+                texts += [commands.choices[name].format_help() for name in listed]
+        print("\n".join(texts))
+        parser.exit(0)
+
+
+class Parser(argparse_flags.ArgumentParser):
     """A parser of commands and their options; every ``type=int`` takes 1e6 and 2^20.
+
+    absl reads ``--flagfile FILE``: options in a file, one on each line.
 
     Args:
         groups: names of commands by heading, as the help lists them; none for one list.
     """
 
     def __init__(self, groups: Mapping[str, Sequence[str]] | None = None, **options: Any) -> None:
-        super().__init__(formatter_class=_Formatter, allow_abbrev=False, **options)
+        # (the parser of all commands reads flag files for them)
+        inherited = {} if groups else {"inherited_absl_flags": None}
+        super().__init__(  # type: ignore[no-untyped-call]
+            formatter_class=_Formatter,
+            allow_abbrev=False,
+            conflict_handler="resolve",
+            **inherited,
+            **options,
+        )
         self._groups = groups or {}
         self.register("type", int, common.whole_number)
+        full = "show the help of every command" if groups else argparse.SUPPRESS
+        self.add_argument("--helpfull", action=_FullHelp, nargs=0, help=full)
 
     def format_usage(self) -> str:
         """How the command is written, with required arguments alone."""
@@ -73,7 +101,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parses all; what a command does not know is refused by that command."""
-        found, left = super().parse_known_args(args, namespace)
+        found, left = super().parse_known_args(args, namespace)  # type: ignore[no-untyped-call]
         if left:
             known = [name for action in self._actions for name in action.option_strings]
             word = left[0].partition("=")[0]
