@@ -81,6 +81,12 @@ class Client:
             for party in config.parties
         ]
 
+    def __repr__(self) -> str:
+        """Which workers, by which name, and whether it is open; no key."""
+        where = ", ".join(party.address for party in self._config.parties)
+        state = ", closed" if self._closed else ""
+        return f"<{type(self).__name__} of {where} as client {self.identity!r}{state}>"
+
     def __deepcopy__(self, memo: object) -> Self:
         """Itself: a copy of what holds a connection, such as an estimator, uses the same one."""
         return self

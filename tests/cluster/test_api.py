@@ -179,3 +179,12 @@ def test_a_new_job_has_a_name_that_is_taken(client: Client) -> None:
     with pytest.raises(ClusterError):  # of nobody who runs
         client.run("sort", {}, _KEYS, job=new_job())
     client.close()
+
+
+def test_a_client_shows_where_it_leads_and_no_key(cluster: Cluster) -> None:
+    shown = repr(cluster)
+    assert shown.startswith("<Cluster of ") and "as client" in shown and "closed" not in shown
+    assert all(party.address in shown for party in cluster.config.parties)
+    assert "PRIVATE" not in shown and len(shown) < 200
+    cluster.close()
+    assert repr(cluster).endswith(", closed>")
