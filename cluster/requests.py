@@ -59,7 +59,7 @@ class PrivateInput:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the elements."""
+        """The shape, counted in elements of the ring."""
         words: tuple[int, ...] = self.ring.shape
         return words if self.limbs == 1 else words[:-1]
 

@@ -6,7 +6,8 @@ Behind the language of a fenced block stands what it is; a test refuses a block 
     sh run slow, ...          the same, but takes long, as all that starts workers: not in --fast
     text output               what the block before it prints, without the lines LEFT_OUT
     toml file=NAME, ...       is written to that folder
-    sh skip REASON, ...       cannot run here
+    sh skip REASON, ...       cannot run here; tests/test_skipped_samples.py runs those that take
+                              hosts, owners or files
 
 In Python a line that prints may end in `# -> ` and what it prints.  Between
 `<!-- generated NAME -->` and `<!-- end -->` stands what GENERATED makes of the code.

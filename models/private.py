@@ -67,7 +67,7 @@ class PrivateModel:
 
     @property
     def name(self) -> str:
-        """Of the model."""
+        """The name of the model."""
         return self.graph.name
 
     def until(self, layer: str) -> PrivateModel:
@@ -85,7 +85,7 @@ class PrivateModel:
 
     @property
     def fractional_bits(self) -> int:
-        """Of the inputs and, where they fit, of all values."""
+        """Fractional bits of the inputs and, where they fit, of all values."""
         return self.plan.fraction
 
     @property
@@ -185,7 +185,7 @@ class PrivateModel:
     def parameters(
         self, profile: str = "local", batch: int | None = None, check_range: bool | None = False
     ) -> dict[str, Any]:
-        """Of the program "predict".
+        """Parameters of a job of the program "predict".
 
         Args:
             batch, check_range: as for `asked`.
