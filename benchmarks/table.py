@@ -113,7 +113,7 @@ def render(record: Record, console: Console) -> None:
 
 def brief(record: Record) -> str:
     """One line of a run that was not made for its figures."""
-    sent = human_bytes(sum(record.bytes_sent))
+    sent = human_bytes(sum(record.bytes_sent or ()))
     return (
         f"{record.workload} of {record.parameters.get('n', 0):,} keys in "
         f"{human_seconds(record.seconds.median)}, {sent} sent in {record.rounds:,} rounds; the "

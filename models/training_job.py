@@ -34,7 +34,17 @@ _CHECKPOINT = "A checkpoint's name"
 # Fields of an order that are told where they say something.
 _SELDOM = ("first", "shuffle", "stopping", "snapshots", "watch")
 # Fields that a checkpoint and the training that goes on from it have in common.
-_LASTING = ("recipe", "rows", "seed", "test", "holdout", "chunk", "source", "first", "shuffle")
+_LASTING: tuple[str, ...] = (
+    "recipe",
+    "rows",
+    "seed",
+    "test",
+    "holdout",
+    "chunk",
+    "source",
+    "first",
+    "shuffle",
+)
 _LASTING += ("watch",)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -206,8 +207,13 @@ def test_a_question_that_is_not_answered_with_yes_runs_nothing_and_ends_with_130
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     asked: list[str] = []
+
+    def answered(question: str, answer: str) -> str:
+        asked.append(question)
+        return answer
+
     for answer, code in (("n", 130), ("", 130), ("y", 0)):
-        monkeypatch.setattr("builtins.input", lambda q, a=answer: asked.append(q) or a)
+        monkeypatch.setattr("builtins.input", functools.partial(answered, answer=answer))
         with common.progress_bar(argparse.Namespace(json=True)) as bar:
             fits = keeping.agreed(parsed, bar, "the plan", {})
         assert fits == (code == 0)

@@ -22,7 +22,7 @@ def test_decisions_are_those_of_the_documented_rules(
     monkeypatch.setattr(compute, "recorded", computed)
     drawn = 1000 * seed + number
     world = World(tmp_path, drawn)
-    wrong = []
+    wrong: list[str] = []
     for _ in range(_EACH):
         wrong += filter(None, [world.step(PROGRAMS), world.listed()])
     world.store.close()
