@@ -124,6 +124,34 @@ def test_logits_of_a_decoder_are_private(rng: np.random.Generator) -> None:
     check_private(M.GPT2CausalLM(texts(M.GPT2Backbone, 1, 8)), 4, rng)
 
 
+def written_by(cluster: Any, private: Any, model: Any, prompt: list[int], count: int) -> list[int]:
+    """The tokens of a text, each the likeliest for Keras too, or as likely to 0.05 deviations."""
+    found = cluster.generate(private, prompt, count).tolist()
+    text = prompt + found
+    rows = np.asarray([text + [0] * (STEPS + 4 - len(text))])
+    ids = {"token_ids": rows, "padding_mask": np.arange(rows.shape[1])[None] < len(text)}
+    logits = np.asarray(model(ids, training=False))[0, len(prompt) - 1 : len(text) - 1]
+    chosen = np.take_along_axis(logits, np.array(found)[:, None], 1)
+    assert (logits.max(1, keepdims=True) - chosen <= 0.05 * logits.std(1, keepdims=True)).all()
+    return list(found)
+
+
+def test_a_causal_model_writes_text(cluster: Any, rng: np.random.Generator) -> None:
+    """Its padding mask is 1 at every position that there is, and no input of the steps."""
+    model = shaken(M.GPT2CausalLM(texts(M.GPT2Backbone, 1, 8)), rng)
+    samples = {
+        "token_ids": rng.integers(0, WORDS, (16, STEPS + 4)),
+        "padding_mask": np.ones((16, STEPS + 4), bool),
+    }
+    private = convert(model, samples, length=STEPS + 4)
+    assert private.graph.masks == ("padding_mask",)
+    prompt = [int(n) for n in rng.integers(0, WORDS, 4)]
+    found = written_by(cluster, private, model, prompt, 4)
+    cluster.deploy(private, "gpt")
+    again = written_by(cluster, "gpt", model, prompt, 4)
+    assert len(found) == len(again) == 4
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["BERT's classifier", "GPT-2's logits", "ViT's"])
 def test_models_predict_privately(name: str, rng: np.random.Generator) -> None:
