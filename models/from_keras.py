@@ -9,16 +9,19 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import zipfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.errors import DataError, OpsMissing, UsageError, did_you_mean, unknown
+from tfe_bench.errors import DataError, OpsMissing, UsageError, did_you_mean, imported, unknown
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.kinds import calls, masks, reading, registry
 
 PAGE = "docs/keras_layers.md"
+# Bytes of a model's description that are looked at for the packages that it takes.
+_MOST_CONFIG = 1 << 22
 
 
 def _keras() -> Any:
@@ -50,6 +53,10 @@ def load(path: str | Path) -> Any:
         )
     if not path.is_file():
         raise DataError(f"There is no such file. Received: {str(path)!r}.")
+    if _is_of_hub(path):
+        imported(
+            "keras_hub", f"{path.name!r} holds a model of keras-hub", 'Install "tfe-bench[hub]"'
+        )
     try:
         return keras.models.load_model(path, compile=False, safe_mode=True)
     except Exception as error:  # whatever a damaged or hostile file makes Keras raise
@@ -57,6 +64,15 @@ def load(path: str | Path) -> Any:
             f"The model in {str(path)!r} cannot be loaded. Received: {type(error).__name__}: "
             f"{str(error).strip().splitlines()[0] if str(error).strip() else ''}"
         ) from None
+
+
+def _is_of_hub(path: Path) -> bool:
+    """Whether a .keras file names layers of keras-hub, which registers them when it is imported."""
+    try:
+        with zipfile.ZipFile(path) as file, file.open("config.json") as config:
+            return b'"keras_hub' in config.read(_MOST_CONFIG)
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return False
 
 
 @dataclass(frozen=True, eq=False)

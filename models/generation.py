@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfe_bench.cluster import profiles
 from tfe_bench.cluster.requests import AnyInput, JobResult, PrivateInput, Progress
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models import plaintext, service
+from tfe_bench.models import decoding, execute, plaintext, service
 from tfe_bench.models.decoding import Decoding
 from tfe_bench.models.graph import Array
 from tfe_bench.models.private import PrivateModel
@@ -110,12 +111,25 @@ def order(
     rows = plaintext.one_hot(d.tokens, several, (several.shape[1], d.vocabulary))
     bits = private.plan.fraction_of(d.tokens)
     asked = {**private.parameters(profile, None, check_range), "tokens": tokens}
+    if check_range is None and private.samples is None and asked["check_range"]:
+        asked["check_range"] = _checkable(d, several.shape[1], tokens, profile)
     if positions is not None:
         asked["positions"] = positions
     if temperature:
         asked["temperature"] = d.temperature
     ring = (rows.astype(np.int64)) << bits
     return asked, {program.PROMPT: PrivateInput(ring, bits)}
+
+
+def _checkable(d: Decoding, prompt: int, tokens: int, profile: str) -> bool:
+    """Whether the steps of a model can be checked, whose ranges may be assumed ones."""
+    plan = profiles.get(profile).plan
+    try:
+        for each in decoding.predictions(d, prompt, tokens, plan, watched=True):
+            execute.model_cost(each)
+    except UsageError:
+        return False
+    return True
 
 
 def read(private: PrivateModel, result: JobResult) -> Array:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.models.test_norm_ranges import ran
+from tfe_bench.__main__ import main
 from tfe_bench.errors import UsageError
 from tfe_bench.models import weights
 from tfe_bench.models.private import convert
@@ -150,6 +153,37 @@ def test_a_causal_model_writes_text(cluster: Any, rng: np.random.Generator) -> N
     cluster.deploy(private, "gpt")
     again = written_by(cluster, "gpt", model, prompt, 4)
     assert len(found) == len(again) == 4
+
+
+@pytest.mark.slow
+def test_a_saved_model_writes_text_by_command(
+    tmp_path: Path, rng: np.random.Generator, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """By numbers and by texts, from its file and deployed, as its tokenizer has them."""
+    words = {word: i for i, word in enumerate(["<|endoftext|>", "a", "b", "ab", "Ġ", "Ġa", "ba"])}
+    tokenizer = hub.tokenizers.GPT2Tokenizer(vocabulary=words, merges=["a b", "Ġ a", "b a"])
+    backbone = M.GPT2Backbone(len(words), 1, 2, 8, 16, max_sequence_length=16)
+    made = M.GPT2CausalLMPreprocessor(tokenizer, sequence_length=12)
+    model, file = shaken(M.GPT2CausalLM(backbone, made), rng), str(tmp_path / "gpt.keras")
+    model.save(file)
+
+    def told(*words: str, code: int = 0) -> Any:
+        assert main([*words, "--models", str(tmp_path / "kept"), "--json"]) == code
+        out, err = capsys.readouterr()
+        return err if code else json.loads(out)
+
+    numbers = [int(n) for n in np.asarray(tokenizer("ab a"))]
+    asked = ("--new", "3", "--prompt")
+    by_text = told("generate", file, *asked, "ab a")
+    by_numbers = told("generate", file, *asked, ",".join(map(str, numbers)))
+    assert by_text["tokens"] == by_numbers["tokens"]
+    assert by_text["texts"] == [str(tokenizer.detokenize(by_text["tokens"][0]))]
+    told("deploy", file, "--name", "gpt", "--tokens", "8")
+    again = told("generate", "gpt", *asked, "ab a", "--tokenizer", file)
+    assert again["tokens"] == by_text["tokens"] and again["texts"] == by_text["texts"]
+    assert "Add --tokenizer FILE" in told("generate", "gpt", *asked, "ab a", code=2)
+    assert "--prompt is what" in told("generate", "gpt", code=2)
+    assert "gpt2 and gpt2-tiny" in told("generate", "gpt", *asked, "1", "--tokens", "3", code=2)
 
 
 @pytest.mark.slow

@@ -6,7 +6,7 @@ import argparse
 import math
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cli import common
+from tfe_bench.cli import common, keeping, writing
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
@@ -23,9 +23,28 @@ _SEED = 1000
 
 
 def _options(p: argparse.ArgumentParser) -> None:
-    p.add_argument("model", metavar="MODEL", help="gpt2 or gpt2-tiny")
+    p.add_argument(
+        "model",
+        metavar="MODEL",
+        help="gpt2 or gpt2-tiny, which are measured; or a .keras file, or a deployed model's name",
+    )
     common.option(p, "--tokens N", "of the prompt, which is made up (default 64)", type=int)
-    common.option(p, "--prompt NUMBERS", "the prompt as numbers of tokens, as 464,3290,318")
+    common.option(
+        p,
+        "--prompt NUMBERS",
+        "the prompt as numbers of tokens, as 464,3290,318; or a text, where a tokenizer is there",
+    )
+    common.option(
+        p,
+        "--tokenizer FILE",
+        "a .keras file whose preprocessor makes numbers of texts, for a deployed model",
+    )
+    common.option(p, "--positions NAME", "the input that takes the positions' numbers, if any")
+    common.option(
+        p,
+        "--models FOLDER",
+        "where three local workers keep models (default ~/.local/share/tfe_bench/models)",
+    )
     common.option(p, "--new N", "tokens that are wanted (default 8)", type=int, default=8)
     common.option(p, "--texts N", "that are written side by side (default 1)", type=int, default=1)
     about = "draw tokens by softmax(logits / T), T up to 8; 0 (default): the likeliest ones"
@@ -39,8 +58,9 @@ def generate(arguments: argparse.Namespace) -> int:
     """Generate text privately with a language model.
 
     Shares a language model's weights and a prompt among three workers, which find the likeliest
-    next token again and again, or draw it, without any of them seeing a weight or a token. Compares
-    with plaintext Keras and prints what it cost.
+    next token again and again, or draw it, without any of them seeing a weight or a token. gpt2 and
+    gpt2-tiny are compared with plaintext Keras, and what that cost is printed; a deployed model or
+    one of a .keras file goes on with the prompt.
     """
     import numpy as np
 
@@ -53,6 +73,14 @@ def generate(arguments: argparse.Namespace) -> int:
 
     common.quiet_tensorflow()
     warm = gumbel.check_temperature(arguments.temperature)
+    if _is_own(arguments):
+        return writing.write(arguments)
+    for option in ("tokenizer", "positions", "models"):
+        if getattr(arguments, option) is not None:
+            raise UsageError(
+                f"--{option} goes with a deployed model or a .keras file. Received: "
+                f"{arguments.model!r}."
+            )
     entry = texts.find(arguments.model)
     prompt = _prompt(arguments, entry.vocabulary)
     check_range("--new", arguments.new, 1, entry.context)
@@ -114,6 +142,16 @@ def generate(arguments: argparse.Namespace) -> int:
         error=None if warm else judged.as_json(judged.RANGE, worst),
     )
     return common.report(f"generate {entry.name}", arguments, cluster, result, told)
+
+
+def _is_own(arguments: argparse.Namespace) -> bool:
+    """Whether the model is no known one: in a file, or kept by workers that there are."""
+    from tfe_bench.models.zoo import texts
+
+    if arguments.model in texts.names():
+        return False
+    kept = arguments.cluster is not None or arguments.models is not None
+    return kept or arguments.model.endswith(".keras") or keeping.local_folder().is_dir()
 
 
 def _prompt(arguments: argparse.Namespace, vocabulary: int) -> Any:
