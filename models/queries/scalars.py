@@ -126,6 +126,8 @@ class Scalars:
                 raise UsageError("An aggregate stands in SELECT, HAVING and ORDER BY only.")
             if isinstance(node, self._exp.Subquery | self._exp.Select):
                 raise refused("A subquery as a value")
+            if isinstance(node, self._exp.Exists):
+                raise refused("EXISTS below OR, or as a value")
             raise refused(name_of(node), node.sql(dialect="duckdb"))
         return self._makers[kind](node)
 

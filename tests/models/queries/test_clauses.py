@@ -143,6 +143,7 @@ def test_between_symmetric_takes_its_ends_in_any_order() -> None:
             "QUALIFY in EXISTS",
         ),
         ("select id from t where exists (select 1 from v t where t.k = t.q)", "the query around"),
+        ("select id from t where exists (select 1 from v where v.k = t.k) or flag", "below OR"),
         ("select k // 2 from t", "//"),
         ("select k is distinct from z from t", "IS DISTINCT FROM"),
         ("select seg || 'x' from t", r"\|\|"),
