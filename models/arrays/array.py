@@ -101,13 +101,13 @@ def _applied(
     if depth > plans.MOST_STEPS:
         raise plans.too_many()
     meanings, several = deriving.derive(operation, given, given_named, body)
-    bounds: list[Bounds | None] = [None] * len(meanings)
+    bounds: Sequence[Bounds | None] = [None] * len(meanings)
     guards: list[tuple[str, Node]] = []
     if body is None:
         taken = operation.bound(given, given_named)
         taken.apply_defaults()
         found_bounds, more, open_ = planning.planned(name, taken.arguments, meanings)
-        bounds, given_named = [*found_bounds], {**given_named, **more}
+        bounds, given_named = found_bounds, {**given_named, **more}
         guards = [count_of(cluster, guard) for guard in open_]
         wrapped = {key: _arrays(cluster, each) for key, each in taken.arguments.items()}
         for value, guard in planning.checked(apply, name, wrapped):
