@@ -28,9 +28,8 @@ LEFT_OUT = {
     "python -m tfe_bench cancel": "there is no such job; tests/cluster/test_client_jobs.py",
     "python -m tfe_bench train network-a": "takes MNIST",
     "private.fit(cluster, columns_of": "a line of a longer program; tests/models/test_aligned.py",
-    "words = keras.Input((32,)": "goes on from the page's first block, and takes minutes",
 }
-PAGES = ("cluster", "tables", "training", "service", "recurrent", "transformers")
+PAGES = ("cluster", "tables", "training", "service", "recurrent")
 # What a page takes as given, before the block that begins so.
 _BEFORE = {
     "python -m tfe_bench table put accounts --input accounts.csv --unique phone \\\n"
@@ -77,7 +76,7 @@ def _write(folder: Path) -> None:
     income, owed = rng.integers(0, 1_000_000, n), rng.integers(0, 2, n)
 
     def table(file: str, /, **columns: object) -> None:
-        rows = zip(*columns.values(), strict=True)  # type: ignore[call-overload]
+        rows = zip(*columns.values(), strict=True)
         lines = [",".join(columns), *(",".join(map(str, row)) for row in rows)]
         (folder / file).write_text("\n".join(lines) + "\n")
 
