@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
 import os
 import re
@@ -190,6 +191,43 @@ def test_tensorflow_is_pinned_alike_for_building_and_running() -> None:
         if dependency.startswith("tensorflow")
     }
     assert pins == {"tensorflow==2.21.*"}
+
+
+def _locked(name: str) -> dict[str, list[str]]:
+    """Of a lock file the entries by package: version and marker, without hashes."""
+    entries: dict[str, list[str]] = {}
+    text = (ROOT / "requirements" / name).read_text(encoding="utf-8")
+    lines = [x for x in text.splitlines() if not x.startswith("#")]
+    for entry in re.split(r"\n(?=\S)", "\n".join(lines)):
+        found = re.fullmatch(
+            r"([\w.-]+)==([^ ;]+)( ; [^\\]+)?( \\\n    --hash=sha256:[0-9a-f]{64})+", entry
+        )
+        assert found, f"{name}: {entry[:100]!r} is not one version with hashes"
+        entries.setdefault(found[1].lower().replace("_", "-"), []).append(found[2])
+    return entries
+
+
+@pytest.mark.parametrize(("name", "extra"), [("base.txt", None), ("test.txt", "test")])
+def test_lock_files_have_hashes_and_versions_within_the_ranges(
+    name: str, extra: str | None
+) -> None:
+    from packaging.requirements import Requirement
+
+    spec = importlib.util.spec_from_file_location("lock", ROOT / "requirements" / "lock.py")
+    assert spec is not None and spec.loader is not None
+    lock = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(lock)
+    locked = _locked(name)
+    wanted = [Requirement(text) for text in lock.wanted(extra)]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text())["build-system"]["requires"]
+    for each in [*wanted, *map(Requirement, build)]:
+        versions = locked[each.name.lower()]
+        assert all(each.specifier.contains(v) for v in versions), (str(each), versions)
+    bounded = [r for r in wanted if not any(s.operator in ("<", "==") for s in r.specifier)]
+    assert [r.name for r in bounded] == (["setuptools"] if extra else [])
+    # the larger file has the smaller one's versions: one environment takes both
+    larger = _locked("test.txt")
+    assert {k: larger[k] for k in _locked("base.txt")} == _locked("base.txt")
 
 
 def test_a_checkout_registers_programs_without_an_installation() -> None:
