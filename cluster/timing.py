@@ -87,6 +87,7 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
     used: list[float] = []
     result: T | None = None
     before: processor.Usage | None = None
+    built = party.build_seconds
     for turn in range(warm_up + repeat):
         label = "warming up" if turn < warm_up else f"run {turn - warm_up + 1} of {repeat}"
 

@@ -191,7 +191,8 @@ def _finite(x: Operand) -> Operand:
     """Infinity as the largest number of float32: what a softmax makes of it is the same."""
     if isinstance(x, Value):
         return x
-    found = np.asarray(x.numpy() if hasattr(x, "numpy") else x)
+    read = getattr(x, "numpy", None)
+    found = np.asarray(x if read is None else read())
     return np.clip(found, -_LARGEST, _LARGEST) if found.dtype.kind == "f" else found
 
 
