@@ -16,12 +16,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench import atomic
 from tfe_bench.cli import defaults
+from tfe_bench.cli.progress import Bar
 from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
 from tfe_bench.errors import UsageError, check_range
 
 if TYPE_CHECKING:
-    from rich.progress import Progress
-
     from tfe_bench.benchmarks.records import Record
     from tfe_bench.cluster.requests import JobResult, PrivateInput
     from tfe_bench.models.execute import Prediction
@@ -238,32 +237,6 @@ def check_together(arguments: argparse.Namespace, other: str, *options: str) -> 
         given = getattr(arguments, option, None) not in (None, False)
         if given and getattr(arguments, other) in (None, False):
             raise UsageError(f"--{option} goes with --{other}. Received: no --{other}.")
-
-
-class Bar:
-    """A progress bar on stderr, which may be silent."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._task = progress.add_task("starting the workers", total=None)
-
-    def say(self, text: str) -> None:
-        """Shows what is going on, without a fraction."""
-        self._progress.update(self._task, description=text, total=None)
-
-    def ask(self, text: str, question: str) -> bool:
-        """Shows a text and asks; whether the answer is yes."""
-        self._progress.stop()
-        print(text, file=sys.stderr)
-        said = input(question).strip().lower() in ("y", "yes")
-        if not said:
-            print("nothing was run", file=sys.stderr)
-        self._progress.start()
-        return said
-
-    def update(self, fraction: float, text: str) -> None:
-        """Shows how far the job is."""
-        self._progress.update(self._task, description=text, total=1.0, completed=fraction)
 
 
 @contextlib.contextmanager

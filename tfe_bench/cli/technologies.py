@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cli import common, technology
+from tfe_bench.cli.progress import Bar
 from tfe_bench.errors import UsageError, check_known
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def _measured(
 
 
 @contextlib.contextmanager
-def _workers(bar: common.Bar) -> Iterator[Any]:
+def _workers(bar: Bar) -> Iterator[Any]:
     """Three workers on this machine."""
     from tfe_bench.cluster.launch import LocalCluster
 
