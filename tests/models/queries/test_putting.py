@@ -359,7 +359,6 @@ def test_columns_are_renamed() -> None:
         {"c": [object()]},
         5,
     ],
-    ids=str,
 )
 def test_what_is_no_table_is_refused_in_words(source: Any) -> None:
     with pytest.raises(TfeBenchError):
