@@ -159,7 +159,7 @@ class Call:
         needs_high = high if high is not None and high < own.high else None
         text = what or f"a value is outside of {_shown(low, value)} to {_shown(high, value)}"
         if value.whole and None in (needs_low, needs_high):  # (one side of a word may wrap)
-            needs_low, needs_high = (least if v is None else v for v in (needs_low, needs_high))
+            needs_low, needs_high = least, most
         self.guards.append(Guard((value.node,), f"{self.op}: {text}", needs_low, needs_high))
         return Known(value.meaning, Bounds(min(least, most), max(least, most)), value.node)
 

@@ -6,11 +6,13 @@ Each rule is that of the operations which it names; see bounds.py.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 
+from tfe_bench.errors import RangeError
 from tfe_bench.models.arrays.bounds import (
     LIMIT,
     MOST,
@@ -27,6 +29,7 @@ from tfe_bench.models.arrays.bounds import (
     terms_of,
 )
 from tfe_bench.models.arrays.plan import BITS, FIXED
+from tfe_bench.protocols.api import operands
 
 # ---- what moves, joins and adds
 
@@ -126,29 +129,42 @@ def _sum(call: Call) -> list[Bounds]:
 
 @rule("add", "subtract")
 def _add(call: Call) -> list[Bounds]:
-    x, y = call.given["x"], call.given["y"]
     scale = call.made[0].scale
-    both = [call.bounds_of(v, scale) for v in (x, y)]
-    if call.made[0].kind == FIXED and sum(b.most for b in both) > MOST:
-        caps = _shared_out([b.bits for b in both], [isinstance(v, Known) for v in (x, y)])
-        x, y = (call.within(v, bits) for v, bits in zip((x, y), caps, strict=True))
+    x, y = _summands(call, [call.given["x"], call.given["y"]])
     a, b = (call.bounds_of(v, scale) for v in (x, y))
     if call.op == "add":
         return [Bounds(a.low + b.low, a.high + b.high)]
     return [Bounds(a.low - b.high, a.high - b.low)]
 
 
-def _shared_out(bits: list[int], private: list[bool]) -> list[int]:
-    """Bits of two terms whose sum fits: the sum of 2^a and 2^b is at most 2^(max + 1)."""
-    return [min(n, LIMIT - 1) if own else n for n, own in zip(bits, private, strict=True)]
+def _summands(call: Call, values: Sequence[Any]) -> list[Any]:
+    """Terms of one sum, the larger private ones capped equally so that the sum of reals fits.
+
+    Raises:
+        RangeError: the public terms alone do not fit.
+    """
+    scale = call.made[0].scale
+    sizes = [(call.bounds_of(v, scale).most, isinstance(v, Known)) for v in values]
+    if call.made[0].kind != FIXED or sum(size for size, _ in sizes) <= MOST:
+        return list(values)
+    room = MOST - sum(size for size, private in sizes if not private)
+    if room < 0:
+        most = MOST / (1 << scale)
+        raise RangeError(f"{call.op}: expected public numbers below {most:.6g}. Received: larger.")
+    private = sorted(size for size, private in sizes if private)
+    cap = 0
+    for place, size in enumerate(private):
+        cap = room // (len(private) - place)
+        if size > cap:
+            break
+        room -= size
+    return [call.capped(v, -cap, cap) for v in values]
 
 
 @rule("add_n")
 def _add_n(call: Call) -> list[Bounds]:
-    values, scale = call.given["inputs"], call.made[0].scale
-    if call.made[0].kind == FIXED and sum(call.bounds_of(v, scale).most for v in values) > MOST:
-        values = [call.within(v, LIMIT - len(values).bit_length()) for v in values]
-    several = [call.bounds_of(v, scale) for v in values]
+    values = _summands(call, call.given["inputs"])
+    several = [call.bounds_of(v, call.made[0].scale) for v in values]
     return [Bounds(sum(b.low for b in several), sum(b.high for b in several))]
 
 
@@ -210,11 +226,10 @@ def _comparison(call: Call) -> list[Bounds]:
     if max(a.high - b.low, b.high - a.low) >= 1 << (bits - 1):
         for value, other in ((x, b), (y, a)):
             if isinstance(value, Known):
-                room = 1 << (bits - 1)
                 if isinstance(x, Known) and isinstance(y, Known):
                     call.within(value, bits - 2)
                 else:
-                    call.capped(value, other.high - room + 1, other.low + room - 1)
+                    _near(call, value, other, bits)
     if call.op == "maximum":
         return [Bounds(max(a.low, b.low), max(a.high, b.high))]
     if call.op == "minimum":
@@ -224,13 +239,26 @@ def _comparison(call: Call) -> list[Bounds]:
 
 @rule("clip_by_value")
 def _clip(call: Call) -> list[Bounds]:
-    x, scale = call.given["x"], call.made[0].scale
-    low, high = (call.bounds_of(call.given[n], scale) for n in ("clip_value_min", "clip_value_max"))
+    x, scale, bits = call.given["x"], call.made[0].scale, bits_of(call)
+    limits = [call.given[name] for name in ("clip_value_min", "clip_value_max")]
+    low, high = (call.bounds_of(limit, scale) for limit in limits)
     own = joined([x.bounds, low, high])
-    if own.high - own.low >= 1 << (bits_of(call) - 1):
-        x = call.within(x, bits_of(call) - 2)
+    if own.high - own.low >= 1 << (bits - 1):
+        private = [limit for limit in limits if isinstance(limit, Known)]
+        for limit in private:
+            call.within(limit, bits - 2)
+        x = call.within(x, bits - 2) if private else x
+        for limit, near in zip(limits, (low, high), strict=True):
+            if not isinstance(limit, Known):
+                x = _near(call, x, near, bits)
     found = Bounds(max(x.bounds.low, low.low), max(x.bounds.high, low.high))
     return [Bounds(min(found.low, high.low), min(found.high, high.high))]
+
+
+def _near(call: Call, x: Any, other: Bounds, bits: int) -> Any:
+    """A private value that is compared with public ones in `bits`."""
+    room = 1 << (bits - 1)
+    return call.capped(x, other.high - room + 1, other.low + room - 1)
 
 
 @rule(
@@ -273,6 +301,8 @@ def _relu(call: Call) -> list[Bounds]:
     if call.op == "relu":
         return [Bounds(max(0, x.bounds.low), max(0, x.bounds.high))]
     alpha = Fraction(float(call.given.get("alpha", 0.2)))
+    factor = abs(int(operands.encode_weight("leaky_relu", float(alpha))[0]))
+    x = call.capped(x, -(MOST // max(1, factor)), None)
     ends = [math.floor(alpha * b) for b in x.bounds]
     return [Bounds(min(*x.bounds, *ends, 0), max(*x.bounds, *ends, 0)).spread(2)]
 

@@ -273,11 +273,13 @@ def _power(apply: Apply, given: Mapping[str, Any]) -> Any:
     if getattr(x, "kind", None) != FIXED or exponent.size != 1 or exponent.dtype.kind not in "iuf":
         return None
     power = float(exponent.item())
+    if not np.isfinite(power):
+        return None  # (which the operation refuses in words)
     if power == int(power) and 1 <= abs(power) <= 64:
         return _whole_power(apply, apply("reciprocal", x) if power < 0 else x, abs(int(power)))
     if power in (0.5, -0.5):
         return apply("sqrt" if power > 0 else "rsqrt", x)
-    if power == int(power) or not np.isfinite(power):
+    if power == int(power):
         return None
     return apply("exp", apply("multiply", apply("log", x), power))
 
@@ -326,7 +328,9 @@ def _angle(apply: Apply, given: Mapping[str, Any]) -> Any:
     nearer = [
         apply("where", some, apply("bitcast", apply("cast", v, f - drop), f), v) for v in both
     ]
-    return apply("atan2", *nearer, bits=_NEAR + 1)
+    # (a y that is rounded to 0 keeps its sign: the angle of -0 is -pi on the left)
+    size = apply("abs", apply("atan2", *nearer, bits=_NEAR + 1))
+    return apply("where", apply("less", y, 0.0), apply("negative", size), size)
 
 
 def without(apply: Apply, name: str, given: Mapping[str, Any], otherwise: Any) -> Any:
@@ -365,6 +369,23 @@ _UNDEFINED = {
 
 # Bits of coordinates that atan2 takes.
 _NEAR = 30
+
+
+def _biased(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
+    """A convolution and its bias, each planned by itself."""
+
+    def made(apply: Apply, given: Mapping[str, Any]) -> Any:
+        bias = given.get("bias")
+        if bias is None:
+            return None
+        shape = bias.shape if hasattr(bias, "kind") else np.shape(bias)
+        plain = apply(name, **{**given, "bias": None})
+        pairs = zip(shape[::-1], plain.shape[::-1], strict=False)
+        if len(shape) > plain.ndim or any(n not in (1, size) for n, size in pairs):
+            return None  # (which the operation refuses in words)
+        return apply("add", plain, bias)
+
+    return made
 
 
 def _middle(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
@@ -417,6 +438,8 @@ def _front(apply: Apply, x: Any, axis: int) -> Any:
 
 _COMPOSED: Mapping[str, Callable[[Apply, Mapping[str, Any]], Any]] = {
     "atan2": _angle,
+    "conv2d": _biased("conv2d"),
+    "depthwise_conv2d": _biased("depthwise_conv2d"),
     "pow": _power,
     "median": _middle("median"),
     "quantile": _middle("quantile"),
@@ -427,7 +450,10 @@ _COMPOSED: Mapping[str, Callable[[Apply, Mapping[str, Any]], Any]] = {
 def count_step(guard: Guard) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """The operation that counts where a guard does not hold."""
     if guard.bits is None:
-        limits = {"low": guard.low, "high": guard.high}
+        # (limits that count_outside takes: of words of 64 bits fewer are taken)
+        most = 1 << rules.LIMIT
+        low = None if guard.low is None else max(guard.low, -most)
+        limits = {"low": low, "high": None if guard.high is None else min(guard.high, most - 1)}
         return "count_outside", guard.nodes, {k: v for k, v in limits.items() if v is not None}
     if guard.nodes[0] is guard.nodes[1]:
         return "count_zeros", guard.nodes[:1], {}

@@ -1,0 +1,269 @@
+"""Operands at the edges of what operations take, and what has to come of them.
+
+A case is run on rows: each row is one combination of operands.  What the workers would count is
+counted here for each row by itself, so that one job says of every row whether it would be refused.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tests.models.arrays.simulated import Client, tfb
+from tfe_bench.errors import RangeError
+from tfe_bench.models.arrays import planning
+from tfe_bench.models.arrays.array import PrivateArray
+from tfe_bench.models.arrays.bounds import MOST
+from tfe_bench.models.arrays.plan import BITS, FIXED
+
+F = 16
+ULP = 2.0**-F
+Real = np.longdouble
+Rng = np.random.Generator
+MOST_PAIRS = 160
+
+
+@dataclass(frozen=True)
+class Case:
+    """An operation on private operands, each of shape [rows, ...].
+
+    Attributes:
+        private: makes the result, of shape [rows, ...].
+        plain: the same of NumPy arrays, of long doubles or int64.
+        kinds: "f", "i" or "b" for each operand.
+        off: how far the result may be off, of the plain result and operands, in real numbers.
+        shape: of an operand of one row.
+    """
+
+    private: Callable[..., Any]
+    plain: Callable[..., Any]
+    kinds: str = "f"
+    off: Callable[..., Any] = lambda p, *x: 0
+    shape: tuple[int, ...] = ()
+
+
+def rel(relative: float, ulps: float) -> Callable[..., Any]:
+    """A relative error and ulps."""
+    return lambda p, *x: np.abs(p) * relative + ulps * ULP
+
+
+@dataclass(frozen=True)
+class Report:
+    """What became of the rows of a case."""
+
+    right: int
+    refused: int
+    wrong: list[str]
+
+
+def values(bounds: tuple[int, int], kind: str, more: Sequence[int]) -> list[int]:
+    """Ring elements at the edges of bounds and of guards, and at magnitudes from 1e-3 to 1e9."""
+    low, high = bounds
+    unit = 1 if kind == "i" else 1 << F
+    sizes = [0, 1, round(unit / 1000), unit, 1000 * unit, 10**6 * unit, 10**9 * unit, unit + 1]
+    found = {low, low + 1, high, high - 1}
+    found |= {sign * size for size in sizes for sign in (1, -1)}
+    found |= {each + step for each in more for step in (-1, 0, 1)}
+    return sorted(v for v in found if low <= v <= high)
+
+
+def operand(client: Client, ring: Any, kind: str, bounds: tuple[int, int]) -> PrivateArray:
+    """Exactly these ring elements, of which the client knows the bounds alone."""
+    if kind == "b":
+        return ~~client.private(ring != 0)
+    x = client.private(ring, bound=(int(bounds[0]), int(bounds[1])))
+    return tfb.bitcast(x, F if kind == "f" else 0)  # type: ignore[no-any-return]
+
+
+def plain_of(ring: Any, kind: str) -> Any:
+    if kind == "b":
+        return ring != 0
+    return ring.astype(Real) / (1 << F) if kind == "f" else ring
+
+
+def _counts(result: PrivateArray) -> list[PrivateArray]:
+    several = planning.guards_of([result._node], {})
+    return [PrivateArray(result.cluster, n) for nodes in several.values() for n in nodes]
+
+
+def _words(x: Any) -> Any:
+    return tfb.bitcast(x, 0) if x.kind == FIXED else x
+
+
+def _violated(count: PrivateArray, words: Sequence[Any]) -> Any:
+    """How often a count counts each place, by its operands' words: modulo 2^64, as it is done."""
+    named, op = count._node.named, count._node.op
+    with np.errstate(over="ignore"):
+        if op == "count_outside":
+            x, low, high = words[0], named.get("low"), named.get("high")
+            found = np.zeros(x.shape, np.int64) if low is None else (x - np.int64(low) < 0) * 1
+            return found if high is None else found + (np.int64(high) - x < 0)
+        if op == "count_zeros":
+            return (words[0] == 0) * 1
+        assert op == "count_steep"
+        x, y = (np.abs(w) for w in words)
+        drop = named.get("drop", 0)
+        return ((y << np.int64(named["bits"] - drop)) - (x >> np.int64(drop)) - 1 < 0) * 1
+
+
+def _limits(counts: Sequence[PrivateArray]) -> tuple[list[int], list[int]]:
+    """The limits of guards, and the bits of quotients."""
+    ends, bits = [], []
+    for count in counts:
+        named = count._node.named
+        ends += [v for k, v in named.items() if k in ("low", "high") and v is not None]
+        bits += [named["bits"]] if "bits" in named else []
+    return ends, bits
+
+
+def _combined(
+    choices: Sequence[list[int]], quotients: Sequence[int], low: int, high: int, rng: Rng
+) -> list[tuple[int, ...]]:
+    """Elements of all operands together, and numerators at the edge of a quotient's bits."""
+    pairs = list(itertools.product(*choices))
+    if len(pairs) > MOST_PAIRS:
+        pairs = [pairs[i] for i in rng.choice(len(pairs), MOST_PAIRS, replace=False)]
+    for y, bits in itertools.product(choices[-1] if len(choices) == 2 else (), quotients):
+        at = [sign * ((abs(y) << bits) + step) for sign in (1, -1) for step in (-1, 0, 1)]
+        pairs += [(x, y) for x in at if low <= x <= high]
+    return pairs
+
+
+def _patterns(
+    case: Case, choices: Sequence[list[int]], bounds: Sequence[tuple[int, int]], rng: Rng
+) -> list[list[Any]]:
+    """Rows of edges: all the same, of both signs, one beside zeros, mixed, of one magnitude."""
+    size, found = math.prod(case.shape), []
+    units = [0 if kind == "i" else F for kind in case.kinds]
+    largest = [max(c, key=abs) for c in choices]
+    usual = [min(c, key=lambda v: abs(abs(v) - (1 << F))) for c in choices]
+    for i, several in enumerate(choices):
+        for fillers in (largest, usual):
+            other = [np.full(size, v, object) for v in fillers]
+            found += [[*other[:i], np.full(size, v, object), *other[i + 1 :]] for v in several]
+    for v in {v for several in choices for v in several}:
+        for row in (np.where(np.arange(size) % 2, 1, -1), np.arange(size) == size // 2):
+            found.append([np.clip(v * row.astype(object), *b) for b in bounds])
+    for _ in range(12):
+        found.append([rng.choice(np.array(c, object), size) for c in choices])
+    for _ in range(4):
+        size_of = 10 ** rng.uniform(-3, 9)
+        reals = [np.rint(rng.uniform(-1, 1, size) * size_of * 2.0**unit) for unit in units]
+        rings = [v.astype(np.int64).astype(object) for v in reals]
+        found.append([np.clip(v, *b) for v, b in zip(rings, bounds, strict=True)])
+    return found
+
+
+def rows_of(
+    case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng
+) -> list[np.ndarray[Any, Any]]:
+    """Operands' ring elements, a combination for each row."""
+    both = list(zip(case.kinds, bounds, strict=True))
+    probe = [operand(client, np.full((2, *case.shape), b[0]), k, b) for k, b in both]
+    ends, quotients = _limits(_counts(case.private(*probe)))
+    choices = [[0, 1] if k == "b" else values(b, k, ends) for k, b in both]
+    if case.shape:
+        rows: list[Any] = _patterns(case, choices, bounds, rng)
+    else:
+        rows = _combined(choices, quotients, *bounds[0], rng)
+    return [
+        np.array([row[i] for row in rows]).astype(np.int64).reshape(-1, *case.shape)
+        for i in range(len(choices))
+    ]
+
+
+def walk(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng) -> Report:
+    """Runs a case at all combinations of edges of operands with these bounds."""
+    try:
+        rings = rows_of(case, client, bounds, rng)
+        given = [
+            operand(client, r, k, b) for r, k, b in zip(rings, case.kinds, bounds, strict=True)
+        ]
+        result = case.private(*given)
+    except RangeError:
+        return Report(0, 1, [])  # (a public operand, or bounds alone)
+    counts = _counts(result)
+    looked = [
+        [_words(PrivateArray(client, n)) if hasattr(n, "meaning") else n for n in c._node.args]
+        for c in counts
+    ]
+    asked = [w for several in looked for w in several if isinstance(w, PrivateArray)]
+    main = result if result.kind == BITS else _words(result)
+    found, *rest = client.reveal(main, *counts, *asked, check=False)
+    numbers, words = rest[: len(counts)], iter(rest[len(counts) :])
+    rows = rings[0].shape[0]
+    refused = np.zeros(rows, bool)
+    for count, number, several in zip(counts, numbers, looked, strict=True):
+        scale = next(n.meaning.scale for n in count._node.args if hasattr(n, "meaning"))
+        own = [
+            next(words)
+            if isinstance(w, PrivateArray)
+            else np.asarray(np.rint(np.multiply(w, 1 << scale)), np.int64)
+            for w in several
+        ]
+        bad = _violated(count, own)
+        assert int(number) == bad.sum(), (
+            count._node.op,
+            dict(count._node.named),
+            int(number),
+            int(bad.sum()),
+        )
+        if bad.ndim and bad.shape[0] == rows:
+            refused |= bad.reshape(rows, -1).any(1)
+        else:
+            refused |= bool(bad.any())
+    operands_ = [plain_of(r, k) for r, k in zip(rings, case.kinds, strict=True)]
+    with np.errstate(all="ignore"):
+        plain = case.plain(*operands_)
+        if result.kind == FIXED:
+            seen = np.asarray(found).astype(Real) / (1 << result.fractional_bits)
+            plain = np.asarray(plain, Real)
+            extra = [x.astype(Real) for x in operands_]
+            off = case.off(plain, *extra) + np.abs(plain) * Real(2.0) ** -61
+            good = (np.abs(seen - plain) <= off) & np.isfinite(plain)
+        else:
+            seen, plain = np.asarray(found), np.asarray(plain)
+            if plain.dtype.kind == "f":
+                good = (seen.astype(Real) == plain) & np.isfinite(plain)
+            else:
+                good = seen == plain
+    good = np.broadcast_to(good, seen.shape)
+    right = good.reshape(rows, -1).all(1)
+    wanted, wrong = np.broadcast_to(plain, seen.shape), []
+    for i in np.nonzero(~right & ~refused)[0]:
+        given_, got, due = (
+            [np.asarray(v[i]).reshape(-1)[:4].astype(float) for v in several]
+            for several in (operands_, [seen], [wanted])
+        )
+        wrong.append(f"{given_}: {got}, not {due}")
+    return Report(int((right & ~refused).sum()), int(refused.sum()), wrong)
+
+
+# Public bounds of operands in ring units: usual ones, declared ones, and the widest.
+RANGES: Mapping[str, list[tuple[int, int]]] = {
+    "b": [(0, 1)],
+    "i": [
+        *((-(1 << 40), 1 << 40), (-1000, 1000), (0, 10**9)),
+        *((-(1 << 62), 1 << 62), (-(1 << 63), (1 << 63) - 1)),
+    ],
+    "f": [
+        *((-(1 << 36), 1 << 36), (-(1 << F), 1 << F), (1, 1000 << F)),
+        *((-(10**6 << F), 10**6 << F), (-(10**9 << F), 10**9 << F), (-MOST, MOST)),
+    ],
+}
+
+
+def bounds_of(kinds: str) -> list[list[tuple[int, int]]]:
+    """Combinations of bounds of operands: each with its like, and near ones with far ones."""
+    each = [RANGES[kind] for kind in kinds]
+    if len(each) == 1:
+        return [[bounds] for bounds in each[0]]
+    x, y = each
+    places = [(i, min(i, len(y) - 1)) for i in range(len(x))]
+    places += [(0, len(y) - 1), (len(x) - 1, 0), (len(x) - 1, min(1, len(y) - 1))]
+    return [[x[i], y[j]] for i, j in dict.fromkeys(places)]
