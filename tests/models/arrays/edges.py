@@ -86,7 +86,8 @@ def plain_of(ring: Any, kind: str) -> Any:
     return ring.astype(Real) / (1 << F) if kind == "f" else ring
 
 
-def _counts(result: PrivateArray) -> list[PrivateArray]:
+def counts_of(result: PrivateArray) -> list[PrivateArray]:
+    """What the workers would count on the way to a value."""
     several = planning.guards_of([result._node], {})
     return [PrivateArray(result.cluster, n) for nodes in several.values() for n in nodes]
 
@@ -165,7 +166,7 @@ def rows_of(
     """Operands' ring elements, a combination for each row."""
     both = list(zip(case.kinds, bounds, strict=True))
     probe = [operand(client, np.full((2, *case.shape), b[0]), k, b) for k, b in both]
-    ends, quotients = _limits(_counts(case.private(*probe)))
+    ends, quotients = _limits(counts_of(case.private(*probe)))
     choices = [[0, 1] if k == "b" else values(b, k, ends) for k, b in both]
     if case.shape:
         rows: list[Any] = _patterns(case, choices, bounds, rng)
@@ -187,9 +188,12 @@ def walk(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng
         result = case.private(*given)
     except RangeError:
         return Report(0, 1, [])  # (a public operand, or bounds alone)
-    counts = _counts(result)
+    counts = counts_of(result)
     looked = [
-        [_words(PrivateArray(client, n)) if hasattr(n, "meaning") else n for n in c._node.args]
+        [
+            _words(PrivateArray(result.cluster, n)) if hasattr(n, "meaning") else n
+            for n in c._node.args
+        ]
         for c in counts
     ]
     asked = [w for several in looked for w in several if isinstance(w, PrivateArray)]
