@@ -27,6 +27,7 @@ from tfe_bench.models.graph import Array, Graph
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.layers.series import Series
 from tfe_bench.models.programs import predict as program
+from tfe_bench.models.ranges import FEW_STEPS
 from tfe_bench.models.summary import Summary, summarize
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -35,8 +36,6 @@ if TYPE_CHECKING:
 
 # How smooth activations are computed.
 ACTIVATIONS = ("exact", "series")
-# An input without larger values loses half a percent or more to fixed point.
-_FEW_STEPS = 256
 
 
 class PrivateModel:
@@ -157,7 +156,7 @@ class PrivateModel:
                 raise self._outside(own, array, outside)
             bits = self.plan.fraction_of(own)
             largest = float(np.abs(array).max(initial=0.0))
-            if not self.calibrated and 0 < largest < _FEW_STEPS * 2.0**-bits:
+            if not self.calibrated and 0 < largest < FEW_STEPS * 2.0**-bits:
                 warnings.warn(
                     f"The input {own!r} has no value beyond {largest:.2g}, of which {bits} "
                     f"fractional bits make {round(largest * 2.0**bits)} steps. Convert the model "

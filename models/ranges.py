@@ -21,6 +21,8 @@ from tfe_bench.models.kinds.layer import Node, Numbers
 from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, Planner
 from tfe_bench.protocols.ring import compare
 
+# Values of fewer steps of fixed point are held coarsely: off by 0.2 % of the largest or more.
+FEW_STEPS = 256
 # What a plan says of a sum: more than doubles can count is not told apart.
 MOST_REACH = 1024
 # A private input may leave the range of the public samples by this factor.

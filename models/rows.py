@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -13,6 +14,7 @@ from tfe_bench.cluster.requests import LateInput, PrivateInput
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.csv_file import MOST_ROWS
 from tfe_bench.models.datasets import Array, Rows
+from tfe_bench.models.ranges import FEW_STEPS
 from tfe_bench.models.training.losses.loss import LARGEST as LARGEST_LABEL
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.models.training.shuffling import permutation
@@ -70,14 +72,27 @@ def check_features(x: Any, what: str = "features", first: int = 0) -> Any:
 def shared_features(x: Any, fractional_bits: int, what: str = "features") -> PrivateInput:
     """Features as their owner's input.
 
+    A warning counts the columns (of images: all pixels together) whose values are all so small that
+    fixed point holds them coarsely.
+
     Raises:
         UsageError, RangeError: as `check_features`.
     """
     array = check_features(x, what)
     ring = np.empty(array.shape, np.int64)
+    largest = np.zeros(array.shape[1] if array.ndim == 2 else 1, np.int64)
     for begin in range(0, len(array), _AT_ONCE):  # float64 copies of all rows would be large
         part = array[begin : begin + _AT_ONCE].astype(np.float64)
         ring[begin : begin + _AT_ONCE] = np.rint(part * 2.0**fractional_bits)
+        steps = np.abs(ring[begin : begin + _AT_ONCE]).reshape(-1, len(largest))
+        largest = np.maximum(largest, steps.max(0))
+    if coarse := int(((largest > 0) & (largest < FEW_STEPS)).sum()):
+        warnings.warn(
+            f"{coarse} of {len(largest)} columns of the {what} have no value beyond "
+            f"{FEW_STEPS * 2.0**-fractional_bits:.2g}, which {fractional_bits} fractional bits "
+            "hold coarsely. Scale them, as to mean 0 and deviation 1.",
+            stacklevel=2,
+        )
     return PrivateInput(ring, fractional_bits)
 
 
