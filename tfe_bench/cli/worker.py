@@ -69,6 +69,7 @@ def _run_local(arguments: argparse.Namespace) -> int:
 
 def _run(arguments: argparse.Namespace, party: int) -> int:
     """One party's worker, until it is stopped."""
+    from tfe_bench.cluster import tls
     from tfe_bench.cluster.addresses import check_free
 
     if arguments.namespaces is not None:
@@ -88,7 +89,7 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
     config, policy = _files(arguments, party)
     me = config.parties[party]
     if config.tls:
-        policy.load_key()
+        tls.own_certificate(policy.load_key(), me.certificates)
     config.check_bind(arguments.bind or me.host)
     if not arguments.local:
         check_free(party, arguments.bind or me.host, me.port)
