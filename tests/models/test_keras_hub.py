@@ -182,7 +182,7 @@ def test_a_saved_model_writes_text_by_command(
     again = told("generate", "gpt", *asked, "ab a", "--tokenizer", file)
     assert again["tokens"] == by_text["tokens"] and again["texts"] == by_text["texts"]
     assert "Add --tokenizer FILE" in told("generate", "gpt", *asked, "ab a", code=2)
-    assert "--prompt is what" in told("generate", "gpt", code=2)
+    assert "takes --prompt" in told("generate", "gpt", code=2)
     assert "gpt2 and gpt2-tiny" in told("generate", "gpt", *asked, "1", "--tokens", "3", code=2)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.cli import common, keeping
-from tfe_bench.errors import UsageError, check_range
+from tfe_bench.errors import UsageError, check_range, did_you_mean
 
 _SAMPLES, _SEED = 16, 24
 _NUMBERS = re.compile(r"\s*\d+([\s,]+\d+)*[\s,]*", re.ASCII)
@@ -22,6 +22,7 @@ def write(arguments: argparse.Namespace) -> int:
 
     from tfe_bench.models import from_keras, generation
     from tfe_bench.models.private import convert
+    from tfe_bench.models.zoo import texts
 
     for option in ("tokens", "record", "trace"):
         if getattr(arguments, option) is not None:
@@ -32,7 +33,8 @@ def write(arguments: argparse.Namespace) -> int:
     check_range("--new", arguments.new, 1, 1 << 16)
     if arguments.prompt is None:
         raise UsageError(
-            f"--prompt is what {arguments.model!r} goes on with: numbers of tokens, or a text."
+            f"A deployed model or a .keras file takes --prompt: numbers of tokens, or a text. "
+            f"Received: {arguments.model!r} without one.{did_you_mean(arguments.model, texts.names())}"
         )
     own = arguments.model.endswith(".keras")
     model = from_keras.load(arguments.model) if own else None
