@@ -199,6 +199,46 @@ SHORT: Mapping[str, Row] = {
         _sum_of,
         "f",
     ),
+    "depthwise": (
+        lambda x: _flat(
+            tfb.depthwise_conv2d(_cells(x), np.full((1, x.shape[1], 1, 1), 0.1), bias=[1e9])
+        ),
+        lambda x: x.sum(1) * Real(0.1) + Real(1e9),
+        _sum_of,
+        "f",
+    ),
+    "cells with places": (
+        lambda x: _flat(
+            tfb.max_pool_with_argmax(_cells(x), [1, x.shape[1]], [1, x.shape[1]], "VALID")[0]
+        ),
+        lambda x: x.max(1),
+        EXACT,
+        "f",
+    ),
+    "adaptive average": (
+        lambda x: _flat(tfb.adaptive_avg_pool2d(_cells(x), 1)),
+        lambda x: x.mean(1),
+        rel(0, 2),
+        "f",
+    ),
+    "adaptive maximum": (
+        lambda x: _flat(tfb.adaptive_max_pool2d(_cells(x), 1)),
+        lambda x: x.max(1),
+        EXACT,
+        "f",
+    ),
+    "parts": (
+        lambda x: sum(tfb.unstack(x, axis=1)) + tfb.split(x, x.shape[1], 1)[0][:, 0],
+        lambda x: x.sum(1) + x[:, 0],
+        EXACT,
+        "f",
+    ),
+    "moves": (
+        lambda x: tfb.squeeze(tfb.expand_dims(tfb.tile(tfb.reverse(x, [1]), [1, 2]), 0), 0),
+        lambda x: np.tile(x[:, ::-1], (1, 2)),
+        EXACT,
+        "f",
+    ),
     "scatter": (
         lambda x: tfb.scatter_nd([[0]] * x.shape[1], x.T, [1, x.shape[0]]).T,
         lambda x: x.sum(1)[:, None],
