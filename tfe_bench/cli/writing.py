@@ -32,9 +32,10 @@ def write(arguments: argparse.Namespace) -> int:
             )
     check_range("--new", arguments.new, 1, 1 << 16)
     if arguments.prompt is None:
+        hint = did_you_mean(arguments.model, texts.names())
         raise UsageError(
-            f"A deployed model or a .keras file takes --prompt: numbers of tokens, or a text. "
-            f"Received: {arguments.model!r} without one.{did_you_mean(arguments.model, texts.names())}"
+            "A deployed model or a .keras file takes --prompt: numbers of tokens, or a text. "
+            f"Received: {arguments.model!r} without one.{hint}"
         )
     own = arguments.model.endswith(".keras")
     model = from_keras.load(arguments.model) if own else None
