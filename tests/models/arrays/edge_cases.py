@@ -257,7 +257,6 @@ PAIRS: Mapping[str, Case] = {
         lambda x, y: np.where(y == 0, NAN, np.mod(x, y + (y == 0)).astype(Real)),
         "ii",
     ),
-    "whole quotient": Case(lambda x, y: x / y, lambda x, y: x.astype(Real) / y, "ii", ROOT),
     "whole words": Case(lambda x, y: (x & y) + (x ^ y), lambda x, y: (x & y) + (x ^ y), "ii"),
     "whole clip": Case(
         lambda x, y: tfb.clip_by_value(x, -5, y),
