@@ -22,7 +22,7 @@ def write(arguments: argparse.Namespace) -> int:
 
     from tfe_bench.models import from_keras, generation
     from tfe_bench.models.private import convert
-    from tfe_bench.models.zoo import texts
+    from tfe_bench.models.zoo import texts as zoo
 
     for option in ("tokens", "record", "trace"):
         if getattr(arguments, option) is not None:
@@ -32,7 +32,7 @@ def write(arguments: argparse.Namespace) -> int:
             )
     check_range("--new", arguments.new, 1, 1 << 16)
     if arguments.prompt is None:
-        hint = did_you_mean(arguments.model, texts.names())
+        hint = did_you_mean(arguments.model, zoo.names())
         raise UsageError(
             "A deployed model or a .keras file takes --prompt: numbers of tokens, or a text. "
             f"Received: {arguments.model!r} without one.{hint}"
