@@ -165,8 +165,8 @@ class Checkpoints:
             if best.what != self._what:
                 raise UsageError(
                     f"The checkpoint {self._name!r} is of another training: its model, optimizer, "
-                    "batches, order or rows are others. Choose another name (--checkpoint), or "
-                    "train anew (--restart)."
+                    "batches, order or rows are others, or another version of tfe_bench wrote it. "
+                    "Choose another name (--checkpoint), or train from the start (--restart)."
                 )
             return best
         newest = max(set.union(*whole), key=lambda row: row.step, default=None)

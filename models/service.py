@@ -9,14 +9,14 @@ What is public: the model's layers, shapes and fixed point, its owner, who may u
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.cluster.stored import check_name
-from tfe_bench.errors import UsageError, did_you_mean
+from tfe_bench.errors import DataError, UsageError, did_you_mean
 from tfe_bench.models import weights
 from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.private import PrivateModel
@@ -25,39 +25,40 @@ from tfe_bench.models.ranges import Plan
 from tfe_bench.models.tables import Table
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
 class Deployed(Kept):
-    """A model that workers hold, as its client knows it.
+    """A model that workers hold, as its client knows it."""
 
-    Attributes:
-        private: its layers, fixed point and ranges; without its weights.
-        preprocessing: the way of `tfe_bench.models.images` in which pictures are prepared for it;
-            None if its owner did not say.
-        table: names of its columns and classes; None if it did not learn from a table.
-    """
+    @cached_property
+    def private(self) -> PrivateModel:
+        """Its layers, fixed point and ranges, without its weights.
 
-    private: PrivateModel
-    preprocessing: str | None
-    table: Table | None = None
+        Raises:
+            DataError, UsageError: this version cannot read them; the model is named.
+        """
+        try:
+            return PrivateModel(Plan.of(self.about["plan"]), self.about["bounds"], True)
+        except (DataError, UsageError) as error:
+            raise type(error)(f"The deployed model {self.name!r} cannot be read. {error}") from None
+
+    @property
+    def preprocessing(self) -> str | None:
+        """The way of `tfe_bench.models.images` in which pictures are prepared for it, if known."""
+        way: str | None = self.about["preprocessing"]
+        return way
+
+    @property
+    def table(self) -> Table | None:
+        """Names of its columns and classes; None if it did not learn from a table."""
+        return program.table_of(self.about)
 
 
 def listed(cluster: Client) -> list[Deployed]:
-    """The deployed models that a client may use.
+    """The deployed models that a client may use, also those that this version cannot read.
 
     Raises:
         ClusterError: a worker does not answer.
-        DataError, UsageError: it describes a model that is none.
     """
-    return [_deployed(row) for row in cluster.stored()]
-
-
-def _deployed(row: Mapping[str, Any]) -> Deployed:
-    return Deployed.of(
-        row,
-        private=PrivateModel(Plan.of(row["about"]["plan"]), row["about"]["bounds"], True),
-        preprocessing=row["about"]["preprocessing"],
-        table=program.table_of(row["about"]),
-    )
+    return [Deployed.of(row) for row in cluster.stored()]
 
 
 def find(cluster: Client, name: str) -> Deployed:
@@ -65,6 +66,7 @@ def find(cluster: Client, name: str) -> Deployed:
 
     Raises:
         UsageError: there is none that this client may use, or the workers do not agree on it.
+        DataError: an older version deployed it, in a format that this one does not read.
     """
     check_name(name)
     models = {str(row["name"]): row for row in cluster.stored()}
@@ -74,12 +76,13 @@ def find(cluster: Client, name: str) -> Deployed:
             f"There is no model {name!r} that this client may use."
             f"{did_you_mean(name, models)} {known}"
         )
-    model = _deployed(models[name])
+    model = Deployed.of(models[name])
     if not model.complete:
         raise UsageError(
             f"The workers hold different deployments of model {name!r}. Its owner deploys it again "
             "(--replace)."
         )
+    _ = model.private, model.table  # (what cannot be read is refused here)
     return model
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cluster.stored_files import Change, with_header
 from tfe_bench.cluster.store import ANOTHERS, FORMATS, NONE, OWN, SUFFIX, UNREADABLE, Store
 from tfe_bench.cluster.stored import DATA, MOST_ABOUT, Facts, Tensor, check_name
 from tfe_bench.errors import (
@@ -160,19 +161,9 @@ def test_a_worker_without_a_folder_keeps_nothing() -> None:
             action()
 
 
-def _change(change: Callable[[dict[str, Any], dict[str, Any]], None]) -> Callable[[bytes], bytes]:
+def _change(change: Change) -> Callable[[bytes], bytes]:
     """What changes a file's header and its metadata."""
-
-    def spoil(blob: bytes) -> bytes:
-        length = int.from_bytes(blob[:8], "little")
-        header = json.loads(blob[8 : 8 + length])
-        ours = json.loads(header["__metadata__"]["tfe_bench"])
-        change(header, ours)
-        header["__metadata__"]["tfe_bench"] = json.dumps(ours)
-        fresh = json.dumps(header).encode()
-        return len(fresh).to_bytes(8, "little") + fresh + blob[8 + length :]
-
-    return spoil
+    return lambda blob: with_header(blob, change)
 
 
 def _set(key: str, value: Any) -> Callable[[bytes], bytes]:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.cluster.conftest import Hosts
+from tests.cluster.stored_files import with_header
 from tests.models.conftest import CLIENTS, named
+from tfe_bench.__main__ import main
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.requests import PrivateInput
@@ -236,6 +240,52 @@ def test_damaged_and_foreign_files_are_told_and_others_still_served(
     _check(owner, "other", other, rng)
     for name in ("tiny", "other"):
         service.undeploy(owner, name)
+
+
+def test_models_of_an_earlier_version_are_listed_named_and_replaced(
+    hosts: Hosts,
+    clients: dict[str, Any],
+    rng: np.random.Generator,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What docs/backup.md says of upgrades: one such model hides no other."""
+    owner, private = clients["owner"], _model()
+    for name in ("other", "tiny"):
+        service.deploy(owner, private, name, ["hospital"], replace=True)
+
+    def older(_: dict[str, Any], ours: dict[str, Any]) -> None:
+        header = ours["about"]["plan"]["graph"]
+        header["format"], header["inputs"] = 1, dict(header["inputs"])
+
+    paths = [hosts.folder / folder / f"tiny{SUFFIX}" for folder in ("models0", "models1", "kept")]
+    for path in paths:
+        path.write_bytes(with_header(path.read_bytes(), older))
+    for client in ("owner", "hospital"):
+        seen = {each.name: each for each in service.listed(clients[client])}
+        assert set(seen) == {"other", "tiny"} and seen["other"].private.graph.parameters > 0
+        asked: list[str | service.Deployed] = ["tiny", seen["tiny"]]
+        for model in asked:
+            with pytest.raises(DataError, match=r"'tiny' cannot be read.*format 1.*--replace"):
+                service.predict(clients[client], model, _images(rng))
+        _check(clients[client], "other", private, rng)
+    np.save(tmp_path / "images.npy", _images(rng))
+    where = ("--cluster", str(hosts.cluster), "--client", "hospital")
+    assert main(["models", *where, "--json"]) == 0
+    rows = {row["name"]: row for row in json.loads(capsys.readouterr().out)}
+    assert (rows["tiny"]["inputs"], rows["tiny"]["parameters"]) == (None, None)
+    assert rows["other"]["parameters"] > 0
+    assert main(["models", *where]) == 0
+    assert "another version" in " ".join(capsys.readouterr().out.split())
+    assert main(["predict", "tiny", "--input", str(tmp_path / "images.npy"), *where]) == 10
+    assert "'tiny' cannot be read" in capsys.readouterr().err
+    service.deploy(owner, private, "tiny", replace=True)
+    _check(owner, "tiny", private, rng)
+    for path in paths:
+        path.write_bytes(with_header(path.read_bytes(), older))
+    for name in ("other", "tiny"):
+        service.undeploy(owner, name)
+    assert service.listed(owner) == []
 
 
 def test_waiting_requests_are_one_batch(

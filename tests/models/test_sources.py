@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.cluster.stored_files import with_header
 from tests.models.arrays.simulated import Client, Workers
 from tests.models.queries.asked import Given
 from tfe_bench import models
@@ -231,17 +232,13 @@ def test_what_an_older_version_kept_is_refused_where_nothing_says_what_it_is_mad
         for store in workers.stores
         for name, kind in (("people", TABLE), ("old-common", DATA), ("old-array", ARRAY))
     ]
-    for path in files:
-        before = path.read_bytes()
-        length = int.from_bytes(before[:8], "little")
-        header = json.loads(before[8 : 8 + length])
-        ours = json.loads(header["__metadata__"]["tfe_bench"])
+
+    def older(_: dict[str, Any], ours: dict[str, Any]) -> None:
         ours["format"] = 2
         del ours["sources"]
-        header["__metadata__"]["tfe_bench"] = json.dumps(ours)
-        blob = json.dumps(header).encode()
-        blob += b" " * (-len(blob) % 8)
-        path.write_bytes(len(blob).to_bytes(8, "little") + blob + before[8 + length :])
+
+    for path in files:
+        path.write_bytes(with_header(path.read_bytes(), older))
     assert Client(workers, "alice").load("people")["income"].reveal().tolist() == INCOME
     for name, part, again in (
         ("old-common", "x", "provide it again"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
@@ -465,18 +466,29 @@ def models(arguments: argparse.Namespace) -> int:
     if rows is None:
         return keeping.tell_removed(arguments)
     columns = {
-        "inputs": lambda row: ", ".join("x".join(map(str, s)) for s in row["inputs"].values()),
-        "weights": lambda row: f"{row['parameters']:,}",
+        "inputs": lambda row: (
+            "(of another version: deploy it again)"
+            if row["inputs"] is None
+            else ", ".join("x".join(map(str, s)) for s in row["inputs"].values())
+        ),
+        "weights": lambda row: "" if row["parameters"] is None else f"{row['parameters']:,}",
         "pictures": lambda row: row["preprocessing"] or "",
     }
     return keeping.tell_list(arguments, [_facts(model) for model in rows], "model", columns)
 
 
 def _facts(model: Deployed) -> dict[str, Any]:
+    """The row of a model; inputs and parameters are None where this version cannot read it."""
+    inputs: dict[str, list[int]] | None = None
+    parameters: int | None = None
+    with contextlib.suppress(DataError, UsageError):
+        graph = model.private.graph
+        inputs = {name: list(shape) for name, shape in graph.inputs.items()}
+        parameters = graph.parameters
     return {
         **keeping.facts(model),
-        "inputs": {name: list(s) for name, s in model.private.graph.inputs.items()},
-        "parameters": model.private.graph.parameters,
+        "inputs": inputs,
+        "parameters": parameters,
         "preprocessing": model.preprocessing,
     }
 
