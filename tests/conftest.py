@@ -89,6 +89,14 @@ def objects_without_order() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """What local workers keep stays out of the home folder, and what is there changes no test."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_DATA_HOME", str(tmp_path_factory.mktemp("data")))
+        yield
+
+
 @pytest.fixture
 def seed() -> int:
     """Fresh, or TFE_BENCH_TEST_SEED to replay a failure."""

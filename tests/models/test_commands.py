@@ -12,6 +12,7 @@ import pytest
 from tests.cluster.conftest import Hosts
 from tests.commands import fails
 from tfe_bench.__main__ import main
+from tfe_bench.cli import keeping
 
 
 def _picture(path: Path, shape: tuple[int, ...] = (40, 30, 3)) -> Path:
@@ -48,7 +49,6 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "model of pictures", ("infer", "bert-tiny", "--image", picture)),
         (2, "activations is one of", ("infer", "bert-tiny", "--activations", "fast")),
         (2, "seeded weights alone", ("infer", "bert-tiny", "--weights", "imagenet")),
-        (2, 'Did you mean "gpt2"', ("generate", "gpt3")),
         (2, "--tokens", ("generate", "gpt2-tiny", "--tokens", "0")),
         (2, "--new", ("generate", "gpt2-tiny", "--new", "0")),
         (2, "--texts", ("generate", "gpt2-tiny", "--texts", "65")),
@@ -64,6 +64,16 @@ def test_networks_of_the_zoo_are_refused_with_bad_options(
         (2, "temperature", ("generate", "gpt2-tiny", "--temperature", "nan")),
     ):
         fails(capsys, code, word, *arguments)
+
+
+@pytest.mark.parametrize("keeps", [False, True], ids=["no store", "a local store"])
+def test_a_misspelt_model_of_texts_is_named_with_and_without_a_local_store(
+    keeps: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    if keeps:
+        keeping.local_folder().mkdir(parents=True)
+    fails(capsys, 2, 'Did you mean "gpt2"', "generate", "gpt3")
 
 
 def test_bad_deployments_and_questions_are_refused(

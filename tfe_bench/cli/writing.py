@@ -41,7 +41,7 @@ def write(arguments: argparse.Namespace) -> int:
     model = from_keras.load(arguments.model) if own else None
     tokenizer = _tokenizer(model if arguments.tokenizer is None else None, arguments.tokenizer)
     prompt = _prompt(arguments.prompt, tokenizer)
-    texts = np.tile(np.array(prompt), (arguments.texts, 1))
+    prompts = np.tile(np.array(prompt), (arguments.texts, 1))
     with common.progress_bar(arguments) as bar:
         asked: Any = arguments.model
         if model is not None:
@@ -51,7 +51,7 @@ def write(arguments: argparse.Namespace) -> int:
         with keeping.open_service(arguments, bar) as cluster:
             started = time.perf_counter()
             found = generation.generate(
-                *(cluster, asked, texts, arguments.new),
+                *(cluster, asked, prompts, arguments.new),
                 temperature=arguments.temperature,
                 positions=arguments.positions,
                 progress=bar.update,
