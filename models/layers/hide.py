@@ -19,11 +19,11 @@ GAP = 32.0
 
 
 class Hide(Kind):
-    """x - c (1 - m) of a value and a mask m of 0 and 1, in front of a softmax.  Local.
+    """x - c (1 - m) of a value and a mask m of 0 and 1, in front of a softmax.
 
-    c is the model's own number `least`, or less: what is twice the range of x and GAP below x
-    changes no softmax with a place that is not hidden.  So the range stays small, whatever number
-    the model has.  With `inverted` the mask is 1 where a place is hidden.
+    Local.  c is the model's own number `least`, or less: what is twice the range of x and GAP
+    below x changes no softmax with a place that is not hidden.  So the range stays small, whatever
+    number the model has.  With `inverted` the mask is 1 where a place is hidden.
     """
 
     op = "hide"
