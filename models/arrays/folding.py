@@ -58,7 +58,7 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
         raise UsageError(f"{_WANTS} to begin with. Received: public values only.")
     first = [x if isinstance(x, PrivateArray) else array.private(cluster, x) for x in own]
     stand = [_standing(x, x._node.meaning, _carried(x._node)) for x in first]
-    each = [_standing(x, _element(x._node.meaning), x._node.range) for x in elements]
+    each = [_standing(x, _element(x._node.meaning), x._node.range, x._node) for x in elements]
     carried = _like(initializer, stand)
     made = _listed(fn(carried) if not elements else fn(carried, _like(outer, each)))
     if len(made) != len(first) or not all(isinstance(x, PrivateArray) for x in made):
@@ -143,10 +143,12 @@ def _element(meaning: Meaning) -> Meaning:
     return Meaning(meaning.kind, meaning.shape[1:], meaning.scale)
 
 
-def _standing(x: PrivateArray, meaning: Meaning, bounds: Bounds) -> PrivateArray:
+def _standing(
+    x: PrivateArray, meaning: Meaning, bounds: Bounds, part_of: Node | None = None
+) -> PrivateArray:
     """What stands for an array of any turn."""
     leaf = Leaf(TURN, meaning.kind, meaning.shape, meaning.scale)
-    return PrivateArray(x.cluster, Node(meaning, leaf=leaf, bounds=bounds))
+    return PrivateArray(x.cluster, Node(meaning, leaf=leaf, bounds=bounds, part_of=part_of))
 
 
 def _body(given: Sequence[Node], outputs: Sequence[Node]) -> tuple[Body, list[Node]]:

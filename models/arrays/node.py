@@ -29,6 +29,7 @@ class Node:
         holds: what lives as long as this does, such as a handle.
         bounds: of its ring elements, public; None: nothing is known but its kind.
         guards: what the workers count on the way to it: in words, and the number as a node.
+        part_of: of what stands for an element in each turn of a loop: the array of all elements.
     """
 
     meaning: Meaning
@@ -44,6 +45,7 @@ class Node:
     holds: object = None
     bounds: Bounds | None = None
     guards: tuple[tuple[str, Node], ...] = ()
+    part_of: Node | None = field(default=None, repr=False)
 
     @property
     def range(self) -> Bounds:

@@ -109,6 +109,18 @@ def own(node: Any) -> np.ndarray[Any, Any] | None:
     return _moved(node.op, first, node.args[1:])
 
 
+def _of_all_turns(node: Node) -> np.ndarray[Any, Any] | None:
+    """The ring elements that an element of a loop has in all turns, if they are this client's.
+
+    A part of an element (`getitem`) is not among them: whether more than it keeps a limit must not
+    decide what the workers are asked to count.
+    """
+    if node.part_of is not None:
+        return own(node.part_of)
+    whole = node.op in _VIEWS and node.op != "getitem" and isinstance(node.args[0], Node)
+    return _of_all_turns(node.args[0]) if whole else None
+
+
 _VIEWS: Mapping[str, tuple[str, ...]] = {
     "getitem": ("key",),
     "reshape": ("shape",),
@@ -132,6 +144,8 @@ def _moved(
 def _holds(guard: Guard) -> bool | None:
     """Whether a guard holds, as far as this client's own elements say; None: they do not."""
     several = [own(node) if isinstance(node, Node) else None for node in guard.nodes]
+    if guard.bits is None and several[0] is None and isinstance(guard.nodes[0], Node):
+        several = [_of_all_turns(guard.nodes[0])]
     if any(a is None for a in several):
         return None
     if guard.bits is not None:

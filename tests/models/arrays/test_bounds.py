@@ -130,6 +130,36 @@ def test_a_loop_holds_what_it_carries_on_to_its_bounds(client: Client) -> None:
         tfb.foldl(lambda v: v * 4.0, 12, x).reveal()
 
 
+def test_a_client_looks_at_its_own_elements_of_a_loop_itself(client: Client) -> None:
+    """The workers count none of them; whether one is too large decides nothing but a refusal."""
+    start = client.private(np.zeros((2, 2)))
+
+    def step(total: Any, x: Any) -> Any:
+        return total + tfb.transpose(tfb.exp(tfb.transpose(x)))
+
+    def counts(found: Any) -> int:
+        found.reveal()
+        return str(client.workers.jobs[-1]["plan"]).count("count_")
+
+    rows = np.arange(12.0).reshape(3, 2, 2) / 8
+    found = tfb.foldl(step, client.private(rows), start)
+    assert np.allclose(found.reveal(), np.exp(rows).sum(0), atol=1e-3)
+    # (a product is no array of this client's any more)
+    assert counts(found) < counts(tfb.foldl(step, client.private(rows) * 1.0, start))
+    before = len(client.workers.jobs)
+    with pytest.raises(RangeError, match=r"Nothing was sent|bound="):
+        tfb.foldl(step, client.private(rows * 1e3), start).reveal()
+    assert len(client.workers.jobs) == before
+
+    def part(total: Any, x: Any) -> Any:  # (of which the rest says nothing)
+        return total + tfb.exp(x[:1])
+
+    small, large = rows.copy(), rows.copy()
+    large[:, 1] = 1e3
+    plans = [counts(tfb.foldl(part, client.private(x), start)) for x in (small, large)]
+    assert plans[0] == plans[1] > 0
+
+
 @pytest.mark.parametrize("bound", [-1.0, (2, 1), "1", float("nan"), (1, 2, 3), True])
 def test_bounds_are_numbers(client: Client, bound: Any) -> None:
     with pytest.raises(UsageError, match="bound is"):
