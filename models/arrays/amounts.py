@@ -39,6 +39,8 @@ LIMIT = 62
 _NARROW = 60
 # A square root of ring elements gets half as many fractional bits of its own.
 _ROOT_BITS = 8
+# Divisions one after the other, of which each leaves fewer bits.
+_MOST_PARTS = 8
 
 
 # ---- products
@@ -132,6 +134,23 @@ def divide(
 # ---- means
 
 
+def _step(bits: int, log: int, more: int) -> tuple[int, int]:
+    """Bits that a last division by about 2^log drops, and those that one before others drops."""
+    last = min(truncation.MOST_DROPPED, 61 - bits - more + log)
+    return last, min(max((bits + log + 1 - more) // 2, 1), truncation.MOST_DROPPED)
+
+
+def can_divide(bits: int, count: int) -> bool:
+    """Whether `quotient` divides numbers below 2^bits: each division leaves fewer bits."""
+    log = count.bit_length() - 1
+    for _ in range(_MOST_PARTS):
+        last, drop = _step(bits, log, 0)
+        if count == 1 << log or bits < last:
+            return True
+        bits = max(bits - drop + log + 1, drop) + 1
+    return False
+
+
 def quotient(party: Party, total: Shared, count: int, bits: int, more: int = 0) -> Shared:
     """total * 2^more / count in ring units, at the scale of `total`, off by 2 at most.
 
@@ -152,7 +171,7 @@ def quotient(party: Party, total: Shared, count: int, bits: int, more: int = 0) 
     parts: list[Shared] = []
     log = count.bit_length() - 1
     while True:
-        e = min(truncation.MOST_DROPPED, 61 - bits - more + log)
+        e, drop = _step(bits, log, more)
         power = count == 1 << log
         if power and (more >= log or log - more <= truncation.MOST_DROPPED):
             part = (
@@ -165,7 +184,6 @@ def quotient(party: Party, total: Shared, count: int, bits: int, more: int = 0) 
             factor = ((2 << (e + more)) + count) // (2 * count)
             part = dropped(arithmetic.mul_public(total, np.int64(factor)), e)
             break
-        drop = min(max((bits + log + 1 - more) // 2, 1), truncation.MOST_DROPPED)
         whole, left = divmod(1 << (drop + more), count)
         high = dropped(total, drop)
         low = arithmetic.sub(total, arithmetic.mul_public(high, np.int64(1 << drop)))

@@ -10,7 +10,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from tfe_bench.models.arrays import flooring
+from tfe_bench.errors import RangeError
+from tfe_bench.models.arrays import amounts, flooring
 from tfe_bench.models.arrays.bounds import (
     LIMIT,
     MOST,
@@ -24,6 +25,7 @@ from tfe_bench.models.arrays.bounds import (
     widest,
 )
 from tfe_bench.models.arrays.bounds_products import times
+from tfe_bench.protocols.api import rounding
 
 # ---- elementary functions
 
@@ -77,9 +79,10 @@ def _log(call: Call) -> list[Bounds]:
 @rule("sqrt", "rsqrt")
 def _sqrt(call: Call) -> list[Bounds]:
     # (a variance may be rounded to a little less than 0, of which the root is 0)
-    least = -_ROUNDING if call.op == "sqrt" else 1
+    most = (1 << bits_of(call, 62)) - 1
+    least = -min(_ROUNDING, most) if call.op == "sqrt" else 1
     what = "the root of a negative number" + (" or 0" if least else "")
-    x = call.capped(first_of(call), least, (1 << bits_of(call, 62)) - 1, what)
+    x = call.capped(first_of(call), least, most, what)
     low, high = (math.sqrt(max(least, b, 0) / 2**x.scale) for b in x.bounds)
     if call.op == "rsqrt":
         low, high = 1 / high, 1 / low
@@ -156,6 +159,12 @@ def _floordiv(call: Call) -> list[Bounds]:
         x = call.within(x, min(_MOST_FLOORED, LIMIT - 1 - scale + d.bit_length() - 1))
         if d & (d - 1) and x.bounds.bits >= bits_of(call, 31):
             call.extra["large"] = x.bounds.bits + 1
+            if not amounts.can_divide(x.bounds.bits + 1, d):
+                raise RangeError(
+                    f"{call.op}: the public divisor {d / unit:.6g} is too large beside a dividend "
+                    f"of up to {x.bounds.most / unit:.6g}. Divide both by a power of two first, or "
+                    "declare a bound."
+                )
         if remainder:
             return [Bounds(-d, d)]
         most = -(-x.bounds.most // d) + 1
@@ -166,10 +175,17 @@ def _floordiv(call: Call) -> list[Bounds]:
         call.extra["large"] = flooring.MOST_BITS
         x = call.within(x, flooring.MOST_BITS) if isinstance(x, Known) else x
     if isinstance(y, Known):
-        y = call.within(y, 60)
-        if y.bounds.bits > bits_of(call, 31):
-            call.extra["bits"] = y.bounds.bits
+        y = call.within(y, rounding.MOST_DIVISOR)
     above, below = call.bounds_of(x, scale), call.bounds_of(y, scale)
+    if below.bits > bits_of(call, 31):
+        call.extra["bits"] = below.bits
+    for what, bounds, bits in (
+        ("numerators", above, flooring.MOST_BITS),
+        ("divisors", below, rounding.MOST_DIVISOR),
+    ):
+        if bounds.bits > bits:  # (of public numbers: private ones are kept within)
+            most = (1 << bits) / unit
+            raise RangeError(f"{call.op} takes {what} below {most:.6g}. Received: a larger one.")
     if below.low <= 0 or above.most >= below.low << steps:
         call.flat(x, y, steps, scale)
     if remainder:

@@ -180,7 +180,8 @@ def reals() -> dict[str, Case]:
                 lambda x, f=private, b=bits: f(x, bits=b), plain, off=off
             )
     for name, (private, plain, off) in BY_PUBLIC.items():
-        for d in NUMBERS if name != "x + d" else (*NUMBERS, 7e13, -7e13):
+        more = {"x + d": (*NUMBERS, 7e13, -7e13), "d // x": NUMBERS[:-1]}  # (which is refused)
+        for d in more.get(name, NUMBERS):
             found[name.replace("d", f"{d:g}")] = Case(
                 lambda x, f=private, d=d: f(x, d), lambda x, f=plain, d=d: f(x, Real(d)), off=off
             )
