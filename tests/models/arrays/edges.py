@@ -219,8 +219,9 @@ def walk(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng
             else np.asarray(np.rint(np.multiply(w, 1 << scale)), np.int64)
             for w in several
         ]
-        bad, inside = np.broadcast_arrays(_violated(count, own) > 0, _inside(count, own))
-        least, most = (bad & inside).sum(), _violated(count, own)[inside].sum() + (~inside).sum()
+        violated, inside = np.broadcast_arrays(_violated(count, own), _inside(count, own))
+        bad = violated > 0
+        least, most = (bad & inside).sum(), violated[inside].sum() + (~inside).sum()
         about = (count._node.op, dict(count._node.named), int(number), int(least), int(most))
         assert least <= int(number) <= most, about
         assert int(number) == most or not inside.all(), about
