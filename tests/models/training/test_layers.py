@@ -36,9 +36,14 @@ def trained() -> list[list[str]]:
 
 
 def activated(names: list[str]) -> Any:
-    """A model of activations next to each other, each of values of its own."""
+    """A model of activations next to each other, each of values of its own.
+
+    The arguments of exp are small: an exponential of large ones makes steps that diverge.
+    """
     x = keras.Input((6,))
-    return keras.Model(x, L.Dense(3)(L.Concatenate()([L.Dense(4, name)(x) for name in names])))
+    small = {"exponential": keras.initializers.RandomUniform(-0.1, 0.1)}
+    parts = [L.Dense(4, n, kernel_initializer=small.get(n, "glorot_uniform"))(x) for n in names]
+    return keras.Model(x, L.Dense(3)(L.Concatenate()(parts)))
 
 
 def of(*layers: Any, shape: tuple[int, ...] = (6, 6, 2)) -> Any:
