@@ -156,8 +156,11 @@ class SessionLink:
             if self._finished or self._cause is not None:
                 return
             self._cause = cause
-            party = cause.party if isinstance(cause, PeerLost) else None
-            notice = {"error": type(cause).__name__, "message": str(cause), "party": party}
+            notice = {
+                **cause.to_fields(),
+                "error": type(cause).__name__,
+                "message": str(cause),
+            }
             blob = NOTICE + json.dumps(notice).encode()
             self._notices = {p: blob for p in range(3) if p != self.party}
         self._native.abort(self.handle, str(cause).encode()[:500])
@@ -350,7 +353,9 @@ def _from_notice(blob: bytes, peer: int) -> TfeBenchError:
             lost = notice.get("party")
             return PeerLost(lost if lost in (0, 1, 2, None) else peer, f"reported by party {peer}")
         if kind is not None:
-            return kind(message)
+            error = kind(message)
+            error.read_fields(notice)
+            return error
     except (ProtocolError, KeyError, TypeError):
         pass
     return ProtocolError(f"Party {peer} ended the session and did not say why.")

@@ -50,9 +50,8 @@ def data(blob: bytes | memoryview) -> Iterator[bytes]:
 def failure(error: BaseException) -> bytes:
     """An error as an event.  Only our own errors carry their text: others could quote anything."""
     if isinstance(error, TfeBenchError):
-        party = getattr(error, "party", None)
         text = str(error)[:_MOST_TEXT]  # which may quote what a client sent
-        return event("error", error=type(error).__name__, message=text, party=party)
+        return event("error", error=type(error).__name__, message=text, **error.to_fields())
     return event(
         "error",
         error="ClusterError",
@@ -73,12 +72,14 @@ def error_from(fields: dict[str, Any]) -> TfeBenchError:
     """The typed error behind an error event."""
     kind = errors.of_name(fields.get("error"))
     message = str(fields.get("message"))
+    error: TfeBenchError
     if kind is errors.PeerLost:
-        party = fields.get("party")
-        lost = errors.PeerLost(party if party in (0, 1, 2) else None, "")
-        lost.args = (message,)
-        return lost
-    return (kind or ClusterError)(message)
+        error = errors.PeerLost(None, "")
+        error.args = (message,)
+    else:
+        error = (kind or ClusterError)(message)
+    error.read_fields(fields)
+    return error
 
 
 class Reader:

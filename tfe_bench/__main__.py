@@ -193,7 +193,7 @@ def _to_nowhere(descriptor: int) -> None:
 
 
 def _failed(error: TfeBenchError) -> int:
-    print(f"tfe_bench: {type(error).__name__}: {error}", file=sys.stderr)
+    print(f"tfe_bench: {type(error).__name__}: {error} [{error.code}]", file=sys.stderr)
     return error.exit_code
 
 

@@ -1,7 +1,7 @@
-"""The one tree of errors, and the exit code of each branch.
+"""The error classes: one tree, an exit code for each branch, a code for each condition.
 
-An error's text says what was wrong, what was received and what to do, and never
-carries a share, a key or any other secret.  docs/exit_codes.md lists the codes.
+An error's text states what was expected, what was received and what to do.  It never
+contains a share, a key or any other secret.  docs/exit_codes.md lists exit codes and codes.
 """
 
 from __future__ import annotations
@@ -9,36 +9,97 @@ from __future__ import annotations
 import difflib
 import importlib
 import math
-from collections.abc import Collection, Iterable
+import re
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
+
+_CODE = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
+_MAX_CODE = 60
+_MAX_FIELD = 300
 
 
 class TfeBenchError(Exception):
-    """Base of every error that a user, an operator or a peer can cause."""
+    """Base class of all errors that a user, an operator or a peer can cause.
+
+    Args:
+        text: what was expected, what was received and what to do.
+        code: a stable kebab-case name of the condition (tfe_bench.error_codes lists them).
+        operation: the name of the operation, layer, option or column concerned.
+        received: the public value that was refused; never a secret.
+        expected: the values that are accepted.
+        party: the index (0, 1 or 2) of the worker concerned.
+    """
 
     exit_code = 1
+    code = "error"
+
+    def __init__(
+        self,
+        text: str = "",
+        *,
+        code: str | None = None,
+        operation: str | None = None,
+        received: Any = None,
+        expected: Any = None,
+        party: int | None = None,
+    ) -> None:
+        super().__init__(text)
+        if code is not None:
+            self.code = code
+        self.operation = operation
+        self.received = received
+        self.expected = expected
+        self.party = party
+
+    def to_fields(self) -> dict[str, Any]:
+        """Return code and fields as JSON values, each text cut to 300 characters."""
+        texts = {
+            "code": self.code,
+            "operation": self.operation,
+            "received": self.received,
+            "expected": self.expected,
+        }
+        fields = {k: str(v)[:_MAX_FIELD] for k, v in texts.items() if v is not None}
+        return {**fields, "party": self.party}
+
+    def read_fields(self, fields: Mapping[str, Any]) -> None:
+        """Set code and fields from untrusted JSON values; malformed ones are ignored."""
+        code = fields.get("code")
+        if isinstance(code, str) and len(code) <= _MAX_CODE and _CODE.fullmatch(code):
+            self.code = code
+        for name in ("operation", "received", "expected"):
+            value = fields.get(name)
+            if isinstance(value, str):
+                setattr(self, name, value[:_MAX_FIELD])
+        if fields.get("party") in (0, 1, 2):
+            self.party = fields["party"]
 
 
 class UsageError(TfeBenchError):
     """The command line or a function's arguments do not fit."""
 
     exit_code = 2
+    code = "invalid-usage"
 
 
 class ConfigError(TfeBenchError):
     """A file (cluster.toml, worker.toml, a certificate, a data file) is unusable."""
 
     exit_code = 10
+    code = "invalid-file"
 
 
 class DataError(ConfigError):
     """A data file is missing, malformed or not numeric."""
 
+    code = "invalid-data"
+
 
 class ClusterError(TfeBenchError):
-    """Workers cannot be reached, started, or agree with each other."""
+    """Workers cannot be reached, cannot be started, or disagree."""
 
     exit_code = 20
+    code = "cluster-failed"
 
 
 class PeerLost(ClusterError):
@@ -49,70 +110,88 @@ class PeerLost(ClusterError):
         reason: what was observed.
     """
 
-    exit_code = 20
+    code = "peer-lost"
 
     def __init__(self, party: int | None, reason: str) -> None:
-        self.party = party
         self.reason = reason
-        who = "client" if party is None else f"party {party}"
+        peer = "client" if party is None else f"party {party}"
         super().__init__(
-            f"Lost {who}: {reason}. The job ended on the other workers; "
-            "start it again once the worker answers (a retry is a new session with new keys)."
+            f"Lost {peer}: {reason}. The job ended on the other workers; "
+            "start it again once the worker answers (a retry is a new session with new keys).",
+            party=party,
         )
 
 
 class JobCancelled(ClusterError):
     """The client cancelled the job, or its connection to a worker ended."""
 
+    code = "job-cancelled"
+
 
 class QueueFull(ClusterError):
-    """As many jobs run and wait already as a worker's operator allows; try again later."""
+    """A worker runs and queues as many jobs as its operator allows; try again later."""
+
+    code = "queue-full"
 
 
 class SecurityError(TfeBenchError):
-    """Something was refused because it would weaken the security promise."""
+    """A request was refused because it would weaken the security promise."""
 
     exit_code = 30
+    code = "insecure-request"
 
 
 class ProtocolError(SecurityError):
     """The workers' graphs or messages disagree, or a mask would be used twice."""
 
+    code = "protocol-violation"
+
 
 class VersionMismatch(SecurityError):
-    """Two sides run other versions, rings, programs or cluster files."""
+    """Two sides run different versions, rings, programs or cluster files."""
+
+    code = "version-mismatch"
 
 
 class PolicyError(SecurityError):
     """A worker's operator does not allow this program, client or reveal."""
+
+    code = "not-permitted"
 
 
 class RangeError(TfeBenchError):
     """A value cannot be represented (NaN, Inf, outside the fixed-point range).
 
     Args:
-        position: of the value in its array, where the text names one by `place`.
+        text: what was expected, what was received and what to do.
+        position: index of the value in its array, if the text names it by `place`.
+        fields: code and fields of `TfeBenchError`.
 
     Attributes:
-        outputs: of a prediction that is withheld for some samples, those of the others.
+        outputs: the outputs of the other samples, of a prediction that withholds some.
     """
 
+    exit_code = 40
+    code = "value-out-of-range"
     outputs: Any = None
 
-    exit_code = 40
-
-    def __init__(self, text: str, position: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, text: str = "", position: tuple[int, ...] | None = None, **fields: Any
+    ) -> None:
         self.position = position
-        super().__init__(text)
+        super().__init__(text, **fields)
 
-    def moved(self, where: str) -> RangeError:
-        """The same error with other words for the place, such as a line of a file."""
+    def moved(self, words: str) -> RangeError:
+        """Return the error with other words for the position, such as a line of a file."""
         assert self.position is not None
-        return RangeError(str(self).replace(place(self.position), where))
+        text = str(self).replace(place(self.position), words)
+        error = RangeError(text, received=self.received, expected=self.expected)
+        error.code, error.operation, error.party = self.code, self.operation, self.party
+        return error
 
 
 def place(position: tuple[int, ...]) -> str:
-    """A position in an array, in words."""
+    """Describe a position in an array in words."""
     match position:
         case ():
             return "the only value"
@@ -128,55 +207,95 @@ class OpsMissing(TfeBenchError):
     """The compiled ops are missing, were built for another TensorFlow, or cannot run here."""
 
     exit_code = 50
+    code = "ops-missing"
 
 
 class ProfileError(TfeBenchError):
-    """The links do not hold the figures of the network profile that was asked for."""
+    """The measured links do not meet the figures of the requested network profile."""
 
     exit_code = 60
+    code = "profile-not-met"
 
 
 def of_name(name: object) -> type[TfeBenchError] | None:
-    """The error of a name that a stranger sent; None if there is none."""
+    """Return the error class of a name from an untrusted message, or None."""
     kind = globals().get(str(name))
     return kind if isinstance(kind, type) and issubclass(kind, TfeBenchError) else None
 
 
-def check_known(what: str, name: str, known: Collection[str]) -> None:
-    """Refuses a name that is none of the known ones, with the nearest of them.
+def check_known(
+    what: str, name: str, known: Collection[str], *, code: str = "unknown-name"
+) -> None:
+    """Reject an unknown name and suggest the closest match.
 
     Raises:
-        UsageError: naming what it is a name of.
+        UsageError: with `what` as its operation.
     """
     if name not in known:
         raise UsageError(
-            f"Unknown {what} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}."
+            f"Unknown {what} {name!r}.{did_you_mean(name, known)} Known: {', '.join(known)}.",
+            code=code,
+            operation=what,
+            received=name,
+            expected=", ".join(known),
         )
 
 
-def check_one_of(said: str, name: object, known: Collection[str]) -> None:
-    """Refuses a name that is none of the known ones, with all of them and the nearest.
+def check_one_of(
+    text: str,
+    name: object,
+    known: Collection[str],
+    *,
+    code: str = "unknown-name",
+    operation: str | None = None,
+) -> None:
+    """Reject a name that is not in a list of names.
+
+    Args:
+        text: the beginning of the error text; the known names follow.
 
     Raises:
-        UsageError: saying what they are.
+        UsageError: with all known names and the closest match.
     """
     if name not in known:
         raise UsageError(
-            f"{said} {', '.join(known)}. Received: {name!r}.{did_you_mean(str(name), known)}"
+            f"{text} {', '.join(known)}. Received: {name!r}.{did_you_mean(str(name), known)}",
+            code=code,
+            operation=operation,
+            received=name,
+            expected=", ".join(known),
         )
 
 
-def unknown(said: str, name: object, known: Iterable[str]) -> UsageError:
-    """What was said of a name that is none of the known ones, with the nearest and all of them."""
-    return UsageError(f"{said}{did_you_mean(str(name), known)} Known: {', '.join(known)}.")
+def unknown(
+    text: str,
+    name: object,
+    known: Iterable[str],
+    *,
+    code: str = "unknown-name",
+    operation: str | None = None,
+) -> UsageError:
+    """Return an error for an unknown name, with all known names and the closest match.
+
+    Args:
+        text: the beginning of the error text, which contains the name.
+    """
+    known = list(known)
+    return UsageError(
+        f"{text}{did_you_mean(str(name), known)} Known: {', '.join(known)}.",
+        code=code,
+        operation=operation,
+        received=name,
+        expected=", ".join(known),
+    )
 
 
 def imported(module: str, needed: str, instead: str) -> Any:
-    """A library that need not be there.
+    """Import an optional library.
 
     Args:
-        needed: what takes it.
-        instead: how to get it, or to do without.
+        needed: the beginning of the error text: what requires the library.
+        instead: how to install it, or to do without.
 
     Raises:
         UsageError: it is not installed.
@@ -184,22 +303,39 @@ def imported(module: str, needed: str, instead: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError:
-        raise UsageError(f"{needed}. Received: it is not installed. {instead}.") from None
+        raise UsageError(
+            f"{needed}. Received: it is not installed. {instead}.",
+            code="library-not-installed",
+            operation=module,
+        ) from None
 
 
-def check_range(what: str, value: float, low: float, high: float | None = None) -> None:
-    """Refuses a number that is not from low to high.
+def check_range(
+    what: str,
+    value: float,
+    low: float,
+    high: float | None = None,
+    *,
+    code: str = "number-out-of-range",
+) -> None:
+    """Reject a number outside of [low, high].
 
     Raises:
-        UsageError: naming what it is.
+        UsageError: with `what` as its operation.
     """
     if not low <= value <= (math.inf if high is None else high):
         limits = f"{low} or more" if high is None else f"{low} to {high}"
         shown = f"{value:g}" if isinstance(value, float) else value
-        raise UsageError(f"{what} is {limits}. Received: {shown}.")
+        raise UsageError(
+            f"{what} is {limits}. Received: {shown}.",
+            code=code,
+            operation=what,
+            received=shown,
+            expected=limits,
+        )
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Returns ' Did you mean "x"?' for the nearest known word, or ''."""
+    """Return ' Did you mean "x"?' for the nearest known word, or ''."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
     return f' Did you mean "{near[0]}"?' if near else ""
