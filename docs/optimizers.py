@@ -1,4 +1,4 @@
-"""The table of optimizers in docs/training.md: what each takes, and what an update costs."""
+"""The table of optimizers in docs/training_reference.md: what each takes, and what an update costs."""
 
 from __future__ import annotations
 
