@@ -9,19 +9,83 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from tfe_bench.cluster import tls
-
-if TYPE_CHECKING:
-    from tfe_bench.cluster.config import ClientConfig, ClusterConfig
 
 # Of a part's digest, as members show it to each other: it explains a difference, and decides none.
 _SHOWN = 16
 
 
-def parts(config: ClusterConfig) -> dict[str, Any]:
+class Client(Protocol):
+    """A client of a cluster file."""
+
+    @property
+    def name(self) -> str:
+        """Name of the client."""
+        ...
+
+    @property
+    def certificates(self) -> tuple[bytes, ...]:
+        """Certificates (PEM)."""
+        ...
+
+
+class Party(Client, Protocol):
+    """A party of a cluster file."""
+
+    @property
+    def index(self) -> int:
+        """0, 1 or 2."""
+        ...
+
+    @property
+    def host(self) -> str:
+        """Address of its worker."""
+        ...
+
+    @property
+    def port(self) -> int:
+        """Port of its worker."""
+        ...
+
+
+class Cluster(Protocol):
+    """A cluster file (cluster.config.ClusterConfig)."""
+
+    @property
+    def name(self) -> str:
+        """Name of the cluster."""
+        ...
+
+    @property
+    def ring(self) -> int:
+        """Bits of the ring."""
+        ...
+
+    @property
+    def fractional_bits(self) -> int:
+        """Fractional bits of fixed-point numbers."""
+        ...
+
+    @property
+    def tls(self) -> bool:
+        """Whether links are encrypted."""
+        ...
+
+    @property
+    def parties(self) -> Sequence[Party]:
+        """The three parties."""
+        ...
+
+    @property
+    def clients(self) -> Sequence[Client]:
+        """Clients that the file names."""
+        ...
+
+
+def parts(config: Cluster) -> dict[str, Any]:
     """The settings that all members must have alike, by what people call them."""
     found: dict[str, Any] = {
         "the name": config.name,
@@ -38,18 +102,18 @@ def parts(config: ClusterConfig) -> dict[str, Any]:
     return found
 
 
-def digest(config: ClusterConfig) -> str:
+def digest(config: Cluster) -> str:
     """SHA-256 (hex) of all parts."""
     canonical = json.dumps(["tfe-bench cluster 2", parts(config)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def shown(config: ClusterConfig) -> str:
+def shown(config: Cluster) -> str:
     """A short digest of each part, as JSON: what a member sends so that differences have names."""
     return json.dumps({name: _short(value) for name, value in parts(config).items()})
 
 
-def differences(config: ClusterConfig, theirs: object) -> str:
+def differences(config: Cluster, theirs: object) -> str:
     """In which parts another member's file differs, in words.
 
     Args:
@@ -71,17 +135,17 @@ def differences(config: ClusterConfig, theirs: object) -> str:
     return " and ".join(filter(None, [", ".join(different[:-1]), *different[-1:]]))
 
 
-def clients(config: ClusterConfig) -> dict[str, str]:
+def clients(config: Cluster) -> dict[str, str]:
     """A short digest of each client's certificates, by its name."""
     return {client.name: of_client(client) for client in config.clients}
 
 
-def of_client(client: ClientConfig) -> str:
+def of_client(client: Client) -> str:
     """A short digest of one client's certificates."""
     return _short(sorted(tls.fingerprint(pem) for pem in client.certificates))
 
 
-def changes(before: ClusterConfig, after: ClusterConfig) -> list[str]:
+def changes(before: Cluster, after: Cluster) -> list[str]:
     """How the clients of two files differ, a line for each."""
     old, new = clients(before), clients(after)
     added = [f"client {name} was added" for name in new.keys() - old.keys()]
@@ -91,7 +155,7 @@ def changes(before: ClusterConfig, after: ClusterConfig) -> list[str]:
     return sorted(added) + sorted(removed) + sorted(other)
 
 
-def withdrawn(before: ClusterConfig, after: ClusterConfig) -> set[str]:
+def withdrawn(before: Cluster, after: Cluster) -> set[str]:
     """Clients of which a certificate is no longer accepted."""
     now = {client.name: set(client.certificates) for client in after.clients}
     return {

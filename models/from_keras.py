@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tfe_bench.errors import DataError, OpsMissing, UsageError, did_you_mean, imported, unknown
+from tfe_bench.models import keras_ops
 from tfe_bench.models.graph import Graph, Layer
 from tfe_bench.models.kinds import calls, masks, reading, registry
 
@@ -417,6 +418,7 @@ class Reader(reading.Reader):
     def _operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
         """Reads x + y, keras.ops.relu(x), ...; returns no names where one is refused."""
         own = node.operation
+        calls.load(keras_ops.__name__, *keras_ops.__path__)
         if not calls.known(own):
             self._refuse(own, prefix, "an operation that is not supported")
             return []

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,9 +19,6 @@ from tfe_bench.models.training.losses.loss import LARGEST as LARGEST_LABEL
 from tfe_bench.models.training.recipe import MOST_WEIGHT, Recipe
 from tfe_bench.models.training.shuffling import permutation
 
-if TYPE_CHECKING:
-    from tfe_bench.models.training_job import TrainingJob
-
 # In place of an epoch, for a client's own shuffling (job.batch_rows).
 SHUFFLED = -2
 # Of labels; features have the cluster's fractional bits.
@@ -31,6 +28,25 @@ LARGEST = 2.0**12
 # Of a chunk's features: 32 MB.
 _CHUNK_ELEMENTS = 1 << 22
 _AT_ONCE = 4096
+
+
+class Order(Protocol):
+    """What an order of a training says of a client's rows (training_job.TrainingJob)."""
+
+    @property
+    def recipe(self) -> Recipe:
+        """Model and batch."""
+        ...
+
+    @property
+    def seed(self) -> int:
+        """Seed of the order of the rows."""
+        ...
+
+    @property
+    def chunk(self) -> int:
+        """Rows that are sent at once; 0 for all."""
+        ...
 
 
 class Examples(NamedTuple):
@@ -130,7 +146,7 @@ def chunk_of(recipe: Recipe, rows: int) -> int:
 
 
 def shared_examples(
-    job: TrainingJob, train: Examples | None, test: Examples | None, scatter: bool = False
+    job: Order, train: Examples | None, test: Examples | None, scatter: bool = False
 ) -> dict[str, PrivateInput | LateInput]:
     """A client's rows as inputs of its training: at once, or in the chunks that the order says.
 

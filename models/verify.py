@@ -7,16 +7,13 @@ handed out before its outputs were compared.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models import optimize, plaintext
 from tfe_bench.models.graph import Array, Graph
-
-if TYPE_CHECKING:
-    from tfe_bench.models.from_keras import Reading
 
 # Of the largest value of a layer; Keras computes with 24 bits, or 11 and 8 in half precision.
 _TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
@@ -28,7 +25,36 @@ _TAKEN = 0.75
 _LARGE = 1_000_000
 
 
-def check(reading: Reading, graph: Graph, samples: Any = None) -> None:
+class Conversion(Protocol):
+    """A model of Keras, and the graph that it was converted to (from_keras.Reading)."""
+
+    @property
+    def model(self) -> Any:
+        """Model of Keras."""
+        ...
+
+    @property
+    def function(self) -> Any:
+        """Functional graph of the model, as Keras holds it."""
+        ...
+
+    @property
+    def graph(self) -> Graph:
+        """Converted graph."""
+        ...
+
+    @property
+    def tensors(self) -> tuple[tuple[Any, str], ...]:
+        """Tensors of the functional graph in order, with the names of their values."""
+        ...
+
+    @property
+    def keras(self) -> Any:
+        """Module keras."""
+        ...
+
+
+def check(reading: Conversion, graph: Graph, samples: Any = None) -> None:
     """Compares a graph with the model that it was read from.
 
     Args:
@@ -82,7 +108,7 @@ def in_keras(called: Any, *given: Any, **named: Any) -> Any:
 
 
 def _first(
-    reading: Reading,
+    reading: Conversion,
     given: Sequence[Any],
     inputs: dict[str, Array],
     found: Sequence[Array],
@@ -108,7 +134,7 @@ def _outputs(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
         return plaintext.evaluate(graph, inputs)
 
 
-def _drawn(reading: Reading, samples: Any) -> dict[str, Array]:
+def _drawn(reading: Conversion, samples: Any) -> dict[str, Array]:
     """A batch of numbers for each input, the same in every call."""
     rng = np.random.default_rng(20261122)
     count = 1 if reading.graph.parameters > _LARGE else 2
@@ -144,7 +170,7 @@ def _as_keras(tensor: Any, value: Array) -> Any:
     return value.astype(np.float32 if kind.startswith(("float", "bfloat")) else kind)
 
 
-def _numbers(reading: Reading, value: Any) -> Array:
+def _numbers(reading: Conversion, value: Any) -> Array:
     found = reading.keras.ops.convert_to_numpy(reading.keras.ops.cast(value, "float32"))
     return np.asarray(found, np.float64)
 
@@ -170,7 +196,7 @@ def _alike(got: Array, want: Array, tolerance: float) -> bool:
 
 
 def _compared(
-    reading: Reading, given: Sequence[Any], inputs: dict[str, Array]
+    reading: Conversion, given: Sequence[Any], inputs: dict[str, Array]
 ) -> Iterator[tuple[str, Array, Array]]:
     """Each layer of the model itself, in order, here and in Keras, of what it takes in Keras."""
     graph = optimize.leave_training(reading.graph)

@@ -92,3 +92,6 @@ class Turn:
                 f"Received: {made} after {list(self._meanings)}."
             )
         return found
+
+
+operations.add_loop("foldl", carried_out)

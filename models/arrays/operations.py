@@ -139,6 +139,7 @@ class Operation:
 
 
 _added: dict[str, Operation] = {}
+_loops: dict[str, Operation] = {}
 
 
 def add(operation: Operation) -> None:
@@ -152,6 +153,11 @@ def add(operation: Operation) -> None:
     _added[operation.name] = operation
 
 
+def add_loop(name: str, function: Callable[..., Any]) -> None:
+    """Offer an operation whose turns are steps of a body; models/arrays/__init__.py imports it."""
+    _loops[name] = Operation(name, function, between=True, loops=True)
+
+
 @functools.cache
 def _of_api() -> dict[str, Operation]:
     amounts = importlib.import_module(_OWN)
@@ -163,8 +169,7 @@ def _of_api() -> dict[str, Operation]:
                 function = amounts.in_parts(function)
             about = (name in _BETWEEN, _SIZES.get(name, {}), False, _WIDEST.get(name))
             found[name] = Operation(name, function, *about)
-    loops = importlib.import_module("tfe_bench.models.arrays.loops")
-    return {**found, "foldl": Operation("foldl", loops.carried_out, between=True, loops=True)}
+    return {**found, **_loops}
 
 
 def offered() -> dict[str, Operation]:

@@ -8,7 +8,6 @@ changes a result is overlooked.
 from __future__ import annotations
 
 import functools
-import importlib
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -77,18 +76,16 @@ def reads(*names: str) -> Callable[[Read], Read]:
 
 
 @functools.cache
-def load() -> dict[str, Read]:
-    """All readers by the name of the class that each reads."""
-    package = importlib.import_module("tfe_bench.models.keras_ops")
-    for _ in discovery.modules(package.__name__, package.__path__):
-        pass  # (a module registers its readers)
-    return READERS
+def load(package: str, *path: str) -> None:
+    """Import the modules of a package once: each registers its readers."""
+    for _ in discovery.modules(package, path):
+        pass
 
 
 def known(operation: Any) -> bool:
     """Whether an operation is of Keras, and there is a reader for it."""
     cls = type(operation)
-    return cls.__module__.startswith(_MODULES) and cls.__name__ in load()
+    return cls.__module__.startswith(_MODULES) and cls.__name__ in READERS
 
 
 def read(r: Reader, operation: Operation, node: Any, named: Callable[[Any], Value]) -> list[str]:
@@ -102,7 +99,7 @@ def read(r: Reader, operation: Operation, node: Any, named: Callable[[Any], Valu
         Unfit: why it cannot be converted.
     """
     own = operation.own
-    reader = load()[type(own).__name__]
+    reader = READERS[type(own).__name__]
     declared = list(inspect.signature(reader).parameters.values())[2:]
     whole = any(p.kind is p.VAR_KEYWORD for p in declared)  # Keras' own object computes with them
     taken = {p.name for p in declared}

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from tfe_bench.models.queries.rights import Tables
 
-if TYPE_CHECKING:
-    from tfe_bench.models.queries.relations import Relation
-
 
 def link_of(
-    pairs: Sequence[Sequence[str]], left: Relation, right: Relation, tables: Tables
+    pairs: Sequence[Sequence[str]], left: str, right: str, rows: int, tables: Tables
 ) -> tuple[str, int] | None:
-    """The link by which left's rows can be looked up in right: its table, and which it is."""
-    if len(pairs) != 1 or not left.home or not right.home:
+    """The link by which rows of left can be looked up in right: its table, and which it is.
+
+    Args:
+        left, right: the aliases of the tables whose rows are joined, "" for other rows.
+        rows: of right.
+    """
+    if len(pairs) != 1 or not left or not right:
         return None
-    other = tables[right.home]
-    if pairs[0][1] != f"{right.home}.{other.schema.hashed_by}":
+    other = tables[right]
+    if pairs[0][1] != f"{right}.{other.schema.hashed_by}":
         return None
-    wanted = (other.name, other.deployment, right.rows)
-    for i, link in enumerate(tables[left.home].schema.links):
-        named = pairs[0][0] == f"{left.home}.{link.column}"
+    wanted = (other.name, other.deployment, rows)
+    for i, link in enumerate(tables[left].schema.links):
+        named = pairs[0][0] == f"{left}.{link.column}"
         if named and (link.table, link.deployment, link.bins) == wanted:
-            return left.home, i
+            return left, i
     return None

@@ -348,7 +348,8 @@ def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
         )
     both = bool({name for name, _ in pairs} & left.unique)
     made = _joined(kind, pairs, left, right, both, tables)
-    return replace(made, link=link_of(pairs, left, right, tables))
+    link = link_of(pairs, left.home, right.home, right.rows, tables)
+    return replace(made, link=link)
 
 
 def _many_join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:

@@ -215,8 +215,9 @@ class SourceBuilder(PlanBuilder):
         return self._add("join", [left, right], on=pairs, kind=how)
 
     def _linked(self, left: int, right: int, pairs: list[list[str]]) -> bool:
-        facts = self._facts
-        return links.link_of(pairs, facts[left], facts[right], self._scanned) is not None
+        first, other = self._facts[left], self._facts[right]
+        link = links.link_of(pairs, first.home, other.home, other.rows, self._scanned)
+        return link is not None
 
     # ---- WHERE
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.operations import Operations
@@ -19,9 +19,6 @@ from tfe_bench.models.training.losses.loss import (
 )
 from tfe_bench.models.training.schedules import real
 from tfe_bench.protocols.session.sharing import Shared
-
-if TYPE_CHECKING:
-    from tfe_bench.models.training.recipe import Recipe
 
 # A weight's share of a gradient is below 2^11 then, and its mean stays in range for weights to 8.
 LARGEST = 1.0
@@ -81,33 +78,37 @@ def _scaled(ops: Operations, x: Shared, factor: Fraction) -> Shared:
     return ops.times(x, round(factor * (1 << k)), k)
 
 
-def added(p: Pass, recipe: Recipe, found: Mapping[str, Shared]) -> dict[str, Shared]:
+def added(
+    p: Pass, penalties: Mapping[str, Penalty], share: Fraction, found: Mapping[str, Shared]
+) -> dict[str, Shared]:
     """Gradients, as sums over the batch, with l1 sign(w) + 2 l2 w of what has a penalty.
 
     What is added needs the weights alone, so that it is ready before them.
     """
     ops, result = p.ops, dict(found)
-    for key in sorted(recipe.penalties.keys() & found.keys()):  # (all parties in one order)
-        (l1, l2), w, g = recipe.penalties[key], p.weights[key], found[key]
+    for key in sorted(penalties.keys() & found.keys()):  # (all parties in one order)
+        (l1, l2), w, g = penalties[key], p.weights[key], found[key]
         parts = []
         if l2:
-            parts.append(_scaled(ops, w, 2 * Fraction(l2) / recipe.share))
+            parts.append(_scaled(ops, w, 2 * Fraction(l2) / share))
         if l1:
-            parts.append(_scaled(ops, sign(ops, w), Fraction(l1) / recipe.share))
+            parts.append(_scaled(ops, sign(ops, w), Fraction(l1) / share))
         for part in parts:
             g = joined(ops, g, brought(ops, part, g.fractional_bits))
         result[key] = g
     return result
 
 
-def loss(p: Pass, recipe: Recipe) -> Shared | None:
-    """What they add to the sum of a batch's losses, [] with LOSS_BITS; None if there are none."""
-    ops, shape = p.ops, recipe.output_shape
-    rows = Fraction(recipe.batch * recipe.loss.terms(shape), recipe.loss.scale(shape, recipe.batch))
+def loss(p: Pass, penalties: Mapping[str, Penalty], rows: Fraction) -> Shared | None:
+    """What they add to the sum of a batch's losses, [] with LOSS_BITS; None if there are none.
+
+    Args:
+        penalties: of weights that are trained.
+        rows: what the sum of a batch's losses is divided by for their mean.
+    """
+    ops = p.ops
     found = None
-    for key, (l1, l2) in recipe.penalties.items():
-        if key in recipe.frozen:
-            continue
+    for key, (l1, l2) in penalties.items():
         w, parts = p.weights[key], []
         if l2:
             parts.append((total_product(ops, w, w), l2))

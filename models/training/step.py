@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -72,13 +73,21 @@ def step(
     if weight is not None:
         d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
     found = gradients.backward(p, recipe, d, nodes.differentiated(recipe.graph, recipe.frozen))
-    found = penalties.added(p, recipe, found)
-    if total is not None and (more := penalties.loss(p, recipe)) is not None:
+    found = penalties.added(p, recipe.penalties, recipe.share, found)
+    if total is not None and (more := _penalty_loss(p, recipe)) is not None:
         total = ops.add(total, more)
     result = {**updates.update(p, recipe, found), **p.renewed}
     if left is not None and p.watches is not None:
         left.update({name: watch.flag() for name, watch in p.watches.items()})
     return result, total
+
+
+def _penalty_loss(p: Pass, recipe: Recipe) -> Shared | None:
+    """Sum of the penalties of trained weights, at the scale of the sum of a batch's losses."""
+    shape, loss = recipe.output_shape, recipe.loss
+    rows = Fraction(recipe.batch * loss.terms(shape), loss.scale(shape, recipe.batch))
+    trained = {k: pair for k, pair in recipe.penalties.items() if k not in recipe.frozen}
+    return penalties.loss(p, trained, rows)
 
 
 def public_values(recipe: Recipe, number: int) -> dict[str, Any]:

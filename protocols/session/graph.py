@@ -7,16 +7,16 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, fields, is_dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from tfe_bench.errors import ProtocolError
 from tfe_bench.protocols.session.numbering import Trace
+from tfe_bench.protocols.session.ops import Native
 
 if TYPE_CHECKING:
     import tensorflow as tf
-
-    from tfe_bench.protocols.session.party import Party
 
 # Shares, public tensors, arrays and Python constants, in lists, tuples, dicts and dataclasses.
 Nest: TypeAlias = Any
@@ -159,6 +159,45 @@ class KeptGraphs:
 KEPT = KeptGraphs()
 
 
+class TracingParty(Protocol):
+    """What a graph needs of the party that traces and runs it (party.Party)."""
+
+    index: int
+    dealer: int
+    handle: int
+    build_seconds: float
+    site_names: dict[int, str]
+    _next_site: int
+    _trace: Trace | None
+
+    @property
+    def building(self) -> AbstractContextManager[Any]:
+        """Lock that is held while a graph is traced."""
+        ...
+
+    @property
+    def _native(self) -> Native:
+        """Functions of the compiled library."""
+        ...
+
+    @property
+    def _on_abort(self) -> Callable[[str], Exception | None] | None:
+        """Typed error behind a native error text."""
+        ...
+
+    def active(self) -> AbstractContextManager[None]:
+        """Make this the party of the thread's operators."""
+        ...
+
+    def agree(self, what: str, text: bytes) -> None:
+        """Fail unless all three parties hold the same text."""
+        ...
+
+    def _next_step(self) -> int:
+        """Begin a step; return its number."""
+        ...
+
+
 class PrivateFunction:
     """A graph over shares, traced once per signature; each call is a step of its own.
 
@@ -169,7 +208,7 @@ class PrivateFunction:
 
     def __init__(
         self,
-        party: Party,
+        party: TracingParty,
         function: Callable[..., Nest],
         dynamic: bool | Collection[int],
         name: Hashable | None = None,

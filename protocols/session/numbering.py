@@ -21,7 +21,6 @@ from tfe_bench.protocols.session import local, ops, sizes
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from tfe_bench.protocols.session.party import Party
     from tfe_bench.protocols.session.types import Shape
 
 K1, K2, K3 = 1, 2, 3  # keys by the roles that hold them: (D, E1), (D, E2), (E1, E2)
@@ -76,18 +75,17 @@ class Trace:
 class Site:
     """One protocol invocation: the names of its masks and messages, and its channel ops."""
 
-    def __init__(self, party: Party, number: int, dealer: int, trace: Trace) -> None:
-        self.party = party
+    def __init__(self, party: int, number: int, dealer: int, trace: Trace) -> None:
         self.number = number
         self.dealer = dealer
         self._trace = trace
-        self.is_dealer = party.index == dealer
+        self.is_dealer = party == dealer
         if trace.looping:
             self.ctx = trace.iteration_ctx
         else:
             self.ctx = self._turn() if self.is_dealer else trace.ctx
-        self.is_e1 = party.index == (dealer + 1) % 3
-        self.is_e2 = party.index == (dealer + 2) % 3
+        self.is_e1 = party == (dealer + 1) % 3
+        self.is_e2 = party == (dealer + 2) % 3
         self.d, self.e1, self.e2 = dealer, (dealer + 1) % 3, (dealer + 2) % 3
 
     def _turn(self) -> tf.Tensor:

@@ -12,14 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn, TypeGuard
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeGuard
 
 from tfe_bench.errors import ProtocolError
 
 if TYPE_CHECKING:
+    from types import EllipsisType
+
+    import numpy as np
+    import numpy.typing as npt
     import tensorflow as tf
 
-    from tfe_bench.protocols.session.types import Key, Operand
+Key: TypeAlias = "int | np.integer[Any] | slice | EllipsisType | None"  # of an axis, in x[key]
+Public: TypeAlias = "npt.ArrayLike | tf.Tensor"
+Operand: TypeAlias = "Shared | MaskedBits | Public"
 
 # What is called by the names of operations: see `bind`.
 _operations: dict[str, Callable[..., Any]] = {}
