@@ -19,17 +19,17 @@ from pathlib import Path
 
 _LINE = re.compile(r"(?P<path>[\w.*<>]+?)(\((?P<local>\w+)\))? *-> *(?P<new>\w+)")
 _MODULE_LINE = re.compile(r"module +(?P<old>[\w.]+) *-> *(?P<new>[\w.]+)")
-_LINKED = ("protocols", "models", "cluster", "benchmarks")
 
 
-def strip_package(module: str) -> str:
-    """Name of a module as maps write it: `tfe_bench.cli.sort` is `cli.sort`."""
-    return module.removeprefix("tfe_bench.").removesuffix(".__init__")
+def strip_package(name: str) -> str:
+    """Dotted name as maps write it: `tfe_bench.cli.sort` is `cli.sort`."""
+    return name.removeprefix("tfe_bench.") if name.count(".") > 1 else name
 
 
 def module_of_path(path: str) -> str:
     """Name of a file's module as maps write it."""
-    return strip_package(path.removesuffix(".py").replace("/", "."))
+    name = path.removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+    return name.removeprefix("tfe_bench.")
 
 
 def _is_match(pattern: tuple[str, ...], parts: tuple[str, ...]) -> bool:
@@ -62,7 +62,7 @@ class RenameMap:
 
     def _add(self, text: str) -> bool:
         if entry := _MODULE_LINE.fullmatch(text):
-            old, new = strip_package(entry["old"]), strip_package(entry["new"])
+            old, new = (entry[x].removeprefix("tfe_bench.") for x in ("old", "new"))
             self.modules[old] = new
             words = (old.rpartition(".")[2], new.rpartition(".")[2])
             if words[0] != words[1]:
