@@ -58,7 +58,8 @@ def new_path(path: str, renames: RenameMap, files: dict[str, str]) -> str:
         return path
     suffix = "/__init__.py" if path.endswith("/__init__.py") else ".py"
     candidate = mapped.replace(".", "/") + suffix
-    return f"tfe_bench/{candidate}" if path.startswith("tfe_bench/") else candidate
+    candidate = f"tfe_bench/{candidate}" if path.startswith("tfe_bench/") else candidate
+    return path if path in files and candidate not in files else candidate
 
 
 def compare_versions(

@@ -181,9 +181,11 @@ class TreeComparison:
         if (old.is_from, old.level) != (new.is_from, new.level):
             return False
         if not old.is_from:
-            return renames.map_module(old.name) == new.name and binds_same_name(old, new, renames)
+            return new.name in (old.name, renames.map_module(old.name)) and binds_same_name(
+                old, new, renames
+            )
         names = old.name == new.name or renames.is_reference(old.name, new.name)
-        module = renames.map_module(old.module) == new.module
+        module = new.module in (old.module, renames.map_module(old.module))
         if is_exact:
             path = (*old.module.removeprefix("tfe_bench.").split("."), old.name)
             full = renames.map_module(f"{old.module}.{old.name}").rpartition(".")[2]
