@@ -283,3 +283,11 @@ def test_new_and_missing_files_are_found() -> None:
 def test_lines_that_are_no_renames_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="is not a rename"):
         _read_map(tmp_path, "protocols.ring.sample.Made LocalProduct")
+
+
+def test_a_module_may_still_have_its_old_name(tmp_path: Path) -> None:
+    old = {PATH: _CODE, "protocols/session/local.py": "def found(): pass"}
+    new = {**old, PATH: _CODE.replace("found", "find_rows")}
+    new["protocols/session/local.py"] = "def find_rows(): pass"
+    assert _differences(old, new, _read_map(tmp_path)) == []
+    assert _differences(old, {**new, "protocols/session/local.py": "pass"}, _read_map(tmp_path))
