@@ -134,7 +134,9 @@ def prose() -> dict[str, list[str]]:
     texts: dict[str, list[str]] = defaultdict(list)
     facts = ErrorFacts()
     for path in python_files():
-        facts.classes |= {n.name for n in nodes_of(path) if _is_error_class(n)}
+        facts.classes |= {
+            n.name for n in nodes_of(path) if isinstance(n, ast.ClassDef) and _is_error_class(n)
+        }
     for path in python_files():
         own = texts[folder_of(path)]
         own += _docstrings(path)

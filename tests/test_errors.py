@@ -45,7 +45,7 @@ def codes_in(node: ast.AST) -> Iterator[str]:
             names = [a.arg for a in call.args.kwonlyargs]
             for name, default in zip(names, call.args.kw_defaults, strict=True):
                 if name == "code" and isinstance(default, ast.Constant) and default.value:
-                    yield default.value
+                    yield str(default.value)
 
 
 def test_every_code_is_listed_and_used() -> None:

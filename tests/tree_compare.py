@@ -461,7 +461,11 @@ class TreeComparison:
             self._report("another text", old, new)
             return
         texts = ["".join(_piece(i, v) for i, v in enumerate(x.values)) for x in (old, new)]
-        if "import " in texts[0] and texts[0] != texts[1] and self._code(*texts, s, t, "exec"):
+        if (
+            "import " in texts[0]
+            and texts[0] != texts[1]
+            and self._code(texts[0], texts[1], s, t, "exec")
+        ):
             values = [[v for v in x.values if not _is_constant_text(v)] for x in (old, new)]
             self._children(values[0], values[1], s, t)
             return

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -72,20 +72,29 @@ class Trace:
         return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
 
 
+class SiteParty(Protocol):
+    """The party that invokes a protocol; `Party` is one."""
+
+    index: int
+    dealer: int
+    site_names: dict[int, str]
+
+
 class Site:
     """One protocol invocation: the names of its masks and messages, and its channel ops."""
 
-    def __init__(self, party: int, number: int, dealer: int, trace: Trace) -> None:
+    def __init__(self, party: SiteParty, number: int, dealer: int, trace: Trace) -> None:
+        self.party = party
         self.number = number
         self.dealer = dealer
         self._trace = trace
-        self.is_dealer = party == dealer
+        self.is_dealer = party.index == dealer
         if trace.looping:
             self.ctx = trace.iteration_ctx
         else:
             self.ctx = self._turn() if self.is_dealer else trace.ctx
-        self.is_e1 = party == (dealer + 1) % 3
-        self.is_e2 = party == (dealer + 2) % 3
+        self.is_e1 = party.index == (dealer + 1) % 3
+        self.is_e2 = party.index == (dealer + 2) % 3
         self.d, self.e1, self.e2 = dealer, (dealer + 1) % 3, (dealer + 2) % 3
 
     def _turn(self) -> tf.Tensor:

@@ -141,7 +141,7 @@ class Party:
         self.site_names[number] = name
         dealer = self.dealer if dealer is None else dealer
         trace.log.update(f"{number} {name} {dealer} {about!r}\n".encode())
-        return Site(self.index, number, dealer, trace)
+        return Site(self, number, dealer, trace)
 
     @contextlib.contextmanager
     def iteration(self, number: tf.Tensor) -> Iterator[None]:

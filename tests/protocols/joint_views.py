@@ -39,6 +39,7 @@ import numpy as np
 
 from tfe_bench.cluster.simulate import log_of, replay, simulate
 from tfe_bench.protocols.session import io, ops
+from tfe_bench.protocols.session.numbering import SiteParty
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -135,7 +136,9 @@ class _Watch:
     seen: list[View] = field(default_factory=lambda: [{}, {}, {}])
     names: dict[int, str] = field(default_factory=dict)
 
-    def note(self, party: Party, ctx: Any, site: int, slot: int, source: int, data: Any) -> None:
+    def note(
+        self, party: SiteParty, ctx: Any, site: int, slot: int, source: int, data: Any
+    ) -> None:
         """Adds to a graph that what comes here is seen."""
         import tensorflow as tf
 
