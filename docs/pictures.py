@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 LAYERS = {
     "tfe_bench/cli": "commands",
-    "benchmarks": "measures, compares, reports",
+    "benchmarks": "measurements, comparisons, reports",
     "models": "Keras models, training, services",
     "cluster": "workers, clients, jobs, channel",
     "protocols": "api, nn, order, functions, ring, session, kernels",
@@ -32,12 +32,12 @@ JOURNEYS = {
 client > D: l1, l2 as seeds
 client > E1: m = x + l1 + l2, l1 as a seed
 client > E2: m, l2 as a seed
-D > E2: material for all that follows, sent ahead
+D > E2: correlated randomness for all later steps, sent ahead
 E1 > E2: keys made distinct: x 2^p + position (4 rounds)
 D > E2: shuffle: three permutations, each known to two (2 rounds)
 E1 > E2: comparisons of shuffled keys, masked bits (3 rounds)
-E1 > E2: the bits are revealed: a random order
-E1: each party puts its shares into that order
+E1 > E2: the bits are opened: a random order
+E1: each party reorders its shares
 D > client: l1, l2 of the result
 E1 > client: m of the result
 client: x = m - l1 - l2
@@ -54,13 +54,13 @@ E1 > client: m of the logits; D sends l1 and l2
 """,
     "training": """
 client > E1: rows and labels, shared once; each step gathers its batch
-D > E2: material for the whole step, sent ahead
+D > E2: correlated randomness for the whole step, sent ahead
 E1 > E2: forward: products, ReLU (its bits are kept)
 E1 > E2: softmax; p - y is local
-E1 > E2: back: products with W, times the ReLU's bits
+E1 > E2: backward: products with W, times the ReLU's bits
 E1 > E2: gradients x d, truncated; weights - rate times them
-E1: ... the next step, on shares that stay where they are
-E1 > client: at the end: the weights, or shares stay for predictions
+E1: ... the next step, on shares that stay at the workers
+E1 > client: at the end: the weights; or shares stay for predictions
 """,
 }
 
