@@ -1,4 +1,4 @@
-"""The table of optimizers in docs/training_reference.md: what each takes, and what an update costs."""
+"""The table of optimizers in docs/training_reference.md: settings, and the cost of an update."""
 
 from __future__ import annotations
 
