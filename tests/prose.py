@@ -134,9 +134,8 @@ def prose() -> dict[str, list[str]]:
     texts: dict[str, list[str]] = defaultdict(list)
     facts = ErrorFacts()
     for path in python_files():
-        facts.classes |= {
-            n.name for n in nodes_of(path) if isinstance(n, ast.ClassDef) and _is_error_class(n)
-        }
+        classes = [n for n in nodes_of(path) if isinstance(n, ast.ClassDef)]
+        facts.classes |= {n.name for n in classes if _is_error_class(n)}
     for path in python_files():
         own = texts[folder_of(path)]
         own += _docstrings(path)

@@ -151,8 +151,8 @@ def build_scopes(tree: ast.Module, module: str) -> dict[ast.AST, Scope]:
             _bind_node(n, home if id(n) in walrus else scope)
         for n in nodes:
             if isinstance(n, (*FUNCTIONS, *COMPREHENSIONS, ast.ClassDef)) and n not in scopes:
-                inner = getattr(n, "name", None)
-                build(n, scope, (*path, inner) if inner else path)
+                defined: str | None = getattr(n, "name", None)
+                build(n, scope, (*path, defined) if defined else path)
 
     build(tree, None, tuple(module.split(".")))
     return scopes

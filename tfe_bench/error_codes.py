@@ -6,7 +6,7 @@
 
 CODES = {
     "budget-exhausted": "A privacy budget has too little left for this release.",
-    "certificate-invalid": "A certificate or key is missing, unreadable, expired or not the pinned one.",
+    "certificate-invalid": "A certificate or key is missing, unreadable or expired.",
     "column-not-found": "A table or file has no column of this name.",
     "conflicting-options": "Two options exclude each other.",
     "duplicate-name": "A name is used twice.",

@@ -219,7 +219,8 @@ def test_a_closed_standard_output_is_refused_before_anything_runs(tmp_path: Path
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
     )
     assert done.stderr == (
-        "tfe_bench: DataError: Standard output is closed. Redirect it: > /dev/null. [invalid-data]\n"
+        "tfe_bench: DataError: Standard output is closed. Redirect it: > /dev/null. "
+        "[invalid-data]\n"
     )
     assert done.returncode == 10 and not list(tmp_path.iterdir())
 
