@@ -43,7 +43,7 @@ def _serve(folder: Path, tls_on: bool) -> None:
 
     server = grpc.server(ThreadPoolExecutor(4), options=CHANNEL_OPTIONS)
     handler = grpc.stream_stream_rpc_method_handler(
-        stream, request_deserializer=wire.identity, response_serializer=wire.identity
+        stream, request_deserializer=wire.pass_bytes, response_serializer=wire.pass_bytes
     )
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler("tfe_bench.Bare", {"Stream": handler}),)
@@ -118,7 +118,7 @@ def measure(
             else:
                 channel = grpc.insecure_channel(address, options=CHANNEL_OPTIONS)
             call = channel.stream_stream(
-                _METHOD, request_serializer=wire.identity, response_deserializer=wire.identity
+                _METHOD, request_serializer=wire.pass_bytes, response_deserializer=wire.pass_bytes
             )
             result: dict[str, list[float]] = {"exchange": [], "hop": [], "bulk": []}
             for turn in range(repeat + 1):

@@ -81,7 +81,7 @@ def forecast(measured: Sequence[Mapping[str, Any]], profile: str, median: float)
     )
     seconds: dict[str, float] = {}
     for name in dict.fromkeys((*_ALWAYS, profile)):
-        link = profiles.get(name)
+        link = profiles.get_profile(name)
         if link.shaped:
             seconds[name] = modeled_seconds(link, busy, rounds, sent)
     ratio = median / seconds[profile] if seconds.get(profile) else None

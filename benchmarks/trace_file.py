@@ -175,4 +175,4 @@ def write(path: str | os.PathLike[str], jobs: Jobs) -> None:
         text = json.dumps(whole, allow_nan=False, separators=(",", ":"))
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise DataError(f"A worker's trace is malformed ({type(error).__name__}).") from error
-    atomic.write(Path(path), lambda out: out.write(text.encode("ascii")))
+    atomic.write_atomically(Path(path), lambda out: out.write(text.encode("ascii")))

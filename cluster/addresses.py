@@ -6,7 +6,7 @@ import ipaddress
 import re
 import socket
 
-from tfe_bench.cluster.toml_file import shown
+from tfe_bench.cluster.toml_file import quote_value
 from tfe_bench.errors import ConfigError
 
 _HOST_NAME = re.compile(
@@ -29,19 +29,19 @@ def check_free(party: int, host: str, port: int) -> None:
         ConfigError: something listens there, or the address is not this host's.
     """
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError:
         raise cannot_listen(party, f"{host}:{port}") from None
-    for family, kind, protocol, _, address in found:
-        with socket.socket(family, kind, protocol) as own:
-            own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    for family, kind, protocol, _, address in address_infos:
+        with socket.socket(family, kind, protocol) as probe_socket:
+            probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if family == socket.AF_INET6:
-                own.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                probe_socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
             try:
-                own.bind(address)
+                probe_socket.bind(address)
             except OSError:
-                where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-                raise cannot_listen(party, where) from None
+                shown_address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+                raise cannot_listen(party, shown_address) from None
 
 
 def is_loopback(host: str) -> bool:
@@ -65,7 +65,7 @@ def parse_address(where: str, text: str) -> tuple[str, int]:
     bare = host[1:-1] if in_brackets else host
     if not colon or not bare or (":" in bare) != in_brackets or not re.fullmatch("[0-9]+", port):
         raise ConfigError(
-            f"{where} must be host:port. Received: {shown(text)}. "
+            f"{where} must be host:port. Received: {quote_value(text)}. "
             "Write it like 10.0.0.1:7700, or [::1]:7700."
         )
     return bare, int(port[:6])
@@ -85,7 +85,7 @@ def canonical_host(where: str, host: str) -> str:
         if address.is_unspecified or address.is_multicast or "%" in host:
             raise ConfigError(
                 f'{where}: "host" is the address where the others reach this party. '
-                f"Received: {shown(host)}. Write the machine's own address."
+                f"Received: {quote_value(host)}. Write the machine's own address."
             )
         return str(address)
     name = host.lower()
@@ -93,6 +93,6 @@ def canonical_host(where: str, host: str) -> str:
     if not _HOST_NAME.fullmatch(name) or not re.search("[a-z]", name.rpartition(".")[2]):
         raise ConfigError(
             f'{where}: "host" must be an IP address or a host name, without port or protocol. '
-            f'Received: {shown(host)}. Write it like "10.0.0.1" and the port under "port".'
+            f'Received: {quote_value(host)}. Write it like "10.0.0.1" and the port under "port".'
         )
     return name

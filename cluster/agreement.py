@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from tfe_bench.cluster import tls
 
 # Of a part's digest, as members show it to each other: it explains a difference, and decides none.
-_SHOWN = 16
+_SHORT_DIGEST_CHARS = 16
 
 
 class Client(Protocol):
@@ -85,35 +85,37 @@ class Cluster(Protocol):
         ...
 
 
-def parts(config: Cluster) -> dict[str, Any]:
+def list_settings(config: Cluster) -> dict[str, Any]:
     """The settings that all members must have alike, by what people call them."""
-    found: dict[str, Any] = {
+    settings: dict[str, Any] = {
         "the name": config.name,
         "ring": config.ring,
         "fractional_bits": config.fractional_bits,
         "tls": config.tls,
     }
     for party in config.parties:
-        who = f"party {party.index}'s"
-        found[f"{who} name"] = party.name
-        found[f"{who} address"] = [party.host, party.port]
+        prefix = f"party {party.index}'s"
+        settings[f"{prefix} name"] = party.name
+        settings[f"{prefix} address"] = [party.host, party.port]
         # (which of two is the newer does not matter)
-        found[f"{who} certificate"] = sorted(tls.fingerprint(pem) for pem in party.certificates)
-    return found
+        settings[f"{prefix} certificate"] = sorted(
+            tls.compute_fingerprint(pem) for pem in party.certificates
+        )
+    return settings
 
 
-def digest(config: Cluster) -> str:
+def compute_digest(config: Cluster) -> str:
     """SHA-256 (hex) of all parts."""
-    canonical = json.dumps(["tfe-bench cluster 2", parts(config)], sort_keys=True)
+    canonical = json.dumps(["tfe-bench cluster 2", list_settings(config)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def shown(config: Cluster) -> str:
+def summarize_settings(config: Cluster) -> str:
     """A short digest of each part, as JSON: what a member sends so that differences have names."""
-    return json.dumps({name: _short(value) for name, value in parts(config).items()})
+    return json.dumps({name: _short_digest(value) for name, value in list_settings(config).items()})
 
 
-def differences(config: Cluster, theirs: object) -> str:
+def describe_differences(config: Cluster, received_summary: object) -> str:
     """In which parts another member's file differs, in words.
 
     Args:
@@ -123,47 +125,51 @@ def differences(config: Cluster, theirs: object) -> str:
         "party 1's address and tls", or "" where the other one does not say.
     """
     try:
-        given = json.loads(str(theirs)[:4096])
+        their_digests = json.loads(str(received_summary)[:4096])
     except ValueError:
         return ""
-    if not isinstance(given, Mapping):
+    if not isinstance(their_digests, Mapping):
         return ""
-    own = {name: _short(value) for name, value in parts(config).items()}
-    different = [name for name, value in own.items() if given.get(name) != value]
-    if len(different) == len(own):
+    our_digests = {name: _short_digest(value) for name, value in list_settings(config).items()}
+    different = [name for name, value in our_digests.items() if their_digests.get(name) != value]
+    if len(different) == len(our_digests):
         return ""
     return " and ".join(filter(None, [", ".join(different[:-1]), *different[-1:]]))
 
 
-def clients(config: Cluster) -> dict[str, str]:
+def digest_clients(config: Cluster) -> dict[str, str]:
     """A short digest of each client's certificates, by its name."""
-    return {client.name: of_client(client) for client in config.clients}
+    return {client.name: digest_client(client) for client in config.clients}
 
 
-def of_client(client: Client) -> str:
+def digest_client(client: Client) -> str:
     """A short digest of one client's certificates."""
-    return _short(sorted(tls.fingerprint(pem) for pem in client.certificates))
+    return _short_digest(sorted(tls.compute_fingerprint(pem) for pem in client.certificates))
 
 
-def changes(before: Cluster, after: Cluster) -> list[str]:
+def describe_client_changes(before: Cluster, after: Cluster) -> list[str]:
     """How the clients of two files differ, a line for each."""
-    old, new = clients(before), clients(after)
-    added = [f"client {name} was added" for name in new.keys() - old.keys()]
-    removed = [f"client {name} was removed" for name in old.keys() - new.keys()]
-    both = old.keys() & new.keys()
-    other = [f"client {name} has other certificates" for name in both if old[name] != new[name]]
-    return sorted(added) + sorted(removed) + sorted(other)
+    old_digests, new_digests = digest_clients(before), digest_clients(after)
+    added = [f"client {name} was added" for name in new_digests.keys() - old_digests.keys()]
+    removed = [f"client {name} was removed" for name in old_digests.keys() - new_digests.keys()]
+    common_names = old_digests.keys() & new_digests.keys()
+    changed = [
+        f"client {name} has other certificates"
+        for name in common_names
+        if old_digests[name] != new_digests[name]
+    ]
+    return sorted(added) + sorted(removed) + sorted(changed)
 
 
-def withdrawn(before: Cluster, after: Cluster) -> set[str]:
+def find_revoked_clients(before: Cluster, after: Cluster) -> set[str]:
     """Clients of which a certificate is no longer accepted."""
-    now = {client.name: set(client.certificates) for client in after.clients}
+    accepted = {client.name: set(client.certificates) for client in after.clients}
     return {
         client.name
         for client in before.clients
-        if set(client.certificates) - now.get(client.name, set())
+        if set(client.certificates) - accepted.get(client.name, set())
     }
 
 
-def _short(value: object) -> str:
-    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:_SHOWN]
+def _short_digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value).encode()).hexdigest()[:_SHORT_DIGEST_CHARS]

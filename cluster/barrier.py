@@ -5,7 +5,7 @@ from __future__ import annotations
 from tfe_bench.protocols.session.party import Party
 
 
-def begin_together(party: Party) -> None:
+def wait_at_barrier(party: Party) -> None:
     """Returns at the same time at all three, whatever the delay between them.
 
     One exchange lets whoever comes last go on at once, a delay before the others hear of it.  Then

@@ -20,7 +20,7 @@ from typing import Any
 from tfe_bench.cluster import agreement, handshake, probe, tls, wire
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClusterConfig
-from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, expiries
+from tfe_bench.cluster.expiry import RENEW, WARN_DAYS, list_expiries
 from tfe_bench.cluster.policy import WorkerPolicy, unknown_names
 from tfe_bench.errors import PolicyError, TfeBenchError
 
@@ -50,74 +50,74 @@ class Check:
         return asdict(self)
 
 
-def failed(name: str, error: BaseException) -> Check:
+def failed_check(name: str, error: BaseException) -> Check:
     """A check that ended in an error."""
     # Only our own errors carry their text: others could quote anything.
     text = str(error) if isinstance(error, TfeBenchError) else type(error).__name__
-    what, _, remedy = text.partition(". ")
-    return Check(name, FAIL, what, remedy)
+    finding, _, remedy = text.partition(". ")
+    return Check(name, FAIL, finding, remedy)
 
 
 # ---- this machine
 
 
-def machine() -> Iterator[Check]:
+def check_machine() -> Iterator[Check]:
     """Versions, the compiled ops, the processor, memory."""
     yield Check("Python", OK, platform.python_version())
     for package in ("grpcio", "numpy", "cryptography"):
         yield Check(package, OK, importlib.metadata.version(package))
-    yield Check("tfe_bench", OK, handshake.version())
+    yield Check("tfe_bench", OK, handshake.package_version())
     tensorflow = handshake.tensorflow_version()
     if tensorflow == "none":
         yield Check("TensorFlow", WARN, "not installed", "a worker needs it, a client does not")
     else:
         yield Check("TensorFlow", OK, tensorflow)
-        yield _ops()
-    yield _processor()
-    yield from _memory()
+        yield _check_ops()
+    yield _check_processor()
+    yield from _check_memory()
 
 
-def _ops() -> Check:
+def _check_ops() -> Check:
     from tfe_bench.protocols.session import ops
 
     try:
-        found = f"ABI {ops.abi()}, for TensorFlow {ops.built_for(ops.library_path())}"
-        return Check("compiled ops", OK, f"{found}, {ops.native().isa().decode()}")
+        finding = f"ABI {ops.abi()}, for TensorFlow {ops.built_for(ops.library_path())}"
+        return Check("compiled ops", OK, f"{finding}, {ops.native().isa().decode()}")
     except Exception as error:  # they are missing, or TensorFlow itself is broken
-        return failed("compiled ops", error)
+        return failed_check("compiled ops", error)
 
 
-def _processor() -> Check:
+def _check_processor() -> Check:
     flags: set[str] = set()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("flags"):
                 flags = set(line.split())
                 break
-    wanted = ("aes", "avx2", "bmi2")
-    missing = [flag for flag in wanted if flag not in flags]
+    required = ("aes", "avx2", "bmi2")
+    missing = [flag for flag in required if flag not in flags]
     extra = [flag for flag in ("vaes", "avx512f") if flag in flags]
     cores = f"{len(os.sched_getaffinity(0))} cores"
     if missing:
         remedy = "use an x86-64 host with AES-NI, AVX2 and BMI2; a client needs none of them"
         return Check("processor", FAIL, f"{cores}, without {', '.join(missing)}", remedy)
-    return Check("processor", OK, ", ".join([cores, *wanted, *extra]))
+    return Check("processor", OK, ", ".join([cores, *required, *extra]))
 
 
-def _memory() -> Iterator[Check]:
+def _check_memory() -> Iterator[Check]:
     fields: dict[str, int] = {}
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             name, _, value = line.partition(":")
             fields[name] = int(value.split()[0]) * 1024
     free, total = fields.get("MemAvailable", 0), fields.get("MemTotal", 0)
-    found = f"{free / _GIB:.1f} GiB available of {total / _GIB:.1f}"
-    little = free < 2 * _GIB
+    finding = f"{free / _GIB:.1f} GiB available of {total / _GIB:.1f}"
+    is_low = free < 2 * _GIB
     yield Check(
         "memory",
-        WARN if little else OK,
-        found,
-        "a worker wants 1 GiB and several times its inputs" if little else "",
+        WARN if is_low else OK,
+        finding,
+        "a worker wants 1 GiB and several times its inputs" if is_low else "",
     )
     core = resource.getrlimit(resource.RLIMIT_CORE)[0]
     if core != 0:
@@ -127,39 +127,45 @@ def _memory() -> Iterator[Check]:
 # ---- the files
 
 
-def files(config: ClusterConfig, path: Path) -> Iterator[Check]:
+def check_files(config: ClusterConfig, path: Path) -> Iterator[Check]:
     """The shared file and the certificates in it."""
     yield Check("cluster file", OK, f"{path.name}, digest {config.digest()[:16]}")
     if not config.tls:
         yield Check("TLS", WARN, "off: cleartext on loopback", "for trials only")
-    for each in expiries(config):
-        found = f"{each.text}, SHA-256 {tls.spoken(each.fingerprint)}"
-        bad = each.days < 0 or each.early
-        if bad or each.days < WARN_DAYS:
+    for expiry in list_expiries(config):
+        finding = f"{expiry.description}, SHA-256 {tls.format_fingerprint(expiry.fingerprint)}"
+        is_unusable = expiry.days < 0 or expiry.is_not_yet_valid
+        if is_unusable or expiry.days < WARN_DAYS:
             # An old one beside its successor is only to be deleted, and only its client is kept out
             # by a client's own.
-            lame = FAIL if bad and each.who.startswith("party") and not each.replaced else WARN
-            remedy = "delete it from cluster.toml" if each.replaced else RENEW
-            yield Check(f"certificate of {each.who}", lame, found, remedy)
+            status = (
+                FAIL
+                if is_unusable and expiry.member.startswith("party") and not expiry.replaced
+                else WARN
+            )
+            remedy = "delete it from cluster.toml" if expiry.replaced else RENEW
+            yield Check(f"certificate of {expiry.member}", status, finding, remedy)
         else:
-            yield Check(f"certificate of {each.who}", OK, found)
+            yield Check(f"certificate of {expiry.member}", OK, finding)
 
 
-def worker_files(config: ClusterConfig, path: Path) -> tuple[WorkerPolicy | None, list[Check]]:
+def check_worker_files(
+    config: ClusterConfig, path: Path
+) -> tuple[WorkerPolicy | None, list[Check]]:
     """An operator's own file: the key, the programs."""
     try:
         policy = WorkerPolicy.load(path)
     except TfeBenchError as error:
-        return None, [failed("worker file", error)]
+        return None, [failed_check("worker file", error)]
     checks = [Check("worker file", OK, f"party {policy.party}'s, {path.name}")]
     if config.tls:
         try:
-            key, me = policy.load_key(), config.parties[policy.party]
-            certificate = tls.own_certificate(key, me.certificates)
-            shown = tls.spoken(tls.fingerprint(certificate))
-            checks.append(Check("private key", OK, f"0600, belongs to SHA-256 {shown}"))
+            key, own_party = policy.load_key(), config.parties[policy.party]
+            certificate = tls.select_certificate(key, own_party.certificates)
+            fingerprint = tls.format_fingerprint(tls.compute_fingerprint(certificate))
+            checks.append(Check("private key", OK, f"0600, belongs to SHA-256 {fingerprint}"))
         except TfeBenchError as error:
-            checks.append(failed("private key", error))
+            checks.append(failed_check("private key", error))
     remedy = "correct worker.toml; or install the package, or add the client to cluster.toml"
     checks += [Check("names", WARN, line, remedy) for line in unknown_names(config, policy)]
     if not policy.allow_programs or not policy.reveal:
@@ -168,25 +174,27 @@ def worker_files(config: ClusterConfig, path: Path) -> tuple[WorkerPolicy | None
     return policy, checks
 
 
-def port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
+def check_port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
     """Whether this party's port is free, or its worker already serves there."""
-    me = config.parties[policy.party]
-    host = "127.0.0.1" if me.host == "localhost" else me.host
+    own_party = config.parties[policy.party]
+    host = "127.0.0.1" if own_party.host == "localhost" else own_party.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with contextlib.closing(socket.socket(family)) as own:
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with contextlib.closing(socket.socket(family)) as probe_socket:
+        probe_socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            own.bind((host, me.port))
-            return Check("own port", OK, f"{me.address} is free: the worker does not run")
+            probe_socket.bind((host, own_party.port))
+            return Check("own port", OK, f"{own_party.address} is free: the worker does not run")
         except OSError as error:
             reason = error.strerror or "refused"
     if not config.tls:
-        return Check("own port", OK, f"{me.address} is in use, by the worker or something else")
-    shown = probe.shown(me)
-    if shown in [tls.fingerprint(pem) for pem in me.certificates]:
-        return Check("own port", OK, f"this party's worker serves on {me.address}")
+        return Check(
+            "own port", OK, f"{own_party.address} is in use, by the worker or something else"
+        )
+    fingerprint = probe.fetch_fingerprint(own_party)
+    if fingerprint in [tls.compute_fingerprint(pem) for pem in own_party.certificates]:
+        return Check("own port", OK, f"this party's worker serves on {own_party.address}")
     remedy = "stop what uses it, correct host and port, or start the worker with --bind"
-    return Check("own port", FAIL, f"{me.address}: {reason}", remedy)
+    return Check("own port", FAIL, f"{own_party.address}: {reason}", remedy)
 
 
 # ---- the workers
@@ -202,28 +210,28 @@ class Caller:
 
     def __init__(self, config: ClusterConfig, client: Client | None, policy: WorkerPolicy | None):
         self.client = client
-        own = None if client or policy is None else policy.party
-        self.parties = [p for p in range(3) if p != own]
+        own_index = None if client or policy is None else policy.party
+        self.parties = [p for p in range(3) if p != own_index]
         if client is None and policy is not None:
             key = certificate = b""
             if config.tls:
                 key, mine = policy.load_key(), config.parties[policy.party].certificates
-                certificate = tls.own_certificate(key, mine)
+                certificate = tls.select_certificate(key, mine)
             client = Client(config, key, certificate)  # (which orders no jobs)
         assert client is not None
-        self._asks = client
+        self._connection = client
 
-    def hello(self, party: int) -> dict[str, Any]:
+    def get_facts(self, party: int) -> dict[str, Any]:
         """A worker's facts; asked twice, so that the second tells the time."""
-        self._asks.ask(party, wire.HELLO, CONNECT_SECONDS)
-        return self._asks.ask(party, wire.HELLO, CONNECT_SECONDS)
+        self._connection.ask(party, wire.HELLO, CONNECT_SECONDS)
+        return self._connection.ask(party, wire.HELLO, CONNECT_SECONDS)
 
     def close(self) -> None:
         """Closes the connections."""
-        self._asks.close()
+        self._connection.close()
 
 
-def caller(
+def open_caller(
     config: ClusterConfig, path: Path, client: str | None, policy: WorkerPolicy | None
 ) -> tuple[Caller | None, list[Check]]:
     """Opens a caller's files: a named client's, else the party's, else the only client's."""
@@ -232,62 +240,65 @@ def caller(
             return Caller(config, Client.open(path, client), policy), []
         return Caller(config, None, policy), []
     except TfeBenchError as error:
-        return None, [failed(f"client {client}" if client else "own credentials", error)]
+        return None, [failed_check(f"client {client}" if client else "own credentials", error)]
 
 
-def workers(config: ClusterConfig, who: Caller | None) -> Iterator[Check]:
+def check_workers(config: ClusterConfig, caller: Caller | None) -> Iterator[Check]:
     """Reachability, certificates, versions, cluster file and clock of every worker."""
     facts: dict[int, dict[str, Any]] = {}
     for party in config.parties:
-        if who is not None and party.index not in who.parties:
+        if caller is not None and party.index not in caller.parties:
             continue
         name = f"party {party.index}"
         if config.tls:
-            shown = probe.shown(party)
-            pinned = [tls.fingerprint(pem) for pem in party.certificates]
-            if shown is not None and shown not in pinned:
+            fingerprint = probe.fetch_fingerprint(party)
+            pinned = [tls.compute_fingerprint(pem) for pem in party.certificates]
+            if fingerprint is not None and fingerprint not in pinned:
                 remedy = "another worker, or another certificate: compare with its operator"
                 yield Check(
-                    name, FAIL, f"{party.address} shows SHA-256 {tls.spoken(shown)}", remedy
+                    name,
+                    FAIL,
+                    f"{party.address} shows SHA-256 {tls.format_fingerprint(fingerprint)}",
+                    remedy,
                 )
                 continue
-        if who is None:
+        if caller is None:
             continue
         try:
-            facts[party.index] = answer = who.hello(party.index)
+            facts[party.index] = answer = caller.get_facts(party.index)
         except TfeBenchError as error:
-            yield failed(name, error)
+            yield failed_check(name, error)
             continue
         seconds = answer["answered"] - answer["asked"]
         yield Check(name, OK, f"{party.address} answers in {seconds * 1e3:.1f} ms")
-        yield from _compare(name, answer, config, facts)
-        yield from _compare_clients(name, answer, config, who.client)
+        yield from _compare_settings(name, answer, config, facts)
+        yield from _compare_clients(name, answer, config, caller.client)
         offset = float(answer["now"]) - (answer["asked"] + answer["answered"]) / 2
-        yield _clock(name, offset, seconds / 2)
+        yield _check_clock(name, offset, seconds / 2)
 
 
-def _compare(
+def _compare_settings(
     name: str, answer: dict[str, Any], config: ClusterConfig, facts: dict[int, dict[str, Any]]
 ) -> Iterator[Check]:
     digest = str(answer["cluster"])
-    same = digest == config.digest()
-    parts = agreement.differences(config, answer.get("cluster_parts"))
-    remedy = "" if same else f"one file everywhere; this one has {config.digest()[:16]}"
-    found = f"digest {digest[:16]}" + (f", differs in {parts}" if parts else "")
-    yield Check(f"{name}: cluster file", OK if same else FAIL, found, remedy)
+    is_same = digest == config.digest()
+    parts = agreement.describe_differences(config, answer.get("cluster_parts"))
+    remedy = "" if is_same else f"one file everywhere; this one has {config.digest()[:16]}"
+    finding = f"digest {digest[:16]}" + (f", differs in {parts}" if parts else "")
+    yield Check(f"{name}: cluster file", OK if is_same else FAIL, finding, remedy)
     first = next(iter(facts.values()))
-    own = {"version": handshake.version(), "abi": first["abi"]}
-    own["tensorflow"] = handshake.minor(str(first["tensorflow"]))
-    theirs = {k: answer[k] for k in ("version", "abi")}
-    theirs["tensorflow"] = handshake.minor(str(answer["tensorflow"]))
-    found = f"tfe_bench {answer['version']}, ABI {answer['abi']}"
-    found += f", TensorFlow {answer['tensorflow']}, {answer['isa']}"
-    different = [k for k in own if own[k] != theirs[k]]
+    our_versions = {"version": handshake.package_version(), "abi": first["abi"]}
+    our_versions["tensorflow"] = handshake.minor_version(str(first["tensorflow"]))
+    their_versions = {k: answer[k] for k in ("version", "abi")}
+    their_versions["tensorflow"] = handshake.minor_version(str(answer["tensorflow"]))
+    finding = f"tfe_bench {answer['version']}, ABI {answer['abi']}"
+    finding += f", TensorFlow {answer['tensorflow']}, {answer['isa']}"
+    different = [k for k in our_versions if our_versions[k] != their_versions[k]]
     if different:
-        expected = ", ".join(f"{k} {own[k]}" for k in different)
-        yield Check(f"{name}: versions", FAIL, found, f"install one version: {expected}")
+        expected = ", ".join(f"{k} {our_versions[k]}" for k in different)
+        yield Check(f"{name}: versions", FAIL, finding, f"install one version: {expected}")
     else:
-        yield Check(f"{name}: versions", OK, found)
+        yield Check(f"{name}: versions", OK, finding)
 
 
 def _compare_clients(
@@ -298,61 +309,65 @@ def _compare_clients(
     Args:
         client: who asks and is shown itself alone; None for a party, which is shown all.
     """
-    own = agreement.clients(config)
-    theirs = answer.get("clients")
-    if not isinstance(theirs, dict):
+    our_clients = agreement.digest_clients(config)
+    their_clients = answer.get("clients")
+    if not isinstance(their_clients, dict):
         return
-    asked = own.keys() | theirs.keys() if client is None else {client.identity} & own.keys()
-    for who in sorted(map(str, asked)):
-        if own.get(who) == theirs.get(who):
+    compared = (
+        our_clients.keys() | their_clients.keys()
+        if client is None
+        else {client.identity} & our_clients.keys()
+    )
+    for name_of_client in sorted(map(str, compared)):
+        if our_clients.get(name_of_client) == their_clients.get(name_of_client):
             continue
-        where = "has other certificates at this worker"
-        if who not in theirs:
-            where = "is unknown to this worker"
-        elif who not in own:
-            where = "is not in this cluster.toml"
+        problem = "has other certificates at this worker"
+        if name_of_client not in their_clients:
+            problem = "is unknown to this worker"
+        elif name_of_client not in our_clients:
+            problem = "is not in this cluster.toml"
         remedy = "its jobs are refused until all three have it alike; then SIGHUP the worker"
-        yield Check(f"{name}: clients", WARN, f"client {who[:40]} {where}", remedy)
+        yield Check(f"{name}: clients", WARN, f"client {name_of_client[:40]} {problem}", remedy)
 
 
-def _clock(name: str, offset: float, uncertain: float) -> Check:
-    found = f"{offset:+.2f} s from this one's (to {uncertain:.2f} s)"
-    if abs(offset) - uncertain > 3600:
+def _check_clock(name: str, offset: float, uncertainty: float) -> Check:
+    finding = f"{offset:+.2f} s from this one's (to {uncertainty:.2f} s)"
+    if abs(offset) - uncertainty > 3600:
         # Certificates are made an hour old, for just such clocks.
         remedy = "set the clocks (NTP): certificates look expired or not valid yet"
-        return Check(f"{name}: clock", FAIL, found, remedy)
-    if abs(offset) - uncertain > 10:
-        return Check(f"{name}: clock", WARN, found, "set the clocks (NTP)")
-    return Check(f"{name}: clock", OK, found)
+        return Check(f"{name}: clock", FAIL, finding, remedy)
+    if abs(offset) - uncertainty > 10:
+        return Check(f"{name}: clock", WARN, finding, "set the clocks (NTP)")
+    return Check(f"{name}: clock", OK, finding)
 
 
-def links(who: Caller, megabytes: int) -> Iterator[Check]:
+def check_links(caller: Caller, megabytes: int) -> Iterator[Check]:
     """Round trips and bandwidth between every pair of workers, by a job of the program `links`."""
-    assert who.client is not None
+    assert caller.client is not None
     try:
         sizes = {"kilobytes": 1, "ping_turns": 3, "pair_kilobytes": 1000 * megabytes}
-        result = who.client.run("links", sizes, {})
+        result = caller.client.run("links", sizes, {})
     except PolicyError as error:
         yield Check("links", WARN, str(error).partition(". ")[0], 'allow the program "links"')
         return
     except TfeBenchError as error:
-        yield failed("links", error)
+        yield failed_check("links", error)
         return
     for i, (a, b) in enumerate(((0, 1), (0, 2), (1, 2))):
-        own = result.measured[a]
-        trip = min(own["trip_seconds"][i])
+        measurements = result.measured[a]
+        trip = min(measurements["trip_seconds"][i])
         # The receipt takes half of a round trip, the first byte the other.
-        seconds = own["pair_seconds"][i]
-        rate = own["pair_bytes"] / max(seconds - trip, 0.05 * seconds)
-        found = f"round trip {trip * 1e3:.2f} ms, {rate / 1e6:.0f} MB/s"
-        yield Check(f"link {a}-{b}", OK, found)
+        seconds = measurements["pair_seconds"][i]
+        rate = measurements["pair_bytes"] / max(seconds - trip, 0.05 * seconds)
+        finding = f"round trip {trip * 1e3:.2f} ms, {rate / 1e6:.0f} MB/s"
+        yield Check(f"link {a}-{b}", OK, finding)
 
 
-def disk() -> Check:
+def check_disk() -> Check:
     """Room for what a job or a record writes."""
     folder = tempfile.gettempdir()
     stats = os.statvfs(folder)
     free = stats.f_bavail * stats.f_frsize
-    little = free < _GIB // 4
-    remedy = "make room: temporary files and records may be refused" if little else ""
-    return Check("disk", WARN if little else OK, f"{free / _GIB:.1f} GiB free in {folder}", remedy)
+    is_low = free < _GIB // 4
+    remedy = "make room: temporary files and records may be refused" if is_low else ""
+    return Check("disk", WARN if is_low else OK, f"{free / _GIB:.1f} GiB free in {folder}", remedy)

@@ -18,13 +18,18 @@ from typing import Any, Self
 import grpc
 
 from tfe_bench.cluster import agreement, handshake, probe, profiles, tls, wire
-from tfe_bench.cluster.answers import Answers
 from tfe_bench.cluster.config import ClusterConfig
-from tfe_bench.cluster.questions import answered, ask, greet, silent
+from tfe_bench.cluster.input_upload import (
+    InputUpload,
+    check_inputs,
+    check_parameters,
+    describe_type,
+)
+from tfe_bench.cluster.job_results import ResultCollector
 from tfe_bench.cluster.requests import AnyInput, JobResult, Progress
-from tfe_bench.cluster.sending import Sending, check_inputs, check_parameters, kind_of
+from tfe_bench.cluster.rpc import ask_worker, has_answered, no_answer_error, send_hello
 from tfe_bench.cluster.stored import ANY, check_clients
-from tfe_bench.cluster.transport import dialled
+from tfe_bench.cluster.transport import open_channel
 from tfe_bench.errors import (
     ConfigError,
     SecurityError,
@@ -38,18 +43,18 @@ _JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
 # A worker that was started again is found within a second, however long it was away; an attempt
 # (TCP and TLS) may still take 5 s.
-_RECONNECT = [
+_RECONNECT_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
-_ANSWERS = [("grpc.max_receive_message_length", wire.MOST_ANSWER_BYTES)]
+_RECEIVE_OPTIONS = [("grpc.max_receive_message_length", wire.MOST_ANSWER_BYTES)]
 # A worker that is lost during a job is lost; one that is just starting is waited for.
-_RETURN_SECONDS = 2.5
+_RESTART_SECONDS = 2.5
 # Workers that ended a job so lately are there: a loop need not ask them before each turn.
-_JUST_HEARD = 1.0
+_RECENT_SECONDS = 1.0
 # Bytes of inputs that leave only once all workers have taken the job.
-_LARGE = 16 << 20
+_LARGE_INPUT_BYTES = 16 << 20
 
 
 class Client:
@@ -66,26 +71,26 @@ class Client:
         warm_up_bytes: what the workers send each other before a program runs.
     """
 
-    profile = profiles.get("local")
+    profile = profiles.get_profile("local")
 
     def __init__(self, config: ClusterConfig, key: bytes = b"", certificate: bytes = b"") -> None:
         self._config = config
         self.shaping: tuple[int, int] | None = None
         self.warm_up_bytes = 0
-        self._own = (key, certificate)
+        self._key_pair = (key, certificate)
         self._closed = False
-        self._heard = -math.inf
-        options = [*_RECONNECT, *_ANSWERS]
+        self._last_result = -math.inf
+        options = [*_RECONNECT_OPTIONS, *_RECEIVE_OPTIONS]
         self._channels: list[grpc.Channel] = [
-            dialled(grpc, party, self._own if config.tls else None, options)
+            open_channel(grpc, party, self._key_pair if config.tls else None, options)
             for party in config.parties
         ]
 
     def __repr__(self) -> str:
         """Which workers, by which name, and whether it is open; no key."""
-        where = ", ".join(party.address for party in self._config.parties)
+        addresses = ", ".join(party.address for party in self._config.parties)
         state = ", closed" if self._closed else ""
-        return f"<{type(self).__name__} of {where} as client {self.identity!r}{state}>"
+        return f"<{type(self).__name__} of {addresses} as client {self.identity!r}{state}>"
 
     def __deepcopy__(self, memo: object) -> Self:
         """Itself: a copy of what holds a connection, such as an estimator, uses the same one."""
@@ -100,7 +105,7 @@ class Client:
                 others.
         """
         config = ClusterConfig.load(cluster)
-        return cls(config, *_credentials(config, cluster, key, certificate))
+        return cls(config, *_load_credentials(config, cluster, key, certificate))
 
     @classmethod
     def open(
@@ -115,7 +120,7 @@ class Client:
         Raises:
             ConfigError, SecurityError: as `load`, or it is not clear which client this is.
         """
-        return cls(*opened(cluster, client, key, certificate))
+        return cls(*load_client_files(cluster, client, key, certificate))
 
     @property
     def config(self) -> ClusterConfig:
@@ -125,9 +130,11 @@ class Client:
     @property
     def identity(self) -> str:
         """By which name the workers know this client."""
-        own = self._own[1]
-        named = (c.name for c in self.config.clients if own and own in c.certificates)
-        return next(named, "local")
+        certificate = self._key_pair[1]
+        matching_names = (
+            c.name for c in self.config.clients if certificate and certificate in c.certificates
+        )
+        return next(matching_names, "local")
 
     def check_members(self, clients: Sequence[str]) -> None:
         """Refuse names that no client of this cluster has; a local cluster has none to look up.
@@ -136,14 +143,14 @@ class Client:
             UsageError: naming the first one, and the nearest name.
         """
         check_clients(list(clients))
-        known = [client.name for client in self.config.clients]
-        if known == [self.identity]:  # (three workers on this host, for trying out)
+        known_names = [client.name for client in self.config.clients]
+        if known_names == [self.identity]:  # (three workers on this host, for trying out)
             return
         for name in clients:
-            if name != ANY and name not in known:
+            if name != ANY and name not in known_names:
                 raise UsageError(
-                    f"The cluster has no client {name[:80]!r}.{did_you_mean(name[:80], known)} "
-                    f"Clients: {', '.join(known[:20])}; {ANY} is all of them."
+                    f"The cluster has no client {name[:80]!r}.{did_you_mean(name[:80], known_names)} "
+                    f"Clients: {', '.join(known_names[:20])}; {ANY} is all of them."
                 )
 
     def close(self) -> None:
@@ -180,16 +187,18 @@ class Client:
         self.check_open()
         deadline = time.monotonic() + timeout
         for party in self.config.parties:
-            watch = probe.Watch(party, *self._own)
+            tls_probe = probe.TlsProbe(party, *self._key_pair)
             while True:
                 if alive:
                     alive()
-                left = deadline - time.monotonic()
-                if answered(greet(self._channels[party.index], max(0.05, min(0.5, left)))):
+                remaining = deadline - time.monotonic()
+                if has_answered(
+                    send_hello(self._channels[party.index], max(0.05, min(0.5, remaining)))
+                ):
                     break
-                refused = watch.look()
-                if left <= 0 or refused:
-                    raise silent(party, timeout, refused)
+                refusal = tls_probe.check_once()
+                if remaining <= 0 or refusal:
+                    raise no_answer_error(party, timeout, refusal)
 
     def run(
         self,
@@ -214,7 +223,7 @@ class Client:
         self.check_open()
         job = new_job() if job is None else job
         if not isinstance(program, str) or not program:
-            raise UsageError(f"A program is known by its name. Received: {kind_of(program)}.")
+            raise UsageError(f"A program is known by its name. Received: {describe_type(program)}.")
         if not isinstance(job, str) or not _JOB.fullmatch(job):
             raise UsageError("A job's name is 32 hexadecimal digits, of new_job().")
         check_parameters(parameters)
@@ -223,66 +232,66 @@ class Client:
             "job": job,
             "program": program,
             "parameters": dict(parameters),
-            "version": handshake.version(),
+            "version": handshake.package_version(),
             "ring": self.config.ring,
             "fractional_bits": self.config.fractional_bits,
             "cluster": self.config.digest(),
-            "cluster_parts": agreement.shown(self.config),
+            "cluster_parts": agreement.summarize_settings(self.config),
             "shaping": self.shaping,
             "warm_up_bytes": self.warm_up_bytes,
         }
-        sending = Sending(inputs)
-        self._wait_for_return()
-        answers = Answers(self.config, progress)
+        upload = InputUpload(inputs)
+        self._wait_for_restart()
+        collector = ResultCollector(self.config, progress)
         started = time.perf_counter()
 
-        def requests(party: int) -> Iterator[bytes]:
+        def send_requests(party: int) -> Iterator[bytes]:
             try:
-                stream = sending.messages(party, header, answers.seen)
+                stream = upload.worker_messages(party, header, collector.mark_alive)
                 yield next(stream)
                 # (small ones need not wait for a message to and fro)
-                if sending.size > _LARGE and not answers.admitted():
+                if upload.size > _LARGE_INPUT_BYTES and not collector.wait_admitted():
                     return
                 yield from stream
             except Exception as error:
-                answers.fail(party, error)
+                collector.report_failure(party, error)
                 raise
-            result = answers.result
+            result = collector.result
             result.share_seconds = max(result.share_seconds, time.perf_counter() - started)
             # The stream stays open: its end would cancel the job.
-            answers.finished.wait()
+            collector.finished.wait()
 
         calls = [
-            wire.stub(self._channels[p], wire.JOB)(requests(p), wait_for_ready=False)
+            wire.stub(self._channels[p], wire.JOB)(send_requests(p), wait_for_ready=False)
             for p in range(3)
         ]
         threads = [
-            threading.Thread(target=answers.follow, args=(p, calls[p]), daemon=True)
+            threading.Thread(target=collector.read_stream, args=(p, calls[p]), daemon=True)
             for p in range(3)
         ]
         for thread in threads:
             thread.start()
         try:
-            result = answers.collect()
-            self._heard = time.monotonic()
+            result = collector.collect_result()
+            self._last_result = time.monotonic()
             return result
         except TfeBenchError as error:
             self.explain(error)
             raise
         finally:
-            answers.close()
+            collector.close()
             for call in calls:
                 call.cancel()
 
     def explain(self, error: TfeBenchError) -> None:
         """Raises what tells more than an error of a job, if anything is known."""
 
-    def _wait_for_return(self) -> None:
+    def _wait_for_restart(self) -> None:
         """Waits a little for a worker that is being started; without it the job then fails."""
-        if time.monotonic() - self._heard < _JUST_HEARD:
+        if time.monotonic() - self._last_result < _RECENT_SECONDS:
             return
-        for call in [greet(channel, _RETURN_SECONDS) for channel in self._channels]:
-            answered(call)
+        for call in [send_hello(channel, _RESTART_SECONDS) for channel in self._channels]:
+            has_answered(call)
 
     # ---- questions to single workers
 
@@ -299,12 +308,12 @@ class Client:
         """
         self.check_open()
         target = self.config.parties[party]
-        watch = probe.Watch(target, *self._own)
-        return ask(self._channels[party], target, watch, method, timeout, **fields)
+        tls_probe = probe.TlsProbe(target, *self._key_pair)
+        return ask_worker(self._channels[party], target, tls_probe, method, timeout, **fields)
 
     def status(self) -> list[dict[str, Any] | TfeBenchError]:
         """What each worker says of this client's jobs; an error in place of one that is silent."""
-        return self._ask_all(wire.STATUS)
+        return self._ask_all_workers(wire.STATUS)
 
     def cancel(self, job: str) -> None:
         """Cancels a job of this client on all workers.
@@ -319,25 +328,25 @@ class Client:
         if not isinstance(job, str) or not job:
             raise UsageError(f"A job's name is a text, or its first digits. Received: {job!r}.")
         answers = self.status()
-        known = {
-            each["job"]
+        matching_jobs = {
+            row["job"]
             for a in answers
             if isinstance(a, dict)
-            for each in a["jobs"]
-            if str(each["job"]).startswith(job)
+            for row in a["jobs"]
+            if str(row["job"]).startswith(job)
         }
-        if len(known) != 1:
-            unheard = [a for a in answers if isinstance(a, TfeBenchError)]
-            if unheard and not known:
-                raise unheard[0]
+        if len(matching_jobs) != 1:
+            failures = [a for a in answers if isinstance(a, TfeBenchError)]
+            if failures and not matching_jobs:
+                raise failures[0]
             raise UsageError(
-                f"There is {'no' if not known else 'more than one'} job of this client that begins "
+                f"There is {'no' if not matching_jobs else 'more than one'} job of this client that begins "
                 f"with {job[:32]!r}. See `python -m tfe_bench status`; a job that has ended "
                 "cannot be cancelled."
             )
-        [name] = known
-        told = self._ask_all(wire.CANCEL, job=name)
-        if not any(isinstance(a, dict) and a["found"] for a in told):
+        [name] = matching_jobs
+        replies = self._ask_all_workers(wire.CANCEL, job=name)
+        if not any(isinstance(a, dict) and a["found"] for a in replies):
             raise UsageError(f"Job {name[:12]} has just ended.")
 
     # ---- what they keep
@@ -354,51 +363,51 @@ class Client:
         Raises:
             ClusterError: a worker does not answer.
         """
-        answers = self._ask_all(wire.MODELS, of=kind)
-        found: list[dict[str, dict[str, Any]]] = []
+        answers = self._ask_all_workers(wire.MODELS, of=kind)
+        listings: list[dict[str, dict[str, Any]]] = []
         for answer in answers:
             if isinstance(answer, TfeBenchError):
                 raise answer
-            found.append({str(row["name"]): row for row in answer["models"]})
+            listings.append({str(row["name"]): row for row in answer["models"]})
         rows = []
-        for name in sorted(set().union(*found)):
-            each = [models.get(name, {}) for models in found]
-            first = next(row for row in each if row)
-            same = all(row.get("deployment") == first["deployment"] for row in each)
-            spent = [row["spent"] for row in each if type(row.get("spent")) is int]
-            rows.append({**first, "complete": same, "spent": max(spent, default=0)})
+        for name in sorted(set().union(*listings)):
+            entries = [models.get(name, {}) for models in listings]
+            first = next(row for row in entries if row)
+            is_complete = all(row.get("deployment") == first["deployment"] for row in entries)
+            spent = [row["spent"] for row in entries if type(row.get("spent")) is int]
+            rows.append({**first, "complete": is_complete, "spent": max(spent, default=0)})
         return rows
 
-    def _ask_all(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:
+    def _ask_all_workers(self, method: str, **fields: Any) -> list[dict[str, Any] | TfeBenchError]:
         self.check_open()
 
-        def one(party: int) -> dict[str, Any] | TfeBenchError:
+        def ask_one(party: int) -> dict[str, Any] | TfeBenchError:
             try:
                 return self.ask(party, method, **fields)
             except TfeBenchError as error:
                 return error
 
         with ThreadPoolExecutor(3) as pool:
-            return list(pool.map(one, range(3)))
+            return list(pool.map(ask_one, range(3)))
 
 
-def _credentials(
+def _load_credentials(
     config: ClusterConfig, cluster: str | Path, key: str | Path, certificate: str | Path
 ) -> tuple[bytes, bytes]:
     """A client's key and certificate, of files; empty without TLS."""
     if not config.tls:
         return b"", b""
-    own = tls.load_certificate(certificate)
-    if own not in {pem for client in config.clients for pem in client.certificates}:
+    own_certificate = tls.load_certificate(certificate)
+    if own_certificate not in {pem for client in config.clients for pem in client.certificates}:
         raise SecurityError(
             f"This client's certificate is not in {cluster}. Received: {certificate}, SHA-256 "
-            f"fingerprint {tls.spoken(tls.fingerprint(own))}. Use the key and certificate of a "
+            f"fingerprint {tls.format_fingerprint(tls.compute_fingerprint(own_certificate))}. Use the key and certificate of a "
             "[[client]] in it, or have the three parties add this one."
         )
-    return tls.load_private_key(key), own
+    return tls.load_private_key(key), own_certificate
 
 
-def opened(
+def load_client_files(
     cluster: str | Path,
     client: str | None,
     key: str | Path | None,
@@ -409,22 +418,22 @@ def opened(
     config = ClusterConfig.load(path)
     if config.tls and client is None and key is None:
         names = [c.name for c in config.clients]
-        owned = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
-        if len(owned) != 1:
+        available = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
+        if len(available) != 1:
             raise ConfigError(
-                f"Which client is this? Received: {len(owned)} client keys beside {path}. "
+                f"Which client is this? Received: {len(available)} client keys beside {path}. "
                 f"Name it with --client (known: {', '.join(names) or 'none'})."
             )
-        client = owned[0]
-    known = [c.name for c in config.clients]
-    if config.tls and client is not None and client not in known:
-        listed = f"Known: {', '.join(known)}." if known else "It has none."
+        client = available[0]
+    known_names = [c.name for c in config.clients]
+    if config.tls and client is not None and client not in known_names:
+        listed = f"Known: {', '.join(known_names)}." if known_names else "It has none."
         raise UsageError(
-            f"There is no client {client!r} in {path.name}.{did_you_mean(client, known)} {listed}"
+            f"There is no client {client!r} in {path.name}.{did_you_mean(client, known_names)} {listed}"
         )
     key = key or path.parent / f"client-{client}.key"
     certificate = certificate or path.parent / f"client-{client}.crt"
-    return config, *_credentials(config, path, key, certificate)
+    return config, *_load_credentials(config, path, key, certificate)
 
 
 def new_job() -> str:

@@ -17,7 +17,7 @@ from typing import Any
 from tfe_bench.cluster import agreement, tls
 from tfe_bench.cluster.addresses import canonical_host, is_loopback, parse_address
 from tfe_bench.cluster.files import write_public
-from tfe_bench.cluster.toml_file import Table, naming, parse_toml, read_text, shown
+from tfe_bench.cluster.toml_file import TomlTable, parse_toml, prefix_errors, quote_value, read_text
 from tfe_bench.errors import ConfigError, SecurityError
 
 # The environment may name the file and the client where a command or program does not: these stand
@@ -28,7 +28,7 @@ MAX_FRACTIONAL_BITS = 30
 _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_-]{0,38}[A-Za-z0-9])?")
 
 
-class _Pinned:
+class _PinnedMember:
     """A member's certificates, as cluster.toml pins them."""
 
     certificate: bytes | None
@@ -37,17 +37,17 @@ class _Pinned:
     @property
     def certificates(self) -> tuple[bytes, ...]:
         """The pinned certificates: none, one, or two during a roll-over."""
-        each = (self.certificate, self.next_certificate)
-        return tuple(pem for pem in each if pem is not None)
+        pinned = (self.certificate, self.next_certificate)
+        return tuple(pem for pem in pinned if pem is not None)
 
     @property
     def fingerprint(self) -> str | None:
         """SHA-256 of the certificate (DER), hex; None without one."""
-        return None if self.certificate is None else tls.fingerprint(self.certificate)
+        return None if self.certificate is None else tls.compute_fingerprint(self.certificate)
 
 
 @dataclass(frozen=True)
-class PartyConfig(_Pinned):
+class PartyConfig(_PinnedMember):
     """One of the three workers.
 
     Attributes:
@@ -80,7 +80,7 @@ class PartyConfig(_Pinned):
                 f'{where}: "port" is a number from 1 to 65535. Received: {self.port}. '
                 "Choose a free one, such as 7700."
             )
-        _pin(self, where, tls.party_common_name(self.index))
+        _canonicalize_certificates(self, where, tls.party_common_name(self.index))
 
     @property
     def address(self) -> str:
@@ -93,7 +93,7 @@ class PartyConfig(_Pinned):
 
 
 @dataclass(frozen=True)
-class ClientConfig(_Pinned):
+class ClientConfig(_PinnedMember):
     """Somebody who may order jobs, and to whom results may be revealed.
 
     Attributes:
@@ -111,7 +111,7 @@ class ClientConfig(_Pinned):
 
     def __post_init__(self) -> None:
         _check_name("client", self.name)
-        _pin(self, f'client "{self.name}"', tls.client_common_name(self.name))
+        _canonicalize_certificates(self, f'client "{self.name}"', tls.client_common_name(self.name))
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class ClusterConfig:
         if not self.name.isprintable() or len(self.name) > 100:
             raise ConfigError(
                 '[cluster]: "name" is one line of at most 100 characters. '
-                f"Received: {shown(self.name)}. Shorten it."
+                f"Received: {quote_value(self.name)}. Shorten it."
             )
         if self.ring != RING:
             raise ConfigError(
@@ -169,25 +169,26 @@ class ClusterConfig:
         return (*self.parties, *self.clients)
 
     def _check_distinct(self) -> None:
-        names = ((_called(each), each.name.lower()) for each in self.members)
-        _check_no_twins(names, '"name"')
-        _check_no_twins(
-            ((_called(each), each.address) for each in self.parties), '"host" and "port"'
+        names = ((_describe_member(member), member.name.lower()) for member in self.members)
+        _check_unique(names, '"name"')
+        _check_unique(
+            ((_describe_member(member), member.address) for member in self.parties),
+            '"host" and "port"',
         )
         keys = (
-            (_called(each), key)
-            for each in self.members
+            (_describe_member(member), key)
+            for member in self.members
             # One member's two certificates may have one key.
-            for key in sorted({tls.key_fingerprint(pem) for pem in each.certificates})
+            for key in sorted({tls.key_fingerprint(pem) for pem in member.certificates})
         )
-        _check_no_twins(keys, '"certificate" (or the key in it)')
+        _check_unique(keys, '"certificate" (or the key in it)')
 
     def _check_transport(self) -> None:
         if self.tls:
-            for each in self.members:
-                if each.certificate is None:
+            for member in self.members:
+                if member.certificate is None:
                     raise ConfigError(
-                        f'{_called(each)}: "certificate" is missing. Received: tls = true. '
+                        f'{_describe_member(member)}: "certificate" is missing. Received: tls = true. '
                         'Name the PEM file that its owner made with "python -m tfe_bench certs".'
                     )
             return
@@ -196,7 +197,7 @@ class ClusterConfig:
                 raise SecurityError(
                     "A cluster without TLS must lie on loopback (127.0.0.1, ::1, localhost), "
                     "or everyone on the network can read and change the shares. Received: "
-                    f"{_called(party)} at host {shown(party.host)}. "
+                    f"{_describe_member(party)} at host {quote_value(party.host)}. "
                     "Set tls = true in cluster.toml and give every [[party]] a certificate "
                     '("python -m tfe_bench certs" makes them).'
                 )
@@ -210,7 +211,7 @@ class ClusterConfig:
         if not self.tls and not is_loopback(host):
             raise SecurityError(
                 "Without TLS a worker listens on loopback alone, or everyone on the network is "
-                f"every party and every client. Received: --bind {shown(host)}. Set tls = true in "
+                f"every party and every client. Received: --bind {quote_value(host)}. Set tls = true in "
                 'cluster.toml and give every [[party]] a certificate ("python -m tfe_bench certs" '
                 "makes them)."
             )
@@ -226,7 +227,7 @@ class ClusterConfig:
                 holds a private key or a certificate authority's certificate.
         """
         path = Path(path)
-        with naming(path):
+        with prefix_errors(path):
             text = read_text(path)
             if path.suffix == ".json" or text.lstrip().startswith("{"):
                 return _from_tf_encrypted(text)
@@ -245,8 +246,8 @@ class ClusterConfig:
         path = Path(path)
         certificates = {
             path.with_name(name): pem
-            for each in self.members
-            for name, pem in zip(_certificate_files(each), each.certificates, strict=True)
+            for member in self.members
+            for name, pem in zip(_certificate_files(member), member.certificates, strict=True)
         }
         for target, content in [*certificates.items(), (path, self.to_toml().encode())]:
             if not (target.is_file() and target.read_bytes() == content):
@@ -257,17 +258,17 @@ class ClusterConfig:
         lines = [
             "# The same file on all three workers and every client.",
             "[cluster]",
-            f"name = {_quoted(self.name)}",
+            f"name = {_quote_toml(self.name)}",
             f"ring = {self.ring}",
             f"fractional_bits = {self.fractional_bits}",
             f"tls = {'true' if self.tls else 'false'}",
         ]
         for party in self.parties:
-            lines += ["", "[[party]]", f"name = {_quoted(party.name)}"]
-            lines += [f"host = {_quoted(party.host)}", f"port = {party.port}"]
+            lines += ["", "[[party]]", f"name = {_quote_toml(party.name)}"]
+            lines += [f"host = {_quote_toml(party.host)}", f"port = {party.port}"]
             lines += _certificate_lines(party)
         for client in self.clients:
-            lines += ["", "[[client]]", f"name = {_quoted(client.name)}"]
+            lines += ["", "[[client]]", f"name = {_quote_toml(client.name)}"]
             lines += _certificate_lines(client)
         return "\n".join(lines) + "\n"
 
@@ -277,12 +278,14 @@ class ClusterConfig:
         It depends neither on the file's formatting, nor on file names, nor on the clients, whom
         each worker admits by its own file.
         """
-        return agreement.digest(self)
+        return agreement.compute_digest(self)
 
     def trusted_by(self, party: int) -> list[bytes]:
         """The certificates (PEM) whose owners may call worker ``party``: all but its own."""
-        own = self.parties[party]
-        return [pem for each in self.members if each is not own for pem in each.certificates]
+        own_entry = self.parties[party]
+        return [
+            pem for member in self.members if member is not own_entry for pem in member.certificates
+        ]
 
     def identify(self, fingerprint: str) -> PartyConfig | ClientConfig:
         """Whose certificate has this fingerprint (SHA-256, hex).
@@ -290,12 +293,12 @@ class ClusterConfig:
         Raises:
             SecurityError: nobody's in this cluster.
         """
-        for each in self.members:
-            if fingerprint in [tls.fingerprint(pem) for pem in each.certificates]:
-                return each
+        for member in self.members:
+            if fingerprint in [tls.compute_fingerprint(pem) for pem in member.certificates]:
+                return member
         raise SecurityError(
             "A caller's certificate is not in cluster.toml. Received: SHA-256 fingerprint "
-            f"{shown(fingerprint)}. All parties must use the same cluster.toml; add the caller "
+            f"{quote_value(fingerprint)}. All parties must use the same cluster.toml; add the caller "
             "to it if it should take part."
         )
 
@@ -313,7 +316,7 @@ def _certificate_files(member: PartyConfig | ClientConfig) -> list[str]:
 
 
 def _certificate_lines(member: PartyConfig | ClientConfig) -> list[str]:
-    names = [_quoted(name) for name in _certificate_files(member)]
+    names = [_quote_toml(name) for name in _certificate_files(member)]
     if not names:
         return []
     return [
@@ -322,39 +325,39 @@ def _certificate_lines(member: PartyConfig | ClientConfig) -> list[str]:
 
 
 def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
-    top = Table(values, "the file", ("cluster", "party", "client"))
-    cluster = top.table("cluster", ("name", "ring", "fractional_bits", "tls"))
-    parties = top.tables("party", ("name", "host", "port", "certificate"))
-    clients = top.tables("client", ("name", "certificate"))
+    top = TomlTable(values, "the file", ("cluster", "party", "client"))
+    cluster = top.get_table("cluster", ("name", "ring", "fractional_bits", "tls"))
+    parties = top.get_tables("party", ("name", "host", "port", "certificate"))
+    clients = top.get_tables("client", ("name", "certificate"))
     if len(parties) != 3:
         raise ConfigError(
             "A cluster has exactly three [[party]] entries, for party 0, 1 and 2 in this order. "
             f"Received: {len(parties)}. Add or delete entries."
         )
     return ClusterConfig(
-        name=cluster.text("name", "cluster"),
+        name=cluster.get_text("name", "cluster"),
         parties=tuple(
             PartyConfig(
                 index,
-                party.text("name"),
-                party.text("host"),
-                party.integer("port"),
+                party.get_text("name"),
+                party.get_text("host"),
+                party.get_integer("port"),
                 *_load_certificates(party, folder),
             )
             for index, party in enumerate(parties)
         ),
         clients=tuple(
-            ClientConfig(client.text("name"), *_load_certificates(client, folder))
+            ClientConfig(client.get_text("name"), *_load_certificates(client, folder))
             for client in clients
         ),
-        ring=cluster.integer("ring", RING),
-        fractional_bits=cluster.integer("fractional_bits", 16),
-        tls=cluster.boolean("tls", True),
+        ring=cluster.get_integer("ring", RING),
+        fractional_bits=cluster.get_integer("fractional_bits", 16),
+        tls=cluster.get_boolean("tls", True),
     )
 
 
-def _load_certificates(table: Table, folder: Path) -> tuple[bytes | None, bytes | None]:
-    names = [name for name in table.text_or_texts("certificate") if name]
+def _load_certificates(table: TomlTable, folder: Path) -> tuple[bytes | None, bytes | None]:
+    names = [name for name in table.get_text_or_texts("certificate") if name]
     if len(names) > 2:
         raise ConfigError(
             f'{table.where}: "certificate" is one file, or two during a roll-over. '
@@ -362,33 +365,33 @@ def _load_certificates(table: Table, folder: Path) -> tuple[bytes | None, bytes 
         )
     loaded: list[bytes | None] = [None, None]
     for position, name in enumerate(names):
-        with naming(f'{table.where}: certificate = "{name}" (relative to cluster.toml)'):
+        with prefix_errors(f'{table.where}: certificate = "{name}" (relative to cluster.toml)'):
             loaded[position] = tls.load_certificate(folder / name)
     return loaded[0], loaded[1]
 
 
 def _from_tf_encrypted(text: str) -> ClusterConfig:
     try:
-        values = json.loads(text, object_pairs_hook=_without_repeats)
+        values = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"This is not valid JSON: {error}. Correct the line.") from None
     if not isinstance(values, dict):
         raise ConfigError(
-            f"The file must be a JSON object. Received: {shown(values)}. "
+            f"The file must be a JSON object. Received: {quote_value(values)}. "
             'Write {"server0": "host:port", "server1": ..., "server2": ...}.'
         )
     # "master" is tf-encrypted's driver; there is none here.
     values.pop("master", None)
-    servers = Table(values, "the file", ("server0", "server1", "server2"))
+    servers = TomlTable(values, "the file", ("server0", "server1", "server2"))
     parties = []
     for index in range(3):
         key = f"server{index}"
-        host, port = parse_address(f'"{key}"', servers.text(key))
+        host, port = parse_address(f'"{key}"', servers.get_text(key))
         parties.append(PartyConfig(index, key, host, port))
     return ClusterConfig(name="cluster", parties=tuple(parties), tls=False)
 
 
-def _without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
         raise ConfigError("A key occurs twice in this JSON. Delete one of them.")
@@ -399,13 +402,13 @@ def _check_name(where: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{where}: \"name\" consists of letters, digits, '-' and '_', at most 40. "
-            f"Received: {shown(name)}. Choose a plainer name."
+            f"Received: {quote_value(name)}. Choose a plainer name."
         )
 
 
-def _certificate(where: str, pem: bytes, own_name: str) -> bytes:
+def _canonical_certificate(where: str, pem: bytes, own_name: str) -> bytes:
     """The canonical certificate; refuses one made for another member of a cluster."""
-    with naming(f'{where}: "certificate"'):
+    with prefix_errors(f'{where}: "certificate"'):
         pem = tls.canonical_certificate(pem)
     name = tls.server_name(pem)
     if name.endswith(f".{tls.DOMAIN}") and name != own_name:
@@ -416,11 +419,13 @@ def _certificate(where: str, pem: bytes, own_name: str) -> bytes:
     return pem
 
 
-def _pin(member: PartyConfig | ClientConfig, where: str, own_name: str) -> None:
+def _canonicalize_certificates(
+    member: PartyConfig | ClientConfig, where: str, own_name: str
+) -> None:
     """Puts a member's certificates into canonical form."""
     for name in ("certificate", "next_certificate"):
         if (pem := getattr(member, name)) is not None:
-            object.__setattr__(member, name, _certificate(where, pem, own_name))
+            object.__setattr__(member, name, _canonical_certificate(where, pem, own_name))
     if member.next_certificate is None:
         return
     if member.certificate is None or member.certificate == member.next_certificate:
@@ -437,22 +442,22 @@ def _pin(member: PartyConfig | ClientConfig, where: str, own_name: str) -> None:
         )
 
 
-def _check_no_twins(named: Iterable[tuple[str, str]], what: str) -> None:
-    seen: dict[str, str] = {}
-    for who, value in named:
-        if value in seen:
+def _check_unique(described_values: Iterable[tuple[str, str]], keys: str) -> None:
+    first_with: dict[str, str] = {}
+    for description, value in described_values:
+        if value in first_with:
             raise ConfigError(
-                f"{seen[value]} and {who} have the same {what}. Received: {shown(value)} twice. "
+                f"{first_with[value]} and {description} have the same {keys}. Received: {quote_value(value)} twice. "
                 "Every party and client has its own."
             )
-        seen[value] = who
+        first_with[value] = description
 
 
-def _called(member: PartyConfig | ClientConfig) -> str:
+def _describe_member(member: PartyConfig | ClientConfig) -> str:
     if isinstance(member, PartyConfig):
         return f'party {member.index} ("{member.name}")'
     return f'client "{member.name}"'
 
 
-def _quoted(text: str) -> str:
+def _quote_toml(text: str) -> str:
     return json.dumps(text, ensure_ascii=False)  # the same escapes as TOML's, in printable text

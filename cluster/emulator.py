@@ -47,7 +47,7 @@ _MASK_BITS = 29
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def enter(namespace: int) -> None:
+def enter_namespace(namespace: int) -> None:
     """Moves the calling thread (and the threads it starts later) into a network namespace.
 
     Raises:
@@ -57,7 +57,7 @@ def enter(namespace: int) -> None:
         raise OSError(ctypes.get_errno(), "setns: " + os.strerror(ctypes.get_errno()))
 
 
-def addresses(subnet: str) -> list[str]:
+def host_addresses(subnet: str) -> list[str]:
     """The hosts' addresses in a subnet's first (network) address: party 0, 1, 2, the client."""
     head, _, last = subnet.rpartition(".")
     return [f"{head}.{int(last) + 1 + host}" for host in range(HOSTS)]
@@ -79,40 +79,40 @@ def buffer_bytes(bytes_per_second: int, delay_us: int) -> int:
 # ---- devices
 
 
-def _request(device: str, rest: bytes = b"") -> bytes:
+def _build_ifreq(device: str, payload: bytes = b"") -> bytes:
     """A struct ifreq."""
-    return device.encode().ljust(16, b"\0") + rest.ljust(24, b"\0")
+    return device.encode().ljust(16, b"\0") + payload.ljust(24, b"\0")
 
 
-def _configure(device: str, address: str, mtu: int) -> None:
-    def inet(text: str) -> bytes:
-        return _request(device, struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text)))
+def _configure_device(device: str, address: str, mtu: int) -> None:
+    def build_address(text: str) -> bytes:
+        return _build_ifreq(device, struct.pack("=HH4s", socket.AF_INET, 0, socket.inet_aton(text)))
 
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        fcntl.ioctl(s, _SIOCSIFMTU, _request(device, struct.pack("=i", mtu)))
-        fcntl.ioctl(s, _SIOCSIFTXQLEN, _request(device, struct.pack("=i", 20_000)))
-        fcntl.ioctl(s, _SIOCSIFADDR, inet(address))
+        fcntl.ioctl(s, _SIOCSIFMTU, _build_ifreq(device, struct.pack("=i", mtu)))
+        fcntl.ioctl(s, _SIOCSIFTXQLEN, _build_ifreq(device, struct.pack("=i", 20_000)))
+        fcntl.ioctl(s, _SIOCSIFADDR, build_address(address))
         mask = socket.inet_ntoa(struct.pack("!I", (0xFFFFFFFF << (32 - _MASK_BITS)) & 0xFFFFFFFF))
-        fcntl.ioctl(s, _SIOCSIFNETMASK, inet(mask))
-    _up(device)
+        fcntl.ioctl(s, _SIOCSIFNETMASK, build_address(mask))
+    _bring_up(device)
 
 
-def _up(device: str) -> None:
+def _bring_up(device: str) -> None:
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as s:
-        flags = struct.unpack_from("=H", fcntl.ioctl(s, _SIOCGIFFLAGS, _request(device)), 16)[0]
-        fcntl.ioctl(s, _SIOCSIFFLAGS, _request(device, struct.pack("=H", flags | _IFF_UP)))
+        flags = struct.unpack_from("=H", fcntl.ioctl(s, _SIOCGIFFLAGS, _build_ifreq(device)), 16)[0]
+        fcntl.ioctl(s, _SIOCSIFFLAGS, _build_ifreq(device, struct.pack("=H", flags | _IFF_UP)))
 
 
 def _open_tun(pattern: str) -> tuple[int, str]:
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
-    made = fcntl.ioctl(fd, _TUNSETIFF, _request(pattern, struct.pack("=H", flags)))
+    reply = fcntl.ioctl(fd, _TUNSETIFF, _build_ifreq(pattern, struct.pack("=H", flags)))
     # Packets stay in this machine's memory: nobody computes or checks a checksum.
     fcntl.ioctl(fd, _TUNSETOFFLOAD, _TUN_F_CSUM)
-    return fd, made[:16].rstrip(b"\0").decode()
+    return fd, reply[:16].rstrip(b"\0").decode()
 
 
-def _tune(buffer: int) -> None:
+def _set_tcp_windows(buffer: int) -> None:
     """Windows as large as the link needs; a warm connection stays warm."""
     settings = {
         "tcp_rmem": f"4096 {min(2 * buffer, 1 << 20)} {2 * buffer}",
@@ -129,18 +129,18 @@ def _tune(buffer: int) -> None:
 def _new_namespace(buffer: int) -> int:
     if _libc.unshare(CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "unshare: " + os.strerror(ctypes.get_errno()))
-    _tune(buffer)
+    _set_tcp_windows(buffer)
     ipv6 = "/proc/sys/net/ipv6/conf/default/disable_ipv6"
     with contextlib.suppress(OSError), open(ipv6, "w") as file:
         file.write("1")
-    _up("lo")
+    _bring_up("lo")
     return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
 
 
 # ---- the link emulator
 
 
-class _Links:
+class _LinkEmulator:
     """Four hosts' packets, each on its way or waiting for its host's link."""
 
     def __init__(self, tuns: list[int], last_bytes: list[int], delay: float, rate: float) -> None:
@@ -149,30 +149,30 @@ class _Links:
         self._delay = delay
         self._rate = rate
         self._queues = [[deque[bytes]() for _ in range(HOSTS)] for _ in range(HOSTS)]
-        self._turn = [0] * HOSTS
+        self._next_destination = [0] * HOSTS
         self._busy = [False] * HOSTS
         # (time, order, host whose link gets free or -1, destination, packet)
         self._events: list[tuple[float, int, int, int, bytes]] = []
         self._order = 0
 
-    def run(self, control: socket.socket) -> None:
+    def forward_packets(self, control: socket.socket) -> None:
         """Forwards until the other end of the socket closes."""
-        ears = [*self._tuns, control.fileno()]
+        descriptors = [*self._tuns, control.fileno()]
         clock, events = time.monotonic, self._events
         while True:
             wait = None
             if events:
                 wait = events[0][0] - clock()
                 if wait <= 0:
-                    self._happen(clock())
+                    self._process_due(clock())
                     wait = 0.0
-            ready = select.select(ears, [], [], wait)[0]
+            ready = select.select(descriptors, [], [], wait)[0]
             for fd in ready:
-                if fd == ears[-1]:
+                if fd == descriptors[-1]:
                     return
-                self._take(self._tuns.index(fd))
+                self._read_packets(self._tuns.index(fd))
 
-    def _take(self, host: int) -> None:
+    def _read_packets(self, host: int) -> None:
         """Reads what a host sends."""
         tun, queues = self._tuns[host], self._queues[host]
         size = 65536 + _VNET_BYTES
@@ -188,33 +188,33 @@ class _Links:
                 continue
             queues[to].append(packet)
             if not self._busy[host]:
-                self._leave(host, time.monotonic())
+                self._send_next(host, time.monotonic())
 
-    def _leave(self, host: int, now: float) -> None:
+    def _send_next(self, host: int, now: float) -> None:
         """Gives a host's link the next packet; the destinations take turns."""
-        queues, turn = self._queues[host], self._turn[host]
+        queues, first_destination = self._queues[host], self._next_destination[host]
         for i in range(HOSTS):
-            to = (turn + i) % HOSTS
+            to = (first_destination + i) % HOSTS
             if queues[to]:
                 break
         else:
             self._busy[host] = False
             return
         packet = queues[to].popleft()
-        self._turn[host] = to + 1
+        self._next_destination[host] = to + 1
         self._busy[host] = True
         self._order += 2
         free = now + (len(packet) - _VNET_BYTES) / self._rate
         heapq.heappush(self._events, (free, self._order, host, 0, b""))
         heapq.heappush(self._events, (free + self._delay, self._order + 1, -1, to, packet))
 
-    def _happen(self, now: float) -> None:
+    def _process_due(self, now: float) -> None:
         """All that was due by now, at the time it was due."""
         events = self._events
         while events and events[0][0] <= now:
             at, _, host, to, packet = heapq.heappop(events)
             if host >= 0:
-                self._leave(host, at)
+                self._send_next(host, at)
                 continue
             with contextlib.suppress(OSError):  # that host has gone
                 os.write(self._tuns[to], packet)
@@ -223,12 +223,12 @@ class _Links:
 # ---- starting
 
 
-def _do(command: str, *words: str) -> None:
-    done = subprocess.run(
+def _run_command(command: str, *words: str) -> None:
+    completed = subprocess.run(
         [*command.split(), *words], stdin=subprocess.DEVNULL, capture_output=True, timeout=20
     )
-    if done.returncode:
-        raise OSError(f"{command}: {done.stderr.decode(errors='replace').strip()[:200]}")
+    if completed.returncode:
+        raise OSError(f"{command}: {completed.stderr.decode(errors='replace').strip()[:200]}")
 
 
 def _try_netem(
@@ -241,38 +241,38 @@ def _try_netem(
     netem = f"root netem delay {delay}us rate {rate}bit limit 200000".split()
     try:
         switch = _new_namespace(buffer)
-        _do("ip link add probe type veth peer name probe2")
-        _do("tc qdisc add dev probe", *netem)
-        _do("ip link del probe")
-        _do("ip link add br0 type bridge")
-        _up("br0")
+        _run_command("ip link add probe type veth peer name probe2")
+        _run_command("tc qdisc add dev probe", *netem)
+        _run_command("ip link del probe")
+        _run_command("ip link add br0 type bridge")
+        _bring_up("br0")
         spaces = [_new_namespace(buffer) for _ in range(HOSTS - 1)] + [home]
-        mine = settings["device"] + "v"
+        client_device = settings["device"] + "v"
         for host, space in enumerate(spaces):
-            device = mine if host == CLIENT else "eth0"
-            enter(switch)
-            _do(f"ip link add port{host} type veth peer name far{host}")
-            _do(f"ip link set port{host} master br0")
-            _up(f"port{host}")
+            device = client_device if host == CLIENT else "eth0"
+            enter_namespace(switch)
+            _run_command(f"ip link add port{host} type veth peer name far{host}")
+            _run_command(f"ip link set port{host} master br0")
+            _bring_up(f"port{host}")
             target = f"/proc/{os.getpid()}/fd/{space}"
-            _do(f"ip link set far{host} netns", target)
-            enter(space)
-            _do(f"ip link set far{host} name", device)
-            _configure(device, hosts[host], 1500)
-            _do("tc qdisc add dev", device, *netem)
+            _run_command(f"ip link set far{host} netns", target)
+            enter_namespace(space)
+            _run_command(f"ip link set far{host} name", device)
+            _configure_device(device, hosts[host], 1500)
+            _run_command("tc qdisc add dev", device, *netem)
         return spaces[:-1]
     except (OSError, subprocess.SubprocessError):
         return None
     finally:
         with contextlib.suppress(OSError):  # it may not, and the next attempt says why
-            enter(home)
+            enter_namespace(home)
 
 
 def main(settings: dict[str, Any]) -> int:
     """Makes the hosts, gives their namespaces away and forwards until the parent has gone."""
     control = socket.socket(fileno=0)
     rate, delay_us = int(settings["bytes_per_second"]), int(settings["delay_us"])
-    hosts = addresses(settings["subnet"])
+    hosts = host_addresses(settings["subnet"])
     home = os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
     links = None
     buffer = buffer_bytes(rate, delay_us)
@@ -284,14 +284,14 @@ def main(settings: dict[str, Any]) -> int:
             mtu = best_mtu(rate)
             for host in range(HOSTS):
                 if host == CLIENT:
-                    enter(home)
+                    enter_namespace(home)
                 else:
                     spaces.append(_new_namespace(buffer))
                 tun, device = _open_tun(settings["device"] if host == CLIENT else "tun0")
-                _configure(device, hosts[host], mtu)
+                _configure_device(device, hosts[host], mtu)
                 tuns.append(tun)
             last = [int(a.rpartition(".")[2]) for a in hosts]
-            links = _Links(tuns, last, delay_us / 1e6, rate)
+            links = _LinkEmulator(tuns, last, delay_us / 1e6, rate)
         # Packets are late where workers keep this process from the processor.
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
@@ -303,7 +303,7 @@ def main(settings: dict[str, Any]) -> int:
     if links is None:
         control.recv(1)
     else:
-        links.run(control)
+        links.forward_packets(control)
     return 0
 
 

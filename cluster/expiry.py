@@ -25,49 +25,49 @@ class Expiry:
         fingerprint: its SHA-256.
     """
 
-    who: str
-    until: datetime.datetime
+    member: str
+    expires_at: datetime.datetime
     days: float
-    early: bool
+    is_not_yet_valid: bool
     replaced: bool
     fingerprint: str
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """One line for people."""
         if self.days < 0:
-            return f"expired on {self.until:%Y-%m-%d %H:%M} UTC"
-        if self.early:
+            return f"expired on {self.expires_at:%Y-%m-%d %H:%M} UTC"
+        if self.is_not_yet_valid:
             return "not valid yet: see the clocks"
-        return f"{self.days:.0f} days left, until {self.until:%Y-%m-%d}"
+        return f"{self.days:.0f} days left, until {self.expires_at:%Y-%m-%d}"
 
 
-def expiries(config: ClusterConfig, now: datetime.datetime | None = None) -> list[Expiry]:
+def list_expiries(config: ClusterConfig, now: datetime.datetime | None = None) -> list[Expiry]:
     """All pinned certificates of a cluster, parties first."""
     now = now or datetime.datetime.now(datetime.UTC)
-    found = []
-    for each in config.members:
-        called = each.index if isinstance(each, PartyConfig) else each.name
-        who = f"party {called}" if isinstance(each, PartyConfig) else f"client {called}"
-        for pem in each.certificates:
+    listed = []
+    for member in config.members:
+        name = member.index if isinstance(member, PartyConfig) else member.name
+        description = f"party {name}" if isinstance(member, PartyConfig) else f"client {name}"
+        for pem in member.certificates:
             until = tls.valid_until(pem)
-            found.append(
+            listed.append(
                 Expiry(
-                    who,
+                    description,
                     until,
                     (until - now).total_seconds() / 86400,
                     now < tls.valid_from(pem),
-                    any(tls.valid_until(other) > until for other in each.certificates),
-                    tls.fingerprint(pem),
+                    any(tls.valid_until(other) > until for other in member.certificates),
+                    tls.compute_fingerprint(pem),
                 )
             )
-    return found
+    return listed
 
 
-def warnings(config: ClusterConfig, now: datetime.datetime | None = None) -> list[str]:
+def expiry_warnings(config: ClusterConfig, now: datetime.datetime | None = None) -> list[str]:
     """One line for each member whose certificate lasts less than 30 days."""
     return [
-        f"the certificate of {each.who}: {each.text}; {RENEW}"
-        for each in expiries(config, now)
-        if (each.days < WARN_DAYS or each.early) and not each.replaced
+        f"the certificate of {expiry.member}: {expiry.description}; {RENEW}"
+        for expiry in list_expiries(config, now)
+        if (expiry.days < WARN_DAYS or expiry.is_not_yet_valid) and not expiry.replaced
     ]

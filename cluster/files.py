@@ -20,7 +20,7 @@ def write_private(path: str | os.PathLike[str], data: bytes, *, overwrite: bool 
     Raises:
         ConfigError: the file exists (without ``overwrite``) or cannot be written.
     """
-    _write(Path(path), data, mode=0o600, overwrite=overwrite)
+    _write_file(Path(path), data, mode=0o600, overwrite=overwrite)
 
 
 def write_public(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
@@ -28,12 +28,12 @@ def write_public(path: str | os.PathLike[str], data: bytes, *, overwrite: bool =
 
     Args and errors: as for `write_private`.
     """
-    _write(Path(path), data, mode=0o644, overwrite=overwrite)
+    _write_file(Path(path), data, mode=0o644, overwrite=overwrite)
 
 
-def _write(path: Path, data: bytes, *, mode: int, overwrite: bool) -> None:
+def _write_file(path: Path, data: bytes, *, mode: int, overwrite: bool) -> None:
     try:
-        atomic.place(path, lambda file: file.write(data), mode, overwrite)
+        atomic.place_file(path, lambda file: file.write(data), mode, overwrite)
     except FileExistsError:
         raise ConfigError(
             f"{path} exists already and is not overwritten. Choose another folder, or move the "

@@ -22,7 +22,7 @@ _OVERHEAD = 1024
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Held:
+class HeldValue:
     """What is held under a handle.
 
     Attributes:
@@ -33,12 +33,12 @@ class Held:
     """
 
     value: Any
-    about: Any
+    public_facts: Any
     size: int
-    until: float
+    expires_at: float
 
 
-class Handles:
+class HandleStore:
     """A worker's handles.
 
     Args:
@@ -55,13 +55,13 @@ class Handles:
         seconds: float = SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._party, self._most, self._per_client = party, most, per_client
+        self._party, self._max_bytes, self._per_client = party, most, per_client
         self._seconds, self._clock = seconds, clock
         self._lock = threading.Lock()
-        self._held: dict[tuple[str, str], Held] = {}
+        self._held: dict[tuple[str, str], HeldValue] = {}
         self._timer: threading.Timer | None = None
 
-    def put(self, client: str, handle: str, value: Any, about: Any, size: int) -> None:
+    def put_value(self, client: str, handle: str, value: Any, public_facts: Any, size: int) -> None:
         """Holds a value.
 
         Raises:
@@ -69,15 +69,19 @@ class Handles:
             PolicyError: the operator's bounds do not admit one more.
         """
         with self._lock:
-            self._expire()
+            self._remove_expired()
             if (client, handle) in self._held:
                 raise UsageError(f"Party {self._party} holds such a handle already.")
-            self._permit(client, [size])
-            until = self._clock() + self._seconds
-            self._held[client, handle] = Held(value, about, size + _OVERHEAD, until)
-            self._wake()
+            self._check_limits(client, [size])
+            expires_at = self._clock() + self._seconds
+            self._held[client, handle] = HeldValue(
+                value, public_facts, size + _OVERHEAD, expires_at
+            )
+            self._schedule_expiry()
 
-    def permit(self, client: str, handles: Iterable[str], sizes: list[int], free: set[str]) -> None:
+    def check_capacity(
+        self, client: str, handles: Iterable[str], sizes: list[int], released: set[str]
+    ) -> None:
         """Refuses what could not be held.
 
         Args:
@@ -88,49 +92,61 @@ class Handles:
             UsageError, PolicyError: as `put`.
         """
         with self._lock:
-            self._expire()
+            self._remove_expired()
             if any((client, handle) in self._held for handle in handles):
                 raise UsageError(f"Party {self._party} holds such a handle already.")
-            self._permit(client, sizes, free)
+            self._check_limits(client, sizes, released)
 
-    def _permit(self, client: str, sizes: list[int], free: set[str] | None = None) -> None:
-        more = sum(sizes) + _OVERHEAD * len(sizes)
-        gone = free or set()
-        kept = [(k, h.size) for k, h in self._held.items() if k[0] != client or k[1] not in gone]
-        own = [size for (who, _), size in kept if who == client]
-        for given, most, name in (
-            (len(own) + len(sizes), MOST_HANDLES, "handles"),
-            (sum(own) + more, self._per_client, "bytes (max_held_per_client)"),
-            (sum(size for _, size in kept) + more, self._most, "bytes of all clients (max_held)"),
+    def _check_limits(
+        self, client: str, sizes: list[int], released: set[str] | None = None
+    ) -> None:
+        added_bytes = sum(sizes) + _OVERHEAD * len(sizes)
+        released_handles = released or set()
+        kept = [
+            (k, h.size)
+            for k, h in self._held.items()
+            if k[0] != client or k[1] not in released_handles
+        ]
+        client_sizes = [size for (owner, _), size in kept if owner == client]
+        for needed, limit, name in (
+            (len(client_sizes) + len(sizes), MOST_HANDLES, "handles"),
+            (sum(client_sizes) + added_bytes, self._per_client, "bytes (max_held_per_client)"),
+            (
+                sum(size for _, size in kept) + added_bytes,
+                self._max_bytes,
+                "bytes of all clients (max_held)",
+            ),
         ):
-            if given > most:
+            if needed > limit:
                 raise PolicyError(
-                    f"Party {self._party} does not hold so much for a client. Received: {given} "
-                    f"{name}, the limit is {most}. Let go of some (del y), reveal or keep them, or "
+                    f"Party {self._party} does not hold so much for a client. Received: {needed} "
+                    f"{name}, the limit is {limit}. Let go of some (del y), reveal or keep them, or "
                     "its operator raises the limit under [limits] in worker.toml."
                 )
 
-    def get(self, client: str, handle: str) -> Held:
+    def get_value(self, client: str, handle: str) -> HeldValue:
         """What a client has under a handle, which lives anew from now.
 
         Raises:
             UsageError: nothing, or no more.
         """
         with self._lock:
-            self._expire()
-            found = self._held.get((client, handle))
-            if found is None:
+            self._remove_expired()
+            entry = self._held.get((client, handle))
+            if entry is None:
                 minutes = self._seconds / 60
                 raise UsageError(
                     f"Party {self._party} holds no array under this handle for this client: it "
                     f"expired ({minutes:g} minutes without use), the worker was started again, or "
                     "it is another client's. Compute it again; keep(name) lasts."
                 )
-            again = Held(found.value, found.about, found.size, self._clock() + self._seconds)
-            self._held[client, handle] = again
-            return again
+            renewed = HeldValue(
+                entry.value, entry.public_facts, entry.size, self._clock() + self._seconds
+            )
+            self._held[client, handle] = renewed
+            return renewed
 
-    def free(self, client: str, handles: Iterable[str]) -> None:
+    def release_handles(self, client: str, handles: Iterable[str]) -> None:
         """Lets go of a client's handles, and of nobody else's; "*" is all of them."""
         with self._lock:
             for handle in handles:
@@ -139,30 +155,30 @@ class Handles:
                         del self._held[key]
                 self._held.pop((client, handle), None)
 
-    def count(self, client: str) -> tuple[int, int]:
+    def count_handles(self, client: str) -> tuple[int, int]:
         """How many handles a client has, and their bytes."""
         with self._lock:
-            self._expire()
-            own = [h.size for (who, _), h in self._held.items() if who == client]
-            return len(own), sum(own)
+            self._remove_expired()
+            client_sizes = [h.size for (owner, _), h in self._held.items() if owner == client]
+            return len(client_sizes), sum(client_sizes)
 
-    def _expire(self) -> None:
+    def _remove_expired(self) -> None:
         now = self._clock()
-        for key in [k for k, h in self._held.items() if h.until <= now]:
+        for key in [k for k, h in self._held.items() if h.expires_at <= now]:
             del self._held[key]
 
-    def _wake(self) -> None:
+    def _schedule_expiry(self) -> None:
         """Memory is given back also where no other job comes."""
         if self._timer is not None or not self._held:
             return
 
-        def later() -> None:
+        def expire_later() -> None:
             with self._lock:
                 self._timer = None
-                self._expire()
-                self._wake()
+                self._remove_expired()
+                self._schedule_expiry()
 
-        first = min(h.until for h in self._held.values())
-        self._timer = threading.Timer(max(1.0, min(first - self._clock(), 600.0)), later)
+        earliest = min(h.expires_at for h in self._held.values())
+        self._timer = threading.Timer(max(1.0, min(earliest - self._clock(), 600.0)), expire_later)
         self._timer.daemon = True
         self._timer.start()

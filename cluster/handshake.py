@@ -21,7 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 import tfe_bench
-from tfe_bench.cluster import untrusted
+from tfe_bench.cluster import json_limits
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
 # field -> what to do when the two sides differ
@@ -72,16 +72,16 @@ class Hello:
         Raises:
             ProtocolError: it is not a hello.
         """
-        none = "A peer's first message is not a hello of tfe_bench: it"
-        values = untrusted.parse_object(blob, none, untrusted.MOST_QUESTION)
+        problem = "A peer's first message is not a hello of tfe_bench: it"
+        values = json_limits.parse_object(blob, problem, json_limits.MOST_QUESTION)
         kinds = {"int": int, "str": str}
         for field in dataclasses.fields(cls):
             if type(values.get(field.name)) is not kinds[str(field.type)]:
-                raise ProtocolError(f'{none} has no "{field.name}".')
+                raise ProtocolError(f'{problem} has no "{field.name}".')
         return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
 
 
-def minor(version: str) -> str:
+def minor_version(version: str) -> str:
     """2.21.3 -> 2.21."""
     return ".".join(version.split(".")[:2])
 
@@ -97,7 +97,7 @@ def tensorflow_version() -> str:
     return "none"
 
 
-def check(mine: Hello, theirs: Hello, expected_party: int, parts: str = "") -> None:
+def check_hello(mine: Hello, theirs: Hello, expected_party: int, differences: str = "") -> None:
     """Refuses a peer that differs.
 
     Args:
@@ -112,13 +112,13 @@ def check(mine: Hello, theirs: Hello, expected_party: int, parts: str = "") -> N
             f"Party {expected_party} was expected. Received: a hello of party {theirs.party}."
         )
     for field, remedy in _MUST_AGREE.items():
-        a, b = getattr(mine, field), getattr(theirs, field)
+        our_value, their_value = getattr(mine, field), getattr(theirs, field)
         if field == "tensorflow":
-            a, b = minor(str(a)), minor(str(b))
-        if a != b:
-            most = 80 if field == "client" else 24
-            shown_a, shown_b = (str(v)[:most] for v in (a, b))
-            where = f" ({parts})" if field == "cluster" and parts else ""
+            our_value, their_value = minor_version(str(our_value)), minor_version(str(their_value))
+        if our_value != their_value:
+            max_chars = 80 if field == "client" else 24
+            shown_a, shown_b = (str(v)[:max_chars] for v in (our_value, their_value))
+            where = f" ({differences})" if field == "cluster" and differences else ""
             raise VersionMismatch(
                 f"Parties {mine.party} and {theirs.party} differ in {field}{where}. Received: "
                 f"{shown_a} (party {mine.party}) and {shown_b} (party {theirs.party}). {remedy}"
@@ -132,7 +132,7 @@ class KeyAgreement:
         self._private = X25519PrivateKey.generate()
         self.public_key = self._private.public_key().public_bytes_raw().hex()
 
-    def derive(self, mine: Hello, theirs: Hello) -> bytes:
+    def derive_key(self, mine: Hello, theirs: Hello) -> bytes:
         """HKDF-SHA256 over the X25519 secret, bound to both hellos.
 
         Raises:
@@ -154,6 +154,6 @@ def program_digest(name: str, parameters: dict[str, Any], shapes: Any) -> str:
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
-def version() -> str:
+def package_version() -> str:
     """This package's version."""
     return tfe_bench.__version__

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from tfe_bench.protocols.session.party import Party
 
 
-def differing(party: Party, held: Mapping[str, bytes | memoryview]) -> int | None:
+def find_differing_peer(party: Party, own_fields: Mapping[str, bytes | memoryview]) -> int | None:
     """The first peer that holds another copy of a field than this party; None if none does.
 
     Only the two holders of a field compare it: the third could search a small value by its digest.
@@ -20,9 +20,11 @@ def differing(party: Party, held: Mapping[str, bytes | memoryview]) -> int | Non
     """
     d, e1, e2 = ((party.dealer + i) % 3 for i in range(3))
     fields = {d: {e1: "l1", e2: "l2"}, e1: {d: "l1", e2: "m"}, e2: {d: "l2", e1: "m"}}
-    mine = {
-        peer: hashlib.sha256(held.get(name, b"")).digest()
+    our_digests = {
+        peer: hashlib.sha256(own_fields.get(name, b"")).digest()
         for peer, name in fields[party.index].items()
     }
-    theirs = party.exchange_each(mine)
-    return next((peer for peer, digest in mine.items() if theirs[peer] != digest), None)
+    their_digests = party.exchange_each(our_digests)
+    return next(
+        (peer for peer, digest in our_digests.items() if their_digests[peer] != digest), None
+    )

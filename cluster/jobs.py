@@ -52,8 +52,8 @@ class InputSpec:
 
     def __post_init__(self) -> None:
         sizes = self.shape
-        whole = isinstance(sizes, tuple) and all(type(n) is int and n >= 0 for n in sizes)
-        if not whole or len(sizes) > MOST_AXES or extent(sizes) * self.limbs > MOST_WORDS:
+        is_shape = isinstance(sizes, tuple) and all(type(n) is int and n >= 0 for n in sizes)
+        if not is_shape or len(sizes) > MOST_AXES or shape_extent(sizes) * self.limbs > MOST_WORDS:
             raise UsageError(
                 f"An input has at most {MOST_AXES} axes and {MOST_WORDS} words. Received: "
                 f"{str(self.name)[:80]!r} of shape {str(list(sizes))[:200]}."
@@ -78,7 +78,7 @@ class InputSpec:
     @property
     def extent(self) -> int:
         """The words that count for limits: an axis of size 0 counts as 1."""
-        return extent(self.shape) * self.limbs
+        return shape_extent(self.shape) * self.limbs
 
     @property
     def word_shape(self) -> tuple[int, ...]:
@@ -86,7 +86,7 @@ class InputSpec:
         return self.shape if self.limbs == 1 else (*self.shape, self.limbs)
 
 
-def extent(sizes: Sequence[int]) -> int:
+def shape_extent(sizes: Sequence[int]) -> int:
     """The product of a shape's sizes, in which a size of 0 counts as 1.
 
     Every limit on arrays compares this product.  An array of shape [0, 2^40] has no element, yet
@@ -140,10 +140,10 @@ class Size:
 
 
 # What code raises that stumbles over parameters of another type.
-UNFIT = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
+ARGUMENT_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
-def own_name(parameters: Mapping[str, Any]) -> Sequence[str]:
+def get_name_parameter(parameters: Mapping[str, Any]) -> Sequence[str]:
     """The parameter "name", where a job has one."""
     name = parameters.get("name")
     return (name,) if isinstance(name, str) else ()
@@ -183,7 +183,7 @@ class Program:
     permit: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], None] | None = None
     late: bool = False
     together: Callable[[Mapping[str, Any], Sequence[InputSpec]], int] | None = None
-    kept_names: Callable[[Mapping[str, Any]], Sequence[str]] = own_name
+    kept_names: Callable[[Mapping[str, Any]], Sequence[str]] = get_name_parameter
     needs: Callable[[Mapping[str, Any]], Sequence[str]] = lambda parameters: ()
     size: Callable[[str, Store, Mapping[str, Any], Sequence[InputSpec]], int | Size] | None = None
 
@@ -191,11 +191,11 @@ class Program:
         self, client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
     ) -> Size:
         """How large a run gets, its inputs at least."""
-        given = max((spec.extent for spec in inputs), default=0)
-        own = 0 if self.size is None else self.size(client, store, parameters, inputs)
-        if not isinstance(own, Size):
-            own = Size(own)
-        return replace(own, words=max(given, own.words))
+        input_words = max((spec.extent for spec in inputs), default=0)
+        declared = 0 if self.size is None else self.size(client, store, parameters, inputs)
+        if not isinstance(declared, Size):
+            declared = Size(declared)
+        return replace(declared, words=max(input_words, declared.words))
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         """Refuses unfit parameters or inputs before anything runs.
@@ -223,7 +223,7 @@ class Program:
                 )
         try:
             self.check(parameters, inputs)
-        except UNFIT as error:
+        except ARGUMENT_ERRORS as error:
             # It stumbled over a type that it did not expect, whose text could quote anything.
             raise UsageError(
                 f"The program {self.name!r} does not take these parameters and inputs. Received: "
@@ -236,34 +236,36 @@ class Program:
             raise type(error)(f"{str(error)[:_MOST_TEXT]}...") from None
 
 
-def check_known(program: str, given: Mapping[str, Any], known: Sequence[str]) -> None:
+def check_known(program: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:
     """Refuses parameters that a program does not have.
 
     Raises:
         UsageError: naming the first one, with "did you mean".
     """
-    for name in given:
+    for name in parameters:
         if name not in known:
-            shown = str(name)[:80]
-            raise UsageError(f"{program} has no parameter {shown!r}.{did_you_mean(shown, known)}")
+            shortened = str(name)[:80]
+            raise UsageError(
+                f"{program} has no parameter {shortened!r}.{did_you_mean(shortened, known)}"
+            )
 
 
-def installed() -> dict[str, importlib.metadata.EntryPoint]:
+def installed_programs() -> dict[str, importlib.metadata.EntryPoint]:
     """Programs registered by installed packages, by name."""
-    found = {e.name: e for e in _of_packages(tuple(sys.path))}
+    entry_points = {e.name: e for e in _package_programs(tuple(sys.path))}
     # (what an installation wrote down of a checkout can be older than the checkout)
-    found.update({e.name: e for e in _of_checkout()})
-    return found
+    entry_points.update({e.name: e for e in _checkout_programs()})
+    return entry_points
 
 
 @functools.lru_cache(maxsize=8)
-def _of_packages(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
+def _package_programs(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
     """What packages on a path register: each job asks, and they are read from disk."""
     return tuple(importlib.metadata.entry_points(group=GROUP))
 
 
 @functools.cache
-def _of_checkout() -> tuple[importlib.metadata.EntryPoint, ...]:
+def _checkout_programs() -> tuple[importlib.metadata.EntryPoint, ...]:
     """What the pyproject.toml beside this package registers; nothing where it is no checkout."""
     try:
         text = (Path(tfe_bench.__file__).resolve().parents[1] / "pyproject.toml").read_text()
@@ -276,20 +278,24 @@ def _of_checkout() -> tuple[importlib.metadata.EntryPoint, ...]:
     return tuple(importlib.metadata.EntryPoint(k, v, GROUP) for k, v in listed.items())
 
 
-def others() -> list[str]:
+def third_party_programs() -> list[str]:
     """The names of programs that other packages register."""
-    ours = f"{tfe_bench.__name__}."
-    return sorted(name for name, point in installed().items() if not point.value.startswith(ours))
+    own_prefix = f"{tfe_bench.__name__}."
+    return sorted(
+        name
+        for name, point in installed_programs().items()
+        if not point.value.startswith(own_prefix)
+    )
 
 
-def load(name: str) -> Program:
+def load_program(name: str) -> Program:
     """The program of a name.
 
     Raises:
         UsageError: no installed package has it.
         ConfigError: its package is broken.
     """
-    programs = installed()
+    programs = installed_programs()
     if name not in programs:
         raise UsageError(
             f"No installed package has a program {name!r}.{did_you_mean(name, programs)} "

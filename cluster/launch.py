@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from tfe_bench.cluster import links, profiles, tls
-from tfe_bench.cluster.client import Client, opened
+from tfe_bench.cluster.client import Client, load_client_files
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.files import write_private
 from tfe_bench.cluster.local_workers import LocalWorkers
@@ -25,10 +25,10 @@ _CLIENT = "local"
 # of a worker in a network namespace of its own
 _LINK_PORT = 7700
 # of a worker that died
-_MOST_WORDS = 600
+_MAX_OUTPUT_CHARS = 600
 
 
-class Runner(Client):
+class BaseCluster(Client):
     """A client with its cluster: what both kinds of cluster have in common.
 
     Attributes:
@@ -45,7 +45,7 @@ class Runner(Client):
     realized: Any = None
     start_seconds = 0.0
 
-    def _connect(self, config: ClusterConfig, key: bytes, certificate: bytes) -> None:
+    def _init_client(self, config: ClusterConfig, key: bytes, certificate: bytes) -> None:
         """Becomes a client that asks the workers for the profile in every job."""
         super().__init__(config, key, certificate)
         if self.profile.shaped:
@@ -66,7 +66,7 @@ class Runner(Client):
         self.close()
 
 
-class LocalCluster(Runner):
+class LocalCluster(BaseCluster):
     """Three worker processes on loopback: real gRPC, TLS with certificates made for the occasion.
 
     Use as a context manager; the workers die with it (and with this process).
@@ -103,23 +103,23 @@ class LocalCluster(Runner):
         self.name = "local"
         self._models = models
         self._tls = tls_on
-        self.profile = profiles.get(profile)
+        self.profile = profiles.get_profile(profile)
         self._emulate = links.check_emulation(emulate)
         self._links: links.Links | None = None
         if threads is not None and (type(threads) is not int or threads < 1):
             raise UsageError(f"A worker has 1 thread or more. Received: threads={threads!r}.")
         if models is not None:
-            _make_folder(_path(models))
+            _make_folder(_check_path(models))
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
         self._workers: LocalWorkers | None = None
         self._threads = threads
         try:
-            self._start()
+            self._start_workers()
         except BaseException:
             self.close()
             raise
 
-    def _start(self) -> None:
+    def _start_workers(self) -> None:
         started = time.perf_counter()
         self._start_links()
         keys, certificates = zip(
@@ -146,12 +146,12 @@ class LocalCluster(Runner):
         command += ["--models", str(Path(self._models or self._folder / "models").absolute())]
         if self._threads:
             command += ["--threads", str(self._threads)]
-        inside = self._links.namespaces[:3] if self._links else []
-        if inside:
-            command += ["--namespaces", *map(str, inside)]
+        namespaces = self._links.namespaces[:3] if self._links else []
+        if namespaces:
+            command += ["--namespaces", *map(str, namespaces)]
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-        self._workers = LocalWorkers(command, self._folder, environment, inside)
-        self._connect(config, key, certificate)
+        self._workers = LocalWorkers(command, self._folder, environment, namespaces)
+        self._init_client(config, key, certificate)
         self.wait_ready(START_SECONDS, self._check_alive)
         self.start_seconds = time.perf_counter() - started
 
@@ -175,14 +175,14 @@ class LocalCluster(Runner):
         return [] if self._workers is None else self._workers.pids
 
     def _check_alive(self) -> None:
-        for p, code, tail in self._ended():
+        for p, code, tail in self._ended_workers():
             raise ClusterError(f"Worker {p} did not start. Received: exit code {code}.\n{tail}")
 
-    def _ended(self) -> Iterator[tuple[int, int, str]]:
+    def _ended_workers(self) -> Iterator[tuple[int, int, str]]:
         """(party, exit code, last lines) of the workers that have ended."""
         for p in range(3):
             if self._workers is not None and (code := self._workers.poll(p)) is not None:
-                yield p, code, self._workers.tail(p)
+                yield p, code, self._workers.log_tail(p)
 
     def explain(self, error: TfeBenchError) -> None:
         """Names a worker that died.
@@ -190,13 +190,13 @@ class LocalCluster(Runner):
         Raises:
             PeerLost: one did.
         """
-        for p, code, tail in self._ended():
+        for p, code, tail in self._ended_workers():
             if not (isinstance(error, PeerLost) and error.party == p):
                 # what it wrote besides its log: of a failed check, say
                 lines = [line for line in tail.splitlines() if f"[party {p}]" not in line]
-                words = " ".join(lines)[:_MOST_WORDS]
-                ended = f"its process ended with code {code}"
-                raise PeerLost(p, f"{ended}, saying: {words}" if words else ended) from error
+                output = " ".join(lines)[:_MAX_OUTPUT_CHARS]
+                reason = f"its process ended with code {code}"
+                raise PeerLost(p, f"{reason}, saying: {output}" if output else reason) from error
 
     def close(self) -> None:
         """Ends the workers and removes their keys."""
@@ -210,7 +210,7 @@ class LocalCluster(Runner):
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-class Cluster(Runner):
+class Cluster(BaseCluster):
     """Three hosts that each run `python -m tfe_bench worker`.
 
     Args:
@@ -229,15 +229,15 @@ class Cluster(Runner):
         *,
         profile: str = "local",
     ) -> None:
-        self.name = _path(path).name
-        self.profile = profiles.get(profile)
+        self.name = _check_path(path).name
+        self.profile = profiles.get_profile(profile)
         if self.profile.shaped:
             self.emulation = links.CHANNEL
-        self._connect(*opened(path, client, key, certificate))
+        self._init_client(*load_client_files(path, client, key, certificate))
         self.wait_ready()
 
 
-def _path(path: object) -> Path:
+def _check_path(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
         raise UsageError(f"A path is a text or a Path. Received: {type(path).__name__}.")
     return Path(path)

@@ -27,26 +27,26 @@ SUFFIX = ".ledger.json"
 _FORMAT = 1
 _MOST_BYTES = 4096
 # Of all folders: a process has one worker, and a charge is a short time.
-_ONE = threading.Lock()
+_LOCK = threading.Lock()
 _RHO = re.compile(r"[0-9]{1,7}(\.[0-9]{1,9})?", re.ASCII)
 
 
-def rho(text: str) -> int:
+def parse_rho(text: str) -> int:
     """A loss in billionths, from decimal digits.
 
     Raises:
         UsageError: it is not 0.000000001 to 1000000.
     """
-    found = int(Decimal(text) * UNIT) if _RHO.fullmatch(text) else 0
-    if not 1 <= found <= MOST:
+    loss = int(Decimal(text) * UNIT) if _RHO.fullmatch(text) else 0
+    if not 1 <= loss <= MOST:
         raise UsageError(
             "A privacy loss rho is a number of 0.000000001 to 1000000 with at most 9 decimals. "
             f"Received: {text[:40]!r}."
         )
-    return found
+    return loss
 
 
-def shown(loss: int) -> str:
+def format_rho(loss: int) -> str:
     """Billionths as a decimal number."""
     digits = f"{loss // UNIT}.{loss % UNIT:09d}".rstrip("0")
     return digits.removesuffix(".")
@@ -78,32 +78,32 @@ class Ledger:
     def __init__(self, folder: Path, party: int) -> None:
         self._folder, self._party = folder, party
 
-    def spent(self, name: str) -> int:
+    def get_spent(self, name: str) -> int:
         """Of a table, by all queries so far.
 
         Raises:
             SecurityError: the record cannot be read, or is another table's or worker's.
         """
-        path = self._path(name)
+        path = self._record_path(name)
         try:
             with path.open("rb") as stream:
-                known = json.loads(stream.read(_MOST_BYTES + 1))
+                record = json.loads(stream.read(_MOST_BYTES + 1))
         except FileNotFoundError:
             return 0
         except (OSError, ValueError, RecursionError):
-            raise self._unusable(path) from None
+            raise self._unusable_error(path) from None
         keys = {"format", "name", "party", "spent"}
-        if not isinstance(known, dict) or set(known) != keys:
-            raise self._unusable(path)
-        loss = known.pop("spent")
-        if known != {"format": _FORMAT, "name": name, "party": self._party}:
-            raise self._unusable(path)
+        if not isinstance(record, dict) or set(record) != keys:
+            raise self._unusable_error(path)
+        loss = record.pop("spent")
+        if record != {"format": _FORMAT, "name": name, "party": self._party}:
+            raise self._unusable_error(path)
         if type(loss) is not int or not 0 <= loss <= MOST:
-            raise self._unusable(path)
+            raise self._unusable_error(path)
         return loss
 
-    def charge(
-        self, charges: Mapping[str, Charge], heard: Sequence[Mapping[str, int]] = ()
+    def charge_tables(
+        self, charges: Mapping[str, Charge], reported: Sequence[Mapping[str, int]] = ()
     ) -> None:
         """Spends of all tables of a query, or of none; on disk when it returns.
 
@@ -119,48 +119,51 @@ class Ledger:
             UsageError: a loss or a budget is out of range.
             DataError: a record cannot be written; no result may leave.
         """
-        with _ONE:
-            for name, loss in self.check(charges, heard).items():
+        with _LOCK:
+            for name, loss in self.check_budgets(charges, reported).items():
                 self._write(name, loss)
 
-    def check(
-        self, charges: Mapping[str, Charge], heard: Sequence[Mapping[str, int]] = ()
+    def check_budgets(
+        self, charges: Mapping[str, Charge], reported: Sequence[Mapping[str, int]] = ()
     ) -> dict[str, int]:
         """What was spent of each table after a query; nothing is written.
 
         Raises:
             PolicyError, SecurityError, UsageError: as `charge`.
         """
-        due: dict[str, int] = {}
+        new_totals: dict[str, int] = {}
         for name, charge in charges.items():
             for loss in (charge.loss, charge.budget):
                 if type(loss) is not int or not 1 <= loss <= MOST:
                     raise UsageError("A privacy loss is 1 to 10^15 billionths of rho.")
-            before = [self.spent(name), *(each.get(name) for each in heard)]
-            known = [b for b in before if type(b) is int and 0 <= b <= MOST]
-            if len(known) != len(before):
+            spent_losses = [
+                self.get_spent(name),
+                *(worker_report.get(name) for worker_report in reported),
+            ]
+            valid_losses = [b for b in spent_losses if type(b) is int and 0 <= b <= MOST]
+            if len(valid_losses) != len(spent_losses):
                 raise SecurityError(f"A worker does not say what was spent of table {name!r}.")
-            left = charge.budget - max(known)
-            if charge.loss > left:
+            remaining = charge.budget - max(valid_losses)
+            if charge.loss > remaining:
                 raise PolicyError(
                     f"The privacy budget of table {name!r} does not allow this query. Received: "
-                    f"rho {shown(charge.loss)}, left: {shown(max(left, 0))} of "
-                    f"{shown(charge.budget)}. Spend less, or ask its owner, {charge.owner!r}."
+                    f"rho {format_rho(charge.loss)}, left: {format_rho(max(remaining, 0))} of "
+                    f"{format_rho(charge.budget)}. Spend less, or ask its owner, {charge.owner!r}."
                 )
-            due[name] = max(known) + charge.loss
-        return due
+            new_totals[name] = max(valid_losses) + charge.loss
+        return new_totals
 
-    def forget(self, name: str) -> None:
+    def delete_record(self, name: str) -> None:
         """With a table that is removed, what was spent of it."""
         with contextlib.suppress(FileNotFoundError):
-            self._path(name).unlink()
+            self._record_path(name).unlink()
 
     def _write(self, name: str, loss: int) -> None:
         record = {"format": _FORMAT, "name": name, "party": self._party, "spent": loss}
-        path = self._path(name)
+        path = self._record_path(name)
         try:
-            atomic.place(path, lambda stream: stream.write(json.dumps(record).encode()))
-            atomic.sync(self._folder)
+            atomic.place_file(path, lambda stream: stream.write(json.dumps(record).encode()))
+            atomic.sync_folder(self._folder)
         except OSError as error:
             # (the client reads this text, and does not learn where the file is)
             raise DataError(
@@ -168,11 +171,11 @@ class Ledger:
                 f"{error.strerror or type(error).__name__}. Its operator makes room there."
             ) from None
 
-    def _path(self, name: str) -> Path:
+    def _record_path(self, name: str) -> Path:
         check_name(name)
         return self._folder / f"{name}{SUFFIX}"
 
-    def _unusable(self, path: Path) -> SecurityError:
+    def _unusable_error(self, path: Path) -> SecurityError:
         return SecurityError(
             f"Party {self._party} cannot read what was spent of a table: {path.name}. Nothing of "
             "it is told of. Its operator puts the file back, or its owner removes the table and "

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from tfe_bench.cluster import emulator
 from tfe_bench.cluster.profiles import Profile
-from tfe_bench.errors import ClusterError, unknown
+from tfe_bench.errors import ClusterError, unknown_name
 
 EMULATIONS = ("auto", "netns", "channel")
 CHANNEL = "channel"
@@ -30,7 +30,7 @@ def check_emulation(name: str) -> str:
         UsageError: there is none.
     """
     if name not in EMULATIONS:
-        raise unknown(f"Unknown emulation of a network. Received: {name!r}.", name, EMULATIONS)
+        raise unknown_name(f"Unknown emulation of a network. Received: {name!r}.", name, EMULATIONS)
     return name
 
 
@@ -56,7 +56,7 @@ class Links:
         if not sys.platform.startswith("linux") or not Path("/dev/net/tun").exists():
             raise NoNamespaces("This system has no TUN devices. Received: no /dev/net/tun.")
         subnet = _free_subnet()
-        self.hosts = emulator.addresses(subnet)
+        self.hosts = emulator.host_addresses(subnet)
         settings = {
             "delay_us": profile.delay_us,
             "bytes_per_second": profile.bytes_per_second,
@@ -64,23 +64,23 @@ class Links:
             "device": "tfe" + os.urandom(4).hex(),
             "netem": netem,
         }
-        mine, theirs = socket.socketpair()
-        self._control = mine
+        control, child_end = socket.socketpair()
+        self._control = control
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", emulator.__name__, json.dumps(settings)],
-                stdin=theirs.fileno(),
+                stdin=child_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.PIPE,
                 start_new_session=True,
             )
-            theirs.close()
-            mine.settimeout(_START_SECONDS)
+            child_end.close()
+            control.settimeout(_START_SECONDS)
             try:
-                told, self.namespaces, _, _ = socket.recv_fds(mine, 4096, 3)
+                reply, self.namespaces, _, _ = socket.recv_fds(control, 4096, 3)
             except OSError as error:
                 raise NoNamespaces(f"The link emulator does not answer ({error}).") from None
-            answer = json.loads(told) if told else {"error": self._last_words()}
+            answer = json.loads(reply) if reply else {"error": self._last_error_line()}
             if "kind" not in answer or len(self.namespaces) != 3:
                 raise NoNamespaces(
                     "Network namespaces cannot be made here (it takes root, or CAP_NET_ADMIN and "
@@ -93,7 +93,7 @@ class Links:
             self.close()
             raise
 
-    def _last_words(self) -> str:
+    def _last_error_line(self) -> str:
         assert self._process is not None and self._process.stderr is not None
         lines = self._process.stderr.read().decode(errors="replace").splitlines()
         return lines[-1][:200] if lines else "its end"
@@ -123,17 +123,17 @@ class Links:
 
 def _free_subnet() -> str:
     """Eight addresses of 198.18.0.0/15, which is set aside for benchmarks (RFC 2544)."""
-    taken = []
+    used_routes = []
     try:
         for line in Path("/proc/net/route").read_text().splitlines()[1:]:
             fields = line.split()
-            taken.append([int.from_bytes(bytes.fromhex(fields[i]), "little") for i in (1, 7)])
+            used_routes.append([int.from_bytes(bytes.fromhex(fields[i]), "little") for i in (1, 7)])
     except (OSError, ValueError, IndexError):
         pass
     base = int.from_bytes(socket.inet_aton("198.18.0.0"), "big")
-    chance, subnet = random.SystemRandom(), base
+    rng, subnet = random.SystemRandom(), base
     for _ in range(1000):
-        subnet = base + 8 * chance.randrange(1 << 14)
-        if not any(mask and subnet & mask == address & mask for address, mask in taken):
+        subnet = base + 8 * rng.randrange(1 << 14)
+        if not any(mask and subnet & mask == address & mask for address, mask in used_routes):
             break
     return socket.inet_ntoa(subnet.to_bytes(4, "big"))

@@ -46,7 +46,7 @@ class LocalWorkers:
         self._folder = folder
         self._pids: dict[int, int] = {}
         self._ended: dict[int, int] = {}
-        self._told = b""
+        self._partial_line = b""
         with (folder / _LOG).open("wb") as out:
             self._parent = subprocess.Popen(
                 command,
@@ -61,30 +61,30 @@ class LocalWorkers:
         assert self._parent.stdout is not None
         os.set_blocking(self._parent.stdout.fileno(), False)
 
-    def _listen(self) -> None:
+    def _read_status(self) -> None:
         """Reads what has been told meanwhile."""
         out = self._parent.stdout
         if out is None or out.closed:
             return
-        self._told += out.read() or b""
-        *lines, self._told = self._told.split(b"\n")
+        self._partial_line += out.read() or b""
+        *lines, self._partial_line = self._partial_line.split(b"\n")
         for line in lines:
-            party, what, number = line.split()
-            (self._pids if what == b"pid" else self._ended)[int(party)] = int(number)
+            party, status, number = line.split()
+            (self._pids if status == b"pid" else self._ended)[int(party)] = int(number)
 
     @property
     def pids(self) -> list[int]:
         """Process ids by party, of those that have started."""
-        self._listen()
+        self._read_status()
         return [self._pids[party] for party in sorted(self._pids)]
 
     def poll(self, party: int) -> int | None:
         """The exit code of one, negative for a signal; None while it runs or is about to start."""
-        lost = self._parent.poll()  # before listening: what it said last counts
-        self._listen()
-        return self._ended.get(party, lost)
+        parent_code = self._parent.poll()  # before listening: what it said last counts
+        self._read_status()
+        return self._ended.get(party, parent_code)
 
-    def tail(self, party: int) -> str:
+    def log_tail(self, party: int) -> str:
         """The last lines of a worker's log; before there are workers, of their parent's."""
         for name in (f"party{party}.log", _LOG):
             file = self._folder / name
@@ -108,7 +108,7 @@ class LocalWorkers:
 # ---- on the side of the workers
 
 
-def fork(folder: Path, run: Callable[[int], int]) -> int:
+def fork_workers(folder: Path, run: Callable[[int], int]) -> int:
     """Runs a worker of each party in a process of its own, until all have ended.
 
     To be called before any thread has started, and with what takes long imported.
@@ -119,21 +119,23 @@ def fork(folder: Path, run: Callable[[int], int]) -> int:
     """
     parties: dict[int, int] = {}
 
-    def hand_on(*_: object) -> None:
+    def forward_signal(*_: object) -> None:
         for pid in parties:
             os.kill(pid, signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, hand_on)
+    signal.signal(signal.SIGTERM, forward_signal)
     for party in _PARTIES:
-        _tell(party, "pid", _fork_one(folder, party, run, parties))
+        _print_status(party, "pid", _fork_worker(folder, party, run, parties))
     while parties:
         pid, status = os.wait()
         if pid in parties:  # (an import may have started a process of its own)
-            _tell(parties.pop(pid), "ended", os.waitstatus_to_exitcode(status))
+            _print_status(parties.pop(pid), "ended", os.waitstatus_to_exitcode(status))
     return 0
 
 
-def _fork_one(folder: Path, party: int, run: Callable[[int], int], parties: dict[int, int]) -> int:
+def _fork_worker(
+    folder: Path, party: int, run: Callable[[int], int], parties: dict[int, int]
+) -> int:
     parent = os.getpid()
     # (a signal in between finds the new process among those that it is handed on to)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
@@ -146,10 +148,10 @@ def _fork_one(folder: Path, party: int, run: Callable[[int], int], parties: dict
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
-        _set(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        _set_process_option(_PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:  # it had ended already
             os._exit(1)
-        _set(_PR_SET_NAME, f"tfe-party-{party}".encode())
+        _set_process_option(_PR_SET_NAME, f"tfe-party-{party}".encode())
         with (folder / f"party{party}.log").open("wb") as out:
             for stream in (1, 2, sys.stderr.fileno()):  # (which cli/noise.py moves)
                 os.dup2(out.fileno(), stream)
@@ -162,11 +164,11 @@ def _fork_one(folder: Path, party: int, run: Callable[[int], int], parties: dict
         os._exit(code)
 
 
-def _set(option: int, value: int | bytes) -> None:
+def _set_process_option(option: int, value: int | bytes) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
         raise ClusterError(f"prctl({option}) failed. Received: {os.strerror(ctypes.get_errno())}.")
 
 
-def _tell(party: int, what: str, number: int) -> None:
-    print(party, what, number, flush=True)
+def _print_status(party: int, status: str, number: int) -> None:
+    print(party, status, number, flush=True)

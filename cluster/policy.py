@@ -14,8 +14,8 @@ from typing import Any
 
 from tfe_bench.cluster import handles, tls
 from tfe_bench.cluster.config import ClusterConfig
-from tfe_bench.cluster.jobs import Size, installed
-from tfe_bench.cluster.toml_file import Table, load_toml, naming, shown
+from tfe_bench.cluster.jobs import Size, installed_programs
+from tfe_bench.cluster.toml_file import TomlTable, load_toml, prefix_errors, quote_value
 from tfe_bench.errors import ConfigError, PolicyError, did_you_mean
 
 ANY = "*"
@@ -36,13 +36,13 @@ _ANY_NUMBER = 1 << 62
 
 
 # What a worker takes once, when it starts.
-_FIXED = (
+_STARTUP_FIELDS = (
     *("party", "key", "models", "max_models", "max_held", "max_held_per_client", "held_seconds"),
     *("max_connections", "max_connections_per_address"),
 )
 
 
-def _limit(default: float, least: int = 1, most: int = _ANY_NUMBER) -> Any:
+def _limit_field(default: float, least: int = 1, most: int = _ANY_NUMBER) -> Any:
     """What worker.toml may set under [limits]; seconds are above 0, the others whole numbers."""
     return field(default=default, metadata={"least": least, "most": most})
 
@@ -103,23 +103,23 @@ class WorkerPolicy:
     reveal: tuple[RevealRule, ...] = ()
     allow_shaping: bool = False
     models: Path | None = None
-    max_elements: int = _limit(DEFAULT_MAX_ELEMENTS)
-    job_seconds: float = _limit(3600.0)
-    stall_seconds: float = _limit(60.0)
-    max_jobs: int = _limit(16, most=MOST_JOBS)
-    max_jobs_per_client: int = _limit(8, most=MOST_JOBS)
-    max_models: int = _limit(64)
-    max_inputs: int = _limit(4096)  # more than any model of Keras has
-    max_bytes_per_job: int = _limit(2 << 30)
-    max_bytes_per_client: int = _limit(4 << 30)
-    max_bytes: int = _limit(8 << 30)
-    max_memory_per_job: int = _limit(1 << 40)
-    max_sent_per_job: int = _limit(1 << 40)
-    max_held: int = _limit(handles.MOST_BYTES)
-    max_held_per_client: int = _limit(handles.MOST_BYTES_PER_CLIENT)
-    held_seconds: float = _limit(handles.SECONDS)
-    max_connections: int = _limit(512, 64, _MOST_CONNECTIONS)
-    max_connections_per_address: int = _limit(32, most=_MOST_CONNECTIONS)
+    max_elements: int = _limit_field(DEFAULT_MAX_ELEMENTS)
+    job_seconds: float = _limit_field(3600.0)
+    stall_seconds: float = _limit_field(60.0)
+    max_jobs: int = _limit_field(16, most=MOST_JOBS)
+    max_jobs_per_client: int = _limit_field(8, most=MOST_JOBS)
+    max_models: int = _limit_field(64)
+    max_inputs: int = _limit_field(4096)  # more than any model of Keras has
+    max_bytes_per_job: int = _limit_field(2 << 30)
+    max_bytes_per_client: int = _limit_field(4 << 30)
+    max_bytes: int = _limit_field(8 << 30)
+    max_memory_per_job: int = _limit_field(1 << 40)
+    max_sent_per_job: int = _limit_field(1 << 40)
+    max_held: int = _limit_field(handles.MOST_BYTES)
+    max_held_per_client: int = _limit_field(handles.MOST_BYTES_PER_CLIENT)
+    held_seconds: float = _limit_field(handles.SECONDS)
+    max_connections: int = _limit_field(512, 64, _MOST_CONNECTIONS)
+    max_connections_per_address: int = _limit_field(32, most=_MOST_CONNECTIONS)
 
     # (for messages about the file itself: its name)
     source: str = field(default="worker.toml", compare=False)
@@ -127,18 +127,18 @@ class WorkerPolicy:
     def __post_init__(self) -> None:
         if self.party not in (0, 1, 2):
             raise ConfigError(f'"party" is 0, 1 or 2. Received: {self.party}. Say which one it is.')
-        for each in _limits():
-            value, default = getattr(self, each.name), each.default
-            least, most = each.metadata["least"], each.metadata["most"]
+        for limit_field in _limit_fields():
+            value, default = getattr(self, limit_field.name), limit_field.default
+            least, most = limit_field.metadata["least"], limit_field.metadata["most"]
             if type(default) is float:
                 fits, span = value > 0, "above 0"
             else:
                 fits = least <= value <= most
                 span = f"{least} to {most}" if most < _ANY_NUMBER else f"at least {least}"
             if not fits:
-                usual = f"{default:g}" if type(default) is float else default
+                default_text = f"{default:g}" if type(default) is float else default
                 raise ConfigError(
-                    f'[limits]: "{each.name}" is {span}. Received: {value}. The default is {usual}.'
+                    f'[limits]: "{limit_field.name}" is {span}. Received: {value}. The default is {default_text}.'
                 )
 
     @classmethod
@@ -151,8 +151,8 @@ class WorkerPolicy:
             SecurityError: other users of the machine can read the key.
         """
         path = Path(path)
-        with naming(path):
-            known = (
+        with prefix_errors(path):
+            known_keys = (
                 "party",
                 "key",
                 "allow_programs",
@@ -161,21 +161,23 @@ class WorkerPolicy:
                 "limits",
                 "models",
             )
-            top = Table(load_toml(path), "the file", known)
-            rules = top.tables("reveal", ("program", "to"))
-            limits = top.table("limits", [each.name for each in _limits()])
-            key, models = top.text("key", ""), top.text("models", "")
+            top = TomlTable(load_toml(path), "the file", known_keys)
+            rules = top.get_tables("reveal", ("program", "to"))
+            limits = top.get_table("limits", [limit_field.name for limit_field in _limit_fields()])
+            key, models = top.get_text("key", ""), top.get_text("models", "")
             values: dict[str, Any] = {}
-            for each in _limits():
-                default: Any = each.default
-                read: Any = limits.number if type(default) is float else limits.integer
-                values[each.name] = read(each.name, default)
+            for limit_field in _limit_fields():
+                default: Any = limit_field.default
+                reader: Any = limits.get_number if type(default) is float else limits.get_integer
+                values[limit_field.name] = reader(limit_field.name, default)
             policy = cls(
-                party=top.integer("party"),
+                party=top.get_integer("party"),
                 key=path.parent / key if key else None,
-                allow_programs=top.texts("allow_programs", ()),
-                reveal=tuple(RevealRule(rule.text("program"), rule.texts("to")) for rule in rules),
-                allow_shaping=top.boolean("allow_shaping", False),
+                allow_programs=top.get_texts("allow_programs", ()),
+                reveal=tuple(
+                    RevealRule(rule.get_text("program"), rule.get_texts("to")) for rule in rules
+                ),
+                allow_shaping=top.get_boolean("allow_shaping", False),
                 models=path.parent / models if models else None,
                 source=path.name,
                 **values,
@@ -212,7 +214,7 @@ class WorkerPolicy:
 
     def fixed_differences(self, other: WorkerPolicy) -> list[str]:
         """Names of settings that differ and that a running worker cannot change."""
-        return [name for name in _FIXED if getattr(self, name) != getattr(other, name)]
+        return [name for name in _STARTUP_FIELDS if getattr(self, name) != getattr(other, name)]
 
     def load_key(self) -> bytes:
         """The private key (PEM).
@@ -237,7 +239,7 @@ class WorkerPolicy:
         if name not in self.allow_programs and ANY not in self.allow_programs:
             raise PolicyError(
                 f"Party {self.party} does not allow this program. Received: program "
-                f"{_shown(name)}. Its operator would allow it by adding {_shown(name)} to the "
+                f"{_quote_name(name)}. Its operator would allow it by adding {_quote_name(name)} to the "
                 "line allow_programs = [...] in worker.toml."
             )
 
@@ -255,9 +257,9 @@ class WorkerPolicy:
             if rule.program in (program, ANY) and (to in rule.to or ANY in rule.to):
                 return
         raise PolicyError(
-            f"Party {self.party} does not allow this reveal. Received: program {_shown(program)}, "
-            f"to client {_shown(to)}. Its operator would allow it by adding to worker.toml: "
-            f"[[reveal]] with the lines program = {_shown(program)} and to = [{_shown(to)}]."
+            f"Party {self.party} does not allow this reveal. Received: program {_quote_name(program)}, "
+            f"to client {_quote_name(to)}. Its operator would allow it by adding to worker.toml: "
+            f"[[reveal]] with the lines program = {_quote_name(program)} and to = [{_quote_name(to)}]."
         )
 
     def permit_shaping(self) -> None:
@@ -281,7 +283,9 @@ class WorkerPolicy:
         """
         remedy = "Send a smaller input, or its operator raises max_elements"
         fits = 0 <= count <= self.max_elements
-        self._permit(fits, "inputs of this size", f"{count} elements", self.max_elements, remedy)
+        self._check_limit(
+            fits, "inputs of this size", f"{count} elements", self.max_elements, remedy
+        )
 
     def permit_inputs(self, count: int) -> None:
         """Permits a job of ``count`` inputs.
@@ -289,8 +293,8 @@ class WorkerPolicy:
         Raises:
             PolicyError: the count is above the limit.
         """
-        most, remedy = self.max_inputs, "Its operator raises max_inputs"
-        self._permit(count <= most, "so many inputs", str(count), most, remedy)
+        limit, remedy = self.max_inputs, "Its operator raises max_inputs"
+        self._check_limit(count <= limit, "so many inputs", str(count), limit, remedy)
 
     def permit_size(self, size: Size) -> None:
         """Permits a job that gets as large.
@@ -299,21 +303,24 @@ class WorkerPolicy:
             PolicyError: its largest array is above GROWTH times max_elements, what the workers
                 send for it above max_sent_per_job, or its time above job_seconds.
         """
-        most = GROWTH * self.max_elements
+        limit = GROWTH * self.max_elements
         remedy = (
             f"Order less at once, or its operator raises max_elements (a {GROWTH}th of this limit)"
         )
-        given = f"arrays of up to {size.words} words"
-        self._permit(size.words <= most, "a job of this size", given, most, remedy)
+        received = f"arrays of up to {size.words} words"
+        self._check_limit(size.words <= limit, "a job of this size", received, limit, remedy)
         remedy = "Ask for less, or its operator raises max_sent_per_job"
-        most = self.max_sent_per_job
-        given = f"{size.sent} bytes that the workers would send"
-        self._permit(size.sent <= most, "a job that costs so much", given, most, remedy)
+        limit = self.max_sent_per_job
+        received = f"{size.sent} bytes that the workers would send"
+        self._check_limit(size.sent <= limit, "a job that costs so much", received, limit, remedy)
         remedy = "Ask for less at once, or its operator raises job_seconds"
-        fits, given = size.seconds <= self.job_seconds, f"one of about {size.seconds:.0f} seconds"
-        self._permit(fits, "a job that takes so long", given, self.job_seconds, remedy)
+        fits, received = (
+            size.seconds <= self.job_seconds,
+            f"one of about {size.seconds:.0f} seconds",
+        )
+        self._check_limit(fits, "a job that takes so long", received, self.job_seconds, remedy)
 
-    def permit_memory(self, needed: int, there: int, sharing: int) -> None:
+    def permit_memory(self, needed: int, available: int, sharing: int) -> None:
         """Permits a job that takes so much of this worker's memory.
 
         Args:
@@ -324,23 +331,27 @@ class WorkerPolicy:
         Raises:
             PolicyError: it is more than max_memory_per_job, or than there is.
         """
-        most, remedy = self.max_memory_per_job, "Its operator raises max_memory_per_job"
-        given = f"{needed} bytes, about"
-        self._permit(needed <= most, "a job that takes so much memory", given, most, remedy)
-        if needed > there // sharing:
+        limit, remedy = self.max_memory_per_job, "Its operator raises max_memory_per_job"
+        received = f"{needed} bytes, about"
+        self._check_limit(
+            needed <= limit, "a job that takes so much memory", received, limit, remedy
+        )
+        if needed > available // sharing:
             part = f", of which {sharing} workers take a part each" if sharing > 1 else ""
             raise PolicyError(
                 f"Party {self.party} has no memory for this job. Received: one that takes about "
-                f"{needed / 1e9:.1f} GB at this worker, and {there / 1e9:.1f} GB are available on "
+                f"{needed / 1e9:.1f} GB at this worker, and {available / 1e9:.1f} GB are available on "
                 f"its machine{part}. Use a smaller model or fewer samples, machines with more "
                 "memory, or one for each worker."
             )
 
-    def _permit(self, fits: bool, what: str, given: str, most: float, remedy: str) -> None:
+    def _check_limit(
+        self, fits: bool, subject: str, received: str, limit: float, remedy: str
+    ) -> None:
         if not fits:
             raise PolicyError(
-                f"Party {self.party} does not allow {what}. Received: {given}, the limit is "
-                f"{most:.12g}. {remedy} under [limits] in worker.toml."
+                f"Party {self.party} does not allow {subject}. Received: {received}, the limit is "
+                f"{limit:.12g}. {remedy} under [limits] in worker.toml."
             )
 
 
@@ -349,36 +360,36 @@ def unknown_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:
 
     They are no errors: a client may be added to cluster.toml later, and a program be installed.
     """
-    programs, clients = installed(), [client.name for client in config.clients]
-    found = []
+    programs, clients = installed_programs(), [client.name for client in config.clients]
+    lines = []
     for name in policy.allow_programs:
         if name != ANY and name not in programs:
-            found.append(
-                f"{policy.source}: allow_programs has {shown(name)}, which is not installed here."
+            lines.append(
+                f"{policy.source}: allow_programs has {quote_value(name)}, which is not installed here."
                 f"{did_you_mean(name, programs)}"
             )
     for number, rule in enumerate(policy.reveal, start=1):
         where = f"{policy.source}: [[reveal]] number {number}"
         if rule.program != ANY and rule.program not in programs:
-            found.append(
-                f"{where} is for the program {shown(rule.program)}, which is not installed here."
+            lines.append(
+                f"{where} is for the program {quote_value(rule.program)}, which is not installed here."
                 f"{did_you_mean(rule.program, programs)}"
             )
         for name in rule.to:
             # (without TLS there is one client, "local")
             if name != ANY and name not in (clients if config.tls else ["local"]):
-                found.append(
-                    f"{where} is to the client {shown(name)}, who is not in cluster.toml."
+                lines.append(
+                    f"{where} is to the client {quote_value(name)}, who is not in cluster.toml."
                     f"{did_you_mean(name, clients)}"
                 )
-    return found
+    return lines
 
 
-def _limits() -> list[Field[Any]]:
-    return [each for each in fields(WorkerPolicy) if each.metadata]
+def _limit_fields() -> list[Field[Any]]:
+    return [policy_field for policy_field in fields(WorkerPolicy) if policy_field.metadata]
 
 
-def _shown(name: str) -> str:
+def _quote_name(name: str) -> str:
     """A name that a client sent, fit for a log: on one line, in quotes, not too long."""
-    shown = json.dumps(name)
-    return shown if len(shown) <= 80 else f"{shown[:77]}..."
+    quoted = json.dumps(name)
+    return quoted if len(quoted) <= 80 else f"{quoted[:77]}..."

@@ -22,58 +22,64 @@ SECONDS = 2.0
 PAUSE = 0.5
 
 
-class Watch:
+class TlsProbe:
     """Looks now and then while a caller waits, and believes what it has seen twice in a row.
 
     (A worker that is busy or stopping closes connections too.)
     """
 
     def __init__(self, party: PartyConfig, key: bytes, certificate: bytes) -> None:
-        self._asked = (party, key, certificate)
+        self._arguments = (party, key, certificate)
         self._last: str | None = None
-        self.found: str | None = None
+        self.mismatch: str | None = None
 
-    def look(self) -> str | None:
+    def check_once(self) -> str | None:
         """Why they do not agree on TLS, None while that is not sure."""
-        before, self._last = self._last, refusal(*self._asked) if self._asked[1] else None
+        before, self._last = (
+            self._last,
+            find_tls_mismatch(*self._arguments) if self._arguments[1] else None,
+        )
         return self._last if self._last == before else None
 
     @contextlib.contextmanager
-    def over(self, cancel: Callable[[], object]) -> Iterator[None]:
+    def watch_call(self, cancel: Callable[[], object]) -> Iterator[None]:
         """Looks from a thread of its own; says what it has `found`, and cancels what waits."""
         done = threading.Event()
 
-        def work() -> None:
+        def poll_until_done() -> None:
             while not done.wait(PAUSE):
-                if (found := self.look()) is not None:
-                    self.found = found
+                if (mismatch := self.check_once()) is not None:
+                    self.mismatch = mismatch
                     cancel()
                     return
 
-        threading.Thread(target=work, name="tfe-probe", daemon=True).start()
+        threading.Thread(target=poll_until_done, name="tfe-probe", daemon=True).start()
         try:
             yield
         finally:
             done.set()
 
 
-def refusal(party: PartyConfig, key: bytes, certificate: bytes) -> str | None:
+def find_tls_mismatch(party: PartyConfig, key: bytes, certificate: bytes) -> str | None:
     """Why a worker and this caller do not agree on TLS; None if they do, or nobody answers.
 
     Args:
         party: the worker.
         key, certificate: the caller's own (PEM).
     """
-    pinned = [tls.fingerprint(pem) for pem in party.certificates]
+    pinned = [tls.compute_fingerprint(pem) for pem in party.certificates]
     try:
-        with connected(party) as plain, _context(key, certificate).wrap_socket(plain) as wrapped:
-            shown = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
-            if shown not in pinned:
+        with (
+            open_connection(party) as plain,
+            _tls_context(key, certificate).wrap_socket(plain) as wrapped,
+        ):
+            fingerprint = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
+            if fingerprint not in pinned:
                 return (
                     "it shows a certificate that this cluster.toml does not pin (SHA-256 "
-                    f"{tls.spoken(shown)})"
+                    f"{tls.format_fingerprint(fingerprint)})"
                 )
-            return _verdict(wrapped)
+            return _read_verdict(wrapped)
     except ssl.SSLEOFError:  # closed before it showed anything: busy, or stopping
         return None
     except ssl.SSLError as error:
@@ -82,17 +88,17 @@ def refusal(party: PartyConfig, key: bytes, certificate: bytes) -> str | None:
         return None
 
 
-def shown(party: PartyConfig) -> str | None:
+def fetch_fingerprint(party: PartyConfig) -> str | None:
     """SHA-256 of the certificate that a worker shows to anybody; None without an answer."""
     try:
-        with connected(party) as plain, _context().wrap_socket(plain) as wrapped:
+        with open_connection(party) as plain, _tls_context().wrap_socket(plain) as wrapped:
             der = wrapped.getpeercert(binary_form=True)
     except OSError:
         return None
     return hashlib.sha256(der).hexdigest() if der else None
 
 
-def _verdict(wrapped: ssl.SSLSocket) -> str | None:
+def _read_verdict(wrapped: ssl.SSLSocket) -> str | None:
     """What a worker says to this caller's certificate, which it sees last."""
     try:
         if wrapped.recv(1):  # its settings
@@ -107,7 +113,7 @@ def _verdict(wrapped: ssl.SSLSocket) -> str | None:
     )
 
 
-def connected(party: PartyConfig) -> socket.socket:
+def open_connection(party: PartyConfig) -> socket.socket:
     """A plain connection to a worker.
 
     Raises:
@@ -117,7 +123,7 @@ def connected(party: PartyConfig) -> socket.socket:
     return socket.create_connection((host, party.port), SECONDS)
 
 
-def _context(key: bytes = b"", certificate: bytes = b"") -> ssl.SSLContext:
+def _tls_context(key: bytes = b"", certificate: bytes = b"") -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE  # nothing is sent: only what is shown is compared

@@ -14,7 +14,7 @@ _CHANNEL = ("tfe-channel", "tfe-rpc")
 
 
 @dataclass(frozen=True)
-class Usage:
+class CpuUsage:
     """Nanoseconds of each thread so far.
 
     Attributes:
@@ -27,7 +27,7 @@ class Usage:
     queued: dict[int, int]
     group: dict[int, str]
 
-    def since(self, before: Usage) -> tuple[dict[str, float], float]:
+    def seconds_since(self, before: CpuUsage) -> tuple[dict[str, float], float]:
         """Seconds on a processor by group, and seconds queued (all threads added up)."""
         used: dict[str, float] = dict.fromkeys((GRAPH, TRANSPORT, OTHER), 0.0)
         for thread, ns in self.used.items():
@@ -36,7 +36,7 @@ class Usage:
         return used, queued / 1e9
 
 
-def _read(path: str) -> bytes:
+def _read_kernel_file(path: str) -> bytes:
     """A short file of the kernel's; a fifth of what Python's own files take, for there are many."""
     file = os.open(path, os.O_RDONLY)
     try:
@@ -45,14 +45,14 @@ def _read(path: str) -> bytes:
         os.close(file)
 
 
-def usage() -> Usage | None:
+def read_usage() -> CpuUsage | None:
     """The threads of this process; None where the kernel keeps no such account.
 
     The calling thread runs the program: what it does counts as the graph's.
     """
-    python = {t.native_id: t.name for t in threading.enumerate() if t.native_id is not None}
-    me = threading.get_native_id()
-    found = Usage({}, {}, {})
+    python_names = {t.native_id: t.name for t in threading.enumerate() if t.native_id is not None}
+    own_thread = threading.get_native_id()
+    totals = CpuUsage({}, {}, {})
     try:
         tasks = os.listdir(_TASKS)
     except OSError:
@@ -60,14 +60,16 @@ def usage() -> Usage | None:
     for task in tasks:
         thread = int(task)
         try:
-            used, queued, _ = (int(n) for n in _read(f"{_TASKS}/{task}/schedstat").split())
-            name = _read(f"{_TASKS}/{task}/comm").decode(errors="replace")
+            used, queued, _ = (
+                int(n) for n in _read_kernel_file(f"{_TASKS}/{task}/schedstat").split()
+            )
+            name = _read_kernel_file(f"{_TASKS}/{task}/comm").decode(errors="replace")
         except (OSError, ValueError):  # it has ended, or there is no account
             continue
         group = next((g for prefix, g in _PREFIXES if name.startswith(prefix)), OTHER)
-        if thread == me:
+        if thread == own_thread:
             group = GRAPH
-        elif python.get(thread, "").startswith(_CHANNEL):
+        elif python_names.get(thread, "").startswith(_CHANNEL):
             group = TRANSPORT
-        found.used[thread], found.queued[thread], found.group[thread] = used, queued, group
-    return found if me in found.used else None
+        totals.used[thread], totals.queued[thread], totals.group[thread] = used, queued, group
+    return totals if own_thread in totals.used else None

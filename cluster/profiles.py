@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tfe_bench.errors import unknown
+from tfe_bench.errors import unknown_name
 
 # Further off than this, a result does not bear the name of the profile.
 TOLERANCE = 0.10
@@ -68,9 +68,13 @@ class Profile:
             by_party: bits, the dealer's first.
             dealt_ahead: the dealer's material leaves while the evaluators wait for each other.
         """
-        line = [bits // 8 * 1_000_000 // self.bytes_per_second for bits in by_party]
+        send_times = [bits // 8 * 1_000_000 // self.bytes_per_second for bits in by_party]
         waits = rounds * self.delay_us
-        return max(line[0], max(line[1:]) + waits) if dealt_ahead else max(line) + waits
+        return (
+            max(send_times[0], max(send_times[1:]) + waits)
+            if dealt_ahead
+            else max(send_times) + waits
+        )
 
 
 PROFILES = {
@@ -87,13 +91,13 @@ PROFILES = {
 }
 
 
-def get(name: str) -> Profile:
+def get_profile(name: str) -> Profile:
     """The profile of a name.
 
     Raises:
         UsageError: there is none.
     """
-    found = PROFILES.get(name) if isinstance(name, str) else None
-    if found is None:
-        raise unknown(f"Unknown network profile. Received: {name!r}.", name, PROFILES)
-    return found
+    profile = PROFILES.get(name) if isinstance(name, str) else None
+    if profile is None:
+        raise unknown_name(f"Unknown network profile. Received: {name!r}.", name, PROFILES)
+    return profile

@@ -65,7 +65,7 @@ class PrivateInput:
 
 
 @dataclass(frozen=True)
-class MadeInput:
+class LazyInput:
     """An input that is made when it is its turn to leave: not all of a large model is here at once.
 
     Attributes:
@@ -81,7 +81,7 @@ class MadeInput:
 
 
 @dataclass(frozen=True)
-class LateInput(MadeInput):
+class LateInput(LazyInput):
     """An input that is shared while the job runs already, behind all that it begins with.
 
     Attributes:
@@ -91,7 +91,7 @@ class LateInput(MadeInput):
 
 
 # Of a job, by name.
-AnyInput: TypeAlias = PrivateInput | MadeInput
+AnyInput: TypeAlias = PrivateInput | LazyInput
 
 
 @dataclass
@@ -114,7 +114,7 @@ class JobResult:
     share_seconds: float = 0.0
 
 
-def spec_of(name: str, value: AnyInput) -> InputSpec:
+def input_spec(name: str, value: AnyInput) -> InputSpec:
     """What is public about an input."""
     late = isinstance(value, LateInput)
     return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)

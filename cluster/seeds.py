@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 
-from tfe_bench.protocols.session import placed
+from tfe_bench.protocols.session import aligned_buffers
 from tfe_bench.protocols.session import words as pairs
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
@@ -21,12 +21,12 @@ SEED_BYTES = 16
 _BLOCK = 1 << 15  # words
 
 
-def expand(seed: bytes, count: int) -> Ring:
+def expand_seed(seed: bytes, count: int) -> Ring:
     """`count` uniform words from a seed that is used for nothing else.
 
     Two of them make an element of Z_2^128.
     """
-    out = placed.empty((count,))
+    out = aligned_buffers.allocate_words((count,))
     for begin, words in _stream(seed, count):
         out[begin : begin + words.size] = words
     return out
@@ -47,8 +47,8 @@ def fresh() -> tuple[bytes, bytes]:
     return os.urandom(SEED_BYTES), os.urandom(SEED_BYTES)
 
 
-def share(
-    values: Ring, limbs: int = 1, given: tuple[bytes, bytes] | None = None
+def share_values(
+    values: Ring, limbs: int = 1, drawn_seeds: tuple[bytes, bytes] | None = None
 ) -> tuple[bytes, bytes, Ring]:
     """(seed of l1, seed of l2, the words of m) for ring elements; seeds from OS randomness.
 
@@ -56,38 +56,38 @@ def share(
         values: int64 words; with limbs 2, elements of Z_2^128 with a last axis of 2 words.
         given: seeds from `fresh` that were drawn for these values before they were there.
     """
-    seed1, seed2 = fresh() if given is None else given
+    seed1, seed2 = fresh() if drawn_seeds is None else drawn_seeds
     flat = np.ascontiguousarray(values, np.int64).reshape(-1)
     if limbs == 1:
-        m = expand(seed1, flat.size)
+        m = expand_seed(seed1, flat.size)
         m += flat
         for begin, words in _stream(seed2, flat.size):
             m[begin : begin + words.size] += words
         return seed1, seed2, m
-    l1, l2 = (expand(seed, flat.size) for seed in (seed1, seed2))
-    return seed1, seed2, masked(flat, l1, l2, limbs)
+    l1, l2 = (expand_seed(seed, flat.size) for seed in (seed1, seed2))
+    return seed1, seed2, mask_values(flat, l1, l2, limbs)
 
 
-def added(a: Ring, b: Ring, limbs: int = 1) -> Ring:
+def add_ring(a: Ring, b: Ring, limbs: int = 1) -> Ring:
     """a + b mod 2^(64 limbs), word by word or pair by pair; of l1 and l2 it is lam."""
     if limbs == 1:
         with np.errstate(over="ignore"):
             return a + b
-    return pairs.add(_pairs(a), _pairs(b)).reshape(a.shape)
+    return pairs.add_words(_word_pairs(a), _word_pairs(b)).reshape(a.shape)
 
 
-def masked(x: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
+def mask_values(x: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
     """m = x + l1 + l2 mod 2^(64 limbs)."""
-    return added(added(x, l1, limbs), l2, limbs)
+    return add_ring(add_ring(x, l1, limbs), l2, limbs)
 
 
-def unmasked(m: Ring, lam: Ring, limbs: int = 1) -> Ring:
+def unmask_values(m: Ring, lam: Ring, limbs: int = 1) -> Ring:
     """x = m - lam mod 2^(64 limbs)."""
     if limbs == 1:
         with np.errstate(over="ignore"):
             return m - lam
-    return pairs.sub(_pairs(m), _pairs(lam)).reshape(m.shape)
+    return pairs.subtract_words(_word_pairs(m), _word_pairs(lam)).reshape(m.shape)
 
 
-def _pairs(a: Ring) -> Ring:
+def _word_pairs(a: Ring) -> Ring:
     return a.reshape(-1, 2)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.seeds import added, masked, unmasked
+from tfe_bench.cluster.seeds import add_ring, mask_values, unmask_values
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.session import ops
 from tfe_bench.protocols.session.cost import Cost
@@ -63,7 +63,7 @@ class Simulation:
         return reconstruct([pick(out) for out in self.outputs])
 
 
-def share(
+def share_for_party(
     values: Any,
     party: int,
     seed: bytes,
@@ -89,7 +89,7 @@ def share(
     l1, l2 = (
         rng.integers(info.min, info.max, ring.shape, np.int64, endpoint=True) for _ in range(2)
     )
-    m = masked(ring, l1, l2, limbs)
+    m = mask_values(ring, l1, l2, limbs)
     role = (party - dealer) % 3
     return Shared(
         None if role == 0 else tf.constant(m, tf.int64),
@@ -107,27 +107,35 @@ def reconstruct(parts: Sequence[Shared]) -> Array:
     Raises:
         ProtocolError: two holders of one component differ.
     """
-    found: dict[str, Array] = {}
+    fields_by_name: dict[str, Array] = {}
     for part in parts:
         for name in ("m", "l1", "l2"):
             tensor = getattr(part, name)
             if tensor is None:
                 continue
             array = np.asarray(tensor)
-            if name in found and not np.array_equal(found[name], array):
+            if name in fields_by_name and not np.array_equal(fields_by_name[name], array):
                 raise ProtocolError(f"The two holders of {name} hold different values.")
-            found[name] = array
+            fields_by_name[name] = array
     first = parts[0]
     if first.limbs == 1 and first.ring_bits == 64:
-        return unmasked(found["m"], added(found["l1"], found["l2"]))
+        return unmask_values(
+            fields_by_name["m"], add_ring(fields_by_name["l1"], fields_by_name["l2"])
+        )
     ring = 1 << first.ring_bits
 
-    def whole(a: Array) -> Any:
+    def to_integers(a: Array) -> Any:
         words = a.astype(np.uint64).astype(object)
         return words if first.limbs == 1 else words[..., 0] + words[..., 1] * (1 << 64)
 
     value: Array = np.asarray(
-        (whole(found["m"]) - whole(found["l1"]) - whole(found["l2"])) % ring, dtype=object
+        (
+            to_integers(fields_by_name["m"])
+            - to_integers(fields_by_name["l1"])
+            - to_integers(fields_by_name["l2"])
+        )
+        % ring,
+        dtype=object,
     )
     return value
 
@@ -169,14 +177,14 @@ def simulate(
     failures: list[tuple[int, BaseException]] = []
     lock = threading.Lock()
 
-    def run(p: int) -> None:
+    def run_party(p: int) -> None:
         try:
             shares = [
-                share(x, p, seed + _number(i), fractional_bits, dealer, limbs)
+                share_for_party(x, p, seed + _encode_index(i), fractional_bits, dealer, limbs)
                 for i, x in enumerate(inputs)
             ]
             with parties[p].active():
-                outputs[p] = _settled(program(parties[p], *shares))
+                outputs[p] = _to_numpy(program(parties[p], *shares))
         except BaseException as error:
             with lock:
                 failures.append((p, error))
@@ -187,11 +195,11 @@ def simulate(
         for p in range(3):
             for q in range(3):
                 if p != q:
-                    native.error_of("session_link", handles[p], q, handles[q])
+                    native.call_for_error("session_link", handles[p], q, handles[q])
             if fault:
-                parties[p].check(native.error_of("session_fault", handles[p], FAULTS[fault]))
+                parties[p].check(native.call_for_error("session_fault", handles[p], FAULTS[fault]))
             native.record(handles[p], int(record))
-        threads = [threading.Thread(target=run, args=(p,), daemon=True) for p in range(3)]
+        threads = [threading.Thread(target=run_party, args=(p,), daemon=True) for p in range(3)]
         for thread in threads:
             thread.start()
         deadline = None if timeout is None else time.monotonic() + timeout
@@ -207,7 +215,7 @@ def simulate(
             raise failures[0][1]
         counters = [party.counters()["payload"] for party in parties]
         rounds = [party.rounds() for party in parties]
-        pads = [log_of(party) for party in parties] if record else []
+        pads = [get_mask_log(party) for party in parties] if record else []
     finally:
         for handle in handles:
             native.session_drop(handle)
@@ -226,12 +234,12 @@ def total_rounds(per_party: Sequence[Sequence[Any]], kind: str) -> int:
     return sum(max(getattr(s, kind) for s in step) for step in zip(*per_party, strict=True))
 
 
-def _number(i: int) -> bytes:
+def _encode_index(i: int) -> bytes:
     """Of an input, in as few bytes as hold it."""
     return i.to_bytes(max(1, (i.bit_length() + 7) // 8), "big")
 
 
-def measured(party: Party, graph: Callable[..., Any], *arguments: Any) -> tuple[int, list[Any]]:
+def measure_call(party: Party, graph: Callable[..., Any], *arguments: Any) -> tuple[int, list[Any]]:
     """Runs one graph call; returns the payload bits this party sent in it, and its rounds."""
     party.reset_counters()
     graph(*arguments)
@@ -248,12 +256,12 @@ def assert_costs(calls: Sequence[tuple[int, list[Any]]], cost: Cost, dealer: int
         AssertionError: the channel counted something else.
     """
     sent, rounds = zip(*calls, strict=True)
-    found = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
+    counted = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
     declared = (cost.by_party(dealer), cost.rounds, cost.with_dealing)
-    assert found == declared, f"measured {found}, declared {declared}"
+    assert counted == declared, f"measured {counted}, declared {declared}"
 
 
-def log_of(party: Party) -> Array:
+def get_mask_log(party: Party) -> Array:
     """A party's debug log of masks so far (tests only; `simulate` with record=True)."""
     native = ops.native()
     count = native.records(party.handle, None, 0)
@@ -262,7 +270,7 @@ def log_of(party: Party) -> Array:
     return out
 
 
-def replay(party: Party, steps: int, hi: int = 0, lo: int = 0, words: Any = ()) -> None:
+def replay_masks(party: Party, steps: int, hi: int = 0, lo: int = 0, words: Any = ()) -> None:
     """Lets the next calls use the masks of earlier ones, but for one stream (tests only).
 
     Called by all parties between graph calls.  With it a test asks what one mask moves.
@@ -275,20 +283,20 @@ def replay(party: Party, steps: int, hi: int = 0, lo: int = 0, words: Any = ()) 
     Raises:
         ProtocolError: the session is not simulated.
     """
-    native, added = ops.native(), np.ascontiguousarray(words, np.uint64)
-    party.check(native.error_of("session_replay", party.handle, steps))
-    at = added.ctypes.data_as(ctypes.c_void_p)
-    party.check(native.error_of("session_alter", party.handle, hi, lo, at, added.size))
+    native, mask_words = ops.native(), np.ascontiguousarray(words, np.uint64)
+    party.check(native.call_for_error("session_replay", party.handle, steps))
+    at = mask_words.ctypes.data_as(ctypes.c_void_p)
+    party.check(native.call_for_error("session_alter", party.handle, hi, lo, at, mask_words.size))
 
 
-def _settled(value: Any) -> Any:
+def _to_numpy(value: Any) -> Any:
     """Tensors as numpy arrays, so that nothing is left to run once the session is gone."""
     import tensorflow as tf
 
     if isinstance(value, tf.Tensor):
         return value.numpy()
     if isinstance(value, (list, tuple)):
-        return type(value)(_settled(v) for v in value)
+        return type(value)(_to_numpy(v) for v in value)
     if is_dataclass(value) and not isinstance(value, type):
-        return type(value)(**{f.name: _settled(getattr(value, f.name)) for f in fields(value)})
+        return type(value)(**{f.name: _to_numpy(getattr(value, f.name)) for f in fields(value)})
     return value

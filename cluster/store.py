@@ -39,21 +39,21 @@ from typing import IO, Any
 import numpy as np
 
 from tfe_bench import atomic
-from tfe_bench.cluster.handles import Handles
-from tfe_bench.cluster.held_folder import HeldFolder
+from tfe_bench.cluster.handles import HandleStore
 from tfe_bench.cluster.ledger import MOST, Ledger
+from tfe_bench.cluster.locked_folder import LockedFolder
 from tfe_bench.cluster.stored import (
     MODEL,
     NAME,
     TABLE,
-    Facts,
-    Kind,
     Ring,
-    Tensor,
+    StoredFacts,
+    StoredKind,
+    StoredTensor,
     check_about,
     check_name,
-    description,
     lies_within,
+    parse_tensor_row,
 )
 from tfe_bench.errors import (
     ConfigError,
@@ -63,7 +63,7 @@ from tfe_bench.errors import (
     VersionMismatch,
     did_you_mean,
 )
-from tfe_bench.protocols.session import placed
+from tfe_bench.protocols.session import aligned_buffers
 
 # Files of the first two say nothing of sources; the first has no seeds in place of masks.
 FORMATS = 1, 2, 3
@@ -73,7 +73,7 @@ PARTS = ("m", "l1", "l2")
 # array.
 _MOST_HEADER = 64 << 20
 # What a worker has under a name, to a client.
-NONE, OWN, ANOTHERS, UNREADABLE = range(4)
+NONE, OWN, FOREIGN, UNREADABLE = range(4)
 
 
 class Store:
@@ -99,29 +99,29 @@ class Store:
         ring: int,
         fractional_bits: int,
         most: int,
-        kind: Kind = MODEL,
-        handles: Handles | None = None,
+        kind: StoredKind = MODEL,
+        handles: HandleStore | None = None,
     ) -> None:
         self.party = party
-        self.handles = Handles(party) if handles is None else handles
+        self.handles = HandleStore(party) if handles is None else handles
         self.kind = kind
         self._folder = folder
-        self._of_cluster = {"ring": ring, "fractional_bits": fractional_bits}
-        self._most = most
+        self._precision = {"ring": ring, "fractional_bits": fractional_bits}
+        self._max_names = most
         # what a program has made of files, which it looks after
-        self.made: dict[Any, Any] = {}
-        self._held = None if folder is None else HeldFolder(folder)
+        self.program_cache: dict[Any, Any] = {}
+        self._locked_folder = None if folder is None else LockedFolder(folder)
         if folder is not None:
-            for left in folder.glob(".*.tmp"):  # of a worker that was killed while writing
+            for leftover in folder.glob(".*.tmp"):  # of a worker that was killed while writing
                 with contextlib.suppress(OSError):
-                    left.unlink()
+                    leftover.unlink()
 
     def close(self) -> None:
         """Lets another worker have the folder; this one writes no more."""
-        if self._held is not None:
-            self._held.close()
+        if self._locked_folder is not None:
+            self._locked_folder.close()
 
-    def of(self, kind: Kind) -> Store:
+    def for_kind(self, kind: StoredKind) -> Store:
         """The same folder for another kind."""
         other = copy.copy(self)
         other.kind = kind
@@ -141,13 +141,13 @@ class Store:
             )
         return self._folder
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Under which something is kept."""
         end = f"{self.kind.infix}{SUFFIX}"
-        found = (path.name.removesuffix(end) for path in self.folder.glob(f"*{end}"))
-        return sorted(name for name in found if NAME.fullmatch(name))
+        candidates = (path.name.removesuffix(end) for path in self.folder.glob(f"*{end}"))
+        return sorted(name for name in candidates if NAME.fullmatch(name))
 
-    def facts(self, name: str, client: str) -> Facts:
+    def get_facts(self, name: str, client: str) -> StoredFacts:
         """What is kept under a name, if the client may use it.
 
         Raises:
@@ -155,43 +155,45 @@ class Store:
             PolicyError: nothing is kept at all.
             ConfigError, SecurityError, VersionMismatch: the file is damaged or not of here.
         """
-        found = self._read(name)
-        if found is None or not found.permits(client):
-            raise self.unknown(name, client)
-        return found
+        facts = self._read_facts(name)
+        if facts is None or not facts.is_permitted(client):
+            raise self.unknown_name_error(name, client)
+        return facts
 
-    def whose(self, name: str, client: str) -> int:
+    def get_ownership(self, name: str, client: str) -> int:
         """NONE, OWN, ANOTHERS or UNREADABLE: what is under a name, to a client that would own it.
 
         Raises:
             PolicyError: nothing is kept at all.
         """
         try:
-            found = self._read(name)
+            facts = self._read_facts(name)
         except (ConfigError, SecurityError):
             return UNREADABLE
-        if found is None:
+        if facts is None:
             return NONE
-        return OWN if found.owner == client else ANOTHERS
+        return OWN if facts.owner == client else FOREIGN
 
-    def unknown(self, name: str, client: str) -> UsageError:
+    def unknown_name_error(self, name: str, client: str) -> UsageError:
         """What a client is told of a name that is nobody's, and of one that it may not use."""
-        near = [row["name"] for row in self.visible(client)]
-        said = f"Party {self.party} has no {self.kind.noun} {name!r} that this client may use."
-        said += did_you_mean(name, near)
-        return UsageError(" ".join(filter(None, [said, self.kind.listed, self.kind.others])))
+        visible_names = [row["name"] for row in self.list_visible(client)]
+        problem = f"Party {self.party} has no {self.kind.noun} {name!r} that this client may use."
+        problem += did_you_mean(name, visible_names)
+        return UsageError(
+            " ".join(filter(None, [problem, self.kind.list_hint, self.kind.access_hint]))
+        )
 
-    def visible(self, client: str) -> list[dict[str, Any]]:
+    def list_visible(self, client: str) -> list[dict[str, Any]]:
         """What a client may use, as public facts; a damaged file is one with an "error"."""
         if self._folder is None:
             return []
         rows: list[dict[str, Any]] = []
-        for name in self.names():
+        for name in self.list_names():
             try:
-                facts = self._read(name)
+                facts = self._read_facts(name)
             except (ConfigError, SecurityError):
                 continue  # whose it is cannot be known
-            if facts is not None and facts.permits(client):
+            if facts is not None and facts.is_permitted(client):
                 rows.append(
                     {
                         "name": name,
@@ -199,15 +201,15 @@ class Store:
                         "deployment": facts.deployment,
                         "clients": list(facts.clients) if client == facts.owner else None,
                         "about": dict(facts.about),
-                        **({"spent": self._spent(name)} if self.kind == TABLE else {}),
+                        **({"spent": self._get_spent(name)} if self.kind == TABLE else {}),
                     }
                 )
         return rows
 
-    def _spent(self, name: str) -> int:
+    def _get_spent(self, name: str) -> int:
         """Of a table's privacy budget; all that there can be, where that is not known."""
         try:
-            return self.ledger.spent(name)
+            return self.ledger.get_spent(name)
         except SecurityError:
             return MOST
 
@@ -219,16 +221,16 @@ class Store:
             PolicyError: it is somebody else's, or there are too many.
             ConfigError, SecurityError, VersionMismatch: a file of the name cannot be read.
         """
-        found = self._read(name)
-        if found is None:
-            if len(self.names()) >= self._most:
+        facts = self._read_facts(name)
+        if facts is None:
+            if len(self.list_names()) >= self._max_names:
                 raise PolicyError(
-                    f"Party {self.party} keeps {self._most} {self.kind.noun}s. Received: one more. "
+                    f"Party {self.party} keeps {self._max_names} {self.kind.noun}s. Received: one more. "
                     "Remove one (--remove NAME, where they are listed), or its operator raises "
                     "max_models under [limits] in worker.toml."
                 )
             return
-        if found.owner != client:
+        if facts.owner != client:
             raise PolicyError(
                 f"The {self.kind.noun} {name!r} is another client's. Received: client "
                 f"{json.dumps(client)[:80]}. Only its owner replaces it; choose another name."
@@ -241,7 +243,7 @@ class Store:
 
     # ---- writing
 
-    def prepare(self, facts: Facts, tensors: Mapping[str, Tensor]) -> Prepared:
+    def prepare_file(self, facts: StoredFacts, tensors: Mapping[str, StoredTensor]) -> PreparedFile:
         """Writes values aside; they are kept once the result is committed.
 
         Raises:
@@ -249,10 +251,10 @@ class Store:
             ConfigError: they cannot be written.
         """
         check_about(facts.about)
-        path = self._path(facts.name)
-        rows: list[memoryview] = []
+        path = self._file_path(facts.name)
+        blobs: list[memoryview] = []
         layout: dict[str, Any] = {}
-        described: dict[str, Any] = {}
+        tensor_rows: dict[str, Any] = {}
         offset = 0
         digests = {part: hashlib.sha256() for part in PARTS}
         for name, tensor in tensors.items():
@@ -267,31 +269,33 @@ class Store:
                     "shape": list(words.shape),
                     "data_offsets": [offset, end],
                 }
-                rows.append(blob)
+                blobs.append(blob)
                 offset = end
-            described[name] = {
+            tensor_rows[name] = {
                 "dealer": tensor.dealer,
                 "fractional_bits": tensor.fractional_bits,
                 "limbs": tensor.limbs,
                 **({} if tensor.shape is None else {"shape": list(tensor.shape)}),
             }
-        held = {part for tensor in tensors.values() for part in tensor.parts}
-        ours = {
+        stored_fields = {part for tensor in tensors.values() for part in tensor.parts}
+        metadata = {
             "format": FORMATS[-1],
             "party": self.party,
             "kind": self.kind.infix,
-            **self._of_cluster,
+            **self._precision,
             "name": facts.name,
             "owner": facts.owner,
             "clients": list(facts.clients),
             "deployment": facts.deployment,
             "about": dict(facts.about),
-            "sources": [source.header() for source in sorted(facts.sources)],
-            "digests": {part: digests[part].hexdigest() for part in PARTS if part in held},
-            "tensors": described,
+            "sources": [source.to_header() for source in sorted(facts.sources)],
+            "digests": {part: digests[part].hexdigest() for part in PARTS if part in stored_fields},
+            "tensors": tensor_rows,
         }
         # safetensors: metadata are texts
-        header = json.dumps({"__metadata__": {"tfe_bench": json.dumps(ours)}, **layout}).encode()
+        header = json.dumps(
+            {"__metadata__": {"tfe_bench": json.dumps(metadata)}, **layout}
+        ).encode()
         header += b" " * (-len(header) % 8)
         if len(header) > _MOST_HEADER:  # or it could never be read, nor its owner be known
             raise UsageError(
@@ -299,24 +303,24 @@ class Store:
                 f"{len(tensors)}, described in {len(header)} bytes; at most {_MOST_HEADER}."
             )
 
-        def write(stream: IO[bytes]) -> None:
+        def write_content(stream: IO[bytes]) -> None:
             stream.write(len(header).to_bytes(8, "little") + header)
-            for blob in rows:
+            for blob in blobs:
                 stream.write(blob)
 
         try:
-            return Prepared(path, atomic.aside(path, write))
+            return PreparedFile(path, atomic.write_aside(path, write_content))
         except OSError as error:
             raise ConfigError(
                 f"Party {self.party} cannot keep {self.kind.noun} {facts.name!r}. Received: "
                 f"{error.strerror} in its folder for models. Its operator makes room there."
             ) from None
 
-    def remove(self, name: str) -> None:
+    def remove_file(self, name: str) -> None:
         """Removes what is kept under a name, if anything is, also what cannot be read."""
         with contextlib.suppress(FileNotFoundError):
-            self._path(name).unlink()
-            atomic.sync(self.folder)
+            self._file_path(name).unlink()
+            atomic.sync_folder(self.folder)
 
     @property
     def ledger(self) -> Ledger:
@@ -330,8 +334,8 @@ class Store:
     # ---- reading
 
     def load(
-        self, name: str, client: str, only: Collection[str] | None = None
-    ) -> tuple[Facts, dict[str, Tensor]]:
+        self, name: str, client: str, wanted: Collection[str] | None = None
+    ) -> tuple[StoredFacts, dict[str, StoredTensor]]:
         """This party's parts of what is kept under a name, checked against their digests.
 
         Args:
@@ -340,13 +344,13 @@ class Store:
         Raises:
             UsageError, PolicyError, ConfigError, SecurityError, VersionMismatch: as `facts`.
         """
-        facts = self.facts(name, client)
-        path = self._path(name)
+        facts = self.get_facts(name, client)
+        path = self._file_path(name)
         digests = {part: hashlib.sha256() for part in PARTS}
-        tensors: dict[str, Tensor] = {}
-        with self._open(path) as stream:
-            again, layout = self._header(path, stream)
-            if again.deployment != facts.deployment:
+        tensors: dict[str, StoredTensor] = {}
+        with self._open_file(path) as stream:
+            current, layout = self._read_header(path, stream)
+            if current.deployment != facts.deployment:
                 raise UsageError(f"The {self.kind.noun} {name!r} was just replaced. Ask again.")
             start = stream.tell()
             for key, row in layout["tensors"].items():
@@ -357,127 +361,129 @@ class Store:
                         continue
                     shape, (begin, _) = place
                     stream.seek(start + begin)
-                    words = placed.empty(shape)
+                    words = aligned_buffers.allocate_words(shape)
                     blob = words.reshape(-1).view(np.uint8).data
                     if stream.readinto(blob) != blob.nbytes:  # type: ignore[attr-defined]
-                        raise self._damaged(path)
+                        raise self._damaged_error(path)
                     digests[part].update(blob)
                     parts[part] = words
-                if only is None or key in only:
-                    tensors[key] = Tensor(parts, **row)
-        if any(digests[part].hexdigest() != wanted for part, wanted in facts.digests.items()):
-            raise self._damaged(path)
+                if wanted is None or key in wanted:
+                    tensors[key] = StoredTensor(parts, **row)
+        if any(digests[part].hexdigest() != expected for part, expected in facts.digests.items()):
+            raise self._damaged_error(path)
         return facts, tensors
 
-    def stamp(self, name: str) -> tuple[int, ...]:
+    def file_stamp(self, name: str) -> tuple[int, ...]:
         """Changes whenever the file of a name does; the second number is its size in bytes.
 
         Raises:
             ConfigError: it cannot be read.
         """
         try:
-            status = self._path(name).stat()
+            status = self._file_path(name).stat()
         except OSError as error:
             raise ConfigError(
-                f"{self._file(self._path(name))} cannot be read. Received: {error.strerror}. "
-                f"{self.kind.again}"
+                f"{self._describe_file(self._file_path(name))} cannot be read. Received: {error.strerror}. "
+                f"{self.kind.remedy}"
             ) from None
         return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
     # ---- files
 
-    def _path(self, name: str) -> Path:
+    def _file_path(self, name: str) -> Path:
         return self.folder / f"{check_name(name)}{self.kind.infix}{SUFFIX}"
 
-    def _read(self, name: str) -> Facts | None:
+    def _read_facts(self, name: str) -> StoredFacts | None:
         """The facts of a file; None if there is none."""
-        path = self._path(name)
+        path = self._file_path(name)
         if not path.exists():
             return None
-        with self._open(path) as stream:
-            return self._header(path, stream)[0]
+        with self._open_file(path) as stream:
+            return self._read_header(path, stream)[0]
 
-    def _file(self, path: Path) -> str:
+    def _describe_file(self, path: Path) -> str:
         return f"The {self.kind.noun} file {path.name} of party {self.party}"
 
-    def _damaged(self, path: Path) -> ConfigError:
+    def _damaged_error(self, path: Path) -> ConfigError:
         return ConfigError(
-            f"{self._file(path)} is damaged. Its operator removes "
-            f"it from the folder for models. {self.kind.again}"
+            f"{self._describe_file(path)} is damaged. Its operator removes "
+            f"it from the folder for models. {self.kind.remedy}"
         )
 
-    def _open(self, path: Path) -> IO[bytes]:
+    def _open_file(self, path: Path) -> IO[bytes]:
         try:
             # The descriptor is asked, not the name, so that the file checked is the file read.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
                 os.close(descriptor)
-                raise self._damaged(path)
+                raise self._damaged_error(path)
             mode = stat.S_IMODE(status.st_mode)
             if mode & 0o077 or status.st_uid not in (0, os.geteuid()):
                 os.close(descriptor)
                 raise SecurityError(
-                    f"{self._file(path)} is open to other users of its machine. Received: mode "
+                    f"{self._describe_file(path)} is open to other users of its machine. Received: mode "
                     f"{mode:04o}, owner {status.st_uid} (the worker is {os.geteuid()}). Its "
                     "operator makes it the worker's own (chown, chmod 600); if others may have "
-                    f"read it, {self.kind.again[0].lower()}{self.kind.again[1:]}"
+                    f"read it, {self.kind.remedy[0].lower()}{self.kind.remedy[1:]}"
                 )
             return os.fdopen(descriptor, "rb")
         except OSError as error:
             raise ConfigError(
-                f"{self._file(path)} cannot be read. Received: {error.strerror}. {self.kind.again}"
+                f"{self._describe_file(path)} cannot be read. Received: {error.strerror}. {self.kind.remedy}"
             ) from None
 
-    def _header(self, path: Path, stream: IO[bytes]) -> tuple[Facts, dict[str, Any]]:
+    def _read_header(self, path: Path, stream: IO[bytes]) -> tuple[StoredFacts, dict[str, Any]]:
         """The facts, and where each part lies; leaves the stream where the numbers begin."""
         size = os.fstat(stream.fileno()).st_size
         try:
             length = int.from_bytes(stream.read(8), "little")
             if not 2 <= length <= min(_MOST_HEADER, size - 8):
                 raise ValueError("a header of another length")
-            whole = json.loads(stream.read(length))
-            ours = json.loads(whole.pop("__metadata__")["tfe_bench"])
-            if ours["format"] not in FORMATS:
+            header = json.loads(stream.read(length))
+            metadata = json.loads(header.pop("__metadata__")["tfe_bench"])
+            if metadata["format"] not in FORMATS:
                 raise VersionMismatch(
-                    f"{self._file(path)} is of another version. "
-                    f"Received: format {str(ours['format'])[:20]}, this one reads {FORMATS}. "
-                    f"{self.kind.again}"
+                    f"{self._describe_file(path)} is of another version. "
+                    f"Received: format {str(metadata['format'])[:20]}, this one reads {FORMATS}. "
+                    f"{self.kind.remedy}"
                 )
-            places = {key: (tuple(row["shape"]), row["data_offsets"]) for key, row in whole.items()}
-            for (shape, (begin, end)), row in zip(places.values(), whole.values(), strict=True):
+            places = {
+                key: (tuple(row["shape"]), row["data_offsets"]) for key, row in header.items()
+            }
+            for (shape, (begin, end)), row in zip(places.values(), header.values(), strict=True):
                 if row["dtype"] != "I64" or not lies_within(shape, begin, end, size - 8 - length):
                     raise ValueError("a part that lies elsewhere")
-            facts = Facts.of(ours, ours["format"] < FORMATS[-1])
+            facts = StoredFacts.from_header(metadata, metadata["format"] < FORMATS[-1])
             tensors = {
-                str(k): description(
+                str(k): parse_tensor_row(
                     row, {p: places[f"{k}/{p}"][0] for p in PARTS if f"{k}/{p}" in places}
                 )
-                for k, row in ours["tensors"].items()
+                for k, row in metadata["tensors"].items()
             }
-            here = (facts.name, str(ours.get("kind", "")), ours["party"])
-            of_cluster = {key: ours[key] for key in self._of_cluster}
+            identity = (facts.name, str(metadata.get("kind", "")), metadata["party"])
+            precision = {key: metadata[key] for key in self._precision}
         except (ValueError, KeyError, TypeError, AttributeError, IndexError, RecursionError):
-            raise self._damaged(path) from None
-        due = path.name.removesuffix(f"{self.kind.infix}{SUFFIX}")
-        if here != (due, self.kind.infix, self.party):
+            raise self._damaged_error(path) from None
+        expected_name = path.name.removesuffix(f"{self.kind.infix}{SUFFIX}")
+        if identity != (expected_name, self.kind.infix, self.party):
             raise SecurityError(
-                f"{self._file(path)} was made for another name or "
+                f"{self._describe_file(path)} was made for another name or "
                 "party. Its operator puts every party's own files back: shares that lie together "
-                f"are no secret. {self.kind.again}"
+                f"are no secret. {self.kind.remedy}"
             )
-        if of_cluster != self._of_cluster:
+        if precision != self._precision:
             raise VersionMismatch(
                 f"The {self.kind.noun} {facts.name!r} has another precision than the cluster. "
-                f"Received: ring {of_cluster['ring']} with {of_cluster['fractional_bits']} "
-                f"fractional bits, the cluster has {self._of_cluster['ring']} with "
-                f"{self._of_cluster['fractional_bits']}. {self.kind.again}"
+                f"Received: ring {precision['ring']} with {precision['fractional_bits']} "
+                f"fractional bits, the cluster has {self._precision['ring']} with "
+                f"{self._precision['fractional_bits']}. {self.kind.remedy}"
             )
         return facts, {"tensors": tensors, "places": places}
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PreparedFile:
     """A file that is whole but not yet in its place."""
 
     path: Path
@@ -486,7 +492,7 @@ class Prepared:
     def commit(self) -> None:
         """Puts it there, in place of what was."""
         os.replace(self.temporary, self.path)
-        atomic.sync(self.path.parent)
+        atomic.sync_folder(self.path.parent)
 
     def discard(self) -> None:
         """Removes it, if it was not committed."""

@@ -51,7 +51,7 @@ class Source:
     part: str = ""
     alias: str = ""
 
-    def header(self) -> list[str]:
+    def to_header(self) -> list[str]:
         """As JSON keeps it."""
         return [self.kind, self.name, self.deployment, self.owner, self.part]
 
@@ -59,7 +59,7 @@ class Source:
 Sources = frozenset[Source]
 
 
-def own_input(client: str) -> Sources:
+def input_source(client: str) -> Sources:
     """The source of what a client sent itself, or may know."""
     return frozenset([Source(INPUT, "", "", client)])
 
@@ -78,7 +78,7 @@ def check_sources(sources: Sources) -> Sources:
 
 
 @dataclass(frozen=True)
-class Kind:
+class StoredKind:
     """What is kept under a name.
 
     Attributes:
@@ -91,33 +91,33 @@ class Kind:
 
     noun: str
     infix: str
-    again: str
-    listed: str
-    others: str
+    remedy: str
+    list_hint: str
+    access_hint: str
 
 
-MODEL = Kind(
+MODEL = StoredKind(
     "model",
     "",
     "Have its owner deploy it again (python -m tfe_bench deploy ... --replace).",
     "See `python -m tfe_bench models`.",
     "Another client's is there once its owner has deployed it with --allow and this client's name.",
 )
-DATA = Kind(
+DATA = StoredKind(
     "data set",
     ".data",
     "Have its owner provide it again (python -m tfe_bench provide ... --replace).",
     "See `python -m tfe_bench provide --list`.",
     "Another client's is there once its owner has provided it with --for and this client's name.",
 )
-TABLE = Kind(
+TABLE = StoredKind(
     "table",
     ".table",
     "Have its owner put it again (python -m tfe_bench table put ... --replace).",
     "See `python -m tfe_bench table list`.",
     "Another client's is there once its owner has put it with --for and this client's name.",
 )
-ARRAY = Kind(
+ARRAY = StoredKind(
     "private array",
     ".array",
     "Have its owner keep it again (y.keep(name, replace=True)).",
@@ -126,7 +126,7 @@ ARRAY = Kind(
 )
 # Two of each name: should the workers stop while they write one, they still share the other.
 CHECKPOINTS = tuple(
-    Kind(
+    StoredKind(
         "checkpoint",
         f".checkpoint{i}",
         "Training starts anew with --restart.",
@@ -139,7 +139,7 @@ KINDS = {kind.infix: kind for kind in (MODEL, DATA, TABLE, ARRAY, *CHECKPOINTS)}
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Tensor:
+class StoredTensor:
     """This party's fields of one shared value.
 
     Attributes:
@@ -159,7 +159,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Facts:
+class StoredFacts:
     """The public facts about what is kept under a name.
 
     Attributes:
@@ -181,7 +181,7 @@ class Facts:
     sources: Sources = frozenset()
 
     @classmethod
-    def of(cls, header: Mapping[str, Any], older: bool) -> Facts:
+    def from_header(cls, header: Mapping[str, Any], lacks_sources: bool) -> StoredFacts:
         """From a file's header.
 
         Args:
@@ -197,15 +197,15 @@ class Facts:
             str(header["deployment"]),
             dict(header["about"]),
             {str(k): str(v) for k, v in header["digests"].items()},
-            _sources(header, older),
+            _parse_sources(header, lacks_sources),
         )
 
-    def permits(self, client: str) -> bool:
+    def is_permitted(self, client: str) -> bool:
         """Whether a client may use it."""
         return client == self.owner or client in self.clients or ANY in self.clients
 
 
-def _sources(header: Mapping[str, Any], older: bool) -> Sources:
+def _parse_sources(header: Mapping[str, Any], lacks_sources: bool) -> Sources:
     """The sources that a file's header lists.
 
     Args:
@@ -215,20 +215,20 @@ def _sources(header: Mapping[str, Any], older: bool) -> Sources:
     Raises:
         ValueError, TypeError, KeyError: they are malformed.
     """
-    if older:
-        derived = header.get("kind", "") not in (MODEL.infix, DATA.infix, TABLE.infix)
-        derived |= "made_of" in header["about"]
-        return frozenset() if derived else own_input(str(header["owner"]))
+    if lacks_sources:
+        is_derived = header.get("kind", "") not in (MODEL.infix, DATA.infix, TABLE.infix)
+        is_derived |= "made_of" in header["about"]
+        return frozenset() if is_derived else input_source(str(header["owner"]))
     rows = header["sources"]
     if not isinstance(rows, list) or len(rows) > MOST_SOURCES:
         raise ValueError("no list of sources")
     for row in rows:
-        if len(row) != 5 or not all(isinstance(each, str) for each in row):
+        if len(row) != 5 or not all(isinstance(text, str) for text in row):
             raise ValueError("a source of another kind")
     return frozenset(Source(*row) for row in rows)
 
 
-def check_name(name: object, what: str = "A deployed model's name") -> str:
+def check_name(name: object, subject: str = "A deployed model's name") -> str:
     """A name that may become a file's.
 
     Raises:
@@ -236,7 +236,7 @@ def check_name(name: object, what: str = "A deployed model's name") -> str:
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise UsageError(
-            f"{what} is 1 to 63 lower-case letters, digits, - and _, a letter or "
+            f"{subject} is 1 to 63 lower-case letters, digits, - and _, a letter or "
             f"digit first. Received: {json.dumps(str(name)[:80])}."
         )
     return name
@@ -285,7 +285,7 @@ def check_deployment(word: object) -> None:
 SEED_WORDS = (2,)
 
 
-def description(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def parse_tensor_row(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
     """What a file's header says of a value besides its words.
 
     Args:
@@ -294,17 +294,21 @@ def description(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> 
     Raises:
         ValueError, KeyError: it is of another kind.
     """
-    found: dict[str, Any] = {key: row[key] for key in ("dealer", "fractional_bits", "limbs")}
-    fits = all(type(v) is int for v in found.values())
-    if not fits or found["dealer"] not in (0, 1, 2) or found["limbs"] not in (1, 2):
+    values: dict[str, Any] = {key: row[key] for key in ("dealer", "fractional_bits", "limbs")}
+    fits = all(type(v) is int for v in values.values())
+    if not fits or values["dealer"] not in (0, 1, 2) or values["limbs"] not in (1, 2):
         raise ValueError("a value of another kind")
     if "shape" in row:
         shape = tuple(row["shape"])
-        due = {"m": shape, "l1": SEED_WORDS, "l2": SEED_WORDS}
-        if found["limbs"] != 1 or not _is_shape(shape) or shapes != {k: due[k] for k in shapes}:
+        expected_shapes = {"m": shape, "l1": SEED_WORDS, "l2": SEED_WORDS}
+        if (
+            values["limbs"] != 1
+            or not _is_shape(shape)
+            or shapes != {k: expected_shapes[k] for k in shapes}
+        ):
             raise ValueError("seeds of another shape")
-        found["shape"] = shape
-    return found
+        values["shape"] = shape
+    return values
 
 
 def lies_within(shape: Sequence[int], begin: int, end: int, size: int) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tfe_bench.cluster import processor, profiles, tracing
-from tfe_bench.cluster.barrier import begin_together
+from tfe_bench.cluster.barrier import wait_at_barrier
 from tfe_bench.cluster.jobs import Context, check_known
 from tfe_bench.errors import UsageError
 
@@ -22,48 +22,52 @@ PARAMETERS = ("repeat", "warm_up", "profile", "trace")
 _MAX_REPEAT = 1000
 
 
-def check_parameters(program: str, given: Mapping[str, Any], own: Iterable[str] = ()) -> None:
+def check_parameters(
+    program: str, parameters: Mapping[str, Any], program_names: Iterable[str] = ()
+) -> None:
     """Refuses parameters that neither the timing loop nor the program has, and unfit ones.
 
     Raises:
         UsageError: naming the parameter, with "did you mean".
     """
-    check_known(program, given, (*PARAMETERS, *own))
-    check_timing(given)
+    check_known(program, parameters, (*PARAMETERS, *program_names))
+    check_timing(parameters)
 
 
-def check_timing(given: Mapping[str, Any]) -> None:
+def check_timing(parameters: Mapping[str, Any]) -> None:
     """Refuses what the timing loop does not take; the rest is the program's.
 
     Raises:
         UsageError: naming the parameter.
     """
-    repeat = given.get("repeat", 1)
+    repeat = parameters.get("repeat", 1)
     if type(repeat) is not int or not 1 <= repeat <= _MAX_REPEAT:
         raise UsageError(f"repeat is 1 to {_MAX_REPEAT}. Received: {repeat!r}.")
-    warm_up = given.get("warm_up", 1)
+    warm_up = parameters.get("warm_up", 1)
     if type(warm_up) is not int or not 0 <= warm_up <= _MAX_REPEAT:
         raise UsageError(f"warm_up is 0 to {_MAX_REPEAT}. Received: {str(warm_up)[:80]!r}.")
-    check_flags(given, "trace")
-    profile = given.get("profile", "local")
+    check_flags(parameters, "trace")
+    profile = parameters.get("profile", "local")
     if not isinstance(profile, str):
         raise UsageError(f"A profile is a name. Received: {str(profile)[:80]!r}.")
-    profiles.get(profile)
+    profiles.get_profile(profile)
 
 
-def check_flags(given: Mapping[str, Any], *names: str) -> None:
+def check_flags(parameters: Mapping[str, Any], *names: str) -> None:
     """Refuses parameters that are neither true nor false.
 
     Raises:
         UsageError: naming the parameter.
     """
     for name in names:
-        value = given.get(name, False)
+        value = parameters.get(name, False)
         if type(value) is not bool:
             raise UsageError(f"{name} is true or false. Received: {str(value)[:80]!r}.")
 
 
-def measure(context: Context, variant: str, once: Callable[[Callable[[float], None]], T]) -> T:
+def measure_runs(
+    context: Context, variant: str, run_once: Callable[[Callable[[float], None]], T]
+) -> T:
     """Runs `once` for warm-up and then `repeat` times; fills in the context's measurements.
 
     All three workers begin each run together; the barrier is not part of the time.  Bytes, rounds
@@ -82,88 +86,100 @@ def measure(context: Context, variant: str, once: Callable[[Callable[[float], No
     party, parameters = context.party, context.parameters
     repeat, warm_up = int(parameters.get("repeat", 1)), int(parameters.get("warm_up", 1))
     traced = parameters.get("trace") is True
-    turns = warm_up + repeat + traced
-    took: list[float] = []
-    used: list[float] = []
+    total_runs = warm_up + repeat + traced
+    durations: list[float] = []
+    cpu_durations: list[float] = []
     result: T | None = None
-    before: processor.Usage | None = None
-    built = party.build_seconds
-    for turn in range(warm_up + repeat):
-        label = "warming up" if turn < warm_up else f"run {turn - warm_up + 1} of {repeat}"
+    usage_before: processor.CpuUsage | None = None
+    built_before = party.build_seconds
+    for run_index in range(warm_up + repeat):
+        label = (
+            "warming up" if run_index < warm_up else f"run {run_index - warm_up + 1} of {repeat}"
+        )
 
-        def progress(fraction: float, turn: int = turn, label: str = label) -> None:
-            context.progress((turn + fraction) / turns, label)
+        def report_progress(
+            fraction: float, run_index: int = run_index, label: str = label
+        ) -> None:
+            context.progress((run_index + fraction) / total_runs, label)
 
-        progress(0.0)
+        report_progress(0.0)
         result = None  # the last run's result is not memory of this one
-        last = turn == warm_up + repeat - 1
-        if last:
-            before = processor.usage()
-        begin_together(party)
+        is_last = run_index == warm_up + repeat - 1
+        if is_last:
+            usage_before = processor.read_usage()
+        wait_at_barrier(party)
         party.reset_counters()
-        if last:
-            timeline.observe(party, timeline.TOTALS)
-        built = party.build_seconds
+        if is_last:
+            timeline.set_recording(party, timeline.TOTALS)
+        built_before = party.build_seconds
         cpu, started = time.process_time(), time.perf_counter()
-        result = once(progress)
-        took.append(time.perf_counter() - started)
-        used.append(time.process_time() - cpu)
+        result = run_once(report_progress)
+        durations.append(time.perf_counter() - started)
+        cpu_durations.append(time.process_time() - cpu)
     context.measurements.update(
-        _seen(party, took[-1] - (party.build_seconds - built), before),
-        **_sent(party),
-        seconds=took[warm_up:],
-        cpu_seconds=used[warm_up:],
+        _collect_statistics(
+            party, durations[-1] - (party.build_seconds - built_before), usage_before
+        ),
+        **_count_sent(party),
+        seconds=durations[warm_up:],
+        cpu_seconds=cpu_durations[warm_up:],
         # tracing, and what the first run took longer than the others
-        build_seconds=max(party.build_seconds, took[0] - statistics.median(took[warm_up:])),
+        build_seconds=max(
+            party.build_seconds, durations[0] - statistics.median(durations[warm_up:])
+        ),
         trace_seconds=party.build_seconds,
         variant=variant,
     )
     if traced:
-        context.progress((turns - 1) / turns, "tracing")
+        context.progress((total_runs - 1) / total_runs, "tracing")
         result = None
-        result, context.measurements["trace"] = tracing.watched(
-            party, lambda: once(lambda fraction: None)
+        result, context.measurements["trace"] = tracing.trace_run(
+            party, lambda: run_once(lambda fraction: None)
         )
     assert result is not None
     return result
 
 
-def metered(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
+def run_metered(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
     """Runs once, begun together; returns the result, and what was sent, in which rounds and when.
 
     For a program whose runs follow from each other, so that `measure` cannot repeat them.
     """
-    begin_together(party)
-    result, seen = _observed(party, once)
-    return result, {**seen, **_sent(party)}
+    wait_at_barrier(party)
+    result, statistics_of_run = _observe_run(party, run_once)
+    return result, {**statistics_of_run, **_count_sent(party)}
 
 
-def recorded(context: Context, once: Callable[[], T]) -> T:
+def run_recorded(context: Context, run_once: Callable[[], T]) -> T:
     """Runs once; what was sent, in which rounds and when is in the record when the job has ended.
 
     For a job that is there for its result: nobody waits until all have begun or ended, which takes
     the delay of a network four times.
     """
-    result, seen = _observed(context.party, once)
-    context.measurements.update(seen)
-    context.at_end = functools.partial(_left, context.party)
+    result, statistics_of_run = _observe_run(context.party, run_once)
+    context.measurements.update(statistics_of_run)
+    context.at_end = functools.partial(_read_counters, context.party)
     return result
 
 
-def _observed(party: Party, once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
+def _observe_run(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
     """Runs once; also in which rounds, and where its time went."""
     from tfe_bench.protocols.session import timeline
 
-    before = processor.usage()
+    usage_before = processor.read_usage()
     party.reset_counters()
-    timeline.observe(party, timeline.TOTALS)
-    built, started = party.build_seconds, time.perf_counter()
-    result = once()
-    took = time.perf_counter() - started
-    return result, _seen(party, took - (party.build_seconds - built), before)
+    timeline.set_recording(party, timeline.TOTALS)
+    built_before, started = party.build_seconds, time.perf_counter()
+    result = run_once()
+    duration = time.perf_counter() - started
+    return result, _collect_statistics(
+        party, duration - (party.build_seconds - built_before), usage_before
+    )
 
 
-def _seen(party: Party, seconds: float, before: processor.Usage | None) -> dict[str, Any]:
+def _collect_statistics(
+    party: Party, seconds: float, usage_before: processor.CpuUsage | None
+) -> dict[str, Any]:
     """In which rounds a run was, and where its time went.
 
     Args:
@@ -171,36 +187,42 @@ def _seen(party: Party, seconds: float, before: processor.Usage | None) -> dict[
     """
     from tfe_bench.protocols.session import timeline
 
-    breakdown = _breakdown(seconds, timeline.observed(party), before)
-    timeline.observe(party, timeline.OFF)
+    breakdown = _time_breakdown(seconds, timeline.read_totals(party), usage_before)
+    timeline.set_recording(party, timeline.OFF)
     rounds = [[s.with_dealing, s.ahead] for s in party.rounds()]
     return {"rounds": rounds, "breakdown": breakdown}
 
 
-def _sent(party: Party) -> dict[str, Any]:
+def _count_sent(party: Party) -> dict[str, Any]:
     """What a run has sent, once it has left.
 
     A dealer is done long before that.  A peer's graph ends when all that was sent to it is there.
     """
     party.exchange(b"ended")
-    return _left(party)
+    return _read_counters(party)
 
 
-def _left(party: Party) -> dict[str, Any]:
+def _read_counters(party: Party) -> dict[str, Any]:
     """What has been sent, of a run that has ended at all three."""
     counters = party.counters()
     return {name: counters[name] for name in ("payload", "frames", "messages")}
 
 
-def _breakdown(run: float, seen: Any, before: processor.Usage | None) -> dict[str, Any]:
+def _time_breakdown(
+    run_seconds: float, totals: Any, usage_before: processor.CpuUsage | None
+) -> dict[str, Any]:
     """Where this worker's last run went, in seconds; None for what the system does not tell."""
-    after = processor.usage() if before is not None else None
-    used, queued = after.since(before) if after is not None and before is not None else (None, None)
+    usage_after = processor.read_usage() if usage_before is not None else None
+    used, queued = (
+        usage_after.seconds_since(usage_before)
+        if usage_after is not None and usage_before is not None
+        else (None, None)
+    )
     return {
-        "run": run,
-        "waiting": list(seen.waited),
-        "packing": seen.packed,
-        "unpacking": seen.unpacked,
+        "run": run_seconds,
+        "waiting": list(totals.waited),
+        "packing": totals.packed,
+        "unpacking": totals.unpacked,
         "processor": used,
         "queued": queued,
     }

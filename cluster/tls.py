@@ -29,7 +29,7 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.asymmetric.types import CertificatePublicKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from tfe_bench.cluster.toml_file import naming
+from tfe_bench.cluster.toml_file import prefix_errors
 from tfe_bench.errors import ConfigError, SecurityError, UsageError
 
 DOMAIN = "tfe-bench"
@@ -37,7 +37,7 @@ MAX_DAYS = 3650
 
 E = TypeVar("E", bound=x509.ExtensionType)
 
-_REMAKE = 'Make one with "python -m tfe_bench certs party" or "certs client".'
+_REMEDY = 'Make one with "python -m tfe_bench certs party" or "certs client".'
 _CLOCK_SKEW = datetime.timedelta(hours=1)  # the other hosts' clocks may be behind
 _MAX_PEM = 1 << 20
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?"
@@ -149,7 +149,7 @@ def load_private_key(path: str | os.PathLike[str]) -> bytes:
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"The private key {path} is not a plain file. {_REMAKE}")
+                raise ConfigError(f"The private key {path} is not a plain file. {_REMEDY}")
             permissions = stat.S_IMODE(status.st_mode)
             if permissions & 0o077:
                 raise SecurityError(
@@ -160,9 +160,9 @@ def load_private_key(path: str | os.PathLike[str]) -> bytes:
             data = file.read(_MAX_PEM)
     except OSError as error:
         raise ConfigError(
-            f"Cannot read the private key {path}. Received: {error.strerror}. {_REMAKE}"
+            f"Cannot read the private key {path}. Received: {error.strerror}. {_REMEDY}"
         ) from None
-    with naming(path):
+    with prefix_errors(path):
         _parse_key(data)
     return data
 
@@ -176,7 +176,7 @@ def load_certificate(path: str | os.PathLike[str]) -> bytes:
     path = Path(path)
     try:
         if not path.is_file():
-            raise ConfigError(f"The certificate {path} does not exist. {_REMAKE}")
+            raise ConfigError(f"The certificate {path} does not exist. {_REMEDY}")
         with path.open("rb") as file:
             data = file.read(_MAX_PEM)
     except OSError as error:
@@ -184,7 +184,7 @@ def load_certificate(path: str | os.PathLike[str]) -> bytes:
             f"Cannot read the certificate {path}. Received: {error.strerror}."
             " Check the file's permissions."
         ) from None
-    with naming(path):
+    with prefix_errors(path):
         return canonical_certificate(data)
 
 
@@ -203,7 +203,7 @@ def canonical_certificate(cert_pem: bytes) -> bytes:
 
 
 @functools.lru_cache(maxsize=256)  # (of the same members at each call)
-def fingerprint(cert_pem: bytes) -> str:
+def compute_fingerprint(cert_pem: bytes) -> str:
     """SHA-256 of the certificate's DER form, 64 lower-case hex digits.
 
     Raises:
@@ -213,7 +213,7 @@ def fingerprint(cert_pem: bytes) -> str:
     return hashlib.sha256(der).hexdigest()
 
 
-def spoken(digest: str) -> str:
+def format_fingerprint(digest: str) -> str:
     """A fingerprint for people who compare it: in groups of four digits."""
     return " ".join(digest[i : i + 4] for i in range(0, len(digest), 4))
 
@@ -254,17 +254,19 @@ def valid_from(cert_pem: bytes) -> datetime.datetime:
     return _parse_certificate(cert_pem).not_valid_before_utc
 
 
-def own_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
+def select_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
     """The certificate that belongs to a key; of several, the one that is valid longest.
 
     Raises:
         ConfigError: none does.
     """
     public = _public_der(_parse_key(key).public_key())
-    fitting = [c for c in certificates if _public_der(_parse_certificate(c).public_key()) == public]
-    if not fitting:
-        _own_certificate(key, certificates[0])
-    return max(fitting, key=valid_until)
+    matching = [
+        c for c in certificates if _public_der(_parse_certificate(c).public_key()) == public
+    ]
+    if not matching:
+        _check_key_pair(key, certificates[0])
+    return max(matching, key=valid_until)
 
 
 def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> None:
@@ -301,27 +303,27 @@ def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> 
         )
 
 
-def check_any(certificates: Sequence[bytes], now: datetime.datetime | None = None) -> None:
+def check_any_valid(certificates: Sequence[bytes], now: datetime.datetime | None = None) -> None:
     """Checks that at least one certificate of a member is usable at a time.
 
     Raises:
         SecurityError: none is; about the one that is valid longest.
     """
-    refusals: list[tuple[datetime.datetime, SecurityError]] = []
-    for each in certificates:
+    failures: list[tuple[datetime.datetime, SecurityError]] = []
+    for certificate in certificates:
         try:
-            check_certificate(each, now)
+            check_certificate(certificate, now)
             return
         except SecurityError as error:
-            refusals.append((valid_until(each), error))
-    raise max(refusals, key=lambda r: r[0])[1]
+            failures.append((valid_until(certificate), error))
+    raise max(failures, key=lambda r: r[0])[1]
 
 
 def server_credentials(
     key: bytes,
     cert: bytes,
     trusted: Sequence[bytes],
-    begins: Callable[[], Sequence[bytes] | None] = lambda: None,
+    on_handshake: Callable[[], Sequence[bytes] | None] = lambda: None,
 ) -> grpc.ServerCredentials:
     """TLS for a worker's server: every caller must present one of the trusted certificates.
 
@@ -340,7 +342,7 @@ def server_credentials(
         SecurityError: ``trusted`` is empty, or the worker's own certificate is not valid now.
             An expired one among ``trusted`` only keeps its own holder out.
     """
-    cert = _own_certificate(key, cert)
+    cert = _check_key_pair(key, cert)
     if not trusted:
         raise SecurityError(
             "A server must know the certificates of those who may call it. Received: none. "
@@ -349,22 +351,22 @@ def server_credentials(
 
     admitted = list(trusted)
 
-    def configured(certificates: Sequence[bytes]) -> grpc.ServerCertificateConfiguration:
-        roots = b"".join(canonical_certificate(each) for each in certificates)
+    def build_configuration(certificates: Sequence[bytes]) -> grpc.ServerCertificateConfiguration:
+        roots = b"".join(canonical_certificate(certificate) for certificate in certificates)
         return grpc.ssl_server_certificate_configuration([(key, cert)], roots)
 
-    def renewed() -> grpc.ServerCertificateConfiguration | None:
+    def updated_configuration() -> grpc.ServerCertificateConfiguration | None:
         """What gRPC asks for before every handshake: None where nothing has changed."""
         nonlocal admitted
-        if (now := begins()) is None or list(now) == admitted:
+        if (trusted_now := on_handshake()) is None or list(trusted_now) == admitted:
             return None
-        configuration = configured(now)
-        admitted = list(now)
+        configuration = build_configuration(trusted_now)
+        admitted = list(trusted_now)
         return configuration
 
     return grpc.dynamic_ssl_server_credentials(
-        configured(admitted),
-        renewed,  # pyright: ignore[reportArgumentType]
+        build_configuration(admitted),
+        updated_configuration,  # pyright: ignore[reportArgumentType]
         require_client_authentication=True,
     )
 
@@ -385,11 +387,11 @@ def channel_credentials(
         ConfigError: key and certificate do not belong together, or a certificate is unusable.
         SecurityError: the caller's own certificate, or all of the worker's, are not valid now.
     """
-    cert = _own_certificate(key, cert)
+    cert = _check_key_pair(key, cert)
     pinned = [server_certificate] if isinstance(server_certificate, bytes) else server_certificate
-    check_any(pinned)
+    check_any_valid(pinned)
     return grpc.ssl_channel_credentials(
-        root_certificates=b"".join(canonical_certificate(each) for each in pinned),
+        root_certificates=b"".join(canonical_certificate(certificate) for certificate in pinned),
         private_key=key,
         certificate_chain=cert,
     )
@@ -410,7 +412,7 @@ def target_options(server_cert: bytes) -> list[tuple[str, str | int]]:
     ]
 
 
-def _own_certificate(key: bytes, cert: bytes) -> bytes:
+def _check_key_pair(key: bytes, cert: bytes) -> bytes:
     check_certificate(cert)
     certificate = _parse_certificate(cert)
     if _public_der(_parse_key(key).public_key()) != _public_der(certificate.public_key()):
@@ -428,7 +430,7 @@ def _public_der(key: CertificatePublicKeyTypes) -> bytes:
     )
 
 
-def _fit_for_grpc(public_key: object) -> bool:
+def _is_grpc_compatible(public_key: object) -> bool:
     """The kinds that a gRPC handshake was seen to accept (not Ed25519, not P-521)."""
     if isinstance(public_key, ec.EllipticCurvePublicKey):
         return isinstance(public_key.curve, (ec.SECP256R1, ec.SECP384R1))
@@ -436,14 +438,14 @@ def _fit_for_grpc(public_key: object) -> bool:
 
 
 def _parse_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey:
-    problem = f"This is not an unencrypted private key on P-256, P-384 or RSA in PEM. {_REMAKE}"
+    problem = f"This is not an unencrypted private key on P-256, P-384 or RSA in PEM. {_REMEDY}"
     try:
         key = serialization.load_pem_private_key(key_pem, password=None)
     except (ValueError, TypeError, UnsupportedAlgorithm):  # their text might quote the file
         raise ConfigError(problem) from None
     if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
         raise ConfigError(problem)
-    if not _fit_for_grpc(key.public_key()):
+    if not _is_grpc_compatible(key.public_key()):
         raise ConfigError(problem)
     return key
 
@@ -457,7 +459,7 @@ def _parse_certificate(cert_pem: bytes) -> x509.Certificate:
     try:
         certificates = x509.load_pem_x509_certificates(cert_pem)
     except ValueError:
-        raise ConfigError(f"This is not a certificate in PEM. {_REMAKE}") from None
+        raise ConfigError(f"This is not a certificate in PEM. {_REMEDY}") from None
     if len(certificates) != 1:
         raise ConfigError(
             "A certificate file holds exactly one certificate, not a chain. Received: "
@@ -465,45 +467,45 @@ def _parse_certificate(cert_pem: bytes) -> x509.Certificate:
         )
     [certificate] = certificates
     try:
-        _check_fit(certificate)
+        _check_pinnable(certificate)
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
         raise ConfigError(
-            f"This certificate cannot be read. Received: {error}. {_REMAKE}"
+            f"This certificate cannot be read. Received: {error}. {_REMEDY}"
         ) from None
     return certificate
 
 
-def _check_fit(certificate: x509.Certificate) -> None:
-    if not _fit_for_grpc(certificate.public_key()):
+def _check_pinnable(certificate: x509.Certificate) -> None:
+    if not _is_grpc_compatible(certificate.public_key()):
         raise ConfigError(
             "A certificate needs a key that gRPC accepts: P-256, P-384 or RSA of at least 2048 "
-            f"bits. Received: {type(certificate.public_key()).__name__}. {_REMAKE}"
+            f"bits. Received: {type(certificate.public_key()).__name__}. {_REMEDY}"
         )
     if not _dns_names(certificate):
         raise ConfigError(
-            f"A certificate needs a DNS name (subject alternative name). Received: none. {_REMAKE}"
+            f"A certificate needs a DNS name (subject alternative name). Received: none. {_REMEDY}"
         )
     extensions = certificate.extensions
-    constraints = _extension(extensions, x509.BasicConstraints)
+    constraints = _find_extension(extensions, x509.BasicConstraints)
     if constraints is None or constraints.ca:
         # Its holder could sign certificates for others, and every server would let them in.
         raise SecurityError(
             "A pinned certificate must not be a certificate authority's: it needs the basic "
-            f"constraint CA:FALSE. Received: {'CA:TRUE' if constraints else 'none'}. {_REMAKE}"
+            f"constraint CA:FALSE. Received: {'CA:TRUE' if constraints else 'none'}. {_REMEDY}"
         )
-    usage = _extension(extensions, x509.KeyUsage)
-    extended = _extension(extensions, x509.ExtendedKeyUsage)
-    both = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
+    usage = _find_extension(extensions, x509.KeyUsage)
+    extended = _find_extension(extensions, x509.ExtendedKeyUsage)
+    required_usages = {ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH}
     if (usage is not None and not usage.digital_signature) or (
-        extended is not None and not both <= set(extended)
+        extended is not None and not required_usages <= set(extended)
     ):
         raise ConfigError(
             "A certificate's key usage must allow TLS as server and as client (digitalSignature, "
-            f"serverAuth, clientAuth). Received: less. {_REMAKE}"
+            f"serverAuth, clientAuth). Received: less. {_REMEDY}"
         )
 
 
-def _extension(extensions: x509.Extensions, kind: type[E]) -> E | None:
+def _find_extension(extensions: x509.Extensions, kind: type[E]) -> E | None:
     try:
         return extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
@@ -511,5 +513,5 @@ def _extension(extensions: x509.Extensions, kind: type[E]) -> E | None:
 
 
 def _dns_names(certificate: x509.Certificate) -> list[str]:
-    names = _extension(certificate.extensions, x509.SubjectAlternativeName)
+    names = _find_extension(certificate.extensions, x509.SubjectAlternativeName)
     return [] if names is None else list(names.get_values_for_type(x509.DNSName))

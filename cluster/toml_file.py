@@ -18,7 +18,7 @@ _MAX_BYTES = 1 << 20
 T = TypeVar("T")
 
 
-class Table:
+class TomlTable:
     """One table of a TOML file, read key by key, so that every mistake is named.
 
     Args:
@@ -37,73 +37,75 @@ class Table:
         for key in values:
             if key not in known:
                 raise ConfigError(
-                    f"{where}: unknown key {shown(key)}.{did_you_mean(key, known)} "
+                    f"{where}: unknown key {quote_value(key)}.{did_you_mean(key, known)} "
                     f"Known keys: {', '.join(known)}."
                 )
 
-    def text(self, key: str, default: str | None = None) -> str:
+    def get_text(self, key: str, default: str | None = None) -> str:
         """A string. Raises ConfigError if it is another type, or missing without a default."""
-        return self._get(key, default, str, "a text in quotes")
+        return self._get_typed(key, default, str, "a text in quotes")
 
-    def integer(self, key: str, default: int | None = None) -> int:
+    def get_integer(self, key: str, default: int | None = None) -> int:
         """A whole number. Raises ConfigError as `text` does."""
-        return self._get(key, default, int, "a whole number")
+        return self._get_typed(key, default, int, "a whole number")
 
-    def boolean(self, key: str, default: bool | None = None) -> bool:
+    def get_boolean(self, key: str, default: bool | None = None) -> bool:
         """``true`` or ``false``. Raises ConfigError as `text` does."""
-        return self._get(key, default, bool, "true or false")
+        return self._get_typed(key, default, bool, "true or false")
 
-    def number(self, key: str, default: float | None = None) -> float:
+    def get_number(self, key: str, default: float | None = None) -> float:
         """A finite number. Raises ConfigError as `text` does."""
-        value = self._value(key, default, wanted := "a finite number")
+        value = self._get_value(key, default, expected := "a finite number")
         if type(value) is int or (type(value) is float and math.isfinite(value)):
             return float(value)
-        raise self._unfit(key, value, wanted)
+        raise self._type_error(key, value, expected)
 
-    def texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
+    def get_texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
         """A list of strings. Raises ConfigError as `text` does."""
-        value = self._value(key, default, wanted := "a list of texts in quotes")
-        if isinstance(value, list | tuple) and all(type(each) is str for each in value):
+        value = self._get_value(key, default, expected := "a list of texts in quotes")
+        if isinstance(value, list | tuple) and all(type(item) is str for item in value):
             return tuple(value)
-        raise self._unfit(key, value, wanted)
+        raise self._type_error(key, value, expected)
 
-    def text_or_texts(self, key: str) -> tuple[str, ...]:
+    def get_text_or_texts(self, key: str) -> tuple[str, ...]:
         """A string or a list of strings, none if missing. Raises ConfigError as `text` does."""
         if isinstance(self._values.get(key), list):
-            return self.texts(key)
-        return (self.text(key, ""),)
+            return self.get_texts(key)
+        return (self.get_text(key, ""),)
 
-    def table(self, key: str, known: Iterable[str]) -> Table:
+    def get_table(self, key: str, known: Iterable[str]) -> TomlTable:
         """The table ``[key]``, empty if it is missing. Raises ConfigError as `Table` does."""
-        return Table(self._get(key, {}, dict, f"a table, [{key}]"), f"[{key}]", known)
+        return TomlTable(self._get_typed(key, {}, dict, f"a table, [{key}]"), f"[{key}]", known)
 
-    def tables(self, key: str, known: Iterable[str]) -> list[Table]:
+    def get_tables(self, key: str, known: Iterable[str]) -> list[TomlTable]:
         """The tables ``[[key]]``, as many as there are. Raises ConfigError as `Table` does."""
         values = self._values.get(key, [])
-        if not isinstance(values, list) or not all(isinstance(each, dict) for each in values):
+        if not isinstance(values, list) or not all(isinstance(item, dict) for item in values):
             raise ConfigError(
-                f"{self.where}: {shown(key)} is a list of tables, each under [[{key}]]. "
-                f"Received: {shown(values)}. Write [[{key}]] with double brackets."
+                f"{self.where}: {quote_value(key)} is a list of tables, each under [[{key}]]. "
+                f"Received: {quote_value(values)}. Write [[{key}]] with double brackets."
             )
         known = list(known)
         return [
-            Table(each, f"[[{key}]] number {number}", known)
-            for number, each in enumerate(values, start=1)
+            TomlTable(item, f"[[{key}]] number {number}", known)
+            for number, item in enumerate(values, start=1)
         ]
 
-    def _get(self, key: str, default: Any, kind: type[T], wanted: str) -> T:
-        value = self._value(key, default, wanted)
+    def _get_typed(self, key: str, default: Any, kind: type[T], expected: str) -> T:
+        value = self._get_value(key, default, expected)
         if type(value) is kind:  # not isinstance: true is no whole number
             return value
-        raise self._unfit(key, value, wanted)
+        raise self._type_error(key, value, expected)
 
-    def _value(self, key: str, default: Any, wanted: str) -> Any:
+    def _get_value(self, key: str, default: Any, expected: str) -> Any:
         if key not in self._values and default is None:
-            raise ConfigError(f'{self.where}: "{key}" is missing. Add it: {wanted}.')
+            raise ConfigError(f'{self.where}: "{key}" is missing. Add it: {expected}.')
         return self._values.get(key, default)
 
-    def _unfit(self, key: str, value: Any, wanted: str) -> ConfigError:
-        return ConfigError(f'{self.where}: "{key}" must be {wanted}. Received: {shown(value)}.')
+    def _type_error(self, key: str, value: Any, expected: str) -> ConfigError:
+        return ConfigError(
+            f'{self.where}: "{key}" must be {expected}. Received: {quote_value(value)}.'
+        )
 
 
 def parse_toml(text: str) -> dict[str, Any]:
@@ -117,12 +119,12 @@ def parse_toml(text: str) -> dict[str, Any]:
     except RecursionError:
         raise ConfigError("The file is nested too deeply. Write it anew.") from None
     except ValueError as error:
-        found = re.search(r"at line (\d+)", str(error))
+        position = re.search(r"at line (\d+)", str(error))
         lines = text.splitlines()
-        number = int(found[1]) if found else len(lines)
+        number = int(position[1]) if position else len(lines)
         line = lines[number - 1] if 0 < number <= len(lines) else ""
         raise ConfigError(
-            f"This is not valid TOML: {error}. Received: {shown(line)}. Correct the line."
+            f"This is not valid TOML: {error}. Received: {quote_value(line)}. Correct the line."
         ) from None
 
 
@@ -136,12 +138,12 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def naming(what: object) -> Iterator[None]:
+def prefix_errors(prefix: object) -> Iterator[None]:
     """Puts a file's or field's name before every ConfigError and SecurityError raised inside."""
     try:
         yield
     except (ConfigError, SecurityError) as error:
-        raise type(error)(f"{what}: {error}") from None
+        raise type(error)(f"{prefix}: {error}") from None
 
 
 def read_text(path: Path) -> str:
@@ -171,7 +173,7 @@ def read_text(path: Path) -> str:
         ) from None
 
 
-def shown(value: object) -> str:
+def quote_value(value: object) -> str:
     """What was received, as errors quote it."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 100 else f"{text[:97]}..."

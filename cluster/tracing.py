@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.barrier import begin_together
+from tfe_bench.cluster.barrier import wait_at_barrier
 from tfe_bench.protocols.session import timeline
 from tfe_bench.protocols.session.party import Party
 
@@ -26,42 +26,42 @@ _LEAST_NS = 2_000
 _MOST_OPS = 100_000
 
 
-def watched(party: Party, once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
+def trace_run(party: Party, run_once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
     """Runs once; returns the result and what the client draws (benchmarks/trace_file.py).
 
     All three workers do so together.
     """
     with _Profiler() as profiler:
-        timeline.observe(party, timeline.EVENTS)  # a peer may be a little earlier
-        begin_together(party)
-        begun = timeline.now()
-        profiler.mark()
-        result = once()
-        ended = timeline.now()
-    rows = timeline.events(party)
-    left_out = timeline.observed(party).left_out
-    timeline.observe(party, timeline.OFF)
+        timeline.set_recording(party, timeline.EVENTS)  # a peer may be a little earlier
+        wait_at_barrier(party)
+        begun = timeline.read_clock()
+        profiler.mark_start()
+        result = run_once()
+        ended = timeline.read_clock()
+    rows = timeline.read_events(party)
+    left_out = timeline.read_totals(party).left_out
+    timeline.set_recording(party, timeline.OFF)
     rows = rows[(rows["end"] > begun) | (rows["site"] > 0)]
     rows["begin"] = np.maximum(rows["begin"] - begun, 0)
     rows["end"] = np.maximum(rows["end"] - begun, 0)
-    asked = rows["about"] > 0
-    asked &= rows["kind"] != timeline.WAITED
-    rows["about"][asked] -= begun
+    has_request_time = rows["about"] > 0
+    has_request_time &= rows["kind"] != timeline.WAITED
+    rows["about"][has_request_time] -= begun
     sites = {int(n) for n in rows["site"]} - {0}
     return result, {
-        "host": _host(),
-        "gaps": timeline.clock_gaps(party),
+        "host": _host_id(),
+        "gaps": timeline.measure_clock_gaps(party),
         "begun": begun,
         "ended": ended - begun,
         "fields": list(rows.dtype.names or ()),
         "events": [list(row) for row in rows.tolist()],
         "left_out": left_out,
         "sites": {n: party.site_names.get(n, "?") for n in sorted(sites)},
-        **profiler.found(),
+        **profiler.get_ops(),
     }
 
 
-def _host() -> str:
+def _host_id() -> str:
     """Equal at workers that read one clock: of one boot and one time namespace."""
     parts = []
     with contextlib.suppress(OSError):
@@ -92,7 +92,7 @@ class _Profiler:
             self._folder = None
         return self
 
-    def mark(self) -> None:
+    def mark_start(self) -> None:
         """Ties the profiler's clock to ours: now is the beginning."""
         import tensorflow as tf
 
@@ -109,13 +109,13 @@ class _Profiler:
                 tf.profiler.experimental.stop(save=kind is None)
             if kind is None:
                 with contextlib.suppress(Exception):  # of another version: no ops
-                    self._read(Path(self._folder.name))
+                    self._read_profile(Path(self._folder.name))
         finally:
             self._folder.cleanup()
 
-    def _read(self, folder: Path) -> None:
-        space = _space(next(folder.rglob("*.xplane.pb")).read_bytes())
-        lines = [list(_line(plane, line)) for plane in space.planes for line in plane.lines]
+    def _read_profile(self, folder: Path) -> None:
+        space = _parse_xspace(next(folder.rglob("*.xplane.pb")).read_bytes())
+        lines = [list(_read_events(plane, line)) for plane in space.planes for line in plane.lines]
         begun = next(start for line in lines for name, start, _ in line if name == _MARK)
         ops: list[tuple[int, str, int, int]] = []
         seconds: dict[str, float] = {}
@@ -138,18 +138,18 @@ class _Profiler:
             "op_seconds": dict(sorted(seconds.items(), key=lambda item: -item[1])),
         }
 
-    def found(self) -> dict[str, Any]:
+    def get_ops(self) -> dict[str, Any]:
         """The ops: [thread, name, begin, length] in ns from the mark; and seconds by kind."""
         return self._ops
 
 
-def _line(plane: Any, line: Any) -> Iterator[tuple[str, int, int]]:
+def _read_events(plane: Any, line: Any) -> Iterator[tuple[str, int, int]]:
     for event in line.events:
         name = str(plane.event_metadata[event.metadata_id].name)
         yield name, int(line.timestamp_ns) + event.offset_ps // 1000, event.duration_ps // 1000
 
 
-def _space(blob: bytes) -> Any:
+def _parse_xspace(blob: bytes) -> Any:
     try:
         from tensorflow.tsl.profiler.protobuf import xplane_pb2
     except ImportError:

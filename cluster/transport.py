@@ -21,7 +21,7 @@ from typing import Any
 import grpc
 
 from tfe_bench import errors
-from tfe_bench.cluster import tls, untrusted, wire
+from tfe_bench.cluster import json_limits, tls, wire
 from tfe_bench.cluster.config import PartyConfig
 from tfe_bench.errors import PeerLost, ProtocolError, TfeBenchError
 from tfe_bench.protocols.session import ops
@@ -32,7 +32,7 @@ HEARTBEAT_SECONDS = 1.0
 # A worker that is not heard from for so long is lost.
 SILENCE_SECONDS = 7.0
 _SMALL_BYTES = 1 << 14
-_OVER = -(2**63)
+_SESSION_ENDED = -(2**63)
 # How long one side of a stream waits for the other to end it.
 LINGER_SECONDS = 3.0
 NOTICE = b"\xff" * 8
@@ -64,33 +64,33 @@ _new_bytes.restype = ctypes.py_object
 _new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
 
 
-class _Signal:
+class _WakeEvent:
     """Lets native code wake a coroutine through an eventfd; else it wakes for the heartbeats."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._loop = asyncio.get_running_loop()
         self._waiting: asyncio.Future[bool] | None = None
-        self._heard = False
-        self._loop.add_reader(self.fd, self._hear)
+        self._is_signaled = False
+        self._loop.add_reader(self.fd, self._on_wake)
         # One timer for all waits: making one for each costs more than the rest of a wait.
-        self._beat = self._loop.call_later(HEARTBEAT_SECONDS, self._tick)
+        self._beat = self._loop.call_later(HEARTBEAT_SECONDS, self._on_heartbeat)
 
-    def _hear(self) -> None:
+    def _on_wake(self) -> None:
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self.fd)
         if self._waiting is None:
-            self._heard = True
+            self._is_signaled = True
         elif not self._waiting.done():
             self._waiting.set_result(True)
 
-    def _give_up(self) -> None:
+    def _on_timeout(self) -> None:
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result(False)
 
-    def _tick(self) -> None:
-        self._beat = self._loop.call_later(HEARTBEAT_SECONDS, self._tick)
-        self._give_up()
+    def _on_heartbeat(self) -> None:
+        self._beat = self._loop.call_later(HEARTBEAT_SECONDS, self._on_heartbeat)
+        self._on_timeout()
 
     async def wait(self, seconds: float | None) -> bool:
         """True once signaled (also before the call), False after so many seconds.
@@ -98,11 +98,11 @@ class _Signal:
         Args:
             seconds: None waits until the next heartbeat is due, and more does not wait longer.
         """
-        if self._heard:
-            self._heard = False
+        if self._is_signaled:
+            self._is_signaled = False
             return True
         self._waiting = self._loop.create_future()
-        timer = None if seconds is None else self._loop.call_later(seconds, self._give_up)
+        timer = None if seconds is None else self._loop.call_later(seconds, self._on_timeout)
         try:
             return await self._waiting
         finally:
@@ -134,10 +134,12 @@ class SessionLink:
         self._finished = False
         self._last_seen: dict[int, float] = {}
         self._notices: dict[int, bytes] = {}
-        self._watchdog = threading.Thread(target=self._watch, name="tfe-watchdog", daemon=True)
+        self._watchdog = threading.Thread(
+            target=self._watch_silence, name="tfe-watchdog", daemon=True
+        )
         self._watchdog.start()
 
-    def shape(self, delay_us: int, bytes_per_second: int) -> None:
+    def shape_traffic(self, delay_us: int, bytes_per_second: int) -> None:
         """Emulates a network on what this worker sends: see Session::Shape."""
         for peer in range(3):
             if peer != self.party:
@@ -175,13 +177,13 @@ class SessionLink:
         self._native.drain(self.handle, 5000)
         self._native.abort(self.handle, b"the session has ended")
 
-    def drop(self) -> None:
+    def drop_session(self) -> None:
         """Forgets the native session with its keys."""
         self._native.session_drop(self.handle)
 
     # ---- the two directions of a stream
 
-    async def carry(
+    async def pump_blobs(
         self,
         peer: int,
         read: Read,
@@ -193,42 +195,45 @@ class SessionLink:
             read: gives the next blob, grpc.aio.EOF at the end.
             write: sends one.
         """
-        self.seen(peer)
-        incoming = asyncio.ensure_future(self._incoming(peer, read))
-        broken: Exception | None = None
+        self.mark_alive(peer)
+        incoming = asyncio.ensure_future(self._pump_incoming(peer, read))
+        write_error: Exception | None = None
         try:
             try:
-                await self._outgoing(peer, write)
+                await self._pump_outgoing(peer, write)
             except Exception as error:
-                broken = error
+                write_error = error
             # The peer's last words may still be on their way: they say why nothing can be written.
             await asyncio.wait({incoming}, timeout=LINGER_SECONDS)
-            if broken is not None:
-                self._lost(peer, _stream_reason(broken))
+            if write_error is not None:
+                self._fail_peer_lost(peer, _stream_reason(write_error))
         except asyncio.CancelledError:
-            self._lost(peer, "it hung up")
+            self._fail_peer_lost(peer, "it hung up")
             raise
         finally:
             incoming.cancel()
 
-    def _lost(self, peer: int, reason: str) -> None:
+    def _fail_peer_lost(self, peer: int, reason: str) -> None:
         if not self._finished:
             self.fail(PeerLost(peer, reason))
 
-    async def _outgoing(self, peer: int, write: Write) -> None:
+    async def _pump_outgoing(self, peer: int, write: Write) -> None:
         native, handle = self._native, self.handle
         small = ctypes.create_string_buffer(_SMALL_BYTES)
         view = memoryview(small)
-        due = _Signal()
-        native.set_wake(handle, peer, due.fd)
+        wake_event = _WakeEvent()
+        native.set_wake(handle, peer, wake_event.fd)
         try:
             while (
                 size := native.next_blob(handle, peer, small, _SMALL_BYTES, BLOB_BYTES, 0)
-            ) != _OVER:
+            ) != _SESSION_ENDED:
                 if size == 0:
                     # What waits may be delayed, or not be urgent.
-                    left = native.next_due(handle, peer)
-                    if not await due.wait(None if left < 0 else left / 1e6) and left < 0:
+                    microseconds = native.next_due(handle, peer)
+                    if (
+                        not await wake_event.wait(None if microseconds < 0 else microseconds / 1e6)
+                        and microseconds < 0
+                    ):
                         await write(b"")
                     continue
                 if size > 0:
@@ -244,16 +249,16 @@ class SessionLink:
                     await write(blob if used == -size else blob[:used])
         finally:
             native.set_wake(handle, peer, -1)
-            due.close()
+            wake_event.close()
         notice = self._notices.get(peer)
         if notice:
             await write(notice)
 
-    def seen(self, peer: int) -> None:
+    def mark_alive(self, peer: int) -> None:
         """Notes that a peer is alive (from now on its silence counts)."""
         self._last_seen[peer] = time.monotonic()
 
-    async def _incoming(self, peer: int, read: Read) -> None:
+    async def _pump_incoming(self, peer: int, read: Read) -> None:
         native, handle = self._native, self.handle
         text = ctypes.create_string_buffer(512)
         try:
@@ -265,17 +270,17 @@ class SessionLink:
                     self._last_seen.pop(peer, None)
                     return
                 if blob.startswith(NOTICE):
-                    self.fail(_from_notice(blob, peer))
+                    self.fail(_parse_notice(blob, peer))
                     return
                 if native.push(handle, peer, blob, len(blob), text) != 0:
                     if not self._finished:
                         self.fail(ProtocolError(text.value.decode(errors="replace")))
                     return
-            self._lost(peer, "its stream ended")
+            self._fail_peer_lost(peer, "its stream ended")
         except Exception as error:
-            self._lost(peer, _stream_reason(error))
+            self._fail_peer_lost(peer, _stream_reason(error))
 
-    def _watch(self) -> None:
+    def _watch_silence(self) -> None:
         while self._cause is None and not self._finished:
             time.sleep(0.5)
             now = time.monotonic()
@@ -286,10 +291,10 @@ class SessionLink:
                     )
 
 
-def dialled(
-    kind: ModuleType,
+def open_channel(
+    grpc_module: ModuleType,
     target: PartyConfig,
-    own: tuple[bytes, bytes] | None,
+    key_pair: tuple[bytes, bytes] | None,
     options: Sequence[tuple[str, Any]] = (),
 ) -> Any:
     """A channel to one worker, which is connected at its first call.
@@ -302,14 +307,14 @@ def dialled(
         ConfigError, SecurityError: as `tls.channel_credentials`.
     """
     options = [*CHANNEL_OPTIONS, *options]
-    if own is None:
-        return kind.insecure_channel(target.address, options=options)
-    credentials = tls.channel_credentials(*own, target.certificates)
+    if key_pair is None:
+        return grpc_module.insecure_channel(target.address, options=options)
+    credentials = tls.channel_credentials(*key_pair, target.certificates)
     options += tls.target_options(target.certificates[0])
-    return kind.secure_channel(target.address, credentials, options=options)
+    return grpc_module.secure_channel(target.address, credentials, options=options)
 
 
-async def _end_of(call: grpc.aio.StreamStreamCall) -> object:
+async def _read_end(call: grpc.aio.StreamStreamCall) -> object:
     """What the other side ends a call with, which comes behind all that it has sent."""
     while isinstance(await call.read(), bytes):
         pass
@@ -324,7 +329,7 @@ async def end_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool
     """
     code: object = None
     with contextlib.suppress(Exception):
-        code = await asyncio.wait_for(_end_of(call), linger)
+        code = await asyncio.wait_for(_read_end(call), linger)
     call.cancel()
     # Where a write fails because the other side has ended, grpc.aio takes the call for done, and
     # its cancel() for not needed.  The call below it lives on with its connection as long as one
@@ -336,17 +341,17 @@ async def end_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool
 
 
 def _stream_reason(error: Exception) -> str:
-    code, details = wire.status_of(error)
+    code, details = wire.get_call_status(error)
     if code is None:
         return f"its stream broke ({type(error).__name__})"
-    why = f": {details.splitlines()[0][:120]}" if details else ""
-    return f"its stream broke ({code.name.lower()}{why})"
+    detail = f": {details.splitlines()[0][:120]}" if details else ""
+    return f"its stream broke ({code.name.lower()}{detail})"
 
 
-def _from_notice(blob: bytes, peer: int) -> TfeBenchError:
+def _parse_notice(blob: bytes, peer: int) -> TfeBenchError:
     try:
-        notice = untrusted.parse(memoryview(blob)[len(NOTICE) :], "A notice", _MOST_NOTICE)
-        kind = errors.of_name(notice["error"])
+        notice = json_limits.parse_json(memoryview(blob)[len(NOTICE) :], "A notice", _MOST_NOTICE)
+        kind = errors.get_error_class(notice["error"])
         message = str(notice["message"])[:2000]
         if kind is PeerLost:
             # It may be this worker that was thought lost.

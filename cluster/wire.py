@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from tfe_bench import errors
-from tfe_bench.cluster import untrusted
+from tfe_bench.cluster import json_limits
 from tfe_bench.errors import ClusterError, ProtocolError, TfeBenchError
 
 SERVICE = "tfe_bench.Worker"
@@ -30,7 +30,7 @@ _EVENT, _DATA = b"E", b"D"
 _MOST_TEXT = 4000
 
 
-def identity(blob: bytes) -> bytes:
+def pass_bytes(blob: bytes) -> bytes:
     """Bytes are sent as they are: no protobuf."""
     return blob
 
@@ -40,14 +40,14 @@ def event(kind: str, **fields: Any) -> bytes:
     return _EVENT + json.dumps({"event": kind, **fields}).encode()
 
 
-def data(blob: bytes | memoryview) -> Iterator[bytes]:
+def chunk_data(blob: bytes | memoryview) -> Iterator[bytes]:
     """A blob in chunks."""
     view = memoryview(blob)
     for start in range(0, len(view), CHUNK_BYTES):
         yield _DATA + bytes(view[start : start + CHUNK_BYTES])
 
 
-def failure(error: BaseException) -> bytes:
+def encode_failure(error: BaseException) -> bytes:
     """An error as an event.  Only our own errors carry their text: others could quote anything."""
     if isinstance(error, TfeBenchError):
         text = str(error)[:_MOST_TEXT]  # which may quote what a client sent
@@ -55,12 +55,12 @@ def failure(error: BaseException) -> bytes:
     return event(
         "error",
         error="ClusterError",
-        message=f"The worker failed inside ({kind_of(error)}); its own log says more.",
+        message=f"The worker failed inside ({describe_error(error)}); its own log says more.",
         party=None,
     )
 
 
-def kind_of(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """A foreign error's kind; of the system's also what it says, which quotes nothing."""
     name = type(error).__name__
     if isinstance(error, OSError) and error.errno:
@@ -68,9 +68,9 @@ def kind_of(error: BaseException) -> str:
     return name
 
 
-def error_from(fields: dict[str, Any]) -> TfeBenchError:
+def decode_error(fields: dict[str, Any]) -> TfeBenchError:
     """The typed error behind an error event."""
-    kind = errors.of_name(fields.get("error"))
+    kind = errors.get_error_class(fields.get("error"))
     message = str(fields.get("message"))
     error: TfeBenchError
     if kind is errors.PeerLost:
@@ -82,7 +82,7 @@ def error_from(fields: dict[str, Any]) -> TfeBenchError:
     return error
 
 
-class Reader:
+class StreamReader:
     """Reads events and data from one side of a job's stream.
 
     Args:
@@ -90,11 +90,11 @@ class Reader:
         nan: whether events may hold NaN, as a worker's measurements do.
     """
 
-    def __init__(self, blobs: Iterator[bytes], nan: bool = False) -> None:
+    def __init__(self, blobs: Iterator[bytes], allow_nan: bool = False) -> None:
         self._blobs = iter(blobs)
-        self._nan = nan
+        self._allow_nan = allow_nan
 
-    def next_event(self, most: int = untrusted.MOST_BYTES) -> dict[str, Any] | None:
+    def next_event(self, max_bytes: int = json_limits.MOST_BYTES) -> dict[str, Any] | None:
         """The next event, None at the end of the stream.
 
         Args:
@@ -108,48 +108,48 @@ class Reader:
             return None
         if not blob.startswith(_EVENT):
             raise ProtocolError("A message of a job's stream came out of order.")
-        fields = untrusted.parse_object(
-            memoryview(blob)[1:], "An event of a job's stream", most, self._nan
+        fields = json_limits.parse_object(
+            memoryview(blob)[1:], "An event of a job's stream", max_bytes, self._allow_nan
         )
         if not isinstance(fields.get("event"), str):
             raise ProtocolError("An event of a job's stream is malformed.")
         return fields
 
-    def read(self, size: int) -> bytearray:
+    def read_bytes(self, size: int) -> bytearray:
         """Exactly `size` bytes of data, in chunks as `data` makes them.
 
         Raises:
             ProtocolError: the stream holds something else.
         """
         out = bytearray()
-        for chunk in self._chunks(size):
+        for chunk in self._read_chunks(size):
             out += chunk
         return out
 
-    def fill(self, room: memoryview) -> None:
+    def fill_buffer(self, buffer: memoryview) -> None:
         """As many bytes of data as there is room, put where they belong.
 
         Raises:
             ProtocolError: as `read`.
         """
         begin = 0
-        for chunk in self._chunks(len(room)):
-            room[begin : begin + len(chunk)] = chunk
+        for chunk in self._read_chunks(len(buffer)):
+            buffer[begin : begin + len(chunk)] = chunk
             begin += len(chunk)
 
-    def _chunks(self, size: int) -> Iterator[memoryview]:
-        left = size
-        while left:
+    def _read_chunks(self, size: int) -> Iterator[memoryview]:
+        remaining = size
+        while remaining:
             blob = next(self._blobs, None)
-            due = min(CHUNK_BYTES, left)
+            expected = min(CHUNK_BYTES, remaining)
             # (whoever may wait for each message must not be sent them byte by byte)
-            if blob is None or not blob.startswith(_DATA) or len(blob) - 1 != due:
+            if blob is None or not blob.startswith(_DATA) or len(blob) - 1 != expected:
                 raise ProtocolError("A tensor of a job's stream is incomplete or too long.")
-            left -= due
+            remaining -= expected
             yield memoryview(blob)[1:]
 
 
-def status_of(error: Exception) -> tuple[grpc.StatusCode | None, str]:
+def get_call_status(error: Exception) -> tuple[grpc.StatusCode | None, str]:
     """Code and details of a failed call; None and "" of one that has none."""
     code, details = (getattr(error, name, lambda: None)() for name in ("code", "details"))
     return code, str(details or "")
@@ -158,5 +158,5 @@ def status_of(error: Exception) -> tuple[grpc.StatusCode | None, str]:
 def stub(channel: grpc.Channel | grpc.aio.Channel, method: str) -> Any:
     """A stream-stream call of the worker's service."""
     return channel.stream_stream(
-        f"/{SERVICE}/{method}", request_serializer=identity, response_deserializer=identity
+        f"/{SERVICE}/{method}", request_serializer=pass_bytes, response_deserializer=pass_bytes
     )

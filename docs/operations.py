@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import tfe_bench as tfe
-from tfe_bench.protocols.session.counting import Private, PrivateBits, count
+from tfe_bench.protocols.session.counting import Private, PrivateBits, count_cost
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -141,10 +141,10 @@ def counted(page: str | None = None) -> dict[str, tuple[int, str]]:
     x, b = Private((100, 10), F), PrivateBits((100, 10))
     found = {}
     for name, (operation, n) in measured(page).items():
-        cost = count(lambda party, x, f=operation: f(x), x).cost
+        cost = count_cost(lambda party, x, f=operation: f(x), x).cost
         found[name] = cost.rounds, f"{cost.total / 8 / n:.0f}"
     for name, of_bits in OF_BITS.items():
-        cost = count(lambda party, x, b, f=of_bits: f(x, b), x, b).cost
+        cost = count_cost(lambda party, x, b, f=of_bits: f(x, b), x, b).cost
         found[name] = cost.rounds, f"{cost.total / 8 / 1000:.0f}"
     return found
 

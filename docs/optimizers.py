@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.models.graph import Graph
-from tfe_bench.models.kinds.layer import Layer
+from tfe_bench.models.kinds.layer import LayerSpec
 from tfe_bench.models.kinds.operations import Operations, Setting
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.training import state, updates
 from tfe_bench.models.training.optimizers import NAMES
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -21,17 +21,19 @@ WEIGHTS = 1000
 
 def cost(name: str) -> Cost:
     """Of an update of WEIGHTS weights, counted."""
-    layer = Layer("dense", "dense", ("x",), {}, {"kernel": np.zeros((WEIGHTS, 1))})
+    layer = LayerSpec("dense", "dense", ("x",), {}, {"kernel": np.zeros((WEIGHTS, 1))})
     graph = Graph("update", {"x": (WEIGHTS,)}, (layer,), ("dense",))
     recipe = Recipe.build(graph, name, "mse")
     numbers, public = recipe.numbers, updates.public_rates(recipe, 0)
-    held = {s.key: Private(s.shape, s.fractional_bits).made() for s in state.specs(recipe)}
+    held = {
+        s.key: Private(s.shape, s.fractional_bits).to_symbolic() for s in state.list_specs(recipe)
+    }
 
     def counted(party: Party, gradient: Shared) -> None:
-        p = Pass(Operations(party, Setting()), held, numbers, public=public)
-        updates.update(p, recipe, {"dense/kernel": gradient})
+        p = ForwardContext(Operations(party, Setting()), held, numbers, public=public)
+        updates.update_state(p, recipe, {"dense/kernel": gradient})
 
-    return count(counted, Private((WEIGHTS, 1), numbers.activation + numbers.gradient)).cost
+    return count_cost(counted, Private((WEIGHTS, 1), numbers.activation + numbers.gradient)).cost
 
 
 def table() -> str:
@@ -42,13 +44,13 @@ def table() -> str:
     ]
     for name, (cls, options) in sorted(NAMES.items()):
         given = ", ".join(f"`{key}={value}`" for key, value in options.items())
-        own = [f"`{key}={value}` alone" for key, (value, _) in cls.only.items()]
-        for setting in cls.own():
+        own = [f"`{key}={value}` alone" for key, (value, _) in cls.fixed_options.items()]
+        for setting in cls.list_own_settings():
             low, high = setting.metadata.get("range", ("true", "or false"))
             own.append(f"`{setting.name}` {low} {high if low == 'true' else f'to {high}'}")
         found = cost(name)
         lines.append(
-            f"| `{name}` | {' or '.join(f'`{c}`' for c in cls.classes)}"
+            f"| `{name}` | {' or '.join(f'`{c}`' for c in cls.keras_classes)}"
             f"{' with ' if given else ''}{given} | {', '.join(own)} | {found.rounds} | "
             f"{round(found.total / 8 / WEIGHTS)} |\n"
         )

@@ -243,8 +243,8 @@ def layer_kinds() -> str:
     lines = ["| kind | gives | reads of Keras | predicts | trains |\n|---|---|---|---|---|\n"]
     for op, kind in sorted(registry.KINDS.items()):
         gives = (type(kind).__doc__ or "").splitlines()[0].rstrip(".")
-        names = ", ".join(f"`{name}`" for name in (*kind.keras, *kind.functions))
-        predicts, trains = ("yes" if does else "" for does in (kind.predicts, kind.trains))
+        names = ", ".join(f"`{name}`" for name in (*kind.keras_layers, *kind.keras_functions))
+        predicts, trains = ("yes" if does else "" for does in (kind.can_predict, kind.can_train))
         lines.append(f"| `{op}` | {gives} | {names} | {predicts} | {trains} |\n")
     return "".join(lines)
 

@@ -37,7 +37,7 @@ class Agreement:
         )
 
 
-def agreement(plain: Any, private: Any) -> Agreement:
+def compare_outputs(plain: Any, private: Any) -> Agreement:
     """Compares outputs [samples, classes], or one number a sample.
 
     Raises:
@@ -52,14 +52,14 @@ def agreement(plain: Any, private: Any) -> Agreement:
             f"{list(a.shape)} and {list(b.shape)}."
         )
     a, b = a.reshape(len(a), -1), b.reshape(len(b), -1)
-    error = float(np.abs(a - b).max())
-    best = a.argmax(1)
-    five = np.argsort(-b, axis=1, kind="stable")[:, :5]
-    span = float(a.max() - a.min())
+    largest_error = float(np.abs(a - b).max())
+    best_classes = a.argmax(1)
+    top_five = np.argsort(-b, axis=1, kind="stable")[:, :5]
+    output_range = float(a.max() - a.min())
     return Agreement(
         len(a),
-        error,
-        error / span if span else float("inf") if error else 0.0,
-        float((b.argmax(1) == best).mean()),
-        float((five == best[:, None]).any(1).mean()),
+        largest_error,
+        largest_error / output_range if output_range else float("inf") if largest_error else 0.0,
+        float((b.argmax(1) == best_classes).mean()),
+        float((top_five == best_classes[:, None]).any(1).mean()),
     )

@@ -15,34 +15,37 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.cluster.store import ANOTHERS, NONE, Store
-from tfe_bench.cluster.stored import CHECKPOINTS, Facts, Sources, Tensor
+from tfe_bench.cluster.store import FOREIGN, NONE, Store
+from tfe_bench.cluster.stored import CHECKPOINTS, Sources, StoredFacts, StoredTensor
 from tfe_bench.errors import ConfigError, PolicyError, TfeBenchError, UsageError
-from tfe_bench.models import kept
+from tfe_bench.models import stored_shares
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 _NONE, _GOOD, _DAMAGED, _FOREIGN = range(4)
-_RUN, _WHAT = 16, 32
+_RUN_BYTES, _DIGEST_BYTES = 16, 32
 # State, step, run and digest.
-_ROW = struct.Struct(f"<BQ{_RUN}s{_WHAT}s")
+_REPORT_FORMAT = struct.Struct(f"<BQ{_RUN_BYTES}s{_DIGEST_BYTES}s")
 
 
 @dataclass(frozen=True)
-class _Row:
+class _FileReport:
     """What a worker says of one of its two files."""
 
     state: int
     step: int = 0
     run: str = "0" * 32
-    what: bytes = bytes(_WHAT)
+    digest: bytes = bytes(_DIGEST_BYTES)
 
-    def encode(self) -> bytes:
-        return _ROW.pack(self.state, self.step, bytes.fromhex(self.run), self.what)
+    def to_bytes(self) -> bytes:
+        return _REPORT_FORMAT.pack(self.state, self.step, bytes.fromhex(self.run), self.digest)
 
 
-def _decoded(rows: bytes) -> list[_Row]:
-    return [_Row(state, at, run.hex(), what) for state, at, run, what in _ROW.iter_unpack(rows)]
+def _decode_reports(encoded: bytes) -> list[_FileReport]:
+    return [
+        _FileReport(state, at, run.hex(), digest)
+        for state, at, run, digest in _REPORT_FORMAT.iter_unpack(encoded)
+    ]
 
 
 class Checkpoints:
@@ -62,18 +65,18 @@ class Checkpoints:
         store: Store,
         name: str,
         client: str,
-        what: Mapping[str, Any],
+        training_facts: Mapping[str, Any],
         sources: Sources,
     ) -> None:
         self._party = party
-        self._stores = [store.of(kind) for kind in CHECKPOINTS]
+        self._stores = [store.for_kind(kind) for kind in CHECKPOINTS]
         self._name, self._client = name, client
-        self._what = hashlib.sha256(json.dumps(what, sort_keys=True).encode()).digest()
+        self._digest = hashlib.sha256(json.dumps(training_facts, sort_keys=True).encode()).digest()
         self._sources = sources
         self._next = 0
-        self.last: int | None = None
+        self.last_step: int | None = None
 
-    def latest(self) -> tuple[int, dict[str, Shared]] | None:
+    def load_latest(self) -> tuple[int, dict[str, Shared]] | None:
         """The last step that all three workers have, and its values; None where nothing is kept.
 
         Raises:
@@ -82,21 +85,21 @@ class Checkpoints:
             PolicyError: it is another client's.
             ProtocolError: shares that do not fit each other.
         """
-        found = [self._look(store) for store in self._stores]
-        told = self._party.exchange(b"".join(row.encode() for row, _, _ in found))
-        common = self._common([_decoded(rows) for rows in told])
+        files = [self._read_file(store) for store in self._stores]
+        encoded_reports = self._party.exchange(b"".join(row.to_bytes() for row, _, _ in files))
+        common = self._choose_common([_decode_reports(rows) for rows in encoded_reports])
         if common is None:
             return None
-        for i, (row, facts, tensors) in enumerate(found):
+        for i, (row, facts, tensors) in enumerate(files):
             if (row.step, row.run) == (common.step, common.run) and row.state == _GOOD:
                 assert facts is not None
-                kept.check_same(self._party, self._stores[i], facts)
+                stored_shares.check_same(self._party, self._stores[i], facts)
                 self._next = 1 - i
-                self.last = common.step
-                return common.step, {key: kept.shared_of(t) for key, t in tensors.items()}
+                self.last_step = common.step
+                return common.step, {key: stored_shares.to_shared(t) for key, t in tensors.items()}
         raise AssertionError("unreachable")
 
-    def save(self, step: int, values: Mapping[str, Shared]) -> None:
+    def save_step(self, step: int, values: Mapping[str, Shared]) -> None:
         """Keeps the values of a step, in place of the older of the two checkpoints.
 
         Raises:
@@ -104,81 +107,83 @@ class Checkpoints:
             PolicyError: there are too many.
         """
         store = self._stores[self._next]
-        if self._name not in store.names():  # as many as the operator allows
+        if self._name not in store.list_names():  # as many as the operator allows
             store.permit_writing(self._name, self._client, True)
-        about = {"step": step, "what": self._what.hex()}
-        facts = Facts(self._name, self._client, (), "", about, sources=self._sources)
-        kept.write(self._party, store, facts, values)
+        about = {"step": step, "what": self._digest.hex()}
+        facts = StoredFacts(self._name, self._client, (), "", about, sources=self._sources)
+        stored_shares.store_values(self._party, store, facts, values)
         self._next = 1 - self._next
-        self.last = step
+        self.last_step = step
 
-    def forget(self) -> None:
+    def remove_files(self) -> None:
         """Removes both at all three workers."""
-        self.permit()
+        self.check_owner()
         for store in self._stores:
-            store.remove(self._name)
+            store.remove_file(self._name)
         # A job that is killed from here on must not find old ones beside its own.
         self._party.exchange(b"removed")
-        self._next, self.last = 0, None
+        self._next, self.last_step = 0, None
 
-    def permit(self) -> None:
+    def check_owner(self) -> None:
         """Refuses a client whose training it is not.
 
         Raises:
             PolicyError: the checkpoint is another client's, at whichever worker.
         """
-        foreign = any(self._look(store)[0].state == _FOREIGN for store in self._stores)
+        foreign = any(self._read_file(store)[0].state == _FOREIGN for store in self._stores)
         if b"1" in self._party.exchange(b"1" if foreign else b"0"):
-            raise self._anothers()
+            raise self._ownership_error()
 
-    def _anothers(self) -> PolicyError:
+    def _ownership_error(self) -> PolicyError:
         return PolicyError(
             f"The checkpoint {self._name!r} is another client's. Received: client "
             f"{json.dumps(self._client)[:80]}. Choose another name (--checkpoint)."
         )
 
-    def _look(self, store: Store) -> tuple[_Row, Facts | None, dict[str, Tensor]]:
-        found = store.whose(self._name, self._client)
-        if found in (NONE, ANOTHERS):
-            return _Row(_NONE if found == NONE else _FOREIGN), None, {}
+    def _read_file(
+        self, store: Store
+    ) -> tuple[_FileReport, StoredFacts | None, dict[str, StoredTensor]]:
+        ownership = store.get_ownership(self._name, self._client)
+        if ownership in (NONE, FOREIGN):
+            return _FileReport(_NONE if ownership == NONE else _FOREIGN), None, {}
         try:
             facts, tensors = store.load(self._name, self._client)
-            step, what = facts.about["step"], bytes.fromhex(facts.about["what"])
-            if type(step) is not int or not 0 <= step < 1 << 62 or len(what) != _WHAT:
+            step, digest = facts.about["step"], bytes.fromhex(facts.about["what"])
+            if type(step) is not int or not 0 <= step < 1 << 62 or len(digest) != _DIGEST_BYTES:
                 raise ValueError("no step")
-            if len(bytes.fromhex(facts.deployment)) != _RUN:
+            if len(bytes.fromhex(facts.deployment)) != _RUN_BYTES:
                 raise ValueError("no run")
         except (TfeBenchError, ValueError, KeyError, TypeError):
-            return _Row(_DAMAGED), None, {}
-        return _Row(_GOOD, step, facts.deployment, what), facts, tensors
+            return _FileReport(_DAMAGED), None, {}
+        return _FileReport(_GOOD, step, facts.deployment, digest), facts, tensors
 
-    def _common(self, rows: list[list[_Row]]) -> _Row | None:
+    def _choose_common(self, reports: list[list[_FileReport]]) -> _FileReport | None:
         """The checkpoint to go on from: the same decision at all three, who all have `rows`."""
-        if any(row.state == _FOREIGN for each in rows for row in each):
-            raise self._anothers()
-        if all(row.state == _NONE for each in rows for row in each):
+        if any(row.state == _FOREIGN for each in reports for row in each):
+            raise self._ownership_error()
+        if all(row.state == _NONE for each in reports for row in each):
             return None
-        whole = [{row for row in each if row.state == _GOOD} for each in rows]
-        everywhere = set.intersection(*whole)
-        if everywhere:
-            best = max(everywhere, key=lambda row: row.step)
-            if best.what != self._what:
+        valid_reports = [{row for row in each if row.state == _GOOD} for each in reports]
+        common_reports = set.intersection(*valid_reports)
+        if common_reports:
+            best = max(common_reports, key=lambda row: row.step)
+            if best.digest != self._digest:
                 raise UsageError(
                     f"The checkpoint {self._name!r} is of another training: its model, optimizer, "
                     "batches, order or rows are others, or another version of tfe_bench wrote it. "
                     "Choose another name (--checkpoint), or train from the start (--restart)."
                 )
             return best
-        newest = max(set.union(*whole), key=lambda row: row.step, default=None)
-        lacking = [p for p in range(3) if newest not in whole[p]]
-        said = ", ".join(
-            f"{'a damaged' if any(r.state == _DAMAGED for r in rows[p]) else 'no'} file at party "
+        newest = max(set.union(*valid_reports), key=lambda row: row.step, default=None)
+        incomplete_parties = [p for p in range(3) if newest not in valid_reports[p]]
+        problems = ", ".join(
+            f"{'a damaged' if any(r.state == _DAMAGED for r in reports[p]) else 'no'} file at party "
             f"{p}"
-            for p in lacking
+            for p in incomplete_parties
         )
         step = "" if newest is None else f" of step {newest.step}"
         raise ConfigError(
             f"The checkpoint {self._name!r}{step} is not whole at all three workers. Received: "
-            f"{said}. The operator there puts {self._name}.checkpoint*.safetensors back into its "
+            f"{problems}. The operator there puts {self._name}.checkpoint*.safetensors back into its "
             "folder for models, or train anew (--restart)."
         )

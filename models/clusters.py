@@ -16,25 +16,25 @@ from tfe_bench.errors import UsageError
 if TYPE_CHECKING:
     from tfe_bench.models.arrays.array import PrivateArray
     from tfe_bench.models.history import History
-    from tfe_bench.models.kept import Kept
     from tfe_bench.models.private import PrivateModel
-    from tfe_bench.models.service import Deployed
+    from tfe_bench.models.service import DeployedModel
+    from tfe_bench.models.stored_shares import StoredEntry
     from tfe_bench.models.trainable import Trainable
 
 
-class _Load:
+class _LoadMethod:
     """`load`: of the class, a client from files; of a client, what the workers keep."""
 
     def __get__(self, instance: client.Client | None, owner: type[Any]) -> Any:
         if instance is None:
-            of_files: Any = client.Client.__dict__["load"]
-            return of_files.__get__(None, owner)
+            load_files: Any = client.Client.__dict__["load"]
+            return load_files.__get__(None, owner)
         from tfe_bench.models.arrays import loading
 
-        return functools.partial(loading.load, instance)
+        return functools.partial(loading.load_stored, instance)
 
 
-class _Models(client.Client):
+class _ModelJobs(client.Client):
     """What a cluster does with models; each method is a function of service.py or trainable.py."""
 
     def predict(
@@ -81,11 +81,11 @@ class _Models(client.Client):
 
     def fit(self, private: Trainable, x: Any = None, y: Any = None, **options: Any) -> History:
         """Trains a `tfe_bench.trainable` model on private rows; see Trainable.fit."""
-        return _trainable(self, private, "fit").fit(self, x, y, **options)
+        return _require_trainable(self, private, "fit").fit(self, x, y, **options)
 
     def evaluate(self, private: Trainable, x: Any, y: Any, **options: Any) -> float:
         """How right a `tfe_bench.trainable` model is on private rows; see Trainable.evaluate."""
-        return _trainable(self, private, "evaluate").evaluate(self, x, y, **options)
+        return _require_trainable(self, private, "evaluate").evaluate(self, x, y, **options)
 
     def deploy(
         self,
@@ -119,65 +119,65 @@ class _Models(client.Client):
         """An array of this client's, to compute on privately; see arrays.array.private."""
         from tfe_bench.models.arrays import array as arrays
 
-        return arrays.private(self, array, kind, fractional_bits, bound)
+        return arrays.make_private(self, array, kind, fractional_bits, bound)
 
-    load: Any = _Load()
+    load: Any = _LoadMethod()
 
-    def arrays(self) -> dict[str, Kept]:
+    def arrays(self) -> dict[str, StoredEntry]:
         """The private arrays that the workers keep under names and this client may use."""
         from tfe_bench.models.arrays import loading
 
-        return loading.listed(self)
+        return loading.list_arrays(self)
 
     def forget(self, name: str) -> None:
         """Has the workers remove a private array that this client had them keep."""
         from tfe_bench.models.arrays import loading
 
-        loading.forget(self, name)
+        loading.remove_array(self, name)
 
     def reveal(self, *arrays: PrivateArray, check: bool = True) -> list[Any]:
         """The elements of several private arrays, by one job; as PrivateArray.reveal."""
         from tfe_bench.models.arrays import array
 
-        return array.reveal(arrays, check)
+        return array.reveal_arrays(arrays, check)
 
     def compute(self, *arrays: PrivateArray) -> list[PrivateArray]:
         """Several private arrays, computed by one job; as PrivateArray.compute."""
         from tfe_bench.models.arrays import array
 
-        return array.compute(arrays)
+        return array.compute_arrays(arrays)
 
-    def models(self) -> list[Deployed]:
+    def models(self) -> list[DeployedModel]:
         """The deployed models that this client may use."""
         from tfe_bench.models import service
 
-        return service.listed(self)
+        return service.list_deployed(self)
 
 
-def _trainable(cluster: client.Client, private: object, what: str) -> Trainable:
+def _require_trainable(cluster: client.Client, private: object, operation: str) -> Trainable:
     from tfe_bench.models.trainable import Trainable
 
     cluster.check_open()
     if not isinstance(private, Trainable):
-        raise UsageError(f"{what} takes trainable(model). Received: {type(private).__name__}.")
+        raise UsageError(f"{operation} takes trainable(model). Received: {type(private).__name__}.")
     return private
 
 
-class Client(_Models):
+class Client(_ModelJobs):
     """A client of three workers, for whom they also keep, evaluate and train models."""
 
     def close(self) -> None:
         """Lets go of arrays that the workers hold for it, and closes the connections."""
         if not self._closed and "_freed_handles" in self.__dict__:
-            from tfe_bench.models.arrays import running
+            from tfe_bench.models.arrays import array_jobs
 
-            running.leave(self)
+            array_jobs.release_all(self)
         super().close()
 
 
-class LocalCluster(_Models, launch.LocalCluster):
+class LocalCluster(_ModelJobs, launch.LocalCluster):
     __doc__ = launch.LocalCluster.__doc__
 
 
-class Cluster(_Models, launch.Cluster):
+class Cluster(_ModelJobs, launch.Cluster):
     __doc__ = launch.Cluster.__doc__

@@ -8,13 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tfe_bench.models.graph import Graph, Layer, replaced
+from tfe_bench.models.graph import Graph, LayerSpec, replace_layers
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.rewriting import renamed, wherever
+from tfe_bench.models.rewriting import rename_values, rewrite_everywhere
 
 
 @dataclass(frozen=True)
-class _Cut:
+class _AxisSlice:
     """What is left of one axis, which is counted with the batch.
 
     Attributes:
@@ -23,101 +23,115 @@ class _Cut:
 
     axis: int
     before: int
-    behind: int
+    after: int
 
-    def sides(self, rank: int) -> list[list[int]]:
+    def crop_sides(self, rank: int) -> list[list[int]]:
         """As a layer "crop" of a value of a rank without the batch has it."""
-        found = [[0, 0] for _ in range(rank)]
-        found[self.axis - 1] = [self.before, self.behind]
-        return found
+        sides = [[0, 0] for _ in range(rank)]
+        sides[self.axis - 1] = [self.before, self.after]
+        return sides
 
 
-def _cut(x: Layer) -> _Cut | None:
+def _read_slice(x: LayerSpec) -> _AxisSlice | None:
     """That of a layer which cuts one axis."""
     if x.op != "crop":
         return None
     cut = [(axis, *side) for axis, side in enumerate(x.options["sides"], 1) if any(side)]
-    return _Cut(*cut[0]) if len(cut) == 1 else None
+    return _AxisSlice(*cut[0]) if len(cut) == 1 else None
 
 
-@wherever
-def cut_first(graph: Graph, x: Layer) -> Graph | None:
+@rewrite_everywhere
+def push_down_slices(graph: Graph, x: LayerSpec) -> Graph | None:
     """A cut of what comes of rows alike becomes a cut of these."""
-    cut = _cut(x)
+    cut = _read_slice(x)
     if cut is None:
         return None
-    given, uses = x.inputs[0], graph.uses()
-    for other in uses[given]:
-        same = graph.by_name.get(other)
-        if same is not None and same is not x and (same.op, same.options) == (x.op, x.options):
-            return renamed(graph, [y for y in graph.layers if y is not same], {same.name: x.name})
-    others = [graph.by_name.get(name) for name in uses[given] if name != x.name]
-    if others and all(y is not None and y.op == "constant" for y in others):
+    input_name, uses = x.inputs[0], graph.find_users()
+    for user in uses[input_name]:
+        duplicate = graph.by_name.get(user)
+        if (
+            duplicate is not None
+            and duplicate is not x
+            and (duplicate.op, duplicate.options) == (x.op, x.options)
+        ):
+            return rename_values(
+                graph, [y for y in graph.layers if y is not duplicate], {duplicate.name: x.name}
+            )
+    other_users = [graph.by_name.get(name) for name in uses[input_name] if name != x.name]
+    if other_users and all(y is not None and y.op == "constant" for y in other_users):
         # (which take a value for its batch alone)
-        return replaced(
-            graph, [replace(y, inputs=(x.name,)) if y in others else y for y in graph.layers]
+        return replace_layers(
+            graph, [replace(y, inputs=(x.name,)) if y in other_users else y for y in graph.layers]
         )
-    before = graph.by_name.get(given)
-    if before is None or uses[given] != [x.name]:
+    producer = graph.by_name.get(input_name)
+    if producer is None or uses[input_name] != [x.name]:
         return None
-    cuts = _cuts(graph, before, cut)
-    if cuts is None:
+    input_slices = _slices_of_inputs(graph, producer, cut)
+    if input_slices is None:
         return None
     layers, inputs = [], []
-    for i, (name, own) in enumerate(zip(before.inputs, cuts, strict=True)):
-        inputs.append(name if own is None else _free(graph, f"{before.name}@cut{i}"))
-        if own is not None:
-            sides = own.sides(len(graph.shapes[name]))
-            layers.append(Layer(inputs[-1], "crop", (name,), {"sides": sides}))
-    options: dict[str, Any] = dict(before.options)
-    weights = before.weights
-    if before.op == "reshape":
-        left = [*before.options["shape"]]
-        left[cut.axis - 1] -= cut.before + cut.behind
-        options["shape"] = left
-    elif before.op == "attend" and "keys" in options:
-        options["keys"] = options["keys"][cut.before : len(options["keys"]) - cut.behind]
-    elif before.op in ("constant", "offset"):
+    for i, (name, input_slice) in enumerate(zip(producer.inputs, input_slices, strict=True)):
+        inputs.append(
+            name if input_slice is None else _unused_name(graph, f"{producer.name}@cut{i}")
+        )
+        if input_slice is not None:
+            sides = input_slice.crop_sides(len(graph.shapes[name]))
+            layers.append(LayerSpec(inputs[-1], "crop", (name,), {"sides": sides}))
+    options: dict[str, Any] = dict(producer.options)
+    weights = producer.weights
+    if producer.op == "reshape":
+        new_shape = [*producer.options["shape"]]
+        new_shape[cut.axis - 1] -= cut.before + cut.after
+        options["shape"] = new_shape
+    elif producer.op == "attend" and "keys" in options:
+        options["keys"] = options["keys"][cut.before : len(options["keys"]) - cut.after]
+    elif producer.op in ("constant", "offset"):
         table, places = weights["bias"], [slice(None)] * (cut.axis - 1)
-        rows = slice(cut.before, table.shape[cut.axis - 1] - cut.behind)
+        rows = slice(cut.before, table.shape[cut.axis - 1] - cut.after)
         weights = {"bias": table[(*places, rows)]}
-    layers.append(replace(before, inputs=tuple(inputs), options=options, weights=weights))
-    kept = [y for y in graph.layers if y is not x and y is not before]
-    return renamed(graph, [*kept, *layers], {x.name: before.name})
+    layers.append(replace(producer, inputs=tuple(inputs), options=options, weights=weights))
+    other_layers = [y for y in graph.layers if y is not x and y is not producer]
+    return rename_values(graph, [*other_layers, *layers], {x.name: producer.name})
 
 
-def _free(graph: Graph, name: str) -> str:
+def _unused_name(graph: Graph, name: str) -> str:
     """A name that no value has."""
-    return name if name not in graph.shapes else _free(graph, f"{name}@")
+    return name if name not in graph.shapes else _unused_name(graph, f"{name}@")
 
 
-def _cuts(graph: Graph, x: Layer, cut: _Cut) -> list[_Cut | None] | None:
+def _slices_of_inputs(
+    graph: Graph, x: LayerSpec, cut: _AxisSlice
+) -> list[_AxisSlice | None] | None:
     """What a cut of a layer's value is of each of its inputs; None where it is of none."""
     shapes, shape = [graph.shapes[name] for name in x.inputs], graph.shapes[x.name]
-    axis, kind = cut.axis, registry.find(x.op)
+    axis, kind = cut.axis, registry.get_kind(x.op)
     if x.op == "attend":
-        return _of_queries(x, shapes, cut)
+        return _slices_of_attention(x, shapes, cut)
     if x.op == "constant":
         return [None]
     if x.op == "permute":
         return [replace(cut, axis=x.options["order"][axis - 1])]
     if x.op == "reshape":
         return [cut] if shapes[0][:axis] == shape[:axis] else None
-    alone = x.op == "dense" or (x.op == "normalize" and list(x.options["axes"]) == [len(shape)])
-    alone = alone or (x.op == "affine" and x.weights["kernel"].shape == shape[-1:])
-    if not (kind.pointwise or (alone and axis < len(shape))):
+    is_rowwise = x.op == "dense" or (
+        x.op == "normalize" and list(x.options["axes"]) == [len(shape)]
+    )
+    is_rowwise = is_rowwise or (x.op == "affine" and x.weights["kernel"].shape == shape[-1:])
+    if not (kind.is_pointwise or (is_rowwise and axis < len(shape))):
         return None
-    return [cut if own[axis - 1] == shape[axis - 1] else None for own in shapes]
+    return [cut if input_shape[axis - 1] == shape[axis - 1] else None for input_shape in shapes]
 
 
-def _of_queries(x: Layer, shapes: list[tuple[int, ...]], cut: _Cut) -> list[_Cut | None] | None:
+def _slices_of_attention(
+    x: LayerSpec, shapes: list[tuple[int, ...]], cut: _AxisSlice
+) -> list[_AxisSlice | None] | None:
     """Queries, and a mask that has a row for each, attend apart from each other."""
     query, _, _, *mask = shapes
     # (causal, a query's place counts)
     if cut.axis != len(query) - 1 or (x.options["causal"] and cut.before):
         return None
-    found: list[_Cut | None] = [cut, None, None]
+    slices: list[_AxisSlice | None] = [cut, None, None]
     if mask:
-        each = len(mask[0]) == 2 and mask[0][0] > 1
-        found.append(replace(cut, axis=1) if each else None)
-    return found
+        has_query_rows = len(mask[0]) == 2 and mask[0][0] > 1
+        slices.append(replace(cut, axis=1) if has_query_rows else None)
+    return slices

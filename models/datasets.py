@@ -13,14 +13,20 @@ import numpy.typing as npt
 
 from tfe_bench.errors import DataError, UsageError, check_one_of, did_you_mean
 from tfe_bench.models import mnist, scales
-from tfe_bench.models.csv_file import MOST_TEXT, check_names, number, numbers, read
-from tfe_bench.models.tables import MOST_CLASSES, TARGETS, Table
+from tfe_bench.models.csv_file import (
+    MAX_TEXT,
+    check_column_names,
+    parse_columns,
+    parse_label,
+    read_csv,
+)
+from tfe_bench.models.tables import MAX_CLASSES, TARGETS, Table
 
 Array = npt.NDArray[Any]
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 # The published logistic regression tells the digits 0 to 4 from 5 to 9.
-_HALF = 5
+_FIRST_UPPER_DIGIT = 5
 _TEST_PART = 5
 
 
@@ -48,9 +54,9 @@ class Rows:
     table: Table | None = None
 
     def __len__(self) -> int:
-        held = self.x if self.x is not None else self.y
-        assert held is not None
-        return len(held)
+        array = self.x if self.x is not None else self.y
+        assert array is not None
+        return len(array)
 
     def take(self, rows: Any) -> Rows:
         """Some of them: a slice or an array of indices."""
@@ -65,7 +71,7 @@ class Rows:
         return f"Rows({len(self)} rows, x={shape}, target={self.target!r}, {self.source})"
 
 
-def digits(
+def load_digits(
     name: str, folder: str | os.PathLike[str] | None = None, target: str = "classes"
 ) -> tuple[Rows, Rows]:
     """Training and test rows of MNIST or Fashion-MNIST.
@@ -93,16 +99,20 @@ def digits(
                 "Debian package dataset-fashion-mnist, or give a folder of its four IDX files "
                 "(--data-dir FOLDER)."
             )
-    read = mnist.load(folder)
+    dataset = mnist.load(folder)
 
-    def rows(pictures: Array, labels: Array) -> Rows:
+    def make_rows(pictures: Array, labels: Array) -> Rows:
         x = pictures[..., None].astype(np.float32) / np.float32(255)
-        y = (labels >= _HALF).astype(np.int64) if target == "binary" else labels.astype(np.int64)
+        y = (
+            (labels >= _FIRST_UPPER_DIGIT).astype(np.int64)
+            if target == "binary"
+            else labels.astype(np.int64)
+        )
         return Rows(x, y, target, 2 if target == "binary" else mnist.CLASSES, (), name)
 
     return (
-        rows(read.train_images, read.train_labels),
-        rows(read.test_images, read.test_labels),
+        make_rows(dataset.train_images, dataset.train_labels),
+        make_rows(dataset.test_images, dataset.test_labels),
     )
 
 
@@ -139,11 +149,11 @@ def table(
     """
     check_one_of("A target is", target, TARGETS)
     file = Path(path)
-    names, lines = read(file)
+    names, lines = read_csv(file)
     if like is not None:
         columns = like.columns
     if label is None and columns is None:
-        check_names(file.name, names)
+        check_column_names(file.name, names)
     for name in [*([label] if label is not None else []), *(columns or ()), *drop]:
         if name not in names:
             raise UsageError(
@@ -152,35 +162,39 @@ def table(
             )
     if columns is not None and (label in columns or len(set(columns)) != len(columns)):
         raise UsageError("Features are named once each, and the label is none of them.")
-    kept = [n for n in names if n != label] if columns is None else list(columns)
-    kept = [n for n in kept if n not in drop] if features else []
-    if features and not kept:
+    feature_names = [n for n in names if n != label] if columns is None else list(columns)
+    feature_names = [n for n in feature_names if n not in drop] if features else []
+    if features and not feature_names:
         raise DataError(f"{file.name!r} has no columns besides the label.")
     x = y = None
     scale = unit = None
     if features:
-        x = numbers(file.name, names, lines, [names.index(n) for n in kept])
+        x = parse_columns(file.name, names, lines, [names.index(n) for n in feature_names])
         if like is not None:
             scale = like.scale
         elif standardize:
-            scale = scales.of_columns(x, tuple(kept))
+            scale = scales.fit_scale(x, tuple(feature_names))
         with np.errstate(over="ignore"):  # (beyond float32 is beyond what is shared, too)
             x = (x if scale is None else scale.apply(x)).astype(np.float32)
-    known: tuple[str, ...] = ()
+    class_names: tuple[str, ...] = ()
     if label is not None:
-        given = like.classes if like is not None else ()
-        y, known = _label(file, lines, names.index(label), label, target, classes, given)
+        fixed_classes = like.classes if like is not None else ()
+        y, class_names = _read_label(
+            file, lines, names.index(label), label, target, classes, fixed_classes
+        )
         if target == "number":
             if like is not None:
                 unit = like.unit
             elif standardize:
-                unit = scales.of_columns(y[:, None], (label,))
+                unit = scales.fit_scale(y[:, None], (label,))
             y = y if unit is None else unit.apply(y[:, None])[:, 0]
-    about = Table(tuple(kept), target, label, known, scale, unit)
-    return Rows(x, y, target, max(1, len(known)), tuple(kept), file.name, about)
+    table_facts = Table(tuple(feature_names), target, label, class_names, scale, unit)
+    return Rows(
+        x, y, target, max(1, len(class_names)), tuple(feature_names), file.name, table_facts
+    )
 
 
-def parted(rows: Rows, seed: int) -> tuple[Rows, Rows]:
+def split_rows(rows: Rows, seed: int) -> tuple[Rows, Rows]:
     """(four fifths to train on, one fifth to test), drawn by a seed.
 
     Raises:
@@ -193,32 +207,34 @@ def parted(rows: Rows, seed: int) -> tuple[Rows, Rows]:
     return rows.take(order[count:]), rows.take(order[:count])
 
 
-def _label(
+def _read_label(
     file: Path,
     lines: Sequence[Sequence[str]],
-    place: int,
+    position: int,
     name: str,
     target: str,
     classes: int | None,
-    given: tuple[str, ...],
+    fixed_classes: tuple[str, ...],
 ) -> tuple[Array, tuple[str, ...]]:
     """The label's column, and the names of its classes; `given` ones, or those of the file."""
     if target == "number":
-        return np.array([number(file.name, i, name, ln[place]) for i, ln in enumerate(lines)]), ()
-    texts = [line[place].strip() for line in lines]
+        return np.array(
+            [parse_label(file.name, i, name, ln[position]) for i, ln in enumerate(lines)]
+        ), ()
+    texts = [line[position].strip() for line in lines]
     for i, text in enumerate(texts):
         if not text or text.lower() in ("nan", "na", "null"):
             raise DataError(
                 f"{file.name!r}, row {i + 1}, column {name!r}: a label is due. Received: "
                 "nothing. Leave the row out."
             )
-        if len(text) > MOST_TEXT:
+        if len(text) > MAX_TEXT:
             raise DataError(
-                f"{file.name!r}, row {i + 1}, column {name!r}: a class has at most {MOST_TEXT} "
+                f"{file.name!r}, row {i + 1}, column {name!r}: a class has at most {MAX_TEXT} "
                 "characters."
             )
-    values = given or tuple(sorted(set(texts)))
-    if not given and target == "binary":
+    values = fixed_classes or tuple(sorted(set(texts)))
+    if not fixed_classes and target == "binary":
         if set(values) <= {"0", "1"}:  # an owner may have rows of one class only
             values = ("0", "1")
         if len(values) != 2:
@@ -226,21 +242,21 @@ def _label(
                 f"{file.name!r}: the label {name!r} has two values, best 0 and 1. Received: "
                 f"{len(values)}. More classes are for --target classes, others for --target number."
             )
-    elif not given:
+    elif not fixed_classes:
         values = _class_names(file, name, texts, classes)
     if values == tuple(map(str, range(len(values)))):
-        texts = [_whole(text) for text in texts]
-    places = {text: i for i, text in enumerate(values)}
-    bad = next((i for i, text in enumerate(texts) if text not in places), None)
+        texts = [_integer_text(text) for text in texts]
+    class_numbers = {text: i for i, text in enumerate(values)}
+    bad = next((i for i, text in enumerate(texts) if text not in class_numbers), None)
     if bad is not None:
         raise DataError(
             f"{file.name!r}, row {bad + 1}, column {name!r}: the label is none of the "
             f"{len(values)} classes that the model knows."
         )
-    return np.array([places[t] for t in texts], np.int64), values
+    return np.array([class_numbers[t] for t in texts], np.int64), values
 
 
-def _whole(text: str) -> str:
+def _integer_text(text: str) -> str:
     """A class as a number, written as such: "1.0" is "1"."""
     try:
         number = float(text)
@@ -257,18 +273,18 @@ def _class_names(
         labels = np.array([float(text) for text in texts])
     except ValueError:
         values = tuple(sorted(set(texts)))
-        if len(values) > (classes or MOST_CLASSES) or len(values) < 2:
+        if len(values) > (classes or MAX_CLASSES) or len(values) < 2:
             raise DataError(
                 f"{file.name!r}: the label {name!r} has {len(values)} values. A label has 2 to "
-                f"{classes or MOST_CLASSES} classes; numbers to be learned are for --target number."
+                f"{classes or MAX_CLASSES} classes; numbers to be learned are for --target number."
             ) from None
         return values
     top = int(min(labels.max(), 1e9)) + 1 if classes is None else classes
     bad = (labels != np.floor(labels)) | (labels < 0) | (labels >= top)
-    if bad.any() or top > MOST_CLASSES:
+    if bad.any() or top > MAX_CLASSES:
         row = int(np.flatnonzero(bad)[0]) + 1 if bad.any() else int(labels.argmax()) + 1
         raise DataError(
             f"{file.name!r}, row {row}, column {name!r}: a class from 0 to "
-            f"{min(top, MOST_CLASSES) - 1} is due. Received: another number."
+            f"{min(top, MAX_CLASSES) - 1} is due. Received: another number."
         )
     return tuple(map(str, range(max(top, 2))))

@@ -16,22 +16,22 @@ from typing import Any, Final
 
 import numpy as np
 
-from tfe_bench.errors import UsageError, unknown
+from tfe_bench.errors import UsageError, unknown_name
 from tfe_bench.models import execute
 from tfe_bench.models import graph as graphs
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.execute import Prediction
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.kinds.kind import Mixes
-from tfe_bench.models.kinds.layer import Array, Layer, Numbers, Shape
+from tfe_bench.models.kinds.kind import NotPositionwise
+from tfe_bench.models.kinds.layer import Array, FixedPointFormat, LayerSpec, Shape
 from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.layers.attend import Attend
 from tfe_bench.models.layers.greedy import Greedy
 from tfe_bench.models.layers.hide import Hide
-from tfe_bench.models.layers.remembered import POSITION, AttendRemembered, Remember
+from tfe_bench.models.layers.remembered import POSITION, CachedAttention, KeyValueCache
 from tfe_bench.models.layers.softmax import Softmax
 from tfe_bench.models.layers.sum import Sum
-from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.order import gumbel
 
 # Positions that are remembered come in so many, so that one graph is for many lengths.
@@ -53,17 +53,19 @@ class Decoding:
     """
 
     plan: Plan
-    tokens: str
-    places: str | None
+    token_input: str
+    position_input: str | None
     vocabulary: int
     length: int
-    cached: tuple[str, ...]
+    cached_values: tuple[str, ...]
     _axes: Mapping[str, int]
-    _last: Layer
+    _logit_layer: LayerSpec
     temperature: float = 0.0
 
     @classmethod
-    def of(cls, plan: Plan, positions: str | None = None, temperature: float = 0.0) -> Decoding:
+    def from_plan(
+        cls, plan: Plan, positions: str | None = None, temperature: float = 0.0
+    ) -> Decoding:
         """Cuts a model.
 
         A mask that is an input, as keras-hub's `padding_mask`, is 1 at every position of a text
@@ -76,161 +78,181 @@ class Decoding:
         Raises:
             UsageError: it is no causal language model; why, by the name of the layer.
         """
-        plan = _without_padding(plan)
+        plan = _remove_padding_masks(plan)
         graph = plan.graph
-        tokens, places = _inputs(graph, positions)
-        length, vocabulary = graph.inputs[tokens][:-1], graph.tokens[tokens]
+        token_input, position_input = _find_inputs(graph, positions)
+        length, vocabulary = graph.inputs[token_input][:-1], graph.tokens[token_input]
         if len(length) != 1 or length[0] < 2:
-            raise _unfit(f"its input {tokens!r} is {list(length)}; [n] from 2 on is supported")
-        if places is not None and graph.inputs[places][:-1] != length:
-            raise _unfit(f"its inputs {tokens!r} and {places!r} are of different lengths")
-        axes = _positions(graph)
-        last = _logits(graph, axes)
-        if graph.shapes[last.name] != (*length, vocabulary):
-            raise _unfit(
-                f"{last.name!r} gives {list(graph.shapes[last.name])}, where logits of "
+            raise _unsupported_model(
+                f"its input {token_input!r} is {list(length)}; [n] from 2 on is supported"
+            )
+        if position_input is not None and graph.inputs[position_input][:-1] != length:
+            raise _unsupported_model(
+                f"its inputs {token_input!r} and {position_input!r} are of different lengths"
+            )
+        axes = _find_position_axes(graph)
+        logit_layer = _find_logit_layer(graph, axes)
+        if graph.shapes[logit_layer.name] != (*length, vocabulary):
+            raise _unsupported_model(
+                f"{logit_layer.name!r} gives {list(graph.shapes[logit_layer.name])}, where logits of "
                 f"{vocabulary} tokens at {length[0]} positions are due"
             )
         cached = dict.fromkeys(
             name for x in graph.layers if x.op == Attend.op for name in x.inputs[1:]
         )
-        warm = gumbel.check_temperature(temperature)
-        return cls(plan, tokens, places, vocabulary, length[0], tuple(cached), axes, last, warm)
+        checked_temperature = gumbel.check_temperature(temperature)
+        return cls(
+            plan,
+            token_input,
+            position_input,
+            vocabulary,
+            length[0],
+            tuple(cached),
+            axes,
+            logit_layer,
+            checked_temperature,
+        )
 
-    def bucket(self, positions: int) -> int:
+    def round_up_length(self, positions: int) -> int:
         """How many positions are remembered where so many are needed."""
         return min(self.length, -(-positions // BUCKET) * BUCKET)
 
     @property
-    def placed(self) -> dict[str, int]:
+    def positional_weights(self) -> dict[str, int]:
         """The weights that have a part for each position, by key, and along which axis."""
         return {
             f"{x.name}/{name}": self._axes[x.name] - 1
             for x in self.plan.graph.layers
-            if registry.find(x.op).placed
+            if registry.get_kind(x.op).has_positional_weights
             for name in x.weights
         }
 
     # ---- plans
 
-    def prefill(self, count: int, watched: bool = False) -> Plan:
+    def build_prefill(self, count: int, watched: bool = False) -> Plan:
         """The model for the positions of a prompt: the token after it, then keys and values.
 
         Args:
             watched: for a Prediction that is watched.
         """
-        last = self._only_last()
-        layers: list[Layer] = []
-        numbers = self._numbers(watched)
+        last_only = self._only_last()
+        layers: list[LayerSpec] = []
+        numbers = self._layer_numbers(watched)
         inputs = {name: (count, *shape[1:]) for name, shape in self.plan.graph.inputs.items()}
 
-        def taken(name: str) -> str:
+        def take_last(name: str) -> str:
             """The value at the last position alone."""
-            own = name if name in last else f"{name}@last"
-            if own not in numbers:
+            last_name = name if name in last_only else f"{name}@last"
+            if last_name not in numbers:
                 options = {"axis": self._axes[name], "places": [count - 1]}
-                layers.append(Layer(own, "take", (name,), options))
-                numbers[own] = Numbers(self.plan.fraction_of(name))
-            return own
+                layers.append(LayerSpec(last_name, "take", (name,), options))
+                numbers[last_name] = FixedPointFormat(self.plan.fraction_of(name))
+            return last_name
 
-        for x in self._layers():
-            if x.name not in last:
-                layers.append(self._sized(x, count))
+        for x in self._layers_with_choice():
+            if x.name not in last_only:
+                layers.append(self._resize_layer(x, count))
                 continue
             if x.op == Attend.op:  # (it attends to all there is)
-                given = [taken(x.inputs[0]), *x.inputs[1:]]
+                layer_inputs = [take_last(x.inputs[0]), *x.inputs[1:]]
                 x = replace(x, options={**x.options, "causal": False})
             else:
-                given = [taken(name) for name in x.inputs]
-            layers.append(self._sized(replace(x, inputs=tuple(given)), 1))
-        return self._plan(inputs, layers, numbers, self.cached)
+                layer_inputs = [take_last(name) for name in x.inputs]
+            layers.append(self._resize_layer(replace(x, inputs=tuple(layer_inputs)), 1))
+        return self._build_plan(inputs, layers, numbers, self.cached_values)
 
-    def step(self, bucket: int, watched: bool = False) -> Plan:
+    def build_step(self, bucket: int, watched: bool = False) -> Plan:
         """The model for one position: the token after it, then keys and values up to it.
 
         Inputs are the model's own, and keys and values of the positions before, in a bucket.
         """
-        numbers = self._numbers(watched)
+        numbers = self._layer_numbers(watched)
         inputs: dict[str, Shape] = {
             name: (1, *shape[1:]) for name, shape in self.plan.graph.inputs.items()
         }
         fractions = dict(self.plan.inputs)
-        layers: list[Layer] = []
-        for name in self.cached:
+        layers: list[LayerSpec] = []
+        for name in self.cached_values:
             before, remembered = f"{name}@before", f"{name}@remembered"
             *lead, _, depth = self.plan.graph.shapes[name]
             inputs[before] = (*lead, bucket, depth)
             fractions[before] = self.plan.fraction_of(name)
-            layers.append(Layer(remembered, Remember.op, (before, name)))
-            numbers[remembered] = Numbers(fractions[before])
-        for x in self._layers():
+            layers.append(LayerSpec(remembered, KeyValueCache.op, (before, name)))
+            numbers[remembered] = FixedPointFormat(fractions[before])
+        for x in self._layers_with_choice():
             if x.op == Attend.op:
-                query, *others = x.inputs
-                given = (query, *(f"{name}@remembered" for name in others))
-                layers.append(replace(x, op=AttendRemembered.op, inputs=given))
+                query, *key_value_names = x.inputs
+                layer_inputs = (query, *(f"{name}@remembered" for name in key_value_names))
+                layers.append(replace(x, op=CachedAttention.op, inputs=layer_inputs))
             else:
-                layers.append(self._sized(x, 1))
-        found = [f"{name}@remembered" for name in self.cached]
-        return self._plan(inputs, graphs.ordered(layers, inputs), numbers, found, fractions)
+                layers.append(self._resize_layer(x, 1))
+        cache_names = [f"{name}@remembered" for name in self.cached_values]
+        return self._build_plan(
+            inputs, graphs.sort_layers(layers, inputs), numbers, cache_names, fractions
+        )
 
-    def _plan(
+    def _build_plan(
         self,
         inputs: Mapping[str, Shape],
-        layers: Sequence[Layer],
-        numbers: Mapping[str, Numbers],
+        layers: Sequence[LayerSpec],
+        numbers: Mapping[str, FixedPointFormat],
         remembered: Sequence[str],
         fractions: Mapping[str, int] | None = None,
     ) -> Plan:
-        outputs = (self._last.name, *remembered)
+        outputs = (self._logit_layer.name, *remembered)
         graph = Graph(self.plan.graph.name, inputs, tuple(layers), outputs)
-        own = {x.name: numbers[x.name] for x in layers}
-        known = self.plan.inputs if fractions is None else fractions
-        return Plan(graph, self.plan.fraction, own, known)
+        layer_numbers = {x.name: numbers[x.name] for x in layers}
+        input_fractions = self.plan.inputs if fractions is None else fractions
+        return Plan(graph, self.plan.fraction, layer_numbers, input_fractions)
 
-    def _layers(self) -> list[Layer]:
+    def _layers_with_choice(self) -> list[LayerSpec]:
         """The layers up to the logits, which are chosen from."""
-        found: list[Layer] = []
+        layers: list[LayerSpec] = []
         for x in self.plan.graph.layers:
-            if x.name == self._last.name:
-                return [*found, self._greedy()[0]]
-            found.append(x)
+            if x.name == self._logit_layer.name:
+                return [*layers, self._build_greedy_layer()[0]]
+            layers.append(x)
         raise AssertionError("a model without its last layer")
 
-    def _greedy(self) -> tuple[Layer, Numbers]:
-        own = self.plan.numbers[self._last.name]
+    def _build_greedy_layer(self) -> tuple[LayerSpec, FixedPointFormat]:
+        logit_numbers = self.plan.numbers[self._logit_layer.name]
         # (results are logits times a factor, which the largest does not notice, but noise does)
-        noise = gumbel.LARGEST * self.temperature * self._scale
-        return Greedy.of(self._last, own, self.plan.fraction_of(self.tokens), noise)
+        noise = gumbel.MAX_MAGNITUDE * self.temperature * self._logit_scale
+        return Greedy.from_sum(
+            self._logit_layer, logit_numbers, self.plan.fraction_of(self.token_input), noise
+        )
 
     @property
-    def _scale(self) -> float:
+    def _logit_scale(self) -> float:
         """Of what is chosen from, over the logits that the model gives."""
         return 1 / max((float(np.max(factor)) for factor, _ in self.plan.graph.results), default=1)
 
-    def noise(self, texts: int) -> Array | None:
+    def draw_noise(self, texts: int) -> Array | None:
         """What the dealer adds to the logits of a position, drawn anew; None for nothing."""
         if not self.temperature:
             return None
-        bits = int(self._greedy()[0].options["fraction"])
-        return gumbel.noise((texts, self.vocabulary), self.temperature * self._scale, bits)
+        bits = int(self._build_greedy_layer()[0].options["fraction"])
+        return gumbel.draw_gumbel(
+            (texts, self.vocabulary), self.temperature * self._logit_scale, bits
+        )
 
-    def _numbers(self, watched: bool) -> dict[str, Numbers]:
+    def _layer_numbers(self, watched: bool) -> dict[str, FixedPointFormat]:
         """Of all layers; what is compared is as wide as what the whole model makes of it."""
-        nodes = Prediction(self.plan, Setting(), watched=watched).nodes()
-        found = {node.layer.name: node.numbers for node in nodes}
-        return {**found, self._last.name: self._greedy()[1]}
+        nodes = Prediction(self.plan, Setting(), watched=watched).placed_layers()
+        numbers = {node.layer.name: node.numbers for node in nodes}
+        return {**numbers, self._logit_layer.name: self._build_greedy_layer()[1]}
 
-    def _sized(self, x: Layer, count: int) -> Layer:
-        kind, axis = registry.find(x.op), self._axes[x.name]
-        if kind.placed:
-            weights = {name: _part(w, axis - 1, count) for name, w in x.weights.items()}
+    def _resize_layer(self, x: LayerSpec, count: int) -> LayerSpec:
+        kind, axis = registry.get_kind(x.op), self._axes[x.name]
+        if kind.has_positional_weights:
+            weights = {name: _take_positions(w, axis - 1, count) for name, w in x.weights.items()}
             return replace(x, weights=weights)
-        return kind.resized(x, axis, count)
+        return kind.resize_positions(x, axis, count)
 
     def _only_last(self) -> set[str]:
         """Values of which the last position is all that is needed."""
         whole: set[str] = set()
-        layers = self._layers()
+        layers = self._layers_with_choice()
         for x in reversed(layers):
             if x.name in whole:
                 whole.update(x.inputs)
@@ -239,41 +261,43 @@ class Decoding:
         return {x.name for x in layers} - whole
 
 
-def predictions(
+def build_predictions(
     d: Decoding, prompt: int, tokens: int, profile: str, batch: int = 1, watched: bool = False
 ) -> tuple[Prediction, Prediction]:
     """A prompt's prediction and a step's, each in the setting in which it is over soonest."""
-    bucket = d.bucket(prompt + tokens)
+    bucket = d.round_up_length(prompt + tokens)
     public: dict[str, Any] = {POSITION: bucket - 1}
     return (
-        execute.tuned(d.prefill(prompt, watched), profile, batch, watched),
-        execute.tuned(d.step(bucket, watched), profile, batch, watched, public),
+        execute.tune_prediction(d.build_prefill(prompt, watched), profile, batch, watched),
+        execute.tune_prediction(d.build_step(bucket, watched), profile, batch, watched, public),
     )
 
 
-def _part(w: Array, axis: int, count: int) -> Array:
-    return np.take(w, range(count), axis) if any(w.strides) else _nothing(w, axis, count)
+def _take_positions(w: Array, axis: int, count: int) -> Array:
+    return (
+        np.take(w, range(count), axis) if any(w.strides) else _placeholder_weights(w, axis, count)
+    )
 
 
-def _nothing(w: Array, axis: int, count: int) -> Array:
+def _placeholder_weights(w: Array, axis: int, count: int) -> Array:
     """For weights that are not here."""
     shape = list(w.shape)
     shape[axis] = count
     return np.broadcast_to(np.zeros((), w.dtype), shape)
 
 
-def _unfit(why: str) -> UsageError:
+def _unsupported_model(reason: str) -> UsageError:
     return UsageError(
         "Text is generated by a causal language model: it takes tokens [n] and gives logits of the "
-        f"next one at each of n positions, made of those up to it. Received: one of which {why}."
+        f"next one at each of n positions, made of those up to it. Received: one of which {reason}."
     )
 
 
 # What is 1 everywhere where all that it takes is.
-_ONES = ("reshape", "permute", "repeat", "crop", "take", "concat", "multiply")
+_MASK_PRESERVING = ("reshape", "permute", "repeat", "crop", "take", "concat", "multiply")
 
 
-def _without_padding(plan: Plan) -> Plan:
+def _remove_padding_masks(plan: Plan) -> Plan:
     """The plan of a text without padding: masks that are inputs are 1 everywhere, and go.
 
     Raises:
@@ -281,79 +305,83 @@ def _without_padding(plan: Plan) -> Plan:
             steps.
     """
     graph = plan.graph
-    ones, names, layers = {*graph.masks}, dict[str, str](), list[Layer]()
+    ones, replacements, layers = {*graph.masks}, dict[str, str](), list[LayerSpec]()
     for x in graph.layers:
-        given = tuple(names.get(name, name) for name in x.inputs)
-        masked = [name in ones for name in given]
-        if all(masked) and x.op in _ONES:
+        layer_inputs = tuple(replacements.get(name, name) for name in x.inputs)
+        masked = [name in ones for name in layer_inputs]
+        if all(masked) and x.op in _MASK_PRESERVING:
             ones.add(x.name)
         elif x.op == Attend.op and masked == [False, False, False, True]:
-            layers.append(replace(x, inputs=given[:3]))
+            layers.append(replace(x, inputs=layer_inputs[:3]))
         elif x.op == Hide.op and masked == [False, True] and not x.options["inverted"]:
-            names[x.name] = given[0]
+            replacements[x.name] = layer_inputs[0]
         elif any(masked):
-            raise _unfit(f"the layer {x.name!r} ({x.op}) takes the mask {_masks(graph)}")
+            raise _unsupported_model(
+                f"the layer {x.name!r} ({x.op}) takes the mask {_quote_masks(graph)}"
+            )
         else:
-            layers.append(replace(x, inputs=given))
+            layers.append(replace(x, inputs=layer_inputs))
     if not ones:
         return plan
     inputs = {name: shape for name, shape in graph.inputs.items() if name not in ones}
-    found = graphs.replaced(graph, layers, inputs=inputs, masks=())
+    unpadded_graph = graphs.replace_layers(graph, layers, inputs=inputs, masks=())
     numbers = {x.name: plan.numbers[x.name] for x in layers}
-    return replace(plan, graph=found, numbers=numbers)
+    return replace(plan, graph=unpadded_graph, numbers=numbers)
 
 
-def _masks(graph: Graph) -> str:
+def _quote_masks(graph: Graph) -> str:
     return ", ".join(map(repr, graph.masks))
 
 
-def _inputs(graph: Graph, positions: str | None) -> tuple[str, str | None]:
+def _find_inputs(graph: Graph, positions: str | None) -> tuple[str, str | None]:
     """The inputs of tokens and of positions."""
     if positions is not None and positions not in graph.inputs:
-        raise unknown(f"The model has no input {positions!r}.", str(positions), graph.inputs)
+        raise unknown_name(f"The model has no input {positions!r}.", str(positions), graph.inputs)
     tokens = [name for name in graph.inputs if name != positions]
     if any(name not in graph.tokens for name in graph.inputs) or len(tokens) != 1:
-        raise _unfit(
+        raise _unsupported_model(
             f"the inputs are {', '.join(map(repr, graph.inputs))}; one of tokens is supported, and "
             "one of the positions' numbers if it is named (positions=...)"
         )
     if positions is not None:
         length = graph.inputs[positions][0]
         if graph.tokens[positions] < length:
-            raise _unfit(
+            raise _unsupported_model(
                 f"{positions!r} takes {graph.tokens[positions]} numbers, fewer than {length}"
             )
     return tokens[0], positions
 
 
-def _positions(graph: Graph) -> dict[str, int]:
+def _find_position_axes(graph: Graph) -> dict[str, int]:
     """The axis of positions of each value, counted with the batch."""
-    found = dict.fromkeys(graph.inputs, 1)
+    axis_by_name = dict.fromkeys(graph.inputs, 1)
     for x in graph.layers:
-        given = [graph.shapes[name] for name in x.inputs]
+        input_shapes = [graph.shapes[name] for name in x.inputs]
         try:
-            axes = [found[name] for name in x.inputs]
-            found[x.name] = registry.find(x.op).positions(x, given, axes)
-        except Mixes as why:
-            raise _unfit(f"the layer {x.name!r} ({x.op}) {why}") from None
-    return found
+            axes = [axis_by_name[name] for name in x.inputs]
+            axis_by_name[x.name] = registry.get_kind(x.op).find_position_axis(x, input_shapes, axes)
+        except NotPositionwise as error:
+            raise _unsupported_model(f"the layer {x.name!r} ({x.op}) {error}") from None
+    return axis_by_name
 
 
-def _logits(graph: Graph, axes: Mapping[str, int]) -> Layer:
+def _find_logit_layer(graph: Graph, axes: Mapping[str, int]) -> LayerSpec:
     """The layer whose values are chosen from; a softmax of them has its largest where they have."""
     if len(graph.outputs) != 1:
-        raise _unfit(f"there are {len(graph.outputs)} outputs")
+        raise _unsupported_model(f"there are {len(graph.outputs)} outputs")
     for factor, offset in graph.results:
         if np.size(factor) > 1 or np.size(offset) > 1 or np.min(factor) <= 0:
-            raise _unfit("the output is scaled token by token")
+            raise _unsupported_model("the output is scaled token by token")
     x = graph.by_name.get(graph.outputs[0])
     if x is not None and x.op == Softmax.op:
         x = graph.by_name.get(x.inputs[0])
     if x is None or x.op != Sum.op or x.options["activation"] != "none":
         name = graph.outputs[0] if x is None else x.name
-        raise _unfit(f"{name!r} is what the choice is made of; a Dense layer without activation is")
+        raise _unsupported_model(
+            f"{name!r} is what the choice is made of; a Dense layer without activation is"
+        )
     if x.name in {i for y in graph.layers if y.op != Softmax.op for i in y.inputs}:
-        raise _unfit(f"{x.name!r} gives logits that other layers take")
+        raise _unsupported_model(f"{x.name!r} gives logits that other layers take")
     if axes[x.name] != 1:
-        raise _unfit(f"{x.name!r} gives logits along another axis than the last")
+        raise _unsupported_model(f"{x.name!r} gives logits along another axis than the last")
     return x

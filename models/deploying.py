@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.stored import Sources
 from tfe_bench.errors import UsageError
-from tfe_bench.models import kept, service, weights
+from tfe_bench.models import service, stored_shares, weights
+from tfe_bench.models.calibration import MARGIN, Plan
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.programs import deploy as program
-from tfe_bench.models.ranges import MARGIN, Plan
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tfe_bench.models.training.recipe import Recipe
 
 
-def parameters(
+def trained_model_parameters(
     model: Any,
     name: str,
     clients: Sequence[str] = (),
@@ -41,54 +41,54 @@ def parameters(
         UsageError: a name or clients that do not fit, or layers that prediction lacks.
     """
     from tfe_bench.models import from_keras
-    from tfe_bench.models.private import plan_of
+    from tfe_bench.models.private import build_private_model
 
     graph = model if isinstance(model, Graph) else from_keras.from_keras(model)
-    private = plan_of(graph, None, None, 16, MARGIN, merge=False)
+    private = build_private_model(graph, None, None, 16, MARGIN, merge=False)
     if table is not None:
         private = table.scaled(private)
-    return service.deployment(private, name, clients, replace, table=table)
+    return service.deployment_parameters(private, name, clients, replace, table=table)
 
 
-def check(recipe: Recipe, given: Mapping[str, Any]) -> None:
+def check_trained_model(recipe: Recipe, parameters: Mapping[str, Any]) -> None:
     """Refuses a deployment that is none, or is of another model than the one that is trained.
 
     Raises:
         UsageError, DataError: naming what does not fit.
     """
-    about = given.get("about")
+    about = parameters.get("about")
     if not isinstance(about, Mapping) or "plan" not in about:
         raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
-    plan = Plan.of(about["plan"])
-    program.check(given, weights.specs(plan))
-    _keys(recipe, plan)
+    plan = Plan.from_header(about["plan"])
+    program.check_deployed_model(parameters, weights.weight_specs(plan))
+    _state_keys(recipe, plan)
 
 
-def _keys(recipe: Recipe, plan: Plan) -> list[str]:
+def _state_keys(recipe: Recipe, plan: Plan) -> list[str]:
     """The key in the training's state of each array of a plan.
 
     Raises:
         UsageError: an array of the plan is none of them.
     """
-    shapes = {key: tuple(a.shape) for key, a in recipe.graph.arrays().items()}
-    found = []
-    for part in weights.parts(plan):
+    shapes = {key: tuple(a.shape) for key, a in recipe.graph.weight_arrays().items()}
+    keys = []
+    for part in weights.weight_parts(plan):
         key = f"{part.layer.name}/{part.name.removesuffix('0')}"
         if shapes.get(key) != part.shape:
             raise UsageError(
                 "This model cannot stay at the workers when it is trained: prediction computes "
-                f"with the weights {part.key!r} {list(part.shape)}, which are none of the "
+                f"with the weights {part.first_key!r} {list(part.shape)}, which are none of the "
                 "training's (as those of a Normalization, BatchNormalization or Rescaling). "
                 "Take the weights, and deploy the model then."
             )
-        found.append(key)
-    return found
+        keys.append(key)
+    return keys
 
 
-def deploy(
+def store_trained_model(
     context: Context,
     recipe: Recipe,
-    given: Mapping[str, Any],
+    parameters: Mapping[str, Any],
     state: Mapping[str, Shared],
     sources: Sources,
 ) -> None:
@@ -97,28 +97,28 @@ def deploy(
     Args:
         sources: what they were trained on.
     """
-    from tfe_bench.models.kinds.operations import shifted
+    from tfe_bench.models.kinds.operations import add_fractional_bits
     from tfe_bench.protocols.ring import refresh, truncation
 
-    party, store = context.party, kept.store_of(context)
-    store.permit_writing(given["name"], context.client, given["replace"])
-    plan = Plan.of(given["about"]["plan"])
-    parts = list(weights.parts(plan))
+    party, store = context.party, stored_shares.require_store(context)
+    store.permit_writing(parameters["name"], context.client, parameters["replace"])
+    plan = Plan.from_header(parameters["about"]["plan"])
+    parts = list(weights.weight_parts(plan))
 
-    def scaled(*values: Shared) -> list[Shared]:
-        found = []
+    def rescale_weights(*values: Shared) -> list[Shared]:
+        rescaled = []
         for part, x in zip(parts, values, strict=True):
-            fewer = x.fractional_bits - part.fractional_bits
+            dropped_bits = x.fractional_bits - part.fractional_bits
             if part.negated:
                 x = x.map(lambda a: -a)
-            if fewer > 0:
-                x = truncation.truncate(party, x, fewer)
+            if dropped_bits > 0:
+                x = truncation.truncate(party, x, dropped_bits)
             else:
-                x = refresh.refresh(party, shifted(x, part.fractional_bits))
-            found.append(x)
-        return found
+                x = refresh.refresh(party, add_fractional_bits(x, part.fractional_bits))
+            rescaled.append(x)
+        return rescaled
 
-    values = party.function(scaled)(*(state[key] for key in _keys(recipe, plan)))
-    facts = kept.facts_of(given, context.client, sources)
-    named = {weights.input_name(i): x for i, x in enumerate(values)}
-    kept.write(party, store, facts, named)
+    values = party.function(rescale_weights)(*(state[key] for key in _state_keys(recipe, plan)))
+    facts = stored_shares.build_facts(parameters, context.client, sources)
+    values_by_name = {weights.weight_input_name(i): x for i, x in enumerate(values)}
+    stored_shares.store_values(party, store, facts, values_by_name)

@@ -15,17 +15,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.errors import DataError, OpsMissing, UsageError, did_you_mean, imported, unknown
+from tfe_bench.errors import (
+    DataError,
+    OpsMissing,
+    UsageError,
+    did_you_mean,
+    import_optional,
+    unknown_name,
+)
 from tfe_bench.models import keras_ops
-from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.kinds import calls, masks, reading, registry
 
 PAGE = "docs/keras_layers.md"
 # Bytes of a model's description that are looked at for the packages that it takes.
-_MOST_CONFIG = 1 << 22
+_MAX_CONFIG_BYTES = 1 << 22
 
 
-def _keras() -> Any:
+def _import_keras() -> Any:
     try:
         return importlib.import_module("keras")
     except ImportError as error:
@@ -39,13 +46,13 @@ def _keras() -> Any:
         raise OpsMissing(f"Models are converted with Keras 3, which is missing: {error}.") from None
 
 
-def load(path: str | Path) -> Any:
+def load_model(path: str | Path) -> Any:
     """The Keras model of a .keras file; code in it (Lambda layers, own classes) is refused.
 
     Raises:
         DataError: there is no such file, it is damaged, or it holds code.
     """
-    keras = _keras()
+    keras = _import_keras()
     path = Path(path)
     if path.suffix != ".keras":
         raise DataError(
@@ -54,8 +61,8 @@ def load(path: str | Path) -> Any:
         )
     if not path.is_file():
         raise DataError(f"There is no such file. Received: {str(path)!r}.")
-    if _is_of_hub(path):
-        imported(
+    if _needs_keras_hub(path):
+        import_optional(
             "keras_hub", f"{path.name!r} holds a model of keras-hub", 'Install "tfe-bench[hub]"'
         )
     try:
@@ -67,17 +74,17 @@ def load(path: str | Path) -> Any:
         ) from None
 
 
-def _is_of_hub(path: Path) -> bool:
+def _needs_keras_hub(path: Path) -> bool:
     """Whether a .keras file names layers of keras-hub, which registers them when it is imported."""
     try:
         with zipfile.ZipFile(path) as file, file.open("config.json") as config:
-            return b'"keras_hub' in config.read(_MOST_CONFIG)
+            return b'"keras_hub' in config.read(_MAX_CONFIG_BYTES)
     except (OSError, KeyError, zipfile.BadZipFile):
         return False
 
 
 @dataclass(frozen=True, eq=False)
-class Reading:
+class ConvertedModel:
     """A model of Keras, and what it was converted to.
 
     Attributes:
@@ -100,17 +107,17 @@ def from_keras(model: Any, make: Callable[[Any], Reader] | None = None) -> Graph
     """
     from tfe_bench.models import optimize, verify
 
-    reading = read(model, make)
-    verify.check(reading, optimize.leave_training(reading.graph))
+    reading = read_model(model, make)
+    verify.compare_with_keras(reading, optimize.convert_to_inference(reading.graph))
     return reading.graph
 
 
-def read(
+def read_model(
     model: Any,
     make: Callable[[Any], Reader] | None = None,
     shapes: Mapping[str, Sequence[int]] | None = None,
     length: int | None = None,
-) -> Reading:
+) -> ConvertedModel:
     """A Keras model or a .keras file as a graph, not compared with it yet.
 
     Args:
@@ -123,82 +130,87 @@ def read(
         DataError: the file cannot be read.
         RangeError: weights that are NaN or infinite; the layer is named.
     """
-    keras = _keras()
+    keras = _import_keras()
     if isinstance(model, (str, Path)):
-        model = load(model)
+        model = load_model(model)
     if not isinstance(model, keras.Model):
         raise UsageError(
             f"convert wants a Keras 3 model or a .keras file. Received: {type(model).__name__}."
         )
     reader = (make or Reader)(keras)
     function = reader.function_of(model)
-    keyed = _keyed(function)
+    is_keyed = _takes_inputs_by_name(function)
     if shapes or length is not None:
-        function = _sized(keras, function, _given_shapes(function, shapes or {}, length))
+        function = _resize_inputs(keras, function, _resolve_shapes(function, shapes or {}, length))
     inputs: dict[str, tuple[int, ...]] = {}
     values: list[str] = []
-    for tensor, own in zip(function.inputs, _input_names(function), strict=True):
+    for tensor, input_name in zip(function.inputs, _input_names(function), strict=True):
         shape = tuple(tensor.shape[1:])
         if None in shape or not shape:
             raise UsageError(
-                f"The model's input {own!r} wants known sizes. Received: "
+                f"The model's input {input_name!r} wants known sizes. Received: "
                 f"{list(tensor.shape)}. Build the model with keras.Input(shape), or say which: "
-                f"convert(model, shapes={{{own!r}: (128,)}}), or length=128."
+                f"convert(model, shapes={{{input_name!r}: (128,)}}), or length=128."
             )
-        name = reader.unique(own)
+        name = reader.make_unique(input_name)
         inputs[name] = tuple(int(n) for n in shape)
         values.append(name)
     reader.inputs = frozenset(inputs)
-    outputs = reader.read(function, values, "")
+    outputs = reader.read_function(function, values, "")
     reader.check_tokens()
     if reader.unfit:
         raise UsageError(
             f"Unsupported layers in {model.name!r}: {'; '.join(reader.unfit)}. "
-            f"{len(registry.supported(keras))} layers of Keras are supported: {PAGE} lists them."
+            f"{len(registry.list_supported_layers(keras))} layers of Keras are supported: {PAGE} lists them."
         )
     layers = reader.layers
     if not layers:  # every one was dropped
-        layers = [Layer("identity", "identity", (outputs[0],))]
+        layers = [LayerSpec("identity", "identity", (outputs[0],))]
         outputs = ["identity"]
     tokens = reader.tokens
-    inputs = {k: (*of, tokens[k]) if k in tokens else of for k, of in inputs.items()}
+    inputs = {
+        k: (*input_shape, tokens[k]) if k in tokens else input_shape
+        for k, input_shape in inputs.items()
+    }
     graph = Graph(
         model.name,
         inputs,
         tuple(layers),
         tuple(outputs),
-        labels=_labels(function),
+        labels=_output_labels(function),
         tokens=tokens,
         masks=tuple(reader.masks),
-        keyed=keyed,
+        keyed=is_keyed,
         flat=tuple(i for i, tensor in enumerate(function.outputs) if len(tensor.shape) == 1),
     )
     if not reader.training:
         from tfe_bench.models import optimize
 
         graph = replace(graph, masks=optimize.mask_inputs(graph))
-    return Reading(model, function, graph, tuple(reader.tensors), keras)
+    return ConvertedModel(model, function, graph, tuple(reader.tensors), keras)
 
 
 def _input_names(function: Any) -> list[str]:
     """The names of a model's inputs: the keys of Model({...}), or those of its keras.Inputs."""
     struct = function._inputs_struct
-    of = {id(t): str(key) for key, t in struct.items()} if isinstance(struct, dict) else {}
-    if of.keys() == {id(t) for t in function.inputs}:
-        return [of[id(t)] for t in function.inputs]
+    key_by_tensor = (
+        {id(t): str(key) for key, t in struct.items()} if isinstance(struct, dict) else {}
+    )
+    if key_by_tensor.keys() == {id(t) for t in function.inputs}:
+        return [key_by_tensor[id(t)] for t in function.inputs]
     layers = [t._keras_history.operation for t in function.inputs]
     return [
         str(t.name if x is None else x.name) for t, x in zip(function.inputs, layers, strict=True)
     ]
 
 
-def _keyed(function: Any) -> bool:
+def _takes_inputs_by_name(function: Any) -> bool:
     """Whether Keras itself takes the inputs by name alone: it sorts what was listed otherwise."""
     struct = function._inputs_struct
     return isinstance(struct, dict) and list(struct) != sorted(struct)
 
 
-def _given_shapes(
+def _resolve_shapes(
     function: Any, shapes: Mapping[str, Sequence[int]], length: int | None
 ) -> list[tuple[int, ...]]:
     """The shapes of all inputs, some of them given.
@@ -207,28 +219,29 @@ def _given_shapes(
         UsageError: of inputs that are not there, or that do not fit what is known.
     """
     names = _input_names(function)
-    known = {n: tuple(t.shape[1:]) for n, t in zip(names, function.inputs, strict=True)}
+    known_shapes = {n: tuple(t.shape[1:]) for n, t in zip(names, function.inputs, strict=True)}
     for name, shape in shapes.items():
-        if name not in known:
-            raise unknown(f"The model has no input {name!r}.", str(name), known)
-        own = known[name]
-        fits = isinstance(shape, (tuple, list)) and len(shape) == len(own)
+        if name not in known_shapes:
+            raise unknown_name(f"The model has no input {name!r}.", str(name), known_shapes)
+        known_shape = known_shapes[name]
+        fits = isinstance(shape, (tuple, list)) and len(shape) == len(known_shape)
         if not fits or any(
             type(n) is not int or n < 1 or m not in (None, n)
-            for n, m in zip(shape, own, strict=True)
+            for n, m in zip(shape, known_shape, strict=True)
         ):
             raise UsageError(
-                f"The input {name!r} is of shape {list(own)}. Received: shapes with {shape!r}."
+                f"The input {name!r} is of shape {list(known_shape)}. Received: shapes with {shape!r}."
             )
     if length is not None and (type(length) is not int or length < 1):
         raise UsageError(f"A length is a positive integer. Received: length={length!r}.")
     filled: dict[str, Any] = {
-        name: tuple(length if n is None else n for n in own) for name, own in known.items()
+        name: tuple(length if n is None else n for n in known_shape)
+        for name, known_shape in known_shapes.items()
     }
-    return [tuple(shapes.get(name, own)) for name, own in filled.items()]
+    return [tuple(shapes.get(name, known_shape)) for name, known_shape in filled.items()]
 
 
-def _sized(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
+def _resize_inputs(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
     """The same layers, called with inputs of known sizes."""
     inputs = [
         keras.Input(shape, dtype=tensor.dtype, name=name)
@@ -236,16 +249,16 @@ def _sized(keras: Any, function: Any, shapes: Sequence[tuple[int, ...]]) -> Any:
     ]
     struct = keras.tree.pack_sequence_as(function._inputs_struct, inputs)
     try:
-        found = function._run_through_graph(struct, operation_fn=lambda operation: operation)
+        outputs = function._run_through_graph(struct, operation_fn=lambda operation: operation)
     except Exception as error:  # whatever Keras raises for sizes that do not fit each other
         raise UsageError(
             f"Keras does not take the sizes {[list(s) for s in shapes]} for the inputs of "
             f"{function.name!r}. Received: {type(error).__name__}."
         ) from None
-    return keras.Model(struct, found, name=function.name)
+    return keras.Model(struct, outputs, name=function.name)
 
 
-def _labels(function: Any) -> tuple[str, ...]:
+def _output_labels(function: Any) -> tuple[str, ...]:
     """Names of the outputs, if the model gives a dict of them."""
     struct = getattr(function, "_outputs_struct", None)
     if not isinstance(struct, dict) or len(struct) != len(function.outputs):
@@ -254,21 +267,23 @@ def _labels(function: Any) -> tuple[str, ...]:
     return tuple(str(k) for k, t in pairs if struct[k] is t)
 
 
-def _named(node: Any, values: Mapping[int, str], hidden: Mapping[int, str]) -> dict[str, Any]:
+def _name_arguments(
+    node: Any, values: Mapping[int, str], hidden: Mapping[int, str]
+) -> dict[str, Any]:
     """What a layer is called with, by name: values of the model as `Given`."""
 
-    def given(value: Any) -> Any:
+    def wrap_value(value: Any) -> Any:
         if isinstance(value, (list, tuple)):
-            return [given(v) for v in value]
-        known = values.get(id(value))
-        if known is None:
+            return [wrap_value(v) for v in value]
+        value_name = values.get(id(value))
+        if value_name is None:
             return value
-        return reading.Given(known, tuple(value.shape[1:]), hidden.get(id(value), ""))
+        return reading.CallValue(value_name, tuple(value.shape[1:]), hidden.get(id(value), ""))
 
-    return {name: given(value) for name, value in _bound(node).items()}
+    return {name: wrap_value(value) for name, value in _bind_arguments(node).items()}
 
 
-def _bound(node: Any) -> dict[str, Any]:
+def _bind_arguments(node: Any) -> dict[str, Any]:
     """What a layer is called with, by the names of its arguments."""
     signature = inspect.signature(node.operation.call)
     return dict(signature.bind(*node.arguments.args, **node.arguments.kwargs).arguments)
@@ -278,7 +293,9 @@ class Reader(reading.Reader):
     """Walks a model and the models in it."""
 
     def __init__(self, keras: Any) -> None:
-        super().__init__(keras, registry.readers(keras), registry.functions(keras))
+        super().__init__(
+            keras, registry.map_keras_layers(keras), registry.map_keras_functions(keras)
+        )
         self.tensors: list[tuple[Any, str]] = []
 
     def function_of(self, model: Any) -> Any:
@@ -303,12 +320,12 @@ class Reader(reading.Reader):
             f"Received: {type(model).__name__} {model.name!r}."
         )
 
-    def read(self, function: Any, inputs: list[str], prefix: str) -> list[str]:
+    def read_function(self, function: Any, inputs: list[str], prefix: str) -> list[str]:
         """Reads a functional graph; returns the names of its outputs."""
-        return self._walk(function, inputs, [""] * len(inputs), prefix)[0]
+        return self._walk_function(function, inputs, [""] * len(inputs), prefix)[0]
 
-    def _walk(
-        self, function: Any, inputs: list[str], given: list[str], prefix: str
+    def _walk_function(
+        self, function: Any, inputs: list[str], input_masks: list[str], prefix: str
     ) -> tuple[list[str], list[str]]:
         """The names of a functional graph's outputs, and of the masks that come with them.
 
@@ -316,126 +333,142 @@ class Reader(reading.Reader):
             given: the masks that come with the inputs, "" for none.
         """
         values = {id(t): name for t, name in zip(function.inputs, inputs, strict=True)}
-        hidden = {id(t): mask for t, mask in zip(function.inputs, given, strict=True)}
+        mask_by_tensor = {id(t): mask for t, mask in zip(function.inputs, input_masks, strict=True)}
         outermost = not prefix and not self.tensors
         for depth in sorted(function._nodes_by_depth, reverse=True):
             for node in function._nodes_by_depth[depth]:
                 if node.is_input or any(id(t) not in values for t in node.input_tensors):
                     continue
-                found = self._call(node, values, hidden, prefix)
-                for tensor, name in zip(node.outputs, found, strict=False):
+                node_outputs = self._read_call(node, values, mask_by_tensor, prefix)
+                for tensor, name in zip(node.outputs, node_outputs, strict=False):
                     values[id(tensor)] = name
                     if outermost:
                         self.tensors.append((tensor, name))
-        of = [hidden.get(id(t), "") for t in function.outputs]
-        return [values[id(t)] for t in function.outputs], of
+        output_masks = [mask_by_tensor.get(id(t), "") for t in function.outputs]
+        return [values[id(t)] for t in function.outputs], output_masks
 
-    def _call(
-        self, node: Any, values: Mapping[int, str], hidden: dict[int, str], prefix: str
+    def _read_call(
+        self, node: Any, values: Mapping[int, str], mask_by_tensor: dict[int, str], prefix: str
     ) -> list[str]:
-        layer, given = node.operation, [values[id(t)] for t in node.input_tensors]
+        layer, input_names = node.operation, [values[id(t)] for t in node.input_tensors]
         if not isinstance(layer, self.keras.layers.Layer):
-            return self._operation(node, values, prefix) or given[:1] * len(node.outputs)
+            return self._read_operation(node, values, prefix) or input_names[:1] * len(node.outputs)
         kind = self.kinds.get(type(layer))
-        taken = kind.arguments if kind is not None else ()
+        accepted = kind.call_arguments if kind is not None else ()
         nested = isinstance(layer, self.keras.Model)
-        idle = nested or (masks.idle(layer) and not self.training)
-        if more := self._arguments(node, taken, idle):
-            self._refuse(layer, prefix, f"called with {more}; call it with its inputs alone")
-            return [given[0]] * len(node.outputs)
+        idle = nested or (masks.ignores_mask(layer) and not self.training)
+        if extra := self._unsupported_arguments(node, accepted, idle):
+            self._reject_layer(layer, prefix, f"called with {extra}; call it with its inputs alone")
+            return [input_names[0]] * len(node.outputs)
         try:
-            tensors, first = self._masked(node, values, hidden, idle)
-        except reading.Unfit as error:
-            self._refuse(layer, prefix, str(error))
-            return [given[0]] * len(node.outputs)
-        given = [values[id(t)] for t in tensors]
+            tensors, first_masks = self._split_masks(node, values, mask_by_tensor, idle)
+        except reading.UnsupportedLayer as error:
+            self._reject_layer(layer, prefix, str(error))
+            return [input_names[0]] * len(node.outputs)
+        input_names = [values[id(t)] for t in tensors]
         if nested:
             try:
                 inner = self.function_of(layer)
                 if any(None in t.shape[1:] for t in inner.inputs):
-                    inner = _sized(self.keras, inner, [t.shape[1:] for t in tensors])
-                names, of = self._walk(inner, given, first, f"{prefix}{layer.name}/")
+                    inner = _resize_inputs(self.keras, inner, [t.shape[1:] for t in tensors])
+                names, output_masks = self._walk_function(
+                    inner, input_names, first_masks, f"{prefix}{layer.name}/"
+                )
             except UsageError as error:
-                self._refuse(layer, prefix, str(error))
-                return [given[0]] * len(node.outputs)
-            hidden.update(zip(map(id, node.outputs), of, strict=True))
+                self._reject_layer(layer, prefix, str(error))
+                return [input_names[0]] * len(node.outputs)
+            mask_by_tensor.update(zip(map(id, node.outputs), output_masks, strict=True))
             return names
-        name = self.unique(prefix + layer.name)
+        name = self.make_unique(prefix + layer.name)
         if kind is None:
-            self._refuse(layer, prefix)
-            return [given[0]] * len(node.outputs)
+            self._reject_layer(layer, prefix)
+            return [input_names[0]] * len(node.outputs)
         try:
             shapes = [tuple(t.shape[1:]) for t in tensors]
             shape = tuple(node.outputs[0].shape[1:])
             self.rank = len(shape) + 1
-            self.check(layer)
-            own = tuple(hidden.get(id(t), "") for t in tensors)
-            call = reading.Call(layer, name, given, shapes, shape, masks=own)
-            if taken:
-                call = replace(call, arguments=_named(node, values, hidden))
+            self.check_layer(layer)
+            tensor_masks = tuple(mask_by_tensor.get(id(t), "") for t in tensors)
+            call = reading.LayerCall(layer, name, input_names, shapes, shape, masks=tensor_masks)
+            if accepted:
+                call = replace(call, arguments=_name_arguments(node, values, mask_by_tensor))
             self.mask, self.unmasked = "", set()
-            found = kind.read(self, call)
-            mask = self.mask if kind.masks else masks.behind(self, call, first)
+            output_name = kind.convert_layer(self, call)
+            mask = (
+                self.mask
+                if kind.handles_masks
+                else masks.infer_output_mask(self, call, first_masks)
+            )
             for t in tensors:
                 if values[id(t)] in self.unmasked:
-                    hidden.pop(id(t), None)
-            hidden[id(node.outputs[0])] = mask
-            return [found, *call.others]
-        except reading.Unfit as error:
-            self._refuse(layer, prefix, str(error))
-            return [given[0]] * len(node.outputs)
+                    mask_by_tensor.pop(id(t), None)
+            mask_by_tensor[id(node.outputs[0])] = mask
+            return [output_name, *call.other_outputs]
+        except reading.UnsupportedLayer as error:
+            self._reject_layer(layer, prefix, str(error))
+            return [input_names[0]] * len(node.outputs)
 
-    def _masked(
-        self, node: Any, values: Mapping[int, str], hidden: Mapping[int, str], idle: bool
+    def _split_masks(
+        self, node: Any, values: Mapping[int, str], mask_by_tensor: Mapping[int, str], idle: bool
     ) -> tuple[list[Any], list[str]]:
         """A call's tensors, and the masks of its first argument, which `mask` may say.
 
         Args:
             idle: whether `mask` is none of the tensors.
         """
-        flatten, bound = self.keras.tree.flatten, _bound(node)
-        said = flatten(bound["mask"]) if idle and bound.get("mask") is not None else []
-        if any(m is not None and id(m) not in values for m in said):
-            raise reading.Unfit("called with a mask that is no value of the model")
-        ids = {id(m) for m in said}
+        flatten, bound = self.keras.tree.flatten, _bind_arguments(node)
+        explicit_masks = flatten(bound["mask"]) if idle and bound.get("mask") is not None else []
+        if any(m is not None and id(m) not in values for m in explicit_masks):
+            raise reading.UnsupportedLayer("called with a mask that is no value of the model")
+        ids = {id(m) for m in explicit_masks}
         tensors = [t for t in node.input_tensors if id(t) not in ids]
-        if said:
-            return tensors, ["" if m is None else values[id(m)] for m in said]
-        return tensors, [hidden.get(id(t), "") for t in flatten(next(iter(bound.values()), ()))]
+        if explicit_masks:
+            return tensors, ["" if m is None else values[id(m)] for m in explicit_masks]
+        return tensors, [
+            mask_by_tensor.get(id(t), "") for t in flatten(next(iter(bound.values()), ()))
+        ]
 
-    def within(self, layer: Any, call: reading.Call) -> str:
+    def convert_inner_layer(self, layer: Any, call: reading.LayerCall) -> str:
         if isinstance(layer, self.keras.Model):
-            (found,) = self.read(self.function_of(layer), call.inputs, f"{call.name}/")
-            return found
+            (output_name,) = self.read_function(
+                self.function_of(layer), call.inputs, f"{call.name}/"
+            )
+            return output_name
         kind = self.kinds.get(type(layer))
         if kind is None:
-            raise reading.Unfit(f"around a {type(layer).__name__}, which is not supported")
-        self.check(layer)
+            raise reading.UnsupportedLayer(
+                f"around a {type(layer).__name__}, which is not supported"
+            )
+        self.check_layer(layer)
         self.rank = len(call.shape) + 1
-        value: str = kind.read(self, replace(call, layer=layer))
+        value: str = kind.convert_layer(self, replace(call, layer=layer))
         return value
 
-    def _operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
+    def _read_operation(self, node: Any, values: Mapping[int, str], prefix: str) -> list[str]:
         """Reads x + y, keras.ops.relu(x), ...; returns no names where one is refused."""
-        own = node.operation
-        calls.load(keras_ops.__name__, *keras_ops.__path__)
-        if not calls.known(own):
-            self._refuse(own, prefix, "an operation that is not supported")
+        keras_operation = node.operation
+        calls.load_readers(keras_ops.__name__, *keras_ops.__path__)
+        if not calls.is_supported(keras_operation):
+            self._reject_layer(keras_operation, prefix, "an operation that is not supported")
             return []
-        name = self.unique(prefix + own.name)
+        name = self.make_unique(prefix + keras_operation.name)
         self.rank = len(node.outputs[0].shape)
-        operation = calls.Operation(own, name, [tuple(t.shape[1:]) for t in node.outputs])
+        operation = calls.KerasOperation(
+            keras_operation, name, [tuple(t.shape[1:]) for t in node.outputs]
+        )
 
-        def named(t: Any) -> calls.Value:
-            return calls.Value(values[id(t)], tuple(t.shape[1:]), str(t.dtype))
+        def wrap_tensor(t: Any) -> calls.TensorValue:
+            return calls.TensorValue(values[id(t)], tuple(t.shape[1:]), str(t.dtype))
 
         try:
-            return calls.read(self, operation, node, named)
-        except reading.Unfit as error:
-            self._refuse(own, prefix, str(error))
+            return calls.convert_operation(self, operation, node, wrap_tensor)
+        except reading.UnsupportedLayer as error:
+            self._reject_layer(keras_operation, prefix, str(error))
             return []
 
-    def _arguments(self, node: Any, taken: Collection[str], idle: bool = False) -> str:
+    def _unsupported_arguments(
+        self, node: Any, accepted: Collection[str], idle: bool = False
+    ) -> str:
         """What a layer is called with beside its inputs and may change its value, in words.
 
         `predict` and `fit` say themselves whether they train, whatever the layer was called with;
@@ -444,28 +477,32 @@ class Reader(reading.Reader):
         positional, named = node.arguments.args, dict(node.arguments.kwargs)
         if idle:
             named.pop("mask", None)
-        if taken:
+        if accepted:
             positional = ()
-            named = {k: v for k, v in _bound(node).items() if k not in taken and v is not False}
+            named = {
+                k: v
+                for k, v in _bind_arguments(node).items()
+                if k not in accepted and v is not False
+            }
         training = named.pop("training", None)
-        if not positional and named and not taken:  # the inputs, by their name
+        if not positional and named and not accepted:  # the inputs, by their name
             named.pop(next(iter(named)))
-        found = [f"{name}=" for name, value in named.items() if value is not None]
+        descriptions = [f"{name}=" for name, value in named.items() if value is not None]
         if training and not self.training:
             usual = inspect.signature(node.operation.call).parameters.get("training")
-            found += ["training=True"] if usual is None or usual.default is not True else []
-        more = any(value is not None for value in positional[1:])
-        return ", ".join([*found, "more than one argument"] if more else found)
+            descriptions += ["training=True"] if usual is None or usual.default is not True else []
+        has_more = any(value is not None for value in positional[1:])
+        return ", ".join([*descriptions, "more than one argument"] if has_more else descriptions)
 
-    def check(self, layer: Any) -> None:
+    def check_layer(self, layer: Any) -> None:
         """Raises Unfit for a layer that is converted otherwise, but not here."""
 
-    def _refuse(self, layer: Any, prefix: str, why: str = "") -> None:
+    def _reject_layer(self, layer: Any, prefix: str, reason: str = "") -> None:
         if isinstance(layer, self.keras.layers.Lambda):
-            why = "code; write it as layers or keras.ops"
+            reason = "code; write it as layers or keras.ops"
         kind = type(layer).__name__
-        if not why and type(layer).__module__.startswith("keras."):
-            why = did_you_mean(kind, registry.supported(self.keras)).strip()
-        what = f"{kind} {prefix + layer.name!r}{f' ({why})' if why else ''}"
-        if what not in self.unfit:
-            self.unfit.append(what)
+        if not reason and type(layer).__module__.startswith("keras."):
+            reason = did_you_mean(kind, registry.list_supported_layers(self.keras)).strip()
+        description = f"{kind} {prefix + layer.name!r}{f' ({reason})' if reason else ''}"
+        if description not in self.unfit:
+            self.unfit.append(description)

@@ -15,7 +15,7 @@ from tfe_bench.models.graph import Array
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.programs import generate as program
 from tfe_bench.models.programs.predict import RANGE
-from tfe_bench.models.service import Deployed
+from tfe_bench.models.service import DeployedModel
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def generate(
     cluster: Client,
-    private: str | Deployed | PrivateModel,
+    private: str | DeployedModel | PrivateModel,
     prompt: Any,
     tokens: int = 20,
     *,
@@ -64,24 +64,29 @@ def generate(
         PolicyError: an operator does not let this client ask.
     """
     cluster.check_open()
-    planned = cluster.profile.name if profile is None else profile
-    model, named = private, {}
-    if isinstance(private, (str, Deployed)):
-        held = service.find(cluster, private) if isinstance(private, str) else private
-        model, named = held.private, {"name": held.name, "deployment": held.deployment}
+    profile_name = cluster.profile.name if profile is None else profile
+    model, deployment = private, {}
+    if isinstance(private, (str, DeployedModel)):
+        deployed = service.find(cluster, private) if isinstance(private, str) else private
+        model, deployment = (
+            deployed.private,
+            {"name": deployed.name, "deployment": deployed.deployment},
+        )
     service.check_private(model, "generate", "convert(model), or a deployed model's name")
     assert isinstance(model, PrivateModel)
-    asked, inputs = order(model, prompt, tokens, positions, planned, check_range, temperature)
-    if named:
-        asked = {**{k: v for k, v in asked.items() if k != "plan"}, **named}
+    parameters, inputs = build_request(
+        model, prompt, tokens, positions, profile_name, check_range, temperature
+    )
+    if deployment:
+        parameters = {**{k: v for k, v in parameters.items() if k != "plan"}, **deployment}
     else:
         service.check_precision(cluster)
         inputs = {**model.shared_weights(), **inputs}
-    found = read(model, cluster.run("generate", asked, inputs, progress))
-    return found if np.ndim(prompt) > 1 else found[0]
+    generated = read_tokens(model, cluster.run("generate", parameters, inputs, progress))
+    return generated if np.ndim(prompt) > 1 else generated[0]
 
 
-def order(
+def build_request(
     private: PrivateModel,
     prompt: Any,
     tokens: int,
@@ -95,57 +100,57 @@ def order(
     Raises:
         UsageError: as `generate`; no error names a token.
     """
-    d = Decoding.of(private.plan, positions, temperature)
-    given = np.asarray(prompt)
-    if given.size == 0 and given.ndim in (1, 2):
-        given = given.astype(np.int64)  # (of an empty list numpy makes reals)
-    if given.ndim not in (1, 2) or given.dtype.kind not in "iu":
+    d = Decoding.from_plan(private.plan, positions, temperature)
+    prompt_array = np.asarray(prompt)
+    if prompt_array.size == 0 and prompt_array.ndim in (1, 2):
+        prompt_array = prompt_array.astype(np.int64)  # (of an empty list numpy makes reals)
+    if prompt_array.ndim not in (1, 2) or prompt_array.dtype.kind not in "iu":
         raise UsageError(
             "A prompt is numbers of tokens, integers [length] or [texts, length]. Received: "
-            f"{given.dtype} of shape {list(given.shape)}."
+            f"{prompt_array.dtype} of shape {list(prompt_array.shape)}."
         )
-    several = given if given.ndim == 2 else given[None]
-    program.check_length(d, several.shape[1], tokens)
-    if not 1 <= len(several) <= program.MOST_TEXTS:
-        raise UsageError(f"1 to {program.MOST_TEXTS} prompts. Received: {len(several)}.")
-    rows = plaintext.one_hot(d.tokens, several, (several.shape[1], d.vocabulary))
-    bits = private.plan.fraction_of(d.tokens)
-    asked = {**private.parameters(profile, None, check_range), "tokens": tokens}
-    if check_range is None and private.samples is None and asked["check_range"]:
-        asked["check_range"] = _checkable(d, several.shape[1], tokens, profile)
+    prompts = prompt_array if prompt_array.ndim == 2 else prompt_array[None]
+    program.check_length(d, prompts.shape[1], tokens)
+    if not 1 <= len(prompts) <= program.MAX_TEXTS:
+        raise UsageError(f"1 to {program.MAX_TEXTS} prompts. Received: {len(prompts)}.")
+    rows = plaintext.one_hot(d.token_input, prompts, (prompts.shape[1], d.vocabulary))
+    bits = private.plan.fraction_of(d.token_input)
+    parameters = {**private.parameters(profile, None, check_range), "tokens": tokens}
+    if check_range is None and private.samples is None and parameters["check_range"]:
+        parameters["check_range"] = _can_check_ranges(d, prompts.shape[1], tokens, profile)
     if positions is not None:
-        asked["positions"] = positions
+        parameters["positions"] = positions
     if temperature:
-        asked["temperature"] = d.temperature
+        parameters["temperature"] = d.temperature
     ring = (rows.astype(np.int64)) << bits
-    return asked, {program.PROMPT: PrivateInput(ring, bits)}
+    return parameters, {program.PROMPT: PrivateInput(ring, bits)}
 
 
-def _checkable(d: Decoding, prompt: int, tokens: int, profile: str) -> bool:
+def _can_check_ranges(d: Decoding, prompt: int, tokens: int, profile: str) -> bool:
     """Whether the steps of a model can be checked, whose ranges may be assumed ones."""
-    plan = profiles.get(profile).plan
+    plan = profiles.get_profile(profile).plan
     try:
-        for each in decoding.predictions(d, prompt, tokens, plan, watched=True):
-            execute.model_cost(each)
+        for prediction in decoding.build_predictions(d, prompt, tokens, plan, watched=True):
+            execute.model_cost(prediction)
     except UsageError:
         return False
     return True
 
 
-def read(private: PrivateModel, result: JobResult) -> Array:
+def read_tokens(private: PrivateModel, result: JobResult) -> Array:
     """The tokens of a job, [texts, tokens].
 
     Raises:
         RangeError: a value left the range that the model was planned for.
     """
-    left = result.outputs.get(RANGE)
-    if left is not None and np.any(left):
+    flags = result.outputs.get(RANGE)
+    if flags is not None and np.any(flags):
         raise RangeError(
             "Values left the range that the model was planned for, so that tokens of "
-            f"{int(np.any(left, 1).sum())} of {len(left)} texts may be wrong. They are withheld: "
+            f"{int(np.any(flags, 1).sum())} of {len(flags)} texts may be wrong. They are withheld: "
             "convert the model with samples like these or a larger margin, or ask with "
             "check_range=False."
         )
     bits = result.fractional_bits[program.TOKENS]
-    found: Array = result.outputs[program.TOKENS].astype(np.int64) >> bits
-    return found
+    tokens: Array = result.outputs[program.TOKENS].astype(np.int64) >> bits
+    return tokens

@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 
 from tfe_bench import atomic
-from tfe_bench.cluster.jobs import extent
+from tfe_bench.cluster.jobs import shape_extent
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.layer import Array as Array
-from tfe_bench.models.kinds.layer import Layer as Layer
-from tfe_bench.models.kinds.layer import Node, Numbers, Shape
+from tfe_bench.models.kinds.layer import FixedPointFormat, PlacedLayer, Shape
+from tfe_bench.models.kinds.layer import LayerSpec as LayerSpec
 
 FORMAT = 2
 # More than any network of keras.applications has; bounds what a stranger's header may ask for.
-MOST_LAYERS = 4096
-MOST_ELEMENTS = 1 << 31
+MAX_LAYERS = 4096
+MAX_ELEMENTS = 1 << 31
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +57,7 @@ class Graph:
 
     name: str
     inputs: Mapping[str, Shape]
-    layers: tuple[Layer, ...]
+    layers: tuple[LayerSpec, ...]
     outputs: tuple[str, ...]
     scaling: Mapping[str, tuple[Any, Any]] = field(default_factory=dict)
     results: tuple[tuple[Any, Any], ...] = ()
@@ -71,15 +71,15 @@ class Graph:
     def __post_init__(self) -> None:
         shapes: dict[str, Shape] = {}
         for name, shape in self.inputs.items():
-            if not name or not shape or not all(_size(n) for n in shape):
+            if not name or not shape or not all(_is_size(n) for n in shape):
                 raise UsageError(
                     "A model's inputs have known sizes, the batch left out. Received: "
                     f"{name!r} of shape {list(shape)}."
                 )
             shapes[name] = tuple(int(n) for n in shape)
-        if not self.inputs or not self.layers or len(self.layers) > MOST_LAYERS:
+        if not self.inputs or not self.layers or len(self.layers) > MAX_LAYERS:
             raise UsageError(
-                f"A model has an input and 1 to {MOST_LAYERS} layers. Received: "
+                f"A model has an input and 1 to {MAX_LAYERS} layers. Received: "
                 f"{len(self.inputs)} inputs and {len(self.layers)} layers."
             )
         for layer in self.layers:
@@ -91,10 +91,10 @@ class Graph:
                     f"Layer {layer.name!r} wants inputs that come before it. Received: {missing}."
                 )
             _check_weights(layer)
-            given = [shapes[i] for i in layer.inputs]
+            input_shapes = [shapes[i] for i in layer.inputs]
             weights = {name: w.shape for name, w in layer.weights.items()}
-            shape = registry.infer(layer, given, weights)
-            if 0 in shape or extent(shape) > MOST_ELEMENTS:
+            shape = registry.infer_shape(layer, input_shapes, weights)
+            if 0 in shape or shape_extent(shape) > MAX_ELEMENTS:
                 raise UsageError(
                     f"Layer {layer.name!r} is empty or too large. Received: {list(shape)}."
                 )
@@ -105,8 +105,10 @@ class Graph:
         if any(name not in self.inputs for name in self.scaling):
             raise UsageError(f"Only inputs are scaled. Received: {sorted(self.scaling)}.")
         for name, count in self.tokens.items():
-            of = shapes.get(name, ()) if name in self.inputs and name not in self.scaling else ()
-            if len(of) < 2 or type(count) is not int or of[-1] != count:
+            token_shape = (
+                shapes.get(name, ()) if name in self.inputs and name not in self.scaling else ()
+            )
+            if len(token_shape) < 2 or type(count) is not int or token_shape[-1] != count:
                 raise UsageError(
                     f"Tokens are an input [.., n] of n. Received: {name!r}, {count!r}."
                 )
@@ -120,40 +122,44 @@ class Graph:
         if self.labels and not len({*self.labels}) == len(self.labels) == len(self.outputs):
             raise UsageError("Outputs are named each by one name, or none.")
         for name, pair in [*self.scaling.items(), *zip(self.outputs, self.results, strict=False)]:
-            if not all(_scales(part, shapes[name]) for part in pair):
+            if not all(_is_scale(part, shapes[name]) for part in pair):
                 raise UsageError(f"{name!r} is scaled by numbers that do not fit its shape.")
         object.__setattr__(self, "shapes", shapes)
 
-    def uses(self) -> dict[str, list[str]]:
+    def find_users(self) -> dict[str, list[str]]:
         """Who takes each value: names of layers, and "" for an output of the graph."""
-        found: dict[str, list[str]] = {name: [] for name in self.shapes}
+        users: dict[str, list[str]] = {name: [] for name in self.shapes}
         for layer in self.layers:
             for name in layer.inputs:
-                found[name].append(layer.name)
+                users[name].append(layer.name)
         for name in self.outputs:
-            found[name].append("")
-        return found
+            users[name].append("")
+        return users
 
     @property
-    def by_name(self) -> dict[str, Layer]:
+    def by_name(self) -> dict[str, LayerSpec]:
         """The layers by name."""
         return {layer.name: layer for layer in self.layers}
 
-    def node(self, layer: Layer, numbers: Numbers, scales: Sequence[int]) -> Node:
+    def place_layer(
+        self, layer: LayerSpec, numbers: FixedPointFormat, scales: Sequence[int]
+    ) -> PlacedLayer:
         """A layer where it stands, with its fixed point and that of its inputs."""
-        given = tuple(self.shapes[name] for name in layer.inputs)
-        return Node(layer, numbers, self.shapes[layer.name], given, tuple(scales), layer.name)
+        input_shapes = tuple(self.shapes[name] for name in layer.inputs)
+        return PlacedLayer(
+            layer, numbers, self.shapes[layer.name], input_shapes, tuple(scales), layer.name
+        )
 
     @property
-    def parameters(self) -> int:
+    def weight_count(self) -> int:
         """Number of weights, those that layers share once."""
-        return sum(w.size for w in self.arrays().values())
+        return sum(w.size for w in self.weight_arrays().values())
 
     # ---- as data
 
     def header(self) -> dict[str, Any]:
         """All but the weights' values, as JSON holds it: what has an order is a list."""
-        shared = self.shared()
+        shared = self.shared_weight_keys()
         return {
             "format": FORMAT,
             "name": self.name,
@@ -184,32 +190,32 @@ class Graph:
             ],
         }
 
-    def arrays(self) -> dict[str, Array]:
+    def weight_arrays(self) -> dict[str, Array]:
         """The weights, by "layer/weight"; what layers share is there once, for the first."""
-        shared = self.shared()
-        return {key: w for key, w in self._weights() if key not in shared}
+        shared = self.shared_weight_keys()
+        return {key: w for key, w in self._iterate_weights() if key not in shared}
 
-    def _weights(self) -> Iterator[tuple[str, Array]]:
+    def _iterate_weights(self) -> Iterator[tuple[str, Array]]:
         for layer in self.layers:
             for name in sorted(layer.weights):
                 yield f"{layer.name}/{name}", layer.weights[name]
 
-    def shared(self) -> dict[str, str]:
+    def shared_weight_keys(self) -> dict[str, str]:
         """Of weights that are the very array of a layer before, the key that it has there."""
         first: dict[int, str] = {}
-        found = {key: first.setdefault(id(w), key) for key, w in self._weights()}
-        return {key: before for key, before in found.items() if before != key}
+        first_keys = {key: first.setdefault(id(w), key) for key, w in self._iterate_weights()}
+        return {key: before for key, before in first_keys.items() if before != key}
 
     def digest(self) -> str:
         """SHA-256 over header and weights, in hexadecimal."""
-        found = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
+        hasher = hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode())
         for layer in self.layers:
             for name in sorted(layer.weights):
-                found.update(np.ascontiguousarray(layer.weights[name]).tobytes())
-        return found.hexdigest()
+                hasher.update(np.ascontiguousarray(layer.weights[name]).tobytes())
+        return hasher.hexdigest()
 
     @classmethod
-    def of(cls, header: Any, arrays: Mapping[str, Array] | None = None) -> Graph:
+    def from_header(cls, header: Any, arrays: Mapping[str, Array] | None = None) -> Graph:
         """The graph of a header; without arrays its weights are zeros that take no memory.
 
         Raises:
@@ -222,8 +228,8 @@ class Graph:
                     f"This model is of format {header['format']!r}; this version reads {FORMAT}. "
                     "Convert it again, and deploy it again (--replace) if it was deployed."
                 )
-            held: dict[str, Array] = {}
-            layers = tuple(_layer(row, arrays, held) for row in header["layers"])
+            weights_by_key: dict[str, Array] = {}
+            layers = tuple(_read_layer(row, arrays, weights_by_key) for row in header["layers"])
             inputs = {str(k): tuple(v) for k, v in header["inputs"]}
             if len(inputs) != len(header["inputs"]):
                 raise DataError("The names of a model's inputs differ.")
@@ -235,8 +241,8 @@ class Graph:
             masks = tuple(str(v) for v in header.get("masks", ()))
             name, keyed = str(header["name"]), header.get("keyed", False) is True
             flat = tuple(header.get("flat", ()))
-            some = (scaling, results, labels, tokens, masks, keyed, flat)
-            return cls(name, inputs, layers, outputs, *some)
+            optional_fields = (scaling, results, labels, tokens, masks, keyed, flat)
+            return cls(name, inputs, layers, outputs, *optional_fields)
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
                 f"This is no model's header. Received: {type(error).__name__}: {error}."
@@ -246,10 +252,10 @@ class Graph:
 
     def save(self, path: str | Path) -> None:
         """Writes the graph to an .npz file that holds numbers only, replacing it at once."""
-        held: dict[str, Any] = {f"w/{name}": w for name, w in self.arrays().items()}
-        held["header"] = np.frombuffer(json.dumps(self.header()).encode(), np.uint8)
+        contents: dict[str, Any] = {f"w/{name}": w for name, w in self.weight_arrays().items()}
+        contents["header"] = np.frombuffer(json.dumps(self.header()).encode(), np.uint8)
         # (for its owner alone: the weights are somebody's secret)
-        atomic.place(Path(path), lambda file: np.savez(file, **held))
+        atomic.place_file(Path(path), lambda file: np.savez(file, **contents))
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:
@@ -267,35 +273,37 @@ class Graph:
             raise DataError(
                 f"There is no model in {str(path)!r}. Received: {type(error).__name__}: {error}."
             ) from None
-        return cls.of(header, arrays)
+        return cls.from_header(header, arrays)
 
 
-def _layer(row: Any, arrays: Mapping[str, Array] | None, held: dict[str, Array]) -> Layer:
+def _read_layer(
+    row: Any, arrays: Mapping[str, Array] | None, weights_by_key: dict[str, Array]
+) -> LayerSpec:
     """A layer of a header's row; `held` has the weights before it, and gets its own."""
     weights: dict[str, Array] = {}
-    for name, (dtype, shape, *of) in sorted(row["weights"].items()):
+    for name, (dtype, shape, *shared_key) in sorted(row["weights"].items()):
         key = f"{row['name']}/{name}"
-        if dtype not in ("float32", "float64") or not all(_size(n) for n in shape):
+        if dtype not in ("float32", "float64") or not all(_is_size(n) for n in shape):
             raise DataError(
                 f"Weights are float32 or float64 of known sizes. Received: {dtype!r}, {shape!r}."
             )
-        if arrays is None and not of:
-            weights[name] = held[key] = np.broadcast_to(np.zeros((), dtype), tuple(shape))
+        if arrays is None and not shared_key:
+            weights[name] = weights_by_key[key] = np.broadcast_to(np.zeros((), dtype), tuple(shape))
             continue
-        found = held.get(*of) if of else (arrays or {}).get(key)
-        if found is None or str(found.dtype) != dtype or list(found.shape) != list(shape):
+        array = weights_by_key.get(*shared_key) if shared_key else (arrays or {}).get(key)
+        if array is None or str(array.dtype) != dtype or list(array.shape) != list(shape):
             raise DataError(
                 f"The weights {name!r} of layer {row['name']!r} are not those of the header."
             )
-        weights[name] = held[key] = found
-    return Layer(row["name"], row["op"], tuple(row["inputs"]), dict(row["options"]), weights)
+        weights[name] = weights_by_key[key] = array
+    return LayerSpec(row["name"], row["op"], tuple(row["inputs"]), dict(row["options"]), weights)
 
 
-def _size(n: Any) -> bool:
+def _is_size(n: Any) -> bool:
     return isinstance(n, (int, np.integer)) and not isinstance(n, bool) and int(n) > 0
 
 
-def _scales(part: Any, shape: Shape) -> bool:
+def _is_scale(part: Any, shape: Shape) -> bool:
     """Whether these are finite numbers: one, or one for each channel."""
     try:
         numbers = np.asarray(part, np.float64)
@@ -304,7 +312,7 @@ def _scales(part: Any, shape: Shape) -> bool:
     return numbers.shape in ((), (1,), shape[-1:]) and bool(np.isfinite(numbers).all())
 
 
-def _check_weights(layer: Layer) -> None:
+def _check_weights(layer: LayerSpec) -> None:
     for name, w in layer.weights.items():
         if not isinstance(w, np.ndarray) or w.dtype.kind != "f":
             raise UsageError(
@@ -320,7 +328,7 @@ def _check_weights(layer: Layer) -> None:
             )
 
 
-def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
+def replace_layers(graph: Graph, layers: Sequence[LayerSpec], **changed: Any) -> Graph:
     """The graph with other layers, and what else is given."""
     fields = {
         "name": graph.name,
@@ -335,55 +343,55 @@ def replaced(graph: Graph, layers: Sequence[Layer], **changed: Any) -> Graph:
         "flat": graph.flat,
         **changed,
     }
-    return Graph(layers=ordered(layers, fields["inputs"]), **fields)
+    return Graph(layers=sort_layers(layers, fields["inputs"]), **fields)
 
 
-def until(graph: Graph, name: str) -> Graph:
+def subgraph_until(graph: Graph, name: str) -> Graph:
     """The part of a graph that ends with a layer of Keras, its activation included.
 
     Raises:
         UsageError: nothing in the graph is of such a layer.
     """
-    own = [x.name for x in graph.layers if x.name == name or x.name.startswith(f"{name}/")]
-    if not own:
+    layer_names = [x.name for x in graph.layers if x.name == name or x.name.startswith(f"{name}/")]
+    if not layer_names:
         names = [x.name for x in graph.layers]
         raise UsageError(
             f"The model has no layer {str(name)[:80]!r} that computes something."
             f"{did_you_mean(str(name), names)} Its last ones: {', '.join(names[-8:])}."
         )
-    needed, layers = {own[-1]}, []
+    needed, layers = {layer_names[-1]}, []
     for layer in reversed(graph.layers):
         if layer.name in needed:
             layers.append(layer)
             needed.update(layer.inputs)
-    return replaced(
+    return replace_layers(
         graph,
         layers[::-1],
         inputs={k: v for k, v in graph.inputs.items() if k in needed},
         scaling={k: v for k, v in graph.scaling.items() if k in needed},
         tokens={k: v for k, v in graph.tokens.items() if k in needed},
         masks=tuple(name for name in graph.masks if name in needed),
-        outputs=(own[-1],),
+        outputs=(layer_names[-1],),
         results=(),
         labels=(),
         flat=(),
     )
 
 
-def ordered(layers: Sequence[Layer], inputs: Iterable[str]) -> tuple[Layer, ...]:
+def sort_layers(layers: Sequence[LayerSpec], inputs: Iterable[str]) -> tuple[LayerSpec, ...]:
     """The layers, moved so that each comes after its inputs."""
-    done, result, left = set(inputs), [], list(layers)
-    while left:
+    done, result, remaining = set(inputs), [], list(layers)
+    while remaining:
         later = []
-        for layer in left:
+        for layer in remaining:
             if all(i in done for i in layer.inputs):
                 result.append(layer)
                 done.add(layer.name)
             else:
                 later.append(layer)
-        if len(later) == len(left):
+        if len(later) == len(remaining):
             raise UsageError(
-                f"The model's layers form a circle. Received: {[x.name for x in left][:8]}."
+                f"The model's layers form a circle. Received: {[x.name for x in remaining][:8]}."
             )
-        left = later
+        remaining = later
     return tuple(result)

@@ -13,24 +13,24 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tfe_bench.models.graph import Graph, Layer, replaced
+from tfe_bench.models.graph import Graph, LayerSpec, replace_layers
 from tfe_bench.models.layers.hide import Hide
 from tfe_bench.models.layers.softmax import Softmax
-from tfe_bench.models.rewriting import wherever
+from tfe_bench.models.rewriting import rewrite_everywhere
 
 # Smaller numbers are sums like others.
-LEAST = 1e4
+MIN_MASK_OFFSET = 1e4
 # Constants of several sizes are one where each is larger.
-_FAR = 1e6
+_MIN_MIXED_OFFSET = 1e6
 # Beside a number that large, what float32 rounds away.
-_NOTHING = 1e-6
+_NEGLIGIBLE = 1e-6
 
-_MOVES = ("reshape", "permute", "repeat", "crop", "take")
-_OF_TRUE = (*_MOVES, "concat", "multiply", "identity")
+_RESHAPING_OPS = ("reshape", "permute", "repeat", "crop", "take")
+_MASK_OPS = (*_RESHAPING_OPS, "concat", "multiply", "identity")
 
 
 @dataclass(frozen=True)
-class _Hidden:
+class _MaskedSum:
     """A sum that hides places.
 
     Attributes:
@@ -44,41 +44,41 @@ class _Hidden:
 
     value: str
     mask: str
-    moves: tuple[Layer, ...]
-    least: float
+    reshapes: tuple[LayerSpec, ...]
+    offset: float
     inverted: bool
-    more: tuple[Layer, ...] = ()
+    new_layers: tuple[LayerSpec, ...] = ()
 
 
-@wherever
-def hide_masked(graph: Graph, x: Layer) -> Graph | None:
+@rewrite_everywhere
+def hide_masked(graph: Graph, x: LayerSpec) -> Graph | None:
     """A mask in front of a softmax takes off what is enough, in place of a number like 1e9."""
     if x.op != Softmax.op:
         return None
-    found = _search(graph, x.inputs[0], x.name, [])
-    return None if found is None else _written(graph, x, *found)
+    match = _find_masked_sum(graph, x.inputs[0], x.name, [])
+    return None if match is None else _insert_hide_layer(graph, x, *match)
 
 
-def _search(
-    graph: Graph, name: str, taker: str, between: list[Layer]
-) -> tuple[Layer, list[Layer], _Hidden] | None:
+def _find_masked_sum(
+    graph: Graph, name: str, user: str, between: list[LayerSpec]
+) -> tuple[LayerSpec, list[LayerSpec], _MaskedSum] | None:
     """The last sum before a softmax that hides places, and the layers between the two."""
     x = graph.by_name.get(name)
-    if x is None or graph.uses()[name] != [taker]:
+    if x is None or graph.find_users()[name] != [user]:
         return None
-    if x.op != Hide.op and (found := _hidden(graph, x)) is not None:
-        return x, between, found
-    own, given = _scalars(x), x.inputs[:1]
+    if x.op != Hide.op and (masked_sum := _match_masked_sum(graph, x)) is not None:
+        return x, between, masked_sum
+    scalars, candidates = _affine_scalars(x), x.inputs[:1]
     if x.op in ("add", "subtract"):
-        given = x.inputs if x.op == "add" else given
-        given = tuple(i for i in given if graph.shapes[i] == graph.shapes[name])
-    elif x.op != Hide.op and x.op not in _MOVES and not (own and own[0] > 0):
+        candidates = x.inputs if x.op == "add" else candidates
+        candidates = tuple(i for i in candidates if graph.shapes[i] == graph.shapes[name])
+    elif x.op != Hide.op and x.op not in _RESHAPING_OPS and not (scalars and scalars[0] > 0):
         return None
-    tried = (_search(graph, i, name, [*between, x]) for i in given)
-    return next((each for each in tried if each is not None), None)
+    matches = (_find_masked_sum(graph, i, name, [*between, x]) for i in candidates)
+    return next((match for match in matches if match is not None), None)
 
 
-def _scalars(x: Layer) -> tuple[float, float] | tuple[()]:
+def _affine_scalars(x: LayerSpec) -> tuple[float, float] | tuple[()]:
     """(scale, offset) of a layer that is one number times its input and one more."""
     if x.op == "rescale":
         scale, offset = (np.asarray(x.options[k], np.float64) for k in ("scale", "offset"))
@@ -89,203 +89,231 @@ def _scalars(x: Layer) -> tuple[float, float] | tuple[()]:
     return ()
 
 
-def _hidden(graph: Graph, x: Layer) -> _Hidden | None:
+def _match_masked_sum(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
     """What a layer hides of what, None if it is no such sum."""
     if x.op in ("add", "subtract"):
-        return _chosen(graph, x) or _added(graph, x)
+        return _match_where_constant(graph, x) or _match_added_mask(graph, x)
     if x.op == "rescale":
-        return _replaced(graph, x)
+        return _match_where_value(graph, x)
     if x.op == "offset":
-        return _replaced(graph, x) or _constant(graph, x)
+        return _match_where_value(graph, x) or _match_constant_table(graph, x)
     return None
 
 
-def _added(graph: Graph, x: Layer) -> _Hidden | None:
+def _match_added_mask(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
     """x + (1 - m) * -1e9, x - (1 - m) * 1e9 and the like."""
     for i, name in enumerate(x.inputs):
         sign = -1.0 if x.op == "subtract" else 1.0
         if x.op == "subtract" and i == 0:
             continue
-        term = _term(graph, name, sign)
-        others = [*x.inputs[:i], *x.inputs[i + 1 :]]
+        term = _match_mask_term(graph, name, sign)
+        other_inputs = [*x.inputs[:i], *x.inputs[i + 1 :]]
         shape = graph.shapes[x.name]
-        if term is None or name in others:
+        if term is None or name in other_inputs:
             continue
-        if len(others) > 1:
-            rest = Layer(_free(graph, f"{x.name}@rest"), "add", tuple(others))
-            return replace(term, value=rest.name, more=(rest,))
-        if graph.shapes[others[0]] == shape:
-            return replace(term, value=others[0])
+        if len(other_inputs) > 1:
+            rest = LayerSpec(_unused_name(graph, f"{x.name}@rest"), "add", tuple(other_inputs))
+            return replace(term, value=rest.name, new_layers=(rest,))
+        if graph.shapes[other_inputs[0]] == shape:
+            return replace(term, value=other_inputs[0])
     return None
 
 
-def _term(graph: Graph, name: str, sign: float) -> _Hidden | None:
+def _match_mask_term(graph: Graph, name: str, sign: float) -> _MaskedSum | None:
     """What is added to a value, if that is 0 where a mask says so and far below 0 elsewhere."""
-    factor, offset, moves = sign, 0.0, list[Layer]()
-    while not _is_truth(graph, name):
+    factor, offset, reshapes = sign, 0.0, list[LayerSpec]()
+    while not _is_boolean(graph, name):
         x = graph.by_name.get(name)
         if x is None:
             return None
-        if x.op in _MOVES:
-            moves.append(x)
-        elif own := _scalars(x):
-            factor, offset = factor * own[0], offset + factor * own[1]
+        if x.op in _RESHAPING_OPS:
+            reshapes.append(x)
+        elif scalars := _affine_scalars(x):
+            factor, offset = factor * scalars[0], offset + factor * scalars[1]
         else:
             return None
         name = x.inputs[0]
     zero, one = offset, factor + offset
     for hidden, shown, inverted in ((zero, one, False), (one, zero, True)):
-        if hidden <= -LEAST and abs(shown) <= -hidden * _NOTHING and math.isfinite(hidden):
-            return _Hidden("", name, tuple(moves), -hidden, inverted)
+        if (
+            hidden <= -MIN_MASK_OFFSET
+            and abs(shown) <= -hidden * _NEGLIGIBLE
+            and math.isfinite(hidden)
+        ):
+            return _MaskedSum("", name, tuple(reshapes), -hidden, inverted)
     return None
 
 
-def _is_truth(graph: Graph, name: str) -> bool:
+def _is_boolean(graph: Graph, name: str) -> bool:
     """Whether a value holds 0 and 1 alone, or is made of inputs that may have to."""
-    left, seen = [name], set[str]()
-    while left:
-        each = left.pop()
-        if each in graph.scaling:
+    pending, seen = [name], set[str]()
+    while pending:
+        value_name = pending.pop()
+        if value_name in graph.scaling:
             return False
-        if each in seen or each in graph.inputs:
+        if value_name in seen or value_name in graph.inputs:
             continue
-        seen.add(each)
-        x = graph.by_name[each]
+        seen.add(value_name)
+        x = graph.by_name[value_name]
         if x.op in ("negative", "zero"):
             continue
         if x.op == "constant" and np.isin(x.weights["bias"], (0.0, 1.0)).all():
             continue
-        if x.op not in _OF_TRUE and _scalars(x) != (-1.0, 1.0):
+        if x.op not in _MASK_OPS and _affine_scalars(x) != (-1.0, 1.0):
             return False
-        left += x.inputs
+        pending += x.inputs
     return True
 
 
-def _inputs_of(graph: Graph, hidden: _Hidden) -> list[str]:
+def _mask_inputs(graph: Graph, hidden: _MaskedSum) -> list[str]:
     """The inputs that a mask is made of, which hold 0 and 1 then; comparisons take any numbers."""
-    found, left = list[str](), [hidden.mask]
-    while left:
-        each = left.pop()
-        if each in graph.inputs:
-            found.append(each)
-        elif each in graph.by_name and graph.by_name[each].op not in (
+    input_names, pending = list[str](), [hidden.mask]
+    while pending:
+        value_name = pending.pop()
+        if value_name in graph.inputs:
+            input_names.append(value_name)
+        elif value_name in graph.by_name and graph.by_name[value_name].op not in (
             "negative",
             "zero",
             "constant",
         ):
-            left += graph.by_name[each].inputs
-    return found
+            pending += graph.by_name[value_name].inputs
+    return input_names
 
 
-def _replaced(graph: Graph, x: Layer) -> _Hidden | None:
+def _match_where_value(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
     """where(m, x, -1e9), which is m (x + 1e9) - 1e9."""
-    chosen = graph.by_name.get(x.inputs[0])
-    own = _scalars(x)
-    if not own or own[0] != 1 or own[1] > -LEAST or chosen is None or chosen.op != "multiply":
+    product = graph.by_name.get(x.inputs[0])
+    scalars = _affine_scalars(x)
+    if (
+        not scalars
+        or scalars[0] != 1
+        or scalars[1] > -MIN_MASK_OFFSET
+        or product is None
+        or product.op != "multiply"
+    ):
         return None
-    for mask, apart in (chosen.inputs, chosen.inputs[::-1]) if len(chosen.inputs) == 2 else ():
-        of = graph.by_name.get(apart)
-        if of is None or graph.shapes[of.inputs[0]] != graph.shapes[x.name]:
+    for mask, shifted_name in (
+        (product.inputs, product.inputs[::-1]) if len(product.inputs) == 2 else ()
+    ):
+        shifted_value = graph.by_name.get(shifted_name)
+        if shifted_value is None or graph.shapes[shifted_value.inputs[0]] != graph.shapes[x.name]:
             continue
-        if _scalars(of) == (1.0, -own[1]) and _is_truth(graph, mask):
-            return _Hidden(of.inputs[0], mask, (), -own[1], False)
+        if _affine_scalars(shifted_value) == (1.0, -scalars[1]) and _is_boolean(graph, mask):
+            return _MaskedSum(shifted_value.inputs[0], mask, (), -scalars[1], False)
     return None
 
 
-def _chosen(graph: Graph, x: Layer) -> _Hidden | None:
+def _match_where_constant(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
     """where(m, -1e9, x), which is x + m (-1e9 - x)."""
     if x.op != "add" or len(x.inputs) != 2:
         return None
     for name, value in (x.inputs, x.inputs[::-1]):
-        chosen = graph.by_name.get(name)
-        if chosen is None or chosen.op != "multiply" or len(chosen.inputs) != 2:
+        product = graph.by_name.get(name)
+        if product is None or product.op != "multiply" or len(product.inputs) != 2:
             continue
-        for mask, apart in (chosen.inputs, chosen.inputs[::-1]):
-            of = graph.by_name.get(apart)
-            own = _scalars(of) if of is not None and of.inputs == (value,) else ()
-            if not own or graph.shapes[value] != graph.shapes[x.name]:
+        for mask, shifted_name in (product.inputs, product.inputs[::-1]):
+            shifted_value = graph.by_name.get(shifted_name)
+            scalars = (
+                _affine_scalars(shifted_value)
+                if shifted_value is not None and shifted_value.inputs == (value,)
+                else ()
+            )
+            if not scalars or graph.shapes[value] != graph.shapes[x.name]:
                 continue
-            if own[0] == -1 and own[1] <= -LEAST and _is_truth(graph, mask):
-                return _Hidden(value, mask, (), -own[1], True)
+            if scalars[0] == -1 and scalars[1] <= -MIN_MASK_OFFSET and _is_boolean(graph, mask):
+                return _MaskedSum(value, mask, (), -scalars[1], True)
     return None
 
 
-def _constant(graph: Graph, x: Layer) -> _Hidden | None:
+def _match_constant_table(graph: Graph, x: LayerSpec) -> _MaskedSum | None:
     """x and a table in which some numbers are -1e9: those of a causal triangle, say."""
     bias = np.asarray(x.weights["bias"], np.float64)
-    far = bias <= -LEAST
-    if not far.any() or far.all():
+    is_masked = bias <= -MIN_MASK_OFFSET
+    if not is_masked.any() or is_masked.all():
         return None
-    least = float(-bias[far].max())
-    if least < _FAR and (bias[far] != -least).any():
+    mask_offset = float(-bias[is_masked].max())
+    if mask_offset < _MIN_MIXED_OFFSET and (bias[is_masked] != -mask_offset).any():
         return None
-    given, rest = x.inputs[0], np.where(far, 0.0, bias)
-    kept = Layer(_free(graph, f"{x.name}@shown"), "constant", (given,), {}, {"bias": 1.0 - far})
-    more: tuple[Layer, ...] = (kept,)
+    input_name, rest = x.inputs[0], np.where(is_masked, 0.0, bias)
+    mask_layer = LayerSpec(
+        _unused_name(graph, f"{x.name}@shown"),
+        "constant",
+        (input_name,),
+        {},
+        {"bias": 1.0 - is_masked},
+    )
+    new_layers: tuple[LayerSpec, ...] = (mask_layer,)
     if rest.any():
-        own = Layer(_free(graph, f"{x.name}@rest"), "offset", (given,), {}, {"bias": rest})
-        more, given = (kept, own), own.name
-    return _Hidden(given, kept.name, (), least, False, more)
+        rest_layer = LayerSpec(
+            _unused_name(graph, f"{x.name}@rest"), "offset", (input_name,), {}, {"bias": rest}
+        )
+        new_layers, input_name = (mask_layer, rest_layer), rest_layer.name
+    return _MaskedSum(input_name, mask_layer.name, (), mask_offset, False, new_layers)
 
 
-def _written(
-    graph: Graph, softmax: Layer, sum_: Layer, between: Sequence[Layer], found: _Hidden
+def _insert_hide_layer(
+    graph: Graph,
+    softmax: LayerSpec,
+    sum_: LayerSpec,
+    between: Sequence[LayerSpec],
+    masked_sum: _MaskedSum,
 ) -> Graph:
     """The softmax behind a layer that hides places of what came to it without the sum."""
-    layers, shapes = [*found.more], dict(graph.shapes)
-    mask, shape, least = found.mask, _shape_of_mask(graph, found), found.least
-    taken = set(shapes) | {x.name for x in layers}
+    layers, shapes = [*masked_sum.new_layers], dict(graph.shapes)
+    mask, shape, mask_offset = masked_sum.mask, _shape_of_mask(graph, masked_sum), masked_sum.offset
+    used_names = set(shapes) | {x.name for x in layers}
 
-    def add(name: str, x: Layer) -> str:
-        while name in taken:
+    def add_layer(name: str, x: LayerSpec) -> str:
+        while name in used_names:
             name += "@"
-        taken.add(name)
+        used_names.add(name)
         layers.append(replace(x, name=name))
         return name
 
-    for x in reversed(found.moves):
-        mask = add(f"{x.name}@mask", replace(x, inputs=(mask,)))
-    moved = [x for x in between if x.op in _MOVES]
-    if moved and shape != (whole := shapes[sum_.name]):
+    for x in reversed(masked_sum.reshapes):
+        mask = add_layer(f"{x.name}@mask", replace(x, inputs=(mask,)))
+    reshapes = [x for x in between if x.op in _RESHAPING_OPS]
+    if reshapes and shape != (whole := shapes[sum_.name]):
         times = [n // k for n, k in zip(whole, shape, strict=True)]
-        mask = add(f"{sum_.name}@mask", Layer("", "repeat", (mask,), {"times": times}))
-    for x in reversed(moved):
-        mask = add(f"{x.name}@mask", replace(x, inputs=(mask,)))
+        mask = add_layer(f"{sum_.name}@mask", LayerSpec("", "repeat", (mask,), {"times": times}))
+    for x in reversed(reshapes):
+        mask = add_layer(f"{x.name}@mask", replace(x, inputs=(mask,)))
     for x in between:
-        own = _scalars(x)
-        least *= own[0] if own else 1.0
-    last = between[0].name if between else found.value
-    options = {"least": least, "inverted": found.inverted}
-    name = add(f"{softmax.name}@hidden", Layer("", Hide.op, (last, mask), options))
+        scalars = _affine_scalars(x)
+        mask_offset *= scalars[0] if scalars else 1.0
+    last = between[0].name if between else masked_sum.value
+    options = {"least": mask_offset, "inverted": masked_sum.inverted}
+    name = add_layer(f"{softmax.name}@hidden", LayerSpec("", Hide.op, (last, mask), options))
     swap = {softmax.name: replace(softmax, inputs=(name,))}
     for x in graph.layers:
         if sum_.name in x.inputs and x.name != softmax.name:
-            inputs = tuple(found.value if i == sum_.name else i for i in x.inputs)
+            inputs = tuple(masked_sum.value if i == sum_.name else i for i in x.inputs)
             swap[x.name] = replace(x, inputs=inputs)
-    kept = [swap.get(x.name, x) for x in graph.layers if x is not sum_]
-    named = dict.fromkeys([*graph.masks, *_inputs_of(graph, found)])
-    masks = tuple(n for n in named if n not in graph.tokens)
-    return _pruned(replaced(graph, [*kept, *layers], masks=masks))
+    other_layers = [swap.get(x.name, x) for x in graph.layers if x is not sum_]
+    mask_names = dict.fromkeys([*graph.masks, *_mask_inputs(graph, masked_sum)])
+    masks = tuple(n for n in mask_names if n not in graph.tokens)
+    return _prune_unused(replace_layers(graph, [*other_layers, *layers], masks=masks))
 
 
-def _shape_of_mask(graph: Graph, found: _Hidden) -> tuple[int, ...]:
-    if found.moves:
-        return tuple(graph.shapes[found.moves[0].name])
-    for x in found.more:
-        if x.name == found.mask:
+def _shape_of_mask(graph: Graph, masked_sum: _MaskedSum) -> tuple[int, ...]:
+    if masked_sum.reshapes:
+        return tuple(graph.shapes[masked_sum.reshapes[0].name])
+    for x in masked_sum.new_layers:
+        if x.name == masked_sum.mask:
             return tuple(int(n) for n in x.weights["bias"].shape)
-    return tuple(graph.shapes[found.mask])
+    return tuple(graph.shapes[masked_sum.mask])
 
 
-def _pruned(graph: Graph) -> Graph:
+def _prune_unused(graph: Graph) -> Graph:
     """The graph without layers that nothing takes."""
-    needed, kept = {*graph.outputs}, list[Layer]()
+    needed, needed_layers = {*graph.outputs}, list[LayerSpec]()
     for x in reversed(graph.layers):
         if x.name in needed:
-            kept.append(x)
+            needed_layers.append(x)
             needed.update(x.inputs)
-    return replaced(graph, kept[::-1])
+    return replace_layers(graph, needed_layers[::-1])
 
 
-def _free(graph: Graph, name: str) -> str:
-    return name if name not in graph.shapes else _free(graph, f"{name}@")
+def _unused_name(graph: Graph, name: str) -> str:
+    return name if name not in graph.shapes else _unused_name(graph, f"{name}@")

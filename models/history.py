@@ -12,7 +12,7 @@ from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import RangeError
 from tfe_bench.models.training import step
 from tfe_bench.models.training.evaluate import LARGEST_WEIGHT
-from tfe_bench.models.training.state import specs
+from tfe_bench.models.training.state import list_specs
 from tfe_bench.models.training_job import RANGE, TrainingJob, state_name
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
@@ -50,34 +50,37 @@ class History:
     checked: str = ""
 
 
-def history_of(job: TrainingJob, result: JobResult) -> History:
+def build_history(job: TrainingJob, result: JobResult) -> History:
     """What a job has told of its training; the model is not there yet."""
     measured = result.measured[0]
-    recipe, done = job.recipe, int(measured["steps"])
-    per = job.steps_per_epoch or 1
+    recipe, end_step = job.recipe, int(measured["steps"])
+    steps_per_epoch = job.steps_per_epoch or 1
     scored = [int(number) for number in measured["scored"]]
-    ends = [*range(per, done + 1, per), *([done] if done % per else [])]
-    found: dict[str, list[float]] = {}
+    ends = [
+        *range(steps_per_epoch, end_step + 1, steps_per_epoch),
+        *([end_step] if end_step % steps_per_epoch else []),
+    ]
+    metrics: dict[str, list[float]] = {}
     if "scores" in result.outputs:
         ends = scored
         values = FixedPoint(result.fractional_bits["scores"]).decode(result.outputs["scores"])
         tested = job.test or job.holdout
         name = score_name(recipe)
         samples = tested * int(np.prod(recipe.output_shape)) if name == "val_mse" else tested
-        found[name] = [float(v) / samples for v in np.asarray(values).reshape(-1)]
+        metrics[name] = [float(v) / samples for v in np.asarray(values).reshape(-1)]
     if measured["losses"]:
-        found["loss"] = [float(v) for v in measured["losses"]]
-    if job.total:
+        metrics["loss"] = [float(v) for v in measured["losses"]]
+    if job.total_steps:
         rates = recipe.optimizer.schedule
-        found["learning_rate"] = [float(rates.rate(max(0, end - 1))) for end in ends]
+        metrics["learning_rate"] = [float(rates.compute_rate(max(0, end - 1))) for end in ends]
     times = [max(turn) for turn in zip(*(m["seconds"] for m in result.measured), strict=True)]
     return History(
-        found,
-        [job.first + max(0, (end - 1) // per) for end in ends],
+        metrics,
+        [job.first + max(0, (end - 1) // steps_per_epoch) for end in ends],
         None,
         float(np.median(times)) if times else None,
         int(measured["first_step"]),
-        done,
+        end_step,
         result,
         checked=job.watch,
     )
@@ -90,26 +93,28 @@ def check_ranges(job: TrainingJob, result: JobResult) -> None:
         RangeError: saying which values, and in which step.
     """
     recipe, measured = job.recipe, result.measured[0]
-    kept = f" Remove the model {job.deploy['name']!r} that it has deployed." if job.deploy else ""
-    advice = f"Take a lower learning rate, or scale features and labels.{kept}"
+    removal_hint = (
+        f" Remove the model {job.deploy['name']!r} that it has deployed." if job.deploy else ""
+    )
+    advice = f"Take a lower learning rate, or scale features and labels.{removal_hint}"
     flags, ends = result.outputs.get(RANGE), measured["watched"]
     if flags is not None and np.any(flags):
-        setting = step.tuned(recipe, profiles.get(job.profile).plan)
-        names = step.places(recipe, setting, job.reveal_loss, job.watch)
-        which = np.asarray(flags).reshape(len(ends), len(names)) != 0
-        first = int(np.flatnonzero(which.any(1))[0])
+        setting = step.tune_setting(recipe, profiles.get_profile(job.profile).plan)
+        names = step.list_range_checks(recipe, setting, job.reveal_loss, job.watch)
+        out_of_range = np.asarray(flags).reshape(len(ends), len(names)) != 0
+        first = int(np.flatnonzero(out_of_range.any(1))[0])
         begin = (ends[first - 1] if first else 0) + 1
         at = f"in step {begin}" if begin >= ends[first] else f"in steps {begin} to {ends[first]}"
-        name = names[int(np.flatnonzero(which[first])[0])]
-        of = "gradients of" if name in recipe.order else "values of layer"
+        name = names[int(np.flatnonzero(out_of_range[first])[0])]
+        subject = "gradients of" if name in recipe.order else "values of layer"
         raise RangeError(
-            f"The training has left the range of fixed point {at}, first the {of} {name!r}. "
+            f"The training has left the range of fixed point {at}, first the {subject} {name!r}. "
             f"{advice}"
         )
-    for i, spec in enumerate(specs(recipe)):
-        given = result.outputs.get(state_name(i))
-        if given is not None:
-            size = np.abs(FixedPoint(spec.fractional_bits).decode(given)).max(initial=0.0)
+    for i, spec in enumerate(list_specs(recipe)):
+        array = result.outputs.get(state_name(i))
+        if array is not None:
+            size = np.abs(FixedPoint(spec.fractional_bits).decode(array)).max(initial=0.0)
             if not size < LARGEST_WEIGHT:
                 raise RangeError(
                     f"The training diverges: weights {spec.key!r} have left |w| < "
@@ -119,11 +124,11 @@ def check_ranges(job: TrainingJob, result: JobResult) -> None:
 
 def score_name(recipe: Recipe) -> str:
     """What an evaluation is called in a history."""
-    return "val_accuracy" if recipe.loss.counted else "val_mse"
+    return "val_accuracy" if recipe.loss.counts_answers else "val_mse"
 
 
 def print_epochs(history: History, epochs: int) -> None:
     """A line for each epoch, as Keras prints them."""
     for place, epoch in enumerate(history.epoch):
-        told = [f"{k}: {v[place]:.4g}" for k, v in history.history.items() if place < len(v)]
-        print(f"Epoch {epoch + 1}/{epochs} - {' - '.join(told)}")
+        entries = [f"{k}: {v[place]:.4g}" for k, v in history.history.items() if place < len(v)]
+        print(f"Epoch {epoch + 1}/{epochs} - {' - '.join(entries)}")

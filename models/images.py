@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import DataError, UsageError, unknown
+from tfe_bench.errors import DataError, UsageError, unknown_name
 
 # caffe: BGR, centered (ResNet50, VGG19). tf: -1 to 1 (ResNet50V2, MobileNetV2). torch: 0 to 1, then
 # standardized (DenseNet121). unit: 0 to 1 (MNIST). none: 0 to 255, for a model that rescales.
-WAYS = ("caffe", "tf", "torch", "unit", "none")
+PREPROCESSINGS = ("caffe", "tf", "torch", "unit", "none")
 _BGR_MEANS = (103.939, 116.779, 123.68)
 _RGB_MEANS, _RGB_DEVIATIONS = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
-_MOST_FILE_BYTES = 64 << 20
-_MOST_PIXELS = 100_000_000
-_KINDS = "JPEG, PNG, GIF or BMP"
+_MAX_FILE_BYTES = 64 << 20
+_MAX_PIXELS = 100_000_000
+_FORMATS = "JPEG, PNG, GIF or BMP"
 
 
-def load(path: str | os.PathLike[str], shape: Sequence[int], way: str) -> Any:
+def load_picture(path: str | os.PathLike[str], shape: Sequence[int], preprocessing: str) -> Any:
     """A picture as a batch of one, float32 [1, height, width, channels].
 
     It is scaled to the wanted size as a whole (bilinear, with smoothing when it shrinks). A grey
@@ -38,9 +38,11 @@ def load(path: str | os.PathLike[str], shape: Sequence[int], way: str) -> Any:
         UsageError: the shape is none of a picture, or there is no such way.
     """
     height, width, channels = picture_shape(shape)
-    check_way(way, channels)
-    pixels = _decode(Path(path), channels)
-    return prepare(_resize(pixels, height, width), way).reshape((1, *shape))
+    check_preprocessing(preprocessing, channels)
+    pixels = _decode_picture(Path(path), channels)
+    return prepare_pixels(_resize_picture(pixels, height, width), preprocessing).reshape(
+        (1, *shape)
+    )
 
 
 def picture_shape(shape: Sequence[int]) -> tuple[int, int, int]:
@@ -67,40 +69,44 @@ def picture_shape(shape: Sequence[int]) -> tuple[int, int, int]:
     )
 
 
-def check_way(way: str, channels: int) -> None:
+def check_preprocessing(preprocessing: str, channels: int) -> None:
     """Refuses an unknown way, or one for other channels.
 
     Raises:
         UsageError: it does not fit.
     """
-    if way not in WAYS:
-        raise unknown(f"There is no preprocessing {way!r}.", way, WAYS)
-    if way in ("caffe", "torch") and channels != 3:
-        raise UsageError(f"{way!r} is for three channels, red, green, blue. Received: {channels}.")
+    if preprocessing not in PREPROCESSINGS:
+        raise unknown_name(
+            f"There is no preprocessing {preprocessing!r}.", preprocessing, PREPROCESSINGS
+        )
+    if preprocessing in ("caffe", "torch") and channels != 3:
+        raise UsageError(
+            f"{preprocessing!r} is for three channels, red, green, blue. Received: {channels}."
+        )
 
 
-def prepare(pixels: Any, way: str) -> Any:
+def prepare_pixels(pixels: Any, preprocessing: str) -> Any:
     """What `keras.applications` does to RGB values of 0 to 255, as float32; see `WAYS`."""
     x = np.asarray(pixels, np.float32)
-    check_way(way, x.shape[-1])
-    if way == "caffe":
+    check_preprocessing(preprocessing, x.shape[-1])
+    if preprocessing == "caffe":
         return x[..., ::-1] - np.array(_BGR_MEANS, np.float32)
-    if way == "tf":
+    if preprocessing == "tf":
         return x / np.float32(127.5) - np.float32(1)
-    if way == "torch":
+    if preprocessing == "torch":
         return (x / np.float32(255) - np.array(_RGB_MEANS, np.float32)) / np.array(
             _RGB_DEVIATIONS, np.float32
         )
-    return x / np.float32(255) if way == "unit" else x
+    return x / np.float32(255) if preprocessing == "unit" else x
 
 
-def _decode(path: Path, channels: int) -> Any:
+def _decode_picture(path: Path, channels: int) -> Any:
     import tensorflow as tf
 
     try:
-        if path.stat().st_size > _MOST_FILE_BYTES:
+        if path.stat().st_size > _MAX_FILE_BYTES:
             raise DataError(
-                f"{str(path)!r} is too large. Received: more than {_MOST_FILE_BYTES >> 20} MiB."
+                f"{str(path)!r} is too large. Received: more than {_MAX_FILE_BYTES >> 20} MiB."
             )
         blob = path.read_bytes()
     except OSError as error:
@@ -111,15 +117,15 @@ def _decode(path: Path, channels: int) -> Any:
     except tf.errors.OpError as error:
         raise DataError(
             f"{str(path)!r} is no picture, or a damaged one. Received: {len(blob)} bytes that "
-            f"do not decode. Give a {_KINDS} file."
+            f"do not decode. Give a {_FORMATS} file."
         ) from error
-    if pixels.ndim != 3 or not 0 < pixels.size <= 3 * _MOST_PIXELS:
+    if pixels.ndim != 3 or not 0 < pixels.size <= 3 * _MAX_PIXELS:
         raise DataError(f"{str(path)!r} has {list(pixels.shape)} pixels, which is no picture.")
     # One's own grey: TensorFlow's decoders make it of some formats and not of others.
     return pixels if channels == 3 else pixels @ np.array([[0.299], [0.587], [0.114]], np.float32)
 
 
-def _resize(pixels: Any, height: int, width: int) -> Any:
+def _resize_picture(pixels: Any, height: int, width: int) -> Any:
     import tensorflow as tf
 
     if pixels.shape[:2] == (height, width):

@@ -8,13 +8,13 @@ from typing import Any
 from tfe_bench.errors import UsageError, did_you_mean
 
 # Keras' arguments that are not taken: what says nothing, and what to use instead.
-NO_FIT: Mapping[str, tuple[Any, str]] = {
+UNSUPPORTED_FIT: Mapping[str, tuple[Any, str]] = {
     "steps_per_epoch": (None, "an epoch goes through all rows; steps=N ends the training earlier"),
     "validation_steps": (None, "all of validation_data is evaluated on"),
     "validation_batch_size": (None, "the workers cut validation_data as they have room"),
     "validation_freq": (1, "validation_data is evaluated on after every epoch"),
 }
-NO_COMPILE: Mapping[str, tuple[Any, str]] = {
+UNSUPPORTED_COMPILE: Mapping[str, tuple[Any, str]] = {
     "loss_weights": (None, "a model that is trained has one output"),
     "weighted_metrics": (None, "an evaluation has no weights"),
     "run_eagerly": (False, "the workers run graphs"),
@@ -24,17 +24,22 @@ NO_COMPILE: Mapping[str, tuple[Any, str]] = {
 }
 
 
-def refuse(
-    what: str, given: Mapping[str, Any], no: Mapping[str, tuple[Any, str]], known: Sequence[str]
+def reject_arguments(
+    method: str,
+    arguments: Mapping[str, Any],
+    unsupported: Mapping[str, tuple[Any, str]],
+    known_names: Sequence[str],
 ) -> None:
     """Refuses arguments that are unknown, or Keras' and not taken.
 
     Raises:
         UsageError: naming the first one, and what to use.
     """
-    for name, value in given.items():
-        if name not in no:
-            raise UsageError(f"{what} takes no argument {name!r}.{did_you_mean(name, known)}")
-        nothing, why = no[name]
-        if value is not None and value != nothing:
-            raise UsageError(f"{what} takes no {name}: {why}.")
+    for name, value in arguments.items():
+        if name not in unsupported:
+            raise UsageError(
+                f"{method} takes no argument {name!r}.{did_you_mean(name, known_names)}"
+            )
+        neutral, reason = unsupported[name]
+        if value is not None and value != neutral:
+            raise UsageError(f"{method} takes no {name}: {reason}.")

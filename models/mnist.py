@@ -30,7 +30,7 @@ _FILES = {
 }
 _UNSIGNED_BYTE = 0x08  # the IDX type code: http://yann.lecun.com/exdb/mnist
 # Of a file's contents: a hundred MNISTs.  What is larger is another file, or a trap for gzip.
-_MOST_BYTES = 1 << 32
+_MAX_BYTES = 1 << 32
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -65,15 +65,15 @@ def load(folder: str | os.PathLike[str] | None = None) -> Mnist:
         DataError: a file is missing, damaged or holds something else.
     """
     if folder is None:
-        return _of_keras()
+        return _load_from_keras()
     where = Path(folder)
     if not where.is_dir():
         raise DataError(
             f"The folder of MNIST does not exist. Received: {str(where)!r}. It holds "
             f"{', '.join(_FILES.values())}, each with or without .gz."
         )
-    paths = {name: _find(where, stem) for name, stem in _FILES.items()}
-    return _checked({name: read_idx(path) for name, path in paths.items()}, str(where))
+    paths = {name: _find_file(where, stem) for name, stem in _FILES.items()}
+    return _check_arrays({name: read_idx(path) for name, path in paths.items()}, str(where))
 
 
 def read_idx(path: str | os.PathLike[str]) -> Bytes:
@@ -86,13 +86,13 @@ def read_idx(path: str | os.PathLike[str]) -> Bytes:
     file = Path(path)
     try:
         with cast("IO[bytes]", gzip.open(file) if file.suffix == ".gz" else file.open("rb")) as f:
-            return _parse(file, f)
+            return _parse_idx(file, f)
     except (OSError, EOFError, zlib.error) as error:  # gzip's own errors are OSErrors
         reason = getattr(error, "strerror", None) or "damaged or cut short"
         raise DataError(f"Cannot read {str(file)!r}: {reason}. Download it again.") from error
 
 
-def _parse(file: Path, stream: IO[bytes]) -> Bytes:
+def _parse_idx(file: Path, stream: IO[bytes]) -> Bytes:
     magic = stream.read(4)
     if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] != _UNSIGNED_BYTE or not magic[3]:
         raise DataError(
@@ -102,20 +102,20 @@ def _parse(file: Path, stream: IO[bytes]) -> Bytes:
     header = stream.read(4 * magic[3])
     shape = tuple(int(n) for n in np.frombuffer(header[: len(header) // 4 * 4], ">u4"))
     size = math.prod(shape)
-    if len(shape) != magic[3] or size > _MOST_BYTES:
+    if len(shape) != magic[3] or size > _MAX_BYTES:
         raise DataError(f"{str(file)!r} is damaged: its header is cut short or says {shape}.")
     # One byte more tells whether there is more than the header says.
     data = stream.read(size + 1)
     if len(data) != size:
-        held = "more" if len(data) > size else str(len(data))
+        available = "more" if len(data) > size else str(len(data))
         raise DataError(
             f"{str(file)!r} is damaged: its header says {size} bytes of data ({list(shape)}) and "
-            f"it holds {held}. Download it again."
+            f"it holds {available}. Download it again."
         )
     return np.frombuffer(data, np.uint8).reshape(shape)
 
 
-def _find(folder: Path, stem: str) -> Path:
+def _find_file(folder: Path, stem: str) -> Path:
     for name in (stem, f"{stem}.gz"):
         if (folder / name).is_file():
             return folder / name
@@ -129,43 +129,43 @@ def check_there(folder: str | os.PathLike[str] | None = None) -> None:
         DataError: a file is missing.
     """
     if folder is None:
-        if not kept_by_keras().is_file():
-            raise _missing()
+        if not keras_cache_file().is_file():
+            raise _missing_error()
         return
     for stem in _FILES.values():
-        _find(Path(folder), stem)
+        _find_file(Path(folder), stem)
 
 
-def kept_by_keras() -> Path:
+def keras_cache_file() -> Path:
     """Where keras.datasets puts MNIST."""
     home = os.environ.get("KERAS_HOME") or Path.home() / ".keras"
     return Path(home) / "datasets" / "mnist.npz"
 
 
-def _missing() -> DataError:
+def _missing_error() -> DataError:
     return DataError(
         f"MNIST is not on this machine, and nothing downloads it unasked. Received: no file "
-        f"{str(kept_by_keras())!r}. Download it once: python -c 'import keras; "
+        f"{str(keras_cache_file())!r}. Download it once: python -c 'import keras; "
         "keras.datasets.mnist.load_data()', or give a folder that holds its four IDX files "
         "(--data-dir FOLDER)."
     )
 
 
-def _of_keras() -> Mnist:
-    file = kept_by_keras()
+def _load_from_keras() -> Mnist:
+    file = keras_cache_file()
     if not file.is_file():
-        raise _missing()
+        raise _missing_error()
     try:
-        with np.load(file, allow_pickle=False) as held:
-            train, test = ((held[f"x_{part}"], held[f"y_{part}"]) for part in ("train", "test"))
+        with np.load(file, allow_pickle=False) as arrays:
+            train, test = ((arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in ("train", "test"))
     except (OSError, EOFError, KeyError, ValueError, zipfile.BadZipFile, zlib.error) as error:
         raise DataError(
             f"Cannot read {str(file)!r}: damaged or another file. Remove it and download it again."
         ) from error
-    return _checked(dict(zip(_FILES, (*train, *test), strict=True)), "keras.datasets")
+    return _check_arrays(dict(zip(_FILES, (*train, *test), strict=True)), "keras.datasets")
 
 
-def _checked(arrays: dict[str, Any], source: str) -> Mnist:
+def _check_arrays(arrays: dict[str, Any], source: str) -> Mnist:
     for part in ("train", "test"):
         images, labels = arrays[f"{part}_images"], arrays[f"{part}_labels"]
         if images.ndim != 3 or images.shape[1:] != (PIXELS, PIXELS) or not len(images):

@@ -16,21 +16,21 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.requests import AnyInput, JobResult, Progress, spec_of
+from tfe_bench.cluster.requests import AnyInput, JobResult, Progress, input_spec
 from tfe_bench.cluster.stored import DATA, check_name
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import service
 from tfe_bench.models.datasets import Rows
-from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.programs import provide as program
-from tfe_bench.models.rows import encoded_labels, shared_features, shared_targets
+from tfe_bench.models.rows import encode_labels, share_features, share_targets
+from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
 from tfe_bench.models.tables import Table
 
 
-def listed(cluster: Client) -> dict[str, Kept]:
+def list_datasets(cluster: Client) -> dict[str, StoredEntry]:
     """The data sets that a client may use, by name."""
-    return {str(row["name"]): Kept.of(row) for row in cluster.stored(DATA.infix)}
+    return {str(row["name"]): StoredEntry.from_row(row) for row in cluster.stored(DATA.infix)}
 
 
 def provide(
@@ -72,9 +72,9 @@ def provide(
         inputs.update(through.shared_weights() | through.shared_inputs(rows.x))
         shape = list(through.graph.shapes[through.graph.outputs[0]])
     elif rows.x is not None:
-        inputs["x"] = shared_features(rows.x, cluster.config.fractional_bits)
+        inputs["x"] = share_features(rows.x, cluster.config.fractional_bits)
     if rows.y is not None:
-        inputs["y"] = shared_targets(encoded_labels(rows))
+        inputs["y"] = share_targets(encode_labels(rows))
     about = {
         "rows": len(rows),
         "x": shape,
@@ -82,26 +82,26 @@ def provide(
         "target": rows.target,
         "classes": rows.classes,
         "columns": [] if through else list(rows.columns),
-        **_units(None if through else rows.table),
+        **_unit_facts(None if through else rows.table),
     }
-    parameters = ordered(name, clients, replace, about)
+    parameters = storage_parameters(name, clients, replace, about)
     if through is not None:
-        asked = through.parameters(cluster.profile.name, check_range=None)
-        parameters[program.THROUGH] = asked
-    specs = [spec_of(name, value) for name, value in inputs.items()]
-    program.check(parameters, specs)  # here too: a mistake costs nothing then
+        model_parameters = through.parameters(cluster.profile.name, check_range=None)
+        parameters[program.THROUGH] = model_parameters
+    specs = [input_spec(name, value) for name, value in inputs.items()]
+    program.check_dataset(parameters, specs)  # here too: a mistake costs nothing then
     result = cluster.run("provide", parameters, inputs, progress)
-    left = None if through is None else through.left_range(result)
-    if left is not None and left.any():
+    out_of_range = None if through is None else through.left_range(result)
+    if out_of_range is not None and out_of_range.any():
         withdraw(cluster, name)
         raise RangeError(
-            f"Values left the range that the model was planned for in {int(left.sum())} of "
-            f"{left.size} rows, so that none are kept. Convert it with samples like these."
+            f"Values left the range that the model was planned for in {int(out_of_range.sum())} of "
+            f"{out_of_range.size} rows, so that none are kept. Convert it with samples like these."
         )
     return result
 
 
-def _units(table: Table | None) -> dict[str, Any]:
+def _unit_facts(table: Table | None) -> dict[str, Any]:
     if table is None:
         return {}
     header = table.header()
@@ -110,4 +110,4 @@ def _units(table: Table | None) -> dict[str, Any]:
 
 def withdraw(cluster: Client, name: str) -> None:
     """Removes a data set of this client's from all workers."""
-    cluster.run("withdraw", {"name": check_name(name, program.NAME_IS)}, {})
+    cluster.run("withdraw", {"name": check_name(name, program.NAME_SUBJECT)}, {})

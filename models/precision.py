@@ -13,18 +13,18 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tfe_bench.models import plaintext
-from tfe_bench.models.graph import Array, replaced
-from tfe_bench.models.ranges import Plan
+from tfe_bench.models.calibration import Plan
+from tfe_bench.models.graph import Array, replace_layers
 
 # Samples that are looked at, and of models with more weights than these one.
 SAMPLES = 4
-_LARGE = 1_000_000
+_LARGE_MODEL = 1_000_000
 # What is worth a warning, of a layer's range.
-MOST_ERROR = 0.01
+MAX_ERROR = 0.01
 
 
 @dataclass(frozen=True)
-class Error:
+class LayerError:
     """Of one layer's values.
 
     Attributes:
@@ -41,38 +41,48 @@ class Error:
         return self.largest / self.range if self.range else 0.0
 
 
-def errors(plan: Plan, samples: Mapping[str, Array]) -> dict[str, Error]:
+def estimate_errors(plan: Plan, samples: Mapping[str, Array]) -> dict[str, LayerError]:
     """The errors of all layers, by name.
 
     Args:
         samples: public inputs by name, [batch, ...].
     """
-    count = 1 if plan.graph.parameters > _LARGE else SAMPLES
-    some = {name: a[:count] for name, a in samples.items()}
-    exact: dict[str, Array] = {}
-    plaintext.evaluate(plan.graph, some, exact.__setitem__)
-    off: dict[str, float] = {}
+    count = 1 if plan.graph.weight_count > _LARGE_MODEL else SAMPLES
+    public_inputs = {name: a[:count] for name, a in samples.items()}
+    exact_values: dict[str, Array] = {}
+    plaintext.evaluate_graph(plan.graph, public_inputs, exact_values.__setitem__)
+    error_by_name: dict[str, float] = {}
 
-    def compare(name: str, value: Array) -> None:
-        off[name] = float(np.abs(value - exact[name]).max(initial=0))
+    def record_error(name: str, value: Array) -> None:
+        error_by_name[name] = float(np.abs(value - exact_values[name]).max(initial=0))
 
     rng = np.random.default_rng(1)
 
-    def rounded(name: str, value: Array) -> Array:
+    def round_value(name: str, value: Array) -> Array:
         scale = 2.0 ** plan.fraction_of(name)
         chance = 0.5 if name in plan.graph.inputs else rng.random(value.shape)
         return np.asarray(np.floor(value * scale + chance) / scale)
 
     layers = [
-        replace(x, weights={k: _rounded(w, plan.weight_bits(x, k)) for k, w in x.weights.items()})
+        replace(
+            x, weights={k: _round_weights(w, plan.weight_bits(x, k)) for k, w in x.weights.items()}
+        )
         for x in plan.graph.layers
     ]
-    plaintext.evaluate(replaced(plan.graph, layers), some, compare, rounded, approximated=True)
+    plaintext.evaluate_graph(
+        replace_layers(plan.graph, layers),
+        public_inputs,
+        record_error,
+        round_value,
+        approximated=True,
+    )
     return {
-        x.name: Error(off[x.name], float(np.abs(exact[x.name]).max(initial=0)))
+        x.name: LayerError(
+            error_by_name[x.name], float(np.abs(exact_values[x.name]).max(initial=0))
+        )
         for x in plan.graph.layers
     }
 
 
-def _rounded(weights: Array, bits: int) -> Array:
+def _round_weights(weights: Array, bits: int) -> Array:
     return np.rint(np.asarray(weights, np.float64) * 2.0**bits) / 2.0**bits

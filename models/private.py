@@ -9,26 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.cluster.requests import AnyInput, MadeInput, PrivateInput
+from tfe_bench.cluster.requests import AnyInput, LazyInput, PrivateInput
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import (
     agreement,
+    bound_analysis,
+    calibration,
     from_keras,
-    limits,
     optimize,
     plaintext,
     precision,
-    ranges,
     verify,
     weights,
 )
 from tfe_bench.models import graph as graphs
+from tfe_bench.models.calibration import MIN_STEPS
 from tfe_bench.models.graph import Array, Graph
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.layers.series import Series
+from tfe_bench.models.layers.series import FourierSeries
 from tfe_bench.models.programs import predict as program
-from tfe_bench.models.ranges import FEW_STEPS
-from tfe_bench.models.summary import Summary, summarize
+from tfe_bench.models.summary import Summary, summarize_plan
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class PrivateModel:
 
     def __init__(
         self,
-        plan: ranges.Plan,
+        plan: calibration.Plan,
         bounds: Mapping[str, float],
         calibrated: bool,
         samples: Mapping[str, Array] | None = None,
@@ -90,7 +90,7 @@ class PrivateModel:
     @property
     def rescaled(self) -> dict[str, int]:
         """Layers with fewer fractional bits, because their values are large."""
-        return ranges.rescaled(self.plan)
+        return calibration.rescaled_layers(self.plan)
 
     def summary(self, profile: str = "local", batch: int = 1) -> Summary:
         """The layers with their predicted bytes, rounds and seconds; print it for the table.
@@ -103,12 +103,12 @@ class PrivateModel:
         """
         if type(batch) is not int or batch < 1:
             raise UsageError(f"batch is a positive integer. Received: {batch!r}.")
-        return summarize(self.plan, profile, batch, self.errors)
+        return summarize_plan(self.plan, profile, batch, self.errors)
 
     @functools.cached_property
-    def errors(self) -> Mapping[str, precision.Error]:
+    def errors(self) -> Mapping[str, precision.LayerError]:
         """How far the values of each layer are off on the samples; nothing without samples."""
-        return precision.errors(self.plan, self.samples) if self.samples else {}
+        return precision.estimate_errors(self.plan, self.samples) if self.samples else {}
 
     def plain(self, images: Any) -> Any:
         """The outputs on public images, in float64: what private ones are compared with.
@@ -116,11 +116,11 @@ class PrivateModel:
         Raises:
             UsageError: images that the model does not take.
         """
-        return _told(self.graph, plaintext.evaluate(self.graph, images))
+        return _structure_outputs(self.graph, plaintext.evaluate_graph(self.graph, images))
 
     def agreement(self, images: Any, private: Any) -> agreement.Agreement:
         """How far private outputs for some images are from the public ones."""
-        return agreement.agreement(self.plain(images), private)
+        return agreement.compare_outputs(self.plain(images), private)
 
     # ---- what is shared
 
@@ -130,12 +130,14 @@ class PrivateModel:
         Raises:
             RangeError: a weight that does not fit; the layer is named.
         """
-        found: dict[str, AnyInput] = {}
-        for i, part in enumerate(weights.parts(self.plan)):
-            weights.check(part)
-            make = functools.partial(_encoded, part)
-            found[weights.input_name(i)] = MadeInput(part.shape, part.fractional_bits, make)
-        return found
+        weight_inputs: dict[str, AnyInput] = {}
+        for i, part in enumerate(weights.weight_parts(self.plan)):
+            weights.check_magnitude(part)
+            encode = functools.partial(_encode_part, part)
+            weight_inputs[weights.weight_input_name(i)] = LazyInput(
+                part.shape, part.fractional_bits, encode
+            )
+        return weight_inputs
 
     def shared_inputs(self, images: Any) -> dict[str, AnyInput]:
         """The data owner's inputs.
@@ -146,27 +148,29 @@ class PrivateModel:
             UsageError: images that the model does not take.
             RangeError: values that are NaN or larger than the model's ranges allow.
         """
-        found: dict[str, AnyInput] = {}
-        arrays = plaintext.scaled(self.graph, images)
-        for own, name in zip(self.graph.inputs, program.input_names(self.plan), strict=True):
-            array = arrays[own]
+        job_inputs: dict[str, AnyInput] = {}
+        arrays = plaintext.scale_owner_inputs(self.graph, images)
+        for model_input, name in zip(
+            self.graph.inputs, program.input_names(self.plan), strict=True
+        ):
+            array = arrays[model_input]
             # (not >, which NaN would pass)
-            outside = int((~(np.abs(array) <= self.bounds[own])).sum())
-            if outside:
-                raise self._outside(own, array, outside)
-            bits = self.plan.fraction_of(own)
+            out_of_range = int((~(np.abs(array) <= self.bounds[model_input])).sum())
+            if out_of_range:
+                raise self._range_error(model_input, array, out_of_range)
+            bits = self.plan.fraction_of(model_input)
             largest = float(np.abs(array).max(initial=0.0))
-            if not self.calibrated and 0 < largest < FEW_STEPS * 2.0**-bits:
+            if not self.calibrated and 0 < largest < MIN_STEPS * 2.0**-bits:
                 warnings.warn(
-                    f"The input {own!r} has no value beyond {largest:.2g}, of which {bits} "
+                    f"The input {model_input!r} has no value beyond {largest:.2g}, of which {bits} "
                     f"fractional bits make {round(largest * 2.0**bits)} steps. Convert the model "
                     "with samples of such values, which plans finer steps, or scale the values.",
                     stacklevel=2,
                 )
-            found[name] = PrivateInput(FixedPoint(bits).encode(array), bits)
-        return found
+            job_inputs[name] = PrivateInput(FixedPoint(bits).encode(array), bits)
+        return job_inputs
 
-    def _outside(self, name: str, array: Array, outside: int) -> RangeError:
+    def _range_error(self, name: str, array: Array, out_of_range: int) -> RangeError:
         """What is said of an input that leaves its range: how many, and not which."""
         if unknown := int((~np.isfinite(array)).sum()):
             return RangeError(
@@ -177,7 +181,7 @@ class PrivateModel:
         scaled = " after the model's own Rescaling" if name in self.graph.scaling else ""
         return RangeError(
             f"The input {name!r} has values outside of the model's range{scaled}, "
-            f"|v| <= {self.bounds[name]:g}. Received: {outside} of {array.size}. Scale the "
+            f"|v| <= {self.bounds[name]:g}. Received: {out_of_range} of {array.size}. Scale the "
             f"{first} as the model was trained, or convert it with larger ranges."
         )
 
@@ -205,15 +209,15 @@ class PrivateModel:
             UsageError: the values of this model cannot all be checked.
         """
         if check_range:
-            limits.check(self.plan)
+            bound_analysis.check_monitorable(self.plan)
         elif check_range is None:
             try:
-                limits.check(self.plan)
+                bound_analysis.check_monitorable(self.plan)
                 check_range = True
             except UsageError:
                 check_range = False
-        found = {"profile": profile, "repeat": 1, "warm_up": 0, "check_range": check_range}
-        return found if batch is None else {**found, "batch": batch}
+        options = {"profile": profile, "repeat": 1, "warm_up": 0, "check_range": check_range}
+        return options if batch is None else {**options, "batch": batch}
 
     def left_range(self, result: JobResult) -> Array | None:
         """For each sample of a job whether a value left its range; None if it was not asked for."""
@@ -230,22 +234,22 @@ class PrivateModel:
             RangeError: one did, in the samples that it counts; its `outputs` are those of all
                 samples, with NaN in place of these.
         """
-        left = self.left_range(result)
-        found = [
+        out_of_range = self.left_range(result)
+        decoded = [
             FixedPoint(result.fractional_bits[name]).decode(result.outputs[name])
             for name in program.output_names(self.plan)
         ]
-        withheld = withhold and left is not None and bool(left.any())
-        if withheld:
-            for value in found:
-                value[left] = np.nan
-        outputs = _told(self.graph, plaintext.finished(self.graph, found))
-        if not withheld or left is None:
+        withholds = withhold and out_of_range is not None and bool(out_of_range.any())
+        if withholds:
+            for value in decoded:
+                value[out_of_range] = np.nan
+        outputs = _structure_outputs(self.graph, plaintext.finish_outputs(self.graph, decoded))
+        if not withholds or out_of_range is None:
             return outputs
         # how many, and not which: an error may end in a log
         error = RangeError(
             "Values left the range that the model was planned for, so that the outputs of "
-            f"{int(left.sum())} of {left.size} samples may be wrong. They are withheld: convert "
+            f"{int(out_of_range.sum())} of {out_of_range.size} samples may be wrong. They are withheld: convert "
             "the model with samples like these or a larger margin, give each sequence a step "
             "that is not masked, or ask with check_range=False. The other samples' outputs are "
             "the error's `outputs`, which have NaN in place of these."
@@ -261,15 +265,15 @@ class PrivateModel:
         )
 
 
-def _encoded(part: weights.Part) -> PrivateInput:
-    return PrivateInput(weights.encoded(part), part.fractional_bits)
+def _encode_part(part: weights.WeightPart) -> PrivateInput:
+    return PrivateInput(weights.encode_part(part), part.fractional_bits)
 
 
-def _told(graph: Graph, found: list[Array]) -> Any:
+def _structure_outputs(graph: Graph, outputs: list[Array]) -> Any:
     """Outputs as the model of Keras gives them: by name, or in order, or the one."""
     if graph.labels:
-        return dict(zip(graph.labels, found, strict=True))
-    return found[0] if len(found) == 1 else found
+        return dict(zip(graph.labels, outputs, strict=True))
+    return outputs[0] if len(outputs) == 1 else outputs
 
 
 def check_activations(activations: str) -> None:
@@ -284,51 +288,69 @@ def check_activations(activations: str) -> None:
         )
 
 
-def plan_of(
+def build_private_model(
     graph: Graph,
     samples: Any,
-    given: Any,
+    stated_ranges: Any,
     fractional_bits: int,
     margin: float,
     merge: bool = True,
     activations: str = "exact",
 ) -> PrivateModel:
     """`convert` for a Graph; `merge` as `optimize.optimize` has it."""
-    if samples is not None and given is not None:
+    if samples is not None and stated_ranges is not None:
         raise UsageError("convert takes samples or ranges, not both.")
     if type(fractional_bits) is not int or not 8 <= fractional_bits <= 20:
         raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fractional_bits!r}.")
     if not (isinstance(margin, (int, float)) and 1 <= margin <= 1024):
         raise UsageError(f"margin is a number from 1 to 1024. Received: {margin!r}.")
     check_activations(activations)
-    optimized = optimize.optimize(graph, merge)
+    optimized = optimize.optimize_graph(graph, merge)
     if activations == "series":
-        optimized = graphs.replaced(optimized, [Series.of(x) for x in optimized.layers])
+        optimized = graphs.replace_layers(
+            optimized, [FourierSeries.replace_activation(x) for x in optimized.layers]
+        )
     for x in optimized.layers:
-        doubt = registry.find(x.op).doubt(x, [optimized.shapes[i] for i in x.inputs])
-        if doubt:
-            warnings.warn(doubt, stacklevel=3)
+        warning = registry.get_kind(x.op).describe_conversion_risk(
+            x, [optimized.shapes[i] for i in x.inputs]
+        )
+        if warning:
+            warnings.warn(warning, stacklevel=3)
     if samples is not None:
-        samples = plaintext.check_images(optimized, samples)
-        bounds = ranges.calibrate(optimized, samples, margin)
+        samples = plaintext.check_model_inputs(optimized, samples)
+        bounds = calibration.calibrate_ranges(optimized, samples, margin)
     else:
-        default = ranges.default_bound(fractional_bits)
-        bounds = ranges.declared(optimized, {} if given is None else given, default)
-    made = limits.reached(ranges.plan(optimized, bounds, fractional_bits), bounds)
-    if lost := ranges.vanishing(made):
+        default = calibration.default_bound(fractional_bits)
+        bounds = calibration.declare_ranges(
+            optimized, {} if stated_ranges is None else stated_ranges, default
+        )
+    final_plan = bound_analysis.add_reach(
+        calibration.plan_fixed_point(optimized, bounds, fractional_bits), bounds
+    )
+    if vanishing_constants := calibration.find_vanishing(final_plan):
         warnings.warn(
             f"{graph.name!r} computes with numbers below the resolution of fixed point: "
-            f"{'; '.join(lost)}. What a logarithm or a quotient makes of small values differs "
+            f"{'; '.join(vanishing_constants)}. What a logarithm or a quotient makes of small values differs "
             "from Keras there.",
             stacklevel=3,
         )
-    kept = samples and {name: a[: precision.SAMPLES].copy() for name, a in samples.items()}
+    public_samples = samples and {
+        name: a[: precision.SAMPLES].copy() for name, a in samples.items()
+    }
 
-    def cut(layer: str) -> PrivateModel:
-        part = graphs.until(graph, layer)
-        return plan_of(part, samples, given, fractional_bits, margin, merge, activations)
+    def cut_model(layer: str) -> PrivateModel:
+        part = graphs.subgraph_until(graph, layer)
+        return build_private_model(
+            part, samples, stated_ranges, fractional_bits, margin, merge, activations
+        )
 
-    return PrivateModel(made, bounds, samples is not None or given is not None, kept, cut)
+    return PrivateModel(
+        final_plan,
+        bounds,
+        samples is not None or stated_ranges is not None,
+        public_samples,
+        cut_model,
+    )
 
 
 def convert(
@@ -336,7 +358,7 @@ def convert(
     samples: Any = None,
     ranges: Any = None,
     fractional_bits: int = 16,
-    margin: float = ranges.MARGIN,
+    margin: float = calibration.MARGIN,
     activations: str = "exact",
     shapes: Mapping[str, Sequence[int]] | None = None,
     length: int | None = None,
@@ -374,10 +396,12 @@ def convert(
             raise UsageError(
                 f"The sizes of a Graph are known. Received: shapes={shapes!r}, length={length!r}."
             )
-        return plan_of(model, samples, ranges, fractional_bits, margin, activations=activations)
-    reading = from_keras.read(model, shapes=shapes, length=length)
-    private = plan_of(
+        return build_private_model(
+            model, samples, ranges, fractional_bits, margin, activations=activations
+        )
+    reading = from_keras.read_model(model, shapes=shapes, length=length)
+    private = build_private_model(
         reading.graph, samples, ranges, fractional_bits, margin, activations=activations
     )
-    verify.check(reading, private.graph, samples)
+    verify.compare_with_keras(reading, private.graph, samples)
     return private

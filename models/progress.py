@@ -27,7 +27,7 @@ def check_verbose(verbose: object) -> None:
 
 
 @contextmanager
-def shown(verbose: Any) -> Iterator[Progress | None]:
+def show_progress(verbose: Any) -> Iterator[Progress | None]:
     """Who hears of a job's progress; None where nobody looks."""
     if verbose not in ("auto", 1):
         yield None
@@ -36,16 +36,16 @@ def shown(verbose: Any) -> Iterator[Progress | None]:
 
     console = Console(stderr=True)
     if console.is_jupyter:
-        yield _notebook()
+        yield _notebook_line()
     elif console.is_terminal:
-        with _bar(console) as heard:
-            yield heard
+        with _terminal_bar(console) as update:
+            yield update
     else:
         yield None
 
 
 @contextmanager
-def _bar(console: Any) -> Iterator[Progress]:
+def _terminal_bar(console: Any) -> Iterator[Progress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
@@ -56,13 +56,13 @@ def _bar(console: Any) -> Iterator[Progress]:
         )
 
 
-def _notebook() -> Progress:
+def _notebook_line() -> Progress:
     """One line of a notebook, written over (rich's own bar takes ipywidgets there)."""
-    shown = importlib.import_module("IPython.display").display(
+    display = importlib.import_module("IPython.display").display(
         {"text/plain": "sharing"}, raw=True, display_id=True
     )
 
-    def heard(fraction: float, text: str) -> None:
-        shown.update({"text/plain": f"{fraction:4.0%}  {text}"}, raw=True)
+    def update_line(fraction: float, text: str) -> None:
+        display.update({"text/plain": f"{fraction:4.0%}  {text}"}, raw=True)
 
-    return heard
+    return update_line

@@ -6,33 +6,35 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from tfe_bench.models.graph import Graph, Layer, replaced
+from tfe_bench.models.graph import Graph, LayerSpec, replace_layers
 
-Pass = Callable[[Graph], Graph]
+GraphPass = Callable[[Graph], Graph]
 
 
-def renamed(graph: Graph, layers: Sequence[Layer], names: Mapping[str, str]) -> Graph:
+def rename_values(graph: Graph, layers: Sequence[LayerSpec], names: Mapping[str, str]) -> Graph:
     """The graph of some layers, with the value of one name taken from another."""
 
-    def final(name: str) -> str:
+    def final_name(name: str) -> str:
         while name in names:
             name = names[name]
         return name
 
-    kept = [replace(x, inputs=tuple(final(i) for i in x.inputs)) for x in layers]
-    return replaced(graph, kept, outputs=tuple(final(o) for o in graph.outputs))
+    renamed_layers = [replace(x, inputs=tuple(final_name(i) for i in x.inputs)) for x in layers]
+    return replace_layers(
+        graph, renamed_layers, outputs=tuple(final_name(o) for o in graph.outputs)
+    )
 
 
-def wherever(step: Callable[[Graph, Layer], Graph | None]) -> Pass:
+def rewrite_everywhere(step: Callable[[Graph, LayerSpec], Graph | None]) -> GraphPass:
     """The pass that takes a step at the first layer that allows it, until none does."""
 
     @functools.wraps(step)
-    def everywhere(graph: Graph) -> Graph:
+    def apply_repeatedly(graph: Graph) -> Graph:
         while True:
-            tried = (step(graph, x) for x in graph.layers)
-            found = next((each for each in tried if each is not None), None)
-            if found is None:
+            attempts = (step(graph, x) for x in graph.layers)
+            rewritten = next((attempt for attempt in attempts if attempt is not None), None)
+            if rewritten is None:
                 return graph
-            graph = found
+            graph = rewritten
 
-    return everywhere
+    return apply_repeatedly

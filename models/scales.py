@@ -16,9 +16,9 @@ from tfe_bench.errors import RangeError
 from tfe_bench.models.kinds.layer import Array
 
 # Of a factor, as a power of two: what float32 holds with room to spare.
-_MOST = 60
+_MAX_EXPONENT = 60
 # A deviation below this share of the largest value is the rounding of a constant.
-_CONSTANT = 1e-9
+_CONSTANT_TOLERANCE = 1e-9
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Scale:
     offset: tuple[float, ...]
 
     @classmethod
-    def none(cls, count: int) -> Scale:
+    def identity(cls, count: int) -> Scale:
         """That of so many columns as they are."""
         return cls((1.0,) * count, (0.0,) * count)
 
@@ -51,7 +51,7 @@ class Scale:
         return Scale(tuple(1 / f for f in self.factor), tuple(-o / f for f, o in pairs))
 
 
-def of_columns(x: Array, names: tuple[str, ...]) -> Scale:
+def fit_scale(x: Array, names: tuple[str, ...]) -> Scale:
     """The coarse scale of some columns: deviations from 0.7 to 1.5, means within 1/4 of 0.
 
     Constant columns become 0.
@@ -62,21 +62,21 @@ def of_columns(x: Array, names: tuple[str, ...]) -> Scale:
     with np.errstate(over="ignore", invalid="ignore"):
         mean, spread = x.mean(0), x.std(0)
     bad = ~(np.isfinite(mean) & np.isfinite(spread))
-    steady = spread <= _CONSTANT * np.abs(x).max(0)
-    steps = np.log2(np.where(bad | steady, 1.0, spread))
-    bad |= np.abs(steps) > _MOST
+    is_constant = spread <= _CONSTANT_TOLERANCE * np.abs(x).max(0)
+    steps = np.log2(np.where(bad | is_constant, 1.0, spread))
+    bad |= np.abs(steps) > _MAX_EXPONENT
     if bad.any():
         name = names[int(np.flatnonzero(bad)[0])]
         raise RangeError(
             f"The column {name!r} has numbers too large or too small to be scaled: its deviation "
-            f"is 2^-{_MOST} to 2^{_MOST}. Write it in another unit, or leave it out (--drop)."
+            f"is 2^-{_MAX_EXPONENT} to 2^{_MAX_EXPONENT}. Write it in another unit, or leave it out (--drop)."
         )
     factor = 2.0 ** -np.rint(steps)
-    offset = np.where(steady, -mean, -np.rint(2 * mean * factor) / 2)
+    offset = np.where(is_constant, -mean, -np.rint(2 * mean * factor) / 2)
     return Scale(tuple(factor.tolist()), tuple((offset + 0.0).tolist()))
 
 
-def parted(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def split_scale(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """(first, then) of x * factor + offset: two scales of which `first` is coarse and public.
 
     Args:
@@ -85,21 +85,23 @@ def parted(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     factor, offset = (np.asarray(v, np.float64) for v in (factor, offset))
     size = np.abs(factor)
     usual = np.isfinite(size) & (size > 0)
-    public = 2.0 ** np.clip(np.rint(np.log2(np.where(usual, size, 1.0))), -_MOST, _MOST)
-    more = np.rint(2 * offset * public / np.where(usual, factor, 1.0)) / 2 + 0.0
+    public = 2.0 ** np.clip(
+        np.rint(np.log2(np.where(usual, size, 1.0))), -_MAX_EXPONENT, _MAX_EXPONENT
+    )
+    public_offset = np.rint(2 * offset * public / np.where(usual, factor, 1.0)) / 2 + 0.0
     rest = factor / public
-    return (public, more), (rest, offset - more * rest)
+    return (public, public_offset), (rest, offset - public_offset * rest)
 
 
-def parted_last(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
+def split_scale_last(factor: Any, offset: Any) -> tuple[tuple[Any, Any], tuple[Any, Any]]:
     """(first, then) of the same, of which `then` is coarse and public."""
     factor, offset = (np.asarray(v, np.float64) for v in (factor, offset))
-    (public, _), (rest, _) = parted(factor, 0.0)
-    more = public * np.rint(2 * offset / public) / 2 + 0.0
-    return (rest, (offset - more) / public), (public, more)
+    (public, _), (rest, _) = split_scale(factor, 0.0)
+    public_offset = public * np.rint(2 * offset / public) / 2 + 0.0
+    return (rest, (offset - public_offset) / public), (public, public_offset)
 
 
-def nothing(pair: tuple[Any, Any]) -> bool:
+def is_identity(pair: tuple[Any, Any]) -> bool:
     """Whether a scale leaves values as they are."""
     return bool((np.asarray(pair[0]) == 1.0).all() and not np.asarray(pair[1]).any())
 

@@ -18,14 +18,14 @@ from tfe_bench.cluster.requests import JobResult, Progress
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import DataError, UsageError, did_you_mean
 from tfe_bench.models import weights
-from tfe_bench.models.kept import Kept, ordered
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.programs import deploy as program
-from tfe_bench.models.ranges import Plan
+from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
 from tfe_bench.models.tables import Table
 
 
-class Deployed(Kept):
+class DeployedModel(StoredEntry):
     """A model that workers hold, as its client knows it."""
 
     @cached_property
@@ -36,32 +36,32 @@ class Deployed(Kept):
             DataError, UsageError: this version cannot read them; the model is named.
         """
         try:
-            return PrivateModel(Plan.of(self.about["plan"]), self.about["bounds"], True)
+            return PrivateModel(Plan.from_header(self.about["plan"]), self.about["bounds"], True)
         except (DataError, UsageError) as error:
             raise type(error)(f"The deployed model {self.name!r} cannot be read. {error}") from None
 
     @property
     def preprocessing(self) -> str | None:
         """The way of `tfe_bench.models.images` in which pictures are prepared for it, if known."""
-        way: str | None = self.about["preprocessing"]
-        return way
+        preprocessing: str | None = self.about["preprocessing"]
+        return preprocessing
 
     @property
     def table(self) -> Table | None:
         """Names of its columns and classes; None if it did not learn from a table."""
-        return program.table_of(self.about)
+        return program.read_table(self.about)
 
 
-def listed(cluster: Client) -> list[Deployed]:
+def list_deployed(cluster: Client) -> list[DeployedModel]:
     """The deployed models that a client may use, also those that this version cannot read.
 
     Raises:
         ClusterError: a worker does not answer.
     """
-    return [Deployed.of(row) for row in cluster.stored()]
+    return [DeployedModel.from_row(row) for row in cluster.stored()]
 
 
-def find(cluster: Client, name: str) -> Deployed:
+def find(cluster: Client, name: str) -> DeployedModel:
     """The deployed model of a name.
 
     Raises:
@@ -71,12 +71,12 @@ def find(cluster: Client, name: str) -> Deployed:
     check_name(name)
     models = {str(row["name"]): row for row in cluster.stored()}
     if name not in models:
-        known = f"Known: {', '.join(models)}." if models else "It may use none."
+        hint = f"Known: {', '.join(models)}." if models else "It may use none."
         raise UsageError(
             f"There is no model {name!r} that this client may use."
-            f"{did_you_mean(name, models)} {known}"
+            f"{did_you_mean(name, models)} {hint}"
         )
-    model = Deployed.of(models[name])
+    model = DeployedModel.from_row(models[name])
     if not model.complete:
         raise UsageError(
             f"The workers hold different deployments of model {name!r}. Its owner deploys it again "
@@ -114,13 +114,13 @@ def deploy(
     cluster.check_members(clients)
     check_private(private, "deploy", "convert(model)")
     check_precision(cluster)
-    parameters = deployment(private, name, clients, replace, preprocessing, table)
+    parameters = deployment_parameters(private, name, clients, replace, preprocessing, table)
     # Here too: a mistake costs nothing then.
-    program.check(parameters, weights.specs(private.plan))
+    program.check_deployed_model(parameters, weights.weight_specs(private.plan))
     return cluster.run("deploy", parameters, private.shared_weights(), progress)
 
 
-def deployment(
+def deployment_parameters(
     private: PrivateModel,
     name: str,
     clients: Sequence[str],
@@ -136,7 +136,7 @@ def deployment(
     }
     if table is not None:
         about["table"] = table.header()
-    return ordered(name, clients, replace, about)
+    return storage_parameters(name, clients, replace, about)
 
 
 def undeploy(cluster: Client, name: str) -> None:
@@ -150,7 +150,7 @@ def undeploy(cluster: Client, name: str) -> None:
 
 def predict(
     cluster: Client,
-    model: str | Deployed | PrivateModel,
+    model: str | DeployedModel | PrivateModel,
     images: Any,
     *,
     batch: int | None = None,
@@ -180,14 +180,14 @@ def predict(
         PolicyError: an operator does not let this client ask.
     """
     cluster.check_open()
-    planned = cluster.profile.name if profile is None else profile
-    if isinstance(model, (str, Deployed)):
-        kept = find(cluster, model) if isinstance(model, str) else model
-        asked = kept.private.asked(planned, batch, check_range)
-        parameters = {"name": kept.name, "deployment": kept.deployment, **asked}
-        inputs = kept.private.shared_inputs(images)
+    profile_name = cluster.profile.name if profile is None else profile
+    if isinstance(model, (str, DeployedModel)):
+        deployed = find(cluster, model) if isinstance(model, str) else model
+        options = deployed.private.asked(profile_name, batch, check_range)
+        parameters = {"name": deployed.name, "deployment": deployed.deployment, **options}
+        inputs = deployed.private.shared_inputs(images)
         result = cluster.run("serve", parameters, inputs, progress)
-        return kept.private.decode(result), result
+        return deployed.private.decode(result), result
     check_private(
         model,
         "predict",
@@ -195,19 +195,19 @@ def predict(
     )
     check_precision(cluster)
     inputs = {**model.shared_weights(), **model.shared_inputs(images)}
-    parameters = model.parameters(planned, batch, check_range)
+    parameters = model.parameters(profile_name, batch, check_range)
     result = cluster.run("predict", parameters, inputs, progress)
     return model.decode(result), result
 
 
-def check_private(private: object, what: str, wanted: str) -> None:
+def check_private(private: object, operation: str, expected: str) -> None:
     """Refuses what `convert` did not give.
 
     Raises:
         UsageError: saying what is wanted.
     """
     if not isinstance(private, PrivateModel):
-        raise UsageError(f"{what} takes {wanted}. Received: {type(private).__name__}.")
+        raise UsageError(f"{operation} takes {expected}. Received: {type(private).__name__}.")
 
 
 def check_precision(cluster: Client) -> None:

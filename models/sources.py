@@ -7,11 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import DATA, Sources, check_deployment, check_name, own_input
+from tfe_bench.cluster.stored import DATA, Sources, check_deployment, check_name, input_source
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models import kept
-from tfe_bench.models.owners import listed
-from tfe_bench.models.programs.provide import NAME_IS, table_of
+from tfe_bench.models import stored_shares
+from tfe_bench.models.owners import list_datasets
+from tfe_bench.models.programs.provide import NAME_SUBJECT, read_table
 from tfe_bench.models.queries import permits
 from tfe_bench.models.queries.rights import Use
 from tfe_bench.models.scales import Scale
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Source:
+class DatasetRef:
     """Which data sets a training takes.
 
     Attributes:
@@ -53,7 +53,7 @@ class Source:
         }
 
     @classmethod
-    def of(cls, header: object) -> Source:
+    def from_header(cls, header: object) -> DatasetRef:
         """The source of a header, which may come from a stranger.
 
         Raises:
@@ -65,20 +65,22 @@ class Source:
         features, labels = header["features"], header["labels"]
         if not isinstance(features, list) or not 1 <= len(features) <= 64:
             raise UsageError("A source names 1 to 64 data sets.")
-        made = cls(
-            tuple(check_name(n, NAME_IS) for n in features),
-            None if labels is None else check_name(labels, NAME_IS),
+        dataset_ref = cls(
+            tuple(check_name(n, NAME_SUBJECT) for n in features),
+            None if labels is None else check_name(labels, NAME_SUBJECT),
             header["deployments"] if isinstance(header["deployments"], Mapping) else {},
         )
-        if len(set(features)) != len(features) or set(made.deployments) != set(made.names):
+        if len(set(features)) != len(features) or set(dataset_ref.deployments) != set(
+            dataset_ref.names
+        ):
             raise UsageError("A source names each data set once, and its deployment.")
-        for word in made.deployments.values():
+        for word in dataset_ref.deployments.values():
             check_deployment(word)
-        return made
+        return dataset_ref
 
 
 @dataclass(frozen=True)
-class Joined:
+class CombinedSchema:
     """What the data sets of a source are together.
 
     Attributes:
@@ -97,22 +99,26 @@ class Joined:
     table: Table | None = None
 
 
-def check_target(joined: Joined, loss: Loss) -> None:
+def check_target(joined: CombinedSchema, loss: Loss) -> None:
     """Refuses labels that a loss is not for: nobody sees them, so that nobody would notice.
 
     Raises:
         UsageError: these.
     """
-    if joined.target not in loss.takes:
-        known = (
-            f"labels that are {' or '.join(loss.takes)}" if loss.takes else "x and y of your own"
+    if joined.target not in loss.label_kinds:
+        expected = (
+            f"labels that are {' or '.join(loss.label_kinds)}"
+            if loss.label_kinds
+            else "x and y of your own"
         )
         raise UsageError(
-            f"{loss.name} wants {known}. Received: owners' labels that are {joined.target!r}."
+            f"{loss.name} wants {expected}. Received: owners' labels that are {joined.target!r}."
         )
 
 
-def joined(source: Source, facts: Mapping[str, tuple[str, Mapping[str, Any]]]) -> Joined:
+def combine_schemas(
+    source: DatasetRef, facts: Mapping[str, tuple[str, Mapping[str, Any]]]
+) -> CombinedSchema:
     """How the data sets fit together.
 
     Args:
@@ -122,55 +128,66 @@ def joined(source: Source, facts: Mapping[str, tuple[str, Mapping[str, Any]]]) -
         UsageError: they do not; both owners are named.
     """
 
-    def said(name: str) -> str:
+    def describe_dataset(name: str) -> str:
         return f"{name!r} of {facts[name][0]!r}"
 
     first = source.features[0]
     for name in source.features:
         if facts[name][1]["x"] is None:
-            raise UsageError(f"The data set {said(name)} has no features.")
+            raise UsageError(f"The data set {describe_dataset(name)} has no features.")
     for name in [source.labels] if source.labels else source.features:
         if facts[name][1]["y"] is None:
-            raise UsageError(f"The data set {said(name)} has no labels.")
+            raise UsageError(f"The data set {describe_dataset(name)} has no labels.")
     about = facts[first][1]
     if source.labels is None:
         for name in source.features[1:]:
-            other = facts[name][1]
+            other_facts = facts[name][1]
             for key in ("x", "y", "target", "classes", "columns"):
-                if other[key] != about[key]:
-                    what = {"x": "features", "y": "labels"}.get(key, key)
+                if other_facts[key] != about[key]:
+                    property_name = {"x": "features", "y": "labels"}.get(key, key)
                     raise UsageError(
-                        f"Rows of several owners have the same {what}. Received: {about[key]} in "
-                        f"{said(first)} and {other[key]} in {said(name)}."
+                        f"Rows of several owners have the same {property_name}. Received: {about[key]} in "
+                        f"{describe_dataset(first)} and {other_facts[key]} in {describe_dataset(name)}."
                     )
-            _check_units(table_of(about), table_of(other), said(first), said(name))
+            _check_units(
+                read_table(about),
+                read_table(other_facts),
+                describe_dataset(first),
+                describe_dataset(name),
+            )
         rows = sum(facts[name][1]["rows"] for name in source.features)
         shapes = tuple(about["x"]), tuple(about["y"])
-        return Joined(rows, *shapes, about["classes"], about["target"], table_of(about))
+        return CombinedSchema(rows, *shapes, about["classes"], about["target"], read_table(about))
     for name in source.names:
-        other = facts[name][1]
-        if "made_of" in other and len(source.names) > 1:
+        other_facts = facts[name][1]
+        if "made_of" in other_facts and len(source.names) > 1:
             raise UsageError(
-                f"The rows of {said(name)} are in an order that nobody knows, so that no other "
+                f"The rows of {describe_dataset(name)} are in an order that nobody knows, so that no other "
                 "columns belong to them. Align what else there is with them (align TABLE TABLE)."
             )
-        if other["rows"] != about["rows"]:
+        if other_facts["rows"] != about["rows"]:
             raise UsageError(
                 f"Columns of several owners have the same rows in the same order. Received: "
-                f"{about['rows']} rows in {said(first)} and {other['rows']} in {said(name)}. "
+                f"{about['rows']} rows in {describe_dataset(first)} and {other_facts['rows']} in {describe_dataset(name)}. "
                 "Leave out what one of them does not have, and provide again (--replace)."
             )
-        if name in source.features and len(other["x"]) != 1:
-            raise UsageError(f"Columns are those of tables. Received: {said(name)}, {other['x']}.")
+        if name in source.features and len(other_facts["x"]) != 1:
+            raise UsageError(
+                f"Columns are those of tables. Received: {describe_dataset(name)}, {other_facts['x']}."
+            )
     labels = facts[source.labels][1]
-    width = sum(facts[name][1]["x"][0] for name in source.features)
-    tables = [table_of(facts[name][1]) for name in source.features]
-    table = _beside(source.features, tables, table_of(labels))
+    column_count = sum(facts[name][1]["x"][0] for name in source.features)
+    tables = [read_table(facts[name][1]) for name in source.features]
+    table = _combine_tables(source.features, tables, read_table(labels))
     shape = tuple(labels["y"])
-    return Joined(about["rows"], (width,), shape, labels["classes"], labels["target"], table)
+    return CombinedSchema(
+        about["rows"], (column_count,), shape, labels["classes"], labels["target"], table
+    )
 
 
-def _check_units(first: Table | None, other: Table | None, left: str, right: str) -> None:
+def _check_units(
+    first: Table | None, other: Table | None, first_name: str, other_name: str
+) -> None:
     """Refuses rows whose numbers mean different things in one column.
 
     Raises:
@@ -178,78 +195,82 @@ def _check_units(first: Table | None, other: Table | None, left: str, right: str
     """
     if first is None or other is None or first == other:
         return  # (who provides arrays says nothing of their units)
-    what = f"the label {first.label!r}"
+    subject = f"the label {first.label!r}"
     if (first.classes, first.unit) == (other.classes, other.unit):
-        scales = [t.scale or Scale.none(len(t.columns)) for t in (first, other)]
+        scales = [t.scale or Scale.identity(len(t.columns)) for t in (first, other)]
         parts = zip(*(zip(s.factor, s.offset, strict=True) for s in scales), strict=True)
         differ = [i for i, (a, b) in enumerate(parts) if a != b]
         if not differ:
             return
-        what = f"the column {first.columns[differ[0]]!r}"
+        subject = f"the column {first.columns[differ[0]]!r}"
     raise UsageError(
-        f"Rows of several owners have the same scales and classes. Received: others of {what} in "
-        f"{left} and {right}. One owner writes its scales into a file (provide --save-scale FILE), "
+        f"Rows of several owners have the same scales and classes. Received: others of {subject} in "
+        f"{first_name} and {other_name}. One owner writes its scales into a file (provide --save-scale FILE), "
         "and the other provides again with them (--scale FILE --replace)."
     )
 
 
-def _beside(names: Sequence[str], tables: Sequence[Table | None], label: Table | None) -> Any:
+def _combine_tables(
+    names: Sequence[str], tables: Sequence[Table | None], label: Table | None
+) -> Any:
     """The table of columns of several, and of the labels of one."""
     if label is None or any(t is None for t in tables):
         return None
-    held = [t for t in tables if t is not None]
-    every = [c for t in held for c in t.columns]
+    known_tables = [t for t in tables if t is not None]
+    all_columns = [c for t in known_tables for c in t.columns]
     columns = tuple(
-        c if every.count(c) == 1 else f"{name}.{c}"
-        for name, t in zip(names, held, strict=True)
+        c if all_columns.count(c) == 1 else f"{name}.{c}"
+        for name, t in zip(names, known_tables, strict=True)
         for c in t.columns
     )
     scale = None
-    if any(t.scale is not None for t in held):
-        each = [t.scale or Scale.none(len(t.columns)) for t in held]
-        factors, offsets = [s.factor for s in each], [s.offset for s in each]
+    if any(t.scale is not None for t in known_tables):
+        scales = [t.scale or Scale.identity(len(t.columns)) for t in known_tables]
+        factors, offsets = [s.factor for s in scales], [s.offset for s in scales]
         scale = Scale(tuple(sum(factors, ())), tuple(sum(offsets, ())))
     return replace(label, columns=columns, scale=scale)
 
 
-def permitted(source: Source, store: Store, client: str) -> Joined:
+def check_permitted(source: DatasetRef, store: Store, client: str) -> CombinedSchema:
     """What a client may train on, as the worker's store has it.
 
     Raises:
         UsageError, PolicyError, ConfigError, SecurityError: as Store.facts; another deployment, or
             data sets that do not fit each other.
     """
-    of = store.of(DATA)
+    dataset_store = store.for_kind(DATA)
     facts: dict[str, tuple[str, Mapping[str, Any]]] = {}
     for name in source.names:
-        found = of.facts(name, client)
-        if found.deployment != source.deployments[name]:
+        stored_facts = dataset_store.get_facts(name, client)
+        if stored_facts.deployment != source.deployments[name]:
             raise UsageError(
                 f"Party {store.party} has another deployment of data set {name!r} than this client "
                 "asks for: it was replaced meanwhile, or not at all three. Ask again; if that does "
                 "not help, its owner provides it again (--replace)."
             )
-        made_of = permits.sources_of(found, DATA)
-        tables = ", ".join(repr(each["table"]) for each in found.about.get("made_of", ()))
-        what = f"the data set {name!r}" + (f", made of tables {tables}," if tables else "")
-        permits.check(store, client, Use.ALIGNED, [made_of], what)
-        facts[name] = (found.owner, found.about)
-    return joined(source, facts)
+        made_of = permits.loaded_sources(stored_facts, DATA)
+        tables = ", ".join(repr(table["table"]) for table in stored_facts.about.get("made_of", ()))
+        subject = f"the data set {name!r}" + (f", made of tables {tables}," if tables else "")
+        permits.check_permission(store, client, Use.ALIGNED, [made_of], subject)
+        facts[name] = (stored_facts.owner, stored_facts.about)
+    return combine_schemas(source, facts)
 
 
-def derived(source: Source | None, store: Store, client: str) -> Sources:
+def derive_sources(source: DatasetRef | None, store: Store, client: str) -> Sources:
     """What a training's results derive from, whose data sets it may use.
 
     Raises:
         UsageError, PolicyError, ConfigError, SecurityError: as Store.facts.
     """
-    found = own_input(client)
+    result_sources = input_source(client)
     for name in source.names if source is not None else ():
-        found |= permits.sources_of(store.of(DATA).facts(name, client), DATA)
-    return found
+        result_sources |= permits.loaded_sources(store.for_kind(DATA).get_facts(name, client), DATA)
+    return result_sources
 
 
-def loaded(source: Source, party: Party, store: Store, client: str) -> tuple[Shared, Shared]:
+def load_datasets(
+    source: DatasetRef, party: Party, store: Store, client: str
+) -> tuple[Shared, Shared]:
     """(features, labels) of all data sets of a source, as one.
 
     Raises:
@@ -258,46 +279,46 @@ def loaded(source: Source, party: Party, store: Store, client: str) -> tuple[Sha
     """
     from tfe_bench.protocols.ring import shapes
 
-    of = store.of(DATA)
-    permitted(source, store, client)
+    dataset_store = store.for_kind(DATA)
+    check_permitted(source, store, client)
     features: list[Shared] = []
     labels: list[Shared] = []
     for name in source.names:
-        facts, tensors = of.load(name, client)
-        kept.check_same(party, of, facts)
+        facts, tensors = dataset_store.load(name, client)
+        stored_shares.check_same(party, dataset_store, facts)
         if name in source.features:
-            features.append(kept.shared_of(tensors.pop("x")))
+            features.append(stored_shares.to_shared(tensors.pop("x")))
         if source.labels is None or source.labels == name:
-            labels.append(kept.shared_of(tensors.pop("y")))
+            labels.append(stored_shares.to_shared(tensors.pop("y")))
     axis = 0 if source.labels is None else -1
 
-    def whole(parts: list[Shared], along: int) -> Shared:
+    def concat_parts(parts: list[Shared], along: int) -> Shared:
         return parts[0] if len(parts) == 1 else shapes.concat(parts, along)
 
-    return whole(features, axis), whole(labels, 0)
+    return concat_parts(features, axis), concat_parts(labels, 0)
 
 
-def source_of(
+def resolve_datasets(
     cluster: Client, features: Sequence[str], labels: str | None = None
-) -> tuple[Source, Joined]:
+) -> tuple[DatasetRef, CombinedSchema]:
     """What a client may train on by name: rows of several owners, or columns and labels.
 
     Raises:
         UsageError: an unknown data set, or ones that do not fit each other.
     """
-    known = listed(cluster)
-    source = Source(tuple(features), labels, {})
+    datasets = list_datasets(cluster)
+    source = DatasetRef(tuple(features), labels, {})
     for name in source.names:
-        if name not in known:
+        if name not in datasets:
             raise UsageError(
                 f"There is no data set {name!r} that this client may use."
-                f"{did_you_mean(name, known)} Known: {', '.join(known) or 'none'}."
+                f"{did_you_mean(name, datasets)} Known: {', '.join(datasets) or 'none'}."
             )
-        if not known[name].complete:
+        if not datasets[name].complete:
             raise UsageError(
                 f"The workers hold different deployments of data set {name!r}. Its owner "
-                f"{known[name].owner!r} provides it again (--replace)."
+                f"{datasets[name].owner!r} provides it again (--replace)."
             )
-    facts = {name: (known[name].owner, known[name].about) for name in source.names}
-    deployments = {name: known[name].deployment for name in source.names}
-    return Source(source.features, labels, deployments), joined(source, facts)
+    facts = {name: (datasets[name].owner, datasets[name].about) for name in source.names}
+    deployments = {name: datasets[name].deployment for name in source.names}
+    return DatasetRef(source.features, labels, deployments), combine_schemas(source, facts)

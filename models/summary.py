@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models import execute
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.precision import MOST_ERROR, Error
-from tfe_bench.models.ranges import Plan
+from tfe_bench.models.precision import MAX_ERROR, LayerError
 from tfe_bench.protocols.session.cost import Cost
 
 # Measured for ResNet50 with three workers on two cores: 64-bit multiplications per second, bytes
@@ -26,7 +26,7 @@ PRODUCTS = 2
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerSummary:
     """One layer.
 
     Attributes:
@@ -44,7 +44,7 @@ class Row:
     fraction: int
     cost: Cost
     seconds: float
-    error: Error | None = None
+    error: LayerError | None = None
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Summary:
     profile: str
     batch: int
     parameters: int
-    rows: tuple[Row, ...]
+    rows: tuple[LayerSummary, ...]
     cost: Cost
     seconds: float
     rotated: bool
@@ -104,7 +104,7 @@ class Summary:
         ]
         if self.imprecise:
             text.append(
-                f"imprecise: more than {100 * MOST_ERROR:g} % of the range in "
+                f"imprecise: more than {100 * MAX_ERROR:g} % of the range in "
                 f"{', '.join(self.imprecise)}; convert with more fractional_bits, or scale what "
                 "comes to the first of them"
             )
@@ -113,18 +113,18 @@ class Summary:
     @property
     def imprecise(self) -> list[str]:
         """Layers whose values are off by more than 1 % of their range."""
-        return [r.name for r in self.rows if r.error is not None and r.error.relative > MOST_ERROR]
+        return [r.name for r in self.rows if r.error is not None and r.error.relative > MAX_ERROR]
 
 
-def _seconds(cost: Cost, work: int, wide: float, profile: profiles.Profile) -> float:
+def _estimate_seconds(cost: Cost, work: int, wide: float, profile: profiles.Profile) -> float:
     """Computing, and the slower of the dealer's line and of the evaluators' lines and rounds.
 
     Args:
         wide: the share of what is sent that is multiplied in wide words (Kind.wide).
     """
     dealt, exchanged = cost.dealer / 8, max(cost.e1, cost.e2) / 8
-    each = wide / WIDE_BYTES_PER_SECOND + (1 - wide) / BYTES_PER_SECOND
-    computing = PRODUCTS * work / MACS_PER_SECOND + max(dealt, exchanged) * each
+    byte_seconds = wide / WIDE_BYTES_PER_SECOND + (1 - wide) / BYTES_PER_SECOND
+    computing = PRODUCTS * work / MACS_PER_SECOND + max(dealt, exchanged) * byte_seconds
     rounds = cost.rounds * (profile.delay + ROUND_SECONDS)
     if not profile.shaped:
         return computing + rounds
@@ -133,11 +133,11 @@ def _seconds(cost: Cost, work: int, wide: float, profile: profiles.Profile) -> f
     return computing + max(dealt / rate, rounds + exchanged / rate)
 
 
-def summarize(
+def summarize_plan(
     plan: Plan,
     profile: str = "local",
     batch: int = 1,
-    errors: Mapping[str, Error] | None = None,
+    errors: Mapping[str, LayerError] | None = None,
 ) -> Summary:
     """The summary of a plan under a network profile.
 
@@ -147,26 +147,26 @@ def summarize(
     Raises:
         UsageError: there is no such profile.
     """
-    network = profiles.get(profile)
-    s = execute.tuned(plan, network.plan, batch)
-    rotated = execute.rotated(s)
+    network = profiles.get_profile(profile)
+    s = execute.tune_prediction(plan, network.plan, batch)
+    rotated = execute.has_rotating_dealers(s)
     rows, sent, wide = [], 0, 0
-    tallies = execute.layer_tallies(s)
+    tallies = execute.layer_cost_reports(s)
     for x, tally in zip(plan.graph.layers, tallies, strict=True):
         cost = tally.cost
-        own = registry.find(x.op).wide
-        sent, wide = sent + cost.total, wide + own * cost.total
+        wide_share = registry.get_kind(x.op).uses_wide_words
+        sent, wide = sent + cost.total, wide + wide_share * cost.total
         shape = (batch, *plan.graph.shapes[x.name])
-        seconds = _seconds(cost, tally.work, float(own), network)
-        kind, fraction = registry.find(x.op).label(x), plan.fraction_of(x.name)
+        seconds = _estimate_seconds(cost, tally.work, float(wide_share), network)
+        kind, fraction = registry.get_kind(x.op).describe_layer(x), plan.fraction_of(x.name)
         error = (errors or {}).get(x.name)
-        rows.append(Row(x.name, kind, shape, fraction, cost, seconds, error))
+        rows.append(LayerSummary(x.name, kind, shape, fraction, cost, seconds, error))
     total = execute.model_cost(s)
     work = sum(tally.work for tally in tallies)
     if rotated:  # every party then does a third of each role's
         work = work * 5 // 6
-    seconds = _seconds(total, work, wide / max(sent, 1), network)
+    seconds = _estimate_seconds(total, work, wide / max(sent, 1), network)
     graph = plan.graph
     return Summary(
-        graph.name, profile, batch, graph.parameters, tuple(rows), total, seconds, rotated
+        graph.name, profile, batch, graph.weight_count, tuple(rows), total, seconds, rotated
     )

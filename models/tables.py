@@ -18,16 +18,16 @@ import numpy as np
 
 from tfe_bench.errors import DataError, UsageError, did_you_mean
 from tfe_bench.models import graph as graphs
-from tfe_bench.models.csv_file import MOST_COLUMNS, MOST_TEXT, numbers
+from tfe_bench.models.csv_file import MAX_COLUMNS, MAX_TEXT, parse_columns
 from tfe_bench.models.graph import Array
 from tfe_bench.models.private import PrivateModel
 from tfe_bench.models.scales import Scale
 
 TARGETS = ("binary", "classes", "number")
-MOST_CLASSES = 10_000
+MAX_CLASSES = 10_000
 # Beside Keras' own parts of a .keras file, which Keras passes over.
-_MEMBER = "tfe_bench.json"
-_MOST_BYTES = 1 << 25
+_MEMBER_NAME = "tfe_bench.json"
+_MAX_MEMBER_BYTES = 1 << 25
 
 
 @dataclass(frozen=True)
@@ -56,14 +56,14 @@ class Table:
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it."""
-        found = {}
+        header = {}
         for name, value in vars(self).items():
             value = list(value) if isinstance(value, tuple) else value
-            found[name] = value.header() if isinstance(value, Scale) else value
-        return found
+            header[name] = value.header() if isinstance(value, Scale) else value
+        return header
 
     @classmethod
-    def of(cls, header: object) -> Table:
+    def from_header(cls, header: object) -> Table:
         """The table of a header, which may come from a stranger.
 
         Raises:
@@ -71,12 +71,12 @@ class Table:
         """
         if not isinstance(header, Mapping) or set(header) != set(cls.__dataclass_fields__):
             raise DataError("A table's facts are its columns, label, classes and scales.")
-        columns, classes = (_names(header[k], m) for k, m in _BOUNDED.items())
+        columns, classes = (_read_names(header[k], m) for k, m in _MAX_NAMES.items())
         label, target, logits = header["label"], header["target"], header["logits"]
         if target not in TARGETS or type(logits) is not bool:
             raise DataError("A table's label is binary, classes or a number.")
         if label is not None:
-            [label] = _names([label], 1)
+            [label] = _read_names([label], 1)
         if len(set(columns)) != len(columns):
             raise DataError("A table names each column once.")
         return cls(
@@ -84,8 +84,8 @@ class Table:
             target,
             label,
             classes,
-            _scale(header["scale"], len(columns)),
-            _scale(header["unit"], 1),
+            _read_scale(header["scale"], len(columns)),
+            _read_scale(header["unit"], 1),
             logits,
         )
 
@@ -105,7 +105,7 @@ class Table:
                 f"{', '.join(map(repr, missing[:20]))}"
                 f"{f' and {len(missing) - 20} more' if len(missing) > 20 else ''}.{hint}"
             )
-        return numbers(source, names, lines, [list(names).index(c) for c in self.columns])
+        return parse_columns(source, names, lines, [list(names).index(c) for c in self.columns])
 
     # ---- models
 
@@ -119,69 +119,71 @@ class Table:
             return model
         import keras
 
-        given = value = keras.Input(model.input_shape[1:])
+        model_input = value = keras.Input(model.input_shape[1:])
         if self.scale is not None:
             value = keras.layers.Rescaling(*self.scale.header(), name="columns")(value)
         value = model(value)
         if self.unit is not None:
             value = keras.layers.Rescaling(*self.unit.inverse().header(), name="unit")(value)
-        return keras.Model(given, value, name=model.name)
+        return keras.Model(model_input, value, name=model.name)
 
     def scaled(self, private: PrivateModel) -> PrivateModel:
         """A converted model of scaled columns as one that takes columns as they are."""
         (name,) = private.graph.inputs
         if self.scale is None and self.unit is None:
             return private
-        changed: dict[str, Any] = {}
+        graph_changes: dict[str, Any] = {}
         if self.scale is not None:
-            changed["scaling"] = {name: _after(private.graph.scaling.get(name), self.scale)}
+            graph_changes["scaling"] = {
+                name: _compose_scaling(private.graph.scaling.get(name), self.scale)
+            }
         if self.unit is not None:
-            own = self.unit.inverse()
-            changed["results"] = tuple(
+            inverse = self.unit.inverse()
+            graph_changes["results"] = tuple(
                 (
-                    np.multiply(f, own.factor).tolist(),
-                    (np.multiply(o, own.factor) + own.offset).tolist(),
+                    np.multiply(f, inverse.factor).tolist(),
+                    (np.multiply(o, inverse.factor) + inverse.offset).tolist(),
                 )
                 for f, o in private.graph.results or [(1.0, 0.0)] * len(private.graph.outputs)
             )
-        graph = graphs.replaced(private.graph, private.graph.layers, **changed)
+        graph = graphs.replace_layers(private.graph, private.graph.layers, **graph_changes)
         return PrivateModel(replace(private.plan, graph=graph), private.bounds, private.calibrated)
 
     def probabilities(self, outputs: Any) -> Array:
         """What outputs say of each class, [n, classes]; of a number the number, [n, 1]."""
-        found = np.asarray(outputs, np.float64).reshape(len(outputs), -1)
+        values = np.asarray(outputs, np.float64).reshape(len(outputs), -1)
         if self.target == "number":
-            return found
-        if found.shape[1] == 1:
-            yes = np.exp(-np.logaddexp(0, -found)) if self.logits else found
+            return values
+        if values.shape[1] == 1:
+            yes = np.exp(-np.logaddexp(0, -values)) if self.logits else values
             return np.concatenate([1 - yes, yes], 1)
         if self.logits:
-            found = np.exp(found - found.max(1, keepdims=True))
-            found = found / found.sum(1, keepdims=True)
-        return found
+            values = np.exp(values - values.max(1, keepdims=True))
+            values = values / values.sum(1, keepdims=True)
+        return values
 
 
-_BOUNDED = {"columns": MOST_COLUMNS, "classes": MOST_CLASSES}
+_MAX_NAMES = {"columns": MAX_COLUMNS, "classes": MAX_CLASSES}
 
 
-def _after(inner: Any, scale: Scale) -> tuple[Any, Any]:
+def _compose_scaling(inner: Any, scale: Scale) -> tuple[Any, Any]:
     """The scale first, and then what a graph does with its input anyway."""
     factor, offset = (1.0, 0.0) if inner is None else inner
     first = np.multiply(scale.factor, factor)
     return first.tolist(), (np.multiply(scale.offset, factor) + offset).tolist()
 
 
-def _names(value: object, most: int) -> tuple[str, ...]:
+def _read_names(value: object, limit: int) -> tuple[str, ...]:
     if (
         not isinstance(value, list)
-        or len(value) > most
-        or not all(isinstance(v, str) and len(v) <= MOST_TEXT for v in value)
+        or len(value) > limit
+        or not all(isinstance(v, str) and len(v) <= MAX_TEXT for v in value)
     ):
-        raise DataError(f"Names are at most {most} texts of at most {MOST_TEXT} characters.")
+        raise DataError(f"Names are at most {limit} texts of at most {MAX_TEXT} characters.")
     return tuple(value)
 
 
-def _scale(value: object, count: int) -> Scale | None:
+def _read_scale(value: object, count: int) -> Scale | None:
     if value is None:
         return None
     if isinstance(value, list) and len(value) == 2:
@@ -200,19 +202,19 @@ def _scale(value: object, count: int) -> Scale | None:
 # ---- in a file
 
 
-def save(model: Any, table: Table | None, path: str | Path) -> None:
+def save_with_table(model: Any, table: Table | None, path: str | Path) -> None:
     """Writes a Keras model, 0600, with its table beside Keras' own parts."""
     before = os.umask(0o077)  # what it learned from is private
     try:
         model.save(path)
         if table is not None:
             with zipfile.ZipFile(path, "a") as file:
-                file.writestr(_MEMBER, json.dumps(table.header()))
+                file.writestr(_MEMBER_NAME, json.dumps(table.header()))
     finally:
         os.umask(before)
 
 
-def load(path: str | Path) -> Table | None:
+def load_table(path: str | Path) -> Table | None:
     """The table in a .keras file, None where there is none.
 
     Raises:
@@ -220,18 +222,18 @@ def load(path: str | Path) -> Table | None:
     """
     try:
         with zipfile.ZipFile(path) as file:
-            if _MEMBER not in file.namelist():
+            if _MEMBER_NAME not in file.namelist():
                 return None
-            if file.getinfo(_MEMBER).file_size > _MOST_BYTES:
+            if file.getinfo(_MEMBER_NAME).file_size > _MAX_MEMBER_BYTES:
                 raise DataError(f"The columns' names in {str(path)!r} are too many.")
-            return Table.of(json.loads(file.read(_MEMBER)))
+            return Table.from_header(json.loads(file.read(_MEMBER_NAME)))
     except (OSError, zipfile.BadZipFile, ValueError, RecursionError) as error:
         raise DataError(
             f"The model in {str(path)!r} cannot be read. Received: {type(error).__name__}."
         ) from None
 
 
-def scaled_part(model: Any) -> Any:
+def find_scaled_model(model: Any) -> Any:
     """The model within one that `Table.in_units` made: to train it again on scaled columns.
 
     Raises:

@@ -11,23 +11,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput, spec_of
+from tfe_bench.cluster.requests import JobResult, LateInput, PrivateInput, input_spec
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import keras_arguments, sources
-from tfe_bench.models.history import History, check_ranges, history_of, print_epochs, score_name
-from tfe_bench.models.progress import Progress, check_verbose, shown
+from tfe_bench.models.history import History, build_history, check_ranges, print_epochs, score_name
+from tfe_bench.models.progress import Progress, check_verbose, show_progress
 from tfe_bench.models.rows import (
     Examples,
     check_counts,
-    chunk_of,
-    sample_weights,
-    shared_examples,
-    split,
-    weighted,
+    choose_chunk,
+    combine_weights,
+    share_examples,
+    split_validation,
+    with_weight_bound,
 )
-from tfe_bench.models.training.losses import of_keras
-from tfe_bench.models.training_job import Saving, TrainingJob, snapshot_name, state_name, watched
+from tfe_bench.models.training.losses import read_keras_loss
+from tfe_bench.models.training_job import (
+    CheckpointOptions,
+    TrainingJob,
+    choose_range_checks,
+    snapshot_name,
+    state_name,
+)
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 
 if TYPE_CHECKING:
@@ -35,7 +41,7 @@ if TYPE_CHECKING:
     from tfe_bench.models.training.recipe import Recipe
 
 # Rows of a step, as Keras has it.
-BATCH = 32
+DEFAULT_BATCH = 32
 # What an evaluation tells: of classes, and of numbers.
 _METRICS = (
     (
@@ -95,35 +101,38 @@ class Trainable:
         from tfe_bench.models.training import step
         from tfe_bench.models.training.recipe import Recipe
 
-        keras_arguments.refuse(
-            "compile", other, keras_arguments.NO_COMPILE, ("optimizer", "loss", "metrics", "seed")
+        keras_arguments.reject_arguments(
+            "compile",
+            other,
+            keras_arguments.UNSUPPORTED_COMPILE,
+            ("optimizer", "loss", "metrics", "seed"),
         )
         recipe = Recipe.build(self.keras, optimizer, loss, seed=seed)
         step.step_cost(recipe, Setting())  # every layer runs once, with a party that counts
-        several = [metrics] if isinstance(metrics, str) else list(metrics or ())
-        told = _METRICS[not recipe.loss.counted]
-        if any(not isinstance(m, str) or m not in told for m in several):
+        requested_metrics = [metrics] if isinstance(metrics, str) else list(metrics or ())
+        metric_names = _METRICS[not recipe.loss.counts_answers]
+        if any(not isinstance(m, str) or m not in metric_names for m in requested_metrics):
             raise UsageError(
-                f"An evaluation with {recipe.loss.name} tells {told[0]}. Received: metrics "
-                f"{str(several)[:80]}."
+                f"An evaluation with {recipe.loss.name} tells {metric_names[0]}. Received: metrics "
+                f"{str(requested_metrics)[:80]}."
             )
-        self._compiled, self._metrics = (optimizer, loss, seed), several
+        self._compiled, self._metrics = (optimizer, loss, seed), requested_metrics
 
     def initial_model(self) -> Any:
         """The Keras model with the weights that the last training began with."""
         from tfe_bench.models.training import reader
 
-        return reader.copied(self._model(), self._start)
+        return reader.copy_model(self._keras_model(), self._start)
 
-    def _model(self) -> Any:
+    def _keras_model(self) -> Any:
         """The Keras model, read if it was given as a file."""
         from tfe_bench.models import from_keras
 
         if isinstance(self.keras, (str, Path)):
-            self.keras = from_keras.load(self.keras)
+            self.keras = from_keras.load_model(self.keras)
         return self.keras
 
-    def recipe(self, batch_size: int = BATCH) -> Recipe:
+    def recipe(self, batch_size: int = DEFAULT_BATCH) -> Recipe:
         """What is public about the training.
 
         Raises:
@@ -226,24 +235,29 @@ class Trainable:
         from tfe_bench.models.training import magnitudes
         from tfe_bench.models.training.callbacks import Callbacks
 
-        keras_arguments.refuse(
-            "fit", other, keras_arguments.NO_FIT, list(inspect.signature(self.fit).parameters)[:-1]
+        keras_arguments.reject_arguments(
+            "fit",
+            other,
+            keras_arguments.UNSUPPORTED_FIT,
+            list(inspect.signature(self.fit).parameters)[:-1],
         )
         check_verbose(verbose)
-        recipe = self.recipe(BATCH if batch_size is None else batch_size)
+        recipe = self.recipe(DEFAULT_BATCH if batch_size is None else batch_size)
         source, rows, joined = None, 0, None
-        weighs = class_weight is not None or sample_weight is not None
+        has_weights = class_weight is not None or sample_weight is not None
         if rows_of is not None or columns_of is not None:
             if x is not None or y is not None or (rows_of is not None) == (columns_of is not None):
                 raise UsageError("fit takes x and y, or rows_of, or columns_of with labels_of.")
             if columns_of is not None and labels_of is None:
                 raise UsageError("columns_of goes with labels_of: who has the labels.")
-            if weighs or validation_split:
+            if has_weights or validation_split:
                 raise UsageError(
                     "class_weight, sample_weight and validation_split are for x and y. Of owners' "
                     "rows holdout=N are kept to evaluate on."
                 )
-            source, joined = sources.source_of(cluster, rows_of or columns_of or (), labels_of)
+            source, joined = sources.resolve_datasets(
+                cluster, rows_of or columns_of or (), labels_of
+            )
             sources.check_target(joined, recipe.loss)
             rows = joined.rows - holdout
         elif x is None or y is None:
@@ -252,13 +266,15 @@ class Trainable:
         if source is None:
             check_counts(x, y)
             train = Examples(np.asarray(x), np.asarray(y))
-            if weighs:
-                weights = sample_weights(recipe, train.y, sample_weight, class_weight)
-                train, recipe = train._replace(weights=weights), weighted(recipe, weights)
+            if has_weights:
+                weights = combine_weights(recipe, train.y, sample_weight, class_weight)
+                train, recipe = train._replace(weights=weights), with_weight_bound(recipe, weights)
             if validation_split and validation_data is None:
-                train, test = split(train, validation_split)
+                train, test = split_validation(train, validation_split)
             rows = len(train.x)
-            recipe = magnitudes.planned(recipe, self._model(), *train[:2], seed, train.weights)
+            recipe = magnitudes.plan_exponents(
+                recipe, self._keras_model(), *train[:2], seed, train.weights
+            )
         if validation_data is not None:
             if not isinstance(validation_data, (tuple, list)) or len(validation_data) != 2:
                 raise UsageError("validation_data is (x, y): what is told of it has no weights.")
@@ -270,20 +286,22 @@ class Trainable:
                 "Use validation_split or validation_data (holdout of owners' rows), or leave "
                 "metrics out."
             )
-        known = ["loss"] if reveal_loss else []
-        known += [score_name(recipe)] if test is not None or holdout else []
-        asked = Callbacks.of(callbacks, [*known, "learning_rate"])
-        if asked.later and checkpoint is not None:
+        log_names = ["loss"] if reveal_loss else []
+        log_names += [score_name(recipe)] if test is not None or holdout else []
+        callback_plan = Callbacks.from_keras(callbacks, [*log_names, "learning_rate"])
+        if callback_plan.deferred and checkpoint is not None:
             raise UsageError(
                 "A training with a checkpoint is in several jobs, and callbacks are called for "
                 "one. Received: both. LearningRateScheduler alone goes with it."
             )
         if deploy_for:
             cluster.check_members(deploy_for)
-        if asked.snapshots and deploy is not None:
+        if callback_plan.snapshots and deploy is not None:
             raise UsageError("Callbacks that take weights go with weights that leave: no deploy.")
         if type(epochs) is int and type(initial_epoch) is int:
-            recipe = asked.scheduled(recipe, initial_epoch, epochs, rows // recipe.batch)
+            recipe = callback_plan.apply_schedule(
+                recipe, initial_epoch, epochs, rows // recipe.batch
+            )
         profile = profile or cluster.profile.name
         job = TrainingJob(
             recipe,
@@ -295,20 +313,24 @@ class Trainable:
             test=0 if test is None else len(test.x),
             source=source,
             holdout=holdout,
-            saving=None if checkpoint is None else Saving(checkpoint, checkpoint_every, restart),
-            deploy=None if deploy is None else self._deployment(deploy, deploy_for, joined),
+            saving=None
+            if checkpoint is None
+            else CheckpointOptions(checkpoint, checkpoint_every, restart),
+            deploy=None
+            if deploy is None
+            else self._deployment_parameters(deploy, deploy_for, joined),
             guard=guard_every,
             reveal_loss=reveal_loss,
-            chunk=chunk_of(recipe, rows) if train is not None and prefetch else 0,
+            chunk=choose_chunk(recipe, rows) if train is not None and prefetch else 0,
             first=initial_epoch,
             shuffle=shuffle,
-            stopping=asked.stopping,
-            snapshots=asked.snapshots,
-            watch=watched(recipe, profile, reveal_loss, check_range),
+            stopping=callback_plan.stopping,
+            snapshots=callback_plan.snapshots,
+            watch=choose_range_checks(recipe, profile, reveal_loss, check_range),
         )
         inputs = self.inputs(job, train, test, scatter=shuffle)
-        with shown(0 if progress is not None else verbose) as bar:
-            history = self.run(cluster, job, inputs, progress or bar, asked)
+        with show_progress(0 if progress is not None else verbose) as bar:
+            history = self.run(cluster, job, inputs, progress or bar, callback_plan)
         history.table = None if joined is None else joined.table
         self._deployed = deploy
         if verbose == 2 or (verbose == 1 and bar is None and progress is None):
@@ -330,11 +352,11 @@ class Trainable:
             )
         from tfe_bench.models import from_keras, plaintext
 
-        model = self._model()
-        images = plaintext.check_images(from_keras.from_keras(model), x)
-        given = list(images.values())
-        several = given if len(given) > 1 else given[0]
-        return model.predict(several, batch_size=batch_size, verbose=verbose)
+        model = self._keras_model()
+        images = plaintext.check_model_inputs(from_keras.from_keras(model), x)
+        input_arrays = list(images.values())
+        model_inputs = input_arrays if len(input_arrays) > 1 else input_arrays[0]
+        return model.predict(model_inputs, batch_size=batch_size, verbose=verbose)
 
     def evaluate(
         self,
@@ -353,8 +375,8 @@ class Trainable:
         recipe = self.recipe()
         check_counts(x, y)
         job = TrainingJob(recipe, 0, 0, 0, profile=profile or cluster.profile.name, test=len(x))
-        found = self.run(cluster, job, self.inputs(job, None, Examples(x, y)), progress)
-        [value] = next(iter(found.history.values()))
+        history = self.run(cluster, job, self.inputs(job, None, Examples(x, y)), progress)
+        [value] = next(iter(history.history.values()))
         return value
 
     def inputs(
@@ -370,7 +392,7 @@ class Trainable:
             UsageError, RangeError: rows or weights that do not fit.
         """
         state = self._state_inputs(job.recipe)
-        return {**state, **shared_examples(job, train, test, scatter)}
+        return {**state, **share_examples(job, train, test, scatter)}
 
     def run(
         self,
@@ -381,7 +403,7 @@ class Trainable:
         callbacks: Callbacks | None = None,
     ) -> History:
         """Runs a job that `fit` or a command has put together."""
-        job.check_inputs([spec_of(name, value) for name, value in inputs.items()])
+        job.check_inputs([input_spec(name, value) for name, value in inputs.items()])
         bits, ring = cluster.config.fractional_bits, cluster.config.ring
         if bits != job.recipe.numbers.activation or ring != 64:
             raise UsageError(
@@ -390,14 +412,14 @@ class Trainable:
             )
         result = cluster.run("train", job.header(), inputs, progress)
         check_ranges(job, result)
-        history = history_of(job, result)
-        if job.total and job.deploy is None:
-            history.model = self._model()
+        history = build_history(job, result)
+        if job.total_steps and job.deploy is None:
+            history.model = self._keras_model()
             self._start = history.model.get_weights()
-        if callbacks is not None and callbacks.later:
-            self._call(callbacks, job, result, history)
+        if callbacks is not None and callbacks.deferred:
+            self._run_callbacks(callbacks, job, result, history)
         elif history.model is not None:
-            self._take(job.recipe, result)
+            self._load_weights(job.recipe, result)
         return history
 
     # ---- inside
@@ -406,70 +428,74 @@ class Trainable:
         """What training begins with, as inputs of the job."""
         from tfe_bench.models.training import state
 
-        arrays, found = state.initial(recipe), {}
-        for i, spec in enumerate(state.specs(recipe)):
+        arrays, inputs = state.build_initial_state(recipe), {}
+        for i, spec in enumerate(state.list_specs(recipe)):
             array = arrays[spec.key]
             if not np.abs(array).max(initial=0.0) < _LARGEST_WEIGHT:
                 raise RangeError(
                     f"The weights {spec.key!r} begin with NaN or with more than "
                     f"{_LARGEST_WEIGHT:g}."
                 )
-            found[state_name(i)] = PrivateInput(
+            inputs[state_name(i)] = PrivateInput(
                 np.rint(array * 2.0**spec.fractional_bits).astype(np.int64), spec.fractional_bits
             )
-        return found
+        return inputs
 
-    def _deployment(
-        self, name: str, clients: Sequence[str], joined: sources.Joined | None
+    def _deployment_parameters(
+        self, name: str, clients: Sequence[str], joined: sources.CombinedSchema | None
     ) -> dict[str, Any]:
         from tfe_bench.models import deploying
 
         table = None
         if joined is not None and joined.table is not None:
             assert self._compiled is not None
-            table = replace(joined.table, logits=of_keras(self._compiled[1])[1])
-        return deploying.parameters(self.keras, check_name(name), clients, table=table)
+            table = replace(joined.table, logits=read_keras_loss(self._compiled[1])[1])
+        return deploying.trained_model_parameters(
+            self.keras, check_name(name), clients, table=table
+        )
 
-    def _call(
+    def _run_callbacks(
         self, callbacks: Callbacks, job: TrainingJob, result: JobResult, history: History
     ) -> None:
         """Calls the callbacks; they may say that training was over earlier."""
-        model, last = self._model(), len(history.epoch) - 1
+        model, last_epoch = self._keras_model(), len(history.epoch) - 1
 
-        def put(place: int) -> None:
-            if history.model is not None and (place == last or job.snapshots):
-                self._take(job.recipe, result, None if place == last else place)
+        def load_weights(place: int) -> None:
+            if history.model is not None and (place == last_epoch or job.snapshots):
+                self._load_weights(job.recipe, result, None if place == last_epoch else place)
 
         logs = [
             {name: values[place] for name, values in history.history.items()}
-            for place in range(last + 1)
+            for place in range(last_epoch + 1)
         ]
         params = {"epochs": job.epochs, "steps": job.steps_per_epoch, "verbose": 0}
         try:
-            passed = callbacks.called(model, job.recipe, history.epoch, logs, put, params)
+            completed = callbacks.replay_callbacks(
+                model, job.recipe, history.epoch, logs, load_weights, params
+            )
         except BaseException:
-            put(last)  # what the workers have done is not lost with it
+            load_weights(last_epoch)  # what the workers have done is not lost with it
             raise
-        if passed <= last:  # one of them ended it there
+        if completed <= last_epoch:  # one of them ended it there
             if not job.snapshots:  # none that takes weights: those that there are
-                put(last)
-            history.epoch = history.epoch[:passed]
-            history.history = {k: v[:passed] for k, v in history.history.items()}
-            history.steps = min(history.steps, passed * job.steps_per_epoch)
+                load_weights(last_epoch)
+            history.epoch = history.epoch[:completed]
+            history.history = {k: v[:completed] for k, v in history.history.items()}
+            history.steps = min(history.steps, completed * job.steps_per_epoch)
 
-    def _take(self, recipe: Recipe, result: JobResult, epoch: int | None = None) -> None:
+    def _load_weights(self, recipe: Recipe, result: JobResult, epoch: int | None = None) -> None:
         """Puts trained weights into the Keras model: the last, or those after an epoch."""
         from tfe_bench.models.training import reader, state
 
         arrays = {}
-        for i, spec in enumerate(state.specs(recipe)):
+        for i, spec in enumerate(state.list_specs(recipe)):
             name = state_name(i) if epoch is None else snapshot_name(epoch, i)
             if name in result.outputs:
                 decoded = FixedPoint(spec.fractional_bits).decode(result.outputs[name])
                 arrays[spec.key] = np.asarray(decoded).reshape(spec.shape)
-        weights = state.trained(recipe, arrays)
-        model = self._model()
-        for variable, array in zip(reader.variables(model), weights, strict=True):
+        weights = state.to_keras_weights(recipe, arrays)
+        model = self._keras_model()
+        for variable, array in zip(reader.list_variables(model), weights, strict=True):
             variable.assign(array)
 
     def __repr__(self) -> str:

@@ -12,29 +12,29 @@ from tfe_bench.cluster import profiles
 from tfe_bench.cluster.jobs import InputSpec, check_known
 from tfe_bench.cluster.stored import check_name
 from tfe_bench.errors import UsageError, check_one_of
-from tfe_bench.models.csv_file import MOST_ROWS
+from tfe_bench.models.csv_file import MAX_ROWS
 from tfe_bench.models.datasets import Array
-from tfe_bench.models.sources import Joined, Source
+from tfe_bench.models.sources import CombinedSchema, DatasetRef
 from tfe_bench.models.training import step
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training.shuffling import batches, permutation
-from tfe_bench.models.training.state import specs
+from tfe_bench.models.training.shuffling import draw_batches, draw_permutation
+from tfe_bench.models.training.state import list_specs
 from tfe_bench.models.training.stopping import Stopping
 
-MOST_CHUNKS = 1 << 14
-MOST_EPOCHS, MOST_STEPS = 100_000, 10**9
+MAX_CHUNKS = 1 << 14
+MAX_EPOCHS, MAX_STEPS = 100_000, 10**9
 # Of all epochs together, 8 bytes each.
-MOST_SNAPSHOTS = 1 << 24
+MAX_SNAPSHOT_WORDS = 1 << 24
 # In place of an epoch, for the draw of rows that none trains on; rows.SHUFFLED is -2, and chunks
 # have -3 and below.
 _HELD_OUT = -1
 # The job's output that says where values left their range.
 RANGE = "range"
-_CHECKPOINT = "A checkpoint's name"
+_CHECKPOINT_NAME = "A checkpoint's name"
 # Fields of an order that are told where they say something.
-_SELDOM = ("first", "shuffle", "stopping", "snapshots", "watch")
+_OPTIONAL_FIELDS = ("first", "shuffle", "stopping", "snapshots", "watch")
 # Fields that a checkpoint and the training that goes on from it have in common.
-_LASTING: tuple[str, ...] = (
+_CHECKPOINT_FIELDS: tuple[str, ...] = (
     "recipe",
     "rows",
     "seed",
@@ -45,11 +45,11 @@ _LASTING: tuple[str, ...] = (
     "first",
     "shuffle",
 )
-_LASTING += ("watch",)
+_CHECKPOINT_FIELDS += ("watch",)
 
 
 @dataclass(frozen=True)
-class Saving:
+class CheckpointOptions:
     """Checkpoints of a training.
 
     Attributes:
@@ -101,9 +101,9 @@ class TrainingJob:
     profile: str = "local"
     steps: int | None = None
     test: int = 0
-    source: Source | None = None
+    source: DatasetRef | None = None
     holdout: int = 0
-    saving: Saving | None = None
+    saving: CheckpointOptions | None = None
     deploy: Mapping[str, Any] | None = None
     guard: int = 0
     reveal_loss: bool = False
@@ -118,25 +118,25 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         for name, low, high in (
-            ("epochs", 0, MOST_EPOCHS),
-            ("rows", 0 if self.epochs == 0 else 1, MOST_ROWS),
+            ("epochs", 0, MAX_EPOCHS),
+            ("rows", 0 if self.epochs == 0 else 1, MAX_ROWS),
             ("seed", 0, (1 << 63) - 1),
-            ("test", 0, MOST_ROWS),
-            ("holdout", 0, MOST_ROWS),
-            ("guard", 0, MOST_STEPS),
-            ("chunk", 0, MOST_ROWS),
+            ("test", 0, MAX_ROWS),
+            ("holdout", 0, MAX_ROWS),
+            ("guard", 0, MAX_STEPS),
+            ("chunk", 0, MAX_ROWS),
         ):
-            _whole(name, getattr(self, name), low, high)
-        _whole("initial_epoch", self.first, 0, max(0, self.epochs - 1))
+            _check_integer(name, getattr(self, name), low, high)
+        _check_integer("initial_epoch", self.first, 0, max(0, self.epochs - 1))
         if self.steps is not None:
-            _whole("steps", self.steps, 1, MOST_STEPS)
+            _check_integer("steps", self.steps, 1, MAX_STEPS)
         for name in ("reveal_loss", "trace", "shuffle", "snapshots"):
             if type(getattr(self, name)) is not bool:
                 raise UsageError(f"{name} is true or false. Received: {getattr(self, name)!r}.")
         check_one_of("watch is", self.watch, (step.NOTHING, step.VALUES, step.ALL))
         if not isinstance(self.profile, str):
             raise UsageError(f"A profile is a name. Received: {str(self.profile)[:80]!r}.")
-        profiles.get(self.profile)
+        profiles.get_profile(self.profile)
         if self.epochs and self.rows < self.recipe.batch:
             raise UsageError(
                 f"There are fewer rows than one batch. Received: {self.rows} rows and batches of "
@@ -146,9 +146,9 @@ class TrainingJob:
             raise UsageError(
                 f"A chunk of a client's rows is a multiple of the batch. Received: {self.chunk}."
             )
-        if self.chunk and self.rows > MOST_CHUNKS * self.chunk:
+        if self.chunk and self.rows > MAX_CHUNKS * self.chunk:
             raise UsageError(
-                f"Rows come in at most {MOST_CHUNKS} chunks. Received: {self.rows} rows in chunks "
+                f"Rows come in at most {MAX_CHUNKS} chunks. Received: {self.rows} rows in chunks "
                 f"of {self.chunk}."
             )
         if self.stopping is not None and (not self.reveal_loss or self.saving is not None):
@@ -166,10 +166,10 @@ class TrainingJob:
                 "Callbacks that look at the weights after each epoch do not go with an optimizer "
                 "that averages them (use_ema=True): the averages come at the end."
             )
-        words = (self.epochs - self.first) * self.recipe.graph.parameters
-        if self.snapshots and words > MOST_SNAPSHOTS:
+        words = (self.epochs - self.first) * self.recipe.graph.weight_count
+        if self.snapshots and words > MAX_SNAPSHOT_WORDS:
             raise UsageError(
-                f"The weights after each epoch are at most {MOST_SNAPSHOTS} numbers. Received: "
+                f"The weights after each epoch are at most {MAX_SNAPSHOT_WORDS} numbers. Received: "
                 f"{words}. Train fewer epochs at a time (initial_epoch)."
             )
         if self.recipe.weighted and (self.source is not None or self.reveal_loss):
@@ -185,8 +185,8 @@ class TrainingJob:
         if self.holdout and self.source is None:
             raise UsageError("Rows are held out of what owners provide. Send test rows instead.")
         if self.saving is not None:
-            check_name(self.saving.name, _CHECKPOINT)
-            _whole("every", self.saving.every, 1, MOST_STEPS)
+            check_name(self.saving.name, _CHECKPOINT_NAME)
+            _check_integer("every", self.saving.every, 1, MAX_STEPS)
             if type(self.saving.restart) is not bool:
                 raise UsageError("restart is true or false.")
 
@@ -198,7 +198,7 @@ class TrainingJob:
         return self.rows // self.recipe.batch
 
     @property
-    def total(self) -> int:
+    def total_steps(self) -> int:
         """Steps of the training."""
         whole = (self.epochs - self.first) * self.steps_per_epoch
         return whole if self.steps is None else min(whole, self.steps)
@@ -211,102 +211,106 @@ class TrainingJob:
             size = self.recipe.batch
             if epoch or not self.chunk:
                 named = epoch + self.first
-                self._orders[epoch] = batches(self.seed, named, self.rows, size, self.shuffle)
+                self._orders[epoch] = draw_batches(self.seed, named, self.rows, size, self.shuffle)
             else:
                 parts = [
-                    b.start + batches(self.seed, -3 - number, len(b), size, self.shuffle)
-                    for number, b in enumerate(self.chunks)
+                    b.start + draw_batches(self.seed, -3 - number, len(b), size, self.shuffle)
+                    for number, b in enumerate(self.chunk_ranges)
                 ]
                 self._orders[epoch] = np.concatenate(parts)
         return np.asarray(self._orders[epoch][within])
 
     @property
-    def chunks(self) -> list[range]:
+    def chunk_ranges(self) -> list[range]:
         """The rows of each chunk."""
         if not self.chunk:
             return []
         starts = range(0, self.rows, self.chunk)
         return [range(b, min(b + self.chunk, self.rows)) for b in starts]
 
-    def split(self) -> tuple[Array, Array]:
+    def split_holdout(self) -> tuple[Array, Array]:
         """Indices (to train on, to test) of a source's rows: public."""
-        order = permutation(self.seed, _HELD_OUT, self.rows + self.holdout)
+        order = draw_permutation(self.seed, _HELD_OUT, self.rows + self.holdout)
         return np.sort(order[self.holdout :]), np.sort(order[: self.holdout])
 
     # ---- as data
 
     def header(self) -> dict[str, Any]:
         """As JSON holds it."""
-        found = {}
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if each.init and (each.name not in _SELDOM or value != each.default):
-                found[each.name] = value.header() if hasattr(value, "header") else value
-        return found
+        header = {}
+        for job_field in fields(self):
+            value = getattr(self, job_field.name)
+            if job_field.init and (
+                job_field.name not in _OPTIONAL_FIELDS or value != job_field.default
+            ):
+                header[job_field.name] = value.header() if hasattr(value, "header") else value
+        return header
 
     @classmethod
-    def of(cls, header: Mapping[str, Any]) -> TrainingJob:
+    def from_header(cls, header: Mapping[str, Any]) -> TrainingJob:
         """The job of a header, which may come from a stranger.
 
         Raises:
             UsageError, DataError: it is none.
         """
-        known = [each.name for each in fields(cls) if each.init]
-        check_known("train", header, known)
+        known_names = [job_field.name for job_field in fields(cls) if job_field.init]
+        check_known("train", header, known_names)
         for name in ("recipe", "epochs", "rows", "seed"):
             if name not in header:
                 raise UsageError(f"train wants {name!r}.")
-        given = dict(header)
-        recipe = Recipe.of(given.pop("recipe"))
-        source, saving = given.pop("source", None), given.pop("saving", None)
+        options = dict(header)
+        recipe = Recipe.from_header(options.pop("recipe"))
+        source, saving = options.pop("source", None), options.pop("saving", None)
         if saving is not None:
             if not isinstance(saving, Mapping) or set(saving) != {"name", "every", "restart"}:
                 raise UsageError('Checkpoints have "name", "every" and "restart".')
-            saving = Saving(**saving)
-        deploy = given.get("deploy")
+            saving = CheckpointOptions(**saving)
+        deploy = options.get("deploy")
         if deploy is not None and not isinstance(deploy, Mapping):
             raise UsageError("deploy holds the parameters of the program deploy.")
-        stopping = given.pop("stopping", None)
+        stopping = options.pop("stopping", None)
         return cls(
             recipe,
-            stopping=None if stopping is None else Stopping.of(stopping),
-            source=None if source is None else Source.of(source),
+            stopping=None if stopping is None else Stopping.from_header(stopping),
+            source=None if source is None else DatasetRef.from_header(source),
             saving=saving,
-            **given,
+            **options,
         )
 
-    def what(self) -> dict[str, Any]:
+    def checkpoint_facts(self) -> dict[str, Any]:
         """Facts that a checkpoint and the training that goes on from it have in common.
 
         The learning rates are not among them: who has diverged goes on with lower ones.
         """
-        found = {k: v for k, v in self.header().items() if k in _LASTING}
-        recipe = _anonymous(found["recipe"])
+        facts = {k: v for k, v in self.header().items() if k in _CHECKPOINT_FIELDS}
+        recipe = _anonymize_recipe(facts["recipe"])
         optimizer = {k: v for k, v in recipe["optimizer"].items() if k != "schedule"}
-        return {**found, "recipe": {**recipe, "optimizer": optimizer}}
+        return {**facts, "recipe": {**recipe, "optimizer": optimizer}}
 
-    def wanted(self) -> list[InputSpec]:
+    def expected_inputs(self) -> list[InputSpec]:
         """The inputs of the job."""
         recipe, numbers = self.recipe, self.recipe.numbers
-        found = [
+        specs_list = [
             InputSpec(state_name(i), spec.shape, spec.fractional_bits)
-            for i, spec in enumerate(specs(recipe))
+            for i, spec in enumerate(list_specs(recipe))
         ]
 
-        def rows(count: int, x: str, y: str, label: tuple[int, ...], late: bool = False) -> None:
+        def add_rows(
+            count: int, x: str, y: str, label: tuple[int, ...], late: bool = False
+        ) -> None:
             for name, shape, bits in (
                 (x, recipe.input_shape, numbers.activation),
                 (y, label, numbers.gradient),
             ):
-                found.append(InputSpec(name, (count, *shape), bits, late=late))
+                specs_list.append(InputSpec(name, (count, *shape), bits, late=late))
 
         if self.source is None and self.rows and not self.chunk:
-            rows(self.rows, "x", "y", recipe.label_shape)
+            add_rows(self.rows, "x", "y", recipe.label_shape)
         if self.test:
-            rows(self.test, "test_x", "test_y", recipe.output_shape)
-        for number, b in enumerate(self.chunks):
-            rows(len(b), f"x{number}", f"y{number}", recipe.label_shape, late=True)
-        return found
+            add_rows(self.test, "test_x", "test_y", recipe.output_shape)
+        for number, b in enumerate(self.chunk_ranges):
+            add_rows(len(b), f"x{number}", f"y{number}", recipe.label_shape, late=True)
+        return specs_list
 
     def check_inputs(self, inputs: Sequence[InputSpec]) -> None:
         """Refuses inputs that are not those of the job.
@@ -314,33 +318,33 @@ class TrainingJob:
         Raises:
             UsageError: naming the first one.
         """
-        wanted = self.wanted()
-        for given, due in zip(inputs, wanted, strict=False):
-            if given != due:
+        expected = self.expected_inputs()
+        for received, expected_input in zip(inputs, expected, strict=False):
+            if received != expected_input:
                 raise UsageError(
-                    f"The input {due.name!r} is {list(due.shape)} with {due.fractional_bits} "
-                    f"fractional bits. Received: {given.name!r}, {list(given.shape)} with "
-                    f"{given.fractional_bits}."
+                    f"The input {expected_input.name!r} is {list(expected_input.shape)} with {expected_input.fractional_bits} "
+                    f"fractional bits. Received: {received.name!r}, {list(received.shape)} with "
+                    f"{received.fractional_bits}."
                 )
-        if len(inputs) != len(wanted):
-            raise UsageError(f"This job has {len(wanted)} inputs. Received: {len(inputs)}.")
+        if len(inputs) != len(expected):
+            raise UsageError(f"This job has {len(expected)} inputs. Received: {len(inputs)}.")
 
-    def check_joined(self, joined: Joined) -> None:
+    def check_schema(self, schema: CombinedSchema) -> None:
         """Refuses owners' data that the model does not take.
 
         Raises:
             UsageError: naming what does not fit.
         """
-        if joined.rows != self.rows + self.holdout:
+        if schema.rows != self.rows + self.holdout:
             raise UsageError(
-                f"The owners have provided {joined.rows} rows. Received: an order for {self.rows} "
+                f"The owners have provided {schema.rows} rows. Received: an order for {self.rows} "
                 f"and {self.holdout} to test. Ask again."
             )
-        if (joined.x, joined.y) != (self.recipe.input_shape, self.recipe.output_shape):
+        if (schema.x, schema.y) != (self.recipe.input_shape, self.recipe.output_shape):
             raise UsageError(
                 f"The model takes features {list(self.recipe.input_shape)} and labels "
                 f"{list(self.recipe.output_shape)} of each row. Received: owners' data with "
-                f"{list(joined.x)} and {list(joined.y)}."
+                f"{list(schema.x)} and {list(schema.y)}."
             )
 
     def check_scales(self, x: int, y: int) -> None:
@@ -357,7 +361,7 @@ class TrainingJob:
             )
 
 
-def watched(recipe: Recipe, profile: str, loss: bool, wanted: bool | None) -> str:
+def choose_range_checks(recipe: Recipe, profile: str, loss: bool, requested: bool | None) -> str:
     """Which values of a training are checked.
 
     Args:
@@ -366,20 +370,25 @@ def watched(recipe: Recipe, profile: str, loss: bool, wanted: bool | None) -> st
     Raises:
         UsageError: wanted is something else, or an unknown profile.
     """
-    if wanted is None:
-        return step.watchable(recipe, step.tuned(recipe, profiles.get(profile).plan), loss)
-    if type(wanted) is not bool:
-        raise UsageError(f"check_range is None, True or False. Received: {wanted!r}.")
-    return step.ALL if wanted else step.NOTHING
+    if requested is None:
+        return step.choose_range_checks(
+            recipe, step.tune_setting(recipe, profiles.get_profile(profile).plan), loss
+        )
+    if type(requested) is not bool:
+        raise UsageError(f"check_range is None, True or False. Received: {requested!r}.")
+    return step.ALL if requested else step.NOTHING
 
 
-def _anonymous(recipe: Mapping[str, Any]) -> dict[str, Any]:
+def _anonymize_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
     """A recipe's header without names: Keras numbers those of layers anew for every model."""
     graph = recipe["graph"]
-    known = [*(name for name, _ in graph["inputs"]), *(row["name"] for row in graph["layers"])]
-    number = {name: f"#{i}" for i, name in enumerate(known)}
+    known_names = [
+        *(name for name, _ in graph["inputs"]),
+        *(row["name"] for row in graph["layers"]),
+    ]
+    number = {name: f"#{i}" for i, name in enumerate(known_names)}
 
-    def key(text: str) -> str:
+    def anonymize_key(text: str) -> str:
         layer, _, weight = text.rpartition("/")
         return f"{number[layer]}/{weight}"
 
@@ -393,12 +402,15 @@ def _anonymous(recipe: Mapping[str, Any]) -> dict[str, Any]:
     optimizer = recipe["optimizer"]
     return {
         **recipe,
-        "optimizer": {**optimizer, "undecayed": sorted(key(k) for k in optimizer["undecayed"])},
+        "optimizer": {
+            **optimizer,
+            "undecayed": sorted(anonymize_key(k) for k in optimizer["undecayed"]),
+        },
         "graph": {**nameless, "inputs": shapes, "outputs": outputs, "layers": layers},
-        "order": [key(k) for k in recipe["order"]],
-        "frozen": sorted(key(k) for k in recipe["frozen"]),
+        "order": [anonymize_key(k) for k in recipe["order"]],
+        "frozen": sorted(anonymize_key(k) for k in recipe["frozen"]),
         **{
-            name: dict(sorted((key(k), v) for k, v in recipe[name].items()))
+            name: dict(sorted((anonymize_key(k), v) for k, v in recipe[name].items()))
             for name in ("penalties", "exponents")
         },
     }
@@ -414,6 +426,6 @@ def snapshot_name(epoch: int, number: int) -> str:
     return f"epoch{epoch}/{state_name(number)}"
 
 
-def _whole(name: str, value: object, low: int, high: int) -> None:
+def _check_integer(name: str, value: object, low: int, high: int) -> None:
     if type(value) is not int or not low <= value <= high:
         raise UsageError(f"{name} is an integer from {low} to {high}. Received: {value!r}.")

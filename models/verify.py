@@ -18,11 +18,11 @@ from tfe_bench.models.graph import Array, Graph
 # Of the largest value of a layer; Keras computes with 24 bits, or 11 and 8 in half precision.
 _TOLERANCE = {"float64": 1e-4, "float32": 1e-4, "float16": 2e-2, "bfloat16": 1e-1}
 # Between two ways of the same computation with 53 bits.
-_SAME = 1e-6
+_FLOAT64_TOLERANCE = 1e-6
 # Of the tokens that are tried; the others are number 0.
-_TAKEN = 0.75
+_TOKEN_SHARE = 0.75
 # Models of more weights are tried with one sample.
-_LARGE = 1_000_000
+_LARGE_MODEL = 1_000_000
 
 
 class Conversion(Protocol):
@@ -54,7 +54,7 @@ class Conversion(Protocol):
         ...
 
 
-def check(reading: Conversion, graph: Graph, samples: Any = None) -> None:
+def compare_with_keras(reading: Conversion, graph: Graph, samples: Any = None) -> None:
     """Compares a graph with the model that it was read from.
 
     Args:
@@ -65,53 +65,55 @@ def check(reading: Conversion, graph: Graph, samples: Any = None) -> None:
     Raises:
         UsageError: they differ; the first layer that does is named.
     """
-    inputs = _drawn(reading, samples)
+    inputs = _draw_inputs(reading, samples)
     function = reading.function
-    given = [_as_keras(t, inputs[n]) for t, n in zip(function.inputs, graph.inputs, strict=True)]
+    keras_inputs = [
+        _to_keras_dtype(t, inputs[n]) for t, n in zip(function.inputs, graph.inputs, strict=True)
+    ]
     tree = reading.keras.tree
-    struct = tree.pack_sequence_as(function._inputs_struct, given)
+    struct = tree.pack_sequence_as(function._inputs_struct, keras_inputs)
     try:
-        outputs = tree.flatten(in_keras(function, struct, training=False))
+        outputs = tree.flatten(run_in_keras(function, struct, training=False))
     except Exception as error:  # whatever Keras raises where a layer takes no such values
         raise UsageError(
             f"Keras itself cannot run {reading.model.name!r}. Received: {type(error).__name__}: "
             f"{str(error).strip().splitlines()[0][:200] if str(error).strip() else ''}"
         ) from None
-    wanted = [_numbers(reading, y) for y in outputs]
-    tolerance = _tolerance(reading.model)
-    found = _outputs(graph, inputs)
-    if all(_alike(a, b, tolerance) for a, b in zip(found, wanted, strict=True)):
+    keras_outputs = [_to_float64(reading, y) for y in outputs]
+    tolerance = _choose_tolerance(reading.model)
+    graph_outputs = _evaluate_outputs(graph, inputs)
+    if all(_are_close(a, b, tolerance) for a, b in zip(graph_outputs, keras_outputs, strict=True)):
         return
-    place = _first(reading, given, inputs, found, tolerance)
-    if place is not None:
+    location = _find_first_difference(reading, keras_inputs, inputs, graph_outputs, tolerance)
+    if location is not None:
         raise UsageError(
-            f"{reading.model.name!r} would give other values than in Keras, {place}: it uses "
+            f"{reading.model.name!r} would give other values than in Keras, {location}: it uses "
             "something that is not supported and that nobody noticed. Please report it."
         )
 
 
-def in_keras(called: Any, *given: Any, **named: Any) -> Any:
+def run_in_keras(function: Any, *arguments: Any, **named: Any) -> Any:
     """What Keras makes of some numbers.
 
     TensorFlow's own kernels take channels first, and dilation in transposed convolutions, on some
     processors only; XLA's do on all.
     """
     try:
-        return called(*given, **named)
+        return function(*arguments, **named)
     except Exception as error:
-        known = type(error).__name__ in ("UnimplementedError", "InvalidArgumentError")
-        if not known or "CPU" not in str(error):
+        is_kernel_error = type(error).__name__ in ("UnimplementedError", "InvalidArgumentError")
+        if not is_kernel_error or "CPU" not in str(error):
             raise
         import tensorflow as tf
 
-        return tf.function(called, autograph=False, jit_compile=True)(*given, **named)
+        return tf.function(function, autograph=False, jit_compile=True)(*arguments, **named)
 
 
-def _first(
+def _find_first_difference(
     reading: Conversion,
-    given: Sequence[Any],
+    keras_inputs: Sequence[Any],
     inputs: dict[str, Array],
-    found: Sequence[Array],
+    graph_outputs: Sequence[Array],
     tolerance: float,
 ) -> str | None:
     """Where a model first differs; None: nowhere, it makes much of Keras' own rounding.
@@ -120,99 +122,110 @@ def _first(
     after optimization are those before, both computed with 53 bits.
     """
     names = set()
-    for name, got, want in _compared(reading, given, inputs):
+    for name, got, want in _compare_layers(reading, keras_inputs, inputs):
         names.add(name)
-        if not _alike(got, want, tolerance):
-            return f"first in layer {name!r}, by {_difference(got, want):.2g}"
-    own = _outputs(optimize.leave_training(reading.graph), inputs)
-    same = all(_alike(a, b, _SAME) for a, b in zip(found, own, strict=True))
-    return None if same and names.issuperset(reading.graph.outputs) else "after optimization"
+        if not _are_close(got, want, tolerance):
+            return f"first in layer {name!r}, by {_largest_difference(got, want):.2g}"
+    unoptimized_outputs = _evaluate_outputs(optimize.convert_to_inference(reading.graph), inputs)
+    outputs_agree = all(
+        _are_close(a, b, _FLOAT64_TOLERANCE)
+        for a, b in zip(graph_outputs, unoptimized_outputs, strict=True)
+    )
+    return (
+        None if outputs_agree and names.issuperset(reading.graph.outputs) else "after optimization"
+    )
 
 
-def _outputs(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
+def _evaluate_outputs(graph: Graph, inputs: dict[str, Array]) -> list[Array]:
     with np.errstate(all="ignore"):
-        return plaintext.evaluate(graph, inputs)
+        return plaintext.evaluate_graph(graph, inputs)
 
 
-def _drawn(reading: Conversion, samples: Any) -> dict[str, Array]:
+def _draw_inputs(reading: Conversion, samples: Any) -> dict[str, Array]:
     """A batch of numbers for each input, the same in every call."""
     rng = np.random.default_rng(20261122)
-    count = 1 if reading.graph.parameters > _LARGE else 2
-    known = None if samples is None else plaintext.check_images(reading.graph, samples)
-    found = {}
+    count = 1 if reading.graph.weight_count > _LARGE_MODEL else 2
+    sample_arrays = (
+        None if samples is None else plaintext.check_model_inputs(reading.graph, samples)
+    )
+    inputs = {}
     tensors = zip(reading.function.inputs, reading.graph.inputs.items(), strict=True)
     for tensor, (name, shape) in tensors:
         if name in reading.graph.tokens:
             # (of a large table nearly none would be the first row, which may be what pads)
             words = rng.integers(0, shape[-1], (count, *shape[:-1]))
-            words *= rng.random(words.shape) < _TAKEN
+            words *= rng.random(words.shape) < _TOKEN_SHARE
             words[..., 0] = np.maximum(words[..., 0], min(1, shape[-1] - 1))
-            found[name] = words
+            inputs[name] = words
             continue
         if name in reading.graph.masks:
-            held = rng.integers(0, 2, (count, *shape))
-            held[..., 0] = 1  # (where nothing is held, nothing is promised)
-            found[name] = held.astype(np.float64)
+            mask = rng.integers(0, 2, (count, *shape))
+            mask[..., 0] = 1  # (where nothing is held, nothing is promised)
+            inputs[name] = mask.astype(np.float64)
             continue
         if not str(tensor.dtype).startswith(("float", "bfloat")):
-            found[name] = rng.integers(0, 2, (count, *shape)).astype(np.float64)
+            inputs[name] = rng.integers(0, 2, (count, *shape)).astype(np.float64)
             continue
         x = rng.normal(size=(count, *shape))
-        if known is not None:
-            some = known[name][:64]
-            x = some.mean() + x * some.std()
-        found[name] = x.astype(np.float32).astype(np.float64)
-    return found
+        if sample_arrays is not None:
+            values = sample_arrays[name][:64]
+            x = values.mean() + x * values.std()
+        inputs[name] = x.astype(np.float32).astype(np.float64)
+    return inputs
 
 
-def _as_keras(tensor: Any, value: Array) -> Any:
+def _to_keras_dtype(tensor: Any, value: Array) -> Any:
     kind = str(tensor.dtype)
     return value.astype(np.float32 if kind.startswith(("float", "bfloat")) else kind)
 
 
-def _numbers(reading: Conversion, value: Any) -> Array:
-    found = reading.keras.ops.convert_to_numpy(reading.keras.ops.cast(value, "float32"))
-    return np.asarray(found, np.float64)
+def _to_float64(reading: Conversion, value: Any) -> Array:
+    converted = reading.keras.ops.convert_to_numpy(reading.keras.ops.cast(value, "float32"))
+    return np.asarray(converted, np.float64)
 
 
-def _tolerance(model: Any) -> float:
+def _choose_tolerance(model: Any) -> float:
     kinds = {getattr(layer, "compute_dtype", "float32") for layer in model._flatten_layers()}
     return max(_TOLERANCE.get(str(kind), 1e-4) for kind in kinds)
 
 
-def _difference(got: Array, want: Array) -> float:
+def _largest_difference(got: Array, want: Array) -> float:
     # (where Keras has no number, as for the logarithm of one below 0, nothing is promised)
-    known = np.isfinite(want)
-    return float(np.abs(np.where(known, got - want, 0)).max(initial=0))
+    is_finite = np.isfinite(want)
+    return float(np.abs(np.where(is_finite, got - want, 0)).max(initial=0))
 
 
-def _alike(got: Array, want: Array, tolerance: float) -> bool:
+def _are_close(got: Array, want: Array, tolerance: float) -> bool:
     if got.shape != want.shape:
         return False
-    known = np.isfinite(want)
-    if not np.isfinite(got[known]).all():
+    is_finite = np.isfinite(want)
+    if not np.isfinite(got[is_finite]).all():
         return False
-    return _difference(got, want) <= tolerance * float(np.abs(want[known]).max(initial=1e-3))
+    return _largest_difference(got, want) <= tolerance * float(
+        np.abs(want[is_finite]).max(initial=1e-3)
+    )
 
 
-def _compared(
-    reading: Conversion, given: Sequence[Any], inputs: dict[str, Array]
+def _compare_layers(
+    reading: Conversion, keras_inputs: Sequence[Any], inputs: dict[str, Array]
 ) -> Iterator[tuple[str, Array, Array]]:
     """Each layer of the model itself, in order, here and in Keras, of what it takes in Keras."""
-    graph = optimize.leave_training(reading.graph)
-    known = {x.name for x in graph.layers}
-    told = [(t, name) for t, name in reading.tensors if name in known]
-    inner = reading.keras.Model(reading.function.inputs, [t for t, _ in told])
-    values = reading.keras.tree.flatten(in_keras(inner, list(given), training=False))
-    keras = {name: _numbers(reading, v) for (_, name), v in zip(told, values, strict=True)}
-    seen: dict[str, Array] = {}
+    graph = optimize.convert_to_inference(reading.graph)
+    layer_names = {x.name for x in graph.layers}
+    compared_tensors = [(t, name) for t, name in reading.tensors if name in layer_names]
+    inner = reading.keras.Model(reading.function.inputs, [t for t, _ in compared_tensors])
+    values = reading.keras.tree.flatten(run_in_keras(inner, list(keras_inputs), training=False))
+    keras_values = {
+        name: _to_float64(reading, v) for (_, name), v in zip(compared_tensors, values, strict=True)
+    }
+    graph_values: dict[str, Array] = {}
 
-    def as_keras(name: str, value: Array) -> Array:
-        seen[name] = value
-        want = keras.get(name, value)
+    def substitute_keras(name: str, value: Array) -> Array:
+        graph_values[name] = value
+        want = keras_values.get(name, value)
         return np.where(np.isfinite(want), want, value) if want.shape == value.shape else value
 
     with np.errstate(all="ignore"):
-        plaintext.evaluate(graph, inputs, rounded=as_keras)
-    for name, want in keras.items():
-        yield name, seen[name], want[:, None] if want.ndim == 1 else want
+        plaintext.evaluate_graph(graph, inputs, rounded=substitute_keras)
+    for name, want in keras_values.items():
+        yield name, graph_values[name], want[:, None] if want.ndim == 1 else want

@@ -76,7 +76,7 @@ def example(name: str) -> errors.TfeBenchError:
 @pytest.mark.parametrize("name", sorted(CLASSES))
 def test_an_error_keeps_code_and_fields_on_its_way_to_a_client(name: str) -> None:
     error = example(name)
-    arrived = wire.error_from(json.loads(wire.failure(error)[1:]))
+    arrived = wire.decode_error(json.loads(wire.encode_failure(error)[1:]))
     assert type(arrived) is type(error) and str(arrived) == str(error)
     assert arrived.to_fields() == error.to_fields()
 
@@ -85,7 +85,7 @@ def test_an_error_keeps_code_and_fields_on_its_way_to_a_client(name: str) -> Non
 def test_an_error_keeps_code_and_fields_on_its_way_to_a_peer(name: str) -> None:
     error = example(name)
     notice = {**error.to_fields(), "error": name, "message": str(error)}
-    arrived = transport._from_notice(transport.NOTICE + json.dumps(notice).encode(), 1)
+    arrived = transport._parse_notice(transport.NOTICE + json.dumps(notice).encode(), 1)
     assert type(arrived) is type(error) and arrived.to_fields() == error.to_fields()
 
 

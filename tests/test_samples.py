@@ -58,7 +58,7 @@ def test_every_query_is_sql_of_duckdb() -> None:
     assert len(found) >= 4
     for query in found:
         assert len(duckdb.extract_statements(query)) == 1, query
-        accepted.check(sql.parsed(query))
+        accepted.check_nodes(sql.parse_sql(query))
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -188,7 +188,7 @@ def test_the_table_has_every_command_and_every_program() -> None:
     by_command = {words.split()[0] for words in samples.PROGRAMS if "." not in words}
     assert by_command == ordering - none
     named = {name for names in samples.PROGRAMS.values() for name in names}
-    assert named == set(jobs.installed()) - {"channel"}  # of local workers alone
+    assert named == set(jobs.installed_programs()) - {"channel"}  # of local workers alone
     assert samples.PROGRAMS["deploy"] == ("deploy",)
     assert samples.PROGRAMS["models --remove"] == ("undeploy",)
     assert samples.PROGRAMS["predict"] == ("serve",)

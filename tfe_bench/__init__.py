@@ -19,7 +19,7 @@ __version__ = "0.1.0"
 
 
 @_functools.cache
-def _modules() -> dict[str, str]:
+def _public_modules() -> dict[str, str]:
     """The module of each public name: as __init__.pyi beside this file lists them."""
     import ast
 
@@ -32,24 +32,24 @@ def _modules() -> dict[str, str]:
 # are those of Python's functions; here they are attributes only.)
 def __getattr__(name: str) -> object:
     if name == "__all__":
-        return [*_modules(), "__version__"]
-    if name not in _modules():
+        return [*_public_modules(), "__version__"]
+    if name not in _public_modules():
         from tfe_bench.errors import did_you_mean
 
-        known = "" if name.startswith("_") else did_you_mean(name, [*_modules()])
+        known = "" if name.startswith("_") else did_you_mean(name, [*_public_modules()])
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}.{known}")
-    found = getattr(_import_module(_modules()[name]), name)
-    return _dispatched(name, found) if _is_operation(name) else found
+    value = getattr(_import_module(_public_modules()[name]), name)
+    return _dispatch_arrays(name, value) if _is_operation(name) else value
 
 
 def _is_operation(name: str) -> bool:
     """Whether a public name is an operation on private values."""
-    module = _modules()[name]
+    module = _public_modules()[name]
     return module.startswith(("tfe_bench.protocols.api.", "tfe_bench.protocols.ring."))
 
 
 @_functools.cache
-def _dispatched(name: str, function: _Callable[..., object]) -> _Callable[..., object]:
+def _dispatch_arrays(name: str, function: _Callable[..., object]) -> _Callable[..., object]:
     """An operation that leaves values with an `__tfe_operation__` to that: lazy private arrays."""
 
     @_functools.wraps(function)
@@ -66,4 +66,4 @@ def _dispatched(name: str, function: _Callable[..., object]) -> _Callable[..., o
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_modules()})
+    return sorted({*globals(), *_public_modules()})

@@ -94,24 +94,26 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
     ]
     after += [technologies, functional, homomorphic, storage]
     after += [jobs, worker, trial, certs, doctor]
-    made = {name for module in (*before, *after) for name in module.COMMANDS}
-    asked = next((word for word in words or () if not word.startswith("-")), "")
-    whole = asked not in made and "--version" not in (words or ())
-    if not whole:
-        made &= {asked}
+    wanted = {name for module in (*before, *after) for name in module.COMMANDS}
+    command = next((word for word in words or () if not word.startswith("-")), "")
+    is_complete = command not in wanted and "--version" not in (words or ())
+    if not is_complete:
+        wanted &= {command}
     for module in before:
-        _add(commands, module.COMMANDS, made)
-    if whole:
+        _add_commands(commands, module.COMMANDS, wanted)
+    if is_complete:
         from tfe_bench.cli import operation
 
         unlisted = operation.add_parsers(commands)
         parser.epilog = f"Every operation that `ops` lists is a command too: {', '.join(unlisted)}."
     for module in after:
-        _add(commands, module.COMMANDS, made)
+        _add_commands(commands, module.COMMANDS, wanted)
     return parser
 
 
-def _add(commands: Any, named: Mapping[str, tuple[Options, Command]], made: Set[str]) -> None:
+def _add_commands(
+    commands: Any, named: Mapping[str, tuple[Options, Command]], wanted: Set[str]
+) -> None:
     """Adds commands: of those to be `made` their options, and what runs them.
 
     The docstring of what runs a command is its help.
@@ -128,20 +130,20 @@ def _add(commands: Any, named: Mapping[str, tuple[Options, Command]], made: Set[
             epilog=listing.examples(name),
             **({} if name in RENAMED else listed),
         )
-        if name in made:
+        if name in wanted:
             add_options(p)
             p.set_defaults(run=command)
 
 
-def parse(words: Sequence[str]) -> argparse.Namespace:
+def parse_command(words: Sequence[str]) -> argparse.Namespace:
     """What a command line says, and how another one is parsed: for what runs other commands."""
     parsed: argparse.Namespace = make_parser(words).parse_args(words)
     defaults.apply(parsed)
-    parsed.parse = parse
+    parsed.parse = parse_command
     return parsed
 
 
-def _plain(words: list[str]) -> list[str]:
+def _expand_shortcuts(words: list[str]) -> list[str]:
     """The words as options: nothing and `help` ask for the help, `version` for the version."""
     match words:
         case [] | ["help"]:
@@ -158,12 +160,12 @@ def run() -> int:
     from tfe_bench.cli import noise
 
     if sys.stderr is None:  # closed: nobody reads errors, and no file may get its number
-        _to_nowhere(2)
+        _redirect_to_null(2)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
-        _to_nowhere(1)
+        _redirect_to_null(1)
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-        return _failed(DataError("Standard output is closed. Redirect it: > /dev/null."))
+        return _report_error(DataError("Standard output is closed. Redirect it: > /dev/null."))
     before = sys.stdout
     sys.stdout = _Output(
         before.buffer,
@@ -176,7 +178,7 @@ def run() -> int:
     try:
         return main()
     except BrokenPipeError:
-        _to_nowhere(1)
+        _redirect_to_null(1)
         return _BROKEN_PIPE
     except SystemExit as ended:
         if isinstance(ended.__context__, BrokenPipeError):  # (a table's console ends so)
@@ -184,7 +186,7 @@ def run() -> int:
         raise
 
 
-def _to_nowhere(descriptor: int) -> None:
+def _redirect_to_null(descriptor: int) -> None:
     """What is left to print goes nowhere, also when Python itself flushes."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     if nowhere != descriptor:
@@ -192,7 +194,7 @@ def _to_nowhere(descriptor: int) -> None:
         os.close(nowhere)
 
 
-def _failed(error: TfeBenchError) -> int:
+def _report_error(error: TfeBenchError) -> int:
     print(f"tfe_bench: {type(error).__name__}: {error} [{error.code}]", file=sys.stderr)
     return error.exit_code
 
@@ -201,21 +203,21 @@ class _Output(io.TextIOWrapper):
     """Standard output, which says in words that it cannot be written to."""
 
     def write(self, text: str, /) -> int:
-        with self._in_words():
+        with self._translate_errors():
             return super().write(text)
 
     def flush(self) -> None:
-        with self._in_words():
+        with self._translate_errors():
             super().flush()
 
     @contextlib.contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except BrokenPipeError:
             raise
         except OSError as error:
-            _to_nowhere(1)
+            _redirect_to_null(1)
             raise DataError(
                 "Standard output cannot be written to; the command may have run. Received: "
                 f"{error.strerror or type(error).__name__}. Redirect it to another file or device."
@@ -231,17 +233,17 @@ def main(argv: list[str] | None = None) -> int:
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
     try:
-        parsed = parse(_plain([a for a in arguments if a != "--debug"]))
+        parsed = parse_command(_expand_shortcuts([a for a in arguments if a != "--debug"]))
         if (name := RENAMED.get(parsed.command)) is not None:
-            said = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
-            print(f"tfe_bench: {said}", file=sys.stderr)
+            warning = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
+            print(f"tfe_bench: {warning}", file=sys.stderr)
         code = int(parsed.run(parsed))
         sys.stdout.flush()  # here, where a reader that has gone is expected
         return code
     except TfeBenchError as error:
         if debug:
             traceback.print_exc()
-        return _failed(error)
+        return _report_error(error)
     except KeyboardInterrupt:
         if debug:
             traceback.print_exc()

@@ -12,7 +12,7 @@ from typing import IO
 from tfe_bench.errors import DataError
 
 
-def check(file: Path, option: str, what: str, existing: bool = False) -> None:
+def check_writable(file: Path, option: str, subject: str, existing: bool = False) -> None:
     """Refuses before a long computation a file that could not be written after it.
 
     Args:
@@ -24,30 +24,35 @@ def check(file: Path, option: str, what: str, existing: bool = False) -> None:
         DataError: naming the file and the option.
     """
     folder = file.absolute().parent
-    fresh = not (existing and file.exists())
-    target, wanted = (folder, os.W_OK | os.X_OK) if fresh else (file, os.W_OK)
-    if file.is_dir() or not folder.is_dir() or not os.access(target, wanted):
+    is_new = not (existing and file.exists())
+    target, needed_access = (folder, os.W_OK | os.X_OK) if is_new else (file, os.W_OK)
+    if file.is_dir() or not folder.is_dir() or not os.access(target, needed_access):
         raise DataError(
-            f"{what} cannot be written to {str(file)!r}. Received: a folder, a missing or "
+            f"{subject} cannot be written to {str(file)!r}. Received: a folder, a missing or "
             f"read-only folder, or a read-only file. Choose another {option}."
         )
 
 
-def write(file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600) -> None:
+def write_atomically(
+    file: Path, write_content: Callable[[IO[bytes]], object], mode: int = 0o600
+) -> None:
     """Puts a file in place once it is whole, in place of an existing one; see `place`.
 
     Raises:
         DataError: it cannot be written.
     """
     try:
-        place(file, put, mode)
+        place_file(file, write_content, mode)
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise DataError(f"Cannot write {str(file)!r}: {reason}.") from error
 
 
-def place(
-    file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600, overwrite: bool = True
+def place_file(
+    file: Path,
+    write_content: Callable[[IO[bytes]], object],
+    mode: int = 0o600,
+    overwrite: bool = True,
 ) -> None:
     """Puts a file in place once it is whole; never one that is half-written.
 
@@ -59,7 +64,7 @@ def place(
     Raises:
         OSError: it cannot be written; FileExistsError where one is there and is not replaced.
     """
-    temporary = aside(file, put, mode)
+    temporary = write_aside(file, write_content, mode)
     try:
         if overwrite:
             os.replace(temporary, file)
@@ -69,7 +74,9 @@ def place(
         temporary.unlink(missing_ok=True)
 
 
-def aside(file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600) -> Path:
+def write_aside(
+    file: Path, write_content: Callable[[IO[bytes]], object], mode: int = 0o600
+) -> Path:
     """Writes a whole file beside the place that it is for, and says where.
 
     Raises:
@@ -79,7 +86,7 @@ def aside(file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600) -> 
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as stream:
-            put(stream)
+            write_content(stream)
             os.fchmod(stream.fileno(), mode)
             stream.flush()
             os.fsync(stream.fileno())
@@ -90,7 +97,7 @@ def aside(file: Path, put: Callable[[IO[bytes]], object], mode: int = 0o600) -> 
     return temporary
 
 
-def sync(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
     """Makes what was renamed or removed in a folder outlast a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:

@@ -181,16 +181,16 @@ class RangeError(TfeBenchError):
         self.position = position
         super().__init__(text, **fields)
 
-    def moved(self, words: str) -> RangeError:
+    def with_place(self, words: str) -> RangeError:
         """Return the error with other words for the position, such as a line of a file."""
         assert self.position is not None
-        text = str(self).replace(place(self.position), words)
+        text = str(self).replace(describe_position(self.position), words)
         error = RangeError(text, received=self.received, expected=self.expected)
         error.code, error.operation, error.party = self.code, self.operation, self.party
         return error
 
 
-def place(position: tuple[int, ...]) -> str:
+def describe_position(position: tuple[int, ...]) -> str:
     """Describe a position in an array in words."""
     match position:
         case ():
@@ -217,7 +217,7 @@ class ProfileError(TfeBenchError):
     code = "profile-not-met"
 
 
-def of_name(name: object) -> type[TfeBenchError] | None:
+def get_error_class(name: object) -> type[TfeBenchError] | None:
     """Return the error class of a name from an untrusted message, or None."""
     kind = globals().get(str(name))
     return kind if isinstance(kind, type) and issubclass(kind, TfeBenchError) else None
@@ -267,7 +267,7 @@ def check_one_of(
         )
 
 
-def unknown(
+def unknown_name(
     text: str,
     name: object,
     known: Iterable[str],
@@ -290,7 +290,7 @@ def unknown(
     )
 
 
-def imported(module: str, needed: str, instead: str) -> Any:
+def import_optional(module: str, needed: str, instead: str) -> Any:
     """Import an optional library.
 
     Args:

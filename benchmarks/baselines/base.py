@@ -168,7 +168,7 @@ def run_script(python: Path, script: Path, request: Request) -> Measured | Missi
     The object is the last line on stdout: seconds, bytes_sent, correct, version, setting.  For a
     network it is told three hosts, and their network namespaces, which its processes enter.
     """
-    profile = profiles.get(request.profile)
+    profile = profiles.get_profile(request.profile)
     given = request.as_json()
     spaces: list[int] = []
     with contextlib.ExitStack() as stack:

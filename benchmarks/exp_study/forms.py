@@ -94,17 +94,17 @@ class Form:
             exp, x, self.method, self.clamp, iterations=self.iterations, softmax=self.softmax
         )
 
-    def _parameters(self) -> exponential.Form:
+    def _parameters(self) -> exponential.ExpForm:
         from tfe_bench.protocols.functions import exponential
 
-        return exponential.form(
+        return exponential.choose_form(
             self.method, self.ring_bits, self.fxp, self.clamp, self.softmax, self.iterations
         )
 
     def valid_range(self) -> tuple[float, float]:
         """The x for which exp is computed, as declared; a clamp decides what comes outside."""
         own = self._parameters()
-        return own.low, own.high
+        return own.lowest_input, own.highest_input
 
     def covered(self) -> tuple[float, float]:
         """The x with a useful result: any lower x too where a clamp gives it less than an ulp."""
@@ -129,7 +129,7 @@ class Form:
 
     def failure_probability(self) -> float:
         """Of one element of the valid range, as declared."""
-        return self._parameters().failure
+        return self._parameters().failure_probability
 
 
 def main_forms() -> list[Form]:

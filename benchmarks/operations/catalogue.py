@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tfe_bench.benchmarks import judged
-from tfe_bench.cluster.jobs import GROWTH, extent
+from tfe_bench.cluster.jobs import GROWTH, shape_extent
 from tfe_bench.errors import UsageError, check_known
 from tfe_bench.protocols.ring import truncation
 from tfe_bench.protocols.session import counting
@@ -129,10 +129,12 @@ class Operation:
 
         scales = {self.input_bits, 0} if self.integers else {self.input_bits}
         counted = (
-            counting.count(run, *(Private(s, scale) for s in shapes.values()), graphs=self.stepwise)
+            counting.count_cost(
+                run, *(Private(s, scale) for s in shapes.values()), graphs=self.stepwise
+            )
             for scale in scales
         )
-        least = GROWTH * max(extent(shape) for shape in shapes.values())
+        least = GROWTH * max(shape_extent(shape) for shape in shapes.values())
         return max(least, *(tally.largest for tally in counted))
 
     def check_size(self, size: Shape) -> None:

@@ -12,12 +12,12 @@ import numpy as np
 
 from tfe_bench.benchmarks.operations import catalogue
 from tfe_bench.benchmarks.operations.catalogue import Array, Arrays, Options, Shape, call
-from tfe_bench.cluster.jobs import extent
-from tfe_bench.errors import RangeError, UsageError, check_known, place
+from tfe_bench.cluster.jobs import shape_extent
+from tfe_bench.errors import RangeError, UsageError, check_known, describe_position
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, order_statistics, sort
 from tfe_bench.protocols.ring import convert, full_range, logic, relational
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -38,7 +38,7 @@ def refuse_beyond(name: str, rings: Arrays, bits: int, what: str) -> None:
             index = np.unravel_index(int(np.argmax(outside)), outside.shape)
             position = tuple(int(i) for i in index)
             raise RangeError(
-                f"{name} is right for values of {what}. Received: a larger one {place(position)}.",
+                f"{name} is right for values of {what}. Received: a larger one {describe_position(position)}.",
                 position,
             )
 
@@ -75,7 +75,7 @@ def _full_range(party: Party, name: str, x: Shared, y: Shared) -> MaskedBits:
         bits = full_range.less(party, x, y)
     else:
         bits = full_range.less(party, y, x)
-    return logic.invert(bits) if name in ("not_equal", "greater_equal", "less_equal") else bits
+    return logic.invert_bits(bits) if name in ("not_equal", "greater_equal", "less_equal") else bits
 
 
 def _compared(name: str) -> catalogue.Run:
@@ -85,7 +85,7 @@ def _compared(name: str) -> catalogue.Run:
             bits = _full_range(party, name, x["x"], x["y"])
         else:
             bits = getattr(relational, name)(party, x["x"], x["y"])
-        return convert.b2a(party, bits, local.shape(x["x"].any))
+        return convert.b2a(party, bits, tensor_ops.dynamic_shape(x["x"].any))
 
     return run
 
@@ -129,7 +129,7 @@ _pairwise(
 
 
 def _where(party: Party, x: catalogue.Shares, options: Options) -> Shared:
-    bits = relational.negative(party, x["c"])
+    bits = relational.is_negative(party, x["c"])
     return relational.where(party, bits, x["x"], x["y"])
 
 
@@ -188,7 +188,7 @@ catalogue.register(
 
 
 def _check_extreme(size: Shape, options: Options) -> None:
-    extremes.choose(options["method"], size[0], size[-1], options["profile"])
+    extremes.choose_method(options["method"], size[0], size[-1], options["profile"])
 
 
 def _extreme_domain(rings: Arrays, options: Options) -> None:
@@ -245,7 +245,7 @@ def _check_top_k(size: Shape, options: Options) -> None:
 
 def _sort_words(size: Shape, options: Options) -> int:
     *rows, n = size
-    return sort.largest(extent(rows), n, 1, options["algorithm"], options["profile"])
+    return sort.max_array_words(shape_extent(rows), n, 1, options["algorithm"], options["profile"])
 
 
 _sorted = partial(

@@ -80,7 +80,7 @@ _activation(
 def _check_softmax(size: Shape, options: Options) -> None:
     if size[-1] > _MOST_CLASSES:
         raise UsageError(f"softmax takes up to {_MOST_CLASSES} classes. Received: {size[-1]}.")
-    extremes.choose("auto", size[0], size[-1], options["profile"])
+    extremes.choose_method("auto", size[0], size[-1], options["profile"])
 
 
 _function(

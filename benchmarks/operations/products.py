@@ -195,13 +195,13 @@ def _same(convolution: Callable[..., Shared]) -> catalogue.Run:
 
 
 def _conv2d_relu(party: Party, x: catalogue.Shares, options: Options) -> Shared:
-    windows = conv.Windows.of("conv2d", 1, "SAME")
+    windows = conv.Windows.from_arguments("conv2d", 1, "SAME")
     small = relu.truncated_product(
         party,
         x["x"],
         x["w"],
         catalogue.FRACTIONAL_BITS,
-        two=lambda a, b: conv.convolve(a, b, windows),
+        bilinear=lambda a, b: conv.convolve(a, b, windows),
     )
     return relu.relu(party, small)
 

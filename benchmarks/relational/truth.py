@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.errors import imported
+from tfe_bench.errors import import_optional
 from tfe_bench.models.queries.io import Result
 
 # Of reals, which are rounded on the way: absolute, and of the value.
@@ -23,7 +23,7 @@ def answer(sql: str, tables: Mapping[str, Any]) -> tuple[list[tuple[Any, ...]], 
         UsageError: DuckDB is not installed.
     """
     needed, instead = "What is right is asked of DuckDB", "pip install duckdb, or give --unchecked"
-    base = imported("duckdb", needed, instead).connect()
+    base = import_optional("duckdb", needed, instead).connect()
     for name, table in tables.items():
         base.register(f"{name}_given", table)
         base.execute(f'create table "{name}" as select * from "{name}_given"')

@@ -20,7 +20,7 @@ def check_output(path: Path) -> None:
     """
     if path.suffix.lower() not in (".html", ".htm"):
         raise UsageError(f"--output is an .html file. Received: {str(path)!r}.")
-    atomic.check(path, "--output", "The page")
+    atomic.check_writable(path, "--output", "The page")
 
 
 def write(reading: Reading, path: Path) -> list[Path]:
@@ -51,4 +51,4 @@ def write(reading: Reading, path: Path) -> list[Path]:
 
 
 def _replace(path: Path, content: bytes) -> None:
-    atomic.write(path, lambda out: out.write(content), 0o644)
+    atomic.write_atomically(path, lambda out: out.write(content), 0o644)

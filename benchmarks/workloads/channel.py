@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.barrier import begin_together
+from tfe_bench.cluster.barrier import wait_at_barrier
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
@@ -55,8 +55,8 @@ def run(context: Context) -> dict[str, Shared]:
                 if s.is_dealer:
                     continue
                 if kind == "exchange":
-                    s.send(x, s.other)
-                    x = x + s.recv([1], s.other)
+                    s.send(x, s.other_evaluator)
+                    x = x + s.recv([1], s.other_evaluator)
                 elif s.is_e1:  # there and back: two hops
                     s.send(x, s.e2, slot=0)
                     x = s.recv([1], s.e2, slot=1)
@@ -87,7 +87,7 @@ def run(context: Context) -> dict[str, Shared]:
     ]
     for turn in range(1 + int(settings["repeat"])):
         for name, graph, argument in graphs:
-            begin_together(party)
+            wait_at_barrier(party)
             started = time.perf_counter()
             graph(argument)
             if turn:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.timing import check_parameters, measure
+from tfe_bench.cluster.timing import check_parameters, measure_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -69,7 +69,7 @@ def run(context: Context) -> dict[str, Shared]:
         variant += ", softmax"
     if options["clamp"] != "none":
         variant += f", clamp {options['clamp']}"
-    return {"y": measure(context, variant, lambda _: graph(x))}
+    return {"y": measure_runs(context, variant, lambda _: graph(x))}
 
 
 PROGRAM = Program(

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.barrier import begin_together
+from tfe_bench.cluster.barrier import wait_at_barrier
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.party import Party
@@ -121,7 +121,7 @@ def run(context: Context) -> dict[str, Shared]:
     lost = 0
     for _ in range(ping_turns):
         for i, graph in enumerate(pings):
-            begin_together(party)
+            wait_at_barrier(party)
             started = time.perf_counter()
             graph(one)
             # A chain in one graph, so that the call itself counts little.
@@ -129,7 +129,7 @@ def run(context: Context) -> dict[str, Shared]:
     for turn in range(turns):
         for i, graph in enumerate(bulks):
             context.progress((turn + i / 3) / turns, f"worker {i} sends")
-            begin_together(party)
+            wait_at_barrier(party)
             started = time.perf_counter()
             wrong = graph(large)
             sent[i].append(time.perf_counter() - started)
@@ -153,7 +153,7 @@ def _timed(party: Party, build: Any, block: Any) -> float:
     graph = party.function(build, dynamic=True)
     seconds = []
     for _ in range(3):
-        begin_together(party)
+        wait_at_barrier(party)
         started = time.perf_counter()
         graph(block)
         seconds.append(time.perf_counter() - started)

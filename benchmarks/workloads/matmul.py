@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, extent
-from tfe_bench.cluster.timing import check_parameters, measure
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, shape_extent
+from tfe_bench.cluster.timing import check_parameters, measure_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -31,7 +31,7 @@ def size(
 ) -> int:
     """Words of the product."""
     (rows, _), (_, columns) = (spec.shape for spec in inputs)
-    return extent((rows, columns))
+    return shape_extent((rows, columns))
 
 
 def run(context: Context) -> dict[str, Shared]:
@@ -42,7 +42,7 @@ def run(context: Context) -> dict[str, Shared]:
     x, y = (context.inputs[name] for name in ("x", "y"))
     graph = party.function(lambda a, b: arithmetic.matmul(party, a, b))
 
-    return {"product": measure(context, "dealer form", lambda _: graph(x, y))}
+    return {"product": measure_runs(context, "dealer form", lambda _: graph(x, y))}
 
 
 PROGRAM = Program("matmul", run, check, "multiplies two private matrices", size=size)

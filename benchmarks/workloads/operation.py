@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.benchmarks import operations
 from tfe_bench.cluster.jobs import Context, InputSpec, Program
-from tfe_bench.cluster.timing import check_parameters, measure
+from tfe_bench.cluster.timing import check_parameters, measure_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -80,7 +80,7 @@ def run(context: Context) -> dict[str, Shared]:
         return operation.run(party, dict(zip(names, shares, strict=True)), options)
 
     graph = compute if operation.stepwise else party.function(compute)
-    return {"result": measure(context, operation.variant, lambda _: graph(*shares))}
+    return {"result": measure_runs(context, operation.variant, lambda _: graph(*shares))}
 
 
 PROGRAM = Program("operation", run, check, "one operation of the catalogue", size=size)

@@ -8,13 +8,13 @@ from tfe_bench.cluster import agreement, jobs
 from tfe_bench.cluster.seeds import SEED_BYTES
 from tfe_bench.cluster.worker import memory, outcomes
 from tfe_bench.cluster.worker.host import Host
+from tfe_bench.cluster.worker.job_queue import QueueSlot
 from tfe_bench.cluster.worker.pending import Job
-from tfe_bench.cluster.worker.queueing import Place
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
 
-def accept(
-    host: Host, header: dict[str, Any], client: str, place: Place, certificate: str = ""
+def accept_submission(
+    host: Host, header: dict[str, Any], client: str, slot: QueueSlot, certificate: str = ""
 ) -> Job:
     """A job of a submission that this worker takes part in.
 
@@ -30,19 +30,19 @@ def accept(
         UsageError, PolicyError: the program or the operator does not permit it.
     """
     policy = host.policy
-    for name, own in host.facts().items():
-        given = header.get(name)
+    for name, own_value in host.get_facts().items():
+        submitted = header.get(name)
         # (a client runs no ops and no TensorFlow; parts only name what differs)
-        if name not in ("isa", "abi", "tensorflow", "cluster_parts") and given != own:
-            parts = agreement.differences(host.config, header.get("cluster_parts"))
-            where = f" ({parts})" if name == "cluster" and parts else ""
+        if name not in ("isa", "abi", "tensorflow", "cluster_parts") and submitted != own_value:
+            parts = agreement.describe_differences(host.config, header.get("cluster_parts"))
+            differing_parts = f" ({parts})" if name == "cluster" and parts else ""
             raise VersionMismatch(
-                f"The client and party {host.party} differ in {name}{where}. Received: "
-                f"{str(given)[:24]} (client) and {str(own)[:24]} (party {host.party}). "
+                f"The client and party {host.party} differ in {name}{differing_parts}. Received: "
+                f"{str(submitted)[:24]} (client) and {str(own_value)[:24]} (party {host.party}). "
                 "Use one version and one cluster.toml everywhere."
             )
     try:
-        job = Job(header["job"], client, header, place, certificate)
+        job = Job(header["job"], client, header, slot, certificate)
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError("A job's submission is malformed.") from error
     policy.permit_inputs(len(job.inputs))
@@ -54,9 +54,11 @@ def accept(
         policy.permit_shaping()
     policy.permit_program(header["program"])
     policy.permit_reveal(header["program"], client)
-    program = jobs.load(header["program"])
+    program = jobs.load_program(header["program"])
     program.admit(header["parameters"], job.inputs)
-    job.about = outcomes.what(program.name, client, program.kept_names(header["parameters"]))
+    job.description = outcomes.describe_job(
+        program.name, client, program.kept_names(header["parameters"])
+    )
     for other in program.needs(header["parameters"]):
         policy.permit_program(other)
         policy.permit_reveal(other, client)
@@ -65,14 +67,14 @@ def accept(
         program.permit(client, host.store, header["parameters"], job.inputs)
     size = program.sized(client, host.store, header["parameters"], job.inputs)
     policy.permit_size(size)
-    held = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[host.role]
-    for given in header["inputs"]:
+    held_seeds = {0: {"l1", "l2"}, 1: {"l1"}, 2: {"l2"}}[host.role]
+    for submitted in header["inputs"]:
         try:
-            job.seeds.append({k: bytes.fromhex(v) for k, v in given["seeds"].items()})
+            job.seeds.append({k: bytes.fromhex(v) for k, v in submitted["seeds"].items()})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
             raise ProtocolError("A job's submission is malformed.") from error
-        if {k: len(v) for k, v in job.seeds[-1].items()} != dict.fromkeys(held, SEED_BYTES):
+        if {k: len(v) for k, v in job.seeds[-1].items()} != dict.fromkeys(held_seeds, SEED_BYTES):
             raise ProtocolError("A job's submission has other seeds than are due.")
-    own = 0 if host.role == 0 else job.input_bytes  # (the dealer is sent seeds alone)
-    memory.permit(host, own + size.memory)
+    own_value = 0 if host.role == 0 else job.input_bytes  # (the dealer is sent seeds alone)
+    memory.check_memory(host, own_value + size.memory)
     return job

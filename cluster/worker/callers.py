@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from tfe_bench.cluster import tls, untrusted, wire
+from tfe_bench.cluster import json_limits, tls, wire
 from tfe_bench.cluster.config import ClientConfig, PartyConfig
-from tfe_bench.cluster.worker.doorkeeper import Doorkeeper
+from tfe_bench.cluster.worker.connection_guard import ConnectionGuard
 from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
 from tfe_bench.errors import PolicyError, ProtocolError, SecurityError
 
@@ -24,20 +24,20 @@ class Callers:
         door: told whose a connection is.
     """
 
-    def __init__(self, host: Host, door: Doorkeeper) -> None:
-        self._host, self._door = host, door
+    def __init__(self, host: Host, guard: ConnectionGuard) -> None:
+        self._host, self._guard = host, guard
 
-    def member(self, context: Call) -> PartyConfig | ClientConfig:
+    def authenticate_member(self, context: Call) -> PartyConfig | ClientConfig:
         """Who calls.
 
         Raises:
             SecurityError: nobody of this cluster.
         """
-        caller = self.identify(context)
-        self._door.greet(context.peer(), caller.name)
+        caller = self.look_up_caller(context)
+        self._guard.mark_authenticated(context.peer(), caller.name)
         return caller
 
-    def identify(self, context: Call) -> PartyConfig | ClientConfig:
+    def look_up_caller(self, context: Call) -> PartyConfig | ClientConfig:
         """Who calls, by this worker's own cluster file as it is now.
 
         Raises:
@@ -45,32 +45,32 @@ class Callers:
         """
         config = self._host.config
         if config.tls:
-            return config.identify(peer_identity(context))
+            return config.identify(get_peer_fingerprint(context))
         claimed = dict(context.invocation_metadata() or ()).get("tfe-party", "")
         if claimed in ("0", "1", "2"):
             return config.parties[int(claimed)]
         return ClientConfig("local")
 
-    def certificate(self, context: Call) -> str:
+    def get_fingerprint(self, context: Call) -> str:
         """The fingerprint of the caller's certificate; "" without TLS."""
-        return peer_identity(context) if self._host.config.tls else ""
+        return get_peer_fingerprint(context) if self._host.config.tls else ""
 
-    def client(self, context: Call) -> str:
+    def authenticate_client(self, context: Call) -> str:
         """The name of the client that calls.
 
         Raises:
             SecurityError: it is none.
         """
-        caller = self.member(context)
+        caller = self.authenticate_member(context)
         if not isinstance(caller, ClientConfig):
             raise SecurityError("Jobs come from clients. Received: a worker's certificate.")
         return caller.name
 
-    def hang_up(self, context: Call, why: str) -> None:
+    def disconnect_caller(self, context: Call, reason: str) -> None:
         """Ends a caller's connection, with all that goes over it."""
-        self._door.hang_up(context.peer(), why)
+        self._guard.disconnect_peer(context.peer(), reason)
 
-    async def first(self, context: Call, most: int = untrusted.MOST_QUESTION) -> bytes:
+    async def first(self, context: Call, max_bytes: int = json_limits.MOST_QUESTION) -> bytes:
         """A client's first message, of so many bytes at most.
 
         Raises:
@@ -83,20 +83,20 @@ class Callers:
             blob = None
         if not isinstance(blob, bytes):
             raise ProtocolError("A job begins with its submission.")
-        if len(blob) > most:
+        if len(blob) > max_bytes:
             raise PolicyError(
-                f"Party {self._host.party} takes no first message of more than {most} bytes here. "
+                f"Party {self._host.party} takes no first message of more than {max_bytes} bytes here. "
                 f"Received: {len(blob)}."
             )
         return blob
 
-    async def question(self, context: Call) -> dict[str, Any]:
+    async def read_question(self, context: Call) -> dict[str, Any]:
         """What a client asks in one small message."""
         first = await self.first(context)
-        return wire.Reader(iter([first])).next_event() or {}
+        return wire.StreamReader(iter([first])).next_event() or {}
 
 
-def peer_identity(context: grpc.ServicerContext | Call) -> str:
+def get_peer_fingerprint(context: grpc.ServicerContext | Call) -> str:
     """The fingerprint of the certificate that the caller has proved to own.
 
     Raises:
@@ -108,4 +108,4 @@ def peer_identity(context: grpc.ServicerContext | Call) -> str:
             "A caller must present one certificate. Received: "
             f"{len(presented)}. Connect with TLS and the certificate listed in cluster.toml."
         )
-    return tls.fingerprint(presented[0])
+    return tls.compute_fingerprint(presented[0])

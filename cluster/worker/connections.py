@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 
 import grpc
 
-from tfe_bench.cluster.transport import dialled, end_call
+from tfe_bench.cluster.transport import end_call, open_channel
 from tfe_bench.cluster.worker.host import Host
 
 # Left to one peer at most: for the job that runs, and for the one that waits behind it.
-MOST_LEFT = 2
+MAX_IDLE = 2
 # One that serves no job for so long is closed, and one so old serves no other.
 IDLE_SECONDS, OLDEST_SECONDS = 60.0, 600.0
 
@@ -27,15 +27,15 @@ class Connection:
 
     peer: int
     channel: grpc.aio.Channel
-    made: float = field(default_factory=time.monotonic)
-    fresh: bool = True
-    closing: asyncio.TimerHandle | None = None
+    created_at: float = field(default_factory=time.monotonic)
+    is_unused: bool = True
+    close_timer: asyncio.TimerHandle | None = None
 
     @property
-    def usable(self) -> bool:
+    def is_usable(self) -> bool:
         """Whether it stands, as far as this side knows, and may serve another job."""
         ready = self.channel.get_state() is grpc.ChannelConnectivity.READY
-        return ready and time.monotonic() - self.made < OLDEST_SECONDS
+        return ready and time.monotonic() - self.created_at < OLDEST_SECONDS
 
 
 class Connections:
@@ -43,22 +43,22 @@ class Connections:
 
     def __init__(self, host: Host) -> None:
         self._host = host
-        self._left: dict[int, list[Connection]] = {1: [], 2: []}
+        self._idle: dict[int, list[Connection]] = {1: [], 2: []}
 
-    async def take(self, peer: int) -> Connection:
+    async def take_connection(self, peer: int) -> Connection:
         """One that an earlier job has left, else a new one, which is made at its first call."""
-        while self._left[peer]:
-            connection = self._left[peer].pop()
-            if connection.closing is not None:
-                connection.closing.cancel()
-            if connection.usable:
+        while self._idle[peer]:
+            connection = self._idle[peer].pop()
+            if connection.close_timer is not None:
+                connection.close_timer.cancel()
+            if connection.is_usable:
                 return connection
             await connection.channel.close()
         host = self._host
-        own = (host.key, host.certificate) if host.config.tls else None
-        return Connection(peer, dialled(grpc.aio, host.config.parties[peer], own))
+        key_pair = (host.key, host.certificate) if host.config.tls else None
+        return Connection(peer, open_channel(grpc.aio, host.config.parties[peer], key_pair))
 
-    async def leave(
+    async def return_connection(
         self,
         connection: Connection,
         call: grpc.aio.StreamStreamCall | None = None,
@@ -70,24 +70,26 @@ class Connections:
             call: None where it was not made yet.
             linger: seconds in which the peer may end it.
         """
-        in_order = call is not None and await end_call(call, linger)
-        left = self._left[connection.peer]
-        if not in_order or len(left) == MOST_LEFT or not connection.usable:
+        ended_cleanly = call is not None and await end_call(call, linger)
+        idle = self._idle[connection.peer]
+        if not ended_cleanly or len(idle) == MAX_IDLE or not connection.is_usable:
             await connection.channel.close()
             return
-        connection.fresh = False
-        left.append(connection)
-        connection.closing = self._host.loop.call_later(IDLE_SECONDS, self._close, connection)
+        connection.is_unused = False
+        idle.append(connection)
+        connection.close_timer = self._host.loop.call_later(
+            IDLE_SECONDS, self._close_idle, connection
+        )
 
-    def _close(self, connection: Connection) -> None:
-        self._left[connection.peer].remove(connection)
-        self._host.keep(connection.channel.close())
+    def _close_idle(self, connection: Connection) -> None:
+        self._idle[connection.peer].remove(connection)
+        self._host.start_task(connection.channel.close())
 
     async def close(self) -> None:
         """Closes those that no job has."""
-        for left in self._left.values():
-            while left:
-                connection = left.pop()
-                if connection.closing is not None:
-                    connection.closing.cancel()
+        for idle in self._idle.values():
+            while idle:
+                connection = idle.pop()
+                if connection.close_timer is not None:
+                    connection.close_timer.cancel()
                 await connection.channel.close()

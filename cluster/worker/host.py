@@ -12,9 +12,9 @@ from tfe_bench.cluster import agreement, handshake, tls
 from tfe_bench.cluster.config import ClusterConfig, PartyConfig
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.worker.outcomes import Outcomes
-from tfe_bench.cluster.worker.pending import Job, JobBook
-from tfe_bench.cluster.worker.queueing import JobQueue
+from tfe_bench.cluster.worker.job_queue import JobQueue
+from tfe_bench.cluster.worker.outcomes import OutcomeLog
+from tfe_bench.cluster.worker.pending import Job, JobRegistry
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError
 
 # A party that does not open its streams in this time is absent.
@@ -46,27 +46,30 @@ class Host:
     loop: asyncio.AbstractEventLoop
     key: bytes = field(default=b"", repr=False)
     queue: JobQueue = field(init=False)
-    outcomes: Outcomes = field(init=False)
-    jobs: JobBook = field(default_factory=JobBook)
+    outcomes: OutcomeLog = field(init=False)
+    jobs: JobRegistry = field(default_factory=JobRegistry)
     _tasks: set[asyncio.Future[Any]] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         self.queue = JobQueue(self.policy)
-        self.outcomes = Outcomes(self._later)
+        self.outcomes = OutcomeLog(self._call_later)
 
-    def _later(self, seconds: float, function: Callable[[], None]) -> None:
+    def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
         """Calls a function on the loop after some seconds; nothing once the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.call_later, seconds, function)
 
-    def reload(self, config: ClusterConfig, policy: WorkerPolicy) -> None:
+    def reload_files(self, config: ClusterConfig, policy: WorkerPolicy) -> None:
         """Takes other clients and rules from now on; jobs that they do not admit end.
 
         Raises:
             ConfigError: something else differs, which takes a restart; nothing has changed.
         """
         if config.digest() != self.config.digest():
-            changed = agreement.differences(self.config, agreement.shown(config)) or "all parts"
+            changed = (
+                agreement.describe_differences(self.config, agreement.summarize_settings(config))
+                or "all parts"
+            )
             raise ConfigError(
                 f"cluster.toml has another value of {changed}, which takes a restart of the worker."
             )
@@ -78,13 +81,13 @@ class Host:
         # In this order, with `recheck` after a job is in the book: no job slips between the two.
         self.config, self.policy = config, policy
         self.queue.limits = policy
-        for job in self.jobs.all():
+        for job in self.jobs.list_jobs():
             try:
-                self.recheck(job)
+                self.recheck_job(job)
             except TfeBenchError as error:
                 job.fail(error)
 
-    def recheck(self, job: Job) -> None:
+    def recheck_job(self, job: Job) -> None:
         """Refuses a job whose client, or what it may order, these files no longer admit.
 
         Raises:
@@ -92,8 +95,8 @@ class Host:
             PolicyError: the job has not begun, and its program or reveal is no longer allowed.
         """
         if self.config.tls:
-            known = self.config.identify(job.certificate)
-            if known.name != job.client:
+            member = self.config.identify(job.certificate)
+            if member.name != job.client:
                 raise SecurityError(
                     f"Party {self.party} no longer knows this client by this name. Order the job "
                     "again."
@@ -109,7 +112,7 @@ class Host:
         return self.policy.party
 
     @property
-    def me(self) -> PartyConfig:
+    def own_party(self) -> PartyConfig:
         """Its entry in the cluster file."""
         return self.config.parties[self.party]
 
@@ -121,20 +124,20 @@ class Host:
     @property
     def certificate(self) -> bytes:
         """This worker's certificate: of the two during a roll-over, the one of its key."""
-        return tls.own_certificate(self.key, self.me.certificates)
+        return tls.select_certificate(self.key, self.own_party.certificates)
 
-    def facts(self) -> dict[str, Any]:
+    def get_facts(self) -> dict[str, Any]:
         """What all members must have alike."""
         from tfe_bench.protocols.session import ops
 
         return {
-            "version": handshake.version(),
+            "version": handshake.package_version(),
             "abi": ops.abi(),
             "tensorflow": handshake.tensorflow_version(),
             "ring": self.config.ring,
             "fractional_bits": self.config.fractional_bits,
             "cluster": self.config.digest(),
-            "cluster_parts": agreement.shown(self.config),
+            "cluster_parts": agreement.summarize_settings(self.config),
             "isa": ops.native().isa().decode(),
         }
 
@@ -142,7 +145,7 @@ class Host:
         """Runs a coroutine on the channel's event loop and waits for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
 
-    def keep(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
+    def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
         """Runs a coroutine on the loop by itself."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)

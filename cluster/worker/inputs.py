@@ -8,16 +8,16 @@ from tfe_bench.cluster import holders, seeds
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.worker.host import DEALER
-from tfe_bench.cluster.worker.late import Inputs
+from tfe_bench.cluster.worker.late_inputs import JobInputs
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols.session import placed
+from tfe_bench.protocols.session import aligned_buffers
 from tfe_bench.protocols.session.party import Party
-from tfe_bench.protocols.session.seeded import LEAST_WORDS, Seeded
+from tfe_bench.protocols.session.seeded import MIN_SEEDED_WORDS, Seeded
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def tensors(party: Party, job: Job) -> Inputs:
+def load_inputs(party: Party, job: Job) -> JobInputs:
     """A job's inputs as private tensors; masks of large ones are made when they are wanted.
 
     Raises:
@@ -25,38 +25,40 @@ def tensors(party: Party, job: Job) -> Inputs:
             were looked at, so that the workers stay in step.
     """
     role = (party.index - DEALER) % 3
-    wrong: list[ProtocolError] = []
+    failures: list[ProtocolError] = []
 
-    def held(spec: InputSpec, seed: dict[str, bytes], masked: Ring) -> Shared | Seeded:
+    def build_input(spec: InputSpec, seed: dict[str, bytes], masked: Ring) -> Shared | Seeded:
         try:
             check_copies(party, spec.name, seed, masked)
         except ProtocolError as error:
             if spec.late:
                 raise
-            wrong.append(error)
-        m = placed.tensor(masked.reshape(spec.word_shape)) if role != 0 else None
-        if spec.limbs == 1 and spec.words >= LEAST_WORDS:
-            return Seeded.of(m, seed, spec.shape, DEALER, spec.fractional_bits)
+            failures.append(error)
+        m = aligned_buffers.as_tensor(masked.reshape(spec.word_shape)) if role != 0 else None
+        if spec.limbs == 1 and spec.words >= MIN_SEEDED_WORDS:
+            return Seeded.from_seeds(m, seed, spec.shape, DEALER, spec.fractional_bits)
         words = {
-            name: placed.tensor(seeds.expand(value, spec.words).reshape(spec.word_shape))
+            name: aligned_buffers.as_tensor(
+                seeds.expand_seed(value, spec.words).reshape(spec.word_shape)
+            )
             for name, value in seed.items()
         }
         parts = (m, words.get("l1"), words.get("l2"))
         return Shared(*parts, DEALER, spec.fractional_bits, spec.limbs)
 
-    def arrived(spec: InputSpec, seed: dict[str, bytes]) -> Shared | Seeded:
-        return held(spec, seed, job.arrivals.take(spec.name))
+    def take_late_input(spec: InputSpec, seed: dict[str, bytes]) -> Shared | Seeded:
+        return build_input(spec, seed, job.late_inputs.take_input(spec.name))
 
-    inputs = Inputs()
+    inputs = JobInputs()
     for i, (spec, seed) in enumerate(zip(job.inputs, job.seeds, strict=True)):
         if spec.late:
-            inputs.expect(spec.name, functools.partial(arrived, spec, seed))
+            inputs.add_late(spec.name, functools.partial(take_late_input, spec, seed))
             continue
-        inputs.add(spec.name, held(spec, seed, job.masked[i]))
+        inputs.add_input(spec.name, build_input(spec, seed, job.masked[i]))
     job.masked.clear()
     job.seeds.clear()
-    if wrong:
-        raise wrong[0]
+    if failures:
+        raise failures[0]
     return inputs
 
 
@@ -66,7 +68,7 @@ def check_copies(party: Party, name: str, seed: dict[str, bytes], masked: Ring) 
     Raises:
         ProtocolError: they differ.
     """
-    peer = holders.differing(party, {**seed, "m": masked.data})
+    peer = holders.find_differing_peer(party, {**seed, "m": masked.data})
     if peer is not None:
         raise ProtocolError(
             f"The client gave parties {party.index} and {peer} shares of {name!r} that do not "

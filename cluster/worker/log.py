@@ -8,18 +8,18 @@ import traceback
 log = logging.getLogger("tfe_bench.worker")
 
 
-def plain(text: object, most: int = 600) -> str:
+def printable_line(text: object, max_chars: int = 600) -> str:
     """A text of a peer or client on one printable line: no control character reaches a terminal."""
-    shown = " ".join(str(text)[: 2 * most].split())
-    return "".join(c if c.isprintable() else "?" for c in shown)[:most]
+    joined = " ".join(str(text)[: 2 * max_chars].split())
+    return "".join(c if c.isprintable() else "?" for c in joined)[:max_chars]
 
 
-def line(error: BaseException) -> str:
+def error_line(error: BaseException) -> str:
     """An error of ours on one line of the log, whatever a peer has put into it."""
-    return plain(error)
+    return printable_line(error)
 
 
-def where(error: BaseException) -> str:
+def error_location(error: BaseException) -> str:
     """A foreign error's kind and place for the log: its own text could quote a value."""
     frames = traceback.extract_tb(error.__traceback__)
     places = ", ".join(f"{f.filename}:{f.lineno} in {f.name}" for f in frames[-8:])

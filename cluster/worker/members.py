@@ -5,80 +5,89 @@ from __future__ import annotations
 from tfe_bench.cluster.jobs import Program
 from tfe_bench.cluster.worker import batching
 from tfe_bench.cluster.worker.host import Host
-from tfe_bench.cluster.worker.inputs import tensors
-from tfe_bench.cluster.worker.late import Inputs
+from tfe_bench.cluster.worker.inputs import load_inputs
+from tfe_bench.cluster.worker.late_inputs import JobInputs
 from tfe_bench.cluster.worker.log import log
 from tfe_bench.cluster.worker.pending import Job
 from tfe_bench.errors import ProtocolError, TfeBenchError
 from tfe_bench.protocols.session.party import Party
 
 
-def taken(host: Host, party: Party, program: Program, job: Job) -> list[tuple[Job, Inputs | None]]:
+def collect_inputs(
+    host: Host, party: Party, program: Program, job: Job
+) -> list[tuple[Job, JobInputs | None]]:
     """The inputs of a job and of those that go with it; None of one that is refused now."""
-    if not job.companions:
-        return [(job, tensors(party, job))]
-    found: list[tuple[Job, Inputs | None]] = []
-    refused: list[TfeBenchError | None] = []
-    for each in (job, *job.companions):
-        inputs = Inputs()
+    if not job.batched_jobs:
+        return [(job, load_inputs(party, job))]
+    collected: list[tuple[Job, JobInputs | None]] = []
+    failures: list[TfeBenchError | None] = []
+    for member in (job, *job.batched_jobs):
+        inputs = JobInputs()
         error: TfeBenchError | None = None
         try:
-            inputs = tensors(party, each)
+            inputs = load_inputs(party, member)
             if program.permit is not None:  # the store may have changed since it came
-                specs = each.inputs
-                program.permit(each.client, host.store, each.header["parameters"], specs)
-        except TfeBenchError as its:
-            error = its
-        found.append((each, inputs))
-        refused.append(error)
-    fine = batching.agreed(party, [error is None for error in refused])
-    for i, (each, _) in enumerate(found):
-        if not fine[i]:
+                specs = member.inputs
+                program.permit(member.client, host.store, member.header["parameters"], specs)
+        except TfeBenchError as refusal:
+            error = refusal
+        collected.append((member, inputs))
+        failures.append(error)
+    accepted = batching.agree_on_jobs(party, [error is None for error in failures])
+    for i, (member, _) in enumerate(collected):
+        if not accepted[i]:
             # what is wrong with one client's shares is no matter of the others
-            each.fail(refused[i] or ProtocolError("Another worker refused this job's inputs."))
-            found[i] = (each, None)
-    return found
+            member.fail(failures[i] or ProtocolError("Another worker refused this job's inputs."))
+            collected[i] = (member, None)
+    return collected
 
 
-def gather(host: Host, job: Job, party: Party, program: Program) -> list[Job]:
+def form_batch(host: Host, job: Job, party: Party, program: Program) -> list[Job]:
     """The waiting jobs that all three workers take along with this one."""
-    if batching.samples(program, job) == 0:
+    if batching.count_samples(program, job) == 0:
         return []
     waiting: list[Job] = []
     if host.party == 0:
-        by_place = {id(each.place): each for each in host.jobs.all()}
-        ready = [by_place.get(id(place)) for place in host.queue.waiting()]
-        waiting = batching.chosen(program, job, [each for each in ready if each is not None])
-    offered = batching.offered(party, waiting)
-    if not offered:
+        job_by_slot = {id(candidate.slot): candidate for candidate in host.jobs.list_jobs()}
+        ready = [job_by_slot.get(id(place)) for place in host.queue.list_waiting()]
+        waiting = batching.select_jobs(
+            program, job, [candidate for candidate in ready if candidate is not None]
+        )
+    offer = batching.exchange_offer(party, waiting)
+    if not offer:
         return []
-    taken_along = [_taken_along(host, program, job, *row) for row in offered]
-    fits = batching.agreed(party, [each is not None for each in taken_along])
-    companions = []
-    for each, fine in zip(taken_along, fits, strict=True):
-        if each is None:
+    candidates = [_take_candidate(host, program, job, *row) for row in offer]
+    fits = batching.agree_on_jobs(party, [candidate is not None for candidate in candidates])
+    batched_jobs = []
+    for candidate, is_accepted in zip(candidates, fits, strict=True):
+        if candidate is None:
             continue
-        if fine:
-            companions.append(each)
-            log.info("job %s goes with job %s (%s)", each.short, job.short, each.about)
+        if is_accepted:
+            batched_jobs.append(candidate)
+            log.info(
+                "job %s goes with job %s (%s)",
+                candidate.short_name,
+                job.short_name,
+                candidate.description,
+            )
         else:
-            each.stay()
-            host.queue.put_back(each.place)
-    return companions
+            candidate.requeue()
+            host.queue.requeue(candidate.slot)
+    return batched_jobs
 
 
-def _taken_along(host: Host, program: Program, lead: Job, name: str, digest: str) -> Job | None:
+def _take_candidate(host: Host, program: Program, lead: Job, name: str, digest: str) -> Job | None:
     """A job of a name, taken from the queue; None if it cannot go along."""
-    job = host.jobs.get(name)
+    job = host.jobs.get_job(name)
     if job is None or job.digest != digest or job is lead or job.began is not None:
         return None
-    if not job.complete.is_set() or not batching.alike(lead, job):
+    if not job.complete.is_set() or not batching.is_same_computation(lead, job):
         return None
-    if batching.samples(program, job) == 0:
+    if batching.count_samples(program, job) == 0:
         return None
     try:
         job.join_batch()
     except TfeBenchError:
         return None
-    job.place.running = True
+    job.slot.running = True
     return job

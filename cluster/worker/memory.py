@@ -18,7 +18,7 @@ _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
 
-def permit(host: Host, needed: int) -> None:
+def check_memory(host: Host, needed: int) -> None:
     """Refuses a job that does not fit, before any of its inputs is read.
 
     Args:
@@ -29,11 +29,11 @@ def permit(host: Host, needed: int) -> None:
     """
     if needed < _MUCH:
         return
-    sharing = sum(each.host == host.me.host for each in host.config.parties)
+    sharing = sum(party.host == host.own_party.host for party in host.config.parties)
     host.policy.permit_memory(needed, int(ops.native().available_memory()), sharing)
 
 
-def _field(name: str) -> int:
+def _read_status(name: str) -> int:
     for line in _STATUS.read_text().splitlines():
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
@@ -64,13 +64,13 @@ class MemoryMeter:
     def __init__(self) -> None:
         self._idle = 0
 
-    def start(self) -> int:
+    def reset_peak(self) -> int:
         """Resets the high-water mark; returns the memory of the idle worker."""
         with contextlib.suppress(OSError):  # not permitted everywhere: the mark then never falls
             _CLEAR.write_text("5")
-        self._idle = _field("VmRSS")
+        self._idle = _read_status("VmRSS")
         return self._idle
 
-    def peak(self) -> int:
+    def peak_growth(self) -> int:
         """Growth above idle at the highest point since `start`."""
-        return max(0, _field("VmHWM") - self._idle)
+        return max(0, _read_status("VmHWM") - self._idle)

@@ -17,7 +17,7 @@ from typing import Any
 
 from tfe_bench.cluster import jobs
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.cluster.worker.log import line, log, plain
+from tfe_bench.cluster.worker.log import error_line, log, printable_line
 from tfe_bench.errors import ClusterError, PolicyError, SecurityError, TfeBenchError
 
 # Lines about refusals of one client in one window; what comes beyond is counted.
@@ -27,33 +27,35 @@ WINDOW_SECONDS = 60.0
 UNKNOWN = "unknown caller"
 _MOST_NAMES = 4
 # Errors whose text is made from this worker's own settings; others may quote what a client sent.
-_OWN_WORDS = (PolicyError, SecurityError, ClusterError)
+_OWN_TEXTS = (PolicyError, SecurityError, ClusterError)
 
 
-def what(program: str, client: str, names: Sequence[str] = ()) -> str:
+def describe_job(program: str, client: str, names: Sequence[str] = ()) -> str:
     """A job in words, for a log: its program, what it uses or keeps, its client."""
-    shown = [f'"{plain(name, 80)}"' for name in names[:_MOST_NAMES]]
+    shown_names = [f'"{printable_line(name, 80)}"' for name in names[:_MOST_NAMES]]
     if len(names) > _MOST_NAMES:
-        shown.append(f"{len(names) - _MOST_NAMES} more")
-    of = f" of {', '.join(shown)}" if shown else ""
-    return f"{plain(program, 80)}{of}, client {client}"
+        shown_names.append(f"{len(names) - _MOST_NAMES} more")
+    of = f" of {', '.join(shown_names)}" if shown_names else ""
+    return f"{printable_line(program, 80)}{of}, client {client}"
 
 
-def described(policy: WorkerPolicy, client: str, header: Mapping[str, Any]) -> tuple[str, str]:
+def describe_submission(
+    policy: WorkerPolicy, client: str, header: Mapping[str, Any]
+) -> tuple[str, str]:
     """A parsed submission's job, and `what` it is, also of one that is refused."""
     name = header["program"]
     names: Sequence[str] = ()
-    with contextlib.suppress(TfeBenchError, *jobs.UNFIT):
-        names = jobs.own_name(header["parameters"])
+    with contextlib.suppress(TfeBenchError, *jobs.ARGUMENT_ERRORS):
+        names = jobs.get_name_parameter(header["parameters"])
         policy.permit_program(name)  # (what is not allowed is not loaded either)
-        names = jobs.load(name).kept_names(header["parameters"])
-    return f"job {plain(header['job'], 12)}", what(name, client, names)
+        names = jobs.load_program(name).kept_names(header["parameters"])
+    return f"job {printable_line(header['job'], 12)}", describe_job(name, client, names)
 
 
-def reason(error: BaseException) -> str:
+def refusal_reason(error: BaseException) -> str:
     """Why something was refused, on one line."""
-    text = line(error)
-    if not isinstance(error, _OWN_WORDS):
+    text = error_line(error)
+    if not isinstance(error, _OWN_TEXTS):
         text = text.partition(" Received:")[0]
     return f"{type(error).__name__}: {text}"
 
@@ -67,7 +69,7 @@ class _Window:
     left_out: Counter[str] = field(default_factory=Counter)
 
 
-class Outcomes:
+class OutcomeLog:
     """Logs what was refused or failed, at most MOST_LINES a minute for each client.
 
     Args:
@@ -79,7 +81,7 @@ class Outcomes:
         self._lock = threading.Lock()
         self._windows: dict[str, _Window] = {}
 
-    def note(self, client: str, said: str, error: BaseException) -> None:
+    def log_failure(self, client: str, message: str, error: BaseException) -> None:
         """Logs one refusal or failure.
 
         Args:
@@ -90,23 +92,23 @@ class Outcomes:
         with self._lock:
             window = self._windows.get(client)
             if window is None or now - window.since >= WINDOW_SECONDS:
-                self._close(client)
+                self._close_window(client)
                 window = self._windows[client] = _Window(now)
             window.lines += 1
             if window.lines > MOST_LINES:
                 if not window.left_out:
-                    left = window.since + WINDOW_SECONDS - now
-                    self._later(left, lambda: self._expire(client, window))
+                    remaining = window.since + WINDOW_SECONDS - now
+                    self._later(remaining, lambda: self._expire_window(client, window))
                 window.left_out[type(error).__name__] += 1
                 return
-        log.warning("%s: %s", said, reason(error))
+        log.warning("%s: %s", message, refusal_reason(error))
 
-    def _expire(self, client: str, window: _Window) -> None:
+    def _expire_window(self, client: str, window: _Window) -> None:
         with self._lock:
             if self._windows.get(client) is window:
-                self._close(client)
+                self._close_window(client)
 
-    def _close(self, client: str) -> None:
+    def _close_window(self, client: str) -> None:
         window = self._windows.pop(client, None)
         if window is not None and window.left_out:
             kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(window.left_out.items()))

@@ -13,8 +13,8 @@ from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.seeds import Ring
 from tfe_bench.cluster.transport import SessionLink
-from tfe_bench.cluster.worker.late import MOST_AHEAD, Arrivals
-from tfe_bench.cluster.worker.queueing import Place
+from tfe_bench.cluster.worker.job_queue import QueueSlot
+from tfe_bench.cluster.worker.late_inputs import MAX_AHEAD, LateInputBuffer
 from tfe_bench.errors import ProtocolError, TfeBenchError
 
 # From a session's beginning at one worker to that at the next.
@@ -58,14 +58,14 @@ class Job:
         name: str,
         client: str,
         header: dict[str, Any],
-        place: Place,
+        slot: QueueSlot,
         certificate: str = "",
     ) -> None:
         self.name = name
         self.client = client
         self.certificate = certificate
         self.header = header
-        self.place = place
+        self.slot = slot
         self.inputs = [
             InputSpec(
                 i["name"],
@@ -81,26 +81,26 @@ class Job:
             raise ValueError("an input after a late one")
         if not (len(name) == 32 and set(name) <= set("0123456789abcdef")):
             raise ValueError("a name of another form")
-        self.shaping = _shaping(header.get("shaping"))
-        self.warm_up_bytes = _whole(header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP)
+        self.shaping = _parse_shaping(header.get("shaping"))
+        self.warm_up_bytes = _check_integer(header.get("warm_up_bytes", 0), 0, _MOST_WARM_UP)
         self.seeds: list[dict[str, bytes]] = []
         self.masked: list[Ring] = []
-        self.arrivals = Arrivals()
+        self.late_inputs = LateInputBuffer()
         self.events: queue.Queue[bytes | None] = queue.Queue()
         self.keys: dict[int, bytes] = {}
-        self.met = threading.Condition()
+        self.changed = threading.Condition()
         self.link: SessionLink | None = None
         self.failed: TfeBenchError | None = None
         self.over = threading.Event()
         self.complete = threading.Event()
-        self.turn = asyncio.Event()
-        self.summoned = False
+        self.turn_event = asyncio.Event()
+        self.peer_connected = False
         self.submitted = time.monotonic()
         self.began: float | None = None
         self.ended: float | None = None
-        self.companions: list[Job] = []
-        self.rides = False
-        self.about = ""
+        self.batched_jobs: list[Job] = []
+        self.is_batched = False
+        self.description = ""
         self.programs: list[str] = [header["program"]]
         self._closers: list[Callable[[], object]] = []
         # The client is part of it: the three workers judge by their policies one and the same.
@@ -115,12 +115,12 @@ class Job:
         )
 
     @property
-    def known_as(self) -> str:
+    def client_identity(self) -> str:
         """Who its client is to this worker, for comparison with the other two."""
         return f"{self.client} {self.certificate}".strip()
 
     @property
-    def short(self) -> str:
+    def short_name(self) -> str:
         """Its name in logs."""
         return self.name[:12]
 
@@ -128,16 +128,16 @@ class Job:
     def input_bytes(self) -> int:
         """How much of its inputs an evaluator keeps at once."""
         late = sorted((spec.words for spec in self.inputs if spec.late), reverse=True)
-        ahead = late[: MOST_AHEAD + 1]  # one more is read while it waits for room
+        ahead = late[: MAX_AHEAD + 1]  # one more is read while it waits for room
         return 8 * (sum(spec.words for spec in self.inputs if not spec.late) + sum(ahead))
 
-    def begin(self) -> None:
+    def mark_running(self) -> None:
         """Marks it as running: from here on whoever runs it ends its events.
 
         Raises:
             TfeBenchError: it has failed before.
         """
-        with self.met:
+        with self.changed:
             if self.failed is not None:
                 raise self.failed
             self.began = time.monotonic()
@@ -148,77 +148,77 @@ class Job:
         Raises:
             TfeBenchError: it has failed before.
         """
-        self.begin()
-        self.rides = True
+        self.mark_running()
+        self.is_batched = True
 
-    def stay(self) -> None:
+    def requeue(self) -> None:
         """Takes `join_batch` back: it waits for its own turn, or ends if it has failed
         meanwhile.
         """
-        with self.met:
-            self.rides = False
+        with self.changed:
+            self.is_batched = False
             self.began = None
             if self.failed is not None:
                 self.finish(self.failed)
 
     def fail(self, error: TfeBenchError) -> bool:
         """Ends the job; the first cause counts.  Returns whether this was it."""
-        with self.met:
-            first = self.failed is None and not self.over.is_set()
-            if first:
+        with self.changed:
+            is_first = self.failed is None and not self.over.is_set()
+            if is_first:
                 self.failed = error
                 if self.began is None:
                     self.finish(error)
             closers, self._closers = self._closers, []
-            self.met.notify_all()
-        self.arrivals.end(error)
+            self.changed.notify_all()
+        self.late_inputs.end_waits(error)
         for closer in closers:
             closer()
-        if self.link is not None and not self.companions:
+        if self.link is not None and not self.batched_jobs:
             self.link.fail(error)
-        return first
+        return is_first
 
     def finish(self, error: BaseException | None = None) -> None:
         """Puts the last events, and forgets the inputs."""
         self.ended = time.monotonic()
         if error is not None:
-            self.events.put(wire.failure(error))
+            self.events.put(wire.encode_failure(error))
         self.events.put(None)
         self.over.set()
         self.complete.set()
-        self.arrivals.end()
+        self.late_inputs.end_waits()
         self.masked.clear()
         self.seeds.clear()
 
     def on_fail(self, closer: Callable[[], object]) -> None:
         """Has this called when the job fails, at once if it has."""
-        with self.met:
+        with self.changed:
             if self.failed is None:
                 self._closers.append(closer)
                 return
         closer()
 
-    def have_key(self, peer: int, key: bytes) -> None:
+    def set_key(self, peer: int, key: bytes) -> None:
         """Keeps the key of a pair until the session begins."""
-        with self.met:
+        with self.changed:
             self.keys[peer] = key
-            self.met.notify_all()
+            self.changed.notify_all()
 
     def wait_link(self, waiting: float = _LINK_SECONDS) -> SessionLink | None:
         """The session once it has begun; None if it does not."""
-        with self.met:
-            self.met.wait_for(lambda: self.link is not None or self.failed is not None, waiting)
+        with self.changed:
+            self.changed.wait_for(lambda: self.link is not None or self.failed is not None, waiting)
             return self.link if self.failed is None else None
 
 
-class JobBook:
+class JobRegistry:
     """The jobs that a worker has, by name."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._arrived = threading.Condition()
 
-    def add(self, job: Job) -> None:
+    def add_job(self, job: Job) -> None:
         """Keeps a job.
 
         Raises:
@@ -230,39 +230,39 @@ class JobBook:
             self._jobs[job.name] = job
             self._arrived.notify_all()
 
-    def remove(self, job: Job) -> None:
+    def remove_job(self, job: Job) -> None:
         """Forgets a job."""
         self._jobs.pop(job.name, None)
 
-    def get(self, name: str) -> Job | None:
+    def get_job(self, name: str) -> Job | None:
         """The job of a name."""
         return self._jobs.get(name)
 
-    def all(self) -> list[Job]:
+    def list_jobs(self) -> list[Job]:
         """All of them, as they are now."""
         return list(self._jobs.values())
 
-    def wait(self, name: str, seconds: float, given_up: threading.Event) -> Job | None:
+    def wait_for_job(self, name: str, seconds: float, given_up: threading.Event) -> Job | None:
         """The job of a name once it is there; None if it does not come, or nobody waits for it."""
         with self._arrived:
             self._arrived.wait_for(lambda: name in self._jobs or given_up.is_set(), seconds)
             return self._jobs.get(name)
 
-    def wake(self) -> None:
+    def wake_waiters(self) -> None:
         """Has those who wait look again whether they have given up."""
         with self._arrived:
             self._arrived.notify_all()
 
 
-def _whole(value: object, least: int, most: int) -> int:
+def _check_integer(value: object, least: int, most: int) -> int:
     if type(value) is not int or not least <= value <= most:
         raise ValueError("a number out of its range")
     return value
 
 
-def _shaping(value: list[object] | None) -> tuple[int, int] | None:
+def _parse_shaping(value: list[object] | None) -> tuple[int, int] | None:
     """(microseconds of delay, bytes per second) that a client asks for."""
     if value is None:
         return None
     delay, rate = value
-    return _whole(delay, 0, 2_000_000), _whole(rate, 10_000, 1 << 40)
+    return _check_integer(delay, 0, 2_000_000), _check_integer(rate, 10_000, 1 << 40)

@@ -14,23 +14,23 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def held_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
+def count_held_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
     """What this party keeps of results until their client has taken them."""
     return sum(
-        8 * math.prod(getattr(value, _FIELDS[_role(party, value)][0]).shape)
+        8 * math.prod(getattr(value, _FIELDS[_party_role(party, value)][0]).shape)
         for value in outputs.values()
-        if _role(party, value) != 2  # whose part is compared, not sent
+        if _party_role(party, value) != 2  # whose part is compared, not sent
     )
 
 
-def give(party: int, job: Job, name: str, value: Shared) -> None:
+def send_result(party: int, job: Job, name: str, value: Shared) -> None:
     """Sends this party's part of a result: the client alone puts them together."""
-    role = _role(party, value)
+    role = _party_role(party, value)
     fields = [np.asarray(getattr(value, f), np.int64, order="C") for f in _FIELDS[role]]
     shape = list(fields[0].shape if value.limbs == 1 else fields[0].shape[:-1])
     part, array, digest = "m", fields[0], ""
     if role == 0:  # the client needs no more than their sum
-        part, array = "lam", seeds.added(fields[0], fields[1], value.limbs)
+        part, array = "lam", seeds.add_ring(fields[0], fields[1], value.limbs)
     elif role == 2:  # the copy of m is compared, not sent twice
         part, digest = "", hashlib.sha256(array.tobytes()).hexdigest()
     job.events.put(
@@ -45,7 +45,7 @@ def give(party: int, job: Job, name: str, value: Shared) -> None:
         )
     )
     if part:
-        for chunk in wire.data(array.reshape(-1).data.cast("B")):
+        for chunk in wire.chunk_data(array.reshape(-1).data.cast("B")):
             job.events.put(chunk)
 
 
@@ -53,7 +53,7 @@ def give(party: int, job: Job, name: str, value: Shared) -> None:
 _FIELDS = (("l1", "l2"), ("m",), ("m",))
 
 
-def _role(party: int, value: object) -> int:
+def _party_role(party: int, value: object) -> int:
     """A party's role toward a result.
 
     Raises:
@@ -61,6 +61,6 @@ def _role(party: int, value: object) -> int:
     """
     shared = value if isinstance(value, Shared) else None
     if shared is None or shared.limbs not in (1, 2) or shared.ring_bits != 64 * shared.limbs:
-        shown = repr(value) if shared is not None else type(value).__name__
-        raise UsageError(f"A program returns values over Z_2^64 or Z_2^128. Received: {shown}.")
+        received = repr(value) if shared is not None else type(value).__name__
+        raise UsageError(f"A program returns values over Z_2^64 or Z_2^128. Received: {received}.")
     return (party - shared.dealer) % 3

@@ -19,32 +19,32 @@ import grpc
 from tfe_bench.cluster import agreement, expiry, tls, wire
 from tfe_bench.cluster.addresses import cannot_listen
 from tfe_bench.cluster.config import ClusterConfig
-from tfe_bench.cluster.handles import Handles
+from tfe_bench.cluster.handles import HandleStore
 from tfe_bench.cluster.policy import MOST_JOBS, WorkerPolicy, unknown_names
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.transport import CHANNEL_OPTIONS
 from tfe_bench.cluster.worker.callers import Callers
-from tfe_bench.cluster.worker.doorkeeper import Doorkeeper, reserve_descriptors
+from tfe_bench.cluster.worker.client_rpc import ClientRpc
+from tfe_bench.cluster.worker.client_streams import ClientStreams
+from tfe_bench.cluster.worker.connection_guard import ConnectionGuard, reserve_descriptors
 from tfe_bench.cluster.worker.host import Host
+from tfe_bench.cluster.worker.job_runner import JobRunner
 from tfe_bench.cluster.worker.log import log
-from tfe_bench.cluster.worker.meeting import Meeting
 from tfe_bench.cluster.worker.memory import return_large_blocks
-from tfe_bench.cluster.worker.questions import Questions
-from tfe_bench.cluster.worker.reception import Reception
-from tfe_bench.cluster.worker.turns import Turns
+from tfe_bench.cluster.worker.peer_streams import PeerStreams
 from tfe_bench.errors import ClusterError
 
 _RPC_THREADS = 192
 # After which the connections of a client that was taken out are closed.
-DISMISS_SECONDS = 3.0
+DISCONNECT_SECONDS = 3.0
 # A client's jobs, and a few questions beside them.
 _CALLS_PER_CONNECTION = MOST_JOBS + 24
 
 
-def _addresses(host: str) -> int:
+def _count_addresses(host: str) -> int:
     """How many addresses a host's name stands for."""
     try:
-        return len({found[4][0] for found in socket.getaddrinfo(host, None)}) or 1
+        return len({info[4][0] for info in socket.getaddrinfo(host, None)}) or 1
     except OSError:
         return 1  # gRPC will say that it cannot listen there
 
@@ -65,44 +65,46 @@ class Worker:
     def __init__(
         self, config: ClusterConfig, policy: WorkerPolicy, bind: str | None = None
     ) -> None:
-        me = config.parties[policy.party]
-        config.check_bind(bind or me.host)
+        own_party = config.parties[policy.party]
+        config.check_bind(bind or own_party.host)
         key = policy.load_key() if config.tls else b""
         store = Store(
             *(policy.models, policy.party, config.ring, config.fractional_bits, policy.max_models),
-            handles=Handles(
+            handles=HandleStore(
                 *(policy.party, policy.max_held, policy.max_held_per_client, policy.held_seconds)
             ),
         )
         self._host = host = Host(config, policy, store, asyncio.new_event_loop(), key)
         reserve_descriptors(policy.max_connections)
-        self._door = Doorkeeper(
+        self._guard = ConnectionGuard(
             host.party,
-            me.port,
+            own_party.port,
             policy.max_connections,
             policy.max_connections_per_address,
         )
         return_large_blocks()
-        callers = Callers(host, self._door)
-        self._questions = Questions(host, callers)
-        self._meeting = Meeting(host, callers, lambda job: self._turns.run(job))
-        self._turns = Turns(host, self._meeting.meet)
-        self._reception = Reception(host, callers, self._meeting.gather)
+        callers = Callers(host, self._guard)
+        self._client_rpc = ClientRpc(host, callers)
+        self._peer_streams = PeerStreams(host, callers, lambda job: self._job_runner.run_job(job))
+        self._job_runner = JobRunner(host, self._peer_streams.start_session)
+        self._client_streams = ClientStreams(host, callers, self._peer_streams.open_streams)
         threading.Thread(target=host.loop.run_forever, name="tfe-channel", daemon=True).start()
         try:
-            self._server = host.on_loop(self._start_server(bind or me.host))
+            self._server = host.on_loop(self._start_server(bind or own_party.host))
         except BaseException:
-            self._door.close()
+            self._guard.close()
             raise
         if host.party == 0:
-            threading.Thread(target=self._turns.coordinate, name="tfe-jobs", daemon=True).start()
+            threading.Thread(
+                target=self._job_runner.run_ready_jobs, name="tfe-jobs", daemon=True
+            ).start()
 
     async def _start_server(self, name: str) -> grpc.aio.Server:
         host = self._host
         # What waits (for a client, a job, an event) does so in these threads, not on the loop.
         host.loop.set_default_executor(ThreadPoolExecutor(_RPC_THREADS, "tfe-rpc"))
         # (gRPC counts the connections of each address of the host by themselves)
-        share = max(1, host.policy.max_connections // _addresses(name))
+        share = max(1, host.policy.max_connections // _count_addresses(name))
         server = grpc.aio.server(
             options=[
                 *CHANNEL_OPTIONS,
@@ -112,21 +114,23 @@ class Worker:
         )
         handlers = {
             name: grpc.stream_stream_rpc_method_handler(
-                function, request_deserializer=wire.identity, response_serializer=wire.identity
+                function, request_deserializer=wire.pass_bytes, response_serializer=wire.pass_bytes
             )
             for name, function in (
-                (wire.STREAM, self._meeting.serve),
-                (wire.JOB, self._reception.serve),
-                (wire.HELLO, self._questions.hello),
-                (wire.STATUS, self._questions.status),
-                (wire.CANCEL, self._questions.cancel),
-                (wire.MODELS, self._questions.models),
+                (wire.STREAM, self._peer_streams.serve_stream),
+                (wire.JOB, self._client_streams.serve_job),
+                (wire.HELLO, self._client_rpc.hello),
+                (wire.STATUS, self._client_rpc.status),
+                (wire.CANCEL, self._client_rpc.cancel),
+                (wire.MODELS, self._client_rpc.models),
             )
         }
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler(wire.SERVICE, handlers),)
         )
-        address = f"[{name}]:{host.me.port}" if ":" in name else f"{name}:{host.me.port}"
+        address = (
+            f"[{name}]:{host.own_party.port}" if ":" in name else f"{name}:{host.own_party.port}"
+        )
         try:
             if host.config.tls:
                 credentials = tls.server_credentials(
@@ -156,7 +160,7 @@ class Worker:
 
     def _handshake_begins(self) -> list[bytes]:
         """Whom to trust, by the cluster file as it is now."""
-        self._door.wake()
+        self._guard.wake_up()
         return self._host.config.trusted_by(self._host.party)
 
     def reload(self, config: ClusterConfig, policy: WorkerPolicy) -> None:
@@ -169,22 +173,26 @@ class Worker:
         """
         host = self._host
         before = host.config
-        host.reload(config, policy)
-        for line in agreement.changes(before, config):
+        host.reload_files(config, policy)
+        for line in agreement.describe_client_changes(before, config):
             log.info("cluster.toml: %s", line)
         for line in unknown_names(config, policy):
             log.warning(line)
-        gone = agreement.withdrawn(before, config)
+        revoked = agreement.find_revoked_clients(before, config)
         # (not at once: their clients are told why before)
         host.loop.call_soon_threadsafe(
-            host.loop.call_later, DISMISS_SECONDS, self._door.dismiss, gone, "no longer a client"
+            host.loop.call_later,
+            DISCONNECT_SECONDS,
+            self._guard.disconnect_members,
+            revoked,
+            "no longer a client",
         )
 
     def _warn_of_certificates(self) -> None:
         """Says once a day whose certificate ends soon."""
         host = self._host
         if host.config.tls:
-            for line in expiry.warnings(host.config):
+            for line in expiry.expiry_warnings(host.config):
                 log.warning(line)
             host.loop.call_later(86400, self._warn_of_certificates)
 
@@ -192,7 +200,7 @@ class Worker:
         """Ends running and waiting jobs, tells their clients and the peers, ends the server."""
         host = self._host
         host.queue.close()
-        jobs_left = host.jobs.all()
+        jobs_left = host.jobs.list_jobs()
         for job in jobs_left:
             job.fail(ClusterError(f"Party {host.party} is shutting down. Order the job again."))
         deadline = time.monotonic() + 1.5
@@ -201,6 +209,6 @@ class Worker:
         with contextlib.suppress(Exception):
             host.on_loop(self._server.stop(0.5), 2)
         with contextlib.suppress(Exception):
-            host.on_loop(self._meeting.connections.close(), 1)
+            host.on_loop(self._peer_streams.connections.close(), 1)
         host.store.close()
-        self._door.close()
+        self._guard.close()

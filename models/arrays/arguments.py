@@ -11,12 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.jobs import MOST_AXES, MOST_WORDS, extent
+from tfe_bench.cluster.jobs import MOST_AXES, MOST_WORDS, shape_extent
 from tfe_bench.errors import UsageError
 
 # Of one public array inside of a plan, and of all; of one operation's arguments, nested.
-MOST_CONSTANT, MOST_CONSTANTS, MOST_NESTED, MOST_PARTS = 1 << 14, 1 << 17, 4, 4096
-MOST_TEXT = 200
+MAX_CONSTANT, MAX_CONSTANTS, MAX_NESTED, MAX_PARTS = 1 << 14, 1 << 17, 4, 4096
+MAX_TEXT = 200
 _INT = 1 << 63
 _DTYPES = {"bool": np.bool_, "int64": np.int64, "float64": np.float64}
 
@@ -38,42 +38,42 @@ def check_shape(shape: object) -> tuple[int, ...]:
     whole = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     if not isinstance(shape, list) or not whole or len(shape) > MOST_AXES:
         raise UsageError(f"A shape is a list of at most {MOST_AXES} sizes.")
-    if extent(shape) > MOST_WORDS:
+    if shape_extent(shape) > MOST_WORDS:
         raise UsageError(f"An array has at most {MOST_WORDS} elements.")
     return tuple(shape)
 
 
-def holds_ref(value: object) -> bool:
-    return any(True for _ in refs(value))
+def has_ref(value: object) -> bool:
+    return any(True for _ in iter_refs(value))
 
 
-def reference(given: object, known: int) -> Ref:
-    if isinstance(given, list) and 2 <= len(given) <= 3 and given[0] == "ref":
-        number, *place = given[1:]
+def parse_reference(value: object, known: int) -> Ref:
+    if isinstance(value, list) and 2 <= len(value) <= 3 and value[0] == "ref":
+        number, *place = value[1:]
         fits = type(number) is int and 0 <= number < known
-        if fits and all(type(p) is int and 0 <= p < MOST_PARTS for p in place):
+        if fits and all(type(p) is int and 0 <= p < MAX_PARTS for p in place):
             return Ref(number, place[0] if place else None)
     raise UsageError("A plan takes earlier values by their numbers: it has no cycles.")
 
 
 def check_argument(
-    given: object, known: int, depth: int, parts: list[int], left: list[int]
+    value: object, known: int, depth: int, parts: list[int], elements_left: list[int]
 ) -> None:
     parts[0] -= 1
     if parts[0] < 0 or depth < 0:
         raise UsageError(
-            f"An operation has at most {MOST_PARTS} arguments, {MOST_NESTED} within one another."
+            f"An operation has at most {MAX_PARTS} arguments, {MAX_NESTED} within one another."
         )
-    if given is None or isinstance(given, bool):
+    if value is None or isinstance(value, bool):
         return
-    if isinstance(given, str):
-        fits = len(given) <= MOST_TEXT
-    elif isinstance(given, int):
-        fits = -_INT <= given < _INT
-    elif isinstance(given, float):
-        fits = math.isfinite(given)
-    elif isinstance(given, list) and given and isinstance(given[0], str):
-        _check_nested(given, known, depth, parts, left)
+    if isinstance(value, str):
+        fits = len(value) <= MAX_TEXT
+    elif isinstance(value, int):
+        fits = -_INT <= value < _INT
+    elif isinstance(value, float):
+        fits = math.isfinite(value)
+    elif isinstance(value, list) and value and isinstance(value[0], str):
+        _check_nested(value, known, depth, parts, elements_left)
         return
     else:
         fits = False
@@ -82,14 +82,14 @@ def check_argument(
 
 
 def _check_nested(
-    given: list[Any], known: int, depth: int, parts: list[int], left: list[int]
+    value: list[Any], known: int, depth: int, parts: list[int], elements_left: list[int]
 ) -> None:
-    match given:
+    match value:
         case ["ref", *_]:
-            reference(given, known)
+            parse_reference(value, known)
         case ["list" | "tuple", list(items)]:
             for each in items:
-                check_argument(each, known, depth - 1, parts, left)
+                check_argument(each, known, depth - 1, parts, elements_left)
         case ["slice", start, stop, step]:
             for each in (start, stop, step):
                 if each is not None and (type(each) is not int or not -_INT <= each < _INT):
@@ -97,23 +97,23 @@ def _check_nested(
         case ["ellipsis"]:
             pass
         case ["array", _, _, _]:
-            left[0] -= _array(given).size
-            if left[0] < 0:
+            elements_left[0] -= _decode_array(value).size
+            if elements_left[0] < 0:
                 raise UsageError(
-                    f"A plan holds at most {MOST_CONSTANTS} public elements. Received: more. Make "
+                    f"A plan holds at most {MAX_CONSTANTS} public elements. Received: more. Make "
                     "the large ones private: cluster.private(array)."
                 )
         case _:
             raise UsageError("A public argument is a number, text, list, slice or array.")
 
 
-def _array(given: list[Any]) -> np.ndarray[Any, Any]:
-    _, name, shape, text = given
+def _decode_array(value: list[Any]) -> np.ndarray[Any, Any]:
+    _, name, shape, text = value
     sizes = check_shape(shape)
     count = math.prod(sizes)
-    if not isinstance(name, str) or name not in _DTYPES or count > MOST_CONSTANT:
+    if not isinstance(name, str) or name not in _DTYPES or count > MAX_CONSTANT:
         raise UsageError(
-            f"A public array in a plan is {', '.join(_DTYPES)} with {MOST_CONSTANT} elements at "
+            f"A public array in a plan is {', '.join(_DTYPES)} with {MAX_CONSTANT} elements at "
             "most. Received: another. Make a large one private: cluster.private(array)."
         )
     dtype = np.dtype(_DTYPES[name])
@@ -125,41 +125,41 @@ def _array(given: list[Any]) -> np.ndarray[Any, Any]:
         raise UsageError("A public array in a plan has as many elements as its shape says.")
     if name == "bool" and max(blob, default=0) > 1:
         raise UsageError("Truth values are 0 or 1.")
-    found = np.frombuffer(blob, dtype).reshape(sizes)
-    if name == "float64" and not np.isfinite(found).all():
+    array = np.frombuffer(blob, dtype).reshape(sizes)
+    if name == "float64" and not np.isfinite(array).all():
         raise UsageError("Public numbers are finite. Received: NaN or infinity.")
-    return found
+    return array
 
 
-def refs(given: object) -> Iterator[Ref]:
-    if isinstance(given, list) and given:
-        if given[0] == "ref":
-            yield Ref(given[1], given[2] if len(given) > 2 else None)
-        elif given[0] in ("list", "tuple") and len(given) == 2 and isinstance(given[1], list):
-            for each in given[1]:
-                yield from refs(each)
+def iter_refs(value: object) -> Iterator[Ref]:
+    if isinstance(value, list) and value:
+        if value[0] == "ref":
+            yield Ref(value[1], value[2] if len(value) > 2 else None)
+        elif value[0] in ("list", "tuple") and len(value) == 2 and isinstance(value[1], list):
+            for each in value[1]:
+                yield from iter_refs(each)
 
 
-def decoded(given: Any, values: Mapping[Ref, Any]) -> Any:
+def decode_argument(value: Any, values: Mapping[Ref, Any]) -> Any:
     """A checked argument, with values in place."""
-    if not isinstance(given, list):
-        return given
-    match given[0]:
+    if not isinstance(value, list):
+        return value
+    match value[0]:
         case "ref":
-            return values[next(refs(given))]
+            return values[next(iter_refs(value))]
         case "list":
-            return [decoded(each, values) for each in given[1]]
+            return [decode_argument(each, values) for each in value[1]]
         case "tuple":
-            return tuple(decoded(each, values) for each in given[1])
+            return tuple(decode_argument(each, values) for each in value[1])
         case "slice":
-            return slice(*given[1:])
+            return slice(*value[1:])
         case "ellipsis":
             return Ellipsis
         case _:
-            return _array(given)
+            return _decode_array(value)
 
 
-def encoded(value: object) -> Any:
+def encode_argument(value: object) -> Any:
     """A public argument, or a reference, as JSON.
 
     Raises:
@@ -172,28 +172,28 @@ def encoded(value: object) -> Any:
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):
-        return [type(value).__name__, [encoded(each) for each in _items(value)]]
+        return [type(value).__name__, [encode_argument(each) for each in _check_items(value)]]
     if isinstance(value, slice):
-        return ["slice", *(_bound(each) for each in (value.start, value.stop, value.step))]
+        return ["slice", *(_plain_bound(each) for each in (value.start, value.stop, value.step))]
     if value is Ellipsis:
         return ["ellipsis"]
-    return _encoded_array(value)
+    return _encode_array(value)
 
 
-def _items(value: Sequence[Any]) -> Sequence[Any]:
-    if len(value) > MOST_PARTS:
+def _check_items(value: Sequence[Any]) -> Sequence[Any]:
+    if len(value) > MAX_PARTS:
         raise UsageError(
-            f"A list in an expression has at most {MOST_PARTS} parts. Received: {len(value)}. Give "
+            f"A list in an expression has at most {MAX_PARTS} parts. Received: {len(value)}. Give "
             "an array: np.array(values)."
         )
     return value
 
 
-def _bound(value: object) -> object:
+def _plain_bound(value: object) -> object:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _encoded_array(value: object) -> list[Any]:
+def _encode_array(value: object) -> list[Any]:
     if not isinstance(value, np.ndarray) and not hasattr(value, "__array__"):
         raise UsageError(
             "An expression holds numbers, texts, arrays and slices beside private arrays. "
@@ -204,16 +204,16 @@ def _encoded_array(value: object) -> list[Any]:
         raise UsageError(
             f"An expression holds real numbers. Received: an array of {array.dtype.name}."
         )
-    if array.size > MOST_CONSTANT:
+    if array.size > MAX_CONSTANT:
         raise UsageError(
-            f"A public array in an expression has at most {MOST_CONSTANT} elements. Received: "
+            f"A public array in an expression has at most {MAX_CONSTANT} elements. Received: "
             f"shape {list(array.shape)}. Make it private: cluster.private(array)."
         )
     name = {"b": "bool", "f": "float64"}.get(array.dtype.kind, "int64")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= _INT:
         raise UsageError("Public integers are below 2^63. Received: larger ones.")
-    own: np.ndarray[Any, Any] = np.ascontiguousarray(array, np.dtype(_DTYPES[name]))
-    if name == "float64" and not np.isfinite(own).all():
+    contiguous: np.ndarray[Any, Any] = np.ascontiguousarray(array, np.dtype(_DTYPES[name]))
+    if name == "float64" and not np.isfinite(contiguous).all():
         raise UsageError("Public numbers are finite. Received: NaN or infinity.")
-    text = base64.b64encode(own.tobytes()).decode()
+    text = base64.b64encode(contiguous.tobytes()).decode()
     return ["array", name, list(array.shape), text]

@@ -9,29 +9,29 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import (
-    aligning,
     arguments,
-    deriving,
+    array_jobs,
     explaining,
-    making,
     numpy_names,
+    operand_scales,
     operations,
     planning,
-    running,
+    private_inputs,
+    result_inference,
 )
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.bounds import Bounds, Guard, settled
+from tfe_bench.models.arrays.bounds import Bounds, Guard, held_bounds
 from tfe_bench.models.arrays.methods import Methods
 from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import BITS, FIXED, Body
+from tfe_bench.models.arrays.plan import BITS, FIXED, LoopBody
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
 
-_INSTEAD = "Write x.reveal() where this client shall learn it"
+_REVEAL_ADVICE = "Write x.reveal() where this client shall learn it"
 
 
-def apply(name: str, *operands: Any, **public: Any) -> Any:
+def apply_operation(name: str, *operands: Any, **public: Any) -> Any:
     """An operation on private arrays, lazily.
 
     Args:
@@ -45,27 +45,29 @@ def apply(name: str, *operands: Any, **public: Any) -> Any:
         UsageError: there is no such operation, or it does not take these arguments.
         RangeError: a public number that the scale does not admit.
     """
-    operation = operations.find(name)
-    instead = "otherwise" in public
+    operation = operations.find_operation(name)
+    has_otherwise = "otherwise" in public
     otherwise = public.pop("otherwise", None)
-    bound = operation.bound(operands, public)
-    if instead:
-        return planning.without(apply, name, bound.arguments, otherwise)
-    bound.arguments.update(aligning.align(apply, name, dict(bound.arguments)))
-    made = planning.composed(apply, name, bound.arguments)
-    if made is not None:
-        return made
+    bound = operation.bind_arguments(operands, public)
+    if has_otherwise:
+        return planning.replace_undefined(apply_operation, name, bound.arguments, otherwise)
+    bound.arguments.update(
+        operand_scales.align_operands(apply_operation, name, dict(bound.arguments))
+    )
+    composed = planning.compose_operation(apply_operation, name, bound.arguments)
+    if composed is not None:
+        return composed
     if operation.bits is not None:
         bound.arguments.setdefault("bits", operation.bits)
-    return _applied(operation, bound.args, bound.kwargs)
+    return _build_operation(operation, bound.args, bound.kwargs)
 
 
-def looped(
+def apply_loop(
     initial: Sequence[PrivateArray],
     elems: Sequence[PrivateArray],
-    held: Sequence[PrivateArray],
+    captured: Sequence[PrivateArray],
     times: int,
-    body: Body,
+    body: LoopBody,
 ) -> list[PrivateArray]:
     """A loop, lazily.
 
@@ -74,109 +76,118 @@ def looped(
         elems: of which each turn takes the next element.
         held: what every turn takes as it is.
     """
-    given = (list(initial), list(elems), list(held), times)
-    made: list[PrivateArray] = _applied(operations.find("foldl"), given, {}, body)
-    return made
+    loop_arguments = (list(initial), list(elems), list(captured), times)
+    results: list[PrivateArray] = _build_operation(
+        operations.find_operation("foldl"), loop_arguments, {}, body
+    )
+    return results
 
 
-def _applied(
+def _build_operation(
     operation: operations.Operation,
     args: Sequence[Any],
     named: Mapping[str, Any],
-    body: Body | None = None,
+    body: LoopBody | None = None,
 ) -> Any:
     name = operation.name
-    found: list[PrivateArray] = []
-    given = tuple(_nodes(each, found) for each in args)
-    given_named = {key: _nodes(each, found) for key, each in named.items()}
-    if not found:
+    arrays: list[PrivateArray] = []
+    node_args = tuple(_unwrap_nodes(each, arrays) for each in args)
+    node_named = {key: _unwrap_nodes(each, arrays) for key, each in named.items()}
+    if not arrays:
         raise UsageError(f"{name} wants a private array. Received: public values only.")
-    cluster = found[0].cluster
-    if any(each.cluster is not cluster for each in found):
+    cluster = arrays[0].cluster
+    if any(each.cluster is not cluster for each in arrays):
         raise UsageError(
             f"{name} wants arrays of one cluster. Received: arrays of several. Reveal one and make "
             "it private at the other."
         )
-    depth = 1 + max(each._node.depth for each in found)
-    if depth > plans.MOST_STEPS:
-        raise plans.too_many()
-    meanings, several = deriving.derive(operation, given, given_named, body)
-    bounds: Sequence[Bounds | None] = [None] * len(meanings)
+    depth = 1 + max(each._node.depth for each in arrays)
+    if depth > plans.MAX_STEPS:
+        raise plans.plan_size_error()
+    specs, returns_list = result_inference.infer_results(operation, node_args, node_named, body)
+    bounds: Sequence[Bounds | None] = [None] * len(specs)
     guards: list[tuple[str, Node]] = []
     if body is None:
-        taken = operation.bound(given, given_named)
-        taken.apply_defaults()
-        found_bounds, more, open_ = planning.planned(name, taken.arguments, meanings)
-        bounds, given_named = found_bounds, {**given_named, **more}
-        guards = [count_of(cluster, guard) for guard in open_]
-        wrapped = {key: _arrays(cluster, each) for key, each in taken.arguments.items()}
-        for value, guard in planning.checked(apply, name, wrapped):
+        bound = operation.bind_arguments(node_args, node_named)
+        bound.apply_defaults()
+        found_bounds, more, open_guards = planning.plan_operation(name, bound.arguments, specs)
+        bounds, node_named = found_bounds, {**node_named, **more}
+        guards = [count_guard(cluster, guard) for guard in open_guards]
+        wrapped = {key: _wrap_node(cluster, each) for key, each in bound.arguments.items()}
+        for value, guard in planning.extra_guards(apply_operation, name, wrapped):
             node = value._node
             if not node.range.within(guard.low, guard.high):
-                guards.append(count_of(cluster, replace(guard, nodes=(node,))))
+                guards.append(count_guard(cluster, replace(guard, nodes=(node,))))
                 guards += node.guards
-    whole = Node(
-        meanings[0],
+    whole_node = Node(
+        specs[0],
         op=name,
-        args=given,
-        named=given_named,
+        args=node_args,
+        named=node_named,
         body=body,
         depth=depth,
         bounds=bounds[0],
         guards=tuple(guards),
     )
-    if not several:
-        return PrivateArray(cluster, whole)
+    if not returns_list:
+        return PrivateArray(cluster, whole_node)
     nodes = [
-        Node(m, place=i, step=whole, depth=depth, bounds=bounds[i]) for i, m in enumerate(meanings)
+        Node(m, place=i, step=whole_node, depth=depth, bounds=bounds[i])
+        for i, m in enumerate(specs)
     ]
     return [PrivateArray(cluster, node) for node in nodes]
 
 
-def _arrays(cluster: Client, value: Any) -> Any:
+def _wrap_node(cluster: Client, value: Any) -> Any:
     return PrivateArray(cluster, value) if isinstance(value, Node) else value
 
 
-def count_of(cluster: Client, guard: Guard) -> tuple[str, Node]:
+def count_guard(cluster: Client, guard: Guard) -> tuple[str, Node]:
     """What a guard is about, and how often it does not hold."""
     op, nodes, named = planning.count_step(guard)
-    given = [PrivateArray(cluster, v) if isinstance(v, Node) else v for v in nodes]
-    return guard.text, _applied(operations.find(op), given, named)._node
+    arguments = [PrivateArray(cluster, v) if isinstance(v, Node) else v for v in nodes]
+    return guard.text, _build_operation(operations.find_operation(op), arguments, named)._node
 
 
-def _nodes(value: Any, found: list[PrivateArray]) -> Any:
+def _unwrap_nodes(value: Any, arrays: list[PrivateArray]) -> Any:
     """An argument with nodes in place of arrays, and a copy of what its giver may change."""
     if isinstance(value, PrivateArray):
-        found.append(value)
+        arrays.append(value)
         return value._node
     if isinstance(value, (list, tuple)):
         kind = tuple if isinstance(value, tuple) else list
-        return kind(_nodes(each, found) for each in value)
-    return arguments.decoded(arguments.encoded(value), {})
+        return kind(_unwrap_nodes(each, arrays) for each in value)
+    return arguments.decode_argument(arguments.encode_argument(value), {})
 
 
 # ---- what Python's operators do
 
 
-def _binary(name: str, mirrored: bool = False) -> Callable[[PrivateArray, Any], PrivateArray]:
-    def operate(x: PrivateArray, y: Any) -> PrivateArray:
-        made: PrivateArray = apply(name, y, x) if mirrored else apply(name, x, y)
-        return made
+def _binary_operator(
+    name: str, mirrored: bool = False
+) -> Callable[[PrivateArray, Any], PrivateArray]:
+    def apply_binary(x: PrivateArray, y: Any) -> PrivateArray:
+        result: PrivateArray = (
+            apply_operation(name, y, x) if mirrored else apply_operation(name, x, y)
+        )
+        return result
 
-    return operate
+    return apply_binary
 
 
-def _logical(
+def _logical_operator(
     of_bits: str, of_integers: str, mirrored: bool = False
 ) -> Callable[[PrivateArray, Any], PrivateArray]:
     """&, | and ^: of truth values, or of the bits of integers."""
 
-    def operate(x: PrivateArray, y: Any) -> PrivateArray:
+    def apply_logical(x: PrivateArray, y: Any) -> PrivateArray:
         name = of_bits if x.kind == BITS else of_integers
-        made: PrivateArray = apply(name, y, x) if mirrored else apply(name, x, y)
-        return made
+        result: PrivateArray = (
+            apply_operation(name, y, x) if mirrored else apply_operation(name, x, y)
+        )
+        return result
 
-    return operate
+    return apply_logical
 
 
 class PrivateArray(Methods):
@@ -200,7 +211,7 @@ class PrivateArray(Methods):
     @property
     def shape(self) -> tuple[int, ...]:
         """Its sizes: public."""
-        return self._node.meaning.shape
+        return self._node.spec.shape
 
     @property
     def ndim(self) -> int:
@@ -210,17 +221,17 @@ class PrivateArray(Methods):
     @property
     def size(self) -> int:
         """The number of elements."""
-        return self._node.meaning.elements
+        return self._node.spec.elements
 
     @property
     def kind(self) -> str:
         """ "fixed" (reals), "int" or "bits"."""
-        return self._node.meaning.kind
+        return self._node.spec.kind
 
     @property
     def fractional_bits(self) -> int:
         """The scale of reals."""
-        return self._node.meaning.scale
+        return self._node.spec.scale
 
     def __repr__(self) -> str:
         scale = f", fractional_bits={self.fractional_bits}" if self.kind == FIXED else ""
@@ -232,7 +243,7 @@ class PrivateArray(Methods):
         return self.shape[0]
 
     def _apply(self, name: str, *public: Any) -> Any:
-        return apply(name, self, *public)
+        return apply_operation(name, self, *public)
 
     # ---- running
 
@@ -246,7 +257,7 @@ class PrivateArray(Methods):
             PolicyError: an owner of what it is made of does not permit it, or an operator.
             RangeError: values left the range of an operation, so that the result is not right.
         """
-        return reveal([self], check)[0]
+        return reveal_arrays([self], check)[0]
 
     def compute(self) -> PrivateArray:
         """The same array, computed: its shares stay at the workers, as long as it is used here.
@@ -254,7 +265,7 @@ class PrivateArray(Methods):
         Raises:
             PolicyError: an operator does not permit it.
         """
-        return compute([self])[0]
+        return compute_arrays([self])[0]
 
     def keep(self, name: str, clients: Sequence[str] = (), replace: bool = False) -> None:
         """Has the workers keep it under a name, for `cluster.load(name)`.
@@ -267,45 +278,49 @@ class PrivateArray(Methods):
             UsageError, PolicyError: the name is taken, or nothing is kept here.
             RangeError: values left the range of an operation: it is not kept.
         """
-        counts = counted(self._cluster, [self._node], {})
-        running.keep(self._cluster, self._node, name, clients, replace, counts)
+        counts = count_violations(self._cluster, [self._node], {})
+        array_jobs.keep_node(self._cluster, self._node, name, clients, replace, counts)
 
     def explain(self, profile: str | None = None) -> str:
         """What revealing it would take, and tell: print it.  Nothing is sent."""
-        counts = counted(self._cluster, [self._node], {})
-        return explaining.text(self._node, profile or self._cluster.profile.name, counts)
+        counts = count_violations(self._cluster, [self._node], {})
+        return explaining.explain_array(self._node, profile or self._cluster.profile.name, counts)
 
     # ---- no value becomes public by itself
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise TypeError(f"{self!r} does not become {what} by itself. {_INSTEAD}.")
+    def _refuse_conversion(self, target: str) -> NoReturn:
+        raise TypeError(f"{self!r} does not become {target} by itself. {_REVEAL_ADVICE}.")
 
     def __bool__(self) -> bool:
-        self._refuse("a truth value; to choose between two arrays write tfe_bench.where(x, a, b)")
+        self._refuse_conversion(
+            "a truth value; to choose between two arrays write tfe_bench.where(x, a, b)"
+        )
 
     def __float__(self) -> float:
-        self._refuse("a float")
+        self._refuse_conversion("a float")
 
     def __int__(self) -> int:
-        self._refuse("an int")
+        self._refuse_conversion("an int")
 
     def __complex__(self) -> complex:
-        self._refuse("a number")
+        self._refuse_conversion("a number")
 
     def __index__(self) -> int:
-        self._refuse("an index; to look up a private place write tfe_bench.gather(array, x)")
+        self._refuse_conversion(
+            "an index; to look up a private place write tfe_bench.gather(array, x)"
+        )
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
-        self._refuse("an array of NumPy's")
+        self._refuse_conversion("an array of NumPy's")
 
     def __iter__(self) -> NoReturn:
-        self._refuse("a sequence; parts of it are x[0] or tfe_bench.unstack(x)")
+        self._refuse_conversion("a sequence; parts of it are x[0] or tfe_bench.unstack(x)")
 
     def __contains__(self, value: object) -> bool:
-        self._refuse("an answer; whether an element is there is (x == value).sum() > 0")
+        self._refuse_conversion("an answer; whether an element is there is (x == value).sum() > 0")
 
     def __reduce__(self) -> NoReturn:
-        self._refuse("a file; the workers keep it with x.keep(name)")
+        self._refuse_conversion("a file; the workers keep it with x.keep(name)")
 
     # ---- dispatch
 
@@ -313,55 +328,59 @@ class PrivateArray(Methods):
         """What tfe_bench.NAME does with it."""
         if name == "reveal":
             return self.reveal()
-        return apply(name, *args, **named)
+        return apply_operation(name, *args, **named)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **named: Any) -> Any:
-        return numpy_names.ufunc(apply, ufunc, method, inputs, named)
+        return numpy_names.apply_ufunc(apply_operation, ufunc, method, inputs, named)
 
     def __array_function__(self, function: Any, types: Any, args: Any, named: Any) -> Any:
-        return numpy_names.function(apply, function, args, named)
+        return numpy_names.apply_function(apply_operation, function, args, named)
 
-    __add__, __radd__ = _binary("add"), _binary("add", True)
-    __sub__, __rsub__ = _binary("subtract"), _binary("subtract", True)
-    __mul__, __rmul__ = _binary("multiply"), _binary("multiply", True)
-    __matmul__, __rmatmul__ = _binary("matmul"), _binary("matmul", True)
-    __truediv__, __rtruediv__ = _binary("divide"), _binary("divide", True)
-    __pow__, __rpow__ = _binary("pow"), _binary("pow", True)
-    __floordiv__, __rfloordiv__ = _binary("floordiv"), _binary("floordiv", True)
-    __mod__, __rmod__ = _binary("floormod"), _binary("floormod", True)
-    __lt__, __le__ = _binary("less"), _binary("less_equal")
-    __gt__, __ge__ = _binary("greater"), _binary("greater_equal")
-    __and__ = _logical("logical_and", "bitwise_and")
-    __rand__ = _logical("logical_and", "bitwise_and", True)
-    __or__ = _logical("logical_or", "bitwise_or")
-    __ror__ = _logical("logical_or", "bitwise_or", True)
-    __xor__ = _logical("logical_xor", "bitwise_xor")
-    __rxor__ = _logical("logical_xor", "bitwise_xor", True)
-    __lshift__, __rshift__ = _binary("left_shift"), _binary("right_shift")
+    __add__, __radd__ = _binary_operator("add"), _binary_operator("add", True)
+    __sub__, __rsub__ = _binary_operator("subtract"), _binary_operator("subtract", True)
+    __mul__, __rmul__ = _binary_operator("multiply"), _binary_operator("multiply", True)
+    __matmul__, __rmatmul__ = _binary_operator("matmul"), _binary_operator("matmul", True)
+    __truediv__, __rtruediv__ = _binary_operator("divide"), _binary_operator("divide", True)
+    __pow__, __rpow__ = _binary_operator("pow"), _binary_operator("pow", True)
+    __floordiv__, __rfloordiv__ = _binary_operator("floordiv"), _binary_operator("floordiv", True)
+    __mod__, __rmod__ = _binary_operator("floormod"), _binary_operator("floormod", True)
+    __lt__, __le__ = _binary_operator("less"), _binary_operator("less_equal")
+    __gt__, __ge__ = _binary_operator("greater"), _binary_operator("greater_equal")
+    __and__ = _logical_operator("logical_and", "bitwise_and")
+    __rand__ = _logical_operator("logical_and", "bitwise_and", True)
+    __or__ = _logical_operator("logical_or", "bitwise_or")
+    __ror__ = _logical_operator("logical_or", "bitwise_or", True)
+    __xor__ = _logical_operator("logical_xor", "bitwise_xor")
+    __rxor__ = _logical_operator("logical_xor", "bitwise_xor", True)
+    __lshift__, __rshift__ = _binary_operator("left_shift"), _binary_operator("right_shift")
 
     def __eq__(self, other: Any) -> PrivateArray:  # type: ignore[override]
-        made: PrivateArray = ~(self ^ other) if self.kind == BITS else apply("equal", self, other)
-        return made
+        result: PrivateArray = (
+            ~(self ^ other) if self.kind == BITS else apply_operation("equal", self, other)
+        )
+        return result
 
     def __ne__(self, other: Any) -> PrivateArray:  # type: ignore[override]
         name = "logical_xor" if self.kind == BITS else "not_equal"
-        made: PrivateArray = apply(name, self, other)
-        return made
+        result: PrivateArray = apply_operation(name, self, other)
+        return result
 
     def __invert__(self) -> PrivateArray:
-        made: PrivateArray = apply("logical_not" if self.kind == BITS else "invert", self)
-        return made
+        result: PrivateArray = apply_operation(
+            "logical_not" if self.kind == BITS else "invert", self
+        )
+        return result
 
     def __neg__(self) -> PrivateArray:
-        made: PrivateArray = apply("negative", self)
-        return made
+        result: PrivateArray = apply_operation("negative", self)
+        return result
 
     def __pos__(self) -> PrivateArray:
         return self
 
     def __abs__(self) -> PrivateArray:
-        made: PrivateArray = apply("abs", self)
-        return made
+        result: PrivateArray = apply_operation("abs", self)
+        return result
 
     def __getitem__(self, key: Any) -> PrivateArray:
         if isinstance(key, str):
@@ -374,14 +393,14 @@ class PrivateArray(Methods):
                 "x[...] takes public indices: how many elements a private mask leaves would become "
                 f"public. Received: {key!r}. Write {instead}."
             )
-        made: PrivateArray = apply("getitem", self, key)
-        return made
+        result: PrivateArray = apply_operation("getitem", self, key)
+        return result
 
 
 # ---- several at once
 
 
-def _nodes_of(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
+def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
     """The nodes of some arrays of one cluster.
 
     Raises:
@@ -398,9 +417,9 @@ def _nodes_of(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
     return cluster, [array._node for array in arrays]
 
 
-def run(
+def run_arrays(
     revealed: Sequence[PrivateArray],
-    held: Sequence[PrivateArray],
+    computed: Sequence[PrivateArray],
     instead: Mapping[Node, Node] = MappingProxyType({}),
     check: bool = True,
 ) -> tuple[list[Any], list[PrivateArray]]:
@@ -416,56 +435,60 @@ def run(
     Raises:
         as PrivateArray.reveal and PrivateArray.compute.
     """
-    cluster, nodes = _nodes_of([*revealed, *held])
-    open_, kept = nodes[: len(revealed)], nodes[len(revealed) :]
-    texts, counts = counted(cluster, open_, instead) if check else ([], [])
-    of_kept = [counted(cluster, [node], instead) if check else ([], []) for node in kept]
-    more = [
-        apply("reduce_sum", PrivateArray(cluster, vector))._node
-        for _, several in of_kept
-        for vector in several
+    cluster, nodes = _check_arrays([*revealed, *computed])
+    revealed_nodes, computed_nodes = nodes[: len(revealed)], nodes[len(revealed) :]
+    texts, counts = count_violations(cluster, revealed_nodes, instead) if check else ([], [])
+    violations = [
+        count_violations(cluster, [node], instead) if check else ([], []) for node in computed_nodes
     ]
-    values, found = running.run(cluster, [*open_, *counts], [*kept, *more], instead)
+    count_sums = [
+        apply_operation("reduce_sum", PrivateArray(cluster, vector))._node
+        for _, guard_texts in violations
+        for vector in guard_texts
+    ]
+    values, leaves = array_jobs.run_nodes(
+        cluster, [*revealed_nodes, *counts], [*computed_nodes, *count_sums], instead
+    )
     if counts:
-        planning.refuse(texts, values[len(open_)])
-    rest = iter(found[len(kept) :])
-    made = []
-    for node, (several, vectors) in zip(found[: len(kept)], of_kept, strict=True):
-        guards = tuple((planning.joined(several), next(rest)) for _ in vectors)
-        bounds = settled(node.range, node.meaning)
-        made.append(PrivateArray(cluster, replace(node, guards=guards, bounds=bounds)))
-    return values[: len(open_)], made
+        planning.check_counts(texts, values[len(revealed_nodes)])
+    counts_left = iter(leaves[len(computed_nodes) :])
+    held_arrays = []
+    for node, (guard_texts, vectors) in zip(leaves[: len(computed_nodes)], violations, strict=True):
+        guards = tuple((planning.join_texts(guard_texts), next(counts_left)) for _ in vectors)
+        bounds = held_bounds(node.range, node.spec)
+        held_arrays.append(PrivateArray(cluster, replace(node, guards=guards, bounds=bounds)))
+    return values[: len(revealed_nodes)], held_arrays
 
 
-def counted(
+def count_violations(
     cluster: Client, nodes: Sequence[Node], instead: Mapping[Node, Node]
 ) -> tuple[list[str], list[Node]]:
     """What is counted on the way to some values, in words, and one vector of the numbers."""
-    several = planning.guards_of(nodes, instead)
-    if not several:
+    counts_by_text = planning.collect_guards(nodes, instead)
+    if not counts_by_text:
         return [], []
-    texts = sorted(several)
+    texts = sorted(counts_by_text)
     sums = []
     for text in texts:
-        counts = [PrivateArray(cluster, node) for node in several[text]]
-        sums.append(counts[0] if len(counts) == 1 else apply("add_n", counts))
-    return texts, [apply("stack", sums)._node]
+        counts = [PrivateArray(cluster, node) for node in counts_by_text[text]]
+        sums.append(counts[0] if len(counts) == 1 else apply_operation("add_n", counts))
+    return texts, [apply_operation("stack", sums)._node]
 
 
-def reveal(arrays: Sequence[PrivateArray], check: bool = True) -> list[Any]:
+def reveal_arrays(arrays: Sequence[PrivateArray], check: bool = True) -> list[Any]:
     """The elements of several arrays, by one job; as PrivateArray.reveal."""
-    return run(arrays, (), check=check)[0]
+    return run_arrays(arrays, (), check=check)[0]
 
 
-def compute(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
+def compute_arrays(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
     """Several arrays, computed by one job; as PrivateArray.compute."""
-    return run((), arrays)[1]
+    return run_arrays((), arrays)[1]
 
 
 # ---- leaves
 
 
-def private(
+def make_private(
     cluster: Client,
     array: Any,
     kind: str | None = None,
@@ -489,5 +512,7 @@ def private(
     cluster.check_open()
     if isinstance(array, PrivateArray):
         raise UsageError("private takes a public array. Received: one that is private already.")
-    usual = cluster.config.fractional_bits
-    return PrivateArray(cluster, making.leaf_of(array, kind, fractional_bits, bound, usual))
+    default_bits = cluster.config.fractional_bits
+    return PrivateArray(
+        cluster, private_inputs.make_leaf(array, kind, fractional_bits, bound, default_bits)
+    )

@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.evaluate import ArraySpec
 from tfe_bench.models.arrays.plan import BITS, INT
 
 LIMIT = 62
-MOST = (1 << LIMIT) - 1
+MAX_MAGNITUDE = (1 << LIMIT) - 1
 # Of reals and of integers whose owner declares no bound, as powers of two.
-USUAL_REAL, USUAL_INT = 20, 40
+DEFAULT_REAL_BITS, DEFAULT_INT_BITS = 20, 40
 
 
 class Bounds(NamedTuple):
@@ -54,50 +54,54 @@ TRUTH = Bounds(0, 1)
 WORDS = Bounds(-(1 << 63), (1 << 63) - 1)
 
 
-def usual(meaning: Meaning) -> Bounds:
+def default_bounds(spec: ArraySpec) -> Bounds:
     """Of an array whose owner declares none."""
-    if meaning.kind == BITS:
+    if spec.kind == BITS:
         return TRUTH
-    most = 1 << (USUAL_INT if meaning.kind == INT else min(USUAL_REAL + meaning.scale, LIMIT))
-    return Bounds(-min(most, MOST), min(most, MOST))
+    magnitude = 1 << (
+        DEFAULT_INT_BITS if spec.kind == INT else min(DEFAULT_REAL_BITS + spec.scale, LIMIT)
+    )
+    return Bounds(-min(magnitude, MAX_MAGNITUDE), min(magnitude, MAX_MAGNITUDE))
 
 
-def widest(meaning: Meaning) -> Bounds:
+def widest_bounds(spec: ArraySpec) -> Bounds:
     """Of a value of which nothing else is known."""
-    if meaning.kind == BITS:
+    if spec.kind == BITS:
         return TRUTH
-    return WORDS if meaning.kind == INT else Bounds(-MOST, MOST)
+    return WORDS if spec.kind == INT else Bounds(-MAX_MAGNITUDE, MAX_MAGNITUDE)
 
 
-def settled(bounds: Bounds, meaning: Meaning) -> Bounds:
+def held_bounds(bounds: Bounds, spec: ArraySpec) -> Bounds:
     """Of a value that the workers hold: wider, so that turns of a loop are equal plans."""
-    if not bounds.within(*usual(meaning)):
-        return widest(meaning)
+    if not bounds.within(*default_bounds(spec)):
+        return widest_bounds(spec)
     low, high = (1 << max(0, end).bit_length() for end in (-bounds.low - 1, bounds.high - 1))
-    return Bounds(min(0, max(-low, usual(meaning).low)), max(0, min(high, usual(meaning).high)))
+    return Bounds(
+        min(0, max(-low, default_bounds(spec).low)), max(0, min(high, default_bounds(spec).high))
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class PrivateOperand:
     """A private operand, as a rule sees it.
 
     Attributes:
         node: which it is.
     """
 
-    meaning: Meaning
+    spec: ArraySpec
     bounds: Bounds
     node: Any
 
     @property
     def scale(self) -> int:
         """Fractional bits."""
-        return self.meaning.scale
+        return self.spec.scale
 
     @property
-    def whole(self) -> bool:
+    def is_integer(self) -> bool:
         """Whether it is an integer, with arithmetic modulo 2^64 as in NumPy."""
-        return self.meaning.kind == INT
+        return self.spec.kind == INT
 
 
 @dataclass(frozen=True)
@@ -131,13 +135,13 @@ class Call:
 
     op: str
     given: Mapping[str, Any]
-    made: list[Meaning]
+    made: list[ArraySpec]
     guards: list[Guard] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
     def bounds_of(self, value: Any, scale: int) -> Bounds:
         """Of an operand, public ones at a scale."""
-        if isinstance(value, Known):
+        if isinstance(value, PrivateOperand):
             return value.bounds
         array = np.asarray(value)
         if array.size == 0:
@@ -146,38 +150,45 @@ class Call:
         low, high = (Fraction(v.item()) * unit for v in (array.min(), array.max()))
         return Bounds(math.floor(low), math.ceil(high))
 
-    def capped(self, value: Any, low: int | None, high: int | None, what: str = "") -> Any:
+    def require_range(
+        self, value: Any, low: int | None, high: int | None, message: str = ""
+    ) -> Any:
         """A private operand that has to be from `low` to `high`; public ones as they are."""
-        if not isinstance(value, Known):
+        if not isinstance(value, PrivateOperand):
             return value
-        own = value.bounds
-        least = own.low if low is None else max(low, own.low)
-        most = own.high if high is None else min(high, own.high)
-        if own.within(least, most):
+        bounds = value.bounds
+        lowest = bounds.low if low is None else max(low, bounds.low)
+        highest = bounds.high if high is None else min(high, bounds.high)
+        if bounds.within(lowest, highest):
             return value
-        needs_low = low if low is not None and low > own.low else None
-        needs_high = high if high is not None and high < own.high else None
-        text = what or f"a value is outside of {_shown(low, value)} to {_shown(high, value)}"
-        if value.whole and None in (needs_low, needs_high):  # (one side of a word may wrap)
-            needs_low, needs_high = least, most
+        needs_low = low if low is not None and low > bounds.low else None
+        needs_high = high if high is not None and high < bounds.high else None
+        text = (
+            message
+            or f"a value is outside of {_limit_text(low, value)} to {_limit_text(high, value)}"
+        )
+        if value.is_integer and None in (needs_low, needs_high):  # (one side of a word may wrap)
+            needs_low, needs_high = lowest, highest
         self.guards.append(Guard((value.node,), f"{self.op}: {text}", needs_low, needs_high))
-        return Known(value.meaning, Bounds(min(least, most), max(least, most)), value.node)
+        return PrivateOperand(
+            value.spec, Bounds(min(lowest, highest), max(lowest, highest)), value.node
+        )
 
-    def flat(self, x: Any, y: Any, bits: int, scale: int) -> None:
+    def require_quotient(self, x: Any, y: Any, bits: int, scale: int) -> None:
         """A quotient that has to be below 2^bits in magnitude, of a divisor that is not 0."""
-        below = self.bounds_of(y, scale)
-        drop = max(0, bits - (LIMIT - 1 - below.bits))
-        nodes = tuple(v.node if isinstance(v, Known) else v for v in (x, y))
+        divisor_bounds = self.bounds_of(y, scale)
+        drop = max(0, bits - (LIMIT - 1 - divisor_bounds.bits))
+        nodes = tuple(v.node if isinstance(v, PrivateOperand) else v for v in (x, y))
         text = f"{self.op}: a division by 0, or a quotient above {1 << bits}"
         self.guards.append(Guard(nodes, text, bits=bits, drop=drop))
 
-    def within(self, value: Any, bits: int) -> Any:
+    def require_bits(self, value: Any, bits: int) -> Any:
         """A private operand that has to be below 2^bits in magnitude."""
-        most = (1 << max(bits, 0)) - 1
-        return self.capped(value, -most, most)
+        magnitude = (1 << max(bits, 0)) - 1
+        return self.require_range(value, -magnitude, magnitude)
 
 
-def _shown(limit: int | None, value: Known) -> str:
+def _limit_text(limit: int | None, value: PrivateOperand) -> str:
     if limit is None:
         return "any"
     return f"{limit / 2**value.scale:.6g}"
@@ -187,14 +198,14 @@ Rule = Callable[[Call], list[Bounds]]
 _RULES: dict[str, Rule] = {}
 
 
-def rule(*names: str) -> Callable[[Rule], Rule]:
+def bounds_rule(*names: str) -> Callable[[Rule], Rule]:
     """Registers the rule of some operations."""
 
-    def add(function: Rule) -> Rule:
+    def register_rule(function: Rule) -> Rule:
         _RULES.update(dict.fromkeys(names, function))
         return function
 
-    return add
+    return register_rule
 
 
 def has_rule(name: str) -> bool:
@@ -204,55 +215,62 @@ def has_rule(name: str) -> bool:
 
 def apply_rule(call: Call) -> list[Bounds]:
     """The bounds of an operation's results, none wider than its kind admits."""
-    own = _RULES.get(call.op, _unknown)
-    found = own(call)
-    if len(found) == 1:
-        found = found * len(call.made)
-    return [_clipped(each, meaning) for each, meaning in zip(found, call.made, strict=True)]
+    matching_rule = _RULES.get(call.op, _unknown_bounds)
+    bounds = matching_rule(call)
+    if len(bounds) == 1:
+        bounds = bounds * len(call.made)
+    return [
+        _clip_bounds(result_bounds, spec)
+        for result_bounds, spec in zip(bounds, call.made, strict=True)
+    ]
 
 
-def _clipped(bounds: Bounds, meaning: Meaning) -> Bounds:
-    whole = widest(meaning)
-    if meaning.kind == INT and not bounds.within(*whole):
-        return whole  # (modulo 2^64)
-    return Bounds(max(bounds.low, whole.low), min(bounds.high, whole.high))
+def _clip_bounds(bounds: Bounds, spec: ArraySpec) -> Bounds:
+    widest = widest_bounds(spec)
+    if spec.kind == INT and not bounds.within(*widest):
+        return widest  # (modulo 2^64)
+    return Bounds(max(bounds.low, widest.low), min(bounds.high, widest.high))
 
 
-def _unknown(call: Call) -> list[Bounds]:
-    return [widest(meaning) for meaning in call.made]
+def _unknown_bounds(call: Call) -> list[Bounds]:
+    return [widest_bounds(spec) for spec in call.made]
 
 
-def private_in(value: Any) -> Iterator[Known]:
+def private_operands(value: Any) -> Iterator[PrivateOperand]:
     """The private operands of an argument."""
-    if isinstance(value, Known):
+    if isinstance(value, PrivateOperand):
         yield value
     elif isinstance(value, (list, tuple)):
         for each in value:
-            yield from private_in(each)
+            yield from private_operands(each)
 
 
-def first_of(call: Call) -> Known:
-    return next(each for value in call.given.values() for each in private_in(value))
+def first_operand(call: Call) -> PrivateOperand:
+    return next(each for value in call.given.values() for each in private_operands(value))
 
 
-def joined(several: list[Bounds]) -> Bounds:
+def union_bounds(bounds: list[Bounds]) -> Bounds:
     """Of a value that is one of several."""
-    return Bounds(min(b.low for b in several), max(b.high for b in several))
+    return Bounds(min(b.low for b in bounds), max(b.high for b in bounds))
 
 
-def bits_of(call: Call, usual: int = 64) -> int:
-    bits = call.given.get("bits", usual)
+def parameter_bits(call: Call, default: int = 64) -> int:
+    bits = call.given.get("bits", default)
     return int(bits)
 
 
-def summed(call: Call, x: Any, terms: int) -> Bounds:
+def sum_bounds(call: Call, x: Any, terms: int) -> Bounds:
     """The sum of so many: of reals each is bounded so that the sum fits."""
     scale = call.made[0].scale
-    if isinstance(x, Known) and not x.whole and call.bounds_of(x, scale).most * terms > MOST:
-        x = call.capped(x, -(MOST // terms), MOST // terms)
-    own = call.bounds_of(x, scale)
-    return Bounds(min(own.low * terms, own.low), max(own.high * terms, own.high))
+    if (
+        isinstance(x, PrivateOperand)
+        and not x.is_integer
+        and call.bounds_of(x, scale).most * terms > MAX_MAGNITUDE
+    ):
+        x = call.require_range(x, -(MAX_MAGNITUDE // terms), MAX_MAGNITUDE // terms)
+    bounds = call.bounds_of(x, scale)
+    return Bounds(min(bounds.low * terms, bounds.low), max(bounds.high * terms, bounds.high))
 
 
-def terms_of(x: Known, made: Meaning) -> int:
-    return max(1, x.meaning.elements // max(1, made.elements))
+def terms_per_result(x: PrivateOperand, result: ArraySpec) -> int:
+    return max(1, x.spec.elements // max(1, result.elements))

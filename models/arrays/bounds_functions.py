@@ -11,82 +11,84 @@ from fractions import Fraction
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models.arrays import amounts, flooring
+from tfe_bench.models.arrays import flooring, wide_range
 from tfe_bench.models.arrays.bounds import (
     LIMIT,
-    MOST,
+    MAX_MAGNITUDE,
     Bounds,
     Call,
     Guard,
-    Known,
-    bits_of,
-    first_of,
-    rule,
-    widest,
+    PrivateOperand,
+    bounds_rule,
+    first_operand,
+    parameter_bits,
+    widest_bounds,
 )
-from tfe_bench.models.arrays.bounds_products import times
+from tfe_bench.models.arrays.bounds_products import product_bounds
 from tfe_bench.protocols.api import rounding
 
 # ---- elementary functions
 
 
-def _unit(call: Call) -> int:
+def _scale_unit(call: Call) -> int:
     return 1 << call.made[0].scale
 
 
-@rule("sigmoid", "tanh", "erf", "softmax", "gelu", "silu")
-def _smooth(call: Call) -> list[Bounds]:
-    room = bits_of(call) - (2 if call.op == "softmax" else 1)
-    x, one = call.within(first_of(call), room), _unit(call)
+@bounds_rule("sigmoid", "tanh", "erf", "softmax", "gelu", "silu")
+def _bound_smooth(call: Call) -> list[Bounds]:
+    room = parameter_bits(call) - (2 if call.op == "softmax" else 1)
+    x, one = call.require_bits(first_operand(call), room), _scale_unit(call)
     if call.op in ("gelu", "silu"):
         return [Bounds(max(-one, min(0, x.bounds.low)), max(0, x.bounds.high)).spread(4)]
     low = 0 if call.op in ("sigmoid", "softmax") else -one
     return [Bounds(low, one).spread(4)]
 
 
-@rule("sin", "cos", "atan2")
-def _turn(call: Call) -> list[Bounds]:
+@bounds_rule("sin", "cos", "atan2")
+def _bound_angle(call: Call) -> list[Bounds]:
     if call.op == "atan2":
         for name in ("y", "x"):
-            call.within(call.given[name], bits_of(call) - 1)
-    return [Bounds(-4 * _unit(call), 4 * _unit(call))]
+            call.require_bits(call.given[name], parameter_bits(call) - 1)
+    return [Bounds(-4 * _scale_unit(call), 4 * _scale_unit(call))]
 
 
 # What roundings may take off in ring units.
 _ROUNDING = 8
 # Above it e^x leaves what a value may be.
-MOST_EXPONENT = 31.75
+MAX_EXPONENT = 31.75
 
 
-@rule("exp")
-def _exp(call: Call) -> list[Bounds]:
-    x = first_of(call)
-    top = math.floor(MOST_EXPONENT * (1 << x.scale))
+@bounds_rule("exp")
+def _bound_exp(call: Call) -> list[Bounds]:
+    x = first_operand(call)
+    top = math.floor(MAX_EXPONENT * (1 << x.scale))
     if x.scale > 16:
         top = min(top, math.floor((61 - x.scale) * math.log(2) * (1 << x.scale)))
-    x = call.capped(x, None, top, f"an exponent is above {top / 2**x.scale:.6g}")
+    x = call.require_range(x, None, top, f"an exponent is above {top / 2**x.scale:.6g}")
     largest = math.exp(x.bounds.high / 2**x.scale) * 2**x.scale
     return [Bounds(0, math.ceil(largest * (1 + 2.0**-20))).spread(4)]
 
 
-@rule("log")
-def _log(call: Call) -> list[Bounds]:
-    x = call.capped(first_of(call), 1, (1 << bits_of(call, 62)) - 1, "the logarithm of 0 or below")
-    ends = [math.log(max(1, b) / 2**x.scale) * _unit(call) for b in x.bounds]
+@bounds_rule("log")
+def _bound_log(call: Call) -> list[Bounds]:
+    x = call.require_range(
+        first_operand(call), 1, (1 << parameter_bits(call, 62)) - 1, "the logarithm of 0 or below"
+    )
+    ends = [math.log(max(1, b) / 2**x.scale) * _scale_unit(call) for b in x.bounds]
     return [Bounds(math.floor(ends[0]), math.ceil(ends[1])).spread(4)]
 
 
-@rule("sqrt", "rsqrt")
-def _sqrt(call: Call) -> list[Bounds]:
+@bounds_rule("sqrt", "rsqrt")
+def _bound_root(call: Call) -> list[Bounds]:
     # (a variance may be rounded to a little less than 0, of which the root is 0)
-    most = (1 << bits_of(call, 62)) - 1
-    least = -min(_ROUNDING, most) if call.op == "sqrt" else 1
-    what = "the root of a negative number" + (" or 0" if least else "")
-    x = call.capped(first_of(call), least, most, what)
-    low, high = (math.sqrt(max(least, b, 0) / 2**x.scale) for b in x.bounds)
+    highest = (1 << parameter_bits(call, 62)) - 1
+    lowest = -min(_ROUNDING, highest) if call.op == "sqrt" else 1
+    message = "the root of a negative number" + (" or 0" if lowest else "")
+    x = call.require_range(first_operand(call), lowest, highest, message)
+    low, high = (math.sqrt(max(lowest, b, 0) / 2**x.scale) for b in x.bounds)
     if call.op == "rsqrt":
         low, high = 1 / high, 1 / low
-    one = _unit(call)
+    one = _scale_unit(call)
     return [
         Bounds(
             math.floor(low * one * (1 - 2.0**-18)), math.ceil(high * one * (1 + 2.0**-18))
@@ -94,11 +96,11 @@ def _sqrt(call: Call) -> list[Bounds]:
     ]
 
 
-@rule("reciprocal")
-def _reciprocal(call: Call) -> list[Bounds]:
-    x = first_of(call)
-    x = call.within(x, bits_of(call, 62))
-    one, scale = _unit(call), x.scale
+@bounds_rule("reciprocal")
+def _bound_reciprocal(call: Call) -> list[Bounds]:
+    x = first_operand(call)
+    x = call.require_bits(x, parameter_bits(call, 62))
+    one, scale = _scale_unit(call), x.scale
     if not x.bounds.low <= 0 <= x.bounds.high:
         ends = sorted((1 << (2 * scale)) / b for b in x.bounds)
         return [
@@ -112,54 +114,56 @@ def _reciprocal(call: Call) -> list[Bounds]:
 
 
 # Bits of a numerator that are divided by themselves.
-_MOST_REST = 12
+_MAX_REST_BITS = 12
 
 
-@rule("divide")
-def _divide(call: Call) -> list[Bounds]:
+@bounds_rule("divide")
+def _bound_divide(call: Call) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
-    if not isinstance(y, Known):
+    if not isinstance(y, PrivateOperand):
         factors = 1.0 / np.asarray(y, np.float64)
-        return [times(call, x, factors, 1, ())]
+        return [product_bounds(call, x, factors, 1, ())]
     f = y.scale
     largest = max(1, min(37, 53 - f))
-    x = call.within(x, largest + _MOST_REST) if isinstance(x, Known) else x
+    x = call.require_bits(x, largest + _MAX_REST_BITS) if isinstance(x, PrivateOperand) else x
     above = call.bounds_of(x, f)
     drop = max(0, above.bits - largest)
     # (what the first quotient leaves of x is below 2^drop y)
-    y = call.within(y, min(bits_of(call, 62), LIMIT - 1, largest - 1 + f - drop if drop else LIMIT))
+    y = call.require_bits(
+        y, min(parameter_bits(call, 62), LIMIT - 1, largest - 1 + f - drop if drop else LIMIT)
+    )
     if not call.given.get("signed", True):
-        y = call.capped(y, 1, None, "a divisor is not positive")
-    apart = not y.bounds.low <= 0 <= y.bounds.high
-    nearest = min(abs(b) for b in y.bounds) if apart else 1
-    most = (above.most << f) // nearest + 1
-    if not apart or most >= 1 << largest:
-        call.flat(x, y, largest - f, f)
-        most = 1 << largest
-    if above.bits > 30 or most.bit_length() > 30:
+        y = call.require_range(y, 1, None, "a divisor is not positive")
+    excludes_zero = not y.bounds.low <= 0 <= y.bounds.high
+    nearest = min(abs(b) for b in y.bounds) if excludes_zero else 1
+    largest_quotient = (above.most << f) // nearest + 1
+    if not excludes_zero or largest_quotient >= 1 << largest:
+        call.require_quotient(x, y, largest - f, f)
+        largest_quotient = 1 << largest
+    if above.bits > 30 or largest_quotient.bit_length() > 30:
         call.extra["largest"] = largest
     if drop:
         call.extra["drop"] = drop
-    low = 0 if above.low >= 0 and y.bounds.low > 0 else -most
-    return [Bounds(low, most).spread(4)]
+    low = 0 if above.low >= 0 and y.bounds.low > 0 else -largest_quotient
+    return [Bounds(low, largest_quotient).spread(4)]
 
 
 # Bits of a numerator beside a public divisor.
-_MOST_FLOORED = 59
+_MAX_FLOORED_BITS = 59
 
 
-@rule("floordiv", "floor_div", "floormod", "mod")
-def _floordiv(call: Call) -> list[Bounds]:
+@bounds_rule("floordiv", "floor_div", "floormod", "mod")
+def _bound_floordiv(call: Call) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
     scale, remainder = call.made[0].scale, call.op in ("floormod", "mod")
     unit = 1 << scale
-    if not isinstance(y, Known) and np.size(y) == 1:
+    if not isinstance(y, PrivateOperand) and np.size(y) == 1:
         d = max(1, call.bounds_of(y, scale).most)
         # (a quotient is a whole number at the scale of x)
-        x = call.within(x, min(_MOST_FLOORED, LIMIT - 1 - scale + d.bit_length() - 1))
-        if d & (d - 1) and x.bounds.bits >= bits_of(call, 31):
+        x = call.require_bits(x, min(_MAX_FLOORED_BITS, LIMIT - 1 - scale + d.bit_length() - 1))
+        if d & (d - 1) and x.bounds.bits >= parameter_bits(call, 31):
             call.extra["large"] = x.bounds.bits + 1
-            if not amounts.can_divide(x.bounds.bits + 1, d):
+            if not wide_range.can_divide(x.bounds.bits + 1, d):
                 raise RangeError(
                     f"{call.op}: the public divisor {d / unit:.6g} is too large beside a dividend "
                     f"of up to {x.bounds.most / unit:.6g}. Divide both by a power of two first, or "
@@ -167,60 +171,62 @@ def _floordiv(call: Call) -> list[Bounds]:
                 )
         if remainder:
             return [Bounds(-d, d)]
-        most = -(-x.bounds.most // d) + 1
-        return [Bounds(-most * unit, most * unit)]
+        largest_quotient = -(-x.bounds.most // d) + 1
+        return [Bounds(-largest_quotient * unit, largest_quotient * unit)]
     wide = call.bounds_of(x, scale).bits > 30
-    steps = flooring.MOST_BITS if wide else 21
+    steps = flooring.MAX_BITS if wide else 21
     if wide:
-        call.extra["large"] = flooring.MOST_BITS
-        x = call.within(x, flooring.MOST_BITS) if isinstance(x, Known) else x
-    if isinstance(y, Known):
-        y = call.within(y, rounding.MOST_DIVISOR)
+        call.extra["large"] = flooring.MAX_BITS
+        x = call.require_bits(x, flooring.MAX_BITS) if isinstance(x, PrivateOperand) else x
+    if isinstance(y, PrivateOperand):
+        y = call.require_bits(y, rounding.MAX_DIVISOR)
     above, below = call.bounds_of(x, scale), call.bounds_of(y, scale)
-    if below.bits > bits_of(call, 31):
+    if below.bits > parameter_bits(call, 31):
         call.extra["bits"] = below.bits
-    for what, bounds, bits in (
-        ("numerators", above, flooring.MOST_BITS),
-        ("divisors", below, rounding.MOST_DIVISOR),
+    for role, bounds, bits in (
+        ("numerators", above, flooring.MAX_BITS),
+        ("divisors", below, rounding.MAX_DIVISOR),
     ):
         if bounds.bits > bits:  # (of public numbers: private ones are kept within)
-            most = (1 << bits) / unit
-            raise RangeError(f"{call.op} takes {what} below {most:.6g}. Received: a larger one.")
+            largest_quotient = (1 << bits) / unit
+            raise RangeError(
+                f"{call.op} takes {role} below {largest_quotient:.6g}. Received: a larger one."
+            )
     if below.low <= 0 or above.most >= below.low << steps:
-        call.flat(x, y, steps, scale)
+        call.require_quotient(x, y, steps, scale)
     if remainder:
         return [Bounds(-below.most, below.most)]
-    most = min(above.most, 1 << steps) * unit
-    return [Bounds(-most - unit, most + unit)]
+    largest_quotient = min(above.most, 1 << steps) * unit
+    return [Bounds(-largest_quotient - unit, largest_quotient + unit)]
 
 
-@rule("ceil", "floor", "round")
-def _rounded(call: Call) -> list[Bounds]:
-    x = call.within(first_of(call), LIMIT - 1)
+@bounds_rule("ceil", "floor", "round")
+def _bound_rounding(call: Call) -> list[Bounds]:
+    x = call.require_bits(first_operand(call), LIMIT - 1)
     unit = 1 << x.scale
     return [Bounds(x.bounds.low - unit, x.bounds.high + unit)]
 
 
-@rule("polyval")
-def _polyval(call: Call) -> list[Bounds]:
-    x = call.within(first_of(call), bits_of(call) - 1)
+@bounds_rule("polyval")
+def _bound_polyval(call: Call) -> list[Bounds]:
+    x = call.require_bits(first_operand(call), parameter_bits(call) - 1)
     coefficients = [abs(Fraction(float(c))) for c in np.asarray(call.given["coeffs"]).reshape(-1)]
 
-    def largest(most: int) -> Fraction:
-        found = Fraction(0)
+    def largest_value(magnitude_of_x: int) -> Fraction:
+        magnitude = Fraction(0)
         for c in coefficients:
-            found = found * Fraction(most, 1 << x.scale) + c
-        return Fraction(found * (1 << x.scale))
+            magnitude = magnitude * Fraction(magnitude_of_x, 1 << x.scale) + c
+        return Fraction(magnitude * (1 << x.scale))
 
     bits = x.bounds.bits
-    while bits > 1 and largest(1 << bits) > MOST - 4:
+    while bits > 1 and largest_value(1 << bits) > MAX_MAGNITUDE - 4:
         bits -= 1
-    x = call.within(x, bits)
-    most = math.ceil(largest(x.bounds.most)) + 4
-    return [Bounds(-most, most)]
+    x = call.require_bits(x, bits)
+    magnitude = math.ceil(largest_value(x.bounds.most)) + 4
+    return [Bounds(-magnitude, magnitude)]
 
 
-@rule("pow")
-def _pow(call: Call) -> list[Bounds]:
+@bounds_rule("pow")
+def _bound_pow(call: Call) -> list[Bounds]:
     """What is left of powers: those of integers (others are products, planning.py)."""
-    return [widest(call.made[0])]
+    return [widest_bounds(call.made[0])]

@@ -13,17 +13,17 @@ import numpy as np
 
 from tfe_bench.models.arrays.bounds import (
     LIMIT,
-    MOST,
+    MAX_MAGNITUDE,
     WORDS,
     Bounds,
     Call,
-    Known,
-    bits_of,
-    first_of,
-    joined,
-    rule,
-    summed,
-    terms_of,
+    PrivateOperand,
+    bounds_rule,
+    first_operand,
+    parameter_bits,
+    sum_bounds,
+    terms_per_result,
+    union_bounds,
 )
 from tfe_bench.models.arrays.plan import INT
 from tfe_bench.protocols.api import operands
@@ -31,7 +31,7 @@ from tfe_bench.protocols.api import operands
 # ---- products
 
 
-def weight(value: Any, kept: int) -> tuple[int, int]:
+def encode_factor(value: Any, kept: int) -> tuple[int, int]:
     """A public factor's largest ring element, and its fractional bits (operands.encode_weight)."""
     array = np.asarray(value)
     if array.dtype.kind != "f":
@@ -41,11 +41,11 @@ def weight(value: Any, kept: int) -> tuple[int, int]:
     return math.ceil(Fraction(largest) * (1 << bits)), bits
 
 
-def _product(call: Call, names: tuple[str, str], terms: int) -> Bounds:
-    return times(call, call.given[names[0]], call.given[names[1]], terms, (0, 1))
+def _bound_product(call: Call, names: tuple[str, str], terms: int) -> Bounds:
+    return product_bounds(call, call.given[names[0]], call.given[names[1]], terms, (0, 1))
 
 
-def times(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ...]) -> Bounds:
+def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ...]) -> Bounds:
     """Of sums of products, each sum truncated to the larger scale.
 
     Where the exact sum may leave 62 bits, a private operand is taken in two parts
@@ -56,48 +56,50 @@ def times(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ...]) -> Bo
         places: of the operands among the arguments; none: they are not taken in parts.
     """
     factors = [x, y]
-    private = [isinstance(v, Known) for v in factors]
+    private = [isinstance(v, PrivateOperand) for v in factors]
     scales, sizes, kept = [0, 0], [Bounds(0, 0)] * 2, 0
     for i, (value, other) in enumerate(((x, y), (y, x))):
         if private[i]:
             scales[i], sizes[i] = value.scale, value.bounds
         else:
             kept = 0 if other.scale else operands.WEIGHT_BITS
-            largest, scales[i] = weight(value, kept)
+            largest, scales[i] = encode_factor(value, kept)
             sizes[i] = Bounds(-largest, largest)
     if call.made[0].kind == INT:
-        return _exact(sizes, terms)
+        return _exact_bounds(sizes, terms)
     if all(private):
         drop = min(scales)
     else:
         drop = scales[private.index(False)]
         drop -= min(drop, kept)
-    if max(1, sizes[0].most) * max(1, sizes[1].most) * terms <= MOST:
-        return _truncated(sizes, terms, drop)
+    if max(1, sizes[0].most) * max(1, sizes[1].most) * terms <= MAX_MAGNITUDE:
+        return _truncated_bounds(sizes, terms, drop)
     extra = (terms - 1).bit_length()
     bits = [b.bits for b in sizes]
-    part = _part(private, scales, bits, drop, extra) if places else None
-    limits = _caps(bits, private, LIMIT - 1 - extra + (0 if part is None else scales[part]))
+    part = _choose_split(private, scales, bits, drop, extra) if places else None
+    limits = _cap_bits(bits, private, LIMIT - 1 - extra + (0 if part is None else scales[part]))
     if part is not None:
         call.extra["split"] = places[part]
         limits[1 - part] = min(limits[1 - part], LIMIT - scales[part] - extra)
-    for i, most in enumerate(limits):
+    for i, limit in enumerate(limits):
         if private[i]:
-            sizes[i] = call.within(factors[i], most).bounds
-    return _truncated(sizes, terms, drop)
+            sizes[i] = call.require_bits(factors[i], limit).bounds
+    return _truncated_bounds(sizes, terms, drop)
 
 
-def _part(
+def _choose_split(
     private: list[bool], scales: list[int], bits: list[int], drop: int, extra: int
 ) -> int | None:
     """Which operand is taken in two parts: the larger one whose whole part leaves a right scale."""
-    due = drop if all(private) else operands.WEIGHT_BITS
-    found = [i for i in (0, 1) if private[i] and drop and scales[i] == due]
-    found = [i for i in found if private[1 - i] or bits[1 - i] <= LIMIT - scales[i] - extra]
-    return max(found, key=lambda i: bits[i], default=None)
+    required_scale = drop if all(private) else operands.WEIGHT_BITS
+    candidates = [i for i in (0, 1) if private[i] and drop and scales[i] == required_scale]
+    candidates = [
+        i for i in candidates if private[1 - i] or bits[1 - i] <= LIMIT - scales[i] - extra
+    ]
+    return max(candidates, key=lambda i: bits[i], default=None)
 
 
-def _caps(bits: list[int], private: list[bool], room: int) -> list[int]:
+def _cap_bits(bits: list[int], private: list[bool], room: int) -> list[int]:
     """Bits of two factors whose product fits: the larger one is cut down to the other first."""
     a, b = bits
     if a + b <= room:
@@ -113,34 +115,34 @@ def _caps(bits: list[int], private: list[bool], room: int) -> list[int]:
     return [min(a, room - b), b]
 
 
-def _exact(sizes: list[Bounds], terms: int) -> Bounds:
+def _exact_bounds(sizes: list[Bounds], terms: int) -> Bounds:
     a, b = sizes
     corners = [p * q * terms for p in a for q in b]
     return Bounds(min(corners), max(corners))
 
 
-def _truncated(sizes: list[Bounds], terms: int, drop: int) -> Bounds:
-    found = _exact(sizes, terms)
+def _truncated_bounds(sizes: list[Bounds], terms: int, drop: int) -> Bounds:
+    exact = _exact_bounds(sizes, terms)
     if not drop:
-        return found
-    return Bounds(found.low >> drop, -(-found.high >> drop)).spread(2)
+        return exact
+    return Bounds(exact.low >> drop, -(-exact.high >> drop)).spread(2)
 
 
-@rule("multiply")
-def _multiply(call: Call) -> list[Bounds]:
+@bounds_rule("multiply")
+def _bound_multiply(call: Call) -> list[Bounds]:
     x, y = call.given["x"], call.given["y"]
-    if isinstance(x, Known) and isinstance(y, Known) and x.node is y.node:
-        return [_squared(call, x, 0)]
-    return [_product(call, ("x", "y"), 1)]
+    if isinstance(x, PrivateOperand) and isinstance(y, PrivateOperand) and x.node is y.node:
+        return [_square_bounds(call, x, 0)]
+    return [_bound_product(call, ("x", "y"), 1)]
 
 
-def _squared(call: Call, x: Known, split: int) -> Bounds:
-    if x.whole:
+def _square_bounds(call: Call, x: PrivateOperand, split: int) -> Bounds:
+    if x.is_integer:
         return Bounds(0, x.bounds.most**2)
-    if x.bounds.most**2 <= MOST:
+    if x.bounds.most**2 <= MAX_MAGNITUDE:
         return Bounds(0, x.bounds.most**2 >> x.scale).spread(1)
-    x = call.within(x, min((LIMIT + x.scale - 1) // 2, LIMIT - x.scale - 1))
-    if x.bounds.most**2 > MOST:
+    x = call.require_bits(x, min((LIMIT + x.scale - 1) // 2, LIMIT - x.scale - 1))
+    if x.bounds.most**2 > MAX_MAGNITUDE:
         if call.op == "square":
             call.extra["wide"] = True
         else:
@@ -148,48 +150,50 @@ def _squared(call: Call, x: Known, split: int) -> Bounds:
     return Bounds(0, x.bounds.most**2 >> x.scale).spread(2)
 
 
-@rule("square")
-def _square(call: Call) -> list[Bounds]:
-    return [_squared(call, first_of(call), 0)]
+@bounds_rule("square")
+def _bound_square(call: Call) -> list[Bounds]:
+    return [_square_bounds(call, first_operand(call), 0)]
 
 
-def _shape(value: Any) -> tuple[int, ...]:
-    return value.meaning.shape if isinstance(value, Known) else np.shape(value)
+def _operand_shape(value: Any) -> tuple[int, ...]:
+    return value.spec.shape if isinstance(value, PrivateOperand) else np.shape(value)
 
 
-@rule("matmul")
-def _matmul(call: Call) -> list[Bounds]:
-    shape = _shape(call.given["x"])
-    turned = bool(call.given.get("transpose_a", False)) and len(shape) > 1
-    return [_product(call, ("x", "y"), shape[-2 if turned else -1])]
+@bounds_rule("matmul")
+def _bound_matmul(call: Call) -> list[Bounds]:
+    shape = _operand_shape(call.given["x"])
+    is_transposed = bool(call.given.get("transpose_a", False)) and len(shape) > 1
+    return [_bound_product(call, ("x", "y"), shape[-2 if is_transposed else -1])]
 
 
-@rule("matvec")
-def _matvec(call: Call) -> list[Bounds]:
-    return [_product(call, ("a", "b"), _shape(call.given["b"])[-1])]
+@bounds_rule("matvec")
+def _bound_matvec(call: Call) -> list[Bounds]:
+    return [_bound_product(call, ("a", "b"), _operand_shape(call.given["b"])[-1])]
 
 
-@rule("tensordot")
-def _tensordot(call: Call) -> list[Bounds]:
-    both = [math.prod(_shape(call.given[name])) for name in ("a", "b")]
+@bounds_rule("tensordot")
+def _bound_tensordot(call: Call) -> list[Bounds]:
+    both = [math.prod(_operand_shape(call.given[name])) for name in ("a", "b")]
     terms = math.isqrt(max(1, both[0] * both[1] // max(1, call.made[0].elements)))
-    return [_product(call, ("a", "b"), max(1, terms))]
+    return [_bound_product(call, ("a", "b"), max(1, terms))]
 
 
-@rule("einsum")
-def _einsum(call: Call) -> list[Bounds]:
+@bounds_rule("einsum")
+def _bound_einsum(call: Call) -> list[Bounds]:
     values = call.given["inputs"]
-    indexes = math.prod(_labels(call.given["equation"], [_shape(v) for v in values]).values())
+    indexes = math.prod(
+        _axis_sizes(call.given["equation"], [_operand_shape(v) for v in values]).values()
+    )
     terms = max(1, indexes // max(1, call.made[0].elements))
     if len(values) == 1:
-        return [joined([summed(call, values[0], terms), values[0].bounds])]
+        return [union_bounds([sum_bounds(call, values[0], terms), values[0].bounds])]
     x, y = values
-    return [times(call, x, y, terms, (1, 2))]
+    return [product_bounds(call, x, y, terms, (1, 2))]
 
 
-def _labels(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
+def _axis_sizes(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
     """The sizes of an equation's axes."""
-    found: dict[str, int] = {}
+    sizes: dict[str, int] = {}
     for term, shape in zip(
         equation.replace(" ", "").split("->")[0].split(","), shapes, strict=True
     ):
@@ -197,44 +201,48 @@ def _labels(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
         more = len(shape) - len(before) - len(after)
         names = [*before, *([f"-{i}" for i in range(more, 0, -1)] if dots else []), *after]
         for name, size in zip(names, shape, strict=True):
-            found[name] = max(found.get(name, 1), size)
-    return found
+            sizes[name] = max(sizes.get(name, 1), size)
+    return sizes
 
 
-@rule("conv2d", "depthwise_conv2d")
-def _convolution(call: Call) -> list[Bounds]:
-    shape = _shape(call.given["filters"])
+@bounds_rule("conv2d", "depthwise_conv2d")
+def _bound_convolution(call: Call) -> list[Bounds]:
+    shape = _operand_shape(call.given["filters"])
     # (a bias is added by itself, planning.py)
-    return [_product(call, ("x", "filters"), math.prod(shape[: 3 if call.op == "conv2d" else 2]))]
+    return [
+        _bound_product(call, ("x", "filters"), math.prod(shape[: 3 if call.op == "conv2d" else 2]))
+    ]
 
 
-@rule("reduce_prod", "cumprod")
-def _prod(call: Call) -> list[Bounds]:
-    x = first_of(call)
-    if x.whole:
+@bounds_rule("reduce_prod", "cumprod")
+def _bound_prod(call: Call) -> list[Bounds]:
+    x = first_operand(call)
+    if x.is_integer:
         return [WORDS]
     count = (
-        terms_of(x, call.made[0]) if call.op == "reduce_prod" else max(x.meaning.shape, default=1)
+        terms_per_result(x, call.made[0])
+        if call.op == "reduce_prod"
+        else max(x.spec.shape, default=1)
     )
-    one, most = 1 << x.scale, max(x.bounds.most, 1 << x.scale)
+    one, largest = 1 << x.scale, max(x.bounds.most, 1 << x.scale)
     # products of any of them are below 2^30 as the one of all is
     room = (LIMIT + x.scale - 2) // 2 - x.scale
-    if (Fraction(most, one) ** min(count, 4096)) >= 1 << room or count > 4096:
+    if (Fraction(largest, one) ** min(count, 4096)) >= 1 << room or count > 4096:
         limit = math.floor(2 ** (room / count) * one)
-        x = call.capped(x, -limit, limit)
-        most = max(x.bounds.most, one)
-    found = math.ceil((Fraction(most, one) ** count) * one * (1 + Fraction(count, one)))
-    return [Bounds(-found, found).spread(count)]
+        x = call.require_range(x, -limit, limit)
+        largest = max(x.bounds.most, one)
+    magnitude = math.ceil((Fraction(largest, one) ** count) * one * (1 + Fraction(count, one)))
+    return [Bounds(-magnitude, magnitude).spread(count)]
 
 
-@rule("scaled_dot_product_attention")
-def _attention(call: Call) -> list[Bounds]:
+@bounds_rule("scaled_dot_product_attention")
+def _bound_attention(call: Call) -> list[Bounds]:
     value = call.given["value"]
     for name in ("query", "key"):
-        call.within(
-            call.given[name], 30 - (call.given["query"].meaning.shape[-1] - 1).bit_length() // 2
+        call.require_bits(
+            call.given[name], 30 - (call.given["query"].spec.shape[-1] - 1).bit_length() // 2
         )
-    value = call.within(value, min(bits_of(call) - 1, 44))
+    value = call.require_bits(value, min(parameter_bits(call) - 1, 44))
     return [value.bounds.spread(value.bounds.most // 512 + 8)]
 
 
@@ -245,59 +253,61 @@ def _attention(call: Call) -> list[Bounds]:
 _PLAIN = 30
 
 
-@rule("reduce_mean")
-def _mean(call: Call) -> list[Bounds]:
-    x, made = first_of(call), call.made[0]
-    x = call.within(x, LIMIT - 1 - (made.scale - x.scale))
-    up = made.scale - x.scale
-    if x.bounds.bits + (terms_of(x, made) - 1).bit_length() > _PLAIN:
+@bounds_rule("reduce_mean")
+def _bound_mean(call: Call) -> list[Bounds]:
+    x, result = first_operand(call), call.made[0]
+    x = call.require_bits(x, LIMIT - 1 - (result.scale - x.scale))
+    up = result.scale - x.scale
+    if x.bounds.bits + (terms_per_result(x, result) - 1).bit_length() > _PLAIN:
         call.extra["bits"] = max(1, x.bounds.bits)
     return [Bounds(x.bounds.low << up, x.bounds.high << up).spread(4)]
 
 
-@rule("avg_pool2d", "adaptive_avg_pool2d")
-def _average(call: Call) -> list[Bounds]:
-    x, up = first_of(call), call.made[0].scale - first_of(call).scale
-    x = call.within(x, 31)
+@bounds_rule("avg_pool2d", "adaptive_avg_pool2d")
+def _bound_average_pool(call: Call) -> list[Bounds]:
+    x, up = first_operand(call), call.made[0].scale - first_operand(call).scale
+    x = call.require_bits(x, 31)
     return [Bounds(x.bounds.low << up, x.bounds.high << up).spread(4)]
 
 
-def _squares(call: Call, more: int) -> tuple[Known, int, int]:
+def _cap_squares(call: Call, more: int) -> tuple[PrivateOperand, int, int]:
     """What a sum of squares is of: it and its bits, and of how many values."""
-    x = first_of(call)
-    terms = terms_of(x, call.made[0])
-    x = call.within(x, 59 - more - max(1, (terms - 1).bit_length()))
+    x = first_operand(call)
+    terms = terms_per_result(x, call.made[0])
+    x = call.require_bits(x, 59 - more - max(1, (terms - 1).bit_length()))
     number = (terms - 1).bit_length()
-    most = min(x.bounds.bits, 30 + (60 - number) // 2 - 8 - more, 24 + (60 - number) // 2 - more)
-    x = call.within(x, most)
+    max_bits = min(
+        x.bounds.bits, 30 + (60 - number) // 2 - 8 - more, 24 + (60 - number) // 2 - more
+    )
+    x = call.require_bits(x, max_bits)
     return x, x.bounds.bits + more, terms
 
 
-@rule("norm")
-def _norm(call: Call) -> list[Bounds]:
-    x = first_of(call)
+@bounds_rule("norm")
+def _bound_norm(call: Call) -> list[Bounds]:
+    x = first_operand(call)
     order = call.given.get("ord", "euclidean")
     if order not in ("euclidean", 2):
-        x = call.within(x, LIMIT - 1)
-        return [Bounds(0, summed(call, x, terms_of(x, call.made[0])).most)]
-    x, bits, terms = _squares(call, 0)
-    if x.bounds.most**2 * terms > MOST >> 1:
+        x = call.require_bits(x, LIMIT - 1)
+        return [Bounds(0, sum_bounds(call, x, terms_per_result(x, call.made[0])).most)]
+    x, bits, terms = _cap_squares(call, 0)
+    if x.bounds.most**2 * terms > MAX_MAGNITUDE >> 1:
         call.extra["bits"] = bits
     root = math.isqrt(x.bounds.most**2 * terms) + 1
     return [Bounds(0, root + (root >> 18)).spread(4)]
 
 
-@rule("reduce_variance", "reduce_std")
-def _variance(call: Call) -> list[Bounds]:
-    x, bits, terms = _squares(call, 1)
+@bounds_rule("reduce_variance", "reduce_std")
+def _bound_variance(call: Call) -> list[Bounds]:
+    x, bits, terms = _cap_squares(call, 1)
     # (a variance is at most a quarter of the range's square)
-    most = (x.bounds.high - x.bounds.low + 2) // 2 + 1
+    half_range = (x.bounds.high - x.bounds.low + 2) // 2 + 1
     if max(bits, 2 * bits - x.scale) + (terms - 1).bit_length() > _PLAIN:
         call.extra["bits"] = bits - 1
     if call.op == "reduce_std":
-        return [Bounds(0, most + (most >> 17)).spread(4)]
-    square = most**2 >> x.scale
-    if square > MOST:
-        x = call.within(x, (LIMIT - 2 + x.scale) // 2)
-        square = MOST - 4
+        return [Bounds(0, half_range + (half_range >> 17)).spread(4)]
+    square = half_range**2 >> x.scale
+    if square > MAX_MAGNITUDE:
+        x = call.require_bits(x, (LIMIT - 2 + x.scale) // 2)
+        square = MAX_MAGNITUDE - 4
     return [Bounds(0, square).spread(4)]

@@ -10,15 +10,15 @@ from typing import Any
 
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.arguments import Ref, encoded
+from tfe_bench.models.arrays.arguments import Ref, encode_argument
 from tfe_bench.models.arrays.bounds import Bounds
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import INPUT, Output, Plan
-from tfe_bench.models.programs.compute import input_name
+from tfe_bench.models.programs.compute import leaf_input_name
 
 
 @dataclass(frozen=True)
-class Built:
+class BuiltPlan:
     """A plan, and the inputs that it takes of this client.
 
     Attributes:
@@ -35,8 +35,8 @@ class Built:
 def build(
     nodes: Sequence[Node],
     outputs: Sequence[tuple[str, Mapping[str, Any]]],
-    instead: Mapping[Node, Node] = MappingProxyType({}),
-) -> Built:
+    replacements: Mapping[Node, Node] = MappingProxyType({}),
+) -> BuiltPlan:
     """One plan for several expressions.
 
     Args:
@@ -46,8 +46,8 @@ def build(
     Raises:
         UsageError: there are too many operations.
     """
-    nodes = [instead.get(node, node) for node in nodes]
-    order = ordered(nodes, instead)
+    nodes = [replacements.get(node, node) for node in nodes]
+    order = topological_order(nodes, replacements)
     leaves = [node for node in order if node.leaf is not None]
     numbers: dict[int, Ref] = {}
     rows: list[list[Any]] = []
@@ -59,26 +59,26 @@ def build(
         key = f"input {id(node.value)}" if leaf.source == INPUT else json.dumps(leaf.header())
         if key not in known:
             if node.value is not None:
-                inputs[input_name(len(rows))] = node.value
+                inputs[leaf_input_name(len(rows))] = node.value
             known[key] = Ref(len(rows))
             rows.append(leaf.header())
         numbers[id(node)] = known[key]
-    if len(rows) > plans.MOST_LEAVES:
-        raise plans.too_many()
-    for node, other in instead.items():
+    if len(rows) > plans.MAX_LEAVES:
+        raise plans.plan_size_error()
+    for node, other in replacements.items():
         if id(other) in numbers:
             numbers[id(node)] = numbers[id(other)]
-    steps = rows_of(order, numbers, len(rows))
+    steps = build_steps(order, numbers, len(rows))
     ends = [
         Output(numbers[id(node)], then, about).header()
         for node, (then, about) in zip(nodes, outputs, strict=True)
     ]
-    plan = Plan.of({"leaves": rows, "steps": steps, "outputs": ends})
+    plan = Plan.from_header({"leaves": rows, "steps": steps, "outputs": ends})
     bounds = {numbers[id(node)].number: node.range for node in order if id(node) in numbers}
-    return Built(plan, inputs, leaves, bounds)
+    return BuiltPlan(plan, inputs, leaves, bounds)
 
 
-def rows_of(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> list[list[Any]]:
+def build_steps(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> list[list[Any]]:
     """The steps of a plan, or of a loop's body.
 
     Args:
@@ -97,58 +97,60 @@ def rows_of(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> list[
         if node.step is not None:
             numbers[id(node)] = Ref(numbers[id(node.step)].number, node.place)
             continue
-        named = {name: _told(each, numbers) for name, each in node.named.items()}
-        step = [node.op, [_told(each, numbers) for each in node.args], named]
+        named = {name: _encode_operand(argument, numbers) for name, argument in node.named.items()}
+        step = [node.op, [_encode_operand(argument, numbers) for argument in node.args], named]
         if node.body is not None:
             step.append(node.body.header())
         key = json.dumps(step, sort_keys=True)
         if key not in known:
             known[key] = Ref(first + len(steps))
             steps.append(step)
-            if len(steps) > plans.MOST_STEPS:
-                raise plans.too_many()
+            if len(steps) > plans.MAX_STEPS:
+                raise plans.plan_size_error()
         numbers[id(node)] = known[key]
     return steps
 
 
-def ordered(
-    nodes: Sequence[Node], instead: Mapping[Node, Node] = MappingProxyType({})
+def topological_order(
+    nodes: Sequence[Node], replacements: Mapping[Node, Node] = MappingProxyType({})
 ) -> list[Node]:
     """All nodes that some are made of, each behind those that it takes; leaves instead of some."""
-    found: dict[int, Node] = {}
-    open_: list[tuple[Node, bool]] = [(node, False) for node in reversed(nodes)]
-    while open_:
-        node, ready = open_.pop()
-        if id(node) in found:
+    visited: dict[int, Node] = {}
+    pending: list[tuple[Node, bool]] = [(node, False) for node in reversed(nodes)]
+    while pending:
+        node, ready = pending.pop()
+        if id(node) in visited:
             continue
         if ready:
-            found[id(node)] = node
-            if len(found) > 4 * plans.MOST_STEPS:
-                raise plans.too_many()
+            visited[id(node)] = node
+            if len(visited) > 4 * plans.MAX_STEPS:
+                raise plans.plan_size_error()
             continue
-        open_.append((node, True))
-        open_.extend((instead.get(child, child), False) for child in taken(node))
-    return list(found.values())
+        pending.append((node, True))
+        pending.extend((replacements.get(child, child), False) for child in node_operands(node))
+    return list(visited.values())
 
 
-def taken(node: Node) -> list[Node]:
+def node_operands(node: Node) -> list[Node]:
     """What a node is made of."""
-    own = [] if node.step is None else [node.step]
-    return own + [child for each in (*node.args, *node.named.values()) for child in _children(each)]
+    step_node = [] if node.step is None else [node.step]
+    return step_node + [
+        child for each in (*node.args, *node.named.values()) for child in _nodes_in(each)
+    ]
 
 
-def _children(value: Any) -> list[Node]:
+def _nodes_in(value: Any) -> list[Node]:
     if isinstance(value, Node):
         return [value]
     if isinstance(value, (list, tuple)):
-        return [child for each in value for child in _children(each)]
+        return [child for each in value for child in _nodes_in(each)]
     return []
 
 
-def _told(value: Any, numbers: Mapping[int, Ref]) -> Any:
+def _encode_operand(value: Any, numbers: Mapping[int, Ref]) -> Any:
     """An argument as JSON, with references in place of nodes."""
     if isinstance(value, Node):
-        return encoded(numbers[id(value)])
+        return encode_argument(numbers[id(value)])
     if isinstance(value, (list, tuple)):
-        return [type(value).__name__, [_told(each, numbers) for each in value]]
-    return encoded(value)
+        return [type(value).__name__, [_encode_operand(each, numbers) for each in value]]
+    return encode_argument(value)

@@ -8,27 +8,27 @@ from typing import Any
 
 from tfe_bench.cluster import profiles
 from tfe_bench.models.arrays import plan as plans
-from tfe_bench.models.arrays.building import Built, build
-from tfe_bench.models.arrays.evaluate import Meaning, refreshed
+from tfe_bench.models.arrays.building import BuiltPlan, build
+from tfe_bench.models.arrays.evaluate import ArraySpec, needs_refresh
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import BITS, HANDLE, INPUT, REVEAL, Leaf
-from tfe_bench.models.arrays.price import Price, price
+from tfe_bench.models.arrays.price import Price, price_plan
 
 _WORD = 8
-_MOST_SHOWN = 12
+_MAX_SHOWN = 12
 
 
 Counted = tuple[Sequence[str], Sequence[Node]]
 
 
-def priced(node: Node, counts: Sequence[Node] = ()) -> tuple[Built, Price]:
+def price_reveal(node: Node, counts: Sequence[Node] = ()) -> tuple[BuiltPlan, Price]:
     """The plan that would reveal an array and what is counted on the way, and what it costs."""
     nodes = [node, *counts]
     built = build(nodes, [(REVEAL, {})] * len(nodes))
-    return built, price(built.plan)
+    return built, price_plan(built.plan)
 
 
-def text(node: Node, profile: str, counted: Counted = ((), ())) -> str:
+def explain_array(node: Node, profile: str, counted: Counted = ((), ())) -> str:
     """Lines for people.
 
     Args:
@@ -38,19 +38,21 @@ def text(node: Node, profile: str, counted: Counted = ((), ())) -> str:
     Raises:
         UsageError: there is no such network, or too many operations.
     """
-    built, found = priced(node, counted[1])
+    built, price = price_reveal(node, counted[1])
     plan = built.plan
-    name = profiles.get(profile).name
+    name = profiles.get_profile(profile).name
     rows = [("step", "", "makes", "from", "to", "MB sent")]
     for number, leaf in enumerate(plan.leaves):
-        meaning = _meaning(leaf)
-        ends = _range(built, number, meaning)
-        rows.append((str(number), _source(leaf), _shown(meaning), *ends, ""))
+        spec = _leaf_spec(leaf)
+        ends = _range_text(built, number, spec)
+        rows.append((str(number), _source_text(leaf), _spec_text(spec), *ends, ""))
     for number, step in enumerate(plan.steps, len(plan.leaves)):
         at = number - len(plan.leaves)
-        made = ", ".join(_shown(each) for each in found.made[at])
-        ends = _range(built, number, found.made[at][0])
-        rows.append((str(number), _written(step), made, *ends, f"{found.steps[at] / 8e6:,.3f}"))
+        result_texts = ", ".join(_spec_text(each) for each in price.step_specs[at])
+        ends = _range_text(built, number, price.step_specs[at][0])
+        rows.append(
+            (str(number), _step_text(step), result_texts, *ends, f"{price.steps[at] / 8e6:,.3f}")
+        )
     widths = [max(len(row[i]) for row in rows) for i in range(6)]
     lines = [
         "  ".join(
@@ -59,15 +61,15 @@ def text(node: Node, profile: str, counted: Counted = ((), ())) -> str:
         )
         for row in rows
     ]
-    if any(refreshed(plan)):
+    if any(needs_refresh(plan)):
         lines.append("The result is masked anew before it leaves.")
-    own = sum(_elements(leaf) for leaf in plan.leaves if leaf.source == INPUT)
+    input_elements = sum(_element_count(leaf) for leaf in plan.leaves if leaf.source == INPUT)
     lines += [
-        f"All: {found.sent / 1e6:,.3f} MB among the workers, {found.cost.rounds} rounds, about "
-        f"{found.seconds(name):,.3f} s over {name}; this client sends {own * 2 * _WORD / 1e6:,.3f} "
-        f"MB. The largest array has {found.largest * _WORD / 1e6:,.3f} MB.",
+        f"All: {price.sent / 1e6:,.3f} MB among the workers, {price.cost.rounds} rounds, about "
+        f"{price.seconds(name):,.3f} s over {name}; this client sends {input_elements * 2 * _WORD / 1e6:,.3f} "
+        f"MB. The largest array has {price.largest * _WORD / 1e6:,.3f} MB.",
         "The workers learn this list, the shapes and the public numbers in it, and no element. "
-        f"This client learns the last value ({_shown(found.held[0])}), and nobody else.",
+        f"This client learns the last value ({_spec_text(price.output_specs[0])}), and nobody else.",
     ]
     if counted[0]:
         lines.append(
@@ -83,28 +85,28 @@ def text(node: Node, profile: str, counted: Counted = ((), ())) -> str:
     return "\n".join(lines)
 
 
-def _elements(leaf: Leaf) -> int:
-    return _meaning(leaf).elements
+def _element_count(leaf: Leaf) -> int:
+    return _leaf_spec(leaf).elements
 
 
-def _meaning(leaf: Leaf) -> Meaning:
-    return Meaning(leaf.kind, leaf.shape, leaf.scale)
+def _leaf_spec(leaf: Leaf) -> ArraySpec:
+    return ArraySpec(leaf.kind, leaf.shape, leaf.scale)
 
 
-def _range(built: Built, number: int, meaning: Meaning) -> tuple[str, str]:
+def _range_text(built: BuiltPlan, number: int, spec: ArraySpec) -> tuple[str, str]:
     """The bounds of a value, as numbers."""
-    own = built.bounds.get(number)
-    if own is None or meaning.kind == BITS:
+    bounds = built.bounds.get(number)
+    if bounds is None or spec.kind == BITS:
         return "", ""
-    return tuple(f"{end / (1 << meaning.scale):.3g}" for end in own)  # type: ignore[return-value]
+    return tuple(f"{end / (1 << spec.scale):.3g}" for end in bounds)  # type: ignore[return-value]
 
 
-def _shown(meaning: Meaning) -> str:
-    scale = f".{meaning.scale}" if meaning.scale else ""
-    return f"{meaning.kind}{scale} {list(meaning.shape)}"
+def _spec_text(spec: ArraySpec) -> str:
+    scale = f".{spec.scale}" if spec.scale else ""
+    return f"{spec.kind}{scale} {list(spec.shape)}"
 
 
-def _source(leaf: Leaf) -> str:
+def _source_text(leaf: Leaf) -> str:
     if leaf.source == INPUT:
         return "private input"
     if leaf.source == HANDLE:
@@ -112,27 +114,27 @@ def _source(leaf: Leaf) -> str:
     return " ".join(["stored", repr(leaf.about[1]), *filter(None, [leaf.about[3]])])
 
 
-def _written(step: plans.Step) -> str:
-    args = [*map(_argument, step.args)]
-    args += [f"{name}={_argument(each)}" for name, each in step.named.items()]
-    turn = "" if step.body is None else f" of {_turn(step.body)}"
-    return f"{step.op}({', '.join(args)}){turn}"
+def _step_text(step: plans.Step) -> str:
+    args = [*map(_argument_text, step.args)]
+    args += [f"{name}={_argument_text(each)}" for name, each in step.named.items()]
+    body_text = "" if step.body is None else f" of {_body_text(step.body)}"
+    return f"{step.op}({', '.join(args)}){body_text}"
 
 
-def _turn(body: plans.Body) -> str:
+def _body_text(body: plans.LoopBody) -> str:
     """The operations of one turn, as many as a line takes."""
     names = [step.op for step in body.steps]
-    return ", ".join(names[:_MOST_SHOWN]) + (", .." if len(names) > _MOST_SHOWN else "")
+    return ", ".join(names[:_MAX_SHOWN]) + (", .." if len(names) > _MAX_SHOWN else "")
 
 
-def _argument(given: Any) -> str:
-    match given:
+def _argument_text(value: Any) -> str:
+    match value:
         case ["ref", number]:
             return f"[{number}]"
         case ["ref", number, place]:
             return f"[{number}.{place}]"
         case ["list" | "tuple", list(items)]:
-            return f"({', '.join(map(_argument, items))})"
+            return f"({', '.join(map(_argument_text, items))})"
         case ["slice", *bounds]:
             return ":".join("" if b is None else str(b) for b in bounds)
         case ["ellipsis"]:
@@ -140,4 +142,4 @@ def _argument(given: Any) -> str:
         case ["array", dtype, shape, _]:
             return f"public {dtype} {shape}"
         case _:
-            return json.dumps(given)
+            return json.dumps(value)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfe_bench.models.arrays.amounts import quotient
+from tfe_bench.models.arrays.wide_range import divide_by_count
 from tfe_bench.protocols.api import operands, rounding
 from tfe_bench.protocols.functions import reciprocal
 from tfe_bench.protocols.ring import (
@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
 
 # Bits of a numerator and of a quotient beside a private divisor.
-MOST_BITS = 36
+MAX_BITS = 36
 # Of the quotient's first approximation: relative precision, and bits after the point.
 _PRECISION, _POINT = 22, 9
 # A public divisor's quotient is off by so many at most.
@@ -40,8 +40,8 @@ def floordiv(
     """
     if large is None:
         return rounding.floordiv(x, y, signed, bits)
-    found, f = _quotient("floordiv", x, y, signed, bits, large)[0], _scale(x, y)
-    return arithmetic.mul_public(found, np.int64(1 << f), f)
+    quotient, f = _divide_floor("floordiv", x, y, signed, bits, large)[0], _result_scale(x, y)
+    return arithmetic.mul_public(quotient, np.int64(1 << f), f)
 
 
 def floormod(
@@ -50,85 +50,87 @@ def floormod(
     """x - y floor(x / y); as `floordiv`."""
     if large is None:
         return rounding.floormod(x, y, signed, bits)
-    rest = _quotient("floormod", x, y, signed, bits, large)[1]
-    return replace(rest, fractional_bits=_scale(x, y))
+    rest = _divide_floor("floormod", x, y, signed, bits, large)[1]
+    return replace(rest, fractional_bits=_result_scale(x, y))
 
 
 floor_div = floordiv
 mod = floormod
 
 
-def _scale(x: Operand, y: Operand) -> int:
+def _result_scale(x: Operand, y: Operand) -> int:
     return max(v.fractional_bits for v in (x, y) if isinstance(v, Shared))
 
 
-def _quotient(
+def _divide_floor(
     operation: str, x: Operand, y: Operand, signed: bool, bits: int, large: int
 ) -> tuple[Shared, Shared]:
     """The quotient and the remainder in ring units."""
     party = operands.in_graph(operation)
-    bits = operands.bits_of(operation, bits, rounding.MOST_DIVISOR)
-    large = operands.bits_of(operation, large, 60)
+    bits = operands.check_bits(operation, bits, rounding.MAX_DIVISOR)
+    large = operands.check_bits(operation, large, 60)
     if not operands.is_private(y):
-        known = operands.static(operation, y)
+        known = operands.static_value(operation, y)
         if known is not None and known.size == 1:
-            x = replace(operands.private(operation, x), fractional_bits=_scale(x, y))
-            divisor = int(operands.encode(operation, known, x.fractional_bits).item())
-            return _by_public(party, replace(x, fractional_bits=0), divisor, large)
-    x, y = (operands.private(operation, v) for v in operands.pair(operation, x, y))
-    whole = [int(n) for n in operands.broadcast(operation, x.shape, y.shape)]
+            x = replace(operands.check_private(operation, x), fractional_bits=_result_scale(x, y))
+            divisor = int(operands.encode_public(operation, known, x.fractional_bits).item())
+            return _divide_by_public(party, replace(x, fractional_bits=0), divisor, large)
+    x, y = (operands.check_private(operation, v) for v in operands.share_pair(operation, x, y))
+    whole = [int(n) for n in operands.broadcast_shapes(operation, x.shape, y.shape)]
     x, y = (replace(shapes.broadcast_to(v, whole), fractional_bits=0) for v in (x, y))
-    return _by_private(party, x, y, signed, bits)
+    return _divide_by_private(party, x, y, signed, bits)
 
 
-def _by_public(party: Party, x: Shared, divisor: int, large: int) -> tuple[Shared, Shared]:
+def _divide_by_public(party: Party, x: Shared, divisor: int, large: int) -> tuple[Shared, Shared]:
     """A quotient that is off by a few, and where the remainder is among their multiples."""
     if divisor < 0:
         x = arithmetic.neg(x)
     d = abs(divisor)
-    about = quotient(party, x, d, large)
-    rest = arithmetic.sub(x, arithmetic.mul_public(about, np.int64(d)))
+    estimate = divide_by_count(party, x, d, large)
+    rest = arithmetic.sub(x, arithmetic.mul_public(estimate, np.int64(d)))
     limits = np.arange(-_OFF, _OFF + 1) * d
-    tested = shapes.stack([arithmetic.moved(rest, np.int64(-limit)) for limit in limits])
+    tested = shapes.stack([arithmetic.add_constant(rest, np.int64(-limit)) for limit in limits])
     flat = [int(n) for n in tested.shape]
-    below = convert.b2a(party, relational.negative(party, tested), flat)
+    below = convert.b2a(party, relational.is_negative(party, tested), flat)
     # floor(rest / d) = 2 - the number of multiples -2 d .. 2 d above the remainder
-    steps = arithmetic.moved(arithmetic.neg(reductions.reduce_sum(below, 0)), np.int64(_OFF))
-    found = arithmetic.add(about, steps)
-    left = arithmetic.sub(rest, arithmetic.mul_public(steps, np.int64(d)))
-    return found, arithmetic.neg(left) if divisor < 0 else left
+    steps = arithmetic.add_constant(arithmetic.neg(reductions.reduce_sum(below, 0)), np.int64(_OFF))
+    floored = arithmetic.add(estimate, steps)
+    remainder = arithmetic.sub(rest, arithmetic.mul_public(steps, np.int64(d)))
+    return floored, arithmetic.neg(remainder) if divisor < 0 else remainder
 
 
-def _by_private(
+def _divide_by_private(
     party: Party, x: Shared, y: Shared, signed: bool, bits: int
 ) -> tuple[Shared, Shared]:
     """As of rounding.floordiv, the quotient in two steps: of x, and of what the first leaves."""
     negative: MaskedBits | None = None
     if signed:
         negative = convert.mask_bits(party, compare.msb(party, y, bits + 1))
-        x, y = (convert.negated(party, negative, v) for v in (x, y))
+        x, y = (convert.negate_where(party, negative, v) for v in (x, y))
     under = replace(y, fractional_bits=_POINT)
-    found, rest = None, x
+    floored, rest = None, x
     for _ in range(2):
-        about = reciprocal.divide(
+        estimate = reciprocal.divide(
             party,
             replace(rest, fractional_bits=_POINT),
             under,
             bits,
             precision=_PRECISION,
-            numerator_bits=MOST_BITS + 2,
-            quotient_bits=MOST_BITS + 2 + _POINT,
+            numerator_bits=MAX_BITS + 2,
+            quotient_bits=MAX_BITS + 2 + _POINT,
         )
-        part = rounding.floor_shift(party, about, _POINT)
+        part = rounding.floor_shift(party, estimate, _POINT)
         rest = arithmetic.sub(rest, arithmetic.mul(party, part, y))
-        found = part if found is None else arithmetic.add(found, part)
-    assert found is not None
+        floored = part if floored is None else arithmetic.add(floored, part)
+    assert floored is not None
     tested = shapes.stack([rest, arithmetic.sub(rest, y)])
     size = math.prod(int(n) for n in tested.shape)
     flat = shapes.reshape(tested, [size])
-    below = convert.b2a(party, relational.negative(party, flat), [size])
+    below = convert.b2a(party, relational.is_negative(party, flat), [size])
     shape = [int(n) for n in tested.shape]
-    less = arithmetic.moved(reductions.reduce_sum(shapes.reshape(below, shape), 0), np.int64(-1))
-    found = arithmetic.sub(found, less)
+    less = arithmetic.add_constant(
+        reductions.reduce_sum(shapes.reshape(below, shape), 0), np.int64(-1)
+    )
+    floored = arithmetic.sub(floored, less)
     rest = arithmetic.add(rest, arithmetic.mul(party, less, y))
-    return found, rest if negative is None else convert.negated(party, negative, rest)
+    return floored, rest if negative is None else convert.negate_where(party, negative, rest)

@@ -10,12 +10,25 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import array, building
-from tfe_bench.models.arrays.arguments import Ref, encoded
+from tfe_bench.models.arrays.arguments import Ref, encode_argument
 from tfe_bench.models.arrays.array import PrivateArray
-from tfe_bench.models.arrays.bounds import Bounds, Guard, joined, usual, widest
-from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.bounds import (
+    Bounds,
+    Guard,
+    default_bounds,
+    union_bounds,
+    widest_bounds,
+)
+from tfe_bench.models.arrays.evaluate import ArraySpec
 from tfe_bench.models.arrays.node import Node
-from tfe_bench.models.arrays.plan import FIXED, MOST_TURNS, TURN, Body, Leaf, checked_body
+from tfe_bench.models.arrays.plan import (
+    FIXED,
+    LOOP_VARIABLE,
+    MAX_ITERATIONS,
+    Leaf,
+    LoopBody,
+    parse_body,
+)
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
@@ -47,122 +60,142 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
     Raises:
         UsageError: fn makes something else, or sorts (a turn is one graph), or no array is private.
     """
-    own, elements, outer = _listed(initializer), *_elements(elems)
-    times = elements[0].shape[0] if elements else int(elems)
-    cluster = next((x.cluster for x in [*own, *elements] if isinstance(x, PrivateArray)), None)
+    initial, loop_elements, outer = _as_list(initializer), *_loop_elements(elems)
+    times = loop_elements[0].shape[0] if loop_elements else int(elems)
+    cluster = next(
+        (x.cluster for x in [*initial, *loop_elements] if isinstance(x, PrivateArray)), None
+    )
     if cluster is None and elems:
         # (fn may take private arrays from outside)
-        tried = _listed(fn(initializer))
-        cluster = next((x.cluster for x in tried if isinstance(x, PrivateArray)), None)
+        first_results = _as_list(fn(initializer))
+        cluster = next((x.cluster for x in first_results if isinstance(x, PrivateArray)), None)
     if cluster is None:
         raise UsageError(f"{_WANTS} to begin with. Received: public values only.")
-    first = [x if isinstance(x, PrivateArray) else array.private(cluster, x) for x in own]
-    stand = [_standing(x, x._node.meaning, _carried(x._node)) for x in first]
-    each = [_standing(x, _element(x._node.meaning), x._node.range, x._node) for x in elements]
-    carried = _like(initializer, stand)
-    made = _listed(fn(carried) if not elements else fn(carried, _like(outer, each)))
-    if len(made) != len(first) or not all(isinstance(x, PrivateArray) for x in made):
+    carried_in = [
+        x if isinstance(x, PrivateArray) else array.make_private(cluster, x) for x in initial
+    ]
+    variables = [_loop_variable(x, x._node.spec, _carried_bounds(x._node)) for x in carried_in]
+    element_variables = [
+        _loop_variable(x, _element_spec(x._node.spec), x._node.range, x._node)
+        for x in loop_elements
+    ]
+    fn_state = _restore_structure(initializer, variables)
+    carried_out = _as_list(
+        fn(fn_state)
+        if not loop_elements
+        else fn(fn_state, _restore_structure(outer, element_variables))
+    )
+    if len(carried_out) != len(carried_in) or not all(
+        isinstance(x, PrivateArray) for x in carried_out
+    ):
         raise UsageError(
-            f"fn makes what it is given to carry on: {len(first)} private arrays. Received: "
-            f"{[type(x).__name__ for x in made]}."
+            f"fn makes what it is given to carry on: {len(carried_in)} private arrays. Received: "
+            f"{[type(x).__name__ for x in carried_out]}."
         )
-    for got, x in zip(made, first, strict=True):
-        if got._node.meaning != x._node.meaning:
-            raise UsageError(f"fn makes what it is given to carry on: {x!r}. Received: {got!r}.")
-    texts, more = _counted(cluster, made, stand)
+    for result, x in zip(carried_out, carried_in, strict=True):
+        if result._node.spec != x._node.spec:
+            raise UsageError(f"fn makes what it is given to carry on: {x!r}. Received: {result!r}.")
+    texts, iteration_counts = _count_iteration(cluster, carried_out, variables)
     if texts:
-        none = array.private(cluster, np.zeros(len(texts), np.int64))
-        count = _standing(none, none._node.meaning, none._node.range)
-        first, made, stand = [*first, none], [*made, count + more], [*stand, count]
-    body, held = _body([x._node for x in [*stand, *each]], [x._node for x in made])
-    taken = [PrivateArray(cluster, node) for node in held]
-    found = array.looped(first, elements, taken, times, body)
-    done = [
-        replace(x._node, bounds=before._node.range) for x, before in zip(found, stand, strict=True)
+        zero_counts = array.make_private(cluster, np.zeros(len(texts), np.int64))
+        count = _loop_variable(zero_counts, zero_counts._node.spec, zero_counts._node.range)
+        carried_in, carried_out, variables = (
+            [*carried_in, zero_counts],
+            [*carried_out, count + iteration_counts],
+            [*variables, count],
+        )
+    body, captured = _split_body(
+        [x._node for x in [*variables, *element_variables]], [x._node for x in carried_out]
+    )
+    captured_arrays = [PrivateArray(cluster, node) for node in captured]
+    last_values = array.apply_loop(carried_in, loop_elements, captured_arrays, times, body)
+    nodes = [
+        replace(x._node, bounds=before._node.range)
+        for x, before in zip(last_values, variables, strict=True)
     ]
     if texts:
-        counts = PrivateArray(cluster, done.pop())
+        counts = PrivateArray(cluster, nodes.pop())
         guards = tuple((text, counts[i]._node) for i, text in enumerate(texts))
-        done = [replace(node, guards=guards) for node in done]
-    return _like(initializer, [PrivateArray(cluster, node) for node in done])
+        nodes = [replace(node, guards=guards) for node in nodes]
+    return _restore_structure(initializer, [PrivateArray(cluster, node) for node in nodes])
 
 
-def _carried(node: Node) -> Bounds:
+def _carried_bounds(node: Node) -> Bounds:
     """The bounds that a value has before each turn: reals are held to them."""
-    if node.meaning.kind != FIXED:
-        return widest(node.meaning)
-    return joined([node.range, usual(node.meaning)])
+    if node.spec.kind != FIXED:
+        return widest_bounds(node.spec)
+    return union_bounds([node.range, default_bounds(node.spec)])
 
 
-def _counted(
-    cluster: Client, made: Sequence[PrivateArray], before: Sequence[PrivateArray]
+def _count_iteration(
+    cluster: Client, results: Sequence[PrivateArray], before: Sequence[PrivateArray]
 ) -> tuple[list[str], Any]:
     """What a turn counts, in words, and the numbers as one vector."""
     nodes = []
-    for x, carried in zip(made, before, strict=True):
-        own, due = x._node, carried._node.range
-        if own.meaning.kind == FIXED and not own.range.within(*due):
-            most = f"{due.most / (1 << own.meaning.scale):.6g}"
-            guard = Guard((own,), f"foldl: a value leaves {most} between turns", *due)
-            own = replace(own, guards=(*own.guards, array.count_of(cluster, guard)))
-        nodes.append(own)
-    texts, vector = array.counted(cluster, nodes, {})
+    for x, carried in zip(results, before, strict=True):
+        node, required = x._node, carried._node.range
+        if node.spec.kind == FIXED and not node.range.within(*required):
+            limit = f"{required.most / (1 << node.spec.scale):.6g}"
+            guard = Guard((node,), f"foldl: a value leaves {limit} between turns", *required)
+            node = replace(node, guards=(*node.guards, array.count_guard(cluster, guard)))
+        nodes.append(node)
+    texts, vector = array.count_violations(cluster, nodes, {})
     return texts, PrivateArray(cluster, vector[0]) if vector else None
 
 
-def _listed(given: Any) -> list[Any]:
-    return list(given) if isinstance(given, (list, tuple)) else [given]
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _like(given: Any, found: Sequence[PrivateArray]) -> Any:
+def _restore_structure(template: Any, arrays: Sequence[PrivateArray]) -> Any:
     """Some arrays in the structure of what was given."""
-    return type(given)(found) if isinstance(given, (list, tuple)) else found[0]
+    return type(template)(arrays) if isinstance(template, (list, tuple)) else arrays[0]
 
 
-def _elements(elems: Any) -> tuple[list[PrivateArray], Any]:
+def _loop_elements(elems: Any) -> tuple[list[PrivateArray], Any]:
     if type(elems) is int:
-        if not 1 <= elems <= MOST_TURNS:
-            raise UsageError(f"A loop takes 1 to {MOST_TURNS} turns. Received: {elems}.")
+        if not 1 <= elems <= MAX_ITERATIONS:
+            raise UsageError(f"A loop takes 1 to {MAX_ITERATIONS} turns. Received: {elems}.")
         return [], None
-    found = _listed(elems)
-    if not found or not all(isinstance(x, PrivateArray) for x in found):
+    arrays = _as_list(elems)
+    if not arrays or not all(isinstance(x, PrivateArray) for x in arrays):
         raise UsageError(
             f"{_WANTS} or a number of turns, as elems. Received: "
-            f"{[type(x).__name__ for x in found]}."
+            f"{[type(x).__name__ for x in arrays]}."
         )
-    sizes = {x.shape[:1] for x in found}
-    if len(sizes) != 1 or not found[0].ndim or not 1 <= len(found[0]) <= MOST_TURNS:
+    sizes = {x.shape[:1] for x in arrays}
+    if len(sizes) != 1 or not arrays[0].ndim or not 1 <= len(arrays[0]) <= MAX_ITERATIONS:
         raise UsageError(
-            f"All of elems have one length, 1 to {MOST_TURNS}: the number of turns. Received: "
-            f"shapes {[list(x.shape) for x in found]}."
+            f"All of elems have one length, 1 to {MAX_ITERATIONS}: the number of turns. Received: "
+            f"shapes {[list(x.shape) for x in arrays]}."
         )
-    return found, elems
+    return arrays, elems
 
 
-def _element(meaning: Meaning) -> Meaning:
-    return Meaning(meaning.kind, meaning.shape[1:], meaning.scale)
+def _element_spec(spec: ArraySpec) -> ArraySpec:
+    return ArraySpec(spec.kind, spec.shape[1:], spec.scale)
 
 
-def _standing(
-    x: PrivateArray, meaning: Meaning, bounds: Bounds, part_of: Node | None = None
+def _loop_variable(
+    x: PrivateArray, spec: ArraySpec, bounds: Bounds, part_of: Node | None = None
 ) -> PrivateArray:
     """What stands for an array of any turn."""
-    leaf = Leaf(TURN, meaning.kind, meaning.shape, meaning.scale)
-    return PrivateArray(x.cluster, Node(meaning, leaf=leaf, bounds=bounds, part_of=part_of))
+    leaf = Leaf(LOOP_VARIABLE, spec.kind, spec.shape, spec.scale)
+    return PrivateArray(x.cluster, Node(spec, leaf=leaf, bounds=bounds, part_of=part_of))
 
 
-def _body(given: Sequence[Node], outputs: Sequence[Node]) -> tuple[Body, list[Node]]:
+def _split_body(variables: Sequence[Node], outputs: Sequence[Node]) -> tuple[LoopBody, list[Node]]:
     """What a turn does with what changes, and what it takes that does not."""
-    order = building.ordered(outputs)
-    changes = {id(node) for node in given}
+    order = building.topological_order(outputs)
+    changing = {id(node) for node in variables}
     for node in order:
-        if any(id(child) in changes for child in building.taken(node)):
-            changes.add(id(node))
-    inner = [node for node in order if id(node) in changes]
-    wanted = [*outputs, *(child for node in inner for child in building.taken(node))]
-    held = list({id(node): node for node in wanted if id(node) not in changes}.values())
-    leaves = [*given, *held]
+        if any(id(child) in changing for child in building.node_operands(node)):
+            changing.add(id(node))
+    inner = [node for node in order if id(node) in changing]
+    used = [*outputs, *(child for node in inner for child in building.node_operands(node))]
+    captured = list({id(node): node for node in used if id(node) not in changing}.values())
+    leaves = [*variables, *captured]
     numbers = {id(node): Ref(number) for number, node in enumerate(leaves)}
-    steps = building.rows_of(inner, numbers, len(leaves))
-    rows = [encoded(numbers[id(node)]) for node in outputs]
-    return checked_body([len(leaves), steps, rows]), held
+    steps = building.build_steps(inner, numbers, len(leaves))
+    rows = [encode_argument(numbers[id(node)]) for node in outputs]
+    return parse_body([len(leaves), steps, rows]), captured

@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, own_input
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Sources, input_source
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays.arguments import Ref, check_shape
-from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.evaluate import ArraySpec
 from tfe_bench.models.arrays.plan import (
     BITS,
     DECIMAL,
@@ -29,7 +29,7 @@ from tfe_bench.models.arrays.plan import (
     Step,
 )
 from tfe_bench.models.queries import permits, stored
-from tfe_bench.models.queries.expressions import MOST_INEXACT
+from tfe_bench.models.queries.expressions import MAX_INEXACT
 from tfe_bench.models.queries.rights import Use
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.models.queries.types import BOOL, NUMBER, TEXT, Type
@@ -40,12 +40,12 @@ _ALL_ROWS = {"reduce_sum", "reduce_mean"}
 # ---- what is kept under a name
 
 
-def header(meaning: Meaning) -> dict[str, Any]:
+def spec_header(spec: ArraySpec) -> dict[str, Any]:
     """What is public of a kept array."""
-    return {"kind": meaning.kind, "shape": list(meaning.shape), "scale": meaning.scale}
+    return {"kind": spec.kind, "shape": list(spec.shape), "scale": spec.scale}
 
 
-def read(about: Mapping[str, Any]) -> Meaning:
+def parse_header(about: Mapping[str, Any]) -> ArraySpec:
     """What a kept array's header says.
 
     Raises:
@@ -57,10 +57,10 @@ def read(about: Mapping[str, Any]) -> Meaning:
         raise UsageError("What is kept under this name is no private array.") from None
     if kind not in KINDS or type(scale) is not int:
         raise UsageError("What is kept under this name is no private array.")
-    return Meaning(kind, shape, scale)
+    return ArraySpec(kind, shape, scale)
 
 
-def of_column(name: str, schema: Schema, column: str) -> Meaning:
+def column_spec(name: str, schema: Schema, column: str) -> ArraySpec:
     """What a table's column is as an array.
 
     Raises:
@@ -71,38 +71,40 @@ def of_column(name: str, schema: Schema, column: str) -> Meaning:
             f"Table {name!r} has no column {column[:80]!r}. Columns: "
             f"{', '.join(list(schema.columns)[:20])}."
         )
-    own = schema.columns[column]
-    if schema.padded or own.nullable:
-        what = "rows that are none" if schema.padded else "NULLs"
+    schema_column = schema.columns[column]
+    if schema.padded or schema_column.nullable:
+        gaps = "rows that are none" if schema.padded else "NULLs"
         raise UsageError(
-            f"Table {name!r} may have {what} in {column!r}, which an array does not. Ask it with "
+            f"Table {name!r} may have {gaps} in {column!r}, which an array does not. Ask it with "
             "SQL: tfe_bench.tables(cluster)."
         )
-    return Meaning(*_of_type(name, column, own.type, schema.rows))
+    return ArraySpec(*_type_spec(name, column, schema_column.type, schema.rows))
 
 
-def _of_type(name: str, column: str, own: Type, rows: int) -> tuple[str, tuple[int, ...], int]:
-    if own.kind == BOOL:
+def _type_spec(
+    name: str, column: str, column_type: Type, rows: int
+) -> tuple[str, tuple[int, ...], int]:
+    if column_type.kind == BOOL:
         return BITS, (rows,), 0
-    if own.kind == TEXT:
+    if column_type.kind == TEXT:
         raise UsageError(
             f"Column {column!r} of table {name!r} has texts, which no array holds. Ask it with SQL."
         )
-    if own.digits:
-        if own.magnitude.bit_length() > MOST_INEXACT:
+    if column_type.digits:
+        if column_type.magnitude.bit_length() > MAX_INEXACT:
             raise UsageError(
                 f"Column {column!r} of table {name!r} has decimals of "
-                f"{own.magnitude.bit_length()} bits; arrays hold up to {MOST_INEXACT}. Ask it with "
+                f"{column_type.magnitude.bit_length()} bits; arrays hold up to {MAX_INEXACT}. Ask it with "
                 f'SQL, or have its owner declare a narrower range, as types={{"{column}": '
-                f'"decimal({own.digits})[0,1000]"}}.'
+                f'"decimal({column_type.digits})[0,1000]"}}.'
             )
-        return DECIMAL, (rows,), own.digits
-    if own.kind == NUMBER and own.fraction:
-        return FIXED, (rows,), own.fraction
+        return DECIMAL, (rows,), column_type.digits
+    if column_type.kind == NUMBER and column_type.fraction:
+        return FIXED, (rows,), column_type.fraction
     return INT, (rows,), 0
 
 
-def of_part(name: str, about: Mapping[str, Any], part: str, scale: int) -> Meaning:
+def dataset_part_spec(name: str, about: Mapping[str, Any], part: str, scale: int) -> ArraySpec:
     """What features ("x") or labels ("y") of a data set are as an array.
 
     Raises:
@@ -111,79 +113,79 @@ def of_part(name: str, about: Mapping[str, Any], part: str, scale: int) -> Meani
     if part not in ("x", "y") or about.get(part) is None:
         raise UsageError(f"Data set {name!r} has no part {part[:20]!r}. It has x, y, or both.")
     shape = (about["rows"], *about[part])
-    return Meaning(FIXED if scale else INT, tuple(shape), scale)
+    return ArraySpec(FIXED if scale else INT, tuple(shape), scale)
 
 
 # ---- leaves as a worker knows them
 
 
-def origin(store: Store, client: str, leaf: Leaf) -> Sources:
+def leaf_sources(store: Store, client: str, leaf: Leaf) -> Sources:
     """The sources of a leaf, which is compared with what this worker has.
 
     Raises:
         UsageError: it is another one than the plan says, or not there.
     """
     if leaf.source == INPUT:
-        return own_input(client)
+        return input_source(client)
     if leaf.source == HANDLE:
-        meaning, held = store.handles.get(client, leaf.about[0]).about
-        _check_same(leaf, meaning)
-        sources: Sources = held
+        spec, sources_held = store.handles.get_value(client, leaf.about[0]).public_facts
+        _check_leaf(leaf, spec)
+        sources: Sources = sources_held
         return sources
     infix, name, deployment, part = leaf.about
     if infix == TABLE.infix:
-        table = stored.kept_table(store, name, deployment, client)[0]
-        _check_same(leaf, of_column(name, table.schema, part))
+        table = stored.find_table(store, name, deployment, client)[0]
+        _check_leaf(leaf, column_spec(name, table.schema, part))
         return frozenset([table.source(part)])
     kinds = {kind.infix: kind for kind in (ARRAY, DATA)}
     if infix not in kinds:
         raise UsageError("Arrays are loaded from tables, data sets and kept arrays.")
-    facts = store.of(kinds[infix]).facts(name, client)
+    facts = store.for_kind(kinds[infix]).get_facts(name, client)
     if facts.deployment != deployment:
         raise UsageError(
             f"Party {store.party} has another {kinds[infix].noun} {name!r} than this was made "
             "for: it was replaced meanwhile. Load it again."
         )
     if infix == DATA.infix:
-        _check_same(leaf, of_part(name, facts.about, part, leaf.scale))
+        _check_leaf(leaf, dataset_part_spec(name, facts.about, part, leaf.scale))
     else:
         if part:
             raise UsageError(f"The private array {name!r} has no parts.")
-        _check_same(leaf, read(facts.about))
-    return permits.sources_of(facts, kinds[infix])
+        _check_leaf(leaf, parse_header(facts.about))
+    return permits.loaded_sources(facts, kinds[infix])
 
 
-def _check_same(leaf: Leaf, meaning: Meaning) -> None:
-    if Meaning(leaf.kind, leaf.shape, leaf.scale) != meaning:
+def _check_leaf(leaf: Leaf, spec: ArraySpec) -> None:
+    if ArraySpec(leaf.kind, leaf.shape, leaf.scale) != spec:
         raise UsageError(
             f"A plan says of an array what it is not. Received: {leaf.kind} of shape "
-            f"{list(leaf.shape)} for {meaning.kind} of shape {list(meaning.shape)}."
+            f"{list(leaf.shape)} for {spec.kind} of shape {list(spec.shape)}."
         )
 
 
-def of_outputs(plan: Plan, store: Store, client: str) -> list[Sources]:
+def output_sources(plan: Plan, store: Store, client: str) -> list[Sources]:
     """The sources of each of a plan's outputs.
 
     Raises:
         UsageError: as `origin`.
     """
-    found: list[Sources] = [origin(store, client, leaf) for leaf in plan.leaves]
+    sources_by_value: list[Sources] = [leaf_sources(store, client, leaf) for leaf in plan.leaves]
     columns: dict[int, int] = {n: n for n in range(len(plan.leaves))}
     for number, step in enumerate(plan.steps, len(plan.leaves)):
-        refs = step.refs()
-        sources = frozenset().union(*(found[ref.number] for ref in refs))
+        refs = step.operand_refs()
+        sources = frozenset().union(*(sources_by_value[ref.number] for ref in refs))
         column = columns.get(refs[0].number) if len(refs) == 1 else None
         if column is not None and refs[0] == Ref(refs[0].number):
             if _is_affine(step, plan.leaves[column]):
                 columns[number] = column
             elif (
                 step.op in _ALL_ROWS
-                and _over_all(step.args, step.named)
-                and _aggregated(store, client, plan.leaves[column])
+                and _sums_all_rows(step.args, step.named)
+                and _can_aggregate(store, client, plan.leaves[column])
             ):
-                sources = own_input(client)  # (it may know this)
-        found.append(sources)
-    return [found[output.ref.number] for output in plan.outputs]
+                sources = input_source(client)  # (it may know this)
+        sources_by_value.append(sources)
+    return [sources_by_value[output.ref.number] for output in plan.outputs]
 
 
 def _is_affine(step: Step, leaf: Leaf) -> bool:
@@ -207,19 +209,19 @@ def _is_affine(step: Step, leaf: Leaf) -> bool:
     return False
 
 
-def _over_all(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
+def _sums_all_rows(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
     """Whether a sum is of all elements of a vector."""
     axis = args[1] if len(args) > 1 else named.get("axis")
     whole = axis is None or (type(axis) is int and axis in (0, -1))
     return whole and isinstance(args[0], list) and not isinstance(axis, list)
 
 
-def _aggregated(store: Store, client: str, leaf: Leaf) -> bool:
+def _can_aggregate(store: Store, client: str, leaf: Leaf) -> bool:
     """Whether a client may be told sums of all rows of a table's column."""
     if leaf.source in (INPUT, HANDLE) or leaf.about[0] != TABLE.infix:
         return False
     _, name, deployment, column = leaf.about
-    table = stored.kept_table(store, name, deployment, client)[0]
+    table = stored.find_table(store, name, deployment, client)[0]
     schema = table.schema
     if schema.budget or schema.unit or schema.rows < schema.min_group:
         return False

@@ -11,13 +11,13 @@ from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.arrays import lineage
 from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.models.arrays.bounds import Bounds
-from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.evaluate import ArraySpec
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import DECIMAL, FIXED, STORED, Leaf
-from tfe_bench.models.kept import Kept
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.models.queries.types import FRACTION, Type
 from tfe_bench.models.rows import LABEL_BITS
+from tfe_bench.models.stored_shares import StoredEntry
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
@@ -25,21 +25,21 @@ if TYPE_CHECKING:
 _KINDS = (ARRAY, TABLE, DATA)
 
 
-def _array(
-    cluster: Client, meaning: Meaning, *about: str, bounds: Bounds | None = None
+def _stored_array(
+    cluster: Client, spec: ArraySpec, *about: str, bounds: Bounds | None = None
 ) -> PrivateArray:
-    leaf = Leaf(STORED, meaning.kind, meaning.shape, meaning.scale, about)
-    if meaning.kind == DECIMAL:  # (which the plan begins with)
-        meaning = Meaning(FIXED, meaning.shape, FRACTION)
-    return PrivateArray(cluster, Node(meaning, leaf=leaf, bounds=bounds))
+    leaf = Leaf(STORED, spec.kind, spec.shape, spec.scale, about)
+    if spec.kind == DECIMAL:  # (which the plan begins with)
+        spec = ArraySpec(FIXED, spec.shape, FRACTION)
+    return PrivateArray(cluster, Node(spec, leaf=leaf, bounds=bounds))
 
 
-def _bounds(own: Type, meaning: Meaning) -> Bounds:
+def _column_bounds(column_type: Type, spec: ArraySpec) -> Bounds:
     """Of a column's elements, at the scale that an array has."""
-    scale = FRACTION if meaning.kind == DECIMAL else meaning.scale
-    unit = Fraction(1 << scale, own.denominator)
-    found = Bounds(math.floor(own.low * unit), math.ceil(own.high * unit))
-    return found if unit == 1 else found.spread()
+    scale = FRACTION if spec.kind == DECIMAL else spec.scale
+    unit = Fraction(1 << scale, column_type.denominator)
+    bounds = Bounds(math.floor(column_type.low * unit), math.ceil(column_type.high * unit))
+    return bounds if unit == 1 else bounds.spread()
 
 
 class Columns:
@@ -51,7 +51,7 @@ class Columns:
         kept: as it is listed.
     """
 
-    def __init__(self, cluster: Client, infix: str, kept: Kept) -> None:
+    def __init__(self, cluster: Client, infix: str, kept: StoredEntry) -> None:
         self._cluster, self._infix, self._kept = cluster, infix, kept
 
     @property
@@ -63,7 +63,7 @@ class Columns:
     def columns(self) -> list[str]:
         """Their names; of a data set also x, all features, and y, the label."""
         if self._infix == TABLE.infix:
-            return list(Schema.of(self._kept.about).columns)
+            return list(Schema.from_header(self._kept.about).columns)
         about = self._kept.about
         return [*(part for part in ("x", "y") if about[part] is not None), *about["columns"]]
 
@@ -76,21 +76,26 @@ class Columns:
                 f"{', '.join(self.columns[:20])}."
             )
         if self._infix == TABLE.infix:
-            schema = Schema.of(self._kept.about)
-            meaning, own = lineage.of_column(name, schema, column), schema.columns[column].type
+            schema = Schema.from_header(self._kept.about)
+            spec, column_type = (
+                lineage.column_spec(name, schema, column),
+                schema.columns[column].type,
+            )
             about = (self._infix, name, deployment, column)
-            return _array(self._cluster, meaning, *about, bounds=_bounds(own, meaning))
+            return _stored_array(
+                self._cluster, spec, *about, bounds=_column_bounds(column_type, spec)
+            )
         if column not in ("x", "y"):
             return self["x"][:, self._kept.about["columns"].index(column)]
         scale = LABEL_BITS if column == "y" else self._cluster.config.fractional_bits
-        meaning = lineage.of_part(name, self._kept.about, column, scale)
-        return _array(self._cluster, meaning, self._infix, name, deployment, column)
+        spec = lineage.dataset_part_spec(name, self._kept.about, column, scale)
+        return _stored_array(self._cluster, spec, self._infix, name, deployment, column)
 
     def __repr__(self) -> str:
         return f"Columns({self._kept.name!r}, owner={self.owner!r}, columns={self.columns[:20]})"
 
 
-def load(cluster: Client, name: str) -> Any:
+def load_stored(cluster: Client, name: str) -> Any:
     """What the workers keep under a name that this client may use.
 
     Returns:
@@ -100,29 +105,31 @@ def load(cluster: Client, name: str) -> Any:
     """
     if not isinstance(name, str):
         raise UsageError(f"What is kept is known by its name. Received: {type(name).__name__}.")
-    found: list[tuple[str, dict[str, Any]]] = []
-    known: list[str] = []
+    matching: list[tuple[str, dict[str, Any]]] = []
+    names: list[str] = []
     for kind in _KINDS:
         for row in cluster.stored(kind.infix):
-            known.append(str(row["name"]))
+            names.append(str(row["name"]))
             if row["name"] == name:
-                found.append((kind.infix, row))
-    if len(found) != 1:
-        what = "nothing" if not found else "several things"
+                matching.append((kind.infix, row))
+    if len(matching) != 1:
+        count_text = "nothing" if not matching else "several things"
         raise UsageError(
-            f"The workers keep {what} under the name {name[:80]!r} that this client may use as "
-            f"private arrays.{did_you_mean(name, known)}"
+            f"The workers keep {count_text} under the name {name[:80]!r} that this client may use as "
+            f"private arrays.{did_you_mean(name, names)}"
         )
-    infix, row = found[0]
-    kept = Kept.of(row)
+    infix, row = matching[0]
+    kept = StoredEntry.from_row(row)
     if not kept.complete:
         raise UsageError(f"The workers do not all keep {name!r}. Have its owner keep it again.")
     if infix != ARRAY.infix:
         return Columns(cluster, infix, kept)
-    return _array(cluster, lineage.read(kept.about), infix, name, kept.deployment, "")
+    return _stored_array(
+        cluster, lineage.parse_header(kept.about), infix, name, kept.deployment, ""
+    )
 
 
-def forget(cluster: Client, name: str) -> None:
+def remove_array(cluster: Client, name: str) -> None:
     """Removes an array that this client had the workers keep.
 
     Raises:
@@ -131,6 +138,6 @@ def forget(cluster: Client, name: str) -> None:
     cluster.run("array_remove", {"name": check_name(name, "An array's name")}, {})
 
 
-def listed(cluster: Client) -> dict[str, Kept]:
+def list_arrays(cluster: Client) -> dict[str, StoredEntry]:
     """The private arrays that the workers keep and this client may use, by name."""
-    return {str(row["name"]): Kept.of(row) for row in cluster.stored(ARRAY.infix)}
+    return {str(row["name"]): StoredEntry.from_row(row) for row in cluster.stored(ARRAY.infix)}

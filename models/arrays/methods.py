@@ -38,7 +38,7 @@ class Methods:
         if kind == "f":
             return self if self.kind == FIXED else self.cast(self.cluster.config.fractional_bits)
         if self.kind != FIXED:
-            return _number(self)
+            return _as_number(self)
         down = self._apply("floor")
         up = self._apply("less", 0)._apply("where", self._apply("ceil"), down)
         return up.cast()
@@ -48,11 +48,11 @@ class Methods:
 
     def sum(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The sum over one axis, several or all; of truth values how many are true."""
-        return _number(self)._apply("reduce_sum", axis, keepdims)
+        return _as_number(self)._apply("reduce_sum", axis, keepdims)
 
     def mean(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The mean over one axis, several or all; of truth values the part that is true."""
-        return _number(self)._apply("reduce_mean", axis, keepdims)
+        return _as_number(self)._apply("reduce_mean", axis, keepdims)
 
     def min(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The smallest."""
@@ -64,13 +64,13 @@ class Methods:
 
     def std(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
         """The standard deviation: of the population, or with ddof=1 of a sample."""
-        made = _real(self)._apply("reduce_std", axis, keepdims)
-        return made * math.sqrt(_factor(self, made, ddof)) if ddof else made
+        deviation = _as_real(self)._apply("reduce_std", axis, keepdims)
+        return deviation * math.sqrt(_ddof_factor(self, deviation, ddof)) if ddof else deviation
 
     def var(self, axis: Any = None, keepdims: bool = False, ddof: int = 0) -> Any:
         """The variance; as `std`."""
-        made = _real(self)._apply("reduce_variance", axis, keepdims)
-        return made * _factor(self, made, ddof) if ddof else made
+        variance = _as_real(self)._apply("reduce_variance", axis, keepdims)
+        return variance * _ddof_factor(self, variance, ddof) if ddof else variance
 
     def prod(self, axis: Any = None, keepdims: bool = False) -> Any:
         """The product."""
@@ -78,15 +78,15 @@ class Methods:
 
     def argmax(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """Where the first largest is; of all elements, one behind the other, without an axis."""
-        return _placed(self, "argmax", axis, keepdims)
+        return _arg_extreme(self, "argmax", axis, keepdims)
 
     def argmin(self, axis: int | None = None, keepdims: bool = False) -> Any:
         """Where the first smallest is; as `argmax`."""
-        return _placed(self, "argmin", axis, keepdims)
+        return _arg_extreme(self, "argmin", axis, keepdims)
 
     def cumsum(self, axis: int | None = None) -> Any:
         """Sums up to each; of all elements, one behind the other, without an axis."""
-        return _flat(self, axis)._apply("cumsum", axis or 0)
+        return _flat_without_axis(self, axis)._apply("cumsum", axis or 0)
 
     def reshape(self, *shape: Any) -> Any:
         """Other sizes, one of which may be -1."""
@@ -135,28 +135,30 @@ class Methods:
         return self._apply("cast", fractional_bits, method)
 
 
-def _number(x: Any) -> Any:
+def _as_number(x: Any) -> Any:
     return x._apply("cast") if x.kind == BITS else x
 
 
-def _real(x: Any) -> Any:
+def _as_real(x: Any) -> Any:
     return x if x.kind == FIXED else x._apply("cast", 16)
 
 
-def _factor(x: Any, made: Any, ddof: int) -> float:
+def _ddof_factor(x: Any, result: Any, ddof: int) -> float:
     """By how much a variance with so many degrees of freedom less is larger."""
-    count = x.size // math.prod(made.shape) if made.size else 0
+    count = x.size // math.prod(result.shape) if result.size else 0
     if type(ddof) is not int or not 0 <= ddof < count:
         raise UsageError(f"ddof is an integer from 0 to {count - 1}. Received: {ddof!r}.")
     return count / (count - ddof)
 
 
-def _placed(x: Any, name: str, axis: int | None, keepdims: bool) -> Any:
-    made = _flat(x, axis)._apply(name, axis or 0)
+def _arg_extreme(x: Any, name: str, axis: int | None, keepdims: bool) -> Any:
+    positions = _flat_without_axis(x, axis)._apply(name, axis or 0)
     if not keepdims:
-        return made
-    return made.reshape([1] * x.ndim) if axis is None else made._apply("expand_dims", axis)
+        return positions
+    return (
+        positions.reshape([1] * x.ndim) if axis is None else positions._apply("expand_dims", axis)
+    )
 
 
-def _flat(x: Any, axis: int | None) -> Any:
+def _flat_without_axis(x: Any, axis: int | None) -> Any:
     return x.flatten() if axis is None else x

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tfe_bench.cluster.requests import PrivateInput
-from tfe_bench.models.arrays.bounds import Bounds, widest
-from tfe_bench.models.arrays.evaluate import Meaning
-from tfe_bench.models.arrays.plan import Body, Leaf
+from tfe_bench.models.arrays.bounds import Bounds, widest_bounds
+from tfe_bench.models.arrays.evaluate import ArraySpec
+from tfe_bench.models.arrays.plan import Leaf, LoopBody
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,13 +32,13 @@ class Node:
         part_of: of what stands for an element in each turn of a loop: the array of all elements.
     """
 
-    meaning: Meaning
+    spec: ArraySpec
     leaf: Leaf | None = None
     value: PrivateInput | None = field(default=None, repr=False)
     op: str = ""
     args: tuple[Any, ...] = ()
     named: Mapping[str, Any] = field(default_factory=dict)
-    body: Body | None = None
+    body: LoopBody | None = None
     place: int | None = None
     step: Node | None = None
     depth: int = 0
@@ -50,7 +50,7 @@ class Node:
     @property
     def range(self) -> Bounds:
         """The bounds of its ring elements."""
-        return widest(self.meaning) if self.bounds is None else self.bounds
+        return widest_bounds(self.spec) if self.bounds is None else self.bounds
 
 
 @dataclass(eq=False)

@@ -45,18 +45,18 @@ _OPERATORS: Mapping[str, str] = {
 }
 
 
-def _refused(name: str) -> NoReturn:
-    own = name.rsplit(".", 1)[-1]
-    if own in operations.offered():
-        raise UsageError(f"numpy.{name} is written tfe_bench.{own} of private arrays.")
+def _refuse_name(name: str) -> NoReturn:
+    short_name = name.rsplit(".", 1)[-1]
+    if short_name in operations.list_operations():
+        raise UsageError(f"numpy.{name} is written tfe_bench.{short_name} of private arrays.")
     raise UsageError(
         f"Private arrays have no operation for numpy.{name}."
-        f"{did_you_mean(name, [*operations.offered(), *_FUNCTIONS, *_UFUNCS])} "
+        f"{did_you_mean(name, [*operations.list_operations(), *_FUNCTIONS, *_UFUNCS])} "
         "See docs/arrays.md for what there is; x.reveal() makes an array of NumPy's."
     )
 
 
-def ufunc(
+def apply_ufunc(
     apply: Apply, ufunc: Any, method: str, inputs: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Any:
     """`__array_ufunc__`.
@@ -67,161 +67,167 @@ def ufunc(
     name = str(ufunc.__name__)
     if method == "reduce" and name in ("add", "maximum", "minimum", "multiply"):
         reduced = {"add": "sum", "maximum": "max", "minimum": "min", "multiply": "prod"}[name]
-        given = {k: v for k, v in named.items() if k in ("axis", "keepdims")}
-        if set(named) - set(given):
-            _refused(f"{name}.reduce with {', '.join(sorted(set(named) - set(given)))}")
-        return getattr(inputs[0], reduced)(given.get("axis", 0), given.get("keepdims", False))
+        reduce_options = {k: v for k, v in named.items() if k in ("axis", "keepdims")}
+        if set(named) - set(reduce_options):
+            _refuse_name(
+                f"{name}.reduce with {', '.join(sorted(set(named) - set(reduce_options)))}"
+            )
+        return getattr(inputs[0], reduced)(
+            reduce_options.get("axis", 0), reduce_options.get("keepdims", False)
+        )
     if method != "__call__" or named:
-        _refused(f"{name}.{method}" if method != "__call__" else f"{name} with {', '.join(named)}")
+        _refuse_name(
+            f"{name}.{method}" if method != "__call__" else f"{name} with {', '.join(named)}"
+        )
     if name in _OPERATORS:
         first, *others = inputs
         if not isinstance(first, Methods):
             first, others = others[0], [first]
         return getattr(first, _OPERATORS[name])(*others)
     if name not in _UFUNCS:
-        _refused(name)
+        _refuse_name(name)
     return apply(_UFUNCS[name], *inputs)
 
 
-def _method(name: str) -> Callable[..., Any]:
-    def call(apply: Apply, x: Any, *args: Any, **named: Any) -> Any:
+def _method_caller(name: str) -> Callable[..., Any]:
+    def call_method(apply: Apply, x: Any, *args: Any, **named: Any) -> Any:
         return getattr(x, name)(*args, **named)
 
-    return call
+    return call_method
 
 
-def _where(apply: Apply, condition: Any, x: Any, y: Any) -> Any:
+def _apply_where(apply: Apply, condition: Any, x: Any, y: Any) -> Any:
     return apply("where", condition, x, y)
 
 
-def _concatenate(apply: Apply, arrays: Any, axis: int | None = 0) -> Any:
+def _apply_concatenate(apply: Apply, arrays: Any, axis: int | None = 0) -> Any:
     if axis is None:
-        return apply("concat", [_flat(a) for a in arrays], 0)
+        return apply("concat", [_flatten_array(a) for a in arrays], 0)
     return apply("concat", list(arrays), axis)
 
 
-def _flat(x: Any) -> Any:
+def _flatten_array(x: Any) -> Any:
     return x.flatten()
 
 
-def _stack(apply: Apply, arrays: Any, axis: int = 0) -> Any:
+def _apply_stack(apply: Apply, arrays: Any, axis: int = 0) -> Any:
     return apply("stack", list(arrays), axis)
 
 
-def _sort(apply: Apply, x: Any, axis: int | None = -1) -> Any:
+def _apply_sort(apply: Apply, x: Any, axis: int | None = -1) -> Any:
     return apply("sort", x.flatten() if axis is None else x, -1 if axis is None else axis)
 
 
-def _cumprod(apply: Apply, x: Any, axis: int | None = None) -> Any:
+def _apply_cumprod(apply: Apply, x: Any, axis: int | None = None) -> Any:
     return apply("cumprod", x.flatten() if axis is None else x, axis or 0)
 
 
-def _median(apply: Apply, x: Any, axis: Any = None) -> Any:
+def _apply_median(apply: Apply, x: Any, axis: Any = None) -> Any:
     return apply("median", x, axis)
 
 
-def _einsum(apply: Apply, equation: str, *operands: Any) -> Any:
+def _apply_einsum(apply: Apply, equation: str, *operands: Any) -> Any:
     return apply("einsum", equation, *operands)
 
 
-def _tensordot(apply: Apply, a: Any, b: Any, axes: Any = 2) -> Any:
+def _apply_tensordot(apply: Apply, a: Any, b: Any, axes: Any = 2) -> Any:
     return apply("tensordot", a, b, axes)
 
 
-def _dot(apply: Apply, a: Any, b: Any) -> Any:
+def _apply_dot(apply: Apply, a: Any, b: Any) -> Any:
     if max(np.ndim(v) if not isinstance(v, Methods) else v.ndim for v in (a, b)) > 2:
-        _refused("dot of more than two axes (write x @ y)")
+        _refuse_name("dot of more than two axes (write x @ y)")
     scalars = [np.ndim(v) if not isinstance(v, Methods) else v.ndim for v in (a, b)]
     return apply("multiply" if 0 in scalars else "matmul", a, b)
 
 
-def _expand(apply: Apply, x: Any, axis: int) -> Any:
+def _apply_expand_dims(apply: Apply, x: Any, axis: int) -> Any:
     return apply("expand_dims", x, axis)
 
 
-def _broadcast(apply: Apply, x: Any, shape: Any) -> Any:
+def _apply_broadcast_to(apply: Apply, x: Any, shape: Any) -> Any:
     return apply("broadcast_to", x, [int(n) for n in np.atleast_1d(shape)])
 
 
-def _flip(apply: Apply, x: Any, axis: Any = None) -> Any:
+def _apply_flip(apply: Apply, x: Any, axis: Any = None) -> Any:
     axes = range(x.ndim) if axis is None else np.atleast_1d(axis)
     return apply("reverse", x, [int(n) for n in axes])
 
 
-def _norm(apply: Apply, x: Any) -> Any:
+def _apply_norm(apply: Apply, x: Any) -> Any:
     return apply("norm", x)
 
 
-def _reshape(apply: Apply, x: Any, shape: Any) -> Any:
+def _apply_reshape(apply: Apply, x: Any, shape: Any) -> Any:
     return x.reshape(shape)
 
 
-def _clip(apply: Apply, x: Any, a_min: Any = None, a_max: Any = None) -> Any:
+def _apply_clip(apply: Apply, x: Any, a_min: Any = None, a_max: Any = None) -> Any:
     return x.clip(a_min, a_max)
 
 
-def _quantile(apply: Apply, x: Any, q: float, axis: Any = None) -> Any:
+def _apply_quantile(apply: Apply, x: Any, q: float, axis: Any = None) -> Any:
     return apply("quantile", x, q, axis)
 
 
-def _percentile(apply: Apply, x: Any, q: float, axis: Any = None) -> Any:
+def _apply_percentile(apply: Apply, x: Any, q: float, axis: Any = None) -> Any:
     return apply("quantile", x, q / 100, axis)
 
 
-def _tile(apply: Apply, x: Any, reps: Any) -> Any:
+def _apply_tile(apply: Apply, x: Any, reps: Any) -> Any:
     times = [int(n) for n in np.atleast_1d(reps)]
     if len(times) > x.ndim:
         x = apply("reshape", x, [1] * (len(times) - x.ndim) + list(x.shape))
     return apply("tile", x, [1] * (x.ndim - len(times)) + times)
 
 
-def _count(apply: Apply, x: Any) -> Any:
+def _count_nonzero(apply: Apply, x: Any) -> Any:
     return (x if x.kind == BITS else x != 0).sum()
 
 
-def _shape(apply: Apply, x: Any) -> tuple[int, ...]:
-    found: tuple[int, ...] = x.shape
-    return found
+def _array_shape(apply: Apply, x: Any) -> tuple[int, ...]:
+    sizes: tuple[int, ...] = x.shape
+    return sizes
 
 
 # By the name of NumPy's function, which is told from others of its name by its module.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{
-        name: _method(name)
+        name: _method_caller(name)
         for name in (
             *("sum", "mean", "min", "max", "std", "var", "prod", "argmax", "argmin", "cumsum"),
             *("transpose", "squeeze", "ravel"),
         )
     },
-    "amin": _method("min"),
-    "amax": _method("max"),
-    "reshape": _reshape,
-    "clip": _clip,
-    "where": _where,
-    "concatenate": _concatenate,
-    "stack": _stack,
-    "sort": _sort,
-    "cumprod": _cumprod,
-    "median": _median,
-    "quantile": _quantile,
-    "percentile": _percentile,
-    "tile": _tile,
-    "einsum": _einsum,
-    "tensordot": _tensordot,
-    "dot": _dot,
-    "expand_dims": _expand,
-    "broadcast_to": _broadcast,
-    "flip": _flip,
-    "linalg.norm": _norm,
-    "round": _method("round"),
-    "count_nonzero": _count,
-    "shape": _shape,
+    "amin": _method_caller("min"),
+    "amax": _method_caller("max"),
+    "reshape": _apply_reshape,
+    "clip": _apply_clip,
+    "where": _apply_where,
+    "concatenate": _apply_concatenate,
+    "stack": _apply_stack,
+    "sort": _apply_sort,
+    "cumprod": _apply_cumprod,
+    "median": _apply_median,
+    "quantile": _apply_quantile,
+    "percentile": _apply_percentile,
+    "tile": _apply_tile,
+    "einsum": _apply_einsum,
+    "tensordot": _apply_tensordot,
+    "dot": _apply_dot,
+    "expand_dims": _apply_expand_dims,
+    "broadcast_to": _apply_broadcast_to,
+    "flip": _apply_flip,
+    "linalg.norm": _apply_norm,
+    "round": _method_caller("round"),
+    "count_nonzero": _count_nonzero,
+    "shape": _array_shape,
     "ndim": lambda apply, x: x.ndim,
     "size": lambda apply, x: x.size,
 }
 
 
-def function(apply: Apply, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
+def apply_function(apply: Apply, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
     """`__array_function__`.
 
     Raises:
@@ -229,11 +235,11 @@ def function(apply: Apply, function: Any, args: Any, named: Mapping[str, Any]) -
     """
     module = str(function.__module__).removeprefix("numpy").lstrip(".")
     name = f"{module}.{function.__name__}" if module else str(function.__name__)
-    own = _FUNCTIONS.get(name)
-    if own is None:
-        _refused(name)
+    implementation = _FUNCTIONS.get(name)
+    if implementation is None:
+        _refuse_name(name)
     try:
-        return own(apply, *args, **named)
+        return implementation(apply, *args, **named)
     except TypeError as error:
         raise UsageError(
             f"numpy.{name} takes other arguments with private arrays. Received: {error}. Write "

@@ -17,7 +17,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 
 _API = "tfe_bench.protocols.api."
 _RING = "tfe_bench.protocols.ring."
-_OWN, _FLOORS = "tfe_bench.models.arrays.amounts", "tfe_bench.models.arrays.flooring"
+_AMOUNTS, _FLOORS = "tfe_bench.models.arrays.wide_range", "tfe_bench.models.arrays.flooring"
 # By module; public names of tfe_bench, and getitem, which is x[...].
 _OFFERED: Mapping[str, tuple[str, ...]] = {
     _API + "bitwise": (
@@ -25,7 +25,7 @@ _OFFERED: Mapping[str, tuple[str, ...]] = {
         *("pack_bits", "popcount", "right_shift", "unpack_bits"),
     ),
     _API + "contractions": ("einsum", "matvec", "tensordot"),
-    _OWN: (
+    _AMOUNTS: (
         *("count_outside", "count_steep", "count_zeros", "divide", "norm", "reduce_mean"),
         *("reduce_std", "reduce_variance", "square"),
     ),
@@ -66,29 +66,29 @@ _IN_PARTS = frozenset(
 # What calls graphs by itself, as sorts do, and stands between those of others.
 _BETWEEN = frozenset(("sort", "top_k", "median", "quantile"))
 # Of parameters whose product is the size of a result, or how often something is done.
-MOST_MADE, MOST_TIMES = 1 << 27, 1 << 12
+MAX_ELEMENTS, MAX_REPEATS = 1 << 27, 1 << 12
 _SIZES: Mapping[str, Mapping[str, int]] = {
-    "broadcast_to": {"shape": MOST_MADE},
-    "reshape": {"shape": MOST_MADE},
-    "tile": {"multiples": MOST_MADE},
-    "one_hot": {"depth": MOST_MADE},
-    "scatter_nd": {"shape": MOST_MADE},
-    "bincount": {"minlength": MOST_MADE, "maxlength": MOST_MADE},
-    "histogram_fixed_width": {"nbins": MOST_TIMES},
-    "adaptive_avg_pool2d": {"output_size": MOST_TIMES},
-    "adaptive_max_pool2d": {"output_size": MOST_TIMES},
-    "avg_pool2d": {"ksize": MOST_TIMES},
-    "max_pool2d": {"ksize": MOST_TIMES},
-    "max_pool_with_argmax": {"ksize": MOST_TIMES},
-    "split": {"num_or_size_splits": MOST_MADE},
-    "top_k": {"k": MOST_MADE},
-    "pad": {"paddings": MOST_MADE},
+    "broadcast_to": {"shape": MAX_ELEMENTS},
+    "reshape": {"shape": MAX_ELEMENTS},
+    "tile": {"multiples": MAX_ELEMENTS},
+    "one_hot": {"depth": MAX_ELEMENTS},
+    "scatter_nd": {"shape": MAX_ELEMENTS},
+    "bincount": {"minlength": MAX_ELEMENTS, "maxlength": MAX_ELEMENTS},
+    "histogram_fixed_width": {"nbins": MAX_REPEATS},
+    "adaptive_avg_pool2d": {"output_size": MAX_REPEATS},
+    "adaptive_max_pool2d": {"output_size": MAX_REPEATS},
+    "avg_pool2d": {"ksize": MAX_REPEATS},
+    "max_pool2d": {"ksize": MAX_REPEATS},
+    "max_pool_with_argmax": {"ksize": MAX_REPEATS},
+    "split": {"num_or_size_splits": MAX_ELEMENTS},
+    "top_k": {"k": MAX_ELEMENTS},
+    "pad": {"paddings": MAX_ELEMENTS},
 }
 
 
 # Bits of values, unless a client says how many: as many as can be, where functions take fewer by
 # default, since whoever writes an expression knows no ranges.
-_WIDEST: Mapping[str, int] = {
+_DEFAULT_BITS: Mapping[str, int] = {
     **dict.fromkeys(("relu", "relu_derivative"), 64),
     **dict.fromkeys(("max_pool2d", "adaptive_max_pool2d", "max_pool_with_argmax"), 64),
     **dict.fromkeys(("erf", "gelu", "sigmoid", "silu", "softmax", "tanh"), 62),
@@ -121,7 +121,9 @@ class Operation:
         """Of the function."""
         return inspect.signature(self.function)
 
-    def bound(self, args: tuple[Any, ...], named: Mapping[str, Any]) -> inspect.BoundArguments:
+    def bind_arguments(
+        self, args: tuple[Any, ...], named: Mapping[str, Any]
+    ) -> inspect.BoundArguments:
         """Arguments by the function's names.
 
         Raises:
@@ -131,10 +133,10 @@ class Operation:
             return self.signature.bind(*args, **named)
         except TypeError as error:
             raise UsageError(
-                f"{self.name} takes {self.name}{self._said()}. Received: {error}."
+                f"{self.name} takes {self.name}{self._parameter_list()}. Received: {error}."
             ) from None
 
-    def _said(self) -> str:
+    def _parameter_list(self) -> str:
         return f"({', '.join(self.signature.parameters)})"
 
 
@@ -148,7 +150,7 @@ def add(operation: Operation) -> None:
     Raises:
         UsageError: its name is taken.
     """
-    if operation.name in offered():
+    if operation.name in list_operations():
         raise UsageError(f"There is an operation {operation.name!r} already. Choose another name.")
     _added[operation.name] = operation
 
@@ -159,36 +161,36 @@ def add_loop(name: str, function: Callable[..., Any]) -> None:
 
 
 @functools.cache
-def _of_api() -> dict[str, Operation]:
-    amounts = importlib.import_module(_OWN)
-    found = {}
+def _builtin_operations() -> dict[str, Operation]:
+    amounts = importlib.import_module(_AMOUNTS)
+    by_name = {}
     for module, names in _OFFERED.items():
         for name in names:
             function = getattr(importlib.import_module(module), name)
             if name in _IN_PARTS:
                 function = amounts.in_parts(function)
-            about = (name in _BETWEEN, _SIZES.get(name, {}), False, _WIDEST.get(name))
-            found[name] = Operation(name, function, *about)
-    return {**found, **_loops}
+            about = (name in _BETWEEN, _SIZES.get(name, {}), False, _DEFAULT_BITS.get(name))
+            by_name[name] = Operation(name, function, *about)
+    return {**by_name, **_loops}
 
 
-def offered() -> dict[str, Operation]:
+def list_operations() -> dict[str, Operation]:
     """All operations, by name."""
-    return {**_of_api(), **_added}
+    return {**_builtin_operations(), **_added}
 
 
-def find(name: object) -> Operation:
+def find_operation(name: object) -> Operation:
     """The operation of a name.
 
     Raises:
         UsageError: there is none; the nearest name is told.
     """
-    found = None
+    operation = None
     if isinstance(name, str):
-        found = _of_api().get(name) or _added.get(name)
-    if found is None:
+        operation = _builtin_operations().get(name) or _added.get(name)
+    if operation is None:
         shown = str(name)[:80]
         raise UsageError(
-            f"Private arrays have no operation {shown!r}.{did_you_mean(shown, offered())}"
+            f"Private arrays have no operation {shown!r}.{did_you_mean(shown, list_operations())}"
         )
-    return found
+    return operation

@@ -22,14 +22,14 @@ from tfe_bench.models.arrays import (
     bounds_products,
     building,
 )
-from tfe_bench.models.arrays.bounds import Bounds, Call, Guard, Known
-from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.bounds import Bounds, Call, Guard, PrivateOperand
+from tfe_bench.models.arrays.evaluate import ArraySpec
 from tfe_bench.models.arrays.node import Node
 from tfe_bench.models.arrays.plan import BITS, FIXED, INPUT, INT
 
 Apply = Callable[..., Any]
 # (importing a module of rules registers them)
-RULES = (bounds_functions, bounds_linear, bounds_products)
+RULE_MODULES = (bounds_functions, bounds_linear, bounds_products)
 REMEDY = (
     "Scale the values, declare a bound that they keep (cluster.private(array, bound=...)), or "
     "compute a part by itself."
@@ -39,7 +39,7 @@ REMEDY = (
 # ---- declared bounds
 
 
-def declared(bound: Any, meaning: Meaning, ring: np.ndarray[Any, Any]) -> Bounds:
+def declared_bounds(bound: Any, spec: ArraySpec, ring: np.ndarray[Any, Any]) -> Bounds:
     """The public bounds of a client's own array, which its elements keep.
 
     Args:
@@ -50,25 +50,25 @@ def declared(bound: Any, meaning: Meaning, ring: np.ndarray[Any, Any]) -> Bounds
         UsageError: it is no bound.
         RangeError: an element is outside.
     """
-    if meaning.kind == BITS:
+    if spec.kind == BITS:
         if bound is not None:
             raise UsageError("Truth values take no bound. Received: one.")
         return rules.TRUTH
-    found = rules.usual(meaning) if bound is None else _given(bound, meaning)
-    if ring.size and not (found.low <= int(ring.min()) and int(ring.max()) <= found.high):
-        low, high = (float(v) / (1 << meaning.scale) for v in found)
-        what = "by default, " if bound is None else ""
+    bounds = rules.default_bounds(spec) if bound is None else _parse_bound(bound, spec)
+    if ring.size and not (bounds.low <= int(ring.min()) and int(ring.max()) <= bounds.high):
+        low, high = (float(v) / (1 << spec.scale) for v in bounds)
+        prefix = "by default, " if bound is None else ""
         raise RangeError(
-            f"Values of this array are, {what}from {low:.10g} to {high:.10g}: public bounds, for "
+            f"Values of this array are, {prefix}from {low:.10g} to {high:.10g}: public bounds, for "
             "which operations on it are planned. Received: a value outside. Declare larger ones: "
             "cluster.private(array, bound=2**40), or bound=(low, high)."
         )
-    return found
+    return bounds
 
 
-def _given(bound: Any, meaning: Meaning) -> Bounds:
+def _parse_bound(bound: Any, spec: ArraySpec) -> Bounds:
     pair = bound if isinstance(bound, (tuple, list)) else (bound,)
-    ends = [_fraction(v) for v in pair]
+    ends = [_exact_fraction(v) for v in pair]
     if len(ends) == 1 and ends[0] is not None:
         ends = [-ends[0], ends[0]]
     low, high = ends if len(ends) == 2 else (None, None)
@@ -77,11 +77,11 @@ def _given(bound: Any, meaning: Meaning) -> Bounds:
             "bound is the largest magnitude, or a pair (low, high) of public numbers. Received: "
             f"{bound!r}."
         )
-    whole, unit = rules.widest(meaning), 1 << meaning.scale
+    whole, unit = rules.widest_bounds(spec), 1 << spec.scale
     return Bounds(max(math.floor(low * unit), whole.low), min(math.ceil(high * unit), whole.high))
 
 
-def _fraction(value: Any) -> Fraction | None:
+def _exact_fraction(value: Any) -> Fraction | None:
     """A finite real number, exactly; None: it is something else."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not real or not np.isfinite(float(value)):
@@ -94,31 +94,31 @@ def _fraction(value: Any) -> Fraction | None:
 # ---- this client's own elements
 
 
-def own(node: Any) -> np.ndarray[Any, Any] | None:
+def own_elements(node: Any) -> np.ndarray[Any, Any] | None:
     """The ring elements of a value that is an array of this client's, or a part of one."""
     if not isinstance(node, Node):
         return None
     if node.leaf is not None:
-        held = node.leaf.source == INPUT and node.value is not None
-        return np.asarray(node.value.ring) if held and node.value is not None else None
+        is_own = node.leaf.source == INPUT and node.value is not None
+        return np.asarray(node.value.ring) if is_own and node.value is not None else None
     if node.op not in _VIEWS or node.step is not None or len(node.args) != len(_VIEWS[node.op]) + 1:
         return None
-    first = own(node.args[0])
+    first = own_elements(node.args[0])
     if first is None:
         return None
-    return _moved(node.op, first, node.args[1:])
+    return _apply_view(node.op, first, node.args[1:])
 
 
-def _of_all_turns(node: Node) -> np.ndarray[Any, Any] | None:
+def _elements_of_iterations(node: Node) -> np.ndarray[Any, Any] | None:
     """The ring elements that an element of a loop has in all turns, if they are this client's.
 
     A part of an element (`getitem`) is not among them: whether more than it keeps a limit must not
     decide what the workers are asked to count.
     """
     if node.part_of is not None:
-        return own(node.part_of)
+        return own_elements(node.part_of)
     whole = node.op in _VIEWS and node.op != "getitem" and isinstance(node.args[0], Node)
-    return _of_all_turns(node.args[0]) if whole else None
+    return _elements_of_iterations(node.args[0]) if whole else None
 
 
 _VIEWS: Mapping[str, tuple[str, ...]] = {
@@ -129,7 +129,7 @@ _VIEWS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-def _moved(
+def _apply_view(
     op: str, array: np.ndarray[Any, Any], args: Sequence[Any]
 ) -> np.ndarray[Any, Any] | None:
     if op == "getitem":
@@ -141,43 +141,45 @@ def _moved(
     return np.expand_dims(array, args[0])
 
 
-def _holds(guard: Guard) -> bool | None:
+def _evaluate_guard(guard: Guard) -> bool | None:
     """Whether a guard holds, as far as this client's own elements say; None: they do not."""
-    several = [own(node) if isinstance(node, Node) else None for node in guard.nodes]
-    if guard.bits is None and several[0] is None and isinstance(guard.nodes[0], Node):
-        several = [_of_all_turns(guard.nodes[0])]
-    if any(a is None for a in several):
+    elements = [own_elements(node) if isinstance(node, Node) else None for node in guard.nodes]
+    if guard.bits is None and elements[0] is None and isinstance(guard.nodes[0], Node):
+        elements = [_elements_of_iterations(guard.nodes[0])]
+    if any(a is None for a in elements):
         return None
     if guard.bits is not None:
-        x, y = several
+        x, y = elements
         assert x is not None and y is not None
         if guard.nodes[0] is guard.nodes[1]:
             return bool(np.all(x != 0))
-        return bool(np.all((_magnitude(x) >> np.uint64(guard.bits)) < _magnitude(y)))
-    ring = several[0]
+        return bool(
+            np.all((_unsigned_magnitude(x) >> np.uint64(guard.bits)) < _unsigned_magnitude(y))
+        )
+    ring = elements[0]
     assert ring is not None
     low = guard.low is None or bool(np.all(ring >= guard.low))
     return low and (guard.high is None or bool(np.all(ring <= guard.high)))
 
 
-def _magnitude(ring: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+def _unsigned_magnitude(ring: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     return np.asarray(np.abs(ring.astype(np.int64)).astype(np.uint64))
 
 
 # ---- one operation
 
 
-def known(value: Any) -> Any:
+def as_operand(value: Any) -> Any:
     """An argument, with what is known of each node in its place."""
     if isinstance(value, Node):
-        return Known(value.meaning, value.range, value)
+        return PrivateOperand(value.spec, value.range, value)
     if isinstance(value, (list, tuple)):
-        return type(value)(known(each) for each in value)
+        return type(value)(as_operand(each) for each in value)
     return value
 
 
-def planned(
-    op: str, given: Mapping[str, Any], made: list[Meaning]
+def plan_operation(
+    op: str, arguments: Mapping[str, Any], result_specs: list[ArraySpec]
 ) -> tuple[list[Bounds], dict[str, Any], list[Guard]]:
     """The bounds of results, what the operation needs besides, and what the workers check.
 
@@ -187,51 +189,57 @@ def planned(
     Raises:
         RangeError: an array of this client's leaves what the operation takes.
     """
-    call = Call(op, {name: known(each) for name, each in given.items()}, made)
+    call = Call(op, {name: as_operand(each) for name, each in arguments.items()}, result_specs)
     bounds = rules.apply_rule(call)
-    open_: list[Guard] = []
+    open_guards: list[Guard] = []
     for guard in call.guards:
-        holds = _holds(guard)
+        holds = _evaluate_guard(guard)
         if holds is None:
-            open_.append(guard)
+            open_guards.append(guard)
         elif not holds:
             raise RangeError(f"{guard.text}. Nothing was sent. {REMEDY}")
-    return bounds, call.extra, open_
+    return bounds, call.extra, open_guards
 
 
 # ---- what is checked of a result
 
 
-def guards_of(nodes: Sequence[Node], instead: Mapping[Node, Node]) -> dict[str, list[Node]]:
+def collect_guards(
+    nodes: Sequence[Node], replacements: Mapping[Node, Node]
+) -> dict[str, list[Node]]:
     """The counts of what left its range on the way to some values, by what a message says."""
-    found: dict[str, list[Node]] = {}
-    seen: set[int] = set()
+    counts_by_text: dict[str, list[Node]] = {}
+    visited: set[int] = set()
     pending = list(nodes)
     while pending:
         more: list[Node] = []
-        for node in building.ordered([instead.get(n, n) for n in pending], instead):
-            if id(node) in seen:
+        for node in building.topological_order(
+            [replacements.get(n, n) for n in pending], replacements
+        ):
+            if id(node) in visited:
                 continue
-            seen.add(id(node))
+            visited.add(id(node))
             for text, count in node.guards:
-                listed = found.setdefault(text, [])
+                listed = counts_by_text.setdefault(text, [])
                 if all(count is not other for other in listed):
                     listed.append(count)
                     more.append(count)
         pending = more
-    return found
+    return counts_by_text
 
 
-def refuse(texts: Sequence[str], counts: Sequence[int]) -> None:
+def check_counts(texts: Sequence[str], counts: Sequence[int]) -> None:
     """Says which values left the range of an operation, if any did.
 
     Raises:
         RangeError: they did: the result is not right.
     """
-    left = [f"{text} ({count} times)" for text, count in zip(texts, counts, strict=True) if count]
-    if left:
+    violations = [
+        f"{text} ({count} times)" for text, count in zip(texts, counts, strict=True) if count
+    ]
+    if violations:
         raise RangeError(
-            f"The result is wrong: values left the range of an operation. {'; '.join(left[:8])}. "
+            f"The result is wrong: values left the range of an operation. {'; '.join(violations[:8])}. "
             f"{REMEDY} reveal(check=False) returns it as it is."
         )
 
@@ -239,12 +247,12 @@ def refuse(texts: Sequence[str], counts: Sequence[int]) -> None:
 _OR = " | "
 
 
-def joined(texts: Sequence[str]) -> str:
+def join_texts(texts: Sequence[str]) -> str:
     """What one number is about that counts all of some."""
     return _OR.join(sorted({part for text in texts for part in text.split(_OR)}))
 
 
-def checked(apply: Apply, op: str, given: Mapping[str, Any]) -> list[tuple[Any, Guard]]:
+def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tuple[Any, Guard]]:
     """Values besides the operands that have to be in a range, with the guard of each.
 
     Args:
@@ -252,18 +260,18 @@ def checked(apply: Apply, op: str, given: Mapping[str, Any]) -> list[tuple[Any, 
     """
     if op != "scaled_dot_product_attention":
         return []
-    query, key = given["query"], given["key"]
+    query, key = arguments["query"], arguments["key"]
     rank = query.ndim
-    turned = apply("transpose", key, [*range(rank - 2), rank - 1, rank - 2])
-    scale = given["scale"]
+    transposed_key = apply("transpose", key, [*range(rank - 2), rank - 1, rank - 2])
+    scale = arguments["scale"]
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else float(scale)
-    spread = _SPREAD if given["spread"] is None else float(given["spread"])
-    if given["spread"] is None and hasattr(given["mask"], "kind"):
+    spread = _SPREAD if arguments["spread"] is None else float(arguments["spread"])
+    if arguments["spread"] is None and hasattr(arguments["mask"], "kind"):
         spread = _MASKED_SPREAD
-    scores = apply("multiply", apply("matmul", query, turned), scale)
-    most = math.floor(spread / 2 * 2.0**scores.fractional_bits)
+    scores = apply("multiply", apply("matmul", query, transposed_key), scale)
+    limit = math.floor(spread / 2 * 2.0**scores.fractional_bits)
     text = f"{op}: scores are {spread:.4g} or more apart"
-    return [(scores, Guard((), text, -most, most))]
+    return [(scores, Guard((), text, -limit, limit))]
 
 
 # Scores of a row that are further apart get wrong weights; the second beside a private mask.
@@ -273,14 +281,14 @@ _SPREAD, _MASKED_SPREAD = 119.0, 50.0
 # ---- operations that are made of others
 
 
-def composed(apply: Apply, name: str, given: Mapping[str, Any]) -> Any:
+def compose_operation(apply: Apply, name: str, arguments: Mapping[str, Any]) -> Any:
     """An operation as an expression of others, each planned by itself; None: it stays as it is."""
-    own_rule = _COMPOSED.get(name)
-    return None if own_rule is None else own_rule(apply, given)
+    composer = _COMPOSED.get(name)
+    return None if composer is None else composer(apply, arguments)
 
 
-def _power(apply: Apply, given: Mapping[str, Any]) -> Any:
-    x, y = given["x"], given["y"]
+def _compose_power(apply: Apply, arguments: Mapping[str, Any]) -> Any:
+    x, y = arguments["x"], arguments["y"]
     if hasattr(y, "kind"):
         return None if y.kind == BITS else _private_power(apply, x, y)
     exponent = np.asarray(y)
@@ -290,7 +298,7 @@ def _power(apply: Apply, given: Mapping[str, Any]) -> Any:
     if not np.isfinite(power):
         return None  # (which the operation refuses in words)
     if power == int(power) and 1 <= abs(power) <= 64:
-        return _whole_power(apply, apply("reciprocal", x) if power < 0 else x, abs(int(power)))
+        return _integer_power(apply, apply("reciprocal", x) if power < 0 else x, abs(int(power)))
     if power in (0.5, -0.5):
         return apply("sqrt" if power > 0 else "rsqrt", x)
     if power == int(power):
@@ -298,7 +306,7 @@ def _power(apply: Apply, given: Mapping[str, Any]) -> Any:
     return apply("exp", apply("multiply", apply("log", x), power))
 
 
-def _whole_power(apply: Apply, x: Any, n: int) -> Any:
+def _integer_power(apply: Apply, x: Any, n: int) -> Any:
     result: Any = None
     while n:
         if n & 1:
@@ -326,10 +334,10 @@ def _private_power(apply: Apply, x: Any, y: Any) -> Any:
     return apply("where", odd, apply("negative", size), size)
 
 
-def _angle(apply: Apply, given: Mapping[str, Any]) -> Any:
+def _compose_atan2(apply: Apply, arguments: Mapping[str, Any]) -> Any:
     """Of points that are far away: of nearer ones in the same direction."""
-    y, x = given["y"], given["x"]
-    if not all(getattr(v, "kind", None) == FIXED for v in (y, x)) or "bits" in given:
+    y, x = arguments["y"], arguments["x"]
+    if not all(getattr(v, "kind", None) == FIXED for v in (y, x)) or "bits" in arguments:
         return None
     bits, f = max(v._node.range.bits for v in (y, x)), y.fractional_bits
     drop = bits - _NEAR + 1
@@ -338,16 +346,16 @@ def _angle(apply: Apply, given: Mapping[str, Any]) -> Any:
     whole = list(np.broadcast_shapes(y.shape, x.shape))
     both = [v if list(v.shape) == whole else apply("broadcast_to", v, whole) for v in (y, x)]
     far = [apply("logical_not", apply("in_range", v, _NEAR)) for v in both]
-    some = apply("logical_or", *far)
+    is_far = apply("logical_or", *far)
     nearer = [
-        apply("where", some, apply("bitcast", apply("cast", v, f - drop), f), v) for v in both
+        apply("where", is_far, apply("bitcast", apply("cast", v, f - drop), f), v) for v in both
     ]
     # (a y that is rounded to 0 keeps its sign: the angle of -0 is -pi on the left)
     size = apply("abs", apply("atan2", *nearer, bits=_NEAR + 1))
     return apply("where", apply("less", y, 0.0), apply("negative", size), size)
 
 
-def without(apply: Apply, name: str, given: Mapping[str, Any], otherwise: Any) -> Any:
+def replace_undefined(apply: Apply, name: str, arguments: Mapping[str, Any], otherwise: Any) -> Any:
     """An operation that gives a public number where it has no result.
 
     Raises:
@@ -359,14 +367,14 @@ def without(apply: Apply, name: str, given: Mapping[str, Any], otherwise: Any) -
             f"{name} takes no otherwise. Received: one. It is of {', '.join(sorted(_UNDEFINED))}."
         )
     operand, compare = rule
-    x = given[operand]
+    x = arguments[operand]
     if not hasattr(x, "kind"):
         raise UsageError(
             f"{name} takes otherwise with a private {operand}. Received: a public one."
         )
     bad = apply(compare, x, 0)
     safe = apply("where", bad, 1, x)
-    return apply("where", bad, otherwise, apply(name, **{**given, operand: safe}))
+    return apply("where", bad, otherwise, apply(name, **{**arguments, operand: safe}))
 
 
 # The operand that has no result, and how it compares with 0 then.
@@ -385,46 +393,46 @@ _UNDEFINED = {
 _NEAR = 30
 
 
-def _biased(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
+def _compose_bias(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
     """A convolution and its bias, each planned by itself."""
 
-    def made(apply: Apply, given: Mapping[str, Any]) -> Any:
-        bias = given.get("bias")
+    def add_bias(apply: Apply, arguments: Mapping[str, Any]) -> Any:
+        bias = arguments.get("bias")
         if bias is None:
             return None
         shape = bias.shape if hasattr(bias, "kind") else np.shape(bias)
-        plain = apply(name, **{**given, "bias": None})
+        plain = apply(name, **{**arguments, "bias": None})
         pairs = zip(shape[::-1], plain.shape[::-1], strict=False)
         if len(shape) > plain.ndim or any(n not in (1, size) for n, size in pairs):
             return None  # (which the operation refuses in words)
         return apply("add", plain, bias)
 
-    return made
+    return add_bias
 
 
-def _middle(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
+def _compose_quantile(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
     """Of integers: their quantiles are reals, as in NumPy."""
 
-    def made(apply: Apply, given: Mapping[str, Any]) -> Any:
-        x = given["x"]
+    def cast_integers(apply: Apply, arguments: Mapping[str, Any]) -> Any:
+        x = arguments["x"]
         if getattr(x, "kind", None) != INT:
             return None
-        return apply(name, **{**given, "x": apply("cast", x, 16)})
+        return apply(name, **{**arguments, "x": apply("cast", x, 16)})
 
-    return made
+    return cast_integers
 
 
-def _product(apply: Apply, given: Mapping[str, Any]) -> Any:
+def _compose_product(apply: Apply, arguments: Mapping[str, Any]) -> Any:
     """Halves times halves, as ranking joins them; each product planned by itself."""
-    x = given["x"]
+    x = arguments["x"]
     if getattr(x, "kind", None) != FIXED or x.size == 0:
         return None
-    axis = given.get("axis")
+    axis = arguments.get("axis")
     if axis is not None and type(axis) is not int:
         return None
     if axis is not None and not -x.ndim <= axis < x.ndim:
         return None
-    rows = apply("reshape", x, [-1]) if axis is None else _front(apply, x, axis % x.ndim)
+    rows = apply("reshape", x, [-1]) if axis is None else _move_axis_first(apply, x, axis % x.ndim)
     count = rows.shape[0]
     while count > 1:
         half = count // 2
@@ -434,7 +442,7 @@ def _product(apply: Apply, given: Mapping[str, Any]) -> Any:
             rest = apply("getitem", rows, slice(2 * half, count))
             joined = apply("concat", [joined, rest], 0)
         rows, count = joined, count - half
-    if given.get("keepdims", False):
+    if arguments.get("keepdims", False):
         shape = (
             [1] * x.ndim
             if axis is None
@@ -444,20 +452,20 @@ def _product(apply: Apply, given: Mapping[str, Any]) -> Any:
     return apply("getitem", rows, 0)
 
 
-def _front(apply: Apply, x: Any, axis: int) -> Any:
+def _move_axis_first(apply: Apply, x: Any, axis: int) -> Any:
     if axis == 0:
         return x
     return apply("transpose", x, [axis, *(i for i in range(x.ndim) if i != axis)])
 
 
 _COMPOSED: Mapping[str, Callable[[Apply, Mapping[str, Any]], Any]] = {
-    "atan2": _angle,
-    "conv2d": _biased("conv2d"),
-    "depthwise_conv2d": _biased("depthwise_conv2d"),
-    "pow": _power,
-    "median": _middle("median"),
-    "quantile": _middle("quantile"),
-    "reduce_prod": _product,
+    "atan2": _compose_atan2,
+    "conv2d": _compose_bias("conv2d"),
+    "depthwise_conv2d": _compose_bias("depthwise_conv2d"),
+    "pow": _compose_power,
+    "median": _compose_quantile("median"),
+    "quantile": _compose_quantile("quantile"),
+    "reduce_prod": _compose_product,
 }
 
 
@@ -465,9 +473,9 @@ def count_step(guard: Guard) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
     """The operation that counts where a guard does not hold."""
     if guard.bits is None:
         # (limits that count_outside takes: of words of 64 bits fewer are taken)
-        most = 1 << rules.LIMIT
-        low = None if guard.low is None else max(guard.low, -most)
-        limits = {"low": low, "high": None if guard.high is None else min(guard.high, most - 1)}
+        limit = 1 << rules.LIMIT
+        low = None if guard.low is None else max(guard.low, -limit)
+        limits = {"low": low, "high": None if guard.high is None else min(guard.high, limit - 1)}
         return "count_outside", guard.nodes, {k: v for k, v in limits.items() if v is not None}
     if guard.nodes[0] is guard.nodes[1]:
         return "count_zeros", guard.nodes[:1], {}

@@ -8,21 +8,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tfe_bench.cluster.jobs import extent
+from tfe_bench.cluster.jobs import shape_extent
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays import evaluate
-from tfe_bench.models.arrays.evaluate import Meaning
+from tfe_bench.models.arrays.evaluate import ArraySpec
 from tfe_bench.models.arrays.plan import Plan
-from tfe_bench.models.queries.price import estimated
+from tfe_bench.models.queries.price import estimate_seconds
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.local import Tensor
+from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.tensor_ops import Tensor
 
 # Plans whose price is remembered: a loop asks for the same one again and again.
-_MOST = 256
+_MAX_CACHED = 256
 # Exchanges and local maps of a plan's graphs, of a loop those of one turn: what takes a worker time
 # to count and to trace, and memory: about so many bytes each (measured with 990 softmaxes).
-MOST_OPS = 20_000
+MAX_OPS = 20_000
 OP_BYTES = 32 << 10
 _known: OrderedDict[str, Price] = OrderedDict()
 _lock = threading.Lock()
@@ -44,8 +44,8 @@ class Price:
 
     cost: Cost
     steps: tuple[int, ...]
-    made: tuple[tuple[Meaning, ...], ...]
-    held: tuple[Meaning, ...]
+    step_specs: tuple[tuple[ArraySpec, ...], ...]
+    output_specs: tuple[ArraySpec, ...]
     largest: int
     moved: int
     ops: int = 0
@@ -66,100 +66,100 @@ class Price:
         Raises:
             UsageError: there is no such profile.
         """
-        return estimated(self.cost, self.moved, profile)
+        return estimate_seconds(self.cost, self.moved, profile)
 
 
-class _Bounded(Counting):
+class _LimitedCostParty(CostParty):
     """A party that counts, and does not go on counting without end."""
 
     def __init__(self) -> None:
         super().__init__(expected=True)
-        self.made = 0
+        self.op_count = 0
 
-    def sent(
-        self, cost: Cost, shape: Sequence[int], *given: Any, dealer: int | None = None
+    def count_messages(
+        self, cost: Cost, shape: Sequence[int], *operands: Any, dealer: int | None = None
     ) -> Tensor:
         """As of Counting.
 
         Raises:
             UsageError: too many ops.
         """
-        self._make()
-        return super().sent(cost, shape, *given, dealer=dealer)
+        self._count_op()
+        return super().count_messages(cost, shape, *operands, dealer=dealer)
 
-    def moves(self, words: int) -> None:
+    def add_moved_words(self, count: int) -> None:
         """As of Counting.
 
         Raises:
             UsageError: too many ops.
         """
-        self._make()
-        super().moves(words)
+        self._count_op()
+        super().add_moved_words(count)
 
-    def _make(self) -> None:
-        self.made += 1
-        if self.made > MOST_OPS:
+    def _count_op(self) -> None:
+        self.op_count += 1
+        if self.op_count > MAX_OPS:
             raise UsageError(
-                f"An expression takes at most {MOST_OPS} exchanges and local steps. Received: one "
+                f"An expression takes at most {MAX_OPS} exchanges and local steps. Received: one "
                 "that takes more. Have a part computed by itself: y = y.compute()."
             )
 
 
-def price(plan: Plan) -> Price:
+def price_plan(plan: Plan) -> Price:
     """Counts a checked plan, or remembers what one of the same shape costs.
 
     Raises:
         UsageError: operations that do not take what they are given.
     """
-    key = plan.shape()
+    key = plan.cost_key()
     with _lock:
-        found = _known.get(key)
-        if found is not None:
+        price = _known.get(key)
+        if price is not None:
             _known.move_to_end(key)
-            return found
-    found = _counted(plan)
+            return price
+    price = _count_plan(plan)
     with _lock:
-        _known[key] = found
-        while len(_known) > _MOST:
+        _known[key] = price
+        while len(_known) > _MAX_CACHED:
             _known.popitem(last=False)
-    return found
+    return price
 
 
-def _counted(plan: Plan) -> Price:
-    party = _Bounded()
+def _count_plan(plan: Plan) -> Price:
+    party = _LimitedCostParty()
     base = len(plan.leaves)
-    made: dict[int, tuple[Meaning, ...]] = {}
+    specs_by_step: dict[int, tuple[ArraySpec, ...]] = {}
     totals: dict[int, int] = {}
     before = [0]
 
-    def seen(number: int, values: list[evaluate.Value]) -> None:
+    def record_step(number: int, values: list[evaluate.Value]) -> None:
         op = plan.steps[number - base].op
-        made[number] = tuple(evaluate.meaning(op, value) for value in values)
-        total = party.total.total
+        specs_by_step[number] = tuple(evaluate.infer_spec(op, value) for value in values)
+        total = party.total_cost.total
         totals[number] = total - before[0]
         before[0] = total
 
-    leaves = [evaluate.words(leaf) for leaf in plan.leaves]
+    leaves = [evaluate.symbolic_words(leaf) for leaf in plan.leaves]
     with party.active():
-        out = evaluate.run(party, plan, leaves, None, seen=seen)
+        outputs = evaluate.run_plan(party, plan, leaves, None, observe=record_step)
     numbers = range(base, base + len(plan.steps))
-    held = []
-    for output, words in zip(plan.outputs, out, strict=True):
-        own = evaluate.meaning("an output", words)
+    output_specs = []
+    for output, words in zip(plan.outputs, outputs, strict=True):
+        spec = evaluate.infer_spec("an output", words)
         number = output.ref.number
         if number < base:
             kind = plan.leaves[number].kind
         else:
-            kind = made[number][output.ref.place or 0].kind
-        held.append(Meaning(kind, own.shape, own.scale))
-    sizes = [extent(m.shape) for each in made.values() for m in each]
-    sizes += [extent(leaf.shape) for leaf in plan.leaves]
+            kind = specs_by_step[number][output.ref.place or 0].kind
+        output_specs.append(ArraySpec(kind, spec.shape, spec.scale))
+    sizes = [shape_extent(m.shape) for each in specs_by_step.values() for m in each]
+    sizes += [shape_extent(leaf.shape) for leaf in plan.leaves]
     return Price(
-        party.total,
+        party.total_cost,
         tuple(totals[n] for n in numbers),
-        tuple(made[n] for n in numbers),
-        tuple(held),
+        tuple(specs_by_step[n] for n in numbers),
+        tuple(output_specs),
         max([party.largest, *sizes], default=0),
-        party.moved,
-        party.made,
+        party.moved_words,
+        party.op_count,
     )

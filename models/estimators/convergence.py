@@ -14,22 +14,22 @@ from tfe_bench.models.graph import Array
 
 # Predictions of training rows that would still move by more are not those of the optimum: above the
 # rounding of fixed point, of probabilities and of a target's deviation.
-NEAR = 0.02
+MAX_CHANGE = 0.02
 # Of more columns no second derivatives are taken; rows that they are taken of.
-_MOST_COLUMNS, _MOST_ROWS = 1000, 20_000
+_MAX_COLUMNS, _MAX_ROWS = 1000, 20_000
 # Of the largest second derivative, added to all.
 _RIDGE = 1e-9
 
 
-def probabilities(outputs: Array) -> Array:
+def class_probabilities(outputs: Array) -> Array:
     """Of each class, [rows, classes]; one logit is the second of two classes'."""
     if outputs.shape[1] == 1:
         outputs = np.concatenate([np.zeros_like(outputs), outputs], 1)
-    found = np.exp(outputs - outputs.max(1, keepdims=True))
-    return np.asarray(found / found.sum(1, keepdims=True))
+    exponentials = np.exp(outputs - outputs.max(1, keepdims=True))
+    return np.asarray(exponentials / exponentials.sum(1, keepdims=True))
 
 
-def left_to_go(
+def estimate_change(
     x: Array, y: Array, weights: Array | None, kernel: Array, bias: Array, penalty: float
 ) -> float:
     """By how much a prediction of a training row would still move.
@@ -43,44 +43,48 @@ def left_to_go(
 
     Returns 0 where there are too many columns to say.
     """
-    if x.shape[1] > _MOST_COLUMNS:
+    if x.shape[1] > _MAX_COLUMNS:
         return 0.0
     x = np.concatenate([x, np.ones((len(x), 1))], 1)
     w = np.concatenate([kernel, bias[None]], 0).astype(np.float64)
-    part = np.ones(len(x)) if weights is None else weights
-    part = part / part.sum()
+    weight_shares = np.ones(len(x)) if weights is None else weights
+    weight_shares = weight_shares / weight_shares.sum()
     z = x @ w
     if np.issubdtype(y.dtype, np.integer):
-        p = probabilities(z)
-        right = np.eye(p.shape[1])[y]
-        error, curve = (p - right)[:, -z.shape[1] :], (p * (1 - p))[:, -z.shape[1] :]
+        p = class_probabilities(z)
+        one_hot_labels = np.eye(p.shape[1])[y]
+        error, curvature = (p - one_hot_labels)[:, -z.shape[1] :], (p * (1 - p))[:, -z.shape[1] :]
     else:
-        error, curve = 2 * (z - y[:, None]), np.full_like(z, 2.0)
+        error, curvature = 2 * (z - y[:, None]), np.full_like(z, 2.0)
     squares = np.full(len(w), 2 * penalty)
     squares[-1] = 0.0  # (of the bias there is no penalty)
-    slope = x.T @ (error * part[:, None]) + squares[:, None] * w
-    some = slice(None, None, -(-len(x) // _MOST_ROWS))
-    moved = np.zeros_like(z)
+    gradient = x.T @ (error * weight_shares[:, None]) + squares[:, None] * w
+    sampled_rows = slice(None, None, -(-len(x) // _MAX_ROWS))
+    newton_changes = np.zeros_like(z)
     for k in range(z.shape[1]):
-        own = curve[some, k] * part[some] / part[some].sum()
-        second = x[some].T @ (x[some] * own[:, None]) + np.diag(squares)
-        second += _RIDGE * max(1e-12, np.abs(second).max()) * np.eye(len(w))
-        moved[:, k] = x @ np.linalg.solve(second, slope[:, k])
+        row_curvature = (
+            curvature[sampled_rows, k]
+            * weight_shares[sampled_rows]
+            / weight_shares[sampled_rows].sum()
+        )
+        hessian = x[sampled_rows].T @ (x[sampled_rows] * row_curvature[:, None]) + np.diag(squares)
+        hessian += _RIDGE * max(1e-12, np.abs(hessian).max()) * np.eye(len(w))
+        newton_changes[:, k] = x @ np.linalg.solve(hessian, gradient[:, k])
     if np.issubdtype(y.dtype, np.integer):
-        return float(np.abs(probabilities(z - moved) - probabilities(z)).max())
-    return float(np.abs(moved).max())
+        return float(np.abs(class_probabilities(z - newton_changes) - class_probabilities(z)).max())
+    return float(np.abs(newton_changes).max())
 
 
-def warn(left: float, of: str, epochs: int) -> None:
+def warn_unconverged(change: float, quantity: str, epochs: int) -> None:
     """Warns as scikit-learn does where a training has stopped before its optimum.
 
     Args:
         of: the predictions, in words.
     """
-    if left > NEAR:
+    if change > MAX_CHANGE:
         warnings.warn(
-            f"The training stopped before it converged: {of} would still change by up to "
-            f"about {left:.2g}. Use a larger max_iter (now {epochs}).",
+            f"The training stopped before it converged: {quantity} would still change by up to "
+            f"about {change:.2g}. Use a larger max_iter (now {epochs}).",
             ConvergenceWarning,
             stacklevel=5,
         )

@@ -30,23 +30,23 @@ from tfe_bench.models.training.penalties import LARGEST
 
 WORKERS, OWNER = "workers", "owner"
 # Rows of a batch, where nothing else is asked for: as many as make batches of one size.
-_BATCH = 256
+_DEFAULT_BATCH = 256
 # A deviation below this share of the largest value is the rounding of a constant.
-_CONSTANT = 1e-9
+_CONSTANT_TOLERANCE = 1e-9
 
 
 class Unlearnable(UsageError, ValueError):
     """Rows, labels or weights that nothing can be learned from; a ValueError for scikit-learn."""
 
 
-class _Elsewhere:
+class _DetachedCluster:
     """The open cluster of an estimator that was pickled: it stayed where it was."""
 
     def __repr__(self) -> str:
         return "<left behind by pickle>"
 
 
-class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
+class PrivateEstimator(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
     """What all have in common: scaling, training, and outputs of the last layer.
 
     Attributes:
@@ -66,19 +66,19 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
 
     # ---- what a kind of model says
 
-    def _widths(self) -> tuple[int, ...]:
+    def _hidden_widths(self) -> tuple[int, ...]:
         """Outputs of each hidden layer."""
         return ()
 
-    def _hidden(self) -> str | None:
+    def _hidden_activation(self) -> str | None:
         """Keras' name of the activation between layers."""
         return None
 
-    def _penalty(self, total: float) -> float:
+    def _penalty_factor(self, total: float) -> float:
         """What squares of weights count beside the mean loss of samples of such a total weight."""
         return 0.0
 
-    def _optimizer(self, steps: int, steepest: float) -> Any:
+    def _build_optimizer(self, steps: int, max_curvature: float) -> Any:
         """Keras' optimizer for so many steps.
 
         Args:
@@ -88,7 +88,7 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
 
     # ---- training
 
-    def _train(
+    def _train_model(
         self, x: Array, y: Array, weights: Array | None, loss: Any, outputs: int, curvature: float
     ) -> None:
         """Trains from scratch; sets the attributes.
@@ -104,7 +104,7 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
         check_range("max_iter", int(self.max_iter), 1)
         batch = self.batch_size
         if batch == "auto":
-            batch = len(x) // math.ceil(len(x) / _BATCH)
+            batch = len(x) // math.ceil(len(x) / _DEFAULT_BATCH)
         if isinstance(batch, np.integer):
             batch = int(batch)
         if type(batch) is not int or not 1 <= batch <= len(x):
@@ -113,20 +113,20 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
                 f"{self.batch_size!r}."
             )
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        scales = _scale(x)
-        penalty = self._penalty(float(len(x) if weights is None else weights.sum()))
+        scales = _column_scales(x)
+        penalty = self._penalty_factor(float(len(x) if weights is None else weights.sum()))
         if not 0 <= penalty <= LARGEST:
             raise Unlearnable(
                 f"A penalty is at most {LARGEST:g} of the mean loss. Received: {penalty:g}, from "
                 f"{len(x)} rows. Use a larger C, or a smaller alpha."
             )
-        model = self._network([x.shape[1], *self._widths(), outputs], seed, penalty)
+        model = self._build_network([x.shape[1], *self._hidden_widths(), outputs], seed, penalty)
         private = trainable(model)
         steps = int(self.max_iter) * (len(x) // batch)
         # Deviations are 1, so that no direction is steeper than there are columns.
-        steepest = curvature * max(2.0, x.shape[1]) + 2 * penalty
-        private.compile(self._optimizer(steps, steepest), loss)
-        with _opened(self.cluster) as cluster:
+        max_curvature = curvature * max(2.0, x.shape[1]) + 2 * penalty
+        private.compile(self._build_optimizer(steps, max_curvature), loss)
+        with _open_cluster(self.cluster) as cluster:
             private.fit(
                 cluster,
                 (x - scales[0]) / scales[1],
@@ -137,9 +137,9 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
                 sample_weight=None if weights is None else weights / weights.mean(),
                 seed=seed,
             )
-        flat = model.get_weights()
+        weight_arrays = model.get_weights()
         self.mean_, self.scale_ = scales
-        self._layers = list(zip(flat[::2], flat[1::2], strict=True))
+        self._layers = list(zip(weight_arrays[::2], weight_arrays[1::2], strict=True))
         self.n_iter_ = int(self.max_iter)
         self._check_converged((x - scales[0]) / scales[1], y, weights, penalty)
 
@@ -150,7 +150,7 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
             x, y, weights: scaled columns, targets and weights of samples, as they were trained on.
         """
 
-    def _network(self, widths: list[int], seed: int, penalty: float = 0.0) -> Any:
+    def _build_network(self, widths: list[int], seed: int, penalty: float = 0.0) -> Any:
         """The Keras model of layers of such widths, which ends in logits or numbers."""
         import keras
 
@@ -159,7 +159,7 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
         last = len(widths) - 1
         for i, width in enumerate(widths[1:], 1):
             start = "zeros" if last == 1 else keras.initializers.GlorotUniform(seed=seed + i)
-            hidden = None if i == last else self._hidden()
+            hidden = None if i == last else self._hidden_activation()
             layers.append(
                 keras.layers.Dense(width, hidden, kernel_initializer=start, kernel_regularizer=l2)
             )
@@ -167,26 +167,26 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
 
     # ---- predictions
 
-    def _outputs(self, x: Any) -> Array:
+    def _predict_outputs(self, x: Any) -> Array:
         """Logits or numbers of some rows, float64 [n, outputs]."""
         check_is_fitted(self, "_layers")
         x = validate_data(self, x, dtype=np.float64, reset=False)
         check_one_of("predict_on is", self.predict_on, (WORKERS, OWNER))
-        model = self._network([x.shape[1], *(len(b) for _, b in self._layers)], 0)
+        model = self._build_network([x.shape[1], *(len(b) for _, b in self._layers)], 0)
         model.set_weights([w for layer in self._layers for w in layer])
         private, scaled = convert(model), (x - self.mean_) / self.scale_
         if self.predict_on == OWNER:
             return np.asarray(private.plain(scaled))
-        with _opened(self.cluster) as cluster:
+        with _open_cluster(self.cluster) as cluster:
             return np.asarray(cluster.predict(private, scaled))
 
-    def _unscaled(self) -> list[tuple[Array, Array]]:
+    def _unscaled_layers(self) -> list[tuple[Array, Array]]:
         """Kernel and bias of each layer, float64, the first for columns as they are."""
         if not hasattr(self, "_layers"):
             raise AttributeError(f"This {type(self).__name__} is not fitted yet.")
-        found = [(w.astype(np.float64), b.astype(np.float64)) for w, b in self._layers]
-        kernel = found[0][0] / self.scale_[:, None]
-        return [(kernel, found[0][1] - self.mean_ @ kernel), *found[1:]]
+        layers = [(w.astype(np.float64), b.astype(np.float64)) for w, b in self._layers]
+        kernel = layers[0][0] / self.scale_[:, None]
+        return [(kernel, layers[0][1] - self.mean_ @ kernel), *layers[1:]]
 
     # ---- as scikit-learn wants it
 
@@ -197,14 +197,14 @@ class Private(BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
 
     def __getstate__(self) -> Any:
         """Without an open cluster, which holds this client's key."""
-        given: Any = super().__getstate__()
-        state: dict[str, Any] = dict(given)
+        base_state: Any = super().__getstate__()
+        state: dict[str, Any] = dict(base_state)
         if isinstance(state.get("cluster"), Client):
-            state["cluster"] = _Elsewhere()
+            state["cluster"] = _DetachedCluster()
         return state
 
 
-class Classifier(ClassifierMixin, Private):  # type: ignore[misc]
+class Classifier(ClassifierMixin, PrivateEstimator):  # type: ignore[misc]
     """What classifiers have in common: classes by any names.
 
     Attributes:
@@ -233,57 +233,59 @@ class Classifier(ClassifierMixin, Private):  # type: ignore[misc]
                 f"{type(self).__name__} learns to tell 2 or more classes apart. Received: rows of "
                 "one class."
             )
-        weights = _weights(sample_weight, X)
+        weights = _validate_weights(sample_weight, X)
         if self.class_weight is not None:
-            known = np.ones(len(X)) if weights is None else weights
+            base_weights = np.ones(len(X)) if weights is None else weights
             if isinstance(self.class_weight, str) and self.class_weight == "balanced":
-                counts = np.bincount(numbers, known)
-                each = (counts.sum() / len(counts) / np.where(counts > 0, counts, 1.0))[numbers]
+                counts = np.bincount(numbers, base_weights)
+                class_factors = (counts.sum() / len(counts) / np.where(counts > 0, counts, 1.0))[
+                    numbers
+                ]
             else:
-                each = compute_sample_weight(self.class_weight, y)
-            weights = _weights(known * each, X)
+                class_factors = compute_sample_weight(self.class_weight, y)
+            weights = _validate_weights(base_weights * class_factors, X)
         import keras
 
         if len(classes) == 2:
             loss = keras.losses.BinaryCrossentropy(from_logits=True)
-            self._train(X, numbers, weights, loss, 1, 0.25)
+            self._train_model(X, numbers, weights, loss, 1, 0.25)
         else:
             loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-            self._train(X, numbers, weights, loss, len(classes), 0.5)
+            self._train_model(X, numbers, weights, loss, len(classes), 0.5)
         self.classes_ = classes
         return self
 
     def decision_function(self, X: Any) -> Array:
         """Logits: [rows] of the second of two classes, else [rows, classes]."""
-        found = self._outputs(X)
-        return found[:, 0] if found.shape[1] == 1 else found
+        outputs = self._predict_outputs(X)
+        return outputs[:, 0] if outputs.shape[1] == 1 else outputs
 
     def predict_proba(self, X: Any) -> Array:
         """The probability of each class, [rows, classes], in the order of `classes_`."""
-        return convergence.probabilities(self._outputs(X))
+        return convergence.class_probabilities(self._predict_outputs(X))
 
     def predict(self, X: Any) -> Array:
         """The likeliest label of each row, [rows]."""
-        return self._named(self._outputs(X))
+        return self._name_classes(self._predict_outputs(X))
 
     def predict_frame(self, X: Any) -> Any:
         """A DataFrame with X's index: the label of each row and the probability of each class."""
         import pandas
 
-        found = self._outputs(X)
+        outputs = self._predict_outputs(X)
         columns = [str(c) for c in self.classes_]
         frame = pandas.DataFrame(
-            convergence.probabilities(found), getattr(X, "index", None), columns
+            convergence.class_probabilities(outputs), getattr(X, "index", None), columns
         )
-        frame.insert(0, "prediction", self._named(found), allow_duplicates=True)
+        frame.insert(0, "prediction", self._name_classes(outputs), allow_duplicates=True)
         return frame
 
-    def _named(self, outputs: Array) -> Array:
+    def _name_classes(self, outputs: Array) -> Array:
         second = outputs[:, 0] > 0 if outputs.shape[1] == 1 else outputs.argmax(1)
         return np.asarray(self.classes_[np.asarray(second, np.intp)])
 
 
-class Regressor(RegressorMixin, Private):  # type: ignore[misc]
+class Regressor(RegressorMixin, PrivateEstimator):  # type: ignore[misc]
     """What regressors have in common: a number of any unit.
 
     Attributes:
@@ -305,15 +307,15 @@ class Regressor(RegressorMixin, Private):  # type: ignore[misc]
         """
         X, y = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         y = np.asarray(y, np.float64)
-        weights = _weights(sample_weight, X)
-        [mean], [scale] = _scale(y[:, None])
-        self._train(X, (y - mean) / scale, weights, "mean_squared_error", 1, 2.0)
+        weights = _validate_weights(sample_weight, X)
+        [mean], [scale] = _column_scales(y[:, None])
+        self._train_model(X, (y - mean) / scale, weights, "mean_squared_error", 1, 2.0)
         self.target_mean_, self.target_scale_ = mean, scale
         return self
 
     def predict(self, X: Any) -> Array:
         """The number of each row, [rows]."""
-        return np.asarray(self._outputs(X)[:, 0] * self.target_scale_ + self.target_mean_)
+        return np.asarray(self._predict_outputs(X)[:, 0] * self.target_scale_ + self.target_mean_)
 
     def predict_frame(self, X: Any) -> Any:
         """A DataFrame with X's index and the column "prediction"."""
@@ -322,22 +324,22 @@ class Regressor(RegressorMixin, Private):  # type: ignore[misc]
         return pandas.DataFrame({"prediction": self.predict(X)}, getattr(X, "index", None))
 
 
-def positive(what: str, value: Any, most: float) -> float:
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not number or not 0 < value <= most:
-        raise Unlearnable(f"{what} is a number above 0, at most {most:g}. Received: {value!r}.")
+def check_positive(name: str, value: Any, maximum: float) -> float:
+    is_number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not is_number or not 0 < value <= maximum:
+        raise Unlearnable(f"{name} is a number above 0, at most {maximum:g}. Received: {value!r}.")
     return float(value)
 
 
 @contextmanager
-def _opened(given: Any) -> Iterator[Any]:
+def _open_cluster(source: Any) -> Iterator[Any]:
     """A cluster for one call: one that is open, one of a file, or three workers here."""
-    if isinstance(given, Client):
-        yield given
-    elif given is None or isinstance(given, (str, Path)):
-        with LocalCluster() if given is None else Cluster(given) as cluster:
+    if isinstance(source, Client):
+        yield source
+    elif source is None or isinstance(source, (str, Path)):
+        with LocalCluster() if source is None else Cluster(source) as cluster:
             yield cluster
-    elif isinstance(given, _Elsewhere):
+    elif isinstance(source, _DetachedCluster):
         raise UsageError(
             "This estimator was pickled, and its open cluster stayed where it was. Give it one: "
             "set_params(cluster=...), or predict_on='owner' for predictions."
@@ -345,28 +347,30 @@ def _opened(given: Any) -> Iterator[Any]:
     else:
         raise UsageError(
             "cluster is None, a LocalCluster, a Cluster, a Client or the path of a cluster.toml. "
-            f"Received: {type(given).__name__}."
+            f"Received: {type(source).__name__}."
         )
 
 
-def _scale(x: Array) -> tuple[Array, Array]:
+def _column_scales(x: Array) -> tuple[Array, Array]:
     """Mean and deviation of each column; 1 for a column that is constant."""
     size = np.abs(x).max(0)
     size[size == 0] = 1.0  # (squares of very large and very small numbers are none)
     mean, spread = (x / size).mean(0), (x / size).std(0)
-    spread[spread < _CONSTANT] = 1.0
+    spread[spread < _CONSTANT_TOLERANCE] = 1.0
     return mean * size, spread * size
 
 
-def _weights(given: Any, x: Array) -> Array | None:
+def _validate_weights(sample_weight: Any, x: Array) -> Array | None:
     """Weights of samples, [n].
 
     Raises:
         ValueError: other shapes, negative ones, or nothing but 0.
     """
-    if given is None:
+    if sample_weight is None:
         return None
-    found: Array = _check_sample_weight(given, x, dtype=np.float64, ensure_non_negative=True)
-    if not 0 < found.sum() < math.inf:
+    weights: Array = _check_sample_weight(
+        sample_weight, x, dtype=np.float64, ensure_non_negative=True
+    )
+    if not 0 < weights.sum() < math.inf:
         raise Unlearnable("Sample weights are all 0, or too large to be added up.")
-    return found
+    return weights

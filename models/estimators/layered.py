@@ -7,14 +7,20 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError, check_one_of, check_range
-from tfe_bench.models.estimators.estimator import WORKERS, Classifier, Private, Regressor, positive
+from tfe_bench.models.estimators.estimator import (
+    WORKERS,
+    Classifier,
+    PrivateEstimator,
+    Regressor,
+    check_positive,
+)
 from tfe_bench.models.graph import Array
 
-_MOST_WIDTH = 1 << 16
+_MAX_WIDTH = 1 << 16
 _ACTIVATIONS = {"identity": None, "logistic": "sigmoid", "tanh": "tanh", "relu": "relu"}
 
 
-class _Layered(Private):
+class _LayeredEstimator(PrivateEstimator):
     """Hidden layers of one activation."""
 
     def __init__(
@@ -46,23 +52,23 @@ class _Layered(Private):
         self.cluster = cluster
         self.verbose = verbose
 
-    def _widths(self) -> tuple[int, ...]:
-        given = self.hidden_layer_sizes
-        widths = tuple(given) if isinstance(given, (tuple, list, np.ndarray)) else (given,)
+    def _hidden_widths(self) -> tuple[int, ...]:
+        sizes = self.hidden_layer_sizes
+        widths = tuple(sizes) if isinstance(sizes, (tuple, list, np.ndarray)) else (sizes,)
         for width in widths:
             if isinstance(width, bool) or not isinstance(width, (int, np.integer)):
                 raise UsageError(f"hidden_layer_sizes are integers. Received: {width!r}.")
-            check_range("Each of hidden_layer_sizes", int(width), 1, _MOST_WIDTH)
+            check_range("Each of hidden_layer_sizes", int(width), 1, _MAX_WIDTH)
         return tuple(int(width) for width in widths)
 
-    def _penalty(self, total: float) -> float:
-        return 0.0 if self.alpha == 0 else positive("alpha", self.alpha, 1e6) / (2.0 * total)
+    def _penalty_factor(self, total: float) -> float:
+        return 0.0 if self.alpha == 0 else check_positive("alpha", self.alpha, 1e6) / (2.0 * total)
 
-    def _hidden(self) -> str | None:
+    def _hidden_activation(self) -> str | None:
         check_one_of("activation is", self.activation, tuple(_ACTIVATIONS))
         return _ACTIVATIONS[self.activation]
 
-    def _optimizer(self, steps: int, steepest: float) -> Any:
+    def _build_optimizer(self, steps: int, max_curvature: float) -> Any:
         import keras
 
         check_one_of("solver is", self.solver, ("adam", "sgd"))
@@ -73,15 +79,15 @@ class _Layered(Private):
     @property
     def coefs_(self) -> list[Array]:
         """The kernel of each layer, [inputs, outputs]; the first for columns as they are."""
-        return [kernel for kernel, _ in self._unscaled()]
+        return [kernel for kernel, _ in self._unscaled_layers()]
 
     @property
     def intercepts_(self) -> list[Array]:
         """The bias of each layer, [outputs]."""
-        return [bias for _, bias in self._unscaled()]
+        return [bias for _, bias in self._unscaled_layers()]
 
 
-class PrivateMLPClassifier(Classifier, _Layered):
+class PrivateMLPClassifier(Classifier, _LayeredEstimator):
     """Classes, by hidden layers; names and defaults of scikit-learn's networks.
 
     Args:
@@ -95,7 +101,7 @@ class PrivateMLPClassifier(Classifier, _Layered):
     """
 
 
-class PrivateMLPRegressor(Regressor, _Layered):
+class PrivateMLPRegressor(Regressor, _LayeredEstimator):
     """A number, by hidden layers.
 
     Args: as for PrivateMLPClassifier.

@@ -9,11 +9,17 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.models.estimators import convergence
-from tfe_bench.models.estimators.estimator import WORKERS, Classifier, Private, Regressor, positive
+from tfe_bench.models.estimators.estimator import (
+    WORKERS,
+    Classifier,
+    PrivateEstimator,
+    Regressor,
+    check_positive,
+)
 from tfe_bench.models.graph import Array
 
 
-class _Linear(Private):
+class _LinearEstimator(PrivateEstimator):
     """One layer, trained by gradient descent with momentum and a rate that falls to 0.
 
     The rate that "auto" chooses follows from the number of columns alone: deviations are 1, so
@@ -46,23 +52,23 @@ class _Linear(Private):
 
     def _check_converged(self, x: Array, y: Array, weights: Array | None, penalty: float) -> None:
         [(kernel, bias)] = self._layers
-        left = convergence.left_to_go(x, y, weights, kernel, bias, penalty)
-        of = "probabilities of training rows"
+        change = convergence.estimate_change(x, y, weights, kernel, bias, penalty)
+        quantity = "probabilities of training rows"
         if np.issubdtype(y.dtype, np.floating):
-            of = "predictions of training rows, in deviations of the target,"
-        convergence.warn(left, of, int(self.max_iter))
+            quantity = "predictions of training rows, in deviations of the target,"
+        convergence.warn_unconverged(change, quantity, int(self.max_iter))
 
-    def _optimizer(self, steps: int, steepest: float) -> Any:
+    def _build_optimizer(self, steps: int, max_curvature: float) -> Any:
         import keras
 
         rate = self.learning_rate_init
         if rate == "auto":
-            rate = 1.0 / steepest
+            rate = 1.0 / max_curvature
         schedule = keras.optimizers.schedules.CosineDecay(rate, steps)
         return keras.optimizers.SGD(schedule, momentum=self.momentum)
 
 
-class PrivateLogisticRegression(Classifier, _Linear):
+class PrivateLogisticRegression(Classifier, _LinearEstimator):
     """Logistic regression, trained by three workers; softmax for many classes.
 
     It learns what scikit-learn's does behind a StandardScaler.
@@ -113,21 +119,21 @@ class PrivateLogisticRegression(Classifier, _Linear):
         self.C = C
         self.class_weight = class_weight
 
-    def _penalty(self, total: float) -> float:
-        return 1.0 / (2.0 * positive("C", self.C, math.inf) * total)
+    def _penalty_factor(self, total: float) -> float:
+        return 1.0 / (2.0 * check_positive("C", self.C, math.inf) * total)
 
     @property
     def coef_(self) -> Array:
         """Slopes of the logits by the columns as they are, [1 or classes, columns]."""
-        return self._unscaled()[0][0].T
+        return self._unscaled_layers()[0][0].T
 
     @property
     def intercept_(self) -> Array:
         """Logits where all columns are 0, [1 or classes]."""
-        return self._unscaled()[0][1]
+        return self._unscaled_layers()[0][1]
 
 
-class PrivateLinearRegression(Regressor, _Linear):
+class PrivateLinearRegression(Regressor, _LinearEstimator):
     """Least squares, trained by three workers.
 
     Args: as for PrivateLogisticRegression, without class_weight.
@@ -138,9 +144,9 @@ class PrivateLinearRegression(Regressor, _Linear):
     @property
     def coef_(self) -> Array:
         """Slopes of the number as it is by the columns as they are, [columns]."""
-        return np.asarray(self._unscaled()[0][0][:, 0] * self.target_scale_)
+        return np.asarray(self._unscaled_layers()[0][0][:, 0] * self.target_scale_)
 
     @property
     def intercept_(self) -> float:
         """The number where all columns are 0."""
-        return float(self._unscaled()[0][1][0] * self.target_scale_ + self.target_mean_)
+        return float(self._unscaled_layers()[0][1][0] * self.target_scale_ + self.target_mean_)

@@ -12,192 +12,221 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.calls import Operation, Value, numbers, one_rank, reads
+from tfe_bench.models.kinds.calls import (
+    KerasOperation,
+    TensorValue,
+    check_same_rank,
+    read_constant,
+    register_reader,
+)
 from tfe_bench.models.kinds.layer import Array, Shape
-from tfe_bench.models.kinds.reading import Reader, Unfit, axis_of
+from tfe_bench.models.kinds.reading import Reader, UnsupportedLayer, canonicalize_axis
 
 # Elements that may be put anywhere: what a model's header lists.
 _MOST_PLACES = 1 << 16
 _BATCH = 3
 
 
-@reads(
+@register_reader(
     *("Reshape", "Squeeze", "ExpandDims", "Ravel"),
     *("Transpose", "Swapaxes", "Moveaxis", "Rot90", "Flip", "Fliplr", "Roll"),
     *("Repeat", "Tile", "BroadcastTo", "DepthToSpace", "SpaceToDepth"),
 )
-def moved(r: Reader, op: Operation, x: Value | None = None, **settings: Any) -> list[str]:
+def convert_move(
+    r: Reader, op: KerasOperation, x: TensorValue | None = None, **settings: Any
+) -> list[str]:
     """Operations of one tensor; what else they are told is in Keras' own object."""
-    given = settings.pop("array", x)
-    if not isinstance(given, Value):
-        raise Unfit("wants a tensor")
-    return placed(r, op, given, ())
+    tensor = settings.pop("array", x)
+    if not isinstance(tensor, TensorValue):
+        raise UnsupportedLayer("wants a tensor")
+    return convert_placement(r, op, tensor, ())
 
 
-@reads("Split", "ArraySplit", "Unstack")
-def parts(r: Reader, op: Operation, x: Value, **_: Any) -> list[str]:
-    return placed(r, op, x, ())
+@register_reader("Split", "ArraySplit", "Unstack")
+def convert_split(r: Reader, op: KerasOperation, x: TensorValue, **_: Any) -> list[str]:
+    return convert_placement(r, op, x, ())
 
 
-@reads("GetItem")
-def get_item(r: Reader, op: Operation, x: Value, key: Any) -> list[str]:
+@register_reader("GetItem")
+def convert_get_item(r: Reader, op: KerasOperation, x: TensorValue, key: Any) -> list[str]:
     keys = key if isinstance(key, tuple) else (key,)
-    if any(isinstance(k, Value) or type(k).__name__ == "KerasTensor" for k in keys):
-        raise Unfit("at a private place")
-    return placed(r, op, x, (key,))
+    if any(isinstance(k, TensorValue) or type(k).__name__ == "KerasTensor" for k in keys):
+        raise UnsupportedLayer("at a private place")
+    return convert_placement(r, op, x, (key,))
 
 
-@reads("Take")
-def take(r: Reader, op: Operation, x: Value, indices: Any, axis: Any) -> list[str]:
-    if isinstance(indices, Value):
-        raise Unfit("at private places")
-    return placed(r, op, x, (numbers(indices).astype(np.int64),))
+@register_reader("Take")
+def convert_take(
+    r: Reader, op: KerasOperation, x: TensorValue, indices: Any, axis: Any
+) -> list[str]:
+    if isinstance(indices, TensorValue):
+        raise UnsupportedLayer("at private places")
+    return convert_placement(r, op, x, (read_constant(indices).astype(np.int64),))
 
 
-@reads("Pad")
-def pad(r: Reader, op: Operation, x: Value, pad_width: Any, mode: str, constant_values: Any) -> Any:
+@register_reader("Pad")
+def convert_pad(
+    r: Reader, op: KerasOperation, x: TensorValue, pad_width: Any, mode: str, constant_values: Any
+) -> Any:
     """Modes that repeat values are moves; zeros come from a layer of their own."""
     if mode != "constant":
-        return placed(r, op, x, ())
-    if constant_values is not None and numbers(constant_values).any():
-        raise Unfit("with numbers other than 0")
+        return convert_placement(r, op, x, ())
+    if constant_values is not None and read_constant(constant_values).any():
+        raise UnsupportedLayer("with numbers other than 0")
     sides = np.broadcast_to(np.asarray(pad_width, int), (len(x.shape) + 1, 2)).tolist()
     if any(sides[0]):
-        raise Unfit("pads the batch")
+        raise UnsupportedLayer("pads the batch")
     if not any(sides[-1]) and 2 <= len(x.shape) <= 4:
-        return r.emit(op.name, "zero_pad", [x.name], None, pads=sides[1:-1])
+        return r.add_layer(op.name, "zero_pad", [x.name], None, pads=sides[1:-1])
     if len(x.shape) > 3:
-        raise Unfit("pads the last of so many axes")
+        raise UnsupportedLayer("pads the last of so many axes")
     # (a channel of its own, which is not padded)
-    apart = _reshaped(r, r.unique(f"{op.name}/apart"), x.name, x.shape, (*x.shape, 1))
-    padded = r.emit(r.unique(f"{op.name}/padded"), "zero_pad", [apart], None, pads=sides[1:])
-    return _reshaped(r, op.name, padded, (*op.shape, 1), op.shape)
+    apart = _add_reshape(r, r.make_unique(f"{op.name}/apart"), x.name, x.shape, (*x.shape, 1))
+    padded = r.add_layer(
+        r.make_unique(f"{op.name}/padded"), "zero_pad", [apart], None, pads=sides[1:]
+    )
+    return _add_reshape(r, op.name, padded, (*op.shape, 1), op.shape)
 
 
-@reads("Concatenate")
-def concatenate(r: Reader, op: Operation, xs: Sequence[Any], axis: Any) -> str:
-    values = _tensors(xs)
-    one_rank(values)
-    axis = axis_of(axis, len(op.shape) + 1)
-    return r.emit(op.name, "concat", [v.name for v in values], None, axis=axis)
+@register_reader("Concatenate")
+def convert_concatenate(r: Reader, op: KerasOperation, xs: Sequence[Any], axis: Any) -> str:
+    values = _check_tensors(xs)
+    check_same_rank(values)
+    axis = canonicalize_axis(axis, len(op.shape) + 1)
+    return r.add_layer(op.name, "concat", [v.name for v in values], None, axis=axis)
 
 
-@reads("Stack")
-def stack(r: Reader, op: Operation, x: Sequence[Any], axis: Any) -> str:
-    values = _tensors(x)
-    axis = axis_of(axis, len(op.shape) + 1)
-    each = list(op.shape)
-    each[axis - 1] = 1
+@register_reader("Stack")
+def convert_stack(r: Reader, op: KerasOperation, x: Sequence[Any], axis: Any) -> str:
+    values = _check_tensors(x)
+    axis = canonicalize_axis(axis, len(op.shape) + 1)
+    row_shape = list(op.shape)
+    row_shape[axis - 1] = 1
     rows = [
-        r.emit(r.unique(f"{op.name}/row"), "reshape", [v.name], None, shape=each) for v in values
+        r.add_layer(r.make_unique(f"{op.name}/row"), "reshape", [v.name], None, shape=row_shape)
+        for v in values
     ]
-    return r.emit(op.name, "concat", rows, None, axis=axis)
+    return r.add_layer(op.name, "concat", rows, None, axis=axis)
 
 
-def _tensors(xs: Sequence[Any]) -> list[Value]:
-    values = [v for v in xs if isinstance(v, Value)]
+def _check_tensors(xs: Sequence[Any]) -> list[TensorValue]:
+    values = [v for v in xs if isinstance(v, TensorValue)]
     if len(values) != len(xs):
-        raise Unfit("of tensors and numbers; only tensors are supported")
+        raise UnsupportedLayer("of tensors and numbers; only tensors are supported")
     return values
 
 
 # ---- which element goes where
 
 
-def placed(r: Reader, op: Operation, x: Value, more: tuple[Any, ...]) -> list[str]:
+def convert_placement(
+    r: Reader, op: KerasOperation, x: TensorValue, arguments: tuple[Any, ...]
+) -> list[str]:
     """Writes an operation that moves elements; returns the names of its values."""
     size = math.prod(x.shape)
-    own = np.arange(_BATCH * size).reshape(_BATCH, *x.shape)
+    element_numbers = np.arange(_BATCH * size).reshape(_BATCH, *x.shape)
     try:
-        found = op.own.call(r.keras.ops.convert_to_tensor(own), *more)
+        outputs = op.keras_operation.call(
+            r.keras.ops.convert_to_tensor(element_numbers), *arguments
+        )
     except Exception as error:  # whatever an operation makes of a batch of its own size
-        raise Unfit(f"for any batch it does not run: {type(error).__name__}") from None
-    several = list(found) if isinstance(found, (list, tuple)) else [found]
+        raise UnsupportedLayer(f"for any batch it does not run: {type(error).__name__}") from None
+    output_list = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     names = []
-    for i, each in enumerate(several):
-        places = np.asarray(r.keras.ops.convert_to_numpy(each))
-        if len(several) != len(op.shapes) or places.shape != (_BATCH, *op.shapes[i]):
-            raise Unfit("the batch's axis does not stay the first")
+    for i, output in enumerate(output_list):
+        places = np.asarray(r.keras.ops.convert_to_numpy(output))
+        if len(output_list) != len(op.shapes) or places.shape != (_BATCH, *op.shapes[i]):
+            raise UnsupportedLayer("the batch's axis does not stay the first")
         if places.ndim == 1 and r.training:
-            raise Unfit("gives one number for each sample, without an axis; keep the axis")
+            raise UnsupportedLayer(
+                "gives one number for each sample, without an axis; keep the axis"
+            )
         first = np.atleast_1d(places[0])  # (a number for each sample has an axis of 1 here)
         if first.size == 0:
-            raise Unfit("leaves nothing")
+            raise UnsupportedLayer("leaves nothing")
         if (
             any((np.atleast_1d(places[b]) != first + b * size).any() for b in range(_BATCH))
             or first.max() >= size
         ):
-            raise Unfit("puts values of one sample into another")
-        name = op.name if len(several) == 1 else r.unique(f"{op.name}/{i}")
-        names.append(_written(r, name, x, first))
+            raise UnsupportedLayer("puts values of one sample into another")
+        name = op.name if len(output_list) == 1 else r.make_unique(f"{op.name}/{i}")
+        names.append(_add_placement(r, name, x, first))
     return names
 
 
-def _written(r: Reader, name: str, x: Value, places: Array) -> str:
+def _add_placement(r: Reader, name: str, x: TensorValue, places: Array) -> str:
     """The elements at some places, by the simplest layers that give them."""
     if places.size == math.prod(x.shape) and (places.reshape(-1) == np.arange(places.size)).all():
-        return _reshaped(r, name, x.name, x.shape, places.shape)
-    along = _axes(x.shape, places)
-    if along is None:
+        return _add_reshape(r, name, x.name, x.shape, places.shape)
+    axis_matches = _match_axes(x.shape, places)
+    if axis_matches is None:
         if places.size > _MOST_PLACES:
-            raise Unfit(f"moves {places.size} elements one by one; {_MOST_PLACES} are supported")
-        row = _reshaped(r, r.unique(f"{name}/row"), x.name, x.shape, (math.prod(x.shape),))
+            raise UnsupportedLayer(
+                f"moves {places.size} elements one by one; {_MOST_PLACES} are supported"
+            )
+        row = _add_reshape(r, r.make_unique(f"{name}/row"), x.name, x.shape, (math.prod(x.shape),))
         flat = places.reshape(-1).tolist()
-        taken = r.emit(r.unique(f"{name}/taken"), "take", [row], None, axis=1, places=flat)
-        return _reshaped(r, name, taken, (places.size,), places.shape)
+        selected = r.add_layer(
+            r.make_unique(f"{name}/taken"), "take", [row], None, axis=1, places=flat
+        )
+        return _add_reshape(r, name, selected, (places.size,), places.shape)
     value, shape = x.name, list(x.shape)
-    for axis, (_, own) in enumerate(along):
-        if own != list(range(shape[axis])):
-            value = _taken(r, name, value, axis + 1, own, shape[axis], len(shape))
-            shape[axis] = len(own)
-    order = sorted(range(len(shape)), key=lambda a: along[a][0])
+    for axis, (_, places_along_axis) in enumerate(axis_matches):
+        if places_along_axis != list(range(shape[axis])):
+            value = _add_selection(
+                r, name, value, axis + 1, places_along_axis, shape[axis], len(shape)
+            )
+            shape[axis] = len(places_along_axis)
+    order = sorted(range(len(shape)), key=lambda a: axis_matches[a][0])
     if order != sorted(order):
         axes = [a + 1 for a in order]
-        value = r.emit(r.unique(f"{name}/turned"), "permute", [value], None, order=axes)
+        value = r.add_layer(r.make_unique(f"{name}/turned"), "permute", [value], None, order=axes)
         shape = [shape[a] for a in order]
-    used = {out for out, _ in along}
+    used = {out for out, _ in axis_matches}
     once = [n if i in used else 1 for i, n in enumerate(places.shape)]
-    value = _reshaped(r, r.unique(f"{name}/shaped"), value, tuple(shape), tuple(once))
+    value = _add_reshape(r, r.make_unique(f"{name}/shaped"), value, tuple(shape), tuple(once))
     if tuple(once) != places.shape:
         times = [1 if i in used else n for i, n in enumerate(places.shape)]
-        value = r.emit(r.unique(f"{name}/repeated"), "repeat", [value], None, times=times)
+        value = r.add_layer(r.make_unique(f"{name}/repeated"), "repeat", [value], None, times=times)
     return value
 
 
-def _taken(
+def _add_selection(
     r: Reader, name: str, value: str, axis: int, places: list[int], size: int, rank: int
 ) -> str:
     """Some places along an axis of so many: a part of it, or any of them."""
     if places == list(range(places[0], places[0] + len(places))):
         sides = [[0, 0] for _ in range(rank)]
         sides[axis - 1] = [places[0], size - places[-1] - 1]
-        return r.emit(r.unique(f"{name}/part"), "crop", [value], None, sides=sides)
+        return r.add_layer(r.make_unique(f"{name}/part"), "crop", [value], None, sides=sides)
     if len(places) > _MOST_PLACES:
-        raise Unfit(f"takes {len(places)} places; {_MOST_PLACES} are supported")
-    return r.emit(r.unique(f"{name}/taken"), "take", [value], None, axis=axis, places=places)
+        raise UnsupportedLayer(f"takes {len(places)} places; {_MOST_PLACES} are supported")
+    return r.add_layer(
+        r.make_unique(f"{name}/taken"), "take", [value], None, axis=axis, places=places
+    )
 
 
-def _reshaped(r: Reader, name: str, value: str, old: Shape, new: Shape) -> str:
+def _add_reshape(r: Reader, name: str, value: str, old: Shape, new: Shape) -> str:
     if tuple(old) == tuple(new):
         return value
-    return r.emit(name, "reshape", [value], None, shape=[int(n) for n in new])
+    return r.add_layer(name, "reshape", [value], None, shape=[int(n) for n in new])
 
 
-def _axes(shape: Shape, places: Array) -> list[tuple[int, list[int]]] | None:
+def _match_axes(shape: Shape, places: Array) -> list[tuple[int, list[int]]] | None:
     """For each axis of an input the output's axis that it becomes, and its places in order.
 
     An axis of which one place is left becomes none (-1).  None: the axes do not go apart.
     """
-    found: list[tuple[int, list[int]]] = []
+    matches: list[tuple[int, list[int]]] = []
     for coordinate in np.unravel_index(places, shape):
         varies = [
             axis
             for axis in range(places.ndim)
             if (coordinate != coordinate.take([0], axis=axis)).any()
         ]
-        if len(varies) > 1 or any(varies == [out] for out, _ in found):
+        if len(varies) > 1 or any(varies == [out] for out, _ in matches):
             return None
         out = varies[0] if varies else -1
         line = np.moveaxis(coordinate, out, -1).reshape(-1, coordinate.shape[out])[0]
-        found.append((out, line.tolist() if varies else line[:1].tolist()))
-    return found
+        matches.append((out, line.tolist() if varies else line[:1].tolist()))
+    return matches

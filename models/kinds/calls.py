@@ -17,11 +17,11 @@ import numpy as np
 
 from tfe_bench.models.kinds import discovery
 from tfe_bench.models.kinds.layer import Array, Shape
-from tfe_bench.models.kinds.reading import Reader, Unfit
+from tfe_bench.models.kinds.reading import Reader, UnsupportedLayer
 
 
 @dataclass(frozen=True)
-class Value:
+class TensorValue:
     """A tensor among an operation's arguments.
 
     Attributes:
@@ -35,11 +35,11 @@ class Value:
     dtype: str
 
 
-Operand = Value | Array  # a tensor of the model, or numbers
+Operand = TensorValue | Array  # a tensor of the model, or numbers
 
 
 @dataclass(frozen=True, eq=False)
-class Operation:
+class KerasOperation:
     """An operation of Keras, called once in a model.
 
     Attributes:
@@ -48,7 +48,7 @@ class Operation:
         shapes: of its values, without the batch.
     """
 
-    own: Any
+    keras_operation: Any
     name: str
     shapes: list[Shape]
 
@@ -58,17 +58,17 @@ class Operation:
         return self.shapes[0]
 
 
-Read = Callable[..., "str | list[str]"]
-READERS: dict[str, Read] = {}
+OperationReader = Callable[..., "str | list[str]"]
+READERS: dict[str, OperationReader] = {}
 # Whose classes these are; an operation of another module computes we do not know what.
 _MODULES = ("keras.src.ops.", "keras.src.activations.")
-_SIZES = (bool, int, float, complex, str, type(None))
+_PLAIN_TYPES = (bool, int, float, complex, str, type(None))
 
 
-def reads(*names: str) -> Callable[[Read], Read]:
+def register_reader(*names: str) -> Callable[[OperationReader], OperationReader]:
     """Registers what reads the operations of some class names."""
 
-    def register(read: Read) -> Read:
+    def register(read: OperationReader) -> OperationReader:
         READERS.update(dict.fromkeys(names, read))
         return read
 
@@ -76,19 +76,21 @@ def reads(*names: str) -> Callable[[Read], Read]:
 
 
 @functools.cache
-def load(package: str, *path: str) -> None:
+def load_readers(package: str, *path: str) -> None:
     """Import the modules of a package once: each registers its readers."""
-    for _ in discovery.modules(package, path):
+    for _ in discovery.import_modules(package, path):
         pass
 
 
-def known(operation: Any) -> bool:
+def is_supported(operation: Any) -> bool:
     """Whether an operation is of Keras, and there is a reader for it."""
     cls = type(operation)
     return cls.__module__.startswith(_MODULES) and cls.__name__ in READERS
 
 
-def read(r: Reader, operation: Operation, node: Any, named: Callable[[Any], Value]) -> list[str]:
+def convert_operation(
+    r: Reader, operation: KerasOperation, node: Any, find_value: Callable[[Any], TensorValue]
+) -> list[str]:
     """Writes an operation to the reader; returns the names of its values.
 
     Args:
@@ -98,47 +100,55 @@ def read(r: Reader, operation: Operation, node: Any, named: Callable[[Any], Valu
     Raises:
         Unfit: why it cannot be converted.
     """
-    own = operation.own
-    reader = READERS[type(own).__name__]
+    keras_operation = operation.keras_operation
+    reader = READERS[type(keras_operation).__name__]
     declared = list(inspect.signature(reader).parameters.values())[2:]
-    whole = any(p.kind is p.VAR_KEYWORD for p in declared)  # Keras' own object computes with them
-    taken = {p.name for p in declared}
-    call = inspect.signature(own.call)
+    takes_any = any(
+        p.kind is p.VAR_KEYWORD for p in declared
+    )  # Keras' own object computes with them
+    accepted_names = {p.name for p in declared}
+    call = inspect.signature(keras_operation.call)
     bound = call.bind(*node.arguments.args, **node.arguments.kwargs)
     defaults = {p.name: p.default for p in call.parameters.values()}
-    defaults |= {p.name: p.default for p in inspect.signature(type(own)).parameters.values()}
-    settings = {k: v for k, v in vars(own).items() if k in defaults and k != "name"}
-    found: dict[str, Any] = {}
+    defaults |= {
+        p.name: p.default for p in inspect.signature(type(keras_operation)).parameters.values()
+    }
+    settings = {k: v for k, v in vars(keras_operation).items() if k in defaults and k != "name"}
+    arguments: dict[str, Any] = {}
     for name, value in {**settings, **bound.arguments}.items():
-        if whole or name in taken:
-            found[name] = _operands(value, named)
-        elif not _same(value, defaults.get(name)):
-            raise Unfit(f"called with {name}={_short(value)}, which is not supported")
-    names = reader(r, operation, **found)
+        if takes_any or name in accepted_names:
+            arguments[name] = _convert_operands(value, find_value)
+        elif not _is_default(value, defaults.get(name)):
+            raise UnsupportedLayer(
+                f"called with {name}={_describe_value(value)}, which is not supported"
+            )
+    names = reader(r, operation, **arguments)
     return [names] if isinstance(names, str) else names
 
 
-def _operands(value: Any, named: Callable[[Any], Value]) -> Any:
+def _convert_operands(value: Any, find_value: Callable[[Any], TensorValue]) -> Any:
     """Keras' tensors as values, in a list too; numbers as they are."""
     if type(value).__name__ == "KerasTensor":
-        return named(value)
+        return find_value(value)
     if isinstance(value, (list, tuple)) and any(type(v).__name__ == "KerasTensor" for v in value):
-        return [_operands(v, named) for v in value]
+        return [_convert_operands(v, find_value) for v in value]
     return value
 
 
-def _same(value: Any, default: Any) -> bool:
-    return isinstance(value, _SIZES) and isinstance(default, _SIZES) and value == default
+def _is_default(value: Any, default: Any) -> bool:
+    return (
+        isinstance(value, _PLAIN_TYPES) and isinstance(default, _PLAIN_TYPES) and value == default
+    )
 
 
-def _short(value: Any) -> str:
-    return repr(value) if isinstance(value, _SIZES) else type(value).__name__
+def _describe_value(value: Any) -> str:
+    return repr(value) if isinstance(value, _PLAIN_TYPES) else type(value).__name__
 
 
 # ---- what readers are written with
 
 
-def numbers(value: Any) -> Array:
+def read_constant(value: Any) -> Array:
     """A constant among the operands, float64.
 
     Raises:
@@ -146,14 +156,14 @@ def numbers(value: Any) -> Array:
     """
     array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
-        raise Unfit(f"its operand is {array.dtype}")
+        raise UnsupportedLayer(f"its operand is {array.dtype}")
     array = array.astype(np.float64)
     if not np.isfinite(array).all():
-        raise Unfit("an operand is NaN or infinite")
+        raise UnsupportedLayer("an operand is NaN or infinite")
     return array
 
 
-def one_rank(values: Sequence[Value]) -> None:
+def check_same_rank(values: Sequence[TensorValue]) -> None:
     """Refuses tensors of different ranks: Keras would put the batch of one along rows of another.
 
     Raises:
@@ -161,4 +171,4 @@ def one_rank(values: Sequence[Value]) -> None:
     """
     if len({len(v.shape) for v in values}) > 1:
         shapes = " and ".join(str([None, *v.shape]) for v in values)
-        raise Unfit(f"of tensors of ranks that differ, {shapes}; reshape them first")
+        raise UnsupportedLayer(f"of tensors of ranks that differ, {shapes}; reshape them first")

@@ -11,22 +11,22 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def modules(package: str, path: Iterable[str]) -> Iterator[ModuleType]:
+def import_modules(package: str, path: Iterable[str]) -> Iterator[ModuleType]:
     """The modules of a package, imported."""
-    for found in pkgutil.iter_modules(path, package + "."):
-        yield importlib.import_module(found.name)
+    for module_info in pkgutil.iter_modules(path, package + "."):
+        yield importlib.import_module(module_info.name)
 
 
-def classes(package: str, path: Iterable[str], base: type[T], key: str) -> dict[str, type[T]]:
+def find_classes(package: str, path: Iterable[str], base: type[T], key: str) -> dict[str, type[T]]:
     """The classes that modules of a package define of a base, by what each says it is.
 
     Args:
         key: the class attribute that says so; a class without one is there for others to inherit.
     """
-    found: dict[str, type[T]] = {}
-    for module in modules(package, path):
+    classes_by_key: dict[str, type[T]] = {}
+    for module in import_modules(package, path):
         for cls in vars(module).values():
-            own = isinstance(cls, type) and cls.__module__ == module.__name__
-            if own and issubclass(cls, base) and hasattr(cls, key):
-                found[getattr(cls, key)] = cls
-    return found
+            is_own = isinstance(cls, type) and cls.__module__ == module.__name__
+            if is_own and issubclass(cls, base) and hasattr(cls, key):
+                classes_by_key[getattr(cls, key)] = cls
+    return classes_by_key

@@ -10,37 +10,45 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients
 from tfe_bench.models.kinds.planning import MOST_COMPARED, Planner
-from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.session.sharing import Shared
 
-Watch = Callable[[str, Array], None]
+Observer = Callable[[str, Array], None]
 
 
-def check_room(node: Node) -> None:
+def check_fractional_bits(node: PlacedLayer) -> None:
     """Refuses numbers with fewer fractional bits than an input has.
 
     Raises:
         UsageError: they have.
     """
-    if max(node.scales) > node.numbers.fraction:
+    if max(node.input_scales) > node.numbers.fraction:
         raise UsageError("has fewer fractional bits than an input.")
 
 
-class Mixes(Exception):
+class NotPositionwise(Exception):
     """Why a value at one position is not made of that position alone."""
 
 
-def one_axis(axes: Sequence[int]) -> int:
+def get_common_axis(axes: Sequence[int]) -> int:
     """The axis along which the positions of all inputs lie.
 
     Raises:
         Mixes: there are several.
     """
     if len(set(axes)) != 1:
-        raise Mixes("takes values whose positions lie along several axes")
+        raise NotPositionwise("takes values whose positions lie along several axes")
     return axes[0]
 
 
@@ -71,41 +79,47 @@ class Kind:
     """
 
     op: ClassVar[str]
-    keras: ClassVar[tuple[str, ...]] = ()
-    arguments: ClassVar[tuple[str, ...]] = ()
-    masks: ClassVar[bool] = False
-    functions: ClassVar[tuple[str, ...]] = ()
-    nothing: ClassVar[bool] = False
-    pointwise: ClassVar[bool] = False
-    moves: ClassVar[bool] = False
-    largest: ClassVar[bool] = False
-    fuses: ClassVar[bool] = False
-    heavy: ClassVar[bool] = False
-    wide: ClassVar[bool] = False
-    bounded: ClassVar[bool] = False
-    local: ClassVar[bool] = False
-    placed: ClassVar[bool] = False
+    keras_layers: ClassVar[tuple[str, ...]] = ()
+    call_arguments: ClassVar[tuple[str, ...]] = ()
+    handles_masks: ClassVar[bool] = False
+    keras_functions: ClassVar[tuple[str, ...]] = ()
+    is_identity: ClassVar[bool] = False
+    is_pointwise: ClassVar[bool] = False
+    is_reshape: ClassVar[bool] = False
+    is_maximum: ClassVar[bool] = False
+    can_fuse: ClassVar[bool] = False
+    is_memory_heavy: ClassVar[bool] = False
+    uses_wide_words: ClassVar[bool] = False
+    is_bounded: ClassVar[bool] = False
+    is_local: ClassVar[bool] = False
+    has_positional_weights: ClassVar[bool] = False
 
     # ---- from Keras
 
-    def classes(self, keras: Any) -> list[type]:
+    def find_keras_layers(self, keras: Any) -> list[type]:
         """The classes of Keras' layers that `read` takes; those of a newer Keras may lack."""
-        return [c for name in self.keras if (c := getattr(keras.layers, name, None)) is not None]
+        return [
+            c for name in self.keras_layers if (c := getattr(keras.layers, name, None)) is not None
+        ]
 
-    def callables(self, keras: Any) -> dict[Any, str]:
+    def find_keras_functions(self, keras: Any) -> dict[Any, str]:
         """The activation functions that it is, with the name that `activate` gets."""
         of = keras.activations
-        return {f: name for name in self.functions if (f := getattr(of, name, None)) is not None}
+        return {
+            f: name for name in self.keras_functions if (f := getattr(of, name, None)) is not None
+        }
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         """Writes a layer of Keras to the reader; returns the name of its value.
 
         Raises:
             Unfit: why this one cannot be converted.
         """
-        return r.emit(call.name, self.op, call.inputs)
+        return r.add_layer(call.name, self.op, call.inputs)
 
-    def activate(self, r: Reader, value: str, name: str, function: str, given: Options) -> str:
+    def convert_activation(
+        self, r: Reader, value: str, name: str, function: str, arguments: Options
+    ) -> str:
         """Writes an activation of Keras behind a value; returns the name of what it gives.
 
         Args:
@@ -115,19 +129,21 @@ class Kind:
         Raises:
             Unfit: why it cannot be converted.
         """
-        return r.emit(name, self.op, [value], None, **self.function(function, r.rank, given))
+        return r.add_layer(
+            name, self.op, [value], None, **self.map_activation_options(function, r.rank, arguments)
+        )
 
-    def function(self, name: str, rank: int, given: Options) -> Options:
+    def map_activation_options(self, name: str, rank: int, arguments: Options) -> Options:
         """The options that an activation of Keras means, for a value of a rank with the batch.
 
         Raises:
             Unfit: why there are none.
         """
-        return given
+        return arguments
 
     # ---- as data
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         """The shape of a layer's value, without the batch.
 
         Raises:
@@ -136,7 +152,9 @@ class Kind:
         """
         raise NotImplementedError
 
-    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+    def find_position_axis(
+        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+    ) -> int:
         """The axis of its value along which the positions of a text lie.
 
         Args:
@@ -147,35 +165,35 @@ class Kind:
             Mixes: a position's value is made of other positions, in another way than by causal
                 attention.
         """
-        if not self.pointwise:
-            raise Mixes("may make a value of several positions")
-        if len({len(shape) for shape in given}) > 1:
-            raise Mixes("takes values of several ranks")
-        return one_axis(axes)
+        if not self.is_pointwise:
+            raise NotPositionwise("may make a value of several positions")
+        if len({len(shape) for shape in input_shapes}) > 1:
+            raise NotPositionwise("takes values of several ranks")
+        return get_common_axis(axes)
 
-    def resized(self, x: Layer, axis: int, count: int) -> Layer:
+    def resize_positions(self, x: LayerSpec, axis: int, count: int) -> LayerSpec:
         """The layer for another number of positions, which lie along an axis of its value."""
         return x
 
-    def predicted(self, x: Layer) -> Layer:
+    def prepare_inference(self, x: LayerSpec) -> LayerSpec:
         """The layer as it is in a prediction, when the model is done with training."""
         return x
 
-    def in_series(self, x: Layer) -> Layer:
+    def use_series(self, x: LayerSpec) -> LayerSpec:
         """The layer with short series for its activations, if it has any inside."""
         return x
 
-    def doubt(self, x: Layer, given: list[Shape]) -> str:
+    def describe_conversion_risk(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
         """What who converts a model is warned of; "" for nothing."""
         return ""
 
-    def label(self, x: Layer) -> str:
+    def describe_layer(self, x: LayerSpec) -> str:
         """What a summary calls the layer's kind."""
         return self.op
 
     # ---- in the clear
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         """The layer's value in float64, with a batch.
 
         Args:
@@ -185,33 +203,35 @@ class Kind:
 
     # ---- in fixed point
 
-    def approximated(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_approximation(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         """As `plain`, with the approximations that the private layer makes, but for roundings."""
-        return self.plain(x, values, seen)
+        return self.compute_plaintext(x, values, observe)
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         """The fixed point of a layer whose inputs are planned."""
-        return Numbers(planner.most(x)[0])
+        return FixedPointFormat(planner.get_input_format(x)[0])
 
-    def check(self, node: Node) -> None:
+    def check_format(self, node: PlacedLayer) -> None:
         """Refuses numbers, which may come from a stranger, that the layer does not run with.
 
         Raises:
             UsageError: why.
         """
-        if node.numbers.fraction != node.scales[0]:
+        if node.numbers.fraction != node.input_scales[0]:
             raise UsageError("has other fractional bits than its input.")
 
-    def weight_bits(self, node: Node, name: str) -> int:
+    def weight_bits(self, node: PlacedLayer, name: str) -> int:
         """Fractional bits of weights: a sum's bias, or kernels of its terms."""
         scale = node.numbers.scale
-        return scale if name == "bias" else scale - node.scales[int(name.removeprefix("kernel"))]
+        return (
+            scale if name == "bias" else scale - node.input_scales[int(name.removeprefix("kernel"))]
+        )
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         """The largest |v| in ring units for inputs within limits; None if there is none."""
-        return node.moved(given)[0]
+        return node.align_limits(input_limits)[0]
 
-    def reach(self, node: Node, given: list[int]) -> int:
+    def bound_sum_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
         """Bits that no sum of inputs within limits leaves, before it is truncated; 0 for no sum.
 
         Args:
@@ -219,33 +239,37 @@ class Kind:
         """
         return 0
 
-    def compared(self, node: Node, given: list[int]) -> int:
+    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
         """Bits of comparisons that no value within its limits can leave, as of differences."""
-        return node.moved(given)[0].bit_length() + 2
+        return node.align_limits(input_limits)[0].bit_length() + 2
 
-    def watchable(self, node: Node, given: list[int] | None) -> bool:
+    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
         """Whether no value within its limits is too large for the layer.
 
         Args:
             given: limits of the inputs, None where one has none.
         """
-        return not node.numbers.bits or given is None or self.compared(node, given) <= MOST_COMPARED
+        return (
+            not node.numbers.bits
+            or input_limits is None
+            or self.bound_comparison_bits(node, input_limits) <= MOST_COMPARED
+        )
 
     # ---- in private
 
-    def reads(self, node: Node, given: int) -> int:
+    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
         """How many low bits of an input `forward` reads: it may be of a ring of no more.
 
         Args:
             given: the input's number.
         """
-        return node.wide if self.local else 64
+        return node.used_bits if self.is_local else 64
 
-    def turns(self, node: Node) -> int:
+    def count_stages(self, node: PlacedLayer) -> int:
         """Of how many parts, of which the next begins when one is over, a prediction of it is."""
         return 1
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """The layer's value in a prediction, over Z_2^64 or of a ring of node.wide bits or more.
 
         Args:
@@ -254,17 +278,19 @@ class Kind:
         raise NotImplementedError
 
     @property
-    def predicts(self) -> bool:
+    def can_predict(self) -> bool:
         """Whether predictions run layers of the kind as they are."""
         return type(self).forward is not Kind.forward
 
     # ---- in training
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """The layer's value in a step or an evaluation, with what `backward` wants in p.kept."""
         return self.forward(p, node, *values)
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """Gradients of the inputs, from that of the value; those of weights go to p.found.
 
         Args:
@@ -273,15 +299,17 @@ class Kind:
         raise NotImplementedError
 
     @property
-    def trains(self) -> bool:
+    def can_train(self) -> bool:
         """Whether layers of the kind can be trained."""
         return type(self).backward is not Kind.backward
 
-    def untrained(self, x: Layer, given: list[Shape]) -> str:
+    def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
         """Why a layer cannot be trained; "" if it can."""
-        return "" if self.trains else x.op
+        return "" if self.can_train else x.op
 
-    def public_values(self, x: Layer, shape: Shape, seed: int, step: int) -> Mapping[str, Array]:
+    def public_values(
+        self, x: LayerSpec, shape: Shape, seed: int, step: int
+    ) -> Mapping[str, Array]:
         """What is public about the layer and drawn anew in every step, int64 by name.
 
         Args:

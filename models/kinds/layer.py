@@ -15,7 +15,7 @@ Shapes = Mapping[str, Shape]
 
 
 @dataclass(frozen=True, eq=False)
-class Layer:
+class LayerSpec:
     """One step of a model.
 
     Attributes:
@@ -38,7 +38,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Numbers:
+class FixedPointFormat:
     """The fixed point of a layer.
 
     Attributes:
@@ -57,16 +57,16 @@ class Numbers:
     low: int = 0
     reach: int = 0
 
-    def row(self) -> list[int]:
+    def to_row(self) -> list[int]:
         """As JSON holds it."""
-        found = [self.fraction, self.scale, self.bits, self.low, self.reach]
-        while len(found) > 3 and not found[-1]:
-            found.pop()
-        return found
+        fields = [self.fraction, self.scale, self.bits, self.low, self.reach]
+        while len(fields) > 3 and not fields[-1]:
+            fields.pop()
+        return fields
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class PlacedLayer:
     """A layer where it stands in a model, with what a training step runs together with it.
 
     Attributes:
@@ -85,27 +85,27 @@ class Node:
         limits: of its inputs in ring units, where that is so and all are known.
     """
 
-    layer: Layer
-    numbers: Numbers
+    layer: LayerSpec
+    numbers: FixedPointFormat
     shape: Shape
-    given: tuple[Shape, ...]
-    scales: tuple[int, ...]
+    input_shapes: tuple[Shape, ...]
+    input_scales: tuple[int, ...]
     output: str
-    pool: Layer | None = None
-    activation: Layer | None = None
-    last: bool = False
-    wide: int = 64
+    pool: LayerSpec | None = None
+    activation: LayerSpec | None = None
+    is_output: bool = False
+    used_bits: int = 64
     round_bits: int = 0
-    watched: bool = False
-    limits: tuple[int, ...] = ()
+    is_range_checked: bool = False
+    input_limits: tuple[int, ...] = ()
 
     @property
-    def bent(self) -> bool:
+    def has_fused(self) -> bool:
         """Whether a max pooling or a ReLU runs with it."""
         return self.pool is not None or self.activation is not None
 
-    def moved(self, limits: list[int]) -> list[int]:
+    def align_limits(self, limits: list[int]) -> list[int]:
         """Limits of the inputs in ring units, at the scale of the value."""
         fraction = self.numbers.fraction
-        pairs = zip(limits, self.scales, strict=True)
+        pairs = zip(limits, self.input_scales, strict=True)
         return [limit << max(0, fraction - scale) for limit, scale in pairs]

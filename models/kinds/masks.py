@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.models.kinds.layer import Layer, Shape
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.kinds.layer import LayerSpec, Shape
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 
 # Layers that give elements of what they take, or products of 0 and 1.
 _TRUE_OF_TRUE = ("reshape", "permute", "crop", "take", "repeat", "concat", "multiply", "identity")
@@ -20,73 +20,77 @@ _TRUE = ("negative", "zero")
 _ANY_OF = ("Add", "Average", "Multiply", "Subtract")
 
 
-def idle(layer: Any) -> bool:
+def ignores_mask(layer: Any) -> bool:
     """Whether a layer takes a mask and has no use for it in a prediction."""
     kind = type(layer).__name__
     around = kind == "TimeDistributed" and not layer.layer._call_has_mask_arg
     return around or kind == "BatchNormalization"
 
 
-def truth(r: Reader, name: str) -> str:
+def check_mask_value(r: Reader, name: str) -> str:
     """A value that is taken as a mask; inputs of the model that it comes from hold 0 and 1 alone.
 
     Raises:
         Unfit: it may be anything else.
     """
     layers = {x.name: x for x in r.layers}
-    left, seen = [name], set[str]()
-    while left:
-        each = left.pop()
-        if each in seen:
+    pending, seen = [name], set[str]()
+    while pending:
+        value = pending.pop()
+        if value in seen:
             continue
-        seen.add(each)
-        if each in r.inputs:
-            r.masks[each] = None
+        seen.add(value)
+        if value in r.inputs:
+            r.masks[value] = None
             continue
-        x = layers[each]
-        if x.op in _TRUE or each in r.compared:
+        x = layers[value]
+        if x.op in _TRUE or value in r.token_tests:
             continue
-        if x.op not in _TRUE_OF_TRUE and not _inverted(x):
-            raise Unfit(
+        if x.op not in _TRUE_OF_TRUE and not _is_inversion(x):
+            raise UnsupportedLayer(
                 f"a mask that the model computes by {x.op!r}; inputs, comparisons and what puts "
                 "their values elsewhere are supported"
             )
-        left += x.inputs
+        pending += x.inputs
     return name
 
 
-def _inverted(x: Layer) -> bool:
+def _is_inversion(x: LayerSpec) -> bool:
     """Whether a layer gives 1 - x."""
     return x.op == "rescale" and (x.options["scale"], x.options["offset"]) == (-1.0, 1.0)
 
 
-def both(r: Reader, name: str, masks: list[str]) -> str:
+def and_masks(r: Reader, name: str, masks: list[str]) -> str:
     """The mask that is 1 where all are, which are of one shape; "" of none."""
-    found = ""
+    combined = ""
     for mask in dict.fromkeys(m for m in masks if m):
-        found = r.emit(r.unique(name), "multiply", [found, mask]) if found else mask
-    return found
+        combined = (
+            r.add_layer(r.make_unique(name), "multiply", [combined, mask]) if combined else mask
+        )
+    return combined
 
 
-def either(r: Reader, name: str, masks: list[str]) -> str:
+def or_masks(r: Reader, name: str, masks: list[str]) -> str:
     """The mask that is 1 where any is: 1 - (1 - a)(1 - b)."""
-    several = list(dict.fromkeys(masks))
-    if len(several) == 1:
-        return several[0]
-    return inverse(r, name, both(r, f"{name}/none", [inverse(r, f"{name}/not", m) for m in masks]))
+    distinct = list(dict.fromkeys(masks))
+    if len(distinct) == 1:
+        return distinct[0]
+    return invert_mask(
+        r, name, and_masks(r, f"{name}/none", [invert_mask(r, f"{name}/not", m) for m in masks])
+    )
 
 
-def inverse(r: Reader, name: str, mask: str) -> str:
+def invert_mask(r: Reader, name: str, mask: str) -> str:
     """1 - mask."""
-    return r.emit(r.unique(name), "rescale", [mask], None, scale=-1.0, offset=1.0)
+    return r.add_layer(r.make_unique(name), "rescale", [mask], None, scale=-1.0, offset=1.0)
 
 
-def in_rows(r: Reader, name: str, mask: str, shape: Shape) -> str:
+def reshape_mask(r: Reader, name: str, mask: str, shape: Shape) -> str:
     """A mask in another shape of as many elements."""
-    return r.emit(r.unique(name), "reshape", [mask], None, shape=list(shape))
+    return r.add_layer(r.make_unique(name), "reshape", [mask], None, shape=list(shape))
 
 
-def behind(r: Reader, call: Call, first: list[str]) -> str:
+def infer_output_mask(r: Reader, call: LayerCall, first: list[str]) -> str:
     """The mask of a layer's value, where its kind does not say: by Keras' rules.
 
     Args:
@@ -99,14 +103,14 @@ def behind(r: Reader, call: Call, first: list[str]) -> str:
     if not any(first):
         return ""
     if not layer.supports_masking:
-        raise Unfit(
+        raise UnsupportedLayer(
             "drops the mask that comes with what it takes, as Keras warns; where that is meant, "
             "take the mask off before: keras.ops.copy(x)"
         )
-    if call.kind in _ANY_OF:
-        return either(r, f"{call.name}/mask", first) if all(first) else ""
-    takes = layer._call_has_mask_arg and not idle(layer)
-    own = type(layer).compute_mask is not r.keras.layers.Layer.compute_mask
-    if takes or own or len(first) > 1:
-        raise Unfit("of values with a mask, which is not supported here")
+    if call.class_name in _ANY_OF:
+        return or_masks(r, f"{call.name}/mask", first) if all(first) else ""
+    takes_mask = layer._call_has_mask_arg and not ignores_mask(layer)
+    has_own_rule = type(layer).compute_mask is not r.keras.layers.Layer.compute_mask
+    if takes_mask or has_own_rule or len(first) > 1:
+        raise UnsupportedLayer("of values with a mask, which is not supported here")
     return first[0]

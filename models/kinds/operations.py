@@ -18,9 +18,9 @@ from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.protocols.nn import pool_gradient, relu
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, backward, compare, convert, shapes, truncation
-from tfe_bench.protocols.ring.products import Product, exchanged, truncated
-from tfe_bench.protocols.ring.range_check import Watch
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.products import Product, exchange_sum, exchange_truncated_sum
+from tfe_bench.protocols.ring.range_check import RangeMonitor
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -43,8 +43,8 @@ class Setting:
 
     profile: str = "local"
     round_bits: int | None = None
-    thirds: bool = False
-    turn: bool = False
+    dealt_by_thirds: bool = False
+    is_third: bool = False
 
     def __post_init__(self) -> None:
         if self.profile not in ("local", "lan", "wan"):
@@ -55,29 +55,29 @@ class Setting:
     @property
     def update_profile(self) -> str:
         """The profile for updates."""
-        return "wan" if self.thirds else "lan"
+        return "wan" if self.dealt_by_thirds else "lan"
 
     @property
-    def pooling(self) -> str:
+    def pooling_profile(self) -> str:
         """The profile for maxima, which would otherwise cut a third in three again on a wan."""
-        return "lan" if self.turn and self.profile == "wan" else self.profile
+        return "lan" if self.is_third and self.profile == "wan" else self.profile
 
-    def exchanges(self, n: int, bits: int) -> int:
+    def choose_exchanges(self, n: int, bits: int) -> int:
         """Of n comparisons: more take fewer bits and more rounds."""
         round_bits = self.round_bits or 0
 
-        def price(count: int) -> int:
+        def cost_of(count: int) -> int:
             return compare.msb_cost(n, bits, count).total + count * round_bits
 
-        return min(range(compare.fewest(bits), 4), key=price)
+        return min(range(compare.min_exchanges(bits), 4), key=cost_of)
 
 
-def compared(ring_bits: int) -> int:
+def relu_comparison_bits(ring_bits: int) -> int:
     """Bits of a ReLU's comparison: all of a small ring, those of layers over Z_2^64."""
     return ring_bits if ring_bits < 64 else compare.LAYER_BITS
 
 
-def shifted(x: Shared, fraction: int) -> Shared:
+def add_fractional_bits(x: Shared, fraction: int) -> Shared:
     """x with more fractional bits.  Local.
 
     Raises:
@@ -88,7 +88,7 @@ def shifted(x: Shared, fraction: int) -> Shared:
         raise UsageError(f"A value has {x.fractional_bits} fractional bits, not {fraction}.")
     if more == 0:
         return x
-    return replace(x.map(lambda a: local.left_shift(a, more)), fractional_bits=fraction)
+    return replace(x.map(lambda a: tensor_ops.left_shift(a, more)), fractional_bits=fraction)
 
 
 class Operations:
@@ -100,38 +100,38 @@ class Operations:
         watch: is told of what could leave its range, None where nothing is checked.
     """
 
-    def __init__(self, party: Party, setting: Setting, watch: Watch | None = None) -> None:
+    def __init__(self, party: Party, setting: Setting, watch: RangeMonitor | None = None) -> None:
         self.party = party
         self.setting = setting
-        self.watch = watch
+        self.range_check = watch
 
-    def shape(self, x: Shared) -> Shape:
+    def get_shape(self, x: Shared) -> Shape:
         """Static, with the batch."""
         return tuple(int(n) for n in x.shape)
 
-    def map(self, function: Callable[[Shared], Shared], x: Shared, shape: Shape) -> Shared:
+    def apply_local(self, function: Callable[[Shared], Shared], x: Shared, shape: Shape) -> Shared:
         """A local linear map of a value, to a known shape."""
-        return function(x).map(lambda a: local.ensure_shape(a, shape))
+        return function(x).map(lambda a: tensor_ops.ensure_shape(a, shape))
 
-    def call(
-        self, protocol: Callable[Concatenate[Party, P], T], *given: P.args, **options: P.kwargs
+    def run_protocol(
+        self, protocol: Callable[Concatenate[Party, P], T], *arguments: P.args, **options: P.kwargs
     ) -> T:
         """protocol(party, *given, **options)."""
-        return protocol(self.party, *given, **options)
+        return protocol(self.party, *arguments, **options)
 
-    def reshaped(self, x: Shared, shape: Shape) -> Shared:
+    def reshape_value(self, x: Shared, shape: Shape) -> Shared:
         """The same elements, in order, in another shape with the batch."""
-        return x.map(lambda a: local.reshape(a, shape))
+        return x.map(lambda a: tensor_ops.reshape(a, shape))
 
-    def note(self, x: Shared, low: int, high: int) -> None:
+    def check_range(self, x: Shared, low: int, high: int) -> None:
         """Tells the watch, if there is one, where low <= x <= high does not hold.
 
         Args:
             x: with the batch first, over Z_2^64.
             low, high: in ring units, from 0 to below 2^62.
         """
-        if self.watch is not None:
-            self.watch.within(x, low, high)
+        if self.range_check is not None:
+            self.range_check.record_range(x, low, high)
 
     def add(self, x: Shared, y: Shared) -> Shared:
         """x + y of one scale, broadcast."""
@@ -147,14 +147,14 @@ class Operations:
 
     def add_public(self, x: Shared, ring: Any) -> Shared:
         """x + c at x's scale, for public ring elements that broadcast to x."""
-        ring = ring if local.is_tensor(ring) else np.asarray(ring, np.int64)
+        ring = ring if tensor_ops.is_tensor(ring) else np.asarray(ring, np.int64)
         return arithmetic.add_public(x, ring)
 
-    def times(self, x: Shared, factor: Any, fraction: int = 0) -> Shared:
+    def mul_public(self, x: Shared, factor: Any, fraction: int = 0) -> Shared:
         """x times public ring elements: an integer, or int64 that broadcast to x."""
         if isinstance(factor, int) and factor == 1:
             return replace(x, fractional_bits=x.fractional_bits + fraction)
-        if not local.is_tensor(factor):
+        if not tensor_ops.is_tensor(factor):
             factor = np.asarray(factor, np.int64)
         return arithmetic.mul_public(x, factor, fraction)
 
@@ -162,20 +162,20 @@ class Operations:
         """Values of one scale behind each other."""
         return shapes.concat(list(xs), axis)
 
-    def shifted(self, x: Shared, fraction: int) -> Shared:
+    def add_fractional_bits(self, x: Shared, fraction: int) -> Shared:
         """x with more fractional bits."""
-        return shifted(x, fraction)
+        return add_fractional_bits(x, fraction)
 
-    def product(self, products: Sequence[Product], addend: Shared | None = None) -> Shared:
+    def sum_products(self, products: Sequence[Product], addend: Shared | None = None) -> Shared:
         """The sum of products and an addend over Z_2^64.  1 round."""
-        z = exchanged(self.party, "product_sum", products)
+        z = exchange_sum(self.party, "product_sum", products)
         return z if addend is None else arithmetic.add(z, addend)
 
-    def truncated_product(
+    def sum_truncated_products(
         self, products: Sequence[Product], addend: Shared | None, drop: int, bits: int
     ) -> Shared:
         """The same over 2^drop in Z_2^bits.  1 round."""
-        return truncated(self.party, "truncated_sum", products, addend, drop, bits)[0]
+        return exchange_truncated_sum(self.party, "truncated_sum", products, addend, drop, bits)[0]
 
     def truncate(self, x: Shared, drop: int) -> Shared:
         """x / 2^drop.  1 round."""
@@ -187,8 +187,8 @@ class Operations:
 
     def relu_with_derivative(self, x: Shared) -> tuple[Shared, MaskedBits]:
         """max(x, 0) over Z_2^64 of an x there or of a small ring, and [x < 0]."""
-        bits = compared(x.ring_bits)
-        count = self.setting.exchanges(x.shape.num_elements(), bits)
+        bits = relu_comparison_bits(x.ring_bits)
+        count = self.setting.choose_exchanges(x.shape.num_elements(), bits)
         return relu.relu_with_derivative(self.party, x, bits, count)
 
     def inject_truncated(
@@ -201,11 +201,11 @@ class Operations:
 
     def max_pool(
         self, x: Shared, options: Mapping[str, Any], relu: bool
-    ) -> tuple[Shared, pool_gradient.Choice]:
+    ) -> tuple[Shared, pool_gradient.PoolChoice]:
         """The largest of each window over Z_2^64 (and 0, with relu), and where it is."""
         windows = (options["ksize"], options["strides"], options["padding"])
-        bits = compared(x.ring_bits)
-        n = pool_gradient.geometry("max_pool2d", x.shape, *windows).windows
+        bits = relu_comparison_bits(x.ring_bits)
+        n = pool_gradient.window_geometry("max_pool2d", x.shape, *windows).window_count
         return pool_gradient.max_pool2d_with_choice(
             self.party,
             x,
@@ -213,9 +213,9 @@ class Operations:
             relu=relu,
             bits=bits,
             profile=self.setting.profile,
-            exchanges=self.setting.exchanges(n, bits),
+            exchanges=self.setting.choose_exchanges(n, bits),
         )
 
-    def unpool(self, choice: pool_gradient.Choice, g: Shared, fraction: int) -> Shared:
+    def unpool(self, choice: pool_gradient.PoolChoice, g: Shared, fraction: int) -> Shared:
         """Each window's g at its largest cell, with fewer fractional bits."""
-        return pool_gradient.unpool(self.party, choice, g, g.fractional_bits - fraction)
+        return pool_gradient.unpool_gradient(self.party, choice, g, g.fractional_bits - fraction)

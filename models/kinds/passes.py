@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.layer import Layer, Node, Shape
+from tfe_bench.models.kinds.layer import LayerSpec, PlacedLayer, Shape
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import reductions, shapes
-from tfe_bench.protocols.ring.products import Product, truncated
-from tfe_bench.protocols.ring.range_check import RING, Watch
+from tfe_bench.protocols.ring.products import Product, exchange_truncated_sum
+from tfe_bench.protocols.ring.range_check import RING, RangeMonitor
 from tfe_bench.protocols.session.sharing import Shared
 
 Gradients = Sequence[Shared | None]
@@ -45,17 +45,17 @@ class Precision:
     ring: int = 30
 
     @property
-    def product(self) -> int:
+    def product_bits(self) -> int:
         """Fractional bits of a value times a weight."""
         return self.activation + self.weight
 
-    def header(self) -> list[int]:
+    def to_header(self) -> list[int]:
         """As JSON holds it."""
         return [self.activation, self.weight, self.gradient, self.ring]
 
 
 @dataclass(eq=False)
-class Pass:
+class ForwardContext:
     """One pass through a model.
 
     Attributes:
@@ -79,29 +79,29 @@ class Pass:
     precision: Precision = Precision()
     frozen: frozenset[str] = frozenset()
     public: Mapping[str, Any] = field(default_factory=dict)
-    learning: bool = False
-    small: bool = False
-    kept: dict[str, Any] = field(default_factory=dict)
-    found: dict[str, Shared] = field(default_factory=dict)
-    renewed: dict[str, Shared] = field(default_factory=dict)
-    watches: dict[str, Watch] | None = None
-    steep: bool = False
+    is_training: bool = False
+    accepts_small_ring: bool = False
+    saved: dict[str, Any] = field(default_factory=dict)
+    weight_gradients: dict[str, Shared] = field(default_factory=dict)
+    new_statistics: dict[str, Shared] = field(default_factory=dict)
+    range_checks: dict[str, RangeMonitor] | None = None
+    checks_gradients: bool = False
 
-    def weight(self, layer: Layer, name: str) -> Shared:
+    def get_weight(self, layer: LayerSpec, name: str) -> Shared:
         """A layer's weights."""
         return self.weights[f"{layer.name}/{name}"]
 
-    def weight_or_none(self, layer: Layer, name: str) -> Shared | None:
+    def get_optional_weight(self, layer: LayerSpec, name: str) -> Shared | None:
         """A layer's weights, None if it has none of the name."""
-        return self.weight(layer, name) if name in layer.weights else None
+        return self.get_weight(layer, name) if name in layer.weights else None
 
-    def learns(self, layer: Layer, name: str) -> bool:
+    def is_trained(self, layer: LayerSpec, name: str) -> bool:
         """Whether a layer has weights of the name, and they are trained."""
         key = f"{layer.name}/{name}"
-        return self.learning and name in layer.weights and key not in self.frozen
+        return self.is_training and name in layer.weights and key not in self.frozen
 
-    def narrowed(
-        self, node: Node, products: Sequence[Product], addend: Shared | None, drop: int
+    def truncate_to_small_ring(
+        self, node: PlacedLayer, products: Sequence[Product], addend: Shared | None, drop: int
     ) -> Shared:
         """A node's products and an addend over 2^drop in the small ring that is compared.
 
@@ -109,97 +109,101 @@ class Pass:
         all that is inside is right.  Rounds: 1.
         """
         ops, bits = self.ops, self.precision.ring
-        if self.watches is None:
-            return ops.truncated_product(products, addend, drop, bits)
-        small, own = ops.call(truncated, "truncated_sum", products, addend, drop, bits + 1, RING)
-        watch = self.watch(node.output, small)
-        ops.call(linear.watched_lift, watch, small, own, RING - drop, bits + 1, bits)
+        if self.range_checks is None:
+            return ops.sum_truncated_products(products, addend, drop, bits)
+        small, own_shares = ops.run_protocol(
+            exchange_truncated_sum, "truncated_sum", products, addend, drop, bits + 1, RING
+        )
+        watch = self.get_range_check(node.output, small)
+        ops.run_protocol(
+            linear.monitored_lift, watch, small, own_shares, RING - drop, bits + 1, bits
+        )
         return small
 
-    def inside(self, name: str, x: Shared, bits: int) -> None:
+    def check_magnitude(self, name: str, x: Shared, bits: int) -> None:
         """Watches, where that is done, whether |x| < 2^bits in ring units, over Z_2^64.
 
         x below 3 2^bits may count as inside.  Rounds: none.
         """
-        if self.watches is not None:
-            self.ops.call(linear.within, self.watch(name, x), x, bits)
+        if self.range_checks is not None:
+            self.ops.run_protocol(linear.monitor_range, self.get_range_check(name, x), x, bits)
 
-    def watch(self, name: str, x: Shared) -> Watch:
+    def get_range_check(self, name: str, x: Shared) -> RangeMonitor:
         """The watch of a place, which has one sample: all of it."""
-        assert self.watches is not None
-        if name not in self.watches:
-            self.watches[name] = Watch(self.ops.party, 1, x.dealer)
-        return self.watches[name]
+        assert self.range_checks is not None
+        if name not in self.range_checks:
+            self.range_checks[name] = RangeMonitor(self.ops.party, 1, x.dealer)
+        return self.range_checks[name]
 
-    def settled(self, g: Shared, room: int = 0) -> Shared:
+    def rescale_gradient(self, g: Shared, room: int = 0) -> Shared:
         """A gradient at the gradients' scale, if it leaves no room for so many bits more."""
         f = self.precision.gradient
         if g.fractional_bits <= f or (room and g.fractional_bits + room <= MOST_BITS):
             return g
         return self.ops.truncate(g, g.fractional_bits - f)
 
-    def dropped(self, x: Shared) -> Shared:
+    def rescale_activation(self, x: Shared) -> Shared:
         """A value of a training at the scale of values again."""
         drop = x.fractional_bits - self.precision.activation
         return self.ops.truncate(x, drop) if drop else x
 
-    def batched(self, shape: Shape, like: Shared) -> Shape:
+    def add_batch_axis(self, shape: Shape, like: Shared) -> Shape:
         """A shape with the batch of a value."""
-        return (self.ops.shape(like)[0], *shape)
+        return (self.ops.get_shape(like)[0], *shape)
 
-    def at_scale(self, xs: Sequence[Shared], node: Node) -> list[Shared]:
+    def align_scales(self, xs: Sequence[Shared], node: PlacedLayer) -> list[Shared]:
         """Values with the fractional bits of a node's value."""
-        return [self.ops.shifted(x, node.numbers.fraction) for x in xs]
+        return [self.ops.add_fractional_bits(x, node.numbers.fraction) for x in xs]
 
-    def where_positive(self, node: Node, g: Shared) -> Shared:
+    def select_positive(self, node: PlacedLayer, g: Shared) -> Shared:
         """g where what the node compared is not negative, at the gradients' scale or below."""
         drop = max(0, g.fractional_bits - self.precision.gradient)
-        return self.ops.inject_truncated(self.kept[node.output], g, drop, negated=True)
+        return self.ops.inject_truncated(self.saved[node.output], g, drop, negated=True)
 
-    def times_slope(self, node: Node, g: Shared) -> Shared:
+    def multiply_slope(self, node: PlacedLayer, g: Shared) -> Shared:
         """A gradient times the slope that the node has kept."""
-        return self.ops.mul(self.settled(g), self.kept[node.output])
+        return self.ops.mul(self.rescale_gradient(g), self.saved[node.output])
 
 
-def reshaped(ops: Operations, x: Shared, shape: Shape) -> Shared:
+def reshape_value(ops: Operations, x: Shared, shape: Shape) -> Shared:
     """The elements of x in another shape."""
-    return ops.map(lambda v: shapes.reshape(v, shape), x, shape)
+    return ops.apply_local(lambda v: shapes.reshape(v, shape), x, shape)
 
 
-def summed(ops: Operations, x: Shared, axes: list[int], keepdims: bool = False) -> Shared:
+def sum_axes(ops: Operations, x: Shared, axes: list[int], keepdims: bool = False) -> Shared:
     """The sum over some axes."""
-    old = ops.shape(x)
+    old = ops.get_shape(x)
     kept = [1 if i in axes else n for i, n in enumerate(old)]
     shape = tuple(kept) if keepdims else tuple(n for i, n in enumerate(old) if i not in axes)
-    return ops.map(lambda v: reductions.reduce_sum(v, axes, keepdims), x, shape)
+    return ops.apply_local(lambda v: reductions.reduce_sum(v, axes, keepdims), x, shape)
 
 
-def spread(ops: Operations, g: Shared, wanted: Shape) -> Shared:
+def sum_to_shape(ops: Operations, g: Shared, wanted: Shape) -> Shared:
     """g, summed over the axes along which a value of that shape was broadcast."""
-    axes = [i for i, (a, b) in enumerate(zip(wanted, ops.shape(g), strict=True)) if a != b]
-    return summed(ops, g, axes, keepdims=True) if axes else g
+    axes = [i for i, (a, b) in enumerate(zip(wanted, ops.get_shape(g), strict=True)) if a != b]
+    return sum_axes(ops, g, axes, keepdims=True) if axes else g
 
 
-def joined(ops: Operations, a: Shared, b: Shared) -> Shared:
+def add_aligned(ops: Operations, a: Shared, b: Shared) -> Shared:
     """a + b at the larger of their scales."""
     fraction = max(a.fractional_bits, b.fractional_bits)
-    return ops.add(ops.shifted(a, fraction), ops.shifted(b, fraction))
+    return ops.add(ops.add_fractional_bits(a, fraction), ops.add_fractional_bits(b, fraction))
 
 
-def brought(ops: Operations, x: Shared, fraction: int) -> Shared:
+def convert_scale(ops: Operations, x: Shared, fraction: int) -> Shared:
     """x with so many fractional bits: shifted, or truncated."""
     if x.fractional_bits <= fraction:
-        return ops.shifted(x, fraction)
+        return ops.add_fractional_bits(x, fraction)
     return ops.truncate(x, x.fractional_bits - fraction)
 
 
-def log2(factor: Fraction) -> int | None:
+def find_negative_log2(factor: Fraction) -> int | None:
     """k with factor = 2^-k, None if there is none of at least 0."""
     one = factor.numerator == 1 and factor.denominator.bit_count() == 1
     return factor.denominator.bit_length() - 1 if one else None
 
 
-def factored(ops: Operations, x: Shared, factors: Any) -> Shared:
+def multiply_public(ops: Operations, x: Shared, factors: Any) -> Shared:
     """x times public reals, with more fractional bits.  Local.
 
     Args:
@@ -208,12 +212,12 @@ def factored(ops: Operations, x: Shared, factors: Any) -> Shared:
     several = np.asarray(factors, object).reshape(-1)
     first = Fraction(several[0])
     if all(f == first for f in several):
-        k = log2(first)
+        k = find_negative_log2(first)
         if k is not None:
-            return ops.times(x, 1, k)
+            return ops.mul_public(x, 1, k)
         if first.denominator == 1:
-            return ops.times(x, first.numerator)
-        return ops.times(x, round(first * (1 << FACTOR_BITS)), FACTOR_BITS)
+            return ops.mul_public(x, first.numerator)
+        return ops.mul_public(x, round(first * (1 << FACTOR_BITS)), FACTOR_BITS)
     rounded = [round(Fraction(f) * (1 << FACTOR_BITS)) for f in several]
     ring = np.asarray(rounded, np.int64).reshape(np.shape(factors))
-    return ops.times(x, ring, FACTOR_BITS)
+    return ops.mul_public(x, ring, FACTOR_BITS)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
-from tfe_bench.models.kinds.layer import Layer, Numbers, Shape
+from tfe_bench.models.kinds.layer import FixedPointFormat, LayerSpec, Shape
 
 # Comparisons take no more bits than this; larger values get fewer fractional bits.
 MOST_BITS = 36
@@ -27,7 +27,7 @@ FACTOR_BITS = 24
 MOST_FACTOR_BITS = 32
 
 
-def magnitude(bound: float, fraction: int) -> int:
+def find_magnitude(bound: float, fraction: int) -> int:
     """m with bound + 2^(1 - fraction) <= 2^m: what is rounded up still fits."""
     return max(math.ceil(math.log2(bound + 2.0 ** (1 - fraction))), 4 - fraction)
 
@@ -57,60 +57,68 @@ class Planner:
         self.bounds = dict(bounds)
         self.fraction = fraction
         self.outputs = outputs
-        self.numbers: dict[str, Numbers] = {}
+        self.numbers: dict[str, FixedPointFormat] = {}
         self.unfit: list[str] = []
         self._inputs = inputs
         self._multiplied = multiplied
 
-    def of(self, name: str) -> int:
+    def get_fractional_bits(self, name: str) -> int:
         """Fractional bits of a value."""
-        return self.finest(name) if name in self._inputs else self.numbers[name].fraction
+        return (
+            self.choose_fractional_bits(name)
+            if name in self._inputs
+            else self.numbers[name].fraction
+        )
 
-    def finest(self, name: str) -> int:
+    def choose_fractional_bits(self, name: str) -> int:
         """The fractional bits that a value may have: more where it is small, if they are of use."""
         if name not in self._multiplied:
             return self.fraction
         small = -math.ceil(math.log2(self.bounds[name])) - 2 if self.bounds[name] > 0 else 0
         return self.fraction + min(max(small, 0), MOST_MORE_BITS)
 
-    def magnitude(self, name: str) -> int:
+    def get_magnitude(self, name: str) -> int:
         """m with |v| < 2^m."""
-        return magnitude(self.bounds[name], self.fraction)
+        return find_magnitude(self.bounds[name], self.fraction)
 
-    def most(self, x: Layer) -> tuple[int, int]:
+    def get_input_format(self, x: LayerSpec) -> tuple[int, int]:
         """(f, m): the most fractional bits of a layer's inputs, and |v| < 2^m for all of them."""
-        return max(self.of(i) for i in x.inputs), max(self.magnitude(i) for i in x.inputs)
+        return max(self.get_fractional_bits(i) for i in x.inputs), max(
+            self.get_magnitude(i) for i in x.inputs
+        )
 
-    def lost(self, layer: Layer, why: str) -> None:
+    def report_unfit(self, layer: LayerSpec, reason: str) -> None:
         """Notes a layer whose values fit no fixed point."""
-        self.unfit.append(f"{layer.name!r} {why}")
+        self.unfit.append(f"{layer.name!r} {reason}")
 
-    def check_added(self, x: Layer, largest: float) -> None:
+    def check_added(self, x: LayerSpec, largest: float) -> None:
         """Notes a number that no value within the declared ranges can be after it was added."""
         if largest > self.bounds[x.name] + self.bounds[x.inputs[0]]:
-            self.lost(x, f"adds {largest:g}, beyond its range of {self.bounds[x.name]:g}")
+            self.report_unfit(x, f"adds {largest:g}, beyond its range of {self.bounds[x.name]:g}")
 
-    def capped(self, x: Layer, bound: float) -> int:
+    def cap_magnitude(self, x: LayerSpec, bound: float) -> int:
         """Magnitude of what a ReLU compares: 6 - v may be larger than v."""
-        return magnitude(bound + (x.options["max_value"] or 0.0), self.fraction)
+        return find_magnitude(bound + (x.options["max_value"] or 0.0), self.fraction)
 
-    def width(self, x: Layer, f: int, m: int) -> int:
+    def choose_comparison_bits(self, x: LayerSpec, f: int, m: int) -> int:
         """Bits of a comparison of values below 2^m with f fractional bits."""
         bits = max(f + 1 + m, 6)
         if bits > MOST_COMPARED:
-            self.lost(x, f"compares values up to {2.0**m:g}")
+            self.report_unfit(x, f"compares values up to {2.0**m:g}")
         return min(bits, MOST_COMPARED)
 
-    def factor(self, x: Layer, alpha: float = 1.0, most: int = FACTOR_BITS) -> Numbers:
+    def plan_factor(
+        self, x: LayerSpec, alpha: float = 1.0, max_bits: int = FACTOR_BITS
+    ) -> FixedPointFormat:
         """Of a layer that multiplies by a public factor below or about alpha, of so many bits."""
-        f, m = self.most(x)
+        f, m = self.get_input_format(x)
         more = max(0, math.ceil(math.log2(abs(alpha)))) if alpha else 0
-        e = min(most, PRODUCT_BITS - f - max(m, 0) - more)
+        e = min(max_bits, PRODUCT_BITS - f - max(m, 0) - more)
         if e < FEWEST_WEIGHT_BITS:
-            self.lost(x, f"takes values up to {2.0**m:g}")
-        return Numbers(f, max(e, 1), self.width(x, f, m))
+            self.report_unfit(x, f"takes values up to {2.0**m:g}")
+        return FixedPointFormat(f, max(e, 1), self.choose_comparison_bits(x, f, m))
 
-    def differences(self, x: Layer) -> Numbers:
+    def plan_differences(self, x: LayerSpec) -> FixedPointFormat:
         """Of a layer that compares its values with each other: one bit more."""
-        f, m = self.most(x)
-        return Numbers(f, 0, self.width(x, f, m + 1))
+        f, m = self.get_input_format(x)
+        return FixedPointFormat(f, 0, self.choose_comparison_bits(x, f, m + 1))

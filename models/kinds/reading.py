@@ -11,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import RangeError
-from tfe_bench.models.kinds.layer import Array, Layer, Shape
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Shape
 
 
-class Unfit(Exception):
+class UnsupportedLayer(Exception):
     """Why a layer cannot be converted."""
 
 
 @dataclass(frozen=True)
-class Given:
+class CallValue:
     """A value that a layer is called with.
 
     Attributes:
@@ -33,7 +33,7 @@ class Given:
 
 
 @dataclass(frozen=True, eq=False)
-class Call:
+class LayerCall:
     """A layer of Keras, called once in a model.
 
     Attributes:
@@ -54,7 +54,7 @@ class Call:
     shapes: list[Shape]
     shape: Shape
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    others: list[str] = field(default_factory=list)
+    other_outputs: list[str] = field(default_factory=list)
     masks: tuple[str, ...] = ()
 
     @property
@@ -63,7 +63,7 @@ class Call:
         return self.masks[0] if self.masks else ""
 
     @property
-    def kind(self) -> str:
+    def class_name(self) -> str:
         """The name of its class."""
         return type(self.layer).__name__
 
@@ -93,9 +93,9 @@ class Reader:
         self, keras: Any, kinds: Mapping[type, Any], functions: Mapping[Any, tuple[str, Any]]
     ) -> None:
         self.keras, self.kinds, self.functions = keras, kinds, functions
-        self.layers: list[Layer] = []
+        self.layers: list[LayerSpec] = []
         self.unfit: list[str] = []
-        self.taken: set[str] = set()
+        self.used_names: set[str] = set()
         self.rank = 0
         self.private: set[str] = set()
         self.arrays: dict[int, tuple[Any, Array]] = {}
@@ -104,87 +104,99 @@ class Reader:
         self.masks: dict[str, None] = {}
         self.mask = ""
         self.unmasked: set[str] = set()
-        self.compared: dict[str, tuple[str, int, bool]] = {}
+        self.token_tests: dict[str, tuple[str, int, bool]] = {}
         self._tables: set[str] = set()
 
-    def unique(self, name: str) -> str:
+    def make_unique(self, name: str) -> str:
         """The name, with a number where a layer is called again."""
-        found, number = name, 2
-        while found in self.taken:
-            found, number = f"{name}#{number}", number + 1
-        self.taken.add(found)
-        return found
+        candidate, number = name, 2
+        while candidate in self.used_names:
+            candidate, number = f"{name}#{number}", number + 1
+        self.used_names.add(candidate)
+        return candidate
 
-    def emit(
-        self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
+    def add_layer(
+        self, name: str, op: str, inputs: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
         """Adds a layer; returns its name."""
         arrays = {}
-        for own, variable in (weights or {}).items():
+        for weight_name, variable in (weights or {}).items():
             # (a layer that is called twice has one array: it is stored and sent once)
             if id(variable) not in self.arrays:
-                self.arrays[id(variable)] = variable, array_of(name, own, variable)
-            arrays[own] = self.arrays[id(variable)][1]
-        self.layers.append(Layer(name, op, tuple(given), o, arrays))
+                self.arrays[id(variable)] = variable, read_weights(name, weight_name, variable)
+            arrays[weight_name] = self.arrays[id(variable)][1]
+        self.layers.append(LayerSpec(name, op, tuple(inputs), o, arrays))
         return name
 
-    def looked_up(self, name: str, given: str, table: Any) -> str:
+    def add_lookup(self, name: str, input_name: str, table: Any) -> str:
         """Adds a layer of the rows of a table at numbers that whoever predicts gives.
 
         Raises:
             Unfit: the numbers are computed, or another table has another number of rows.
         """
         count = int(table.shape[0])
-        if given not in self.inputs:
-            raise Unfit("of numbers that the model computes; those of an input are supported")
-        if self.tokens.setdefault(given, count) != count:
-            raise Unfit(f"of {count} rows, where another table has {self.tokens[given]}")
+        if input_name not in self.inputs:
+            raise UnsupportedLayer(
+                "of numbers that the model computes; those of an input are supported"
+            )
+        if self.tokens.setdefault(input_name, count) != count:
+            raise UnsupportedLayer(
+                f"of {count} rows, where another table has {self.tokens[input_name]}"
+            )
         self._tables.add(name)
-        return self.emit(name, "dense", [given], {"kernel": table})
+        return self.add_layer(name, "dense", [input_name], {"kernel": table})
 
-    def is_token(self, name: str, given: str, shape: Shape, number: int, inverted: bool) -> str:
+    def add_token_test(
+        self, name: str, input_name: str, shape: Shape, number: int, inverted: bool
+    ) -> str:
         """Adds whether numbers of an input are this one; if it is of tokens, a column of its rows.
 
         Args:
             inverted: whether they are not.
         """
-        self.compared[name] = given, number, inverted
-        return self.emit(name, "reshape", [given], None, shape=list(shape))
+        self.token_tests[name] = input_name, number, inverted
+        return self.add_layer(name, "reshape", [input_name], None, shape=list(shape))
 
-    def _settle_compared(self) -> None:
+    def _resolve_token_tests(self) -> None:
         """Now that it is known which inputs tables are looked up by."""
-        found: list[Layer] = []
+        layers: list[LayerSpec] = []
         for x in self.layers:
-            given, number, inverted = self.compared.get(x.name, ("", 0, False))
-            if not given:
-                found.append(x)
+            input_name, number, inverted = self.token_tests.get(x.name, ("", 0, False))
+            if not input_name:
+                layers.append(x)
                 continue
-            if given in self.tokens:
-                found += self._column(x, number, inverted)
+            if input_name in self.tokens:
+                layers += self._select_column(x, number, inverted)
                 continue
-            apart = self.unique(f"{x.name}/apart")
-            found.append(Layer(apart, "rescale", (given,), {"scale": 1.0, "offset": -number}))
-            found.append(Layer(x.name, "zero", (apart,), {"inverted": inverted}))
-        self.layers = found
+            difference = self.make_unique(f"{x.name}/apart")
+            layers.append(
+                LayerSpec(difference, "rescale", (input_name,), {"scale": 1.0, "offset": -number})
+            )
+            layers.append(LayerSpec(x.name, "zero", (difference,), {"inverted": inverted}))
+        self.layers = layers
 
-    def _column(self, x: Layer, number: int, inverted: bool) -> list[Layer]:
-        (given,), shape, count = x.inputs, x.options["shape"], self.tokens[x.inputs[0]]
+    def _select_column(self, x: LayerSpec, number: int, inverted: bool) -> list[LayerSpec]:
+        (input_name,), shape, count = x.inputs, x.options["shape"], self.tokens[x.inputs[0]]
         if number >= count:  # (nor is it, as the client's numbers are below)
-            raise Unfit(f"compares tokens from 0 to {count - 1} with {number}")
+            raise UnsupportedLayer(f"compares tokens from 0 to {count - 1} with {number}")
         sides = [*([0, 0] for _ in shape), [number, count - 1 - number]]
-        column, flat = (self.unique(f"{x.name}/{part}") for part in ("column", "flat"))
+        column, flat = (self.make_unique(f"{x.name}/{part}") for part in ("column", "flat"))
         self._tables.add(column)
-        cut = Layer(column, "crop", (given,), {"sides": sides})
+        column_layer = LayerSpec(column, "crop", (input_name,), {"sides": sides})
         if not inverted:
-            return [cut, Layer(x.name, "reshape", (column,), {"shape": shape})]
-        turned = Layer(x.name, "rescale", (flat,), {"scale": -1.0, "offset": 1.0})
-        return [cut, Layer(flat, "reshape", (column,), {"shape": shape}), turned]
+            return [column_layer, LayerSpec(x.name, "reshape", (column,), {"shape": shape})]
+        inverted_column = LayerSpec(x.name, "rescale", (flat,), {"scale": -1.0, "offset": 1.0})
+        return [
+            column_layer,
+            LayerSpec(flat, "reshape", (column,), {"shape": shape}),
+            inverted_column,
+        ]
 
     def check_tokens(self) -> None:
         """Says what else takes numbers that tables are looked up by."""
         try:
-            self._settle_compared()
-        except Unfit as error:
+            self._resolve_token_tests()
+        except UnsupportedLayer as error:
             self.unfit.append(str(error))
         self.unfit += [
             f"{layer.op} {layer.name!r} (takes numbers of tokens, which tables alone do)"
@@ -192,7 +204,7 @@ class Reader:
             if layer.name not in self._tables and not self.tokens.keys().isdisjoint(layer.inputs)
         ]
 
-    def within(self, layer: Any, call: Call) -> str:
+    def convert_inner_layer(self, layer: Any, call: LayerCall) -> str:
         """Writes a layer that another one calls, in place of the call of that one.
 
         Raises:
@@ -200,62 +212,66 @@ class Reader:
         """
         raise NotImplementedError
 
-    def activated(self, layer: Any, name: str) -> str:
+    def add_layer_activation(self, layer: Any, name: str) -> str:
         """Adds the activation that a layer has as an argument."""
         function = getattr(layer, "activation", None)
-        return self.activate(function, name, name)
+        return self.add_activation(function, name, name)
 
-    def activate(self, function: Any, given: str, name: str) -> str:
+    def add_activation(self, function: Any, input_name: str, name: str) -> str:
         """Adds an activation function behind a value."""
         if function is None:
-            return given
+            return input_name
         if isinstance(function, self.keras.layers.Layer):
-            read = self.kinds.get(type(function))
-            if read is None:
-                raise Unfit(f"its activation is a {type(function).__name__}")
-            own = self.unique(f"{name}/act")
-            value: str = read.read(self, Call(function, own, [given], [()], ()))
+            kind_of_layer = self.kinds.get(type(function))
+            if kind_of_layer is None:
+                raise UnsupportedLayer(f"its activation is a {type(function).__name__}")
+            inner_name = self.make_unique(f"{name}/act")
+            value: str = kind_of_layer.convert_layer(
+                self, LayerCall(function, inner_name, [input_name], [()], ())
+            )
             return value
-        bare = function.func if isinstance(function, functools.partial) else function
-        known = self.functions.get(bare)
-        if known is None:
-            text = getattr(bare, "__name__", type(bare).__name__)
-            raise Unfit(f"its activation is {text!r}")
-        text, kind = known
-        if kind.nothing:
-            return given
-        arguments = _arguments(function)
-        found: str = kind.activate(self, given, self.unique(f"{name}/{kind.op}"), text, arguments)
-        return found
+        plain_function = function.func if isinstance(function, functools.partial) else function
+        entry = self.functions.get(plain_function)
+        if entry is None:
+            text = getattr(plain_function, "__name__", type(plain_function).__name__)
+            raise UnsupportedLayer(f"its activation is {text!r}")
+        text, kind = entry
+        if kind.is_identity:
+            return input_name
+        arguments = _bind_arguments(function)
+        output: str = kind.convert_activation(
+            self, input_name, self.make_unique(f"{name}/{kind.op}"), text, arguments
+        )
+        return output
 
 
-def _arguments(function: Any) -> dict[str, Any]:
+def _bind_arguments(function: Any) -> dict[str, Any]:
     """What a function of keras.activations, or a functools.partial of one, adds to its value."""
-    positional, named, bare = (), {}, function
+    positional, named, plain_function = (), {}, function
     if isinstance(function, functools.partial):
-        positional, named, bare = function.args, function.keywords, function.func
+        positional, named, plain_function = function.args, function.keywords, function.func
     if positional:
-        raise Unfit(f"its activation has {len(positional)} arguments without a name")
+        raise UnsupportedLayer(f"its activation has {len(positional)} arguments without a name")
     try:
-        bound = inspect.signature(bare).bind(None, **named)
+        bound = inspect.signature(plain_function).bind(None, **named)
     except TypeError as error:
-        raise Unfit(f"its activation does not fit: {error}") from None
+        raise UnsupportedLayer(f"its activation does not fit: {error}") from None
     bound.apply_defaults()
     _, *others = bound.arguments.items()
-    return {name: _plain(name, value) for name, value in others}
+    return {name: _to_json_value(name, value) for name, value in others}
 
 
-def _plain(name: str, value: Any) -> Any:
+def _to_json_value(name: str, value: Any) -> Any:
     """A public argument as JSON holds it."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     array = np.asarray(value)
     if array.ndim == 0 and array.dtype.kind in "fiub":
         return array.item()
-    raise Unfit(f"its activation has {name}={value!r}; a number is supported")
+    raise UnsupportedLayer(f"its activation has {name}={value!r}; a number is supported")
 
 
-def array_of(layer: str, name: str, value: Any) -> Array:
+def read_weights(layer: str, name: str, value: Any) -> Array:
     """Weights of a layer of Keras as floating-point numbers.
 
     Raises:
@@ -264,7 +280,7 @@ def array_of(layer: str, name: str, value: Any) -> Array:
     """
     array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
-        raise Unfit(f"its weights are {array.dtype}")
+        raise UnsupportedLayer(f"its weights are {array.dtype}")
     array = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
     if not np.isfinite(array).all():
         raise RangeError(
@@ -274,11 +290,11 @@ def array_of(layer: str, name: str, value: Any) -> Array:
     return array
 
 
-def axis_of(axis: Any, rank: int) -> int:
+def canonicalize_axis(axis: Any, rank: int) -> int:
     """An axis counted from the front, the batch being 0."""
     if not isinstance(axis, int):
-        raise Unfit(f"axis {axis}; one axis is supported")
-    found = axis + rank if axis < 0 else axis
-    if found < 1:
-        raise Unfit("axis 0 is the batch")
-    return found
+        raise UnsupportedLayer(f"axis {axis}; one axis is supported")
+    positive_axis = axis + rank if axis < 0 else axis
+    if positive_axis < 1:
+        raise UnsupportedLayer("axis 0 is the batch")
+    return positive_axis

@@ -23,9 +23,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tfe_bench.models.kinds.layer import Layer, Shape
+from tfe_bench.models.kinds.layer import LayerSpec, Shape
 from tfe_bench.models.kinds.planning import FEWEST_BITS, PRODUCT_BITS
-from tfe_bench.protocols.functions.normalize_plan import ONE_STAGE
+from tfe_bench.protocols.functions.normalize_plan import MAX_ONE_STAGE_BINADES
 from tfe_bench.protocols.ring.products import RING
 
 # Of the reciprocal root, of which its largest values leave less; of values of few fractional bits,
@@ -38,7 +38,7 @@ _SECOND = 900
 
 
 @dataclass(frozen=True)
-class Scheme:
+class RowScheme:
     """How one layer computes.
 
     X is what is summed of v^2, and epsilon; v is x or u, rounded if `own` says so.
@@ -57,113 +57,119 @@ class Scheme:
     """
 
     count: int
-    by: str
+    statistic: str
     epsilon: float
-    given: int
-    own: int
+    input_scale: int
+    rounded_scale: int
     bits: int = 0
     low: int = 0
-    read: int = RING
+    read_bits: int = RING
     coarse: int = 0
     precision: int = PRECISION
 
     @property
-    def times(self) -> int:
+    def numerator_factor(self) -> int:
         """u over what is divided by the root."""
-        return self.count if self.by != "sum" else 1
+        return self.count if self.statistic != "sum" else 1
 
     @property
-    def lost(self) -> int:
+    def dropped_bits(self) -> int:
         """Bits that v loses of u, or of x where no mean is taken off."""
-        if not self.own:
+        if not self.rounded_scale:
             return 0
-        return self.given - self.own + (self._log if self.by == "variance" else 0)
+        return (
+            self.input_scale
+            - self.rounded_scale
+            + (self._log_count if self.statistic == "variance" else 0)
+        )
 
     @property
-    def _log(self) -> int:
+    def _log_count(self) -> int:
         return self.count.bit_length() - 1
 
     @property
-    def spread(self) -> Fraction:
+    def statistic_factor(self) -> Fraction:
         """X = spread (s + epsilon) 2^scale."""
-        if not self.own or self.by == "sum":
-            return Fraction(self.times**2)
-        kept = Fraction(self.count, 1 << self._log) if self.by == "variance" else 1
+        if not self.rounded_scale or self.statistic == "sum":
+            return Fraction(self.numerator_factor**2)
+        kept = Fraction(self.count, 1 << self._log_count) if self.statistic == "variance" else 1
         return self.count * Fraction(kept) ** 2
 
     @property
     def scale(self) -> int:
         """Fractional bits of X."""
-        return 2 * (self.own or self.given)
+        return 2 * (self.rounded_scale or self.input_scale)
 
-    def ring(self, s: Fraction) -> int:
+    def to_ring(self, s: Fraction) -> int:
         """A statistic, or epsilon, in X."""
-        return round(s * self.spread * (1 << self.scale))
+        return round(s * self.statistic_factor * (1 << self.scale))
 
     @property
-    def exact(self) -> bool:
+    def is_exact(self) -> bool:
         """Whether v is x, and samples say how large X is."""
-        return bool(self.low) and not self.own
+        return bool(self.low) and not self.rounded_scale
 
     @property
-    def lowest(self) -> int:
+    def lower_bits(self) -> int:
         """X >= 2^lowest; 0 where X may be 0."""
-        return max(self.low, self.ring(Fraction(self.epsilon)).bit_length() - 1)
+        return max(self.low, self.to_ring(Fraction(self.epsilon)).bit_length() - 1)
 
     @property
-    def ratio(self) -> tuple[int, int]:
+    def root_ratio(self) -> tuple[int, int]:
         """(c, j) with sqrt(spread) / times = c 2^-(RATIO_BITS + j), c of as many bits."""
-        square = self.spread / self.times**2
+        square = self.statistic_factor / self.numerator_factor**2
         j = 0
         while square * 4 ** (j + 1) <= 1:
             j += 1
         return math.isqrt(int(square * 4 ** (RATIO_BITS + j))), j
 
     @property
-    def root(self) -> int:
+    def root_bits(self) -> int:
         """Of the reciprocal root 2^root / sqrt(X)."""
-        most = min(_ROOT_BITS + self.lowest // 2, self._room - self._shift)
+        max_bits = min(_ROOT_BITS + self.lower_bits // 2, self._room_bits - self._scale_shift)
         # (the largest X leaves its root the precision and two bits)
-        return min(most, self.precision + 2 + (self.bits + 1) // 2) if self.low else most
+        return min(max_bits, self.precision + 2 + (self.bits + 1) // 2) if self.low else max_bits
 
     @property
-    def product(self) -> int:
+    def product_bits(self) -> int:
         """Fractional bits of u times the reciprocal root (and the ratio)."""
-        return self.root + self._shift
+        return self.root_bits + self._scale_shift
 
     @property
-    def _room(self) -> int:
+    def _room_bits(self) -> int:
         return PRODUCT_BITS - (self.count.bit_length() + 1) // 2
 
     @property
-    def _shift(self) -> int:
-        return self.given - self.scale // 2 + self.ratio[1]
+    def _scale_shift(self) -> int:
+        return self.input_scale - self.scale // 2 + self.root_ratio[1]
 
-    def as_precise(self, fraction: int) -> Scheme:
+    def limit_precision(self, fraction: int) -> RowScheme:
         """For results of so many fractional bits."""
         return replace(self, precision=min(PRECISION, fraction + _SPARE_PRECISION))
 
-    def most(self, magnitude: int) -> int:
+    def bound_bits(self, magnitude: int) -> int:
         """Bits of X for |x| < 2^magnitude."""
-        s = Fraction(4) ** magnitude * (self.count if self.by == "sum" else 1)
-        return max(self.ring(s + Fraction(self.epsilon)).bit_length(), self.lowest + 2)
+        s = Fraction(4) ** magnitude * (self.count if self.statistic == "sum" else 1)
+        return max(self.to_ring(s + Fraction(self.epsilon)).bit_length(), self.lower_bits + 2)
 
-    def reached(self, limit: int, coarse: int = 0) -> int:
+    def bound_statistic(self, limit: int, coarse: int = 0) -> int:
         """A bound on the statistic of |x| <= limit ring units; of x / 2^coarse, if that is cut."""
         largest = (limit >> coarse) + 3 if coarse else limit
-        return (self.count * self.times * largest**2) + self.ring(Fraction(self.epsilon))
+        return (self.count * self.numerator_factor * largest**2) + self.to_ring(
+            Fraction(self.epsilon)
+        )
 
     @property
-    def most_coarse(self) -> int:
+    def coarse_bound(self) -> int:
         """A bound on the second statistic where X < 2^bits."""
         # ||v|| is ||x|| / 2^coarse and ||v - x / 2^coarse|| at most
-        return ((1 << (self.bits + 1) // 2 >> self.coarse) + self._lost + 1) ** 2
+        return ((1 << (self.bits + 1) // 2 >> self.coarse) + self._rounding_loss + 1) ** 2
 
     @property
-    def _lost(self) -> int:
-        return 2 * (math.isqrt(self.count * self.times) + 1)
+    def _rounding_loss(self) -> int:
+        return 2 * (math.isqrt(self.count * self.numerator_factor) + 1)
 
-    def in_fewest(self, limit: int | None, least: int = 0) -> Scheme | None:
+    def minimize_bits(self, limit: int | None, least: int = 0) -> RowScheme | None:
         """As few bits of x as do, where v is x and X from 2^low to 2^bits; None if none do.
 
         Args:
@@ -173,69 +179,78 @@ class Scheme:
         """
         enough = max(self.bits + 2, least)
         if limit is not None:
-            enough = max(enough, self.reached(limit).bit_length())
-        several: list[Scheme] = [replace(self, read=enough)]
+            enough = max(enough, self.bound_statistic(limit).bit_length())
+        candidates: list[RowScheme] = [replace(self, read_bits=enough)]
         if limit is not None:
-            several += self._with_second(limit, max(self.bits + 2, least))
-        fitting = [one for one in several if one.read <= RING]
-        return min(fitting, key=Scheme._sent, default=None)
+            candidates += self._add_second_statistic(limit, max(self.bits + 2, least))
+        fitting = [one for one in candidates if one.read_bits <= RING]
+        return min(fitting, key=RowScheme._estimate_sent_bits, default=None)
 
-    def of_any(self, least: int = 0) -> Scheme:
+    def minimize_for_any_limit(self, least: int = 0) -> RowScheme:
         """`in_fewest` for the largest limit that there is, where none is known."""
-        each = (self.in_fewest(1 << bits, least) for bits in range(RING - 2, 0, -1))
-        return next((found for found in each if found is not None), self)
+        candidates = (self.minimize_bits(1 << bits, least) for bits in range(RING - 2, 0, -1))
+        return next((candidate for candidate in candidates if candidate is not None), self)
 
-    def _with_second(self, limit: int, enough: int) -> Iterator[Scheme]:
+    def _add_second_statistic(self, limit: int, enough: int) -> Iterator[RowScheme]:
         """With a second statistic, of all that it may lose."""
-        for coarse in range(1, self.given + self.bits):
+        for coarse in range(1, self.input_scale + self.bits):
             # (an X of 2^(bits+2) has to have a larger second statistic than one of 2^bits)
-            if (1 << self.bits // 2 >> coarse) <= 8 * self._lost:
+            if (1 << self.bits // 2 >> coarse) <= 8 * self._rounding_loss:
                 break
             one = replace(self, coarse=coarse)
-            bits = max(self.reached(limit, coarse).bit_length(), one.most_coarse.bit_length() + 2)
-            yield replace(one, read=max(enough, bits + coarse))
+            bits = max(
+                self.bound_statistic(limit, coarse).bit_length(), one.coarse_bound.bit_length() + 2
+            )
+            yield replace(one, read_bits=max(enough, bits + coarse))
 
-    def _sent(self) -> int:
+    def _estimate_sent_bits(self) -> int:
         """For a row, about, by what depends on the bits that are read."""
-        return 4 * self.count * self.read + (_SECOND if self.coarse else 0)
+        return 4 * self.count * self.read_bits + (_SECOND if self.coarse else 0)
 
 
-def _plain(x: Layer, given: Shape, fraction: int) -> Scheme:
+def _build_exact_scheme(x: LayerSpec, input_shape: Shape, fraction: int) -> RowScheme:
     """A layer whose x enters as it is."""
-    count = math.prod(given[axis - 1] for axis in x.options["axes"])
-    return Scheme(count, x.options["by"], float(x.options["epsilon"]), fraction, 0)
+    count = math.prod(input_shape[axis - 1] for axis in x.options["axes"])
+    return RowScheme(count, x.options["by"], float(x.options["epsilon"]), fraction, 0)
 
 
-def unrounded(
-    x: Layer, given: Shape, fraction: int, magnitude: int, root: float | None, inverse: float | None
-) -> Scheme | None:
+def plan_exact_scheme(
+    x: LayerSpec,
+    input_shape: Shape,
+    fraction: int,
+    magnitude: int,
+    root: float | None,
+    inverse: float | None,
+) -> RowScheme | None:
     """How a layer computes of x as it is, where samples say how large X is.
 
     None if they do not, or if an |x| < 2^magnitude could have an X that is taken for another.
     """
-    plain = _plain(x, given, fraction)
-    found = narrowed(replace(plain, bits=plain.most(magnitude)), root, inverse)
-    if not found.low or found.bits > PRODUCT_BITS:
+    plain = _build_exact_scheme(x, input_shape, fraction)
+    scheme = narrow_scheme(replace(plain, bits=plain.bound_bits(magnitude)), root, inverse)
+    if not scheme.low or scheme.bits > PRODUCT_BITS:
         return None
-    return found if found.in_fewest(1 << max(fraction + magnitude, 0)) else None
+    return scheme if scheme.minimize_bits(1 << max(fraction + magnitude, 0)) else None
 
 
-def planned(x: Layer, given: Shape, fraction: int, magnitude: int) -> Scheme | None:
+def plan_scheme(
+    x: LayerSpec, input_shape: Shape, fraction: int, magnitude: int
+) -> RowScheme | None:
     """How a layer computes for |x| < 2^magnitude; None if nothing holds that."""
-    for own in (0, *range(fraction, FEWEST_BITS - 1, -1)):
-        found = replace(_plain(x, given, fraction), own=own)
-        bits = found.most(magnitude)
+    for rounded_scale in (0, *range(fraction, FEWEST_BITS - 1, -1)):
+        scheme = replace(_build_exact_scheme(x, input_shape, fraction), rounded_scale=rounded_scale)
+        bits = scheme.bound_bits(magnitude)
         if bits <= PRODUCT_BITS:
-            return replace(found, bits=bits)
+            return replace(scheme, bits=bits)
     return None
 
 
-def narrowed(found: Scheme, root: float | None, inverse: float | None) -> Scheme:
+def narrow_scheme(scheme: RowScheme, root: float | None, inverse: float | None) -> RowScheme:
     """With the ends that samples give X, where fewer rounds do for what is between them."""
     if root is None or inverse is None:
-        return found
-    bits = min(found.bits, found.ring(Fraction(root) ** 2).bit_length())
-    low = found.ring(1 / Fraction(inverse) ** 2).bit_length() - 1
-    if low <= found.lowest or not 2 <= bits - low <= ONE_STAGE:
-        return found
-    return replace(found, bits=bits, low=low)
+        return scheme
+    bits = min(scheme.bits, scheme.to_ring(Fraction(root) ** 2).bit_length())
+    low = scheme.to_ring(1 / Fraction(inverse) ** 2).bit_length() - 1
+    if low <= scheme.lower_bits or not 2 <= bits - low <= MAX_ONE_STAGE_BINADES:
+        return scheme
+    return replace(scheme, bits=bits, low=low)

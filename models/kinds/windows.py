@@ -7,119 +7,127 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone, image, need, only, pair
+from tfe_bench.models.kinds.checks import (
+    check_image,
+    check_options,
+    check_single_input,
+    check_value,
+    read_pair,
+)
 from tfe_bench.models.kinds.kind import Kind
 from tfe_bench.models.kinds.layer import Array, Options, Shape, Shapes
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.kinds.turning import channels_last, reshaped, turned
+from tfe_bench.models.kinds.layout import add_reshape, add_transpose, channels_last
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.protocols.ring.conv import Windows
 
 
-def windows_of(options: Options) -> Windows:
+def parse_windows(options: Options) -> Windows:
     """Where a convolution's or a pooling's windows lie."""
-    return Windows.of(
+    return Windows.from_arguments(
         "conv2d", options["strides"], options["padding"], options.get("dilations", [1, 1])
     )
 
 
-class Windowed(Kind):
+class WindowPooling(Kind):
     """Something of each window of an image."""
 
     @channels_last
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer = call.layer
-        if call.kind.startswith("Adaptive"):
+        if call.class_name.startswith("Adaptive"):
             old, new = call.shapes[0][:-1], call.shape[:-1]
             if any(n % k for n, k in zip(old, new, strict=True)):
-                raise Unfit(f"parts {list(new)} of {list(old)} that are not equal")
+                raise UnsupportedLayer(f"parts {list(new)} of {list(old)} that are not equal")
             sizes = [n // k for n, k in zip(old, new, strict=True)]
-            return self.read_windows(r, call, sizes, sizes, "VALID")
-        return self.read_windows(r, call, layer.pool_size, layer.strides, layer.padding.upper())
+            return self.convert_windows(r, call, sizes, sizes, "VALID")
+        return self.convert_windows(r, call, layer.pool_size, layer.strides, layer.padding.upper())
 
-    def read_windows(
-        self, r: Reader, call: Call, sizes: Sequence[int], strides: Sequence[int], padding: str
+    def convert_windows(
+        self, r: Reader, call: LayerCall, sizes: Sequence[int], strides: Sequence[int], padding: str
     ) -> str:
         """Writes windows over rows, images or volumes: one pooling, or two one after the other."""
-        name, shape, (given,) = call.name, call.shapes[0], call.inputs
+        name, shape, (input_name,) = call.name, call.shapes[0], call.inputs
         ksize, steps = [int(n) for n in sizes], [int(n) for n in strides]
 
-        def pool(name: str, given: str, first: int, axes: int) -> str:
+        def add_pool(name: str, input_name: str, first: int, axes: int) -> str:
             options: dict[str, list[int]] = {}
             for key, several in (("ksize", ksize), ("strides", steps)):
                 options[key] = [1] * (2 - axes) + several[first : first + axes]
-            return r.emit(name, self.op, [given], None, **options, padding=padding)
+            return r.add_layer(name, self.op, [input_name], None, **options, padding=padding)
 
         if len(shape) == 3:
-            return pool(name, given, 0, 2)
+            return add_pool(name, input_name, 0, 2)
         if len(shape) == 2:
-            image = reshaped(r, given, f"{name}/image", (1, *shape))
-            return reshaped(r, pool(name, image, 0, 1), f"{name}/rows", call.shape)
+            image = add_reshape(r, input_name, f"{name}/image", (1, *shape))
+            return add_reshape(r, add_pool(name, image, 0, 1), f"{name}/rows", call.shape)
         # heights and widths of every depth, then the depths of every place
         depth, height, width, channels = shape
         new_depth, new_height, new_width, _ = call.shape
-        behind = turned(r, given, f"{name}/depth_behind", [2, 3, 1, 4])
-        flat = reshaped(r, behind, f"{name}/images", (height, width, depth * channels))
-        flat = pool(r.unique(f"{name}/images_pooled"), flat, 1, 2)
+        depth_last = add_transpose(r, input_name, f"{name}/depth_behind", [2, 3, 1, 4])
+        flat = add_reshape(r, depth_last, f"{name}/images", (height, width, depth * channels))
+        flat = add_pool(r.make_unique(f"{name}/images_pooled"), flat, 1, 2)
         places = new_height * new_width
-        rows = reshaped(r, flat, f"{name}/depths", (places, depth, channels))
-        rows = pool(name, rows, 0, 1)
+        rows = add_reshape(r, flat, f"{name}/depths", (places, depth, channels))
+        rows = add_pool(name, rows, 0, 1)
         whole = (new_height, new_width, new_depth, channels)
-        found = reshaped(r, rows, f"{name}/volume", whole)
-        return turned(r, found, f"{name}/depth_first", [3, 1, 2, 4])
+        volume = add_reshape(r, rows, f"{name}/volume", whole)
+        return add_transpose(r, volume, f"{name}/depth_first", [3, 1, 2, 4])
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = alone(given, weights)
-        image(x)
-        only(options, "ksize", "strides", "padding")
-        kernel, _ = pair(options, "ksize"), pair(options, "strides")
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = check_single_input(input_shapes, weights)
+        check_image(x)
+        check_options(options, "ksize", "strides", "padding")
+        kernel, _ = read_pair(options, "ksize"), read_pair(options, "strides")
         same = options["padding"] == "SAME"
-        need(same or options["padding"] == "VALID", 'padding "SAME" or "VALID"', options["padding"])
-        windows = windows_of(options)
+        check_value(
+            same or options["padding"] == "VALID", 'padding "SAME" or "VALID"', options["padding"]
+        )
+        windows = parse_windows(options)
         # Each cell of a window is listed: those outside of the image are no use.
         fits = all(k <= (2 * n + 1 if same else n) for k, n in zip(kernel, x[:2], strict=True))
-        need(
+        check_value(
             fits,
             "windows no larger than the image (SAME: than twice the image and 1)",
             [list(kernel), list(x)],
         )
-        height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))
+        height, width = (int(windows.window_count(a, x[a], kernel[a])) for a in (0, 1))
         return height, width, x[2]
 
 
-class Overall(Kind):
+class GlobalPooling(Kind):
     """Something of each channel of an image."""
 
     @channels_last
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         keepdims, shape = bool(call.layer.keepdims), call.shapes[0]
         if len(shape) == 3:
-            return r.emit(call.name, self.op, call.inputs, None, keepdims=keepdims)
+            return r.add_layer(call.name, self.op, call.inputs, None, keepdims=keepdims)
         places = (shape[0], math.prod(shape[1:-1]), shape[-1])
-        image = reshaped(r, call.inputs[0], f"{call.name}/image", places)
-        found = r.emit(call.name, self.op, [image], None, keepdims=False)
-        return reshaped(r, found, f"{call.name}/kept", call.shape) if keepdims else found
+        image = add_reshape(r, call.inputs[0], f"{call.name}/image", places)
+        pooled = r.add_layer(call.name, self.op, [image], None, keepdims=False)
+        return add_reshape(r, pooled, f"{call.name}/kept", call.shape) if keepdims else pooled
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = alone(given, weights)
-        image(x)
-        only(options, "keepdims")
-        need(isinstance(options["keepdims"], bool), "keepdims", options["keepdims"])
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = check_single_input(input_shapes, weights)
+        check_image(x)
+        check_options(options, "keepdims")
+        check_value(isinstance(options["keepdims"], bool), "keepdims", options["keepdims"])
         return (1, 1, x[2]) if options["keepdims"] else (x[2],)
 
 
-def cells(
+def iterate_cells(
     x: Array, kernel: Sequence[int], options: Options, outside: float = 0.0
 ) -> Iterator[tuple[int, int, Array]]:
     """For each cell of a window, its values under all windows, [batch, height, width, channels].
 
     (In NumPy, one shift after the other: TensorFlow's convolutions of float64 differ by host.)
     """
-    windows = windows_of(options)
+    windows = parse_windows(options)
     pads, sizes = [], []
     for axis in (0, 1):
         extent, size = x.shape[1 + axis], kernel[axis]
-        count = int(windows.size(axis, extent, size))
-        before = int(windows.before(axis, extent, size))
+        count = int(windows.window_count(axis, extent, size))
+        before = int(windows.padding_before(axis, extent, size))
         reach = (count - 1) * windows.strides[axis] + (size - 1) * windows.dilations[axis] + 1
         pads.append((before, max(0, reach - before - extent)))
         sizes.append(count)
@@ -132,6 +140,6 @@ def cells(
             yield i, j, padded[:, rows, left : left + (sizes[1] - 1) * wide + 1 : wide]
 
 
-def window_sums(x: Array, options: Options) -> Array:
+def sum_windows(x: Array, options: Options) -> Array:
     """The sum of each window's cells."""
-    return np.asarray(sum(cell for _, _, cell in cells(x, options["ksize"], options)))
+    return np.asarray(sum(cell for _, _, cell in iterate_cells(x, options["ksize"], options)))

@@ -6,150 +6,183 @@ from typing import ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone, broadcast, held, need, only, real
-from tfe_bench.models.kinds.kind import Kind, Watch, check_room
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass, spread
+from tfe_bench.models.kinds.checks import (
+    broadcast_shapes,
+    check_options,
+    check_single_input,
+    check_value,
+    check_weights,
+    is_real,
+)
+from tfe_bench.models.kinds.kind import Kind, Observer, check_fractional_bits
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.layout import add_reshape
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients, sum_to_shape
 from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.kinds.turning import reshaped
+from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Broadcast(Kind):
+class BroadcastKind(Kind):
     """Something of several values, broadcast, without options and weights.
 
     Attributes:
         most: how many.
     """
 
-    most: ClassVar[int] = 64
-    pointwise = True
+    max_inputs: ClassVar[int] = 64
+    is_pointwise = True
 
-    def read(self, r: Reader, call: Call) -> str:
-        return r.emit(call.name, self.op, of_one_rank(r, call))
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        return r.add_layer(call.name, self.op, align_ranks(r, call))
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        held(weights)
-        need(2 <= len(given) <= self.most, f"2 to {self.most} inputs", len(given))
-        only(options)
-        return broadcast(given)
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_weights(weights)
+        check_value(
+            2 <= len(input_shapes) <= self.max_inputs,
+            f"2 to {self.max_inputs} inputs",
+            len(input_shapes),
+        )
+        check_options(options)
+        return broadcast_shapes(input_shapes)
 
 
-def of_one_rank(r: Reader, call: Call) -> list[str]:
+def align_ranks(r: Reader, call: LayerCall) -> list[str]:
     """The inputs of a call, those of fewer axes with axes of 1 before them, as Keras has it."""
     rank = max(map(len, call.shapes))
-    found = []
-    for i, (given, shape) in enumerate(zip(call.inputs, call.shapes, strict=True)):
-        more = (1,) * (rank - len(shape))
+    aligned = []
+    for i, (input_name, shape) in enumerate(zip(call.inputs, call.shapes, strict=True)):
+        leading_ones = (1,) * (rank - len(shape))
         name = f"{call.name}/input{i}"
-        found.append(reshaped(r, given, name, (*more, *shape)) if more else given)
-    return found
+        aligned.append(
+            add_reshape(r, input_name, name, (*leading_ones, *shape))
+            if leading_ones
+            else input_name
+        )
+    return aligned
 
 
-class Add(Broadcast):
+class Add(BroadcastKind):
     """The sum of several values, broadcast."""
 
     op = "add"
-    local = True
-    keras: ClassVar[tuple[str, ...]] = ("Add", "Average")
+    is_local = True
+    keras_layers: ClassVar[tuple[str, ...]] = ("Add", "Average")
 
-    def read(self, r: Reader, call: Call) -> str:
-        if call.kind != "Average":
-            return super().read(r, call)
-        total = r.emit(r.unique(f"{call.name}/sum"), self.op, of_one_rank(r, call))
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        if call.class_name != "Average":
+            return super().convert_layer(r, call)
+        total = r.add_layer(r.make_unique(f"{call.name}/sum"), self.op, align_ranks(r, call))
         share = {"scale": 1 / len(call.inputs), "offset": 0.0}
-        return r.emit(call.name, "rescale", [total], None, **share)
+        return r.add_layer(call.name, "rescale", [total], None, **share)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(sum(values))
 
-    def check(self, node: Node) -> None:
-        check_room(node)
+    def check_format(self, node: PlacedLayer) -> None:
+        check_fractional_bits(node)
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return sum(node.moved(given))
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        return sum(node.align_limits(input_limits))
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        total, *others = p.at_scale(values, node)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        total, *others = p.align_scales(values, node)
         for x in others:
             total = p.ops.add(total, x)
         return total
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """g for each."""
-        return [spread(p.ops, g, p.batched(shape, g)) for shape in node.given]
+        return [sum_to_shape(p.ops, g, p.add_batch_axis(shape, g)) for shape in node.input_shapes]
 
 
 class Subtract(Add):
     """The difference of two values, broadcast."""
 
     op = "subtract"
-    keras = ("Subtract", "Maximum", "Minimum")
-    most = 2
+    keras_layers = ("Subtract", "Maximum", "Minimum")
+    max_inputs = 2
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         """max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x); of more, those of pairs."""
-        if call.kind == "Subtract":
-            return r.emit(call.name, self.op, of_one_rank(r, call))
-        left, number = of_one_rank(r, call), 0
-        while len(left) > 1:
-            pairs = list(zip(left[::2], left[1::2], strict=False))
-            found = []
+        if call.class_name == "Subtract":
+            return r.add_layer(call.name, self.op, align_ranks(r, call))
+        remaining, number = align_ranks(r, call), 0
+        while len(remaining) > 1:
+            pairs = list(zip(remaining[::2], remaining[1::2], strict=False))
+            results = []
             for x, y in pairs:
-                last = len(left) == 2
-                name = call.name if last else r.unique(f"{call.name}/pair{number}")
+                last = len(remaining) == 2
+                name = call.name if last else r.make_unique(f"{call.name}/pair{number}")
                 number += 1
-                larger = call.kind == "Maximum"
-                apart = r.emit(r.unique(f"{name}/apart"), self.op, [x, y] if larger else [y, x])
-                bent = r.emit(r.unique(f"{name}/relu"), "relu", [apart], None, max_value=None)
-                found.append(r.emit(name, "add" if larger else self.op, [y, bent]))
-            left = [*found, *left[2 * len(pairs) :]]
-        return left[0]
+                larger = call.class_name == "Maximum"
+                difference = r.add_layer(
+                    r.make_unique(f"{name}/apart"), self.op, [x, y] if larger else [y, x]
+                )
+                rectified = r.add_layer(
+                    r.make_unique(f"{name}/relu"), "relu", [difference], None, max_value=None
+                )
+                results.append(r.add_layer(name, "add" if larger else self.op, [y, rectified]))
+            remaining = [*results, *remaining[2 * len(pairs) :]]
+        return remaining[0]
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(values[0] - values[1])
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        return p.ops.sub(*p.at_scale(values, node))
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        return p.ops.sub(*p.align_scales(values, node))
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """g, and -g."""
-        both = zip((g, p.ops.neg(g)), node.given, strict=True)
-        return [spread(p.ops, part, p.batched(shape, g)) for part, shape in both]
+        both = zip((g, p.ops.neg(g)), node.input_shapes, strict=True)
+        return [sum_to_shape(p.ops, part, p.add_batch_axis(shape, g)) for part, shape in both]
 
 
 class Shift(Kind):
     """x or -x, and a public number.  Local."""
 
     op = "shift"
-    pointwise = True
+    is_pointwise = True
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options, "sign", "offset")
-        need(options["sign"] in (1, -1), "a sign 1 or -1", options["sign"])
-        need(real(options["offset"]), "a number", options["offset"])
-        return alone(given, weights)
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options, "sign", "offset")
+        check_value(options["sign"] in (1, -1), "a sign 1 or -1", options["sign"])
+        check_value(is_real(options["offset"]), "a number", options["offset"])
+        return check_single_input(input_shapes, weights)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(x.options["sign"] * values[0] + x.options["offset"])
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f, _ = planner.most(x)
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        f, _ = planner.get_input_format(x)
         planner.check_added(x, abs(x.options["offset"]))
-        return Numbers(max(f, planner.fraction))  # a number has bits that its input may lack
+        return FixedPointFormat(
+            max(f, planner.fraction)
+        )  # a number has bits that its input may lack
 
-    def check(self, node: Node) -> None:
-        check_room(node)
+    def check_format(self, node: PlacedLayer) -> None:
+        check_fractional_bits(node)
 
-    def _ring(self, node: Node) -> int:
+    def _offset_in_ring(self, node: PlacedLayer) -> int:
         offset = float(node.layer.options["offset"])
         return round(offset * (1 << node.numbers.fraction))
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return node.moved(given)[0] + abs(self._ring(node))
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        return node.align_limits(input_limits)[0] + abs(self._offset_in_ring(node))
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        (x,) = p.at_scale(values, node)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        (x,) = p.align_scales(values, node)
         x = x if node.layer.options["sign"] > 0 else p.ops.neg(x)
-        return p.ops.add_public(x, self._ring(node))
+        return p.ops.add_public(x, self._offset_in_ring(node))

@@ -6,37 +6,39 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import need, only
-from tfe_bench.models.kinds.layer import Array, Node, Options, Shape
-from tfe_bench.models.layers.linear import Maps, Trained
-from tfe_bench.protocols.ring.products import Two, elementwise
-from tfe_bench.protocols.session import local
+from tfe_bench.models.kinds.checks import check_options, check_value
+from tfe_bench.models.kinds.layer import Array, Options, PlacedLayer, Shape
+from tfe_bench.models.layers.linear import BilinearMaps, TrainableLinear
+from tfe_bench.protocols.ring.products import BilinearMap, elementwise_product
+from tfe_bench.protocols.session import tensor_ops
 
 
-class Affine(Trained):
+class Affine(TrainableLinear):
     """x * kernel + bias."""
 
     op = "affine"
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         """A factor for each channel, or for each place but along axes of 1."""
-        only(options)
+        check_options(options)
         places = len(kernel) == len(x) and all(k in (1, n) for k, n in zip(kernel, x, strict=True))
-        need(places or kernel == (x[-1],), f"a factor [{x[-1]}]", list(kernel))
+        check_value(places or kernel == (x[-1],), f"a factor [{x[-1]}]", list(kernel))
         return x
 
-    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
         return np.asarray(x * kernel)
 
-    def bilinear(self, options: Options) -> Two:
-        return elementwise
+    def get_bilinear_map(self, options: Options) -> BilinearMap:
+        return elementwise_product
 
-    def maps(self, node: Node, x: Shape) -> Maps:
-        own = tuple(int(n) for n in node.layer.weights["kernel"].shape)
-        whole = (1,) * (len(x) - len(own)) + own
-        axes = [i for i, n in enumerate(whole) if n == 1]
+    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
+        kernel_shape = tuple(int(n) for n in node.layer.weights["kernel"].shape)
+        full_shape = (1,) * (len(x) - len(kernel_shape)) + kernel_shape
+        axes = [i for i, n in enumerate(full_shape) if n == 1]
 
         def kernel(a: list[Any], b: list[Any]) -> Any:
-            return local.reshape(local.reduce_sum(elementwise(a, b), axes), own)
+            return tensor_ops.reshape(
+                tensor_ops.reduce_sum(elementwise_product(a, b), axes), kernel_shape
+            )
 
-        return Maps(elementwise, kernel, elementwise)
+        return BilinearMaps(elementwise_product, kernel, elementwise_product)

@@ -9,10 +9,18 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import held, need, only, real
-from tfe_bench.models.kinds.kind import Kind, Mixes, Watch, one_axis
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.checks import check_options, check_value, check_weights, is_real
+from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer, get_common_axis
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.protocols.nn import attention
 from tfe_bench.protocols.session.sharing import Shared
@@ -22,22 +30,22 @@ _SPARE = 0.5
 _DIGITS = "0123456789abcdef"
 
 
-def packed(keep: Array) -> list[str]:
+def pack_mask(keep: Array) -> list[str]:
     """The option `keys` of truth values [queries, keys]."""
     return [f"{int(''.join('01'[int(v)] for v in row), 2):x}" for row in keep]
 
 
-def _unpacked(options: Options, queries: int, keys: int) -> Array:
+def _unpack_mask(options: Options, queries: int, keys: int) -> Array:
     """The truth values of it, and of the option `causal`."""
     rows = [f"{int(row, 16):0{keys}b}" for row in options["keys"]]
     keep = np.array([[c == "1" for c in row] for row in rows], bool)
     return keep & np.tri(queries, keys, dtype=np.bool_) if options["causal"] else keep
 
 
-def _kept(options: Options, queries: int, keys: int) -> Array | None:
+def _build_mask(options: Options, queries: int, keys: int) -> Array | None:
     """Which scores are computed; None: all."""
     if "keys" in options:
-        return _unpacked(options, queries, keys)
+        return _unpack_mask(options, queries, keys)
     return np.tri(queries, keys, dtype=np.bool_) if options["causal"] else None
 
 
@@ -50,70 +58,86 @@ class Attend(Kind):
     """
 
     op = "attend"
-    heavy = True
-    wide = True
+    is_memory_heavy = True
+    uses_wide_words = True
 
     # ---- as data
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        held(weights)
-        only({k: v for k, v in options.items() if k != "keys"}, "scale", "causal")
-        need(len(given) in (3, 4), "queries, keys, values and maybe a mask", len(given))
-        q, k, v = given[:3]
-        fits = len(q) == len(k) == len(v) >= 2 and q[:-2] == k[:-2] == v[:-2]
-        fits = fits and q[-1] == k[-1] and k[-2] == v[-2]
-        need(fits, "[..., n, depth], [..., m, depth], [..., m, channels]", list(map(list, given)))
-        most = attention.MOST_KEYS
-        need(k[-2] <= most, f"{most} keys at most", k[-2])
-        if len(given) == 4:
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_weights(weights)
+        check_options({k: v for k, v in options.items() if k != "keys"}, "scale", "causal")
+        check_value(
+            len(input_shapes) in (3, 4), "queries, keys, values and maybe a mask", len(input_shapes)
+        )
+        q, k, v = input_shapes[:3]
+        is_valid = len(q) == len(k) == len(v) >= 2 and q[:-2] == k[:-2] == v[:-2]
+        is_valid = is_valid and q[-1] == k[-1] and k[-2] == v[-2]
+        check_value(
+            is_valid,
+            "[..., n, depth], [..., m, depth], [..., m, channels]",
+            list(map(list, input_shapes)),
+        )
+        max_keys = attention.MAX_KEYS
+        check_value(k[-2] <= max_keys, f"{max_keys} keys at most", k[-2])
+        if len(input_shapes) == 4:
             masks = ((k[-2],), (1, k[-2]), (q[-2], k[-2]))
-            need(given[3] in masks, f"a mask [{k[-2]}] of the keys, or for each query", given[3])
+            check_value(
+                input_shapes[3] in masks,
+                f"a mask [{k[-2]}] of the keys, or for each query",
+                input_shapes[3],
+            )
         scale, causal = options["scale"], options["causal"]
-        need(real(scale) and 2**-16 <= scale <= 2**8, "a scale from 2^-16 to 2^8", scale)
-        need(isinstance(causal, bool), "true or false for causal", causal)
+        check_value(is_real(scale) and 2**-16 <= scale <= 2**8, "a scale from 2^-16 to 2^8", scale)
+        check_value(isinstance(causal, bool), "true or false for causal", causal)
         if "keys" in options:
-            need(len(given) == 3, "a public mask or a private one", len(given))
+            check_value(len(input_shapes) == 3, "a public mask or a private one", len(input_shapes))
             rows = options["keys"]
-            fits = isinstance(rows, (list, tuple)) and len(rows) == q[-2]
-            fits = fits and all(isinstance(r, str) and 0 < len(r) <= k[-2] // 4 + 1 for r in rows)
-            fits = fits and all(c in _DIGITS for r in rows for c in r)
-            need(fits and all(int(r, 16) >> k[-2] == 0 for r in rows), "keys of each query", rows)
-            kept = _unpacked(options, q[-2], k[-2])
-            need(bool(kept.any(1).all()), "a key for each query", rows)
+            is_valid = isinstance(rows, (list, tuple)) and len(rows) == q[-2]
+            is_valid = is_valid and all(
+                isinstance(r, str) and 0 < len(r) <= k[-2] // 4 + 1 for r in rows
+            )
+            is_valid = is_valid and all(c in _DIGITS for r in rows for c in r)
+            check_value(
+                is_valid and all(int(r, 16) >> k[-2] == 0 for r in rows), "keys of each query", rows
+            )
+            mask = _unpack_mask(options, q[-2], k[-2])
+            check_value(bool(mask.any(1).all()), "a key for each query", rows)
         return (*q[:-1], v[-1])
 
-    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+    def find_position_axis(
+        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+    ) -> int:
         """Causal attention along the axis before the channels, which decoding does step by step."""
         if not x.options["causal"]:
-            raise Mixes("attends to positions behind its own; causal attention does not")
+            raise NotPositionwise("attends to positions behind its own; causal attention does not")
         if len(axes) == 4:
-            raise Mixes("has a private mask")
-        axis = one_axis(axes)
-        if axis != len(given[0]) - 1:
-            raise Mixes("attends to something else than positions")
+            raise NotPositionwise("has a private mask")
+        axis = get_common_axis(axes)
+        if axis != len(input_shapes[0]) - 1:
+            raise NotPositionwise("attends to something else than positions")
         return axis
 
     # ---- in the clear
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         q, k, v = values[:3]
         s = x.options["scale"] * (q @ np.swapaxes(k, -1, -2))
-        keep = _kept(x.options, *s.shape[-2:])
+        keep = _build_mask(x.options, *s.shape[-2:])
         if keep is not None:
             least = np.where(keep, s, np.inf).min(-1)
             s = np.where(keep, s, -np.inf)
         else:
             least = s.min(-1)
-        seen(f"{x.name}:spread", _SPARE * (s.max(-1) - least))
+        observe(f"{x.name}:spread", _SPARE * (s.max(-1) - least))
         if len(values) == 4:
             hidden = values[3].reshape(self._mask_shape(s.shape, values[3].shape)) < 0.5
             # (where all are hidden none is)
             s = np.where(hidden & ~hidden.all(-1, keepdims=True), -np.inf, s)
-        e = np.exp(s - self._largest(s))
+        e = np.exp(s - self._row_maximum(s))
         return np.asarray(e @ v / e.sum(-1, keepdims=True))
 
     @staticmethod
-    def _largest(s: Array) -> Array:
+    def _row_maximum(s: Array) -> Array:
         """Of each row; 0 where a causal row has none that is not hidden."""
         top = s.max(-1, keepdims=True)
         return np.where(np.isfinite(top), top, 0.0)
@@ -126,64 +150,68 @@ class Attend(Kind):
 
     # ---- in fixed point
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f, m = planner.of(x.inputs[2]), planner.magnitude(x.inputs[2])
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        f, m = planner.get_fractional_bits(x.inputs[2]), planner.get_magnitude(x.inputs[2])
         keys = planner.shapes[x.inputs[1]][-2]
         bits = max(f + 1 + m, 2)
-        if bits > attention.most_bits(keys):
-            planner.lost(x, f"weighs values up to {2.0**m:g}")
+        if bits > attention.max_bits(keys):
+            planner.report_unfit(x, f"weighs values up to {2.0**m:g}")
         spread = planner.bounds.get(f"{x.name}:spread", 0.0)
-        if spread > self._spread(x, keys):
-            planner.lost(x, f"has scores {spread:g} apart")
-        return Numbers(f, 0, min(bits, 63))
+        if spread > self._largest_spread(x, keys):
+            planner.report_unfit(x, f"has scores {spread:g} apart")
+        return FixedPointFormat(f, 0, min(bits, 63))
 
     @staticmethod
-    def _spread(x: Layer, keys: int) -> float:
-        return attention.most_units(keys, len(x.inputs) == 4) * math.log(2)
+    def _largest_spread(x: LayerSpec, keys: int) -> float:
+        return attention.max_units(keys, len(x.inputs) == 4) * math.log(2)
 
-    def check(self, node: Node) -> None:
-        if node.numbers.fraction != node.scales[2]:
+    def check_format(self, node: PlacedLayer) -> None:
+        if node.numbers.fraction != node.input_scales[2]:
             raise UsageError("has other fractional bits than its values.")
-        most = attention.most_bits(node.given[1][-2])
-        if not 2 <= node.numbers.bits <= most:
-            raise UsageError(f"takes values of 2 to {most} bits, not {node.numbers.bits}.")
+        max_bits = attention.max_bits(node.input_shapes[1][-2])
+        if not 2 <= node.numbers.bits <= max_bits:
+            raise UsageError(f"takes values of 2 to {max_bits} bits, not {node.numbers.bits}.")
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         """Weights add up to 1, but for what they are rounded by."""
-        return given[2] + (given[2] >> 8) + 16
+        return input_limits[2] + (input_limits[2] >> 8) + 16
 
-    def compared(self, node: Node, given: list[int]) -> int:
+    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
         """Bits of a value."""
-        return max(given[2].bit_length() + 1, 2)
+        return max(input_limits[2].bit_length() + 1, 2)
 
-    def watchable(self, node: Node, given: list[int] | None) -> bool:
-        most = attention.most_bits(node.given[1][-2])
-        return given is None or self.compared(node, given) <= most
+    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+        max_bits = attention.max_bits(node.input_shapes[1][-2])
+        return input_limits is None or self.bound_comparison_bits(node, input_limits) <= max_bits
 
     # ---- in private
 
-    def reads(self, node: Node, given: int) -> int:
-        if given == 3:
+    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+        if input_index == 3:
             return 64
-        (*_, depth), (*_, keys, _) = node.given[:2]
+        (*_, depth), (*_, keys, _) = node.input_shapes[:2]
         scale, bits = float(node.layer.options["scale"]), node.numbers.bits
-        query, key, *_ = node.scales
+        query, key, *_ = node.input_scales
         of_scores, of_values = attention.read_bits(query, key, depth, keys, bits, scale)
-        return min(of_values if given == 2 else of_scores, 64)
+        return min(of_values if input_index == 2 else of_scores, 64)
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        return self._attended(p, node, values, causal=node.layer.options["causal"])
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        return self._run_attention(p, node, values, causal=node.layer.options["causal"])
 
-    def _attended(self, p: Pass, node: Node, values: Sequence[Shared], **more: Any) -> Shared:
+    def _run_attention(
+        self, p: ForwardContext, node: PlacedLayer, values: Sequence[Shared], **more: Any
+    ) -> Shared:
         query, key, value = values[:3]
         mask: Any = None
         if "keys" in node.layer.options:
-            mask = _unpacked(node.layer.options, node.given[0][-2], node.given[1][-2])
+            mask = _unpack_mask(
+                node.layer.options, node.input_shapes[0][-2], node.input_shapes[1][-2]
+            )
         if len(values) == 4:
-            scores = (*p.ops.shape(query)[:-1], p.ops.shape(key)[-2])
-            own = self._mask_shape(scores, p.ops.shape(values[3]))
-            mask = p.ops.reshaped(values[3], own)
-        return p.ops.call(
+            scores = (*p.ops.get_shape(query)[:-1], p.ops.get_shape(key)[-2])
+            mask_shape = self._mask_shape(scores, p.ops.get_shape(values[3]))
+            mask = p.ops.reshape_value(values[3], mask_shape)
+        return p.ops.run_protocol(
             attention.attention,
             query,
             key,
@@ -192,7 +220,7 @@ class Attend(Kind):
             mask=mask,
             **more,
             bits=node.numbers.bits,
-            profile=p.ops.setting.pooling,
-            watch=p.ops.watch,
-            to=node.wide,
+            profile=p.ops.setting.pooling_profile,
+            monitor=p.ops.range_check,
+            to=node.used_bits,
         )

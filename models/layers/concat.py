@@ -7,11 +7,17 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from tfe_bench.models.kinds import checks, reading
-from tfe_bench.models.kinds.checks import held, need
-from tfe_bench.models.kinds.kind import Kind, Mixes, Watch, check_room, one_axis
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass
-from tfe_bench.models.kinds.reading import Call, Reader
+from tfe_bench.models.kinds.checks import check_value, check_weights
+from tfe_bench.models.kinds.kind import (
+    Kind,
+    NotPositionwise,
+    Observer,
+    check_fractional_bits,
+    get_common_axis,
+)
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients
+from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -20,50 +26,54 @@ class Concat(Kind):
     """Values behind each other along an axis."""
 
     op = "concat"
-    local = True
-    keras = ("Concatenate",)
+    is_local = True
+    keras_layers = ("Concatenate",)
 
-    def read(self, r: Reader, call: Call) -> str:
-        axis = reading.axis_of(call.layer.axis, len(call.shape) + 1)
-        return r.emit(call.name, self.op, call.inputs, None, axis=axis)
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        axis = reading.canonicalize_axis(call.layer.axis, len(call.shape) + 1)
+        return r.add_layer(call.name, self.op, call.inputs, None, axis=axis)
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        held(weights)
-        need(len(given) > 0, "inputs", given)
-        axis = checks.axis_of(options, len(given[0])) - 1
-        alike = {(*s[:axis], *s[axis + 1 :]) for s in given}
-        need(len(alike) == 1, "inputs that differ in that axis only", given)
-        first = given[0]
-        return (*first[:axis], sum(s[axis] for s in given), *first[axis + 1 :])
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_weights(weights)
+        check_value(len(input_shapes) > 0, "inputs", input_shapes)
+        axis = checks.read_axis(options, len(input_shapes[0])) - 1
+        other_sizes = {(*s[:axis], *s[axis + 1 :]) for s in input_shapes}
+        check_value(len(other_sizes) == 1, "inputs that differ in that axis only", input_shapes)
+        first = input_shapes[0]
+        return (*first[:axis], sum(s[axis] for s in input_shapes), *first[axis + 1 :])
 
-    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+    def find_position_axis(
+        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+    ) -> int:
         if x.options["axis"] in axes:
-            raise Mixes("puts positions behind each other")
-        return one_axis(axes)
+            raise NotPositionwise("puts positions behind each other")
+        return get_common_axis(axes)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.concatenate(values, x.options["axis"])
 
-    def check(self, node: Node) -> None:
-        check_room(node)
+    def check_format(self, node: PlacedLayer) -> None:
+        check_fractional_bits(node)
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return max(node.moved(given))
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        return max(node.align_limits(input_limits))
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        return p.ops.concat(p.at_scale(values, node), node.layer.options["axis"])
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        return p.ops.concat(p.align_scales(values, node), node.layer.options["axis"])
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """Each input's part of g."""
-        axis, start, found = node.layer.options["axis"], 0, []
-        for own in node.given:
-            shape = p.batched(own, g)
-            found.append(p.ops.map(_part(axis, start, shape), g, shape))
+        axis, start, gradients = node.layer.options["axis"], 0, []
+        for input_shape in node.input_shapes:
+            shape = p.add_batch_axis(input_shape, g)
+            gradients.append(p.ops.apply_local(_slice_part(axis, start, shape), g, shape))
             start += shape[axis]
-        return found
+        return gradients
 
 
-def _part(axis: int, start: int, shape: Shape) -> Callable[[Shared], Shared]:
+def _slice_part(axis: int, start: int, shape: Shape) -> Callable[[Shared], Shared]:
     """The map to one input's part."""
     begin = [start if i == axis else 0 for i in range(len(shape))]
     return lambda v: shapes.slice(v, begin, shape)

@@ -5,10 +5,18 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import held, need, only
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.kinds.planning import MOST_COMPARED, Planner
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
@@ -18,38 +26,38 @@ class Constant(Kind):
     """Weights, the same for each sample, whatever comes.  Local."""
 
     op = "constant"
-    bounded = True
+    is_bounded = True
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        need(len(given) == 1, "one input", len(given))
-        only(options)
-        held(weights, "bias")
-        need(len(weights["bias"]) > 0, "an axis besides the batch", weights["bias"])
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_value(len(input_shapes) == 1, "one input", len(input_shapes))
+        check_options(options)
+        check_weights(weights, "bias")
+        check_value(len(weights["bias"]) > 0, "an axis besides the batch", weights["bias"])
         return weights["bias"]
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        own = np.asarray(x.weights["bias"], np.float64)
-        return np.broadcast_to(own, (len(values[0]), *own.shape))
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        bias = np.asarray(x.weights["bias"], np.float64)
+        return np.broadcast_to(bias, (len(values[0]), *bias.shape))
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f, m = planner.finest(x.name), planner.magnitude(x.name)
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        f, m = planner.choose_fractional_bits(x.name), planner.get_magnitude(x.name)
         largest = float(np.abs(x.weights["bias"]).max(initial=0.0))
         if f + 1 + m > MOST_COMPARED or largest > planner.bounds[x.name]:
-            planner.lost(x, f"reaches {max(largest, 2.0**m):g}")
-        return Numbers(f, f, max(1, min(f + 1 + m, MOST_COMPARED)))
+            planner.report_unfit(x, f"reaches {max(largest, 2.0**m):g}")
+        return FixedPointFormat(f, f, max(1, min(f + 1 + m, MOST_COMPARED)))
 
-    def check(self, node: Node) -> None:
+    def check_format(self, node: PlacedLayer) -> None:
         numbers = node.numbers
         if numbers.scale != numbers.fraction or not 1 <= numbers.bits <= MOST_COMPARED:
             raise UsageError(f"is {numbers.scale} fractional bits of {numbers.bits}.")
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return 1 << node.numbers.bits  # (its owner's numbers, as planned)
 
-    def compared(self, node: Node, given: list[int]) -> int:
+    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
         return node.numbers.bits
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        shape = p.batched(node.shape, values[0])
-        own = p.weight(node.layer, "bias")
-        return p.ops.map(lambda v: shapes.broadcast_to(v, shape), own, shape)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        shape = p.add_batch_axis(node.shape, values[0])
+        bias = p.get_weight(node.layer, "bias")
+        return p.ops.apply_local(lambda v: shapes.broadcast_to(v, shape), bias, shape)

@@ -6,21 +6,28 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import image, need, only, pads, pair, whole
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.kinds.turning import channels_last
-from tfe_bench.models.kinds.windows import cells, windows_of
-from tfe_bench.models.layers.linear import Maps, Trained, with_bias
+from tfe_bench.models.kinds.checks import (
+    check_image,
+    check_options,
+    check_value,
+    is_padding,
+    is_whole,
+    read_pair,
+)
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape
+from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.kinds.windows import iterate_cells, parse_windows
+from tfe_bench.models.layers.linear import BilinearMaps, TrainableLinear, collect_weights
 from tfe_bench.protocols.ring import conv, conv_gradients
-from tfe_bench.protocols.ring.products import Two
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.products import BilinearMap
+from tfe_bench.protocols.session import tensor_ops
 
 # Groups are convolved one after the other.
 _MOST_GROUPS = 1024
 
 
-class Convolution(Trained):
+class Convolution(TrainableLinear):
     """A kernel that slides over images.
 
     Attributes:
@@ -31,27 +38,33 @@ class Convolution(Trained):
 
     depthwise: ClassVar[bool]
     pads_images: ClassVar[bool] = True
-    windowed: ClassVar[tuple[str, ...]] = ("strides", "padding", "dilations")
+    window_options: ClassVar[tuple[str, ...]] = ("strides", "padding", "dilations")
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        image(x)
-        only(options, *self.windowed)
-        pair(options, "strides")
-        pair(options, "dilations")
+        check_image(x)
+        check_options(options, *self.window_options)
+        read_pair(options, "strides")
+        read_pair(options, "dilations")
         padding = options["padding"]
-        need(padding in ("SAME", "VALID") or pads(padding), 'padding "SAME" or "VALID"', padding)
-        need(len(kernel) == 4 and kernel[2] == x[2], f"a kernel for {x[2]} channels", list(kernel))
-        windows = windows_of(options)
-        fits = windows.padding == "SAME" or all(
-            windows.room(a, x[a], kernel[a]) >= 0 for a in (0, 1)
+        check_value(
+            padding in ("SAME", "VALID") or is_padding(padding),
+            'padding "SAME" or "VALID"',
+            padding,
         )
-        need(fits, "a kernel no larger than the padded image", [list(x), list(kernel)])
-        height, width = (int(windows.size(a, x[a], kernel[a])) for a in (0, 1))
+        check_value(
+            len(kernel) == 4 and kernel[2] == x[2], f"a kernel for {x[2]} channels", list(kernel)
+        )
+        windows = parse_windows(options)
+        fits = windows.padding == "SAME" or all(
+            windows.free_extent(a, x[a], kernel[a]) >= 0 for a in (0, 1)
+        )
+        check_value(fits, "a kernel no larger than the padded image", [list(x), list(kernel)])
+        height, width = (int(windows.window_count(a, x[a], kernel[a])) for a in (0, 1))
         return height, width, kernel[2] * kernel[3] if self.depthwise else kernel[3]
 
-    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
         total: Any = 0.0
-        for i, j, cell in cells(x, kernel.shape[:2], options):
+        for i, j, cell in iterate_cells(x, kernel.shape[:2], options):
             total = total + self.cell_product(cell, kernel[i, j], options)
         return np.asarray(total)
 
@@ -59,38 +72,38 @@ class Convolution(Trained):
         """The products of one cell of all windows."""
         raise NotImplementedError
 
-    def bilinear(self, options: Options) -> Two:
-        return self.product(options)
+    def get_bilinear_map(self, options: Options) -> BilinearMap:
+        return self.get_product_map(options)
 
-    def product(self, options: Options) -> Two:
+    def get_product_map(self, options: Options) -> BilinearMap:
         """The convolution of images on shares."""
-        windows = windows_of(options)
+        windows = parse_windows(options)
         return lambda a, b: conv.convolve(a, b, windows, self.depthwise)
 
-    def pads_nothing(self, x: Layer) -> bool:
+    def has_no_padding(self, x: LayerSpec) -> bool:
         padding = x.options["padding"]
         ones = set(x.weights["kernel"].shape[:-2]) == {1}
         return bool(padding == "VALID" or (padding == "SAME" and ones))
 
-    def maps(self, node: Node, x: Shape) -> Maps:
+    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
         kernel = tuple(int(n) for n in node.layer.weights["kernel"].shape)
-        return self.windowed_maps(node.layer.options, x[1:], kernel)
+        return self.build_window_maps(node.layer.options, x[1:], kernel)
 
-    def windowed_maps(self, options: Options, x: Shape, kernel: Shape) -> Maps:
+    def build_window_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
         """The maps for images of a shape, without the batch."""
-        windows = windows_of(options)
-        return Maps(
-            self.product(options),
+        windows = parse_windows(options)
+        return BilinearMaps(
+            self.get_product_map(options),
             conv_gradients.kernel_gradient(windows, kernel, self.depthwise),
             conv_gradients.input_gradient(windows, x, self.depthwise),
         )
 
 
-def read_windows(call: Call) -> dict[str, Any]:
+def read_window_options(call: LayerCall) -> dict[str, Any]:
     """The options of a convolution of Keras."""
     layer = call.layer
     if layer.padding not in ("same", "valid", "causal"):
-        raise Unfit(f"padding {layer.padding!r}")
+        raise UnsupportedLayer(f"padding {layer.padding!r}")
     dilations = [int(n) for n in layer.dilation_rate]
     padding: Any = layer.padding.upper()
     if padding == "CAUSAL":
@@ -99,35 +112,37 @@ def read_windows(call: Call) -> dict[str, Any]:
     return {"strides": strides, "padding": padding, "dilations": dilations}
 
 
-def read_separable(r: Reader, call: Call, op: str) -> str:
+def convert_separable(r: Reader, call: LayerCall, op: str) -> str:
     """A depthwise convolution, and a pointwise one behind it."""
-    layer, options = call.layer, read_windows(call)
+    layer, options = call.layer, read_window_options(call)
     axes = len(options["strides"])
-    first = r.unique(f"{call.name}/depthwise")
+    first = r.make_unique(f"{call.name}/depthwise")
     kernel = {"kernel": layer.depthwise_kernel}
-    r.emit(first, f"depthwise_{op}", call.inputs, kernel, **options)
+    r.add_layer(first, f"depthwise_{op}", call.inputs, kernel, **options)
     ones = {"strides": [1] * axes, "padding": "VALID", "dilations": [1] * axes}
-    return r.emit(call.name, op, [first], with_bias(call, layer.pointwise_kernel), **ones)
+    return r.add_layer(
+        call.name, op, [first], collect_weights(call, layer.pointwise_kernel), **ones
+    )
 
 
 class Conv2D(Convolution):
     """The convolution of images with a kernel."""
 
     op = "conv2d"
-    keras = ("Conv2D", "SeparableConv2D")
+    keras_layers = ("Conv2D", "SeparableConv2D")
     depthwise = False
-    mixes = True
+    mixes_channels = True
 
     @channels_last
-    def read(self, r: Reader, call: Call) -> str:
-        if call.kind.startswith("Separable"):
-            return read_separable(r, call, self.op)
-        options, weights = read_windows(call), with_bias(call, call.layer.kernel)
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        if call.class_name.startswith("Separable"):
+            return convert_separable(r, call, self.op)
+        options, weights = read_window_options(call), collect_weights(call, call.layer.kernel)
         if call.layer.groups == 1:
-            return r.emit(call.name, self.op, call.inputs, weights, **options)
+            return r.add_layer(call.name, self.op, call.inputs, weights, **options)
         groups = int(call.layer.groups)
         options["groups"] = groups
-        return r.emit(call.name, f"grouped_{self.op}", call.inputs, weights, **options)
+        return r.add_layer(call.name, f"grouped_{self.op}", call.inputs, weights, **options)
 
     def cell_product(self, cell: Array, kernel: Array, options: Options) -> Array:
         return np.asarray(cell @ kernel)
@@ -137,19 +152,19 @@ class DepthwiseConv2D(Convolution):
     """The convolution of each channel with kernels of its own."""
 
     op = "depthwise_conv2d"
-    keras = ("DepthwiseConv2D",)
+    keras_layers = ("DepthwiseConv2D",)
     depthwise = True
 
     @channels_last
-    def read(self, r: Reader, call: Call) -> str:
-        weights = with_bias(call, call.layer.kernel)
-        return r.emit(call.name, self.op, call.inputs, weights, **read_windows(call))
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        weights = collect_weights(call, call.layer.kernel)
+        return r.add_layer(call.name, self.op, call.inputs, weights, **read_window_options(call))
 
     def cell_product(self, cell: Array, kernel: Array, options: Options) -> Array:
-        each = cell[..., None] * kernel
-        return each.reshape(*each.shape[:3], -1)
+        products = cell[..., None] * kernel
+        return products.reshape(*products.shape[:3], -1)
 
-    def scaled(self, kernel: Array, factor: Array) -> Array:
+    def scale_kernel(self, kernel: Array, factor: Array) -> Array:
         return kernel * factor.reshape(kernel.shape[-2:])
 
 
@@ -163,33 +178,35 @@ class GroupedConv2D(Convolution):
 
     op = "grouped_conv2d"
     depthwise = False
-    windowed = (*Convolution.windowed, "groups")
+    window_options = (*Convolution.window_options, "groups")
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         groups = options.get("groups")
-        fits = isinstance(groups, int) and whole(groups) and groups <= _MOST_GROUPS
-        need(fits, f"1 to {_MOST_GROUPS} groups", groups)
+        fits = isinstance(groups, int) and is_whole(groups) and groups <= _MOST_GROUPS
+        check_value(fits, f"1 to {_MOST_GROUPS} groups", groups)
         assert isinstance(groups, int)
         even = len(kernel) > 0 and x[-1] % groups == kernel[-1] % groups == 0
-        need(even, f"channels in {groups} equal parts", [list(x), list(kernel)])
+        check_value(even, f"channels in {groups} equal parts", [list(x), list(kernel)])
         return super().product_shape((*x[:-1], x[-1] // groups), options, kernel)
 
     def cell_product(self, cell: Array, kernel: Array, options: Options) -> Array:
         groups = options["groups"]
         parts = zip(np.split(cell, groups, -1), np.split(kernel, groups, -1), strict=True)
-        return np.concatenate([part @ own for part, own in parts], -1)
+        return np.concatenate([part @ kernel_part for part, kernel_part in parts], -1)
 
-    def product(self, options: Options) -> Two:
-        return by_groups(super().product(options), options["groups"])
+    def get_product_map(self, options: Options) -> BilinearMap:
+        return split_by_groups(super().get_product_map(options), options["groups"])
 
-    def windowed_maps(self, options: Options, x: Shape, kernel: Shape) -> Maps:
+    def build_window_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
         groups = options["groups"]
-        part, own = (*x[:-1], x[-1] // groups), (*kernel[:-1], kernel[-1] // groups)
-        maps = super().windowed_maps(options, part, own)
-        return Maps(maps.forward, by_groups(maps.kernel, groups), by_groups(maps.image, groups))
+        part, kernel_part = (*x[:-1], x[-1] // groups), (*kernel[:-1], kernel[-1] // groups)
+        maps = super().build_window_maps(options, part, kernel_part)
+        return BilinearMaps(
+            maps.forward, split_by_groups(maps.kernel, groups), split_by_groups(maps.image, groups)
+        )
 
 
-def by_groups(two: Two, groups: int) -> Two:
+def split_by_groups(two: BilinearMap, groups: int) -> BilinearMap:
     """The map of each group's channels, the last axis of all three, joined."""
 
     def cut(several: list[Any], i: int) -> list[Any]:
@@ -197,6 +214,6 @@ def by_groups(two: Two, groups: int) -> Two:
         return [a[..., i * n : (i + 1) * n] for a, n in zip(several, sizes, strict=True)]
 
     def joined(a: list[Any], b: list[Any]) -> Any:
-        return local.concat([two(cut(a, i), cut(b, i)) for i in range(groups)], -1)
+        return tensor_ops.concat([two(cut(a, i), cut(b, i)) for i in range(groups)], -1)
 
     return joined

@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import image, need, only, pads, pair
+from tfe_bench.models.kinds.checks import (
+    check_image,
+    check_options,
+    check_value,
+    is_padding,
+    read_pair,
+)
 from tfe_bench.models.kinds.layer import Array, Options, Shape
-from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.kinds.turning import channels_last
-from tfe_bench.models.kinds.windows import windows_of
-from tfe_bench.models.layers.conv1d import OfRows
-from tfe_bench.models.layers.conv2d import Convolution, read_windows
-from tfe_bench.models.layers.linear import Maps, with_bias
+from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.kinds.windows import parse_windows
+from tfe_bench.models.layers.conv1d import RowConvolution
+from tfe_bench.models.layers.conv2d import Convolution, read_window_options
+from tfe_bench.models.layers.linear import BilinearMaps, collect_weights
 from tfe_bench.protocols.ring import conv, conv_gradients
-from tfe_bench.protocols.ring.products import Two
+from tfe_bench.protocols.ring.products import BilinearMap
 
 
-class Transposed(Convolution):
+class TransposedConvolution(Convolution):
     """What spreads each value with a kernel [height, width, filters, channels].
 
     It is the gradient (d, kernel) -> dx of a convolution whose images are of the size that the
@@ -25,32 +31,38 @@ class Transposed(Convolution):
 
     depthwise = False
     pads_images = False
-    windowed = (*Convolution.windowed, "size")
+    window_options = (*Convolution.window_options, "size")
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        image(x)
-        only(options, *self.windowed)
-        size = pair(options, "size")
+        check_image(x)
+        check_options(options, *self.window_options)
+        size = read_pair(options, "size")
         fits = len(kernel) == 4 and kernel[3] == x[2]
-        need(fits, f"a kernel of {x[2]} channels in its last axis", list(kernel))
-        pair(options, "strides")
-        pair(options, "dilations")
+        check_value(fits, f"a kernel of {x[2]} channels in its last axis", list(kernel))
+        read_pair(options, "strides")
+        read_pair(options, "dilations")
         padding = options["padding"]
-        need(padding in ("SAME", "VALID") or pads(padding), 'padding "SAME" or "VALID"', padding)
-        windows = windows_of(options)
-        back = tuple(int(windows.size(a, size[a], kernel[a])) for a in (0, 1))
-        need(back == x[:2], "a size of which a convolution makes its input's", [*size])
+        check_value(
+            padding in ("SAME", "VALID") or is_padding(padding),
+            'padding "SAME" or "VALID"',
+            padding,
+        )
+        windows = parse_windows(options)
+        convolved_size = tuple(int(windows.window_count(a, size[a], kernel[a])) for a in (0, 1))
+        check_value(
+            convolved_size == x[:2], "a size of which a convolution makes its input's", [*size]
+        )
         return (*size, kernel[2])
 
-    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
-        windows, size = windows_of(options), options["size"]
+    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
+        windows, size = parse_windows(options), options["size"]
         befores, reaches = [], []
         for axis in (0, 1):
-            befores.append(int(windows.before(axis, size[axis], kernel.shape[axis])))
+            befores.append(int(windows.padding_before(axis, size[axis], kernel.shape[axis])))
             span = (x.shape[1 + axis] - 1) * windows.strides[axis]
             span += (kernel.shape[axis] - 1) * windows.dilations[axis] + 1
             reaches.append(max(span, befores[axis] + size[axis]))
-        found = np.zeros((len(x), *reaches, kernel.shape[2]))
+        padded = np.zeros((len(x), *reaches, kernel.shape[2]))
         for i, j in np.ndindex(*kernel.shape[:2]):
             places = [
                 slice(start, start + (n - 1) * stride + 1, stride)
@@ -61,43 +73,43 @@ class Transposed(Convolution):
                     strict=True,
                 )
             ]
-            found[:, places[0], places[1]] += x @ kernel[i, j].T
-        (top, left), (height, width) = befores, size
-        return found[:, top : top + height, left : left + width]
+            padded[:, places[0], places[1]] += x @ kernel[i, j].T
+        (top_pad, left_pad), (height, width) = befores, size
+        return padded[:, top_pad : top_pad + height, left_pad : left_pad + width]
 
-    def product(self, options: Options) -> Two:
+    def get_product_map(self, options: Options) -> BilinearMap:
         # (the images' channels are the kernel's, whatever stands here)
-        return conv_gradients.input_gradient(windows_of(options), (*options["size"], 1))
+        return conv_gradients.input_gradient(parse_windows(options), (*options["size"], 1))
 
-    def windowed_maps(self, options: Options, x: Shape, kernel: Shape) -> Maps:
-        windows = windows_of(options)
+    def build_window_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
+        windows = parse_windows(options)
         of_kernel = conv_gradients.kernel_gradient(windows, kernel)
-        return Maps(
-            self.product(options),
+        return BilinearMaps(
+            self.get_product_map(options),
             lambda x, g: of_kernel(g, x),
             lambda g, w: conv.convolve(g, w, windows),
         )
 
-    def scaled(self, kernel: Array, factor: Array) -> Array:
+    def scale_kernel(self, kernel: Array, factor: Array) -> Array:
         return kernel * factor[:, None]
 
 
-class Conv2DTranspose(Transposed):
+class Conv2DTranspose(TransposedConvolution):
     """A convolution's gradient by its images."""
 
     op = "conv2d_transpose"
-    keras = ("Conv2DTranspose",)
+    keras_layers = ("Conv2DTranspose",)
 
     @channels_last
-    def read(self, r: Reader, call: Call) -> str:
-        options = {**read_windows(call), "size": [int(n) for n in call.shape[:-1]]}
-        return r.emit(
-            call.name, self.op, call.inputs, with_bias(call, call.layer.kernel), **options
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        options = {**read_window_options(call), "size": [int(n) for n in call.shape[:-1]]}
+        return r.add_layer(
+            call.name, self.op, call.inputs, collect_weights(call, call.layer.kernel), **options
         )
 
 
-class Conv1DTranspose(OfRows, Conv2DTranspose):
+class Conv1DTranspose(RowConvolution, Conv2DTranspose):
     """A convolution's gradient by its rows."""
 
     op = "conv1d_transpose"
-    keras = ("Conv1DTranspose",)
+    keras_layers = ("Conv1DTranspose",)

@@ -7,53 +7,57 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import need, only
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape
-from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.layers.linear import Maps, Trained, with_bias
+from tfe_bench.models.kinds.checks import check_options, check_value
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape
+from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.linear import BilinearMaps, TrainableLinear, collect_weights
 from tfe_bench.protocols.ring import matmul_gradients
-from tfe_bench.protocols.ring.products import Two, matrix_product
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.products import BilinearMap, matrix_product
+from tfe_bench.protocols.session import tensor_ops
 
-_MAPS = Maps(matrix_product, matmul_gradients.kernel_gradient, matmul_gradients.input_gradient)
+_MAPS = BilinearMaps(
+    matrix_product, matmul_gradients.kernel_gradient, matmul_gradients.input_gradient
+)
 
 
-def _transposed(a: list[Any], b: list[Any]) -> Any:
+def _multiply_transposed(a: list[Any], b: list[Any]) -> Any:
     """x W^T of shares."""
-    turned = [local.transpose(each, [1, 0]) for each in a]  # (much less than a table)
-    return local.transpose(matrix_product(b, turned), [1, 0])
+    transposed_shares = [
+        tensor_ops.transpose(share, [1, 0]) for share in a
+    ]  # (much less than a table)
+    return tensor_ops.transpose(matrix_product(b, transposed_shares), [1, 0])
 
 
-class Dense(Trained):
+class Dense(TrainableLinear):
     """x @ kernel + bias; with the option `transposed` x @ kernel^T, of a table that is shared."""
 
     op = "dense"
-    keras = ("Dense",)
-    mixes = True
+    keras_layers = ("Dense",)
+    mixes_channels = True
 
-    def read(self, r: Reader, call: Call) -> str:
-        r.emit(call.name, self.op, call.inputs, with_bias(call, call.layer.kernel))
-        return r.activated(call.layer, call.name)
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        r.add_layer(call.name, self.op, call.inputs, collect_weights(call, call.layer.kernel))
+        return r.add_layer_activation(call.layer, call.name)
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        only({k: v for k, v in options.items() if k != "transposed"})
-        need(options.get("transposed", True) is True, "transposed as true, or not", options)
-        need(len(kernel) == 2, "a matrix", list(kernel))
+        check_options({k: v for k, v in options.items() if k != "transposed"})
+        check_value(options.get("transposed", True) is True, "transposed as true, or not", options)
+        check_value(len(kernel) == 2, "a matrix", list(kernel))
         depth, units = kernel[::-1] if "transposed" in options else kernel
-        need(depth == x[-1], f"a kernel of {x[-1]} rows (transposed: columns)", list(kernel))
+        check_value(depth == x[-1], f"a kernel of {x[-1]} rows (transposed: columns)", list(kernel))
         return (*x[:-1], units)
 
-    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
         return np.asarray(x @ (kernel.T if "transposed" in options else kernel))
 
-    def bilinear(self, options: Options) -> Two:
-        return _transposed if "transposed" in options else matrix_product
+    def get_bilinear_map(self, options: Options) -> BilinearMap:
+        return _multiply_transposed if "transposed" in options else matrix_product
 
-    def untrained(self, x: Layer, given: list[Shape]) -> str:
+    def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
         return "a transposed product" if "transposed" in x.options else ""
 
-    def maps(self, node: Node, x: Shape) -> Maps:
+    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
         return _MAPS
 
-    def rows(self, shape: Shape) -> Shape:
+    def flatten_shape(self, shape: Shape) -> Shape:
         return (math.prod(shape[:-1]), shape[-1])  # matrix products are of rank 2

@@ -10,13 +10,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone, axis_of, need, only, real
+from tfe_bench.models.kinds.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_real,
+    read_axis,
+)
 from tfe_bench.models.kinds.kind import Kind
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import FACTOR_BITS, Gradients, Pass, factored
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.passes import FACTOR_BITS, ForwardContext, Gradients, multiply_public
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.elu import ALPHA, SCALE
-from tfe_bench.models.training.shuffling import kept, normal
+from tfe_bench.models.training.shuffling import draw_dropout_mask, draw_normal
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -25,15 +31,15 @@ def mask_name(layer: str) -> str:
     return f"kept:{layer}"
 
 
-class Drawn(Kind):
+class RandomizedKind(Kind):
     """What a step multiplies by, or adds, is public and drawn anew: `public_values`."""
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if not r.training:
             return call.inputs[0]
-        return r.emit(call.name, self.op, call.inputs, None, **self.settings(call))
+        return r.add_layer(call.name, self.op, call.inputs, None, **self.read_settings(call))
 
-    def settings(self, call: Call) -> Options:
+    def read_settings(self, call: LayerCall) -> Options:
         """The options of a layer of Keras.
 
         Raises:
@@ -41,78 +47,84 @@ class Drawn(Kind):
         """
         return {"rate": float(call.layer.rate)}
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options, "rate")
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options, "rate")
         rate = options["rate"]
-        need(real(rate) and 0 <= rate < 1, "a rate below 1", rate)
-        return alone(given, weights)
+        check_value(is_real(rate) and 0 <= rate < 1, "a rate below 1", rate)
+        return check_single_input(input_shapes, weights)
 
-    def predicted(self, x: Layer) -> Layer:
+    def prepare_inference(self, x: LayerSpec) -> LayerSpec:
         return replace(x, op="identity", options={})
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """In training, what the numbers make of a value."""
         (x,) = values
-        return p.dropped(self.changed(p, node, x)) if p.learning else x
+        return p.rescale_activation(self.apply_noise(p, node, x)) if p.is_training else x
 
-    def changed(self, p: Pass, node: Node, x: Shared) -> Shared:
+    def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
         """A value with its noise, with more fractional bits."""
-        return self.scaled(p, node, x)
+        return self.apply_factor(p, node, x)
 
-    def scaled(self, p: Pass, node: Node, x: Shared) -> Shared:
+    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
         """x times what it is multiplied by, with more fractional bits."""
         raise NotImplementedError
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
-        return [self.scaled(p, node, p.settled(g, FACTOR_BITS))]
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
+        return [self.apply_factor(p, node, p.rescale_gradient(g, FACTOR_BITS))]
 
-    def drawn(self, p: Pass, node: Node) -> Any:
+    def get_randomness(self, p: ForwardContext, node: PlacedLayer) -> Any:
         """The numbers of a step, int64."""
         return p.public[mask_name(node.layer.name)]
 
 
-class Dropout(Drawn):
+class Dropout(RandomizedKind):
     """Some values are 0 in a step, the others larger."""
 
     op = "dropout"
-    keras: ClassVar[tuple[str, ...]] = ("Dropout",)
+    keras_layers: ClassVar[tuple[str, ...]] = ("Dropout",)
 
-    def settings(self, call: Call) -> Options:
+    def read_settings(self, call: LayerCall) -> Options:
         if getattr(call.layer, "noise_shape", None) is not None:
-            raise Unfit("noise_shape; only masks of the input's shape are supported")
-        return super().settings(call)
+            raise UnsupportedLayer("noise_shape; only masks of the input's shape are supported")
+        return super().read_settings(call)
 
-    def scaled(self, p: Pass, node: Node, x: Shared) -> Shared:
+    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
         """What is kept of x, times 1 / (1 - rate)."""
         factor = 1 / (1 - Fraction(node.layer.options["rate"]))
-        return factored(p.ops, p.ops.times(x, self.drawn(p, node)), factor)
+        return multiply_public(p.ops, p.ops.mul_public(x, self.get_randomness(p, node)), factor)
 
-    def masked(self, x: Layer, shape: Shape) -> Shape:
+    def get_mask_shape(self, x: LayerSpec, shape: Shape) -> Shape:
         """The shape of a mask of values of a shape."""
         return shape
 
-    def public_values(self, x: Layer, shape: Shape, seed: int, step: int) -> Mapping[str, Array]:
-        own = self.masked(x, shape)
-        mask = kept(seed, step, x.name, math.prod(own), x.options["rate"])
-        return {mask_name(x.name): mask.reshape(own).astype(np.int64)}
+    def public_values(
+        self, x: LayerSpec, shape: Shape, seed: int, step: int
+    ) -> Mapping[str, Array]:
+        mask_shape = self.get_mask_shape(x, shape)
+        mask = draw_dropout_mask(seed, step, x.name, math.prod(mask_shape), x.options["rate"])
+        return {mask_name(x.name): mask.reshape(mask_shape).astype(np.int64)}
 
 
 class SpatialDropout(Dropout):
     """Some channels are 0 in a step, the others larger."""
 
     op = "spatial_dropout"
-    keras = ("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D")
+    keras_layers = ("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D")
 
-    def settings(self, call: Call) -> Options:
+    def read_settings(self, call: LayerCall) -> Options:
         first = getattr(call.layer, "data_format", None) == "channels_first"
-        return {**super().settings(call), "axis": 1 if first else len(call.shapes[0])}
+        return {**super().read_settings(call), "axis": 1 if first else len(call.shapes[0])}
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = super().shape(given, {k: v for k, v in options.items() if k != "axis"}, weights)
-        axis_of({"axis": options.get("axis")}, len(x))
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = super().infer_shape(
+            input_shapes, {k: v for k, v in options.items() if k != "axis"}, weights
+        )
+        read_axis({"axis": options.get("axis")}, len(x))
         return x
 
-    def masked(self, x: Layer, shape: Shape) -> Shape:
+    def get_mask_shape(self, x: LayerSpec, shape: Shape) -> Shape:
         return tuple(n if i in (0, x.options["axis"]) else 1 for i, n in enumerate(shape))
 
 
@@ -120,22 +132,26 @@ class AlphaDropout(Dropout):
     """Some values are the least of a SELU in a step; mean and variance stay."""
 
     op = "alpha_dropout"
-    keras = ("AlphaDropout",)
+    keras_layers = ("AlphaDropout",)
 
-    def scaled(self, p: Pass, node: Node, x: Shared) -> Shared:
+    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
         """What is kept of x."""
-        return factored(p.ops, p.ops.times(x, self.drawn(p, node)), alpha_scale(node.layer.options))
+        return multiply_public(
+            p.ops,
+            p.ops.mul_public(x, self.get_randomness(p, node)),
+            alpha_scale(node.layer.options),
+        )
 
-    def changed(self, p: Pass, node: Node, x: Shared) -> Shared:
+    def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
         """That, what stands for the others, and what brings the mean back."""
         factor = alpha_scale(node.layer.options)
-        y, low = self.scaled(p, node, x), -Fraction(SCALE) * Fraction(ALPHA)
+        y, low = self.apply_factor(p, node, x), -Fraction(SCALE) * Fraction(ALPHA)
         unit = 1 << y.fractional_bits
-        lost, shift = round(factor * low * unit), round(-factor * low * unit * _rate(node))
-        return p.ops.add_public(y, (1 - self.drawn(p, node)) * lost + shift)
+        lost, shift = round(factor * low * unit), round(-factor * low * unit * _dropout_rate(node))
+        return p.ops.add_public(y, (1 - self.get_randomness(p, node)) * lost + shift)
 
 
-def _rate(node: Node) -> Fraction:
+def _dropout_rate(node: PlacedLayer) -> Fraction:
     return Fraction(node.layer.options["rate"])
 
 
@@ -146,44 +162,48 @@ def alpha_scale(options: Options) -> Fraction:
     return Fraction(math.isqrt(int((1 << 80) / square)), 1 << 40)
 
 
-class GaussianDropout(Drawn):
+class GaussianDropout(RandomizedKind):
     """Values times normal numbers around 1."""
 
     op = "gaussian_dropout"
-    keras = ("GaussianDropout",)
+    keras_layers = ("GaussianDropout",)
 
-    def scaled(self, p: Pass, node: Node, x: Shared) -> Shared:
-        return p.ops.times(x, self.drawn(p, node), FACTOR_BITS)
+    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+        return p.ops.mul_public(x, self.get_randomness(p, node), FACTOR_BITS)
 
-    def public_values(self, x: Layer, shape: Shape, seed: int, step: int) -> Mapping[str, Array]:
+    def public_values(
+        self, x: LayerSpec, shape: Shape, seed: int, step: int
+    ) -> Mapping[str, Array]:
         rate = Fraction(x.options["rate"])
         deviation = math.isqrt(int(rate / (1 - rate) * (1 << 32)))
-        numbers = normal(seed, step, x.name, math.prod(shape)).reshape(shape)
+        numbers = draw_normal(seed, step, x.name, math.prod(shape)).reshape(shape)
         return {mask_name(x.name): (1 << FACTOR_BITS) + (numbers * deviation >> 16)}
 
 
-class GaussianNoise(Drawn):
+class GaussianNoise(RandomizedKind):
     """Values and normal numbers."""
 
     op = "gaussian_noise"
-    keras = ("GaussianNoise",)
+    keras_layers = ("GaussianNoise",)
 
-    def settings(self, call: Call) -> Options:
+    def read_settings(self, call: LayerCall) -> Options:
         return {"stddev": float(call.layer.stddev)}
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options, "stddev")
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options, "stddev")
         deviation = options["stddev"]
-        need(real(deviation) and 0 <= deviation <= 1, "a deviation up to 1", deviation)
-        return alone(given, weights)
+        check_value(is_real(deviation) and 0 <= deviation <= 1, "a deviation up to 1", deviation)
+        return check_single_input(input_shapes, weights)
 
-    def changed(self, p: Pass, node: Node, x: Shared) -> Shared:
-        return p.ops.add_public(x, self.drawn(p, node))
+    def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
+        return p.ops.add_public(x, self.get_randomness(p, node))
 
-    def scaled(self, p: Pass, node: Node, x: Shared) -> Shared:
+    def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
         return x
 
-    def public_values(self, x: Layer, shape: Shape, seed: int, step: int) -> Mapping[str, Array]:
+    def public_values(
+        self, x: LayerSpec, shape: Shape, seed: int, step: int
+    ) -> Mapping[str, Array]:
         deviation = round(Fraction(x.options["stddev"]) * (1 << 16))
-        numbers = normal(seed, step, x.name, math.prod(shape)).reshape(shape)
+        numbers = draw_normal(seed, step, x.name, math.prod(shape)).reshape(shape)
         return {mask_name(x.name): numbers * deviation >> 16}

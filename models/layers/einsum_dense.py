@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.kinds.turning import reshaped, turned
+from tfe_bench.models.kinds.layout import add_reshape, add_transpose
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import Composed
 
 
@@ -16,64 +16,76 @@ class EinsumDense(Composed):
     """x, summed with a kernel over the axes that its equation leaves out."""
 
     op = "einsum_dense"
-    keras = ("EinsumDense",)
+    keras_layers = ("EinsumDense",)
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer, name, shape = call.layer, call.name, call.shapes[0]
-        given, own, found = _letters(layer.equation, len(shape))
-        summed = [a for a in given if a in own]
-        new = [a for a in own if a not in given]
-        rest = [a for a in given if a not in own]
-        kept = [a for a in found if a in rest]
-        simple = all(len(set(letters)) == len(letters) for letters in (given, own, found))
-        whole = summed and found[0] == given[0] and sorted(found) == sorted([*rest, *new])
-        if not (simple and whole):
-            raise Unfit(
+        input_axes, kernel_axes, output_axes = _parse_equation(layer.equation, len(shape))
+        summed_axes = [a for a in input_axes if a in kernel_axes]
+        new_axes = [a for a in kernel_axes if a not in input_axes]
+        free_axes = [a for a in input_axes if a not in kernel_axes]
+        kept_axes = [a for a in output_axes if a in free_axes]
+        is_simple = all(
+            len(set(letters)) == len(letters) for letters in (input_axes, kernel_axes, output_axes)
+        )
+        is_product = (
+            summed_axes
+            and output_axes[0] == input_axes[0]
+            and sorted(output_axes) == sorted([*free_axes, *new_axes])
+        )
+        if not (is_simple and is_product):
+            raise UnsupportedLayer(
                 f"of {layer.equation!r}; what is summed are axes of both, and others are of one"
             )
-        sizes = dict(zip(given[1:], shape, strict=True))
-        sizes |= dict(zip(own, layer.kernel.shape, strict=True))
-        rest_sizes, new_sizes = ([int(sizes[a]) for a in part] for part in (kept[1:], new))
+        sizes = dict(zip(input_axes[1:], shape, strict=True))
+        sizes |= dict(zip(kernel_axes, layer.kernel.shape, strict=True))
+        rest_sizes, new_sizes = (
+            [int(sizes[a]) for a in part] for part in (kept_axes[1:], new_axes)
+        )
         # (batch, rest, summed) times [summed, new]
-        order = [given.index(a) for a in (*kept[1:], *summed)]
+        order = [input_axes.index(a) for a in (*kept_axes[1:], *summed_axes)]
         value = call.inputs[0]
         if order != sorted(order):
-            value = turned(r, value, f"{name}/turned", order)
-        depth = math.prod(int(sizes[a]) for a in summed)
-        value = reshaped(r, value, f"{name}/rows", (math.prod(rest_sizes), depth))
+            value = add_transpose(r, value, f"{name}/turned", order)
+        depth = math.prod(int(sizes[a]) for a in summed_axes)
+        value = add_reshape(r, value, f"{name}/rows", (math.prod(rest_sizes), depth))
         weights: dict[str, Any] = {"kernel": layer.kernel, "bias": layer.bias}
         if not r.training:
-            kernel = np.asarray(layer.kernel).transpose([own.index(a) for a in (*summed, *new)])
+            kernel = np.asarray(layer.kernel).transpose(
+                [kernel_axes.index(a) for a in (*summed_axes, *new_axes)]
+            )
             weights["kernel"] = kernel.reshape(depth, -1)
             if layer.bias is not None:
-                weights["bias"] = _bias(layer, found, new, new_sizes)
-        elif (summed, new) != ([own[0]], [own[-1]]) or (layer.bias_axes or new[0]) != new[0]:
-            raise Unfit(
+                weights["bias"] = _expand_bias(layer, output_axes, new_axes, new_sizes)
+        elif (summed_axes, new_axes) != ([kernel_axes[0]], [kernel_axes[-1]]) or (
+            layer.bias_axes or new_axes[0]
+        ) != new_axes[0]:
+            raise UnsupportedLayer(
                 f"of {layer.equation!r} with bias_axes={layer.bias_axes!r}, which is not trained; "
                 "one axis is, times a matrix with a bias of its columns"
             )
         weights = {name: w for name, w in weights.items() if w is not None}
-        value = r.emit(name, "dense", [value], weights)
-        value = reshaped(r, value, f"{name}/axes", (*rest_sizes, *new_sizes))
-        made = [*kept[1:], *new]
-        back = [made.index(a) + 1 for a in found[1:]]
-        if back != sorted(back):
-            value = turned(r, value, f"{name}/back", back)
-        return r.activated(layer, value) if layer.activation is not None else value
+        value = r.add_layer(name, "dense", [value], weights)
+        value = add_reshape(r, value, f"{name}/axes", (*rest_sizes, *new_sizes))
+        product_axes = [*kept_axes[1:], *new_axes]
+        output_order = [product_axes.index(a) + 1 for a in output_axes[1:]]
+        if output_order != sorted(output_order):
+            value = add_transpose(r, value, f"{name}/back", output_order)
+        return r.add_layer_activation(layer, value) if layer.activation is not None else value
 
 
-def _letters(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
+def _parse_equation(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
     """The axes of the input with the batch, of the kernel, and of the value."""
-    left, found = equation.replace(" ", "").split("->")
-    given, own = left.split(",")
-    if "..." in given:
+    operands, output_axes = equation.replace(" ", "").split("->")
+    input_axes, kernel_axes = operands.split(",")
+    if "..." in input_axes:
         free = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
-        more = "".join(free[: rank + 1 - len(given.replace("...", ""))])
-        given, found = given.replace("...", more), found.replace("...", more)
-    return list(given), list(own), list(found)
+        more = "".join(free[: rank + 1 - len(input_axes.replace("...", ""))])
+        input_axes, output_axes = input_axes.replace("...", more), output_axes.replace("...", more)
+    return list(input_axes), list(kernel_axes), list(output_axes)
 
 
-def _bias(layer: Any, found: list[str], new: list[str], sizes: list[int]) -> Any:
+def _expand_bias(layer: Any, output_axes: list[str], new: list[str], sizes: list[int]) -> Any:
     """The bias, for each place that the kernel gives.
 
     Raises:
@@ -81,8 +93,8 @@ def _bias(layer: Any, found: list[str], new: list[str], sizes: list[int]) -> Any
     """
     axes = layer.bias_axes or ""
     if not set(axes) <= set(new):
-        raise Unfit(f"bias_axes {axes!r}; those of the kernel alone are supported")
-    order = sorted(axes, key=found.index)  # (as the bias has them: in the order of the value)
+        raise UnsupportedLayer(f"bias_axes {axes!r}; those of the kernel alone are supported")
+    order = sorted(axes, key=output_axes.index)  # (as the bias has them: in the order of the value)
     bias = np.asarray(layer.bias)
     bias = bias.reshape([n for n in bias.shape if n > 1] if bias.ndim > len(order) else bias.shape)
     bias = bias.reshape([sizes[new.index(a)] for a in order])

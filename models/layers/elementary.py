@@ -10,12 +10,20 @@ import math
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import need
-from tfe_bench.models.kinds.kind import Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass, brought
+from tfe_bench.models.kinds.checks import check_value
+from tfe_bench.models.kinds.kind import Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale
 from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.layers.add import Broadcast
+from tfe_bench.models.layers.add import BroadcastKind
 from tfe_bench.models.layers.smooth import Function
 from tfe_bench.protocols.functions import logarithm, reciprocal, roots
 from tfe_bench.protocols.ring import relational
@@ -31,24 +39,26 @@ class Abs(Function):
     """|x|."""
 
     op = "abs"
-    heavy = False
-    wide = False
+    is_memory_heavy = False
+    uses_wide_words = False
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.abs(values[0])
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        x = brought(p.ops, values[0], node.numbers.fraction)
-        return p.ops.call(relational.maximum, x, p.ops.neg(x), node.numbers.bits + 1)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        x = convert_scale(p.ops, values[0], node.numbers.fraction)
+        return p.ops.run_protocol(relational.maximum, x, p.ops.neg(x), node.numbers.bits + 1)
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """2 max(x, 0) - x."""
-        positive, p.kept[node.output] = p.ops.relu_with_derivative(values[0])
-        return p.ops.sub(p.ops.times(positive, 2), values[0])
+        positive, p.saved[node.output] = p.ops.relu_with_derivative(values[0])
+        return p.ops.sub(p.ops.mul_public(positive, 2), values[0])
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """g or -g."""
-        return [p.ops.sub(p.ops.times(p.where_positive(node, g), 2), p.settled(g))]
+        return [p.ops.sub(p.ops.mul_public(p.select_positive(node, g), 2), p.rescale_gradient(g))]
 
 
 class Sqrt(Function):
@@ -57,45 +67,45 @@ class Sqrt(Function):
     op = "sqrt"
     protocol = staticmethod(roots.sqrt)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(np.sqrt(np.maximum(values[0], 0)))
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return math.isqrt(node.moved(given)[0] << node.numbers.fraction) + 3
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        return math.isqrt(node.align_limits(input_limits)[0] << node.numbers.fraction) + 3
 
 
-def _inverse(x: Array) -> Array:
+def _safe_reciprocal(x: Array) -> Array:
     return np.divide(1.0, x, out=np.zeros_like(x), where=x != 0)
 
 
-class _Inverse(Function):
+class _InverseFunction(Function):
     """A function that is largest for one ulp."""
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return (1 << (2 * node.numbers.fraction)) + 2
 
 
-class Rsqrt(_Inverse):
+class Rsqrt(_InverseFunction):
     """1 / sqrt(x), and 0 for x <= 0."""
 
     op = "rsqrt"
     protocol = staticmethod(roots.rsqrt)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        return _inverse(np.sqrt(np.maximum(values[0], 0)))
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        return _safe_reciprocal(np.sqrt(np.maximum(values[0], 0)))
 
 
-class Reciprocal(_Inverse):
+class Reciprocal(_InverseFunction):
     """1 / x, and 0 for x = 0."""
 
     op = "reciprocal"
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        return _inverse(values[0])
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        return _safe_reciprocal(values[0])
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        x = brought(p.ops, values[0], node.numbers.fraction)
-        return p.ops.call(reciprocal.reciprocal, x, node.numbers.bits, signed=True)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        x = convert_scale(p.ops, values[0], node.numbers.fraction)
+        return p.ops.run_protocol(reciprocal.reciprocal, x, node.numbers.bits, signed=True)
 
 
 class Log(Function):
@@ -104,49 +114,51 @@ class Log(Function):
     op = "log"
     protocol = staticmethod(logarithm.log)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(np.log(np.maximum(values[0], 2.0**-16)))
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return 64 << node.numbers.fraction
 
 
-class Divide(Broadcast):
+class Divide(BroadcastKind):
     """x / y, and 0 for y = 0."""
 
     op = "divide"
-    heavy = True
-    wide = True
-    most = 2
+    is_memory_heavy = True
+    uses_wide_words = True
+    max_inputs = 2
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        found = super().shape(given, options, weights)
-        need(given[0] == given[1], "inputs of one shape", given)
-        return found
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        broadcast_shape = super().infer_shape(input_shapes, options, weights)
+        check_value(input_shapes[0] == input_shapes[1], "inputs of one shape", input_shapes)
+        return broadcast_shape
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        return values[0] * _inverse(values[1])
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        return values[0] * _safe_reciprocal(values[1])
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f = max(planner.of(i) for i in x.inputs)
-        above, below = (planner.magnitude(i) for i in x.inputs)
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        f = max(planner.get_fractional_bits(i) for i in x.inputs)
+        above, below = (planner.get_magnitude(i) for i in x.inputs)
         f = min(f, (_DIVISION_BITS - 1 - above) // 2)
         if f < _FEWEST:
-            planner.lost(x, f"divides values up to {2.0**above:g}")
+            planner.report_unfit(x, f"divides values up to {2.0**above:g}")
             f = _FEWEST
-        return Numbers(f, f + max(above, 0) + 1, planner.width(x, f, below))
+        return FixedPointFormat(
+            f, f + max(above, 0) + 1, planner.choose_comparison_bits(x, f, below)
+        )
 
-    def check(self, node: Node) -> None:
+    def check_format(self, node: PlacedLayer) -> None:
         f, bits = node.numbers.fraction, node.numbers.scale
         if not _FEWEST <= f <= _MOST or not f < bits <= _DIVISION_BITS - f:
             raise UsageError(f"divides {bits} bits at {f} fractional bits.")
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return None  # the quotient's own protocol wraps
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         numbers = node.numbers
-        x, y = (brought(p.ops, v, numbers.fraction) for v in values)
-        return p.ops.call(
+        x, y = (convert_scale(p.ops, v, numbers.fraction) for v in values)
+        return p.ops.run_protocol(
             reciprocal.divide, x, y, numbers.bits, signed=True, numerator_bits=numbers.scale
         )

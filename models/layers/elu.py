@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import alone, need, only, real
-from tfe_bench.models.kinds.kind import Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.layers.smooth import Beside
+from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_real
+from tfe_bench.models.kinds.kind import Observer
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.passes import ForwardContext
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.smooth import JointlySloped
 from tfe_bench.protocols.nn import elu
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -19,50 +19,52 @@ SCALE = 1.0507009873554804934193349852946
 ALPHA = 1.6732632423543772848170429916717
 
 
-def _form(x: Layer) -> elu.Form:
-    return elu.Form(**x.options)
+def _read_form(x: LayerSpec) -> elu.EluForm:
+    return elu.EluForm(**x.options)
 
 
-class Elu(Beside):
+class Elu(JointlySloped):
     """positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1)."""
 
     op = "elu"
-    keras = ("ELU",)
-    functions = ("elu", "selu", "celu")
+    keras_layers = ("ELU",)
+    keras_functions = ("elu", "selu", "celu")
 
-    def read(self, r: Reader, call: Call) -> str:
-        given = {"alpha": call.layer.alpha}
-        return self.activate(r, call.inputs[0], call.name, "elu", given)
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        arguments = {"alpha": call.layer.alpha}
+        return self.convert_activation(r, call.inputs[0], call.name, "elu", arguments)
 
-    def function(self, name: str, rank: int, given: Options) -> Options:
+    def map_activation_options(self, name: str, rank: int, arguments: Options) -> Options:
         positive = SCALE if name == "selu" else 1.0
-        alpha = SCALE * ALPHA if name == "selu" else float(given["alpha"])
+        alpha = SCALE * ALPHA if name == "selu" else float(arguments["alpha"])
         form = {"positive": positive, "negative": alpha, "decay": alpha if name == "celu" else 1.0}
         try:
-            elu.Form(**form)
+            elu.EluForm(**form)
         except UsageError as error:
-            raise Unfit(f"its activation has alpha={alpha}: {error}") from None
+            raise UnsupportedLayer(f"its activation has alpha={alpha}: {error}") from None
         return form
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options, "positive", "negative", "decay")
-        need(all(real(v) for v in options.values()), "three numbers", options)
-        elu.Form(**options)
-        return alone(given, weights)
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options, "positive", "negative", "decay")
+        check_value(all(is_real(v) for v in options.values()), "three numbers", options)
+        elu.EluForm(**options)
+        return check_single_input(input_shapes, weights)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        (v,), own = values, _form(x)
-        low = np.expm1(np.minimum(v, 0) / own.decay)
-        return np.asarray(own.positive * np.maximum(v, 0) + own.negative * low)
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        (v,), form = values, _read_form(x)
+        low = np.expm1(np.minimum(v, 0) / form.decay)
+        return np.asarray(form.positive * np.maximum(v, 0) + form.negative * low)
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        own = _form(node.layer)
-        least = abs(own.negative) * 2**node.numbers.fraction
-        return int(max(abs(own.positive) * node.moved(given)[0], least)) + 4
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        form = _read_form(node.layer)
+        least = abs(form.negative) * 2**node.numbers.fraction
+        return int(max(abs(form.positive) * node.align_limits(input_limits)[0], least)) + 4
 
-    def both(self, p: Pass, node: Node, x: Shared) -> tuple[Shared, Shared]:
-        own, bits = _form(node.layer), node.numbers.bits
-        if p.learning:
-            return p.ops.call(elu.elu_with_slope, x, own, bits)
-        y = p.ops.call(elu.elu, x, own, bits)
+    def compute_with_slope(
+        self, p: ForwardContext, node: PlacedLayer, x: Shared
+    ) -> tuple[Shared, Shared]:
+        form, bits = _read_form(node.layer), node.numbers.bits
+        if p.is_training:
+            return p.ops.run_protocol(elu.elu_with_slope, x, form, bits)
+        y = p.ops.run_protocol(elu.elu, x, form, bits)
         return y, y

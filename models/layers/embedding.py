@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import Untrained
 
 
@@ -15,31 +15,33 @@ class Embedding(Untrained):
     """
 
     op = "embedding"
-    keras: ClassVar[tuple[str, ...]] = ("Embedding",)
-    masks = True
+    keras_layers: ClassVar[tuple[str, ...]] = ("Embedding",)
+    handles_masks = True
 
-    def composed(self, r: Reader, call: Call) -> str:
-        found = r.looked_up(call.name, call.inputs[0], call.layer.embeddings)
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
+        rows = r.add_lookup(call.name, call.inputs[0], call.layer.embeddings)
         if call.layer.mask_zero:
-            name = r.unique(f"{call.name}/mask")
-            r.mask = r.is_token(name, call.inputs[0], call.shapes[0], 0, inverted=True)
-        return found
+            name = r.make_unique(f"{call.name}/mask")
+            r.mask = r.add_token_test(name, call.inputs[0], call.shapes[0], 0, inverted=True)
+        return rows
 
 
 class ReversibleEmbedding(Embedding):
     """That, and with reverse=True the product with the same table, transposed."""
 
     op = "reversible_embedding"
-    keras: ClassVar[tuple[str, ...]] = ("ReversibleEmbedding",)
-    arguments: ClassVar[tuple[str, ...]] = ("inputs", "reverse")
+    keras_layers: ClassVar[tuple[str, ...]] = ("ReversibleEmbedding",)
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "reverse")
 
-    def composed(self, r: Reader, call: Call) -> str:
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
         if not call.arguments.get("reverse"):
-            return super().composed(r, call)
+            return super().convert_inference(r, call)
         layer = call.layer
         if layer.logit_soft_cap is not None:
-            raise Unfit(f"logit_soft_cap={layer.logit_soft_cap!r}")
+            raise UnsupportedLayer(f"logit_soft_cap={layer.logit_soft_cap!r}")
         if not layer.tie_weights:
-            return r.emit(call.name, "dense", call.inputs, {"kernel": layer.reverse_embeddings})
+            return r.add_layer(
+                call.name, "dense", call.inputs, {"kernel": layer.reverse_embeddings}
+            )
         table = {"kernel": layer.embeddings}
-        return r.emit(call.name, "dense", call.inputs, table, transposed=True)
+        return r.add_layer(call.name, "dense", call.inputs, table, transposed=True)

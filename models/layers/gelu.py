@@ -8,25 +8,27 @@ import numpy as np
 
 from tfe_bench.models.kinds.layer import Options
 from tfe_bench.models.kinds.reading import Reader
-from tfe_bench.models.layers.smooth import Curve, Gated
+from tfe_bench.models.layers.smooth import Curve, GatedActivation
 from tfe_bench.protocols.nn import gelu, gelu_tanh
 
 _ERF = np.vectorize(math.erf, [np.float64])
 
 
-class Gelu(Gated):
+class Gelu(GatedActivation):
     """x Phi(x)."""
 
     op = "gelu"
-    functions = ("gelu",)
+    keras_functions = ("gelu",)
     curve = Curve(gelu.gelu, gelu.slope, lambda v: v * (1 + _ERF(v / math.sqrt(2))) / 2)
 
-    def activate(self, r: Reader, value: str, name: str, function: str, given: Options) -> str:
-        op = GeluTanh.op if given["approximate"] else self.op
-        return r.emit(name, op, [value])
+    def convert_activation(
+        self, r: Reader, value: str, name: str, function: str, arguments: Options
+    ) -> str:
+        op = GeluTanh.op if arguments["approximate"] else self.op
+        return r.add_layer(name, op, [value])
 
 
-class GeluTanh(Gated):
+class GeluTanh(GatedActivation):
     """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
 
     op = "gelu_tanh"

@@ -7,10 +7,24 @@ import math
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import broadcast, held, need, only, real
-from tfe_bench.models.kinds.kind import Kind, Watch, check_room
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.checks import (
+    broadcast_shapes,
+    check_options,
+    check_value,
+    check_weights,
+    is_real,
+)
+from tfe_bench.models.kinds.kind import Kind, Observer, check_fractional_bits
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -27,52 +41,59 @@ class Hide(Kind):
     """
 
     op = "hide"
-    local = True
-    pointwise = True
+    is_local = True
+    is_pointwise = True
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        held(weights)
-        need(len(given) == 2, "a value and a mask", len(given))
-        only(options, "least", "inverted")
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_weights(weights)
+        check_value(len(input_shapes) == 2, "a value and a mask", len(input_shapes))
+        check_options(options, "least", "inverted")
         least, inverted = options["least"], options["inverted"]
-        need(real(least) and least > 0, "a positive number for least", least)
-        need(isinstance(inverted, bool), "true or false for inverted", inverted)
-        need(broadcast(given) == given[0], "a mask that broadcasts to its value", given)
-        return given[0]
+        check_value(is_real(least) and least > 0, "a positive number for least", least)
+        check_value(isinstance(inverted, bool), "true or false for inverted", inverted)
+        check_value(
+            broadcast_shapes(input_shapes) == input_shapes[0],
+            "a mask that broadcasts to its value",
+            input_shapes,
+        )
+        return input_shapes[0]
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         value, mask = values
         enough = 2 * float(np.abs(value).max(initial=0.0)) + GAP
         hidden = mask if x.options["inverted"] else 1 - mask
         return np.asarray(value - min(x.options["least"], enough) * hidden)
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         value, base = x.inputs[0], f"{x.inputs[0]}:seen"
-        f, _ = planner.most(x)
+        f, _ = planner.get_input_format(x)
         # (what is hidden already only gets further away)
-        of = planner.bounds[base] if base in planner.bounds else planner.bounds[value]
-        power = max(0, math.ceil(math.log2(2 * of + GAP)))
-        planner.bounds[f"{x.name}:seen"] = of
+        visible_bound = planner.bounds[base] if base in planner.bounds else planner.bounds[value]
+        power = max(0, math.ceil(math.log2(2 * visible_bound + GAP)))
+        planner.bounds[f"{x.name}:seen"] = visible_bound
         planner.bounds[x.name] = planner.bounds[value] + min(x.options["least"], 2.0**power)
-        if f + 1 + planner.magnitude(x.name) > PRODUCT_BITS:
-            planner.lost(x, f"hides values up to {of:g}")
-        return Numbers(f, power)
+        if f + 1 + planner.get_magnitude(x.name) > PRODUCT_BITS:
+            planner.report_unfit(x, f"hides values up to {visible_bound:g}")
+        return FixedPointFormat(f, power)
 
-    def check(self, node: Node) -> None:
-        check_room(node)
+    def check_format(self, node: PlacedLayer) -> None:
+        check_fractional_bits(node)
         if node.numbers.fraction + node.numbers.scale > PRODUCT_BITS:
             raise UsageError(f"takes 2^{node.numbers.scale} from its value.")
 
-    def _amount(self, node: Node) -> int:
+    def _mask_offset(self, node: PlacedLayer) -> int:
         return math.ceil(min(float(node.layer.options["least"]), 2.0**node.numbers.scale))
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        value, mask = node.moved(given)
-        return value + self._amount(node) * max(mask, 1 << node.numbers.fraction)
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        value, mask = node.align_limits(input_limits)
+        return value + self._mask_offset(node) * max(mask, 1 << node.numbers.fraction)
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        value, mask = p.at_scale(values, node)
-        taken, amount = p.ops.times(mask, self._amount(node)), self._amount(node)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        value, mask = p.align_scales(values, node)
+        masked_offset, amount = (
+            p.ops.mul_public(mask, self._mask_offset(node)),
+            self._mask_offset(node),
+        )
         if node.layer.options["inverted"]:
-            return p.ops.sub(value, taken)
-        return p.ops.add_public(p.ops.add(value, taken), -amount << node.numbers.fraction)
+            return p.ops.sub(value, masked_offset)
+        return p.ops.add_public(p.ops.add(value, masked_offset), -amount << node.numbers.fraction)

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tfe_bench.models.kinds.checks import alone, only
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.kinds.checks import check_options, check_single_input
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.protocols.session.sharing import Shared
 
 
 class Composed(Kind):
     """A kind that is read as other layers; by itself it gives what it takes."""
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options)
-        return alone(given, weights)
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options)
+        return check_single_input(input_shapes, weights)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return values[0]
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         return values[0]
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         return [g]
 
 
@@ -33,15 +35,15 @@ class Untrained(Composed):
     """A kind that is read as other layers, for predictions alone."""
 
     @property
-    def trains(self) -> bool:
+    def can_train(self) -> bool:
         return False
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
-            raise Unfit("which is not trained; train what stands behind it")
-        return self.composed(r, call)
+            raise UnsupportedLayer("which is not trained; train what stands behind it")
+        return self.convert_inference(r, call)
 
-    def composed(self, r: Reader, call: Call) -> str:
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
         """`read`, for a prediction.
 
         Raises:
@@ -54,9 +56,9 @@ class Identity(Composed):
     """x."""
 
     op = "identity"
-    keras: ClassVar[tuple[str, ...]] = ("Activation",)
-    functions = ("linear",)
-    nothing = True
+    keras_layers: ClassVar[tuple[str, ...]] = ("Activation",)
+    keras_functions = ("linear",)
+    is_identity = True
 
-    def read(self, r: Reader, call: Call) -> str:
-        return r.activate(call.layer.activation, call.inputs[0], call.name)
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        return r.add_activation(call.layer.activation, call.inputs[0], call.name)

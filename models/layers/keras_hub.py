@@ -15,20 +15,20 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tfe_bench.models.kinds.layer import Options, Shape
-from tfe_bench.models.kinds.reading import Call, Given, Reader, Unfit
-from tfe_bench.models.kinds.turning import reshaped, turned
+from tfe_bench.models.kinds.layout import add_reshape, add_transpose
+from tfe_bench.models.kinds.reading import CallValue, LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers import embedding
 from tfe_bench.models.layers.identity import Composed, Untrained
-from tfe_bench.models.layers.multi_head_attention import attended, of_keys
+from tfe_bench.models.layers.multi_head_attention import convert_attention, convert_key_mask
 
 
-def _found(path: str) -> Any:
+def _find_attribute(path: str) -> Any:
     """A class or function of keras-hub, None where its module is not imported."""
     module, _, name = path.rpartition(".")
     return getattr(sys.modules.get(module), name, None)
 
 
-class Hub(Untrained):
+class HubLayer(Untrained):
     """A layer of keras-hub.
 
     Attributes:
@@ -37,39 +37,39 @@ class Hub(Untrained):
 
     path: ClassVar[str]
 
-    def classes(self, keras: Any) -> list[type]:
-        found = _found(self.path)
-        return [found] if isinstance(found, type) else []
+    def find_keras_layers(self, keras: Any) -> list[type]:
+        hub_class = _find_attribute(self.path)
+        return [hub_class] if isinstance(hub_class, type) else []
 
-    def composed(self, r: Reader, call: Call) -> str:
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
         try:
-            return self.parts(r, call)
+            return self.convert_parts(r, call)
         except AttributeError as error:
-            raise Unfit(f"of a keras-hub that is not known here: {error}") from None
+            raise UnsupportedLayer(f"of a keras-hub that is not known here: {error}") from None
 
-    def parts(self, r: Reader, call: Call) -> str:
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
         """Writes the layers that it is made of."""
         raise NotImplementedError
 
 
-def part(
-    r: Reader, call: Call, layer: Any, given: Given, name: str = "", same: bool = False
-) -> Given:
+def convert_part(
+    r: Reader, call: LayerCall, layer: Any, value: CallValue, name: str = "", same: bool = False
+) -> CallValue:
     """Writes a layer of another one, of one value.
 
     Args:
         same: whether the shape stays, which not every layer tells.
     """
-    own = given.shape if same else layer.compute_output_shape((None, *given.shape))[1:]
-    shape = tuple(int(n) for n in own)
-    name = name or r.unique(f"{call.name}/{layer.name}")
-    inner = Call(layer, name, [given.name], [given.shape], shape, {"inputs": given})
-    return Given(r.within(layer, inner), shape)
+    inferred_shape = value.shape if same else layer.compute_output_shape((None, *value.shape))[1:]
+    shape = tuple(int(n) for n in inferred_shape)
+    name = name or r.make_unique(f"{call.name}/{layer.name}")
+    inner = LayerCall(layer, name, [value.name], [value.shape], shape, {"inputs": value})
+    return CallValue(r.convert_inner_layer(layer, inner), shape)
 
 
-def added(r: Reader, name: str, x: Given, y: Given) -> Given:
+def add_values(r: Reader, name: str, x: CallValue, y: CallValue) -> CallValue:
     """x + y."""
-    return Given(r.emit(name, "add", [x.name, y.name]), x.shape)
+    return CallValue(r.add_layer(name, "add", [x.name, y.name]), x.shape)
 
 
 # ---- embeddings
@@ -79,31 +79,31 @@ class ReversibleEmbedding(embedding.ReversibleEmbedding):
     """Keras' own, under another name."""
 
     op = "hub_reversible_embedding"
-    keras: ClassVar[tuple[str, ...]] = ()
+    keras_layers: ClassVar[tuple[str, ...]] = ()
 
-    def classes(self, keras: Any) -> list[type]:
-        found = _found("keras_hub.layers.ReversibleEmbedding")
-        return [found] if isinstance(found, type) else []
+    def find_keras_layers(self, keras: Any) -> list[type]:
+        hub_class = _find_attribute("keras_hub.layers.ReversibleEmbedding")
+        return [hub_class] if isinstance(hub_class, type) else []
 
 
-class PositionEmbedding(Hub):
+class PositionEmbedding(HubLayer):
     """Rows of a table for the places of a sequence: weights, whatever stands there."""
 
     op = "position_embedding"
     path = "keras_hub.layers.PositionEmbedding"
-    arguments: ClassVar[tuple[str, ...]] = ("inputs", "start_index", "positions")
-    masks = True
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "start_index", "positions")
+    handles_masks = True
 
-    def parts(self, r: Reader, call: Call) -> str:
-        given = call.arguments["inputs"]
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+        tokens = call.arguments["inputs"]
         more = {k: v for k, v in call.arguments.items() if k not in ("inputs", "training")}
-        if any(isinstance(v, Given) for v in more.values()):
-            raise Unfit(f"called with private {', '.join(more)}")
+        if any(isinstance(v, CallValue) for v in more.values()):
+            raise UnsupportedLayer(f"called with private {', '.join(more)}")
         try:
-            rows = call.layer(np.zeros((1, *given.shape), np.float32), **more)
+            rows = call.layer(np.zeros((1, *tokens.shape), np.float32), **more)
         except Exception as error:  # whatever Keras raises where there are fewer places
-            raise Unfit(f"of {given.shape[0]} places: {type(error).__name__}") from None
-        return r.emit(call.name, "constant", [given.name], {"bias": _numbers(r, rows)[0]})
+            raise UnsupportedLayer(f"of {tokens.shape[0]} places: {type(error).__name__}") from None
+        return r.add_layer(call.name, "constant", [tokens.name], {"bias": _to_array(r, rows)[0]})
 
 
 class SinePositionEncoding(PositionEmbedding):
@@ -113,208 +113,220 @@ class SinePositionEncoding(PositionEmbedding):
     path = "keras_hub.layers.SinePositionEncoding"
 
 
-def _numbers(r: Reader, value: Any) -> Any:
+def _to_array(r: Reader, value: Any) -> Any:
     return np.asarray(r.keras.ops.convert_to_numpy(r.keras.ops.cast(value, "float32")))
 
 
-class TokenAndPositionEmbedding(Hub):
+class TokenAndPositionEmbedding(HubLayer):
     """Rows of a table for private numbers, and for their places."""
 
     op = "token_and_position_embedding"
     path = "keras_hub.layers.TokenAndPositionEmbedding"
-    arguments: ClassVar[tuple[str, ...]] = ("inputs", "start_index", "positions")
-    masks = True
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "start_index", "positions")
+    handles_masks = True
 
-    def parts(self, r: Reader, call: Call) -> str:
-        tokens = part(r, call, call.layer.token_embedding, call.arguments["inputs"])
-        of, layer = r.mask, call.layer.position_embedding
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+        tokens = convert_part(r, call, call.layer.token_embedding, call.arguments["inputs"])
+        token_mask, layer = r.mask, call.layer.position_embedding
         more = {**call.arguments, "inputs": tokens}
-        own = r.unique(f"{call.name}/{layer.name}")
+        position_name = r.make_unique(f"{call.name}/{layer.name}")
         shape = tokens.shape
-        inner = Call(layer, own, [tokens.name], [shape], shape, more)
-        places = Given(r.within(layer, inner), shape)
-        r.mask = of
-        return added(r, call.name, tokens, places).name
+        inner = LayerCall(layer, position_name, [tokens.name], [shape], shape, more)
+        places = CallValue(r.convert_inner_layer(layer, inner), shape)
+        r.mask = token_mask
+        return add_values(r, call.name, tokens, places).name
 
 
 # ---- transformers
 
 
-class CachedMultiHeadAttention(Hub):
+class CachedMultiHeadAttention(HubLayer):
     """MultiHeadAttention without a cache; it takes no notice of masks that come with tensors."""
 
     op = "cached_multi_head_attention"
     path = "keras_hub.layers.CachedMultiHeadAttention"
-    arguments: ClassVar[tuple[str, ...]] = ("query", "value", "key", "attention_mask")
-    masks = True
+    call_arguments: ClassVar[tuple[str, ...]] = ("query", "value", "key", "attention_mask")
+    handles_masks = True
 
-    def parts(self, r: Reader, call: Call) -> str:
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
         query, value = call.arguments["query"], call.arguments["value"]
         key = call.arguments.get("key") or value
         r.mask = query.mask
-        return attended(r, call, query, key, value, [call.arguments.get("attention_mask")], False)
+        return convert_attention(
+            r, call, query, key, value, [call.arguments.get("attention_mask")], False
+        )
 
 
-def _attends(
+def _convert_attention(
     r: Reader,
-    call: Call,
+    call: LayerCall,
     layer: Any,
-    query: Given,
-    value: Given,
-    over: Sequence[Any],
+    query: CallValue,
+    value: CallValue,
+    masks: Sequence[Any],
     causal: bool = False,
     rows: str = "",
-) -> Given:
+) -> CallValue:
     """Writes an attention that a layer has."""
-    own = replace(call, layer=layer, name=r.unique(f"{call.name}/{layer.name}"), shape=query.shape)
-    return Given(attended(r, own, query, value, value, [*over], causal, rows), query.shape)
+    inner_call = replace(
+        call, layer=layer, name=r.make_unique(f"{call.name}/{layer.name}"), shape=query.shape
+    )
+    return CallValue(
+        convert_attention(r, inner_call, query, value, value, [*masks], causal, rows), query.shape
+    )
 
 
-def _merged(r: Reader, given: Given, padding: Any, mask: Any) -> list[Any]:
+def _merge_masks(r: Reader, value: CallValue, padding: Any, mask: Any) -> list[Any]:
     """merge_padding_and_attention_mask: a mask of keys as an argument counts for the tensor's."""
-    return [of_keys(r, given.mask if padding is None else padding, given.shape[0]), mask]
+    return [convert_key_mask(r, value.mask if padding is None else padding, value.shape[0]), mask]
 
 
-class TransformerEncoder(Hub):
+class TransformerEncoder(HubLayer):
     """Attention of a sequence to itself and two dense layers, each with a norm and a residual."""
 
     op = "transformer_encoder"
     path = "keras_hub.layers.TransformerEncoder"
-    arguments: ClassVar[tuple[str, ...]] = ("inputs", "padding_mask", "attention_mask")
-    masks = True
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "padding_mask", "attention_mask")
+    handles_masks = True
 
-    def parts(self, r: Reader, call: Call) -> str:
-        layer, x, given = call.layer, call.arguments["inputs"], call.arguments
-        over = _merged(r, x, given.get("padding_mask"), given.get("attention_mask"))
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+        layer, x, arguments = call.layer, call.arguments["inputs"], call.arguments
+        masks = _merge_masks(r, x, arguments.get("padding_mask"), arguments.get("attention_mask"))
         # (its MultiHeadAttention takes notice of the tensor's own mask too)
-        over.append(of_keys(r, x.mask, x.shape[0]))
+        masks.append(convert_key_mask(r, x.mask, x.shape[0]))
         y, attention, norm = x, layer._self_attention_layer, layer._self_attention_layer_norm
         if layer.normalize_first:
-            y = part(r, call, norm, x)
+            y = convert_part(r, call, norm, x)
         elif x.mask:
             r.unmasked.add(x.name)
-        y = _attends(r, call, attention, y, y, over, rows=x.mask)
-        y = added(r, r.unique(f"{call.name}/self_attention_add"), y, x)
-        y = y if layer.normalize_first else part(r, call, norm, y)
+        y = _convert_attention(r, call, attention, y, y, masks, rows=x.mask)
+        y = add_values(r, r.make_unique(f"{call.name}/self_attention_add"), y, x)
+        y = y if layer.normalize_first else convert_part(r, call, norm, y)
         r.mask = x.mask
-        return _feedforward(r, call, y)
+        return _convert_feedforward(r, call, y)
 
 
-def _feedforward(r: Reader, call: Call, x: Given) -> str:
+def _convert_feedforward(r: Reader, call: LayerCall, x: CallValue) -> str:
     """The dense layers that end an encoder or a decoder."""
     layer, first = call.layer, call.layer.normalize_first
-    y = part(r, call, layer._feedforward_layer_norm, x) if first else x
-    y = part(r, call, layer._feedforward_intermediate_dense, y)
-    y = part(r, call, layer._feedforward_output_dense, y)
+    y = convert_part(r, call, layer._feedforward_layer_norm, x) if first else x
+    y = convert_part(r, call, layer._feedforward_intermediate_dense, y)
+    y = convert_part(r, call, layer._feedforward_output_dense, y)
     if first:
-        return added(r, call.name, y, x).name
-    y = added(r, r.unique(f"{call.name}/feedforward_add"), y, x)
-    return part(r, call, layer._feedforward_layer_norm, y, call.name).name
+        return add_values(r, call.name, y, x).name
+    y = add_values(r, r.make_unique(f"{call.name}/feedforward_add"), y, x)
+    return convert_part(r, call, layer._feedforward_layer_norm, y, call.name).name
 
 
-class TransformerDecoder(Hub):
+class TransformerDecoder(HubLayer):
     """The same after those before, and attention to another sequence; without a cache."""
 
     op = "transformer_decoder"
     path = "keras_hub.layers.TransformerDecoder"
-    arguments: ClassVar[tuple[str, ...]] = (
+    call_arguments: ClassVar[tuple[str, ...]] = (
         *("decoder_sequence", "encoder_sequence", "use_causal_mask"),
         *("decoder_padding_mask", "decoder_attention_mask"),
         *("encoder_padding_mask", "encoder_attention_mask"),
     )
-    masks = True
+    handles_masks = True
 
-    def parts(self, r: Reader, call: Call) -> str:
-        layer, given = call.layer, call.arguments
-        x, other = given["decoder_sequence"], given.get("encoder_sequence")
-        masks = (given.get(f"decoder_{kind}_mask") for kind in ("padding", "attention"))
-        causal = bool(given.get("use_causal_mask", True))
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+        layer, arguments = call.layer, call.arguments
+        x, other = arguments["decoder_sequence"], arguments.get("encoder_sequence")
+        masks = (arguments.get(f"decoder_{kind}_mask") for kind in ("padding", "attention"))
+        causal = bool(arguments.get("use_causal_mask", True))
         first, norm = layer.normalize_first, layer._self_attention_layer_norm
-        y = part(r, call, norm, x) if first else x
-        over = _merged(r, x, *masks)
-        y = _attends(r, call, layer._self_attention_layer, y, y, over, causal)
-        y = added(r, r.unique(f"{call.name}/self_attention_add"), y, x)
-        y = y if first else part(r, call, norm, y)
+        y = convert_part(r, call, norm, x) if first else x
+        over = _merge_masks(r, x, *masks)
+        y = _convert_attention(r, call, layer._self_attention_layer, y, y, over, causal)
+        y = add_values(r, r.make_unique(f"{call.name}/self_attention_add"), y, x)
+        y = y if first else convert_part(r, call, norm, y)
         if other is not None:
-            masks = (given.get(f"encoder_{kind}_mask") for kind in ("padding", "attention"))
-            over, before = _merged(r, other, *masks), y
+            masks = (arguments.get(f"encoder_{kind}_mask") for kind in ("padding", "attention"))
+            over, before = _merge_masks(r, other, *masks), y
             norm = layer._cross_attention_layer_norm
-            y = part(r, call, norm, y) if first else y
-            y = _attends(r, call, layer._cross_attention_layer, y, other, over)
-            y = added(r, r.unique(f"{call.name}/cross_attention_add"), y, before)
-            y = y if first else part(r, call, norm, y)
+            y = convert_part(r, call, norm, y) if first else y
+            y = _convert_attention(r, call, layer._cross_attention_layer, y, other, over)
+            y = add_values(r, r.make_unique(f"{call.name}/cross_attention_add"), y, before)
+            y = y if first else convert_part(r, call, norm, y)
         r.mask = x.mask
-        return _feedforward(r, call, y)
+        return _convert_feedforward(r, call, y)
 
 
 # ---- of images
 
 
-class Mlp(Hub):
+class Mlp(HubLayer):
     """Two dense layers."""
 
     op = "vit_mlp"
     path = "keras_hub.src.models.vit.vit_layers.MLP"
-    arguments: ClassVar[tuple[str, ...]] = ("inputs",)
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
-    def parts(self, r: Reader, call: Call) -> str:
-        y = part(r, call, call.layer.dense_1, call.arguments["inputs"])
-        return part(r, call, call.layer.dense_2, y, call.name).name
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
+        y = convert_part(r, call, call.layer.dense_1, call.arguments["inputs"])
+        return convert_part(r, call, call.layer.dense_2, y, call.name).name
 
 
-class PatchingAndEmbedding(Hub):
+class PatchingAndEmbedding(HubLayer):
     """Patches of an image as rows, a class token before them, and their places' rows."""
 
     op = "vit_patching_and_embedding"
     path = "keras_hub.src.models.vit.vit_layers.ViTPatchingAndEmbedding"
-    arguments: ClassVar[tuple[str, ...]] = ("inputs",)
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
-    def parts(self, r: Reader, call: Call) -> str:
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
         layer, name, wide = call.layer, call.name, call.layer.hidden_dim
-        image = part(r, call, layer.patch_embedding, call.arguments["inputs"])
+        image = convert_part(r, call, layer.patch_embedding, call.arguments["inputs"])
         value = image.name
         if layer.data_format == "channels_first":
-            value = turned(r, value, f"{name}/channels_last", [2, 3, 1])
-        rows = reshaped(r, value, f"{name}/rows", (layer.num_patches, wide))
+            value = add_transpose(r, value, f"{name}/channels_last", [2, 3, 1])
+        rows = add_reshape(r, value, f"{name}/rows", (layer.num_patches, wide))
         if layer.use_class_token:
-            token = {"bias": _numbers(r, layer.class_token)[0]}
-            own = r.emit(r.unique(f"{name}/class_token"), "constant", [rows], token)
-            rows = r.emit(r.unique(f"{name}/tokens"), "concat", [own, rows], None, axis=1)
+            token = {"bias": _to_array(r, layer.class_token)[0]}
+            class_token = r.add_layer(
+                r.make_unique(f"{name}/class_token"), "constant", [rows], token
+            )
+            rows = r.add_layer(
+                r.make_unique(f"{name}/tokens"), "concat", [class_token, rows], None, axis=1
+            )
         shape: Shape = (layer.num_positions, wide)
-        ids = _numbers(r, layer.position_ids).astype(np.int64)[0]
-        table = {"bias": _numbers(r, layer.position_embedding.embeddings)[ids]}
-        places = r.emit(r.unique(f"{name}/position_embedding"), "constant", [rows], table)
-        return added(r, name, Given(rows, shape), Given(places, shape)).name
+        ids = _to_array(r, layer.position_ids).astype(np.int64)[0]
+        table = {"bias": _to_array(r, layer.position_embedding.embeddings)[ids]}
+        places = r.add_layer(r.make_unique(f"{name}/position_embedding"), "constant", [rows], table)
+        return add_values(r, name, CallValue(rows, shape), CallValue(places, shape)).name
 
 
-class EncoderBlock(Hub):
+class EncoderBlock(HubLayer):
     """Attention and dense layers, each behind a norm and with a residual."""
 
     op = "vit_encoder_block"
     path = "keras_hub.src.models.vit.vit_layers.ViTEncoderBlock"
-    arguments: ClassVar[tuple[str, ...]] = ("inputs",)
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
-    def parts(self, r: Reader, call: Call) -> str:
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
         layer, x = call.layer, call.arguments["inputs"]
-        y = part(r, call, layer.layer_norm_1, x)
-        y = _attends(r, call, layer.mha, y, y, ())
-        x = added(r, r.unique(f"{call.name}/attention_add"), y, x)
-        y = part(r, call, layer.mlp, part(r, call, layer.layer_norm_2, x), same=True)
-        return added(r, call.name, x, y).name
+        y = convert_part(r, call, layer.layer_norm_1, x)
+        y = _convert_attention(r, call, layer.mha, y, y, ())
+        x = add_values(r, r.make_unique(f"{call.name}/attention_add"), y, x)
+        y = convert_part(
+            r, call, layer.mlp, convert_part(r, call, layer.layer_norm_2, x), same=True
+        )
+        return add_values(r, call.name, x, y).name
 
 
-class Encoder(Hub):
+class Encoder(HubLayer):
     """Such blocks, and a norm."""
 
     op = "vit_encoder"
     path = "keras_hub.src.models.vit.vit_layers.ViTEncoder"
-    arguments: ClassVar[tuple[str, ...]] = ("inputs",)
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs",)
 
-    def parts(self, r: Reader, call: Call) -> str:
+    def convert_parts(self, r: Reader, call: LayerCall) -> str:
         x = call.arguments["inputs"]
         for block in call.layer.encoder_layers:
-            x = part(r, call, block, x, same=True)
-        return part(r, call, call.layer.layer_norm, x, call.name).name
+            x = convert_part(r, call, block, x, same=True)
+        return convert_part(r, call, call.layer.layer_norm, x, call.name).name
 
 
 class GeluApproximate(Composed):
@@ -322,10 +334,12 @@ class GeluApproximate(Composed):
 
     op = "gelu_approximate"
 
-    def callables(self, keras: Any) -> dict[Any, str]:
-        found = _found("keras_hub.src.utils.keras_utils.gelu_approximate")
-        return {found: self.op} if found is not None else {}
+    def find_keras_functions(self, keras: Any) -> dict[Any, str]:
+        gelu_approximate = _find_attribute("keras_hub.src.utils.keras_utils.gelu_approximate")
+        return {gelu_approximate: self.op} if gelu_approximate is not None else {}
 
-    def activate(self, r: Reader, value: str, name: str, function: str, given: Options) -> str:
-        own = functools.partial(r.keras.activations.gelu, approximate=True)
-        return r.activate(own, value, name)
+    def convert_activation(
+        self, r: Reader, value: str, name: str, function: str, arguments: Options
+    ) -> str:
+        keras_gelu = functools.partial(r.keras.activations.gelu, approximate=True)
+        return r.add_activation(keras_gelu, value, name)

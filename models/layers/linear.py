@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import bias, held, need
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped, summed
-from tfe_bench.models.kinds.reading import Call
-from tfe_bench.protocols.ring.products import Product, Two
+from tfe_bench.models.kinds.checks import check_bias, check_value, check_weights
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value, sum_axes
+from tfe_bench.models.kinds.reading import LayerCall
+from tfe_bench.protocols.ring.products import BilinearMap, Product
 from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True, eq=False)
-class Maps:
+class BilinearMaps:
     """A layer's product and its two gradients.
 
     Attributes:
@@ -29,9 +29,9 @@ class Maps:
         image: (g, w) -> dx.
     """
 
-    forward: Two
-    kernel: Two
-    image: Two
+    forward: BilinearMap
+    kernel: BilinearMap
+    image: BilinearMap
 
 
 class Linear(Kind):
@@ -41,7 +41,7 @@ class Linear(Kind):
         mixes: whether every output is a sum over all channels of the input.
     """
 
-    mixes: ClassVar[bool] = False
+    mixes_channels: ClassVar[bool] = False
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
         """The shape of x . kernel.
@@ -51,45 +51,47 @@ class Linear(Kind):
         """
         raise NotImplementedError
 
-    def multiplied(self, x: Array, kernel: Array, options: Options) -> Array:
+    def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
         """x . kernel in float64, with a batch."""
         raise NotImplementedError
 
-    def bilinear(self, options: Options) -> Two:
+    def get_bilinear_map(self, options: Options) -> BilinearMap:
         """x . kernel on shares."""
         raise NotImplementedError
 
     # ---- what passes ask
 
-    def pads_nothing(self, x: Layer) -> bool:
+    def has_no_padding(self, x: LayerSpec) -> bool:
         """Whether every product is of values, none of a border's zeros."""
         return True
 
-    def scaled(self, kernel: Array, factor: Array) -> Array:
+    def scale_kernel(self, kernel: Array, factor: Array) -> Array:
         """The kernel whose products are those of the old one times a factor for each channel."""
         return kernel * factor
 
     # ---- a layer of its own
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        need(len(given) == 1, "one input", len(given))
-        held(weights, "kernel", optional=["bias"])
-        found = self.product_shape(given[0], options, weights["kernel"])
-        bias(weights, found[-1])
-        return found
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_value(len(input_shapes) == 1, "one input", len(input_shapes))
+        check_weights(weights, "kernel", optional=["bias"])
+        product_shape = self.product_shape(input_shapes[0], options, weights["kernel"])
+        check_bias(weights, product_shape[-1])
+        return product_shape
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        found = self.multiplied(values[0], np.asarray(x.weights["kernel"], np.float64), x.options)
-        return biased(found, x)
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        product = self.multiply_plaintext(
+            values[0], np.asarray(x.weights["kernel"], np.float64), x.options
+        )
+        return add_bias(product, x)
 
 
-def with_bias(call: Call, kernel: Any) -> dict[str, Any]:
+def collect_weights(call: LayerCall, kernel: Any) -> dict[str, Any]:
     """The weights of a layer of Keras."""
     layer = call.layer
     return {"kernel": kernel, "bias": layer.bias} if layer.use_bias else {"kernel": kernel}
 
 
-def biased(y: Array, x: Layer) -> Array:
+def add_bias(y: Array, x: LayerSpec) -> Array:
     """y, and the layer's bias if it has one."""
     return np.asarray(y + np.asarray(x.weights["bias"], np.float64) if "bias" in x.weights else y)
 
@@ -97,84 +99,90 @@ def biased(y: Array, x: Layer) -> Array:
 # ---- in training: what follows a product at once
 
 
-def bend(p: Pass, node: Node, small: Shared) -> tuple[Shared, Any]:
+def apply_fused(p: ForwardContext, node: PlacedLayer, small: Shared) -> tuple[Shared, Any]:
     """A small ring's value behind the node's max pooling and ReLU, and which way it went."""
     if node.pool is not None:
         return p.ops.max_pool(small, node.pool.options, node.activation is not None)
     return p.ops.relu_with_derivative(small)
 
 
-def unbend(p: Pass, node: Node, g: Shared, chosen: Any) -> Shared:
+def backpropagate_fused(p: ForwardContext, node: PlacedLayer, g: Shared, chosen: Any) -> Shared:
     """The gradient before them, at the gradients' scale."""
     f = p.precision.gradient
     if node.pool is not None:
-        return p.ops.unpool(chosen, p.ops.shifted(g, max(g.fractional_bits, f + 1)), f)
+        return p.ops.unpool(chosen, p.ops.add_fractional_bits(g, max(g.fractional_bits, f + 1)), f)
     if node.activation is not None:
         return p.ops.inject_truncated(chosen, g, max(0, g.fractional_bits - f), negated=True)
-    return p.settled(g)
+    return p.rescale_gradient(g)
 
 
-class Trained(Linear):
+class TrainableLinear(Linear):
     """A product whose weights are learned."""
 
-    fuses = True
+    can_fuse = True
 
-    def maps(self, node: Node, x: Shape) -> Maps:
+    def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
         """The maps of a node for an input of a shape, with the batch."""
         raise NotImplementedError
 
-    def rows(self, shape: Shape) -> Shape:
+    def flatten_shape(self, shape: Shape) -> Shape:
         """The shape in which the maps take a value, with the batch."""
         return shape
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """x . w + bias, and a max pooling and a ReLU behind it."""
         (x,), ops, precision = values, p.ops, p.precision
-        w, offset = p.weight(node.layer, "kernel"), p.weight_or_none(node.layer, "bias")
-        shape = ops.shape(x)
-        flat = _in_shape(p, x, self.rows(shape))
-        maps = self.maps(node, ops.shape(flat))
+        w, offset = p.get_weight(node.layer, "kernel"), p.get_optional_weight(node.layer, "bias")
+        shape = ops.get_shape(x)
+        flat = _reshape_if_needed(p, x, self.flatten_shape(shape))
+        maps = self.build_maps(node, ops.get_shape(flat))
         products = [Product(flat, w, maps.forward)]
         if offset is not None:
-            offset = ops.shifted(offset, precision.product)
+            offset = ops.add_fractional_bits(offset, precision.product_bits)
         chosen = None
         # the logistic function, as comparisons, works on what is in a small ring
-        if node.bent or (node.last and p.small):
-            y = p.narrowed(node, products, offset, precision.weight)
-            y = _as_before(p, y, shape, flat)  # (a pooling wants images)
-            if node.bent:
-                y, chosen = bend(p, node, y)
+        if node.has_fused or (node.is_output and p.accepts_small_ring):
+            y = p.truncate_to_small_ring(node, products, offset, precision.weight)
+            y = _restore_shape(p, y, shape, flat)  # (a pooling wants images)
+            if node.has_fused:
+                y, chosen = apply_fused(p, node, y)
         else:
-            y = ops.product(products, offset)
+            y = ops.sum_products(products, offset)
             # (the loss takes the model's output as it is)
-            y = y if node.last else ops.truncate(y, precision.weight)
-            y = _as_before(p, y, shape, flat)
-        p.kept[node.output] = (flat, chosen, maps)
+            y = y if node.is_output else ops.truncate(y, precision.weight)
+            y = _restore_shape(p, y, shape, flat)
+        p.saved[node.output] = (flat, chosen, maps)
         return y
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """Gradients of the kernel, of the bias and, where wanted, of the input."""
         ops, name = p.ops, node.layer.name
-        x, chosen, maps = p.kept[node.output]
-        g = unbend(p, node, g, chosen)
-        shape = ops.shape(g)
-        g = flat = _in_shape(p, g, self.rows(shape))
-        if p.learns(node.layer, "kernel"):
-            p.found[f"{name}/kernel"] = ops.product([Product(x, g, maps.kernel)])
-        if p.learns(node.layer, "bias"):
-            p.found[f"{name}/bias"] = summed(ops, g, list(range(len(ops.shape(g)) - 1)))
-        if not wanted:
+        x, chosen, maps = p.saved[node.output]
+        g = backpropagate_fused(p, node, g, chosen)
+        shape = ops.get_shape(g)
+        g = flat = _reshape_if_needed(p, g, self.flatten_shape(shape))
+        if p.is_trained(node.layer, "kernel"):
+            p.weight_gradients[f"{name}/kernel"] = ops.sum_products([Product(x, g, maps.kernel)])
+        if p.is_trained(node.layer, "bias"):
+            p.weight_gradients[f"{name}/bias"] = sum_axes(
+                ops, g, list(range(len(ops.get_shape(g)) - 1))
+            )
+        if not needs_input_gradient:
             return [None]
-        dx = ops.product([Product(g, p.weight(node.layer, "kernel"), maps.image)])
-        return [_as_before(p, dx, shape, flat)]
+        dx = ops.sum_products([Product(g, p.get_weight(node.layer, "kernel"), maps.image)])
+        return [_restore_shape(p, dx, shape, flat)]
 
 
-def _in_shape(p: Pass, x: Shared, shape: Shape) -> Shared:
-    return x if p.ops.shape(x) == shape else reshaped(p.ops, x, shape)
+def _reshape_if_needed(p: ForwardContext, x: Shared, shape: Shape) -> Shared:
+    return x if p.ops.get_shape(x) == shape else reshape_value(p.ops, x, shape)
 
 
-def _as_before(p: Pass, y: Shared, shape: Shape, flat: Shared) -> Shared:
+def _restore_shape(p: ForwardContext, y: Shared, shape: Shape, flat: Shared) -> Shared:
     """What comes of rows in the shape that these had, but for the channels."""
     return (
-        y if p.ops.shape(flat) == shape else reshaped(p.ops, y, (*shape[:-1], p.ops.shape(y)[-1]))
+        y
+        if p.ops.get_shape(flat) == shape
+        else reshape_value(p.ops, y, (*shape[:-1], p.ops.get_shape(y)[-1]))
     )

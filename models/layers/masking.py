@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tfe_bench.models.keras_ops.reductions import reduced
-from tfe_bench.models.kinds.calls import Value
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.kinds.turning import reshaped
+from tfe_bench.models.keras_ops.reductions import add_reduction
+from tfe_bench.models.kinds.calls import TensorValue
+from tfe_bench.models.kinds.layout import add_reshape
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import Untrained
 
 
@@ -16,20 +16,22 @@ class Masking(Untrained):
     """
 
     op = "masking"
-    keras = ("Masking",)
-    masks = True
+    keras_layers = ("Masking",)
+    handles_masks = True
 
-    def composed(self, r: Reader, call: Call) -> str:
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
         (x,), (shape,), name = call.inputs, call.shapes, call.name
         number = call.layer.mask_value
         if not isinstance(number, (int, float)) or len(shape) < 2:
-            raise Unfit(f"mask_value={number!r} of values {[None, *shape]}")
+            raise UnsupportedLayer(f"mask_value={number!r} of values {[None, *shape]}")
         options = {"scale": 1.0, "offset": -float(number)}
-        apart = r.emit(r.unique(f"{name}/apart"), "rescale", [x], None, **options)
-        other = r.emit(r.unique(f"{name}/other"), "zero", [apart], None, inverted=True)
-        several = Value(other, shape, "float32")
-        own, sums = r.unique(f"{name}/count"), "global_sum_pool2d"
-        count = reduced(r, own, sums, several, [len(shape) - 1], shape[:-1])
-        r.mask = r.emit(r.unique(f"{name}/mask"), "zero", [count], None, inverted=True)
-        steps = reshaped(r, r.mask, f"{name}/steps", (*shape[:-1], 1))
-        return r.emit(name, "multiply", [x, steps])
+        difference = r.add_layer(r.make_unique(f"{name}/apart"), "rescale", [x], None, **options)
+        is_other = r.add_layer(
+            r.make_unique(f"{name}/other"), "zero", [difference], None, inverted=True
+        )
+        is_other_value = TensorValue(is_other, shape, "float32")
+        count_name, sums = r.make_unique(f"{name}/count"), "global_sum_pool2d"
+        count = add_reduction(r, count_name, sums, is_other_value, [len(shape) - 1], shape[:-1])
+        r.mask = r.add_layer(r.make_unique(f"{name}/mask"), "zero", [count], None, inverted=True)
+        steps = add_reshape(r, r.mask, f"{name}/steps", (*shape[:-1], 1))
+        return r.add_layer(name, "multiply", [x, steps])

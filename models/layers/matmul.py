@@ -5,13 +5,21 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import held, need, only
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass
+from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.layout import add_reshape, add_transpose
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
-from tfe_bench.models.kinds.reading import Call, Reader, axis_of
-from tfe_bench.models.kinds.turning import reshaped, turned
+from tfe_bench.models.kinds.reading import LayerCall, Reader, canonicalize_axis
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.ring.products import Product, matrix_product
 from tfe_bench.protocols.session.sharing import Shared
@@ -23,87 +31,92 @@ class MatMul(Kind):
     """[..., m, k] times [..., k, n], of two values of one rank."""
 
     op = "matmul"
-    keras = ("Dot",)
+    keras_layers = ("Dot",)
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         """A Dot contracts an axis of each; what is left of the first comes before the second's."""
         axes, name, matrices = call.layer.axes, call.name, []
-        several = axes if isinstance(axes, (list, tuple)) else [axes, axes]
-        for i, (given, shape, own) in enumerate(
-            zip(call.inputs, call.shapes, several, strict=True)
+        both_axes = axes if isinstance(axes, (list, tuple)) else [axes, axes]
+        for i, (input_name, shape, axis_of_input) in enumerate(
+            zip(call.inputs, call.shapes, both_axes, strict=True)
         ):
-            rank, axis = len(shape), axis_of(own, len(shape) + 1)
+            rank, axis = len(shape), canonicalize_axis(axis_of_input, len(shape) + 1)
             if call.layer.normalize:
                 options = {"axes": [axis], "by": "sum", "epsilon": 0.0}
-                unit = r.unique(f"{name}/unit{i}")
-                given = r.emit(unit, "normalize", [given], None, **options)
-            rest = [a for a in range(1, rank + 1) if a != axis]
-            order = [axis, *rest] if i else [*rest, axis]
+                unit = r.make_unique(f"{name}/unit{i}")
+                input_name = r.add_layer(unit, "normalize", [input_name], None, **options)
+            other_axes = [a for a in range(1, rank + 1) if a != axis]
+            order = [axis, *other_axes] if i else [*other_axes, axis]
             if order != sorted(order):
-                given = turned(r, given, f"{name}/turned{i}", order)
+                input_name = add_transpose(r, input_name, f"{name}/turned{i}", order)
             depth = shape[axis - 1]
-            count = int(np.prod([shape[a - 1] for a in rest], dtype=np.int64))
+            count = int(np.prod([shape[a - 1] for a in other_axes], dtype=np.int64))
             matrix = (depth, count) if i else (count, depth)
-            matrices.append(reshaped(r, given, f"{name}/matrix{i}", matrix))
-        product = r.emit(r.unique(f"{name}/product"), self.op, matrices)
-        return r.emit(name, "reshape", [product], None, shape=list(call.shape))
+            matrices.append(add_reshape(r, input_name, f"{name}/matrix{i}", matrix))
+        product = r.add_layer(r.make_unique(f"{name}/product"), self.op, matrices)
+        return r.add_layer(name, "reshape", [product], None, shape=list(call.shape))
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        held(weights)
-        only(options)
-        need(len(given) == 2, "two inputs", len(given))
-        x, y = given
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_weights(weights)
+        check_options(options)
+        check_value(len(input_shapes) == 2, "two inputs", len(input_shapes))
+        x, y = input_shapes
         fits = len(x) == len(y) >= 2 and x[:-2] == y[:-2] and x[-1] == y[-2]
-        need(fits, "[..., m, k] and [..., k, n]", [list(x), list(y)])
+        check_value(fits, "[..., m, k] and [..., k, n]", [list(x), list(y)])
         return (*x[:-1], y[-1])
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(values[0] @ values[1])
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        product = sum(planner.of(i) for i in x.inputs)
-        m = max(planner.magnitude(x.name), 0)
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        product = sum(planner.get_fractional_bits(i) for i in x.inputs)
+        m = max(planner.get_magnitude(x.name), 0)
         if product + m > PRODUCT_BITS:
-            planner.lost(x, f"multiplies to up to {2.0**m:g}")
-        return Numbers(planner.most(x)[0], product)
+            planner.report_unfit(x, f"multiplies to up to {2.0**m:g}")
+        return FixedPointFormat(planner.get_input_format(x)[0], product)
 
-    def check(self, node: Node) -> None:
-        if not 0 <= sum(node.scales) - node.numbers.fraction <= _MOST_DROPPED:
+    def check_format(self, node: PlacedLayer) -> None:
+        if not 0 <= sum(node.input_scales) - node.numbers.fraction <= _MOST_DROPPED:
             raise UsageError("has other fractional bits than its product can be given.")
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return (self._sum(node, given) >> (sum(node.scales) - node.numbers.fraction)) + 1
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        return (
+            self._bound_products(node, input_limits)
+            >> (sum(node.input_scales) - node.numbers.fraction)
+        ) + 1
 
-    def watchable(self, node: Node, given: list[int] | None) -> bool:
-        return given is None or self._sum(node, given) < 1 << 62
+    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+        return input_limits is None or self._bound_products(node, input_limits) < 1 << 62
 
-    def _sum(self, node: Node, given: list[int]) -> int:
-        return node.given[0][-1] * given[0] * given[1]
+    def _bound_products(self, node: PlacedLayer, input_limits: list[int]) -> int:
+        return node.input_shapes[0][-1] * input_limits[0] * input_limits[1]
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         x, y = values
-        z = p.ops.product([Product(x, y, matrix_product)])
+        z = p.ops.sum_products([Product(x, y, matrix_product)])
         drop = z.fractional_bits - node.numbers.fraction
         return p.ops.truncate(z, drop) if drop else z
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        p.kept[node.output] = values
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        p.saved[node.output] = values
         x, y = values
-        return p.dropped(p.ops.product([Product(x, y, matrix_product)]))
+        return p.rescale_activation(p.ops.sum_products([Product(x, y, matrix_product)]))
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """g y^T and x^T g."""
-        x, y = (_transposed(p, v) for v in p.kept[node.output])
-        g = p.settled(g)
+        x, y = (_transpose_matrices(p, v) for v in p.saved[node.output])
+        g = p.rescale_gradient(g)
         return [
-            p.ops.product([Product(g, y, matrix_product)]),
-            p.ops.product([Product(x, g, matrix_product)]),
+            p.ops.sum_products([Product(g, y, matrix_product)]),
+            p.ops.sum_products([Product(x, g, matrix_product)]),
         ]
 
 
-def _transposed(p: Pass, x: Shared) -> Shared:
-    shape = p.ops.shape(x)
+def _transpose_matrices(p: ForwardContext, x: Shared) -> Shared:
+    shape = p.ops.get_shape(x)
     rank = len(shape)
     order = [*range(rank - 2), rank - 1, rank - 2]
     turned_shape = tuple(shape[i] for i in order)
-    return p.ops.map(lambda v: shapes.transpose(v, order), x, turned_shape)
+    return p.ops.apply_local(lambda v: shapes.transpose(v, order), x, turned_shape)

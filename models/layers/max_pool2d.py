@@ -6,104 +6,121 @@ import functools
 
 import numpy as np
 
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape
-from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+)
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
 from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.kinds.windows import Overall, Windowed, cells
+from tfe_bench.models.kinds.windows import GlobalPooling, WindowPooling, iterate_cells
 from tfe_bench.protocols.nn import pool, pool_gradient
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Largest(Kind):
+class MaximumKind(Kind):
     """The largest of some values of each channel."""
 
-    largest = True
+    is_maximum = True
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        return planner.differences(x)
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        return planner.plan_differences(x)
 
 
-class MaxPool2D(Windowed, Largest):
+class MaxPool2D(WindowPooling, MaximumKind):
     """The largest value of each window."""
 
     op = "max_pool2d"
-    keras = tuple(f"{kind}Pooling{n}D" for kind in ("Max", "AdaptiveMax") for n in (1, 2, 3))
-    fuses = True
+    keras_layers = tuple(f"{kind}Pooling{n}D" for kind in ("Max", "AdaptiveMax") for n in (1, 2, 3))
+    can_fuse = True
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         o = x.options
-        found = (cell for _, _, cell in cells(values[0], o["ksize"], o, -np.inf))
-        return functools.reduce(np.maximum, found)
+        cell_values = (cell for _, _, cell in iterate_cells(values[0], o["ksize"], o, -np.inf))
+        return functools.reduce(np.maximum, cell_values)
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        (x,), o, profile = values, node.layer.options, p.ops.setting.pooling
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        (x,), o, profile = values, node.layer.options, p.ops.setting.pooling_profile
         windows = (tuple(o["ksize"]), tuple(o["strides"]), o["padding"])
         bits = node.numbers.bits
-        return p.ops.call(pool.max_pool2d, x, *windows, bits=bits, profile=profile)
+        return p.ops.run_protocol(pool.max_pool2d, x, *windows, bits=bits, profile=profile)
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """With a ReLU behind it, if there is one."""
-        y, p.kept[node.output] = p.ops.max_pool(
+        y, p.saved[node.output] = p.ops.max_pool(
             values[0], node.layer.options, node.activation is not None
         )
         return y
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
-        return _unpooled(p, node, g)
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
+        return _unpool_gradient(p, node, g)
 
-    def untrained(self, x: Layer, given: list[Shape]) -> str:
-        return _fits(x.name, given[0], x.options)
+    def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
+        return _check_windows(x.name, input_shapes[0], x.options)
 
 
-class GlobalMaxPool2D(Overall, Largest):
+class GlobalMaxPool2D(GlobalPooling, MaximumKind):
     """The largest value of each channel."""
 
     op = "global_max_pool2d"
-    keras = tuple(f"GlobalMaxPooling{n}D" for n in (1, 2, 3))
+    keras_layers = tuple(f"GlobalMaxPooling{n}D" for n in (1, 2, 3))
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.asarray(values[0].max((1, 2), keepdims=x.options["keepdims"]))
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         (x,), bits, setting = values, node.numbers.bits, p.ops.setting
-        batch, height, width, channels = p.ops.shape(x)
-        cells_first = reshaped(p.ops, x, (batch, height * width, channels))
-        turned = (height * width, batch, channels)
-        rows = p.ops.map(lambda v: shapes.transpose(v, [1, 0, 2]), cells_first, turned)
-        columns = reshaped(p.ops, rows, (height * width, batch * channels))
-        best = p.ops.call(extremes.reduce_max, columns, 0, bits=bits, profile=setting.pooling)
-        return reshaped(p.ops, best, p.batched(node.shape, x))
+        batch, height, width, channels = p.ops.get_shape(x)
+        cells_first = reshape_value(p.ops, x, (batch, height * width, channels))
+        turned_shape = (height * width, batch, channels)
+        rows = p.ops.apply_local(
+            lambda v: shapes.transpose(v, [1, 0, 2]), cells_first, turned_shape
+        )
+        columns = reshape_value(p.ops, rows, (height * width, batch * channels))
+        best = p.ops.run_protocol(
+            extremes.reduce_max, columns, 0, bits=bits, profile=setting.pooling_profile
+        )
+        return reshape_value(p.ops, best, p.add_batch_axis(node.shape, x))
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """As the one window of a max pooling."""
-        y, p.kept[node.output] = p.ops.max_pool(values[0], _whole(node.given[0]), False)
-        return reshaped(p.ops, y, p.batched(node.shape, values[0]))
+        y, p.saved[node.output] = p.ops.max_pool(
+            values[0], _build_whole_window(node.input_shapes[0]), False
+        )
+        return reshape_value(p.ops, y, p.add_batch_axis(node.shape, values[0]))
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """Each channel's gradient at the cell that won."""
-        batch, channels = p.ops.shape(g)[0], node.shape[-1]
-        return _unpooled(p, node, reshaped(p.ops, g, (batch, 1, 1, channels)))
+        batch, channels = p.ops.get_shape(g)[0], node.shape[-1]
+        return _unpool_gradient(p, node, reshape_value(p.ops, g, (batch, 1, 1, channels)))
 
-    def untrained(self, x: Layer, given: list[Shape]) -> str:
-        return _fits(x.name, given[0], _whole(given[0]))
+    def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
+        return _check_windows(x.name, input_shapes[0], _build_whole_window(input_shapes[0]))
 
 
-def _whole(given: Shape) -> Options:
+def _build_whole_window(input_shape: Shape) -> Options:
     """A window as large as an image."""
-    return {"ksize": given[:2], "strides": given[:2], "padding": "VALID"}
+    return {"ksize": input_shape[:2], "strides": input_shape[:2], "padding": "VALID"}
 
 
-def _unpooled(p: Pass, node: Node, g: Shared) -> Gradients:
+def _unpool_gradient(p: ForwardContext, node: PlacedLayer, g: Shared) -> Gradients:
     """Each window's gradient at the cell that won."""
     f = p.precision.gradient
-    g = p.ops.shifted(g, max(g.fractional_bits, f + 1))
-    return [p.ops.unpool(p.kept[node.output], g, f)]
+    g = p.ops.add_fractional_bits(g, max(g.fractional_bits, f + 1))
+    return [p.ops.unpool(p.saved[node.output], g, f)]
 
 
-def _fits(name: str, given: Shape, o: Options) -> str:
+def _check_windows(name: str, input_shape: Shape, o: Options) -> str:
     """Refuses windows that no gradient goes through."""
-    pool_gradient.geometry(name, [1, *given], o["ksize"], o["strides"], o["padding"])
+    pool_gradient.window_geometry(name, [1, *input_shape], o["ksize"], o["strides"], o["padding"])
     return ""

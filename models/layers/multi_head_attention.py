@@ -9,9 +9,15 @@ import numpy as np
 
 from tfe_bench.models.kinds import masks
 from tfe_bench.models.kinds.layer import Array, Shape
-from tfe_bench.models.kinds.reading import Call, Given, Reader, Unfit, array_of
-from tfe_bench.models.kinds.turning import reshaped, turned
-from tfe_bench.models.layers.attend import packed
+from tfe_bench.models.kinds.layout import add_reshape, add_transpose
+from tfe_bench.models.kinds.reading import (
+    CallValue,
+    LayerCall,
+    Reader,
+    UnsupportedLayer,
+    read_weights,
+)
+from tfe_bench.models.layers.attend import pack_mask
 from tfe_bench.models.layers.identity import Untrained
 
 _HEADS_FIRST = [2, 1, 3]
@@ -21,38 +27,42 @@ class MultiHeadAttention(Untrained):
     """Queries, keys and values of several heads, attended to side by side."""
 
     op = "multi_head_attention"
-    keras = ("MultiHeadAttention",)
-    masks = True
-    arguments: ClassVar[tuple[str, ...]] = (
+    keras_layers = ("MultiHeadAttention",)
+    handles_masks = True
+    call_arguments: ClassVar[tuple[str, ...]] = (
         *("query", "value", "key", "use_causal_mask"),
         *("attention_mask", "value_mask", "key_mask"),
     )
 
-    def composed(self, r: Reader, call: Call) -> str:
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
         """What Keras' call does with masks: those of tensors count where none is an argument."""
         query, value = call.arguments["query"], call.arguments["value"]
         key = call.arguments.get("key")
-        over = [of_keys(r, said(call, name), value.shape[0]) for name in ("value", "key")]
-        over.append(call.arguments.get("attention_mask"))
-        r.unmasked |= {each.name for each in (query, value, key) if each is not None}
+        score_masks = [
+            convert_key_mask(r, get_mask(call, name), value.shape[0]) for name in ("value", "key")
+        ]
+        score_masks.append(call.arguments.get("attention_mask"))
+        r.unmasked |= {operand.name for operand in (query, value, key) if operand is not None}
         r.mask = query.mask
         causal = bool(call.arguments.get("use_causal_mask"))
-        return attended(r, call, query, key or value, value, over, causal, query.mask)
+        return convert_attention(
+            r, call, query, key or value, value, score_masks, causal, query.mask
+        )
 
 
-def said(call: Call, name: str) -> Any:
+def get_mask(call: LayerCall, name: str) -> Any:
     """A mask that a layer is called with, or the one that comes with the argument it is of."""
-    found, of = call.arguments.get(f"{name}_mask"), call.arguments.get(name)
-    return of.mask if found is None and of is not None else found
+    explicit_mask, argument = call.arguments.get(f"{name}_mask"), call.arguments.get(name)
+    return argument.mask if explicit_mask is None and argument is not None else explicit_mask
 
 
-def attended(
+def convert_attention(
     r: Reader,
-    call: Call,
-    query: Given,
-    key: Given,
-    value: Given,
-    over: list[Any],
+    call: LayerCall,
+    query: CallValue,
+    key: CallValue,
+    value: CallValue,
+    score_masks: list[Any],
     causal: bool,
     rows: str = "",
 ) -> str:
@@ -66,159 +76,178 @@ def attended(
         Unfit: options that are not offered.
     """
     layer, name = call.layer, call.name
-    for what in ("use_gate", "sliding_window"):
-        if getattr(layer, f"_{what}", None):
-            raise Unfit(f"{what}={getattr(layer, f'_{what}')!r}")
+    for option in ("use_gate", "sliding_window"):
+        if getattr(layer, f"_{option}", None):
+            raise UnsupportedLayer(f"{option}={getattr(layer, f'_{option}')!r}")
     if any(len(v.shape) != 2 for v in (query, key, value)) or tuple(layer._attention_axes) != (1,):
-        raise Unfit(f"over axes {list(layer._attention_axes)} of {list(query.shape)}; one is")
+        raise UnsupportedLayer(
+            f"over axes {list(layer._attention_axes)} of {list(query.shape)}; one is"
+        )
     parts = []
-    for each, of, dense in (
+    for operand, operand_name, dense in (
         (query, "query", layer.query_dense),
         (key, "key", layer.key_dense),
         (value, "value", layer.value_dense),
     ):
-        made = _product(r, each.name, f"{name}/{of}", dense, 1)
-        heads = reshaped(r, made, f"{name}/{of}/heads", (each.shape[0], *dense.kernel.shape[1:]))
-        parts.append(turned(r, heads, f"{name}/{of}/turned", _HEADS_FIRST))
-        values = made
+        projected = _add_product(r, operand.name, f"{name}/{operand_name}", dense, 1)
+        heads = add_reshape(
+            r,
+            projected,
+            f"{name}/{operand_name}/heads",
+            (operand.shape[0], *dense.kernel.shape[1:]),
+        )
+        parts.append(add_transpose(r, heads, f"{name}/{operand_name}/turned", _HEADS_FIRST))
+        values = projected
     scale, sizes = 1 / math.sqrt(layer.key_dim), (query.shape[0], key.shape[0])
-    found = _attend(r, r.unique(f"{name}/attend"), parts, scale, over, causal, sizes)
-    back = turned(r, found, f"{name}/back", _HEADS_FIRST)
-    whole = math.prod(layer.output_dense.kernel.shape[:2])
-    flat = reshaped(r, back, f"{name}/flat", (query.shape[0], whole))
+    output = _add_attend(
+        r, r.make_unique(f"{name}/attend"), parts, scale, score_masks, causal, sizes
+    )
+    heads_last = add_transpose(r, output, f"{name}/back", _HEADS_FIRST)
+    output_depth = math.prod(layer.output_dense.kernel.shape[:2])
+    flat = add_reshape(r, heads_last, f"{name}/flat", (query.shape[0], output_depth))
     if rows:
-        image = (value.shape[0], 1, whole)
-        mean = None if layer.dropout > 0 else reshaped(r, values, f"{name}/image", image)
-        flat = _without(r, name, flat, mean, rows, (query.shape[0], whole))
-    found = _product(r, flat, name, layer.output_dense, 2)
+        image = (value.shape[0], 1, output_depth)
+        mean = None if layer.dropout > 0 else add_reshape(r, values, f"{name}/image", image)
+        flat = _fill_masked_queries(r, name, flat, mean, rows, (query.shape[0], output_depth))
+    output = _add_product(r, flat, name, layer.output_dense, 2)
     if len(call.shape) > 2:
-        found = reshaped(r, found, f"{name}/shape", call.shape)
-    return found
+        output = add_reshape(r, output, f"{name}/shape", call.shape)
+    return output
 
 
-def _without(
+def _fill_masked_queries(
     r: Reader, name: str, flat: str, values: str | None, rows: str, shape: tuple[int, int]
 ) -> str:
     """What comes of queries that a mask hides: the mean of all values; of none, 0."""
-    kept = reshaped(r, rows, f"{name}/rows", (shape[0], 1))
+    visible = add_reshape(r, rows, f"{name}/rows", (shape[0], 1))
     if values is None:
-        return r.emit(r.unique(f"{name}/shown"), "multiply", [flat, kept])
-    mean = r.emit(r.unique(f"{name}/mean"), "global_avg_pool2d", [values], None, keepdims=False)
-    mean = reshaped(r, mean, f"{name}/mean/row", (1, shape[1]))
-    apart = r.emit(r.unique(f"{name}/apart"), "subtract", [flat, mean])
-    shown = r.emit(r.unique(f"{name}/shown"), "multiply", [apart, kept])
-    return r.emit(r.unique(f"{name}/whole"), "add", [shown, mean])
+        return r.add_layer(r.make_unique(f"{name}/shown"), "multiply", [flat, visible])
+    mean = r.add_layer(
+        r.make_unique(f"{name}/mean"), "global_avg_pool2d", [values], None, keepdims=False
+    )
+    mean = add_reshape(r, mean, f"{name}/mean/row", (1, shape[1]))
+    difference = r.add_layer(r.make_unique(f"{name}/apart"), "subtract", [flat, mean])
+    shown = r.add_layer(r.make_unique(f"{name}/shown"), "multiply", [difference, visible])
+    return r.add_layer(r.make_unique(f"{name}/whole"), "add", [shown, mean])
 
 
 class Attention(Untrained):
     """Queries that attend to keys and values as they are."""
 
     op = "attention"
-    keras = ("Attention",)
-    masks = True
-    arguments: ClassVar[tuple[str, ...]] = ("inputs", "use_causal_mask", "mask")
+    keras_layers = ("Attention",)
+    handles_masks = True
+    call_arguments: ClassVar[tuple[str, ...]] = ("inputs", "use_causal_mask", "mask")
 
-    def composed(self, r: Reader, call: Call) -> str:
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
         layer = call.layer
         if layer.score_mode != "dot" or layer.use_scale:
-            raise Unfit(
+            raise UnsupportedLayer(
                 f"score_mode={layer.score_mode!r}, use_scale={layer.use_scale!r}; "
                 "'dot' without a scale is supported"
             )
         query, value, *key = call.arguments["inputs"]
-        given = call.arguments.get("mask") or [query.mask, value.mask]
+        mask_arguments = call.arguments.get("mask") or [query.mask, value.mask]
         sizes = (query.shape[0], value.shape[0])
-        rows, over = (of_keys(r, m, n) for m, n in zip(given, sizes, strict=False))
-        if rows is not None and not isinstance(rows, Given):
-            raise Unfit("with a public mask of its queries")
-        inputs = [each.name for each in (query, *(key or [value]), value)]
+        rows, key_mask = (
+            convert_key_mask(r, m, n) for m, n in zip(mask_arguments, sizes, strict=False)
+        )
+        if rows is not None and not isinstance(rows, CallValue):
+            raise UnsupportedLayer("with a public mask of its queries")
+        inputs = [operand.name for operand in (query, *(key or [value]), value)]
         causal = bool(call.arguments.get("use_causal_mask"))
-        own = call.name if rows is None else r.unique(f"{call.name}/attend")
-        found = _attend(r, own, inputs, 1.0, [over], causal, sizes)
+        attend_name = call.name if rows is None else r.make_unique(f"{call.name}/attend")
+        attended_values = _add_attend(r, attend_name, inputs, 1.0, [key_mask], causal, sizes)
         if rows is None:
-            return found
+            return attended_values
         r.mask = rows.name
-        kept = reshaped(r, rows.name, f"{call.name}/rows", (sizes[0], 1))
-        return r.emit(call.name, "multiply", [found, kept])
+        kept = add_reshape(r, rows.name, f"{call.name}/rows", (sizes[0], 1))
+        return r.add_layer(call.name, "multiply", [attended_values, kept])
 
 
-def of_keys(r: Reader, mask: Any, steps: int) -> Any:
+def convert_key_mask(r: Reader, mask: Any, steps: int) -> Any:
     """A mask of a sequence, [batch, steps], as one of scores; None for none.
 
     Raises:
         Unfit: it is of another shape.
     """
     if mask is None or isinstance(mask, str):
-        return Given(mask, (1, steps)) if mask else None
-    if not isinstance(mask, Given):
-        return _public(mask, (1, steps))
+        return CallValue(mask, (1, steps)) if mask else None
+    if not isinstance(mask, CallValue):
+        return _read_public_mask(mask, (1, steps))
     if mask.shape != (steps,):
-        raise Unfit(f"with a mask {[None, *mask.shape]} of {steps} steps")
-    return Given(masks.truth(r, mask.name), (1, steps))
+        raise UnsupportedLayer(f"with a mask {[None, *mask.shape]} of {steps} steps")
+    return CallValue(masks.check_mask_value(r, mask.name), (1, steps))
 
 
-def _attend(
+def _add_attend(
     r: Reader,
     name: str,
     inputs: list[str],
     scale: float,
-    over: list[Any],
+    score_masks: list[Any],
     causal: bool,
     sizes: tuple[int, int],
 ) -> str:
     """Writes `attend`, with the masks that there are as one."""
     private: dict[str, Shape] = {}
     public = np.ones(sizes, bool)
-    for mask in over:
-        if isinstance(mask, Given):
-            private[masks.truth(r, mask.name)] = _over_heads(mask.shape, sizes)
+    for mask in score_masks:
+        if isinstance(mask, CallValue):
+            private[masks.check_mask_value(r, mask.name)] = _check_mask_shape(mask.shape, sizes)
         elif mask is not None:
-            public &= _public(mask, sizes)
+            public &= _read_public_mask(mask, sizes)
     options: dict[str, Any] = {"scale": scale, "causal": causal}
     if not public.all():
         if private:
-            raise Unfit("with a public mask and a private one; multiply them to one")
+            raise UnsupportedLayer("with a public mask and a private one; multiply them to one")
         keep = public & np.tri(*sizes, dtype=np.bool_) if causal else public
         if not keep.any(1).all():
-            raise Unfit("with a public mask under which a query attends to nothing")
-        options["keys"] = packed(public)
+            raise UnsupportedLayer("with a public mask under which a query attends to nothing")
+        options["keys"] = pack_mask(public)
     if private:
-        shaped = [masks.in_rows(r, f"{name}/mask", m, shape) for m, shape in private.items()]
-        inputs = [*inputs, masks.both(r, f"{name}/masks", shaped)]
-    return r.emit(name, "attend", inputs, None, **options)
+        shaped = [masks.reshape_mask(r, f"{name}/mask", m, shape) for m, shape in private.items()]
+        inputs = [*inputs, masks.and_masks(r, f"{name}/masks", shaped)]
+    return r.add_layer(name, "attend", inputs, None, **options)
 
 
-def _over_heads(shape: Shape, sizes: tuple[int, int]) -> Shape:
+def _check_mask_shape(shape: Shape, sizes: tuple[int, int]) -> Shape:
     """The shape of a private mask of scores, [1, m] or [n, m], which is one for all heads."""
-    found = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
-    if found not in ((1, sizes[1]), sizes):
+    score_shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
+    if score_shape not in ((1, sizes[1]), sizes):
         queries, keys = sizes
-        raise Unfit(f"with a mask {[None, *shape]}; [None, {queries} or 1, {keys}] is supported")
-    return found
+        raise UnsupportedLayer(
+            f"with a mask {[None, *shape]}; [None, {queries} or 1, {keys}] is supported"
+        )
+    return score_shape
 
 
-def _public(mask: Any, sizes: tuple[int, int]) -> Array:
+def _read_public_mask(mask: Any, sizes: tuple[int, int]) -> Array:
     """A public mask of scores, which is one for all samples and heads.
 
     Raises:
         Unfit: it is no such mask.
     """
     array = np.asarray(mask.numpy() if hasattr(mask, "numpy") else mask)
-    shape, found = array.shape, array
-    while found.ndim > 2 and len(found) == 1:
-        found = found[0]
-    fits = found.dtype.kind in "biuf" and found.shape in ((1, sizes[1]), sizes)
-    if not fits or not np.isin(found, (0, 1)).all():
-        raise Unfit(f"with public numbers {list(shape)} as a mask; 0 and 1 for each score are")
-    return np.broadcast_to(found.astype(bool), sizes)
+    shape, trimmed = array.shape, array
+    while trimmed.ndim > 2 and len(trimmed) == 1:
+        trimmed = trimmed[0]
+    fits = trimmed.dtype.kind in "biuf" and trimmed.shape in ((1, sizes[1]), sizes)
+    if not fits or not np.isin(trimmed, (0, 1)).all():
+        raise UnsupportedLayer(
+            f"with public numbers {list(shape)} as a mask; 0 and 1 for each score are"
+        )
+    return np.broadcast_to(trimmed.astype(bool), sizes)
 
 
-def _product(r: Reader, given: str, name: str, dense: Any, summed: int) -> str:
+def _add_product(r: Reader, input_name: str, name: str, dense: Any, summed: int) -> str:
     """A product with an EinsumDense's kernel, whose first axes are summed over."""
     depth = math.prod(int(n) for n in dense.kernel.shape[:summed])
     shapes = {"kernel": (depth, -1), "bias": (-1,)}
-    weights = {own: w for own in shapes if (w := getattr(dense, own)) is not None}
-    for own, w in weights.items():
+    weights = {
+        weight_name: w for weight_name in shapes if (w := getattr(dense, weight_name)) is not None
+    }
+    for weight_name, w in weights.items():
         if id(w) not in r.arrays:  # (a layer that is called twice has one array)
-            r.arrays[id(w)] = w, array_of(name, own, w).reshape(shapes[own])
-    return r.emit(name if summed > 1 else r.unique(name), "dense", [given], weights)
+            r.arrays[id(w)] = w, read_weights(name, weight_name, w).reshape(shapes[weight_name])
+    return r.add_layer(name if summed > 1 else r.make_unique(name), "dense", [input_name], weights)

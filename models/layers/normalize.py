@@ -17,26 +17,46 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import alone, need, only, real, whole
-from tfe_bench.models.kinds.kind import Kind, Mixes, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass, Precision, brought, summed
+from tfe_bench.models.kinds.checks import (
+    check_options,
+    check_single_input,
+    check_value,
+    is_real,
+    is_whole,
+)
+from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.layout import add_reshape, add_transpose, convert_axis_last
+from tfe_bench.models.kinds.passes import (
+    ForwardContext,
+    Gradients,
+    Precision,
+    convert_scale,
+    sum_axes,
+)
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.kinds.reading import axis_of as axis_of_keras
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.kinds.reading import canonicalize_axis as axis_of_keras
 from tfe_bench.models.kinds.row_scheme import (
     RATIO_BITS,
-    Scheme,
-    narrowed,
-    planned,
-    unrounded,
+    RowScheme,
+    narrow_scheme,
+    plan_exact_scheme,
+    plan_scheme,
 )
-from tfe_bench.models.kinds.turning import axis_last, reshaped, turned
 from tfe_bench.protocols.functions import roots
-from tfe_bench.protocols.functions.normalize import shifted
+from tfe_bench.protocols.functions.normalize import shift_bits
 from tfe_bench.protocols.ring import small_ring
-from tfe_bench.protocols.ring.products import RING, Product, Two, elementwise
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.products import RING, BilinearMap, Product, elementwise_product
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
 STATISTICS = ("variance", "mean_square", "sum")
@@ -47,20 +67,20 @@ TRAINED_BITS, _SLOPE_BITS = 14, 28
 _SPARE = 2
 
 
-def _product(scheme: Scheme, axes: Sequence[int]) -> Two:
+def _build_square_map(scheme: RowScheme, axes: Sequence[int]) -> BilinearMap:
     """The bilinear form of rows whose value of (u, u) is what is summed."""
-    centered = scheme.by == "variance" and not scheme.own
-    times = 1 if scheme.own else scheme.times
+    centered = scheme.statistic == "variance" and not scheme.rounded_scale
+    times = 1 if scheme.rounded_scale else scheme.numerator_factor
 
     def two(a: list[Any], b: list[Any]) -> Any:
         def sums(v: Any) -> Any:
-            return local.reduce_sum(v, list(axes), keepdims=True)
+            return tensor_ops.reduce_sum(v, list(axes), keepdims=True)
 
-        total = sums(elementwise(a, b))
+        total = sums(elementwise_product(a, b))
         total = total * times if times > 1 else total
         if not centered:
             return total
-        return total - elementwise([sums(v) for v in a], [sums(v) for v in b])
+        return total - elementwise_product([sums(v) for v in a], [sums(v) for v in b])
 
     return two
 
@@ -69,248 +89,279 @@ class Normalize(Kind):
     """Rows over the root of their variance, their mean square or their sum of squares."""
 
     op = "normalize"
-    keras = (
+    keras_layers = (
         *("LayerNormalization", "RMSNormalization"),
         *("GroupNormalization", "UnitNormalization"),
     )
-    heavy = True
+    is_memory_heavy = True
 
     # ---- from Keras
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer, rank = call.layer, len(call.shapes[0]) + 1
-        if call.kind == "GroupNormalization":
+        if call.class_name == "GroupNormalization":
             if layer.axis != -1 and layer.axis < 1:
-                raise Unfit(f"axis {layer.axis}; -1 and axes from 1 on are supported")
-            return axis_last(self._read_groups, r, call, axis_of_keras(layer.axis, rank))
+                raise UnsupportedLayer(f"axis {layer.axis}; -1 and axes from 1 on are supported")
+            return convert_axis_last(self._read_groups, r, call, axis_of_keras(layer.axis, rank))
         if getattr(layer, "rms_scaling", False):
-            raise Unfit("rms_scaling=True, which divides by a deviation; use RMSNormalization")
-        several = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
-        axes = sorted(axis_of_keras(axis, rank) for axis in several)
+            raise UnsupportedLayer(
+                "rms_scaling=True, which divides by a deviation; use RMSNormalization"
+            )
+        axis_list = layer.axis if isinstance(layer.axis, (list, tuple)) else [layer.axis]
+        axes = sorted(axis_of_keras(axis, rank) for axis in axis_list)
         if len(set(axes)) < len(axes):
-            raise Unfit(f"axis {layer.axis}; each axis once")
-        if call.kind == "RMSNormalization" and axes != [*range(rank - len(axes), rank)]:
-            raise Unfit(f"axis {layer.axis}; the last axes are supported")  # (Keras scales these)
-        if call.kind == "UnitNormalization":
+            raise UnsupportedLayer(f"axis {layer.axis}; each axis once")
+        if call.class_name == "RMSNormalization" and axes != [*range(rank - len(axes), rank)]:
+            raise UnsupportedLayer(
+                f"axis {layer.axis}; the last axes are supported"
+            )  # (Keras scales these)
+        if call.class_name == "UnitNormalization":
             options = {"axes": axes, "by": "sum", "epsilon": 0.0}
-            return r.emit(call.name, self.op, call.inputs, None, **options)
-        by = "mean_square" if call.kind == "RMSNormalization" else "variance"
+            return r.add_layer(call.name, self.op, call.inputs, None, **options)
+        by = "mean_square" if call.class_name == "RMSNormalization" else "variance"
         weights = {"kernel": getattr(layer, "scale" if by == "mean_square" else "gamma", None)}
         weights["bias"] = getattr(layer, "beta", None)
-        if r.training and len(_held(weights)) > 0 and axes != [rank - 1]:
-            raise Unfit("of other axes than the last, which is not trained")
+        if r.training and len(_present_weights(weights)) > 0 and axes != [rank - 1]:
+            raise UnsupportedLayer("of other axes than the last, which is not trained")
         options = {"axes": axes, "by": by, "epsilon": float(layer.epsilon)}
-        name = r.unique(f"{call.name}/normalized") if len(_held(weights)) > 0 else call.name
-        found = r.emit(name, self.op, call.inputs, None, **options)
-        return _scaled(r, call, found, axes, weights)
+        name = (
+            r.make_unique(f"{call.name}/normalized")
+            if len(_present_weights(weights)) > 0
+            else call.name
+        )
+        normalized = r.add_layer(name, self.op, call.inputs, None, **options)
+        return _add_affine(r, call, normalized, axes, weights)
 
-    def _read_groups(self, r: Reader, call: Call) -> str:
+    def _read_groups(self, r: Reader, call: LayerCall) -> str:
         layer, shape = call.layer, call.shapes[0]
         groups = shape[-1] if layer.groups == -1 else int(layer.groups)
-        cut = reshaped(
+        cut = add_reshape(
             r, call.inputs[0], f"{call.name}/groups", (*shape[:-1], groups, shape[-1] // groups)
         )
         axes = [*range(1, len(shape)), len(shape) + 1]
-        name = r.unique(f"{call.name}/normalized")
+        name = r.make_unique(f"{call.name}/normalized")
         options = {"axes": axes, "by": "variance", "epsilon": float(layer.epsilon)}
-        found = r.emit(name, self.op, [cut], None, **options)
-        found = reshaped(r, found, f"{call.name}/channels", shape)
+        normalized = r.add_layer(name, self.op, [cut], None, **options)
+        normalized = add_reshape(r, normalized, f"{call.name}/channels", shape)
         weights = {"kernel": layer.gamma, "bias": layer.beta}
-        return _scaled(r, call, found, [len(shape)], weights)
+        return _add_affine(r, call, normalized, [len(shape)], weights)
 
     # ---- as data
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = alone(given, weights)
-        only(options, "axes", "by", "epsilon")
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = check_single_input(input_shapes, weights)
+        check_options(options, "axes", "by", "epsilon")
         axes = options["axes"]
-        fits = isinstance(axes, (list, tuple)) and len(axes) > 0 and all(map(whole, axes))
+        fits = isinstance(axes, (list, tuple)) and len(axes) > 0 and all(map(is_whole, axes))
         fits = fits and len(set(axes)) == len(axes) and max(axes) <= len(x)
-        need(fits, f"axes from 1 to {len(x)} (0 is the batch)", axes)
-        need(options["by"] in STATISTICS, f"a statistic of {STATISTICS}", options["by"])
+        check_value(fits, f"axes from 1 to {len(x)} (0 is the batch)", axes)
+        check_value(options["by"] in STATISTICS, f"a statistic of {STATISTICS}", options["by"])
         epsilon = options["epsilon"]
-        need(real(epsilon) and 0 <= epsilon <= 1024, "an epsilon from 0 to 1024", epsilon)
+        check_value(is_real(epsilon) and 0 <= epsilon <= 1024, "an epsilon from 0 to 1024", epsilon)
         return x
 
-    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+    def find_position_axis(
+        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+    ) -> int:
         if axes[0] in x.options["axes"]:
-            raise Mixes("divides by a statistic of several positions")
+            raise NotPositionwise("divides by a statistic of several positions")
         return axes[0]
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         (v,), axes, by = values, tuple(x.options["axes"]), x.options["by"]
         u = v - v.mean(axes, keepdims=True) if by == "variance" else v
         s = (u * u).sum(axes, keepdims=True)
         s = s if by == "sum" else s / math.prod(v.shape[a] for a in axes)
         root = np.sqrt(s + x.options["epsilon"])
         if by != "sum" and x.options["epsilon"] > 0:
-            seen(f"{x.name}:root", root)
-            seen(f"{x.name}:inverse", 1 / root)
+            observe(f"{x.name}:root", root)
+            observe(f"{x.name}:inverse", 1 / root)
         return np.asarray(np.divide(u, root, out=np.zeros_like(u), where=root > 0))
 
     # ---- in fixed point
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        given, m = planner.most(x)
-        shape, most = planner.shapes[x.inputs[0]], m + _SPARE
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        input_scale, m = planner.get_input_format(x)
+        shape, max_magnitude = planner.shapes[x.inputs[0]], m + _SPARE
         ends = [planner.bounds.get(f"{x.name}:{k}") for k in ("root", "inverse")]
-        found = unrounded(x, shape, given, most, *ends)
-        if found is None:
-            rounded = planned(x, shape, given, most)
+        scheme = plan_exact_scheme(x, shape, input_scale, max_magnitude, *ends)
+        if scheme is None:
+            rounded = plan_scheme(x, shape, input_scale, max_magnitude)
             if rounded is None:
-                planner.lost(x, f"sums squares of values up to {2.0**m:g}")
+                planner.report_unfit(x, f"sums squares of values up to {2.0**m:g}")
             assert rounded is not None
-            found = narrowed(rounded, *ends)
-        fraction = min(planner.fraction, found.product - 1)
-        return Numbers(fraction, found.own, found.bits, found.low)
+            scheme = narrow_scheme(rounded, *ends)
+        fraction = min(planner.fraction, scheme.product_bits - 1)
+        return FixedPointFormat(fraction, scheme.rounded_scale, scheme.bits, scheme.low)
 
-    def _scheme(self, node: Node) -> Scheme:
+    def _build_scheme(self, node: PlacedLayer) -> RowScheme:
         o, numbers = node.layer.options, node.numbers
-        count = math.prod(node.given[0][axis - 1] for axis in o["axes"])
+        count = math.prod(node.input_shapes[0][axis - 1] for axis in o["axes"])
         bits = numbers.scale, numbers.bits, numbers.low
-        found = Scheme(count, o["by"], float(o["epsilon"]), node.scales[0], *bits)
-        if not found.exact:
-            return found
-        found = found.as_precise(node.numbers.fraction)
-        least = self._dropped(found, node) + self._opened(node)
-        if node.watched and not node.limits:
-            return found.of_any(least)
-        limit = node.limits[0] if node.limits else None
-        return found.in_fewest(limit, least) or found
+        scheme = RowScheme(count, o["by"], float(o["epsilon"]), node.input_scales[0], *bits)
+        if not scheme.is_exact:
+            return scheme
+        scheme = scheme.limit_precision(node.numbers.fraction)
+        least = self._count_dropped_bits(scheme, node) + self._choose_result_ring(node)
+        if node.is_range_checked and not node.input_limits:
+            return scheme.minimize_for_any_limit(least)
+        limit = node.input_limits[0] if node.input_limits else None
+        return scheme.minimize_bits(limit, least) or scheme
 
     @staticmethod
-    def _dropped(scheme: Scheme, node: Node) -> int:
+    def _count_dropped_bits(scheme: RowScheme, node: PlacedLayer) -> int:
         """Bits that u times its root loses."""
-        return scheme.product - node.numbers.fraction
+        return scheme.product_bits - node.numbers.fraction
 
-    def _opened(self, node: Node) -> int:
+    def _choose_result_ring(self, node: PlacedLayer) -> int:
         """The smallest ring for its result."""
-        return min(self._largest(node).bit_length() + 2, node.wide)
+        return min(self._largest_output(node).bit_length() + 2, node.used_bits)
 
-    def check(self, node: Node) -> None:
-        scheme = self._scheme(node)
-        fits = scheme.own <= scheme.given and scheme.lowest + 2 <= scheme.bits <= PRODUCT_BITS
-        fits = fits and (not scheme.low or scheme.lowest == scheme.low)
-        if not fits or not 1 <= scheme.product - node.numbers.fraction <= _MOST_DROPPED:
+    def check_format(self, node: PlacedLayer) -> None:
+        scheme = self._build_scheme(node)
+        fits = (
+            scheme.rounded_scale <= scheme.input_scale
+            and scheme.lower_bits + 2 <= scheme.bits <= PRODUCT_BITS
+        )
+        fits = fits and (not scheme.low or scheme.lower_bits == scheme.low)
+        if not fits or not 1 <= scheme.product_bits - node.numbers.fraction <= _MOST_DROPPED:
             raise UsageError(f"has {node.numbers} for {scheme.count} values at a time.")
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         """No element is more than a root of n deviations away."""
-        return self._largest(node)
+        return self._largest_output(node)
 
-    def _largest(self, node: Node) -> int:
-        count = math.prod(node.given[0][axis - 1] for axis in node.layer.options["axes"])
+    def _largest_output(self, node: PlacedLayer) -> int:
+        count = math.prod(node.input_shapes[0][axis - 1] for axis in node.layer.options["axes"])
         return math.isqrt(count << (2 * node.numbers.fraction)) * 17 // 16 + 2
 
-    def compared(self, node: Node, given: list[int]) -> int:
+    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
         """Where samples say what X is, it is watched, and compared as planned."""
-        return node.numbers.bits if node.numbers.low else self._most(node, given)
+        return (
+            node.numbers.bits
+            if node.numbers.low
+            else self._bound_statistic_bits(node, input_limits)
+        )
 
-    def watchable(self, node: Node, given: list[int] | None) -> bool:
-        if given is None:
+    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+        if input_limits is None:
             return True
-        scheme = self._scheme(node)
-        if scheme.exact:
-            return scheme.in_fewest(given[0]) is not None
-        return self._most(node, given) <= PRODUCT_BITS
+        scheme = self._build_scheme(node)
+        if scheme.is_exact:
+            return scheme.minimize_bits(input_limits[0]) is not None
+        return self._bound_statistic_bits(node, input_limits) <= PRODUCT_BITS
 
-    def _most(self, node: Node, given: list[int]) -> int:
-        return self._scheme(node).most(given[0].bit_length() - node.scales[0])
+    def _bound_statistic_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+        return self._build_scheme(node).bound_bits(
+            input_limits[0].bit_length() - node.input_scales[0]
+        )
 
     # ---- in private
 
-    def reads(self, node: Node, given: int) -> int:
-        return self._scheme(node).read
+    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+        return self._build_scheme(node).read_bits
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        return self._normalized(p, node, values[0], self._scheme(node))[0]
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        return self._normalize_rows(p, node, values[0], self._build_scheme(node))[0]
 
-    def _normalized(self, p: Pass, node: Node, x: Shared, scheme: Scheme) -> tuple[Shared, Shared]:
+    def _normalize_rows(
+        self, p: ForwardContext, node: PlacedLayer, x: Shared, scheme: RowScheme
+    ) -> tuple[Shared, Shared]:
         """The value, and the reciprocal root over n, if not by sum."""
         ops = p.ops
         axes = list(node.layer.options["axes"])
         x = replace(x, bits=0)  # (as many bits as are read are right)
-        u = ops.times(x, scheme.times)
-        if scheme.by == "variance":
-            u = ops.sub(u, summed(ops, x, axes, keepdims=True))
+        u = ops.mul_public(x, scheme.numerator_factor)
+        if scheme.statistic == "variance":
+            u = ops.sub(u, sum_axes(ops, x, axes, keepdims=True))
         v = x
-        if scheme.own:
-            v = u if scheme.by == "variance" else x
-            v = ops.truncate(v, scheme.lost) if scheme.lost else v
-        two, beyond = _product(scheme, axes), RING - scheme.read
-        s = ops.product([Product(v, v, two)])
-        s = ops.add_public(s, scheme.ring(Fraction(scheme.epsilon)))
+        if scheme.rounded_scale:
+            v = u if scheme.statistic == "variance" else x
+            v = ops.truncate(v, scheme.dropped_bits) if scheme.dropped_bits else v
+        two, beyond = _build_square_map(scheme, axes), RING - scheme.read_bits
+        s = ops.sum_products([Product(v, v, two)])
+        s = ops.add_public(s, scheme.to_ring(Fraction(scheme.epsilon)))
         if scheme.low:
             ends = (1 << scheme.low, (1 << scheme.bits) - 1)
-            ops.note(ops.times(s, 1 << beyond), *(end << beyond for end in ends))
+            ops.check_range(ops.mul_public(s, 1 << beyond), *(end << beyond for end in ends))
         if scheme.coarse:
-            cut = replace(shifted(x, -scheme.coarse), bits=0)
+            cut = replace(shift_bits(x, -scheme.coarse), bits=0)
             beyond += scheme.coarse
-            second = ops.times(ops.product([Product(cut, cut, two)]), 1 << beyond)
-            ops.note(second, 0, scheme.most_coarse << beyond)
-        root = ops.call(
+            second = ops.mul_public(ops.sum_products([Product(cut, cut, two)]), 1 << beyond)
+            ops.check_range(second, 0, scheme.coarse_bound << beyond)
+        root = ops.run_protocol(
             roots.reciprocal_root,
             s,
-            *(scheme.root, scheme.bits, scheme.lowest, scheme.precision),
-            Fraction(scheme.ratio[0], 1 << RATIO_BITS),
+            *(scheme.root_bits, scheme.bits, scheme.lower_bits, scheme.precision),
+            Fraction(scheme.root_ratio[0], 1 << RATIO_BITS),
         )
-        factor = replace(root, fractional_bits=scheme.product - u.fractional_bits)
-        return self._multiplied(p, node, u, factor, scheme.read), replace(
-            root, fractional_bits=scheme.product - scheme.given
+        factor = replace(root, fractional_bits=scheme.product_bits - u.fractional_bits)
+        return self._multiply_root(p, node, u, factor, scheme.read_bits), replace(
+            root, fractional_bits=scheme.product_bits - scheme.input_scale
         )
 
-    def _multiplied(self, p: Pass, node: Node, u: Shared, root: Shared, read: int) -> Shared:
+    def _multiply_root(
+        self, p: ForwardContext, node: PlacedLayer, u: Shared, root: Shared, read: int
+    ) -> Shared:
         """u, of which so many bits are right, times the root of its row, which has a limit."""
         drop = u.fractional_bits + root.fractional_bits - node.numbers.fraction
-        if self._largest(node).bit_length() + 3 > RING - drop:
+        if self._largest_output(node).bit_length() + 3 > RING - drop:
             return p.ops.truncate(p.ops.mul(u, root), drop)
         # (a bit more of the ring is three bits sent, and four less of the lift)
-        product, ring = Product(u, root, elementwise), min(node.wide, read - drop)
-        return p.ops.call(small_ring.product, [product], None, drop, node.wide, ring)
+        product, ring = Product(u, root, elementwise_product), min(node.used_bits, read - drop)
+        return p.ops.run_protocol(
+            small_ring.truncated_product_sum, [product], None, drop, node.used_bits, ring
+        )
 
     # ---- in training
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """With values of any size that a training has."""
         f = p.precision.activation
-        scheme = planned(node.layer, node.given[0], f, TRAINED_BITS)
+        scheme = plan_scheme(node.layer, node.input_shapes[0], f, TRAINED_BITS)
         assert scheme is not None  # (see untrained)
-        y, root = self._normalized(p, node, values[0], scheme)
-        if p.learning:
-            p.kept[node.output] = y, brought(p.ops, root, _SLOPE_BITS)
+        y, root = self._normalize_rows(p, node, values[0], scheme)
+        if p.is_training:
+            p.saved[node.output] = y, convert_scale(p.ops, root, _SLOPE_BITS)
         return y
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """(g - the mean of g - y (the mean of g y)) over the root, or without the mean of g.
 
         By a sum that of g y is one, too, and the root is not over n.
         """
         ops, axes, by = p.ops, list(node.layer.options["axes"]), node.layer.options["by"]
-        count = math.prod(node.given[0][axis - 1] for axis in axes) if by != "sum" else 1
-        (y, root), g = p.kept[node.output], p.settled(g)
-        along = p.settled(summed(ops, ops.mul(g, y), axes, keepdims=True))
-        found = ops.times(g, count)
+        count = math.prod(node.input_shapes[0][axis - 1] for axis in axes) if by != "sum" else 1
+        (y, root), g = p.saved[node.output], p.rescale_gradient(g)
+        along = p.rescale_gradient(sum_axes(ops, ops.mul(g, y), axes, keepdims=True))
+        gradient = ops.mul_public(g, count)
         if by == "variance":
-            found = ops.sub(found, summed(ops, g, axes, keepdims=True))
+            gradient = ops.sub(gradient, sum_axes(ops, g, axes, keepdims=True))
         part = ops.mul(y, along)
-        found = p.settled(ops.sub(ops.shifted(found, part.fractional_bits), part))
-        return [ops.mul(found, root)]
+        gradient = p.rescale_gradient(
+            ops.sub(ops.add_fractional_bits(gradient, part.fractional_bits), part)
+        )
+        return [ops.mul(gradient, root)]
 
-    def untrained(self, x: Layer, given: list[Shape]) -> str:
-        found = planned(x, given[0], Precision().activation, TRAINED_BITS)
-        return "" if found is not None else f"{x.op} of too many values"
+    def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
+        scheme = plan_scheme(x, input_shapes[0], Precision().activation, TRAINED_BITS)
+        return "" if scheme is not None else f"{x.op} of too many values"
 
 
-def _held(weights: dict[str, Any]) -> list[Any]:
+def _present_weights(weights: dict[str, Any]) -> list[Any]:
     return [w for w in weights.values() if w is not None]
 
 
-def _scaled(r: Reader, call: Call, found: str, axes: list[int], weights: dict[str, Any]) -> str:
+def _add_affine(
+    r: Reader, call: LayerCall, normalized: str, axes: list[int], weights: dict[str, Any]
+) -> str:
     """gamma and beta of some axes, as a factor and a shift of those axes as one, which is last."""
-    if not _held(weights):
-        return found
+    if not _present_weights(weights):
+        return normalized
     if r.training and weights["kernel"] is None:
-        raise Unfit("of a beta without gamma, which is not trained")
+        raise UnsupportedLayer("of a beta without gamma, which is not trained")
     shape, rank = call.shapes[0], len(call.shapes[0])
     count = math.prod(shape[axis - 1] for axis in axes)
     arrays = {name: w for name, w in weights.items() if w is not None}
@@ -320,15 +371,15 @@ def _scaled(r: Reader, call: Call, found: str, axes: list[int], weights: dict[st
     rest = [axis for axis in range(1, rank + 1) if axis not in axes]
     order = [*rest, *axes]
     if order != sorted(order):
-        found = turned(r, found, f"{call.name}/axes_last", order)
-    moved = tuple(shape[axis - 1] for axis in order)
+        normalized = add_transpose(r, normalized, f"{call.name}/axes_last", order)
+    moved_shape = tuple(shape[axis - 1] for axis in order)
     if len(axes) > 1:
-        flat = (*moved[: len(rest)], count)
-        found = reshaped(r, found, f"{call.name}/row", flat)
-    found = r.emit(call.name, "affine", [found], arrays)
+        flat = (*moved_shape[: len(rest)], count)
+        normalized = add_reshape(r, normalized, f"{call.name}/row", flat)
+    normalized = r.add_layer(call.name, "affine", [normalized], arrays)
     if len(axes) > 1:
-        found = reshaped(r, found, f"{call.name}/axes", moved)
+        normalized = add_reshape(r, normalized, f"{call.name}/axes", moved_shape)
     if order != sorted(order):
-        back = [order.index(axis) + 1 for axis in range(1, rank + 1)]
-        found = turned(r, found, f"{call.name}/axes_back", back)
-    return found
+        inverse_order = [order.index(axis) + 1 for axis in range(1, rank + 1)]
+        normalized = add_transpose(r, normalized, f"{call.name}/axes_back", inverse_order)
+    return normalized

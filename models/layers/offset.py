@@ -8,10 +8,18 @@ from dataclasses import replace
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import held, need, only
-from tfe_bench.models.kinds.kind import Kind, Watch, check_room
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
+from tfe_bench.models.kinds.kind import Kind, Observer, check_fractional_bits
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -20,44 +28,48 @@ class Offset(Kind):
     """x + bias, of x's shape.  Local."""
 
     op = "offset"
-    pointwise = True
-    placed = True
+    is_pointwise = True
+    has_positional_weights = True
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options)
-        held(weights, "bias")
-        need(len(given) == 1 and weights["bias"] == given[0], "a bias of its input's shape", given)
-        return given[0]
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options)
+        check_weights(weights, "bias")
+        check_value(
+            len(input_shapes) == 1 and weights["bias"] == input_shapes[0],
+            "a bias of its input's shape",
+            input_shapes,
+        )
+        return input_shapes[0]
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return values[0] + np.asarray(x.weights["bias"], np.float64)
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f, _ = planner.most(x)
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        f, _ = planner.get_input_format(x)
         f = max(f, planner.fraction)  # a number has bits that its input may lack
         largest = float(np.abs(x.weights["bias"]).max(initial=0.0))
         planner.check_added(x, largest)
         bits = f + max(math.ceil(math.log2(largest + 2.0**-f)), 1 - f)
-        if max(bits, f + planner.magnitude(x.name)) > PRODUCT_BITS:
-            planner.lost(x, f"adds numbers up to {largest:g}")
-        return Numbers(f, f, min(bits, PRODUCT_BITS))
+        if max(bits, f + planner.get_magnitude(x.name)) > PRODUCT_BITS:
+            planner.report_unfit(x, f"adds numbers up to {largest:g}")
+        return FixedPointFormat(f, f, min(bits, PRODUCT_BITS))
 
-    def check(self, node: Node) -> None:
-        check_room(node)
+    def check_format(self, node: PlacedLayer) -> None:
+        check_fractional_bits(node)
         if node.numbers.scale != node.numbers.fraction:
             raise UsageError("adds numbers of another scale than its own.")
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         """The numbers are the model owner's, who says how large they may be."""
-        return node.moved(given)[0] + (1 << node.numbers.bits)
+        return node.align_limits(input_limits)[0] + (1 << node.numbers.bits)
 
-    def watchable(self, node: Node, given: list[int] | None) -> bool:
+    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
         return True
 
-    def reads(self, node: Node, given: int) -> int:
-        return node.wide
+    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+        return node.used_bits
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        (x,) = p.at_scale(values, node)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        (x,) = p.align_scales(values, node)
         x = replace(x, bits=0)  # (as many bits as are read are right)
-        return p.ops.add(x, p.weight(node.layer, "bias"))
+        return p.ops.add(x, p.get_weight(node.layer, "bias"))

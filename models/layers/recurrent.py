@@ -10,22 +10,30 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.checks import held, need, only
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
 from tfe_bench.models.kinds.planning import (
     FEWEST_WEIGHT_BITS,
     MOST_COMPARED,
     SIGNIFICANT_BITS,
     Planner,
-    magnitude,
+    find_magnitude,
 )
 from tfe_bench.protocols.nn import cells, recurrent
-from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, Rings
+from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, RecurrentFormat
 from tfe_bench.protocols.nn.recurrent import Weights
-from tfe_bench.protocols.nn.series import BENDS, HELD
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.nn.series import ACTIVATIONS, MEMORY_GATE
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
 # Steps beyond which series may show: a memory that is held loses up to 2^-13 of itself in each.
@@ -37,7 +45,7 @@ def _sigmoid(v: Array) -> Array:
 
 
 # In the clear: of candidates and states, of gates, and of the gate that a memory is held by.
-Functions: TypeAlias = "tuple[Callable[[Array], Array], ...]"
+PlaintextFunctions: TypeAlias = "tuple[Callable[[Array], Array], ...]"
 _IN_THE_CLEAR: Mapping[str, Any] = {
     "tanh": np.tanh,
     "sigmoid": _sigmoid,
@@ -62,8 +70,8 @@ class Recurrent(Kind):
     """
 
     op = "recurrent"
-    heavy = True
-    wide = True
+    is_memory_heavy = True
+    uses_wide_words = True
     _options: ClassVar[tuple[str, ...]] = (
         *("cell", "activation", "gate", "series", "backwards", "sequences", "aligned", "memory"),
         *("masked", "zeroed"),
@@ -71,71 +79,91 @@ class Recurrent(Kind):
 
     # ---- as data
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options, *self._options)
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options, *self._options)
         kind, activation, gate = (options[n] for n in ("cell", "activation", "gate"))
-        need(kind in list(GATES), f"a cell of {', '.join(GATES)}", kind)
+        check_value(kind in list(GATES), f"a cell of {', '.join(GATES)}", kind)
         for value, known in (
             (activation, cells.FUNCTIONS),
             (gate, cells.GATE_FUNCTIONS),
         ):
-            need(value in list(known), f"activations of {', '.join(known)}", value)
+            check_value(value in list(known), f"activations of {', '.join(known)}", value)
         for name in ("series", "sequences", "aligned", "memory", "masked", "zeroed"):
-            need(isinstance(options[name], bool), f"true or false for {name}", options[name])
-        need(kind == "lstm" or not options["memory"], "an LSTM where a memory is given", kind)
-        ways = options["backwards"]
-        fits = isinstance(ways, (list, tuple)) and 1 <= len(ways) <= 2
-        need(fits and all(isinstance(b, bool) for b in ways), "one direction or two", ways)
-        need(len(given) > 0 and len(given[0]) == 2, "[steps, inputs]", list(map(list, given)))
-        steps, inputs = given[0]
-        most = cells.MOST_STEPS
-        need(steps <= most, f"{most} steps at most", steps)
-        units = self._check_weights(kind, len(ways), inputs, weights)
+            check_value(isinstance(options[name], bool), f"true or false for {name}", options[name])
+        check_value(
+            kind == "lstm" or not options["memory"], "an LSTM where a memory is given", kind
+        )
+        directions = options["backwards"]
+        fits = isinstance(directions, (list, tuple)) and 1 <= len(directions) <= 2
+        check_value(
+            fits and all(isinstance(b, bool) for b in directions),
+            "one direction or two",
+            directions,
+        )
+        check_value(
+            len(input_shapes) > 0 and len(input_shapes[0]) == 2,
+            "[steps, inputs]",
+            list(map(list, input_shapes)),
+        )
+        steps, inputs = input_shapes[0]
+        max_steps = cells.MAX_STEPS
+        check_value(steps <= max_steps, f"{max_steps} steps at most", steps)
+        units = self._check_weights(kind, len(directions), inputs, weights)
         masked, zeroed = options["masked"], options["zeroed"]
-        need(not zeroed or (masked and options["sequences"]), "a mask of all steps", zeroed)
-        need(not masked or given[-1] == (steps,), f"a mask [{steps}]", list(given[-1]))
-        states = given[1 : len(given) - masked]
-        counts = (0, len(ways) * STATES[kind])
-        need(len(states) in counts, f"{counts[1]} initial states or none", len(states))
-        need(all(s == (units,) for s in states), f"states [{units}]", list(map(list, states)))
+        check_value(not zeroed or (masked and options["sequences"]), "a mask of all steps", zeroed)
+        check_value(
+            not masked or input_shapes[-1] == (steps,), f"a mask [{steps}]", list(input_shapes[-1])
+        )
+        states = input_shapes[1 : len(input_shapes) - masked]
+        counts = (0, len(directions) * STATES[kind])
+        check_value(len(states) in counts, f"{counts[1]} initial states or none", len(states))
+        check_value(
+            all(s == (units,) for s in states), f"states [{units}]", list(map(list, states))
+        )
         rows = (steps if options["sequences"] else 1) + options["memory"]
-        row = len(ways) * units
+        row = len(directions) * units
         return (rows, row) if options["sequences"] or options["memory"] else (row,)
 
     def _check_weights(self, kind: str, count: int, inputs: int, weights: Shapes) -> int:
         """The number of units."""
         optional = [f"{n}{d}" for d in range(count) for n in ("bias", "inner")]
-        held(
+        check_weights(
             weights,
             *(f"{n}{d}" for d in range(count) for n in ("kernel", "recurrent")),
             optional=optional,
         )
         units = weights["recurrent0"][0] if weights["recurrent0"] else 0
-        wanted = {
+        expected_shapes = {
             "kernel": (inputs, GATES[kind] * units),
             "recurrent": (units, GATES[kind] * units),
             "bias": (GATES[kind] * units,),
             "inner": (units,),
         }
         for d in range(count):
-            for name, shape in wanted.items():
+            for name, shape in expected_shapes.items():
                 if f"{name}{d}" in weights:
-                    own = weights[f"{name}{d}"]
-                    need(own == shape, f"{name}{d} {list(shape)}", list(own))
-                    need(f"{name}0" in weights, f"{name}s of all directions", sorted(weights))
+                    weight_shape = weights[f"{name}{d}"]
+                    check_value(
+                        weight_shape == shape, f"{name}{d} {list(shape)}", list(weight_shape)
+                    )
+                    check_value(
+                        f"{name}0" in weights, f"{name}s of all directions", sorted(weights)
+                    )
                 else:
-                    need(f"{name}0" not in weights, f"{name}s of all directions", sorted(weights))
+                    check_value(
+                        f"{name}0" not in weights, f"{name}s of all directions", sorted(weights)
+                    )
         inner = "inner0" in weights
-        need(
+        check_value(
             not inner or (kind == "gru" and "bias0" in weights), "inner of a GRU with biases", kind
         )
         return units
 
-    def in_series(self, x: Layer) -> Layer:
+    def use_series(self, x: LayerSpec) -> LayerSpec:
         return replace(x, options={**x.options, "series": True})
 
-    def doubt(self, x: Layer, given: list[Shape]) -> str:
-        steps = given[0][0]
+    def describe_conversion_risk(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
+        steps = input_shapes[0][0]
         if not x.options["series"] or steps <= MOST_SERIES_STEPS or x.options["cell"] == "simple":
             return ""
         return (
@@ -144,44 +172,54 @@ class Recurrent(Kind):
             'Compare with activations="exact".'
         )
 
-    def label(self, x: Layer) -> str:
+    def describe_layer(self, x: LayerSpec) -> str:
         kind = str(x.options["cell"]).partition("_")[0]
         both = "bidirectional " if len(x.options["backwards"]) > 1 else ""
         return f"{both}{kind}{', series' if x.options['series'] else ''}"
 
     # ---- in the clear
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         f, s = (_IN_THE_CLEAR[str(x.options[n])] for n in ("activation", "gate"))
-        return self._evaluated(x, values, seen, (f, s, s))
+        return self._evaluate_plaintext(x, values, observe, (f, s, s))
 
-    def approximated(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_approximation(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         if not x.options["series"]:
-            return self.plain(x, values, seen)
+            return self.compute_plaintext(x, values, observe)
         names = [str(x.options[n]) for n in ("activation", "gate")]
-        f, s = (BENDS[n].at if n in BENDS else _IN_THE_CLEAR[n] for n in names)
-        kept = HELD.at if names[1] == "sigmoid" else s
-        return self._evaluated(x, values, seen, (f, s, kept))
+        f, s = (
+            ACTIVATIONS[n].evaluate_plain if n in ACTIVATIONS else _IN_THE_CLEAR[n] for n in names
+        )
+        memory_gate = MEMORY_GATE.evaluate_plain if names[1] == "sigmoid" else s
+        return self._evaluate_plaintext(x, values, observe, (f, s, memory_gate))
 
-    def _evaluated(self, x: Layer, values: list[Array], seen: Watch, functions: Functions) -> Array:
+    def _evaluate_plaintext(
+        self, x: LayerSpec, values: list[Array], seen: Observer, functions: PlaintextFunctions
+    ) -> Array:
         o, count = x.options, STATES[x.options["cell"]]
         outputs, memories, largest = [], [], [0.0]
-        shown = values[-1] if o["masked"] else np.ones(values[0].shape[:2])
+        mask_values = values[-1] if o["masked"] else np.ones(values[0].shape[:2])
         for d, back in enumerate(o["backwards"]):
-            steps, mask = (v[:, ::-1] if back else v for v in (values[0], shown))
-            states = values[1 + d * count : 1 + (d + 1) * count] if self._begun(x) else []
-            found, memory = _taken(x, d, steps, states, mask, largest, functions)
-            outputs.append(found[:, ::-1] if back and o["aligned"] else found)
+            steps, mask = (v[:, ::-1] if back else v for v in (values[0], mask_values))
+            states = (
+                values[1 + d * count : 1 + (d + 1) * count] if self._has_initial_states(x) else []
+            )
+            direction_outputs, memory = _run_direction(
+                x, d, steps, states, mask, largest, functions
+            )
+            outputs.append(
+                direction_outputs[:, ::-1] if back and o["aligned"] else direction_outputs
+            )
             memories.append(memory)
         seen(f"{x.name}:sum", np.array(largest))
-        whole = np.concatenate(outputs, -1)
+        output = np.concatenate(outputs, -1)
         if not o["sequences"]:
             backs = zip(outputs, o["backwards"], strict=True)
             ends = [y[:, 0 if b and o["aligned"] else -1] for y, b in backs]
-            whole = np.concatenate(ends, -1)
+            output = np.concatenate(ends, -1)
         if not o["memory"]:
-            return whole
-        rows = whole if o["sequences"] else whole[:, None]
+            return output
+        rows = output if o["sequences"] else output[:, None]
         return np.concatenate([rows, np.concatenate(memories, -1)[:, None]], 1)
 
     # ---- in fixed point: `bits` are those of sums before gates and of initial states, and of cells
@@ -189,175 +227,194 @@ class Recurrent(Kind):
     # steps' scale
 
     @staticmethod
-    def _begun(x: Layer) -> bool:
+    def _has_initial_states(x: LayerSpec) -> bool:
         """Whether there are initial states."""
         return len(x.inputs) > 1 + bool(x.options["masked"])
 
-    def _cell(self, x: Layer) -> Cell:
+    def _build_cell(self, x: LayerSpec) -> Cell:
         o = x.options
         return Cell(str(o["cell"]), str(o["activation"]), str(o["gate"]), bool(o["series"]))
 
-    def _rings(self, node: Node) -> Rings:
+    def _plan_rings(self, node: PlacedLayer) -> RecurrentFormat:
         n = node.numbers
-        initial = self._begun(node.layer)
-        cell, steps = self._cell(node.layer), node.given[0][0]
-        return cells.rings(cell, n.fraction, n.scale, n.bits, steps, initial)
+        initial = self._has_initial_states(node.layer)
+        cell, steps = self._build_cell(node.layer), node.input_shapes[0][0]
+        return cells.derive_format(cell, n.fraction, n.scale, n.bits, steps, initial)
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        cell, steps = self._cell(x), planner.shapes[x.inputs[0]][0]
-        least, most = cells.FEWEST_BITS[cell.series], cells.MOST_BITS[cell.series]
-        f = min(max(planner.fraction, least), most)
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        cell, steps = self._build_cell(x), planner.shapes[x.inputs[0]][0]
+        min_bits, max_bits = cells.MIN_BITS[cell.series], cells.MAX_BITS[cell.series]
+        f = min(max(planner.fraction, min_bits), max_bits)
         states = x.inputs[: len(x.inputs) - bool(x.options["masked"])]
-        of, given = planner.of(x.inputs[0]), max(planner.bounds[i] for i in states)
-        start = given if self._begun(x) else 0.0
-        if cell.bounded:
-            reach = cell.reach(steps, start)[1]
-            top = max(_largest_sum(x, d, given, reach) for d in range(len(x.options["backwards"])))
+        input_scale, input_bound = (
+            planner.get_fractional_bits(x.inputs[0]),
+            max(planner.bounds[i] for i in states),
+        )
+        start = input_bound if self._has_initial_states(x) else 0.0
+        if cell.is_bounded:
+            reach = cell.state_bounds(steps, start)[1]
+            top = max(
+                _largest_sum(x, d, input_bound, reach) for d in range(len(x.options["backwards"]))
+            )
         else:
             top = planner.bounds[f"{x.name}:sum"]
-        bits = f + 1 + magnitude(max(top, start, 1.0), f)
-        scale = max(self._wanted(x, of, f), 2 * f)
-        low = min(max(int(given * 2.0**of).bit_length() - 1, 1), 63)
+        bits = f + 1 + find_magnitude(max(top, start, 1.0), f)
+        scale = max(self._choose_product_bits(x, input_scale, f), 2 * f)
+        low = min(max(int(input_bound * 2.0**input_scale).bit_length() - 1, 1), 63)
         if bits <= MOST_COMPARED:
             # (what sums drop, and their ring, fit a word)
-            room = cells.rings(cell, f, 2 * f, bits, steps, self._begun(x)).sums
+            room = cells.derive_format(
+                cell, f, 2 * f, bits, steps, self._has_initial_states(x)
+            ).sum_ring
             scale = min(scale, f + 64 - room)
-            found = Numbers(f, scale, bits, low)
-            planned = cells.rings(cell, f, scale, bits, steps, self._begun(x))
-            if planned.fits and scale - max(of, f) >= FEWEST_WEIGHT_BITS:
-                return found
-        planner.lost(x, f"has sums up to {top:g} before its gates")
-        return Numbers(f, 2 * f, min(bits, MOST_COMPARED), low)
+            candidate = FixedPointFormat(f, scale, bits, low)
+            planned = cells.derive_format(cell, f, scale, bits, steps, self._has_initial_states(x))
+            if planned.is_valid and scale - max(input_scale, f) >= FEWEST_WEIGHT_BITS:
+                return candidate
+        planner.report_unfit(x, f"has sums up to {top:g} before its gates")
+        return FixedPointFormat(f, 2 * f, min(bits, MOST_COMPARED), low)
 
-    def _wanted(self, x: Layer, of: int, f: int) -> int:
+    def _choose_product_bits(self, x: LayerSpec, input_scale: int, f: int) -> int:
         """Fractional bits of products: about SIGNIFICANT_BITS of the largest weights.
 
         With series two less: what that does to a sum is below what they do.
         """
-        found, significant = 0, SIGNIFICANT_BITS - (2 if x.options["series"] else 0)
+        product_bits, significant = 0, SIGNIFICANT_BITS - (2 if x.options["series"] else 0)
         for name, w in x.weights.items():
             top = float(np.abs(w).max(initial=0.0))
             if top > 0 and name.startswith(("kernel", "recurrent")):
                 exact = max(significant - math.floor(math.log2(top)), FEWEST_WEIGHT_BITS)
-                found = max(found, (of if name.startswith("kernel") else f) + min(exact, 24))
-        return max(found, max(of, f) + significant)
+                product_bits = max(
+                    product_bits, (input_scale if name.startswith("kernel") else f) + min(exact, 24)
+                )
+        return max(product_bits, max(input_scale, f) + significant)
 
-    def check(self, node: Node) -> None:
-        n, planned = node.numbers, self._rings(node)
-        if not planned.fits or n.scale < max(node.scales[0], n.fraction) or n.bits > MOST_COMPARED:
+    def check_format(self, node: PlacedLayer) -> None:
+        n, planned = node.numbers, self._plan_rings(node)
+        if (
+            not planned.is_valid
+            or n.scale < max(node.input_scales[0], n.fraction)
+            or n.bits > MOST_COMPARED
+        ):
             raise UsageError(
                 f"has {n.fraction} fractional bits, {n.scale} of its products and sums of "
                 f"{n.bits} bits, which do not fit."
             )
 
-    def weight_bits(self, node: Node, name: str) -> int:
+    def weight_bits(self, node: PlacedLayer, name: str) -> int:
         scale = node.numbers.scale
         if name.startswith("kernel"):
-            return scale - node.scales[0]
+            return scale - node.input_scales[0]
         return scale - node.numbers.fraction if name.startswith("recurrent") else scale
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        planned = self._rings(node)
-        most = max(planned.h, planned.c if node.layer.options["memory"] else 0)
-        return 1 << (most + (0 if planned.cell.bounded else 1))
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        planned = self._plan_rings(node)
+        max_bits = max(planned.h, planned.c if node.layer.options["memory"] else 0)
+        return 1 << (max_bits + (0 if planned.cell.is_bounded else 1))
 
-    def compared(self, node: Node, given: list[int]) -> int:
-        n, of = node.numbers, node.scales[0]
-        if not self._cell(node.layer).bounded:
+    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+        n, of = node.numbers, node.input_scales[0]
+        if not self._build_cell(node.layer).is_bounded:
             return n.bits  # what is in its range is planned for
         # sums, and what there is before the first step, grow as what comes
-        pairs = list(zip(given, node.scales, strict=True))
+        pairs = list(zip(input_limits, node.input_scales, strict=True))
         pairs = pairs[: len(pairs) - bool(node.layer.options["masked"])]
         units = [v << (of - s) if of >= s else (v >> (s - of)) + 1 for v, s in pairs]
         return n.bits + max(max(units).bit_length() - n.low, 0)
 
-    def watchable(self, node: Node, given: list[int] | None) -> bool:
-        if given is None:
+    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+        if input_limits is None:
             return True
-        bits = self.compared(node, given)
-        fits = self._rings(replace(node, numbers=replace(node.numbers, bits=min(bits, 63)))).fits
+        bits = self.bound_comparison_bits(node, input_limits)
+        fits = self._plan_rings(
+            replace(node, numbers=replace(node.numbers, bits=min(bits, 63)))
+        ).is_valid
         return bits <= MOST_COMPARED and fits
 
     # ---- in private
 
-    def turns(self, node: Node) -> int:
+    def count_stages(self, node: PlacedLayer) -> int:
         # (of a loop ten turns may be under way at a dealer)
-        return max(1, node.given[0][0] // 10)
+        return max(1, node.input_shapes[0][0] // 10)
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         x, o, n = node.layer, node.layer.options, node.numbers
-        ways = o["backwards"]
+        directions = o["backwards"]
         mask, states = (values[-1], values[1:-1]) if o["masked"] else (None, values[1:])
         weights = [
             Weights(
-                p.weight(x, f"kernel{d}"),
-                p.weight(x, f"recurrent{d}"),
-                p.weight_or_none(x, f"bias{d}"),
-                p.weight_or_none(x, f"inner{d}"),
+                p.get_weight(x, f"kernel{d}"),
+                p.get_weight(x, f"recurrent{d}"),
+                p.get_optional_weight(x, f"bias{d}"),
+                p.get_optional_weight(x, f"inner{d}"),
             )
-            for d in range(len(ways))
+            for d in range(len(directions))
         ]
-        found = p.ops.call(
-            recurrent.recurrent,
-            self._cell(x),
+        result = p.ops.run_protocol(
+            recurrent.run_recurrent,
+            self._build_cell(x),
             values[0],
             weights,
-            self._rings(node),
-            backwards=list(ways),
-            states=[brought(p.ops, v, n.fraction) for v in states],
+            self._plan_rings(node),
+            backwards=list(directions),
+            states=[convert_scale(p.ops, v, n.fraction) for v in states],
             sequences=bool(o["sequences"]),
-            mask=None if mask is None else brought(p.ops, mask, 0),
-            zeroed=bool(o["zeroed"]),
-            exchanges=p.ops.setting.exchanges,
-            watch=p.ops.watch,
+            mask=None if mask is None else convert_scale(p.ops, mask, 0),
+            zero_masked=bool(o["zeroed"]),
+            exchanges=p.ops.setting.choose_exchanges,
+            monitor=p.ops.range_check,
         )
-        batch, last = p.ops.shape(values[0])[0], node.shape[-1]
-        rows = [p.ops.reshaped(self._aligned(found.output, o), (batch, -1, last))]
-        if found.memory is not None and o["memory"]:
-            rows.append(p.ops.reshaped(found.memory, (batch, 1, last)))
-        whole = rows[0] if len(rows) == 1 else p.ops.concat(rows, 1)
-        return p.ops.reshaped(whole, p.batched(node.shape, values[0]))
+        batch, last = p.ops.get_shape(values[0])[0], node.shape[-1]
+        rows = [p.ops.reshape_value(self._align_outputs(result.output, o), (batch, -1, last))]
+        if result.memory is not None and o["memory"]:
+            rows.append(p.ops.reshape_value(result.memory, (batch, 1, last)))
+        output = rows[0] if len(rows) == 1 else p.ops.concat(rows, 1)
+        return p.ops.reshape_value(output, p.add_batch_axis(node.shape, values[0]))
 
     @staticmethod
-    def _aligned(y: Shared, o: Options) -> Shared:
+    def _align_outputs(y: Shared, o: Options) -> Shared:
         """[batch, steps, directions, units] of [batch, directions, steps, units], in order."""
         if not o["sequences"]:
             return y
 
         def ordered(a: Any) -> Any:
-            each = [
-                local.reverse(a[:, d], [1]) if back and o["aligned"] else a[:, d]
+            outputs = [
+                tensor_ops.reverse(a[:, d], [1]) if back and o["aligned"] else a[:, d]
                 for d, back in enumerate(o["backwards"])
             ]
-            return local.stack(each, 2)
+            return tensor_ops.stack(outputs, 2)
 
         return y.map(ordered)
 
 
-def _largest_sum(x: Layer, d: int, inputs: float, states: float) -> float:
+def _largest_sum(x: LayerSpec, d: int, inputs: float, states: float) -> float:
     """A bound on a direction's sums before gates, from its weights' magnitudes."""
 
-    def of(name: str) -> Array:
-        found = x.weights.get(f"{name}{d}")
-        return np.zeros(1) if found is None else np.abs(np.asarray(found, np.float64))
+    def magnitudes_of(name: str) -> Array:
+        weight = x.weights.get(f"{name}{d}")
+        return np.zeros(1) if weight is None else np.abs(np.asarray(weight, np.float64))
 
-    total = inputs * of("kernel").sum(0) + states * of("recurrent").sum(0) + of("bias")
+    total = (
+        inputs * magnitudes_of("kernel").sum(0)
+        + states * magnitudes_of("recurrent").sum(0)
+        + magnitudes_of("bias")
+    )
     # (r (h U + inner), where r is 1 and a little more at most)
-    return 1.01 * (float(total.max()) + float(of("inner").max()))
+    return 1.01 * (float(total.max()) + float(magnitudes_of("inner").max()))
 
 
-def _taken(
-    x: Layer,
+def _run_direction(
+    x: LayerSpec,
     d: int,
     steps: Array,
     states: list[Array],
     mask: Array,
     largest: list[float],
-    functions: Functions,
+    functions: PlaintextFunctions,
 ) -> tuple[Array, Array]:
     """(outputs [batch, steps, units], last memory) of a direction, in float64."""
     kind = str(x.options["cell"])
-    f, s, kept = functions
+    f, s, memory_gate = functions
     w = {n: np.asarray(v, np.float64) for k, v in x.weights.items() if (n := k[:-1]) + str(d) == k}
     kernel, u = w["kernel"], w["recurrent"]
     units = u.shape[0]
@@ -373,18 +430,18 @@ def _taken(
         elif kind == "lstm":
             sums = xs[:, t] + h @ u
             i, forget, g, o = np.split(sums, 4, -1)
-            c = kept(forget) * c + s(i) * f(g)
+            c = memory_gate(forget) * c + s(i) * f(g)
             h = s(o) * f(c)
         else:
-            given, two = xs[:, t], 2 * units
-            gates = given[:, :two] + h @ u[:, :two]
-            z, r = kept(gates[:, :units]), s(gates[:, units:])
-            inner = h @ u[:, two:] + w.get("inner", 0.0)
-            inner = r * inner if kind == "gru" else (r * h) @ u[:, two:]
-            sums = np.concatenate([gates, given[:, two:] + inner], -1)
-            h = z * h + (1 - z) * f(sums[:, two:])
+            step_input, gate_columns = xs[:, t], 2 * units
+            gates = step_input[:, :gate_columns] + h @ u[:, :gate_columns]
+            z, r = memory_gate(gates[:, :units]), s(gates[:, units:])
+            inner = h @ u[:, gate_columns:] + w.get("inner", 0.0)
+            inner = r * inner if kind == "gru" else (r * h) @ u[:, gate_columns:]
+            sums = np.concatenate([gates, step_input[:, gate_columns:] + inner], -1)
+            h = z * h + (1 - z) * f(sums[:, gate_columns:])
         largest.append(max(float(np.abs(v).max(initial=0.0)) for v in (sums, h, c)))
-        shown = mask[:, t, None] > 0.5
-        h, c = (np.where(shown, v, w) for v, w in zip((h, c), before, strict=True))
-        outputs.append(h * shown if x.options["zeroed"] else h)
+        is_visible = mask[:, t, None] > 0.5
+        h, c = (np.where(is_visible, v, w) for v, w in zip((h, c), before, strict=True))
+        outputs.append(h * is_visible if x.options["zeroed"] else h)
     return np.stack(outputs, 1), c

@@ -7,13 +7,27 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone, need, only, real
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass
+from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_real
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients
 from tfe_bench.models.kinds.planning import Planner
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.layers.polyline import Polyline, capped, of_relu, train_bent, unbent
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
+from tfe_bench.models.layers.polyline import (
+    Polyline,
+    backpropagate_line,
+    capped_line,
+    convert_relu,
+    train_line,
+)
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.nn import relu as protocol
 from tfe_bench.protocols.session.sharing import Shared
@@ -22,29 +36,29 @@ from tfe_bench.protocols.session.sharing import Shared
 INJECTED = 256 + 3 * 64
 
 
-def check_most(value: Any) -> None:
+def check_max_value(value: Any) -> None:
     """Checks a largest value."""
-    need(value is None or (real(value) and value > 0), "max_value above 0 or none", value)
+    check_value(value is None or (is_real(value) and value > 0), "max_value above 0 or none", value)
 
 
-def relu(x: Array, most: float | None) -> Array:
+def compute_relu(x: Array, max_value: float | None) -> Array:
     """In the clear."""
-    return np.asarray(np.maximum(x, 0) if most is None else np.clip(x, 0, most))
+    return np.asarray(np.maximum(x, 0) if max_value is None else np.clip(x, 0, max_value))
 
 
-def largest(x: Layer, fraction: int) -> int | None:
+def find_max_value(x: LayerSpec, fraction: int) -> int | None:
     """The largest value of a ReLU, in ring units."""
-    most = x.options.get("max_value")
-    return None if most is None else round(most * 2**fraction)
+    max_value = x.options.get("max_value")
+    return None if max_value is None else round(max_value * 2**fraction)
 
 
-def capped_at(node: Node, limit: int) -> int:
+def cap_limit(node: PlacedLayer, limit: int) -> int:
     """The limit of a ReLU of values within a limit."""
-    most = largest(node.layer, node.numbers.fraction)
-    return limit if most is None else min(limit, most + 1)
+    max_value = find_max_value(node.layer, node.numbers.fraction)
+    return limit if max_value is None else min(limit, max_value + 1)
 
 
-def rectified(p: Pass, node: Node, x: Shared, bits: int = 0) -> Shared:
+def rectify_value(p: ForwardContext, node: PlacedLayer, x: Shared, bits: int = 0) -> Shared:
     """The ReLU that a node's options say, of a value over Z_2^64 or of a small ring.
 
     Args:
@@ -52,87 +66,95 @@ def rectified(p: Pass, node: Node, x: Shared, bits: int = 0) -> Shared:
     """
     ops, ring, bits = p.ops, x.ring_bits, bits or node.numbers.bits
     # what is not read whole stays in its ring, or is extended as far as it is read
-    to = max(node.wide, ring)
+    to = max(node.used_bits, ring)
     saved = (INJECTED - 3 * ring - 4 * to) * math.prod(node.shape)
-    own = ring < 64 and saved > (node.round_bits if to > ring else 0)
-    most, n = largest(node.layer, x.fractional_bits), math.prod(ops.shape(x))
-    if most is None:
-        count = ops.setting.exchanges(n, bits)
-        if own:
-            return ops.call(protocol.relu_in, x, bits, count, to)
-        return ops.call(protocol.relu, x, bits, count)
-    count = ops.setting.exchanges(2 * n, bits)
-    return ops.call(linear.capped_relu, x, most, bits, count, to if own else None)
+    in_small_ring = ring < 64 and saved > (node.round_bits if to > ring else 0)
+    max_value, n = find_max_value(node.layer, x.fractional_bits), math.prod(ops.get_shape(x))
+    if max_value is None:
+        count = ops.setting.choose_exchanges(n, bits)
+        if in_small_ring:
+            return ops.run_protocol(protocol.relu_in, x, bits, count, to)
+        return ops.run_protocol(protocol.relu, x, bits, count)
+    count = ops.setting.choose_exchanges(2 * n, bits)
+    return ops.run_protocol(
+        linear.capped_relu, x, max_value, bits, count, to if in_small_ring else None
+    )
 
 
 class Relu(Kind):
     """max(x, 0), and at most max_value."""
 
     op = "relu"
-    pointwise = True
-    keras = ("ReLU",)
-    functions = ("relu", "relu6")
+    is_pointwise = True
+    keras_layers = ("ReLU",)
+    keras_functions = ("relu", "relu6")
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         names = ("negative_slope", "max_value", "threshold")
-        given = {name: getattr(call.layer, name) for name in names}
-        return self.activate(r, call.inputs[0], call.name, "relu", given)
+        arguments = {name: getattr(call.layer, name) for name in names}
+        return self.convert_activation(r, call.inputs[0], call.name, "relu", arguments)
 
-    def activate(self, r: Reader, value: str, name: str, function: str, given: Options) -> str:
+    def convert_activation(
+        self, r: Reader, value: str, name: str, function: str, arguments: Options
+    ) -> str:
         if function == "relu6":
-            given = {"max_value": 6.0}
-        slope, most = float(given.get("negative_slope") or 0), given.get("max_value")
-        threshold = float(given.get("threshold") or 0)
-        if most is not None and most < 0:
-            raise Unfit(f"max_value={most}; 0 or more is supported")
-        if threshold or most == 0 or (slope and most is not None):
-            return r.emit(name, Polyline.op, [value], None, **of_relu(slope, most, threshold))
+            arguments = {"max_value": 6.0}
+        slope, max_value = float(arguments.get("negative_slope") or 0), arguments.get("max_value")
+        threshold = float(arguments.get("threshold") or 0)
+        if max_value is not None and max_value < 0:
+            raise UnsupportedLayer(f"max_value={max_value}; 0 or more is supported")
+        if threshold or max_value == 0 or (slope and max_value is not None):
+            return r.add_layer(
+                name, Polyline.op, [value], None, **convert_relu(slope, max_value, threshold)
+            )
         if slope:
-            return r.emit(name, "leaky_relu", [value], None, alpha=slope)
-        most = None if most is None else float(most)
-        return r.emit(name, self.op, [value], None, max_value=most)
+            return r.add_layer(name, "leaky_relu", [value], None, alpha=slope)
+        max_value = None if max_value is None else float(max_value)
+        return r.add_layer(name, self.op, [value], None, max_value=max_value)
 
     @classmethod
-    def plainly(cls, x: Layer) -> bool:
+    def is_plain_relu(cls, x: LayerSpec) -> bool:
         """Whether a layer is a ReLU without a largest value."""
         return x.op == cls.op and x.options["max_value"] is None
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options, "max_value")
-        check_most(options["max_value"])
-        return alone(given, weights)
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options, "max_value")
+        check_max_value(options["max_value"])
+        return check_single_input(input_shapes, weights)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        return relu(values[0], x.options["max_value"])
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        return compute_relu(values[0], x.options["max_value"])
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f, _ = planner.most(x)
-        m = planner.capped(x, planner.bounds[x.inputs[0]])
-        return Numbers(f, 0, planner.width(x, f, m))
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        f, _ = planner.get_input_format(x)
+        m = planner.cap_magnitude(x, planner.bounds[x.inputs[0]])
+        return FixedPointFormat(f, 0, planner.choose_comparison_bits(x, f, m))
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return capped_at(node, node.moved(given)[0])
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        return cap_limit(node, node.align_limits(input_limits)[0])
 
-    def compared(self, node: Node, given: list[int]) -> int:
-        most = largest(node.layer, node.numbers.fraction) or 0
-        return (node.moved(given)[0] + most).bit_length() + 1
+    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+        max_value = find_max_value(node.layer, node.numbers.fraction) or 0
+        return (node.align_limits(input_limits)[0] + max_value).bit_length() + 1
 
-    def reads(self, node: Node, given: int) -> int:
-        bits, most = node.numbers.bits, max(node.wide, node.numbers.bits)
-        saved = 3 * math.prod(node.shape) * (most - bits)
-        return bits if most < 64 and saved > node.round_bits else most
+    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+        bits, max_bits = node.numbers.bits, max(node.used_bits, node.numbers.bits)
+        saved = 3 * math.prod(node.shape) * (max_bits - bits)
+        return bits if max_bits < 64 and saved > node.round_bits else max_bits
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        return rectified(p, node, values[0])
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        return rectify_value(p, node, values[0])
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         if node.layer.options["max_value"] is not None:
-            return train_bent(p, node, values[0], capped(node.layer.options["max_value"]))
-        y, p.kept[node.output] = p.ops.relu_with_derivative(values[0])
+            return train_line(p, node, values[0], capped_line(node.layer.options["max_value"]))
+        y, p.saved[node.output] = p.ops.relu_with_derivative(values[0])
         return y
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """g where x is not negative, nor above the largest value."""
         if node.layer.options["max_value"] is not None:
-            return [unbent(p, node, g, capped(node.layer.options["max_value"]))]
-        return [p.where_positive(node, g)]
+            return [backpropagate_line(p, node, g, capped_line(node.layer.options["max_value"]))]
+        return [p.select_positive(node, g)]

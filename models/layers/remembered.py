@@ -10,72 +10,76 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import held, need, only
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.checks import check_options, check_value, check_weights
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.layers.attend import Attend
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
 # Of Pass.public: the position of the step, from 0.
 POSITION = "position"
 
 
-class Stepped(Kind):
+class DecodingKind(Kind):
     """A kind for one position, which predictions lack."""
 
     @property
-    def predicts(self) -> bool:
+    def can_predict(self) -> bool:
         return False
 
 
-class Remember(Stepped):
+class KeyValueCache(DecodingKind):
     """Rows [..., bucket, depth], with the one of a position in its place.  Local."""
 
     op = "remember"
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        held(weights)
-        only(options)
-        need(len(given) == 2, "rows and a row", len(given))
-        rows, row = given
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_weights(weights)
+        check_options(options)
+        check_value(len(input_shapes) == 2, "rows and a row", len(input_shapes))
+        rows, row = input_shapes
         fits = len(rows) == len(row) >= 2 and (*rows[:-2], 1, rows[-1]) == row
-        need(fits, "[..., bucket, depth] and [..., 1, depth]", [list(rows), list(row)])
+        check_value(fits, "[..., bucket, depth] and [..., 1, depth]", [list(rows), list(row)])
         return rows
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return max(given)
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        return max(input_limits)
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         rows, row = values
         here = _one_hot(p.public[POSITION], node.shape[-2])
-        kept = p.ops.times(rows, 1 - here)
-        return p.ops.add(kept, p.ops.times(row, here))
+        kept = p.ops.mul_public(rows, 1 - here)
+        return p.ops.add(kept, p.ops.mul_public(row, here))
 
 
-class AttendRemembered(Attend, Stepped):
+class CachedAttention(Attend, DecodingKind):
     """Attention of one query to the keys up to its position."""
 
     op = "attend_remembered"
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        found = super().shape(given, options, weights)
-        need(len(given) == 3 and found[-2] == 1, "one query and no mask", list(map(list, given)))
-        return found
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        output_shape = super().infer_shape(input_shapes, options, weights)
+        check_value(
+            len(input_shapes) == 3 and output_shape[-2] == 1,
+            "one query and no mask",
+            list(map(list, input_shapes)),
+        )
+        return output_shape
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         raise NotImplementedError
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        return self._attended(p, node, values, last=p.public[POSITION])
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        return self._run_attention(p, node, values, last=p.public[POSITION])
 
 
 def _one_hot(position: Any, count: int) -> Any:
     """int64 [count, 1] with a 1 at a position."""
-    own = np.arange(count)[:, None]
-    if not local.is_tensor(position):
-        return (own == int(position)).astype(np.int64)
+    positions = np.arange(count)[:, None]
+    if not tensor_ops.is_tensor(position):
+        return (positions == int(position)).astype(np.int64)
     import tensorflow as tf
 
-    return tf.cast(own == tf.cast(position, tf.int64), tf.int64)
+    return tf.cast(positions == tf.cast(position, tf.int64), tf.int64)

@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tfe_bench.models.kinds.checks import alone, need, only, whole
-from tfe_bench.models.kinds.kind import Kind, Mixes, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
-from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.kinds.turning import channels_last
+from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_whole
+from tfe_bench.models.kinds.kind import Kind, NotPositionwise, Observer
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
+from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.session.sharing import Shared
 
 
@@ -19,61 +19,73 @@ class Reshape(Kind):
     """x in another shape."""
 
     op = "reshape"
-    local = True
-    keras = ("Reshape",)
-    moves = True
+    is_local = True
+    keras_layers = ("Reshape",)
+    is_reshape = True
 
-    def read(self, r: Reader, call: Call) -> str:
-        return r.emit(call.name, self.op, call.inputs, None, shape=[int(n) for n in call.shape])
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        return r.add_layer(
+            call.name, self.op, call.inputs, None, shape=[int(n) for n in call.shape]
+        )
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = alone(given, weights)
-        only(options, "shape")
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = check_single_input(input_shapes, weights)
+        check_options(options, "shape")
         new = options["shape"]
-        fits = isinstance(new, (list, tuple)) and len(new) > 0 and all(whole(n) for n in new)
-        need(fits and math.prod(new) == math.prod(x), f"a shape of {math.prod(x)} elements", new)
+        fits = isinstance(new, (list, tuple)) and len(new) > 0 and all(is_whole(n) for n in new)
+        check_value(
+            fits and math.prod(new) == math.prod(x), f"a shape of {math.prod(x)} elements", new
+        )
         return tuple(new)
 
-    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+    def find_position_axis(
+        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+    ) -> int:
         """The axis before and behind which as many elements lie."""
-        (old,), (axis,), new = given, axes, self.shape(list(given), x.options, {})
+        (old,), (axis,), new = (
+            input_shapes,
+            axes,
+            self.infer_shape(list(input_shapes), x.options, {}),
+        )
         before, count = math.prod(old[: axis - 1]), old[axis - 1]
-        for own, n in enumerate(new, 1):
-            if n == count and math.prod(new[: own - 1]) == before:
-                return own
-        raise Mixes("puts several positions into one axis")
+        for axis_number, n in enumerate(new, 1):
+            if n == count and math.prod(new[: axis_number - 1]) == before:
+                return axis_number
+        raise NotPositionwise("puts several positions into one axis")
 
-    def resized(self, x: Layer, axis: int, count: int) -> Layer:
+    def resize_positions(self, x: LayerSpec, axis: int, count: int) -> LayerSpec:
         shape = list(x.options["shape"])
         shape[axis - 1] = count
         return replace(x, options={"shape": shape})
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return values[0].reshape(len(values[0]), *x.options["shape"])
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        return reshaped(p.ops, values[0], p.batched(node.shape, values[0]))
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        return reshape_value(p.ops, values[0], p.add_batch_axis(node.shape, values[0]))
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
-        return [reshaped(p.ops, g, p.batched(node.given[0], g))]
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
+        return [reshape_value(p.ops, g, p.add_batch_axis(node.input_shapes[0], g))]
 
 
 class Flatten(Reshape):
     """x as one axis."""
 
     op = "flatten"
-    keras = ("Flatten",)
+    keras_layers = ("Flatten",)
 
     @channels_last
-    def read(self, r: Reader, call: Call) -> str:
-        return r.emit(call.name, self.op, call.inputs)
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        return r.add_layer(call.name, self.op, call.inputs)
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options)
-        return (math.prod(alone(given, weights)),)
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options)
+        return (math.prod(check_single_input(input_shapes, weights)),)
 
-    def resized(self, x: Layer, axis: int, count: int) -> Layer:
+    def resize_positions(self, x: LayerSpec, axis: int, count: int) -> LayerSpec:
         return x
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return values[0].reshape(len(values[0]), -1)

@@ -6,14 +6,28 @@ import math
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone, image, need, only, pair
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass, reshaped
+from tfe_bench.models.kinds.checks import (
+    check_image,
+    check_options,
+    check_single_input,
+    check_value,
+    read_pair,
+)
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.layout import add_reshape as in_shape
+from tfe_bench.models.kinds.layout import channels_last
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients, reshape_value
 from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, Planner
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.kinds.turning import channels_last
-from tfe_bench.models.kinds.turning import reshaped as in_shape
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -24,39 +38,39 @@ _MOST_ELEMENTS = 1 << 22
 _FACTOR_BITS = 24
 
 
-def matrix(method: str, old: int, new: int) -> Array:
+def build_matrix(method: str, old: int, new: int) -> Array:
     """What new places are of old ones, [new, old], float64.
 
     The centers of pixels lie at halves, and what lies outside is the last pixel: `half_pixel` of
     TensorFlow's resizing, bicubic with Keys' a = -1/2 at 1024ths of a pixel and no weight outside.
     A mean is that of all pixels that a new one touches.
     """
-    found = np.zeros((new, old))
+    weights = np.zeros((new, old))
     rows = np.arange(new)
     if method == "mean":
         for i in rows:
             start, stop = i * old // new, -(-(i + 1) * old // new)
-            found[i, start:stop] = 1 / (stop - start)
-        return found
+            weights[i, start:stop] = 1 / (stop - start)
+        return weights
     if method == "nearest":
-        found[rows, (2 * rows + 1) * old // (2 * new)] = 1.0
-        return found
+        weights[rows, (2 * rows + 1) * old // (2 * new)] = 1.0
+        return weights
     # exactly, as a fraction of 2 new
     place = (2 * rows + 1) * old - new
     low, rest = place // (2 * new), (place % (2 * new)) / (2 * new)
     if method == "bilinear":
         for cell, share in ((low, 1 - rest), (low + 1, rest)):
-            np.add.at(found, (rows, cell.clip(0, old - 1)), share)
-        return found
+            np.add.at(weights, (rows, cell.clip(0, old - 1)), share)
+        return weights
     rest = np.rint(rest * 1024) / 1024  # as TensorFlow has them in a table
     for shift in (-1, 0, 1, 2):
         inside = (low + shift >= 0) & (low + shift < old)
-        share = _keys(np.abs(rest - shift))
-        found[rows[inside], (low + shift)[inside]] += share[inside]
-    return np.asarray(found / found.sum(1, keepdims=True))
+        share = _cubic_kernel(np.abs(rest - shift))
+        weights[rows[inside], (low + shift)[inside]] += share[inside]
+    return np.asarray(weights / weights.sum(1, keepdims=True))
 
 
-def _keys(x: Array) -> Array:
+def _cubic_kernel(x: Array) -> Array:
     """The cubic kernel."""
     near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
@@ -71,76 +85,82 @@ class Resize(Kind):
     """Images of another size, linearly in the old pixels."""
 
     op = "resize"
-    keras = (
+    keras_layers = (
         "Resizing",
         *("AdaptiveAveragePooling1D", "AdaptiveAveragePooling2D"),
     )
 
     @channels_last
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer, old, new = call.layer, call.shapes[0], call.shape
-        if call.kind == "Resizing":
+        if call.class_name == "Resizing":
             aspect = layer.crop_to_aspect_ratio or layer.pad_to_aspect_ratio
             if aspect and old[0] * new[1] != old[1] * new[0]:
-                raise Unfit("of another aspect ratio, which it keeps; use CenterCrop before it")
+                raise UnsupportedLayer(
+                    "of another aspect ratio, which it keeps; use CenterCrop before it"
+                )
             if layer.antialias:
-                raise Unfit("antialias=True")
-            return emit(r, call, str(layer.interpolation))
+                raise UnsupportedLayer("antialias=True")
+            return add_resize(r, call, str(layer.interpolation))
         if len(old) == 2:
             row = in_shape(r, call.inputs[0], f"{call.name}/image", (1, *old))
             options = {"size": [1, new[0]], "method": "mean"}
             return in_shape(
-                r, r.emit(call.name, self.op, [row], None, **options), f"{call.name}/rows", new
+                r, r.add_layer(call.name, self.op, [row], None, **options), f"{call.name}/rows", new
             )
-        return emit(r, call, "mean")
+        return add_resize(r, call, "mean")
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = alone(given, weights)
-        image(x)
-        only(options, "size", "method")
-        size = pair(options, "size")
-        need(options["method"] in METHODS, f"a method of {METHODS}", options["method"])
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = check_single_input(input_shapes, weights)
+        check_image(x)
+        check_options(options, "size", "method")
+        size = read_pair(options, "size")
+        check_value(options["method"] in METHODS, f"a method of {METHODS}", options["method"])
         fits = all(old * new <= _MOST_ELEMENTS for old, new in zip(x[:2], size, strict=True))
-        need(fits, f"{_MOST_ELEMENTS} elements of a matrix at most", [list(x), list(size)])
+        check_value(fits, f"{_MOST_ELEMENTS} elements of a matrix at most", [list(x), list(size)])
         return (*size, x[2])
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        rows, columns = _matrices(x, values[0].shape[1:])
-        found = np.einsum("yh,xw,nhwc->nyxc", rows, columns, values[0], optimize=True)
-        return np.asarray(found)
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        rows, columns = _build_matrices(x, values[0].shape[1:])
+        resized = np.einsum("yh,xw,nhwc->nyxc", rows, columns, values[0], optimize=True)
+        return np.asarray(resized)
 
     # ---- in fixed point
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f, m = planner.most(x)
-        given = planner.shapes[x.inputs[0]]
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        f, m = planner.get_input_format(x)
+        input_shape = planner.shapes[x.inputs[0]]
         room = PRODUCT_BITS - f - max(m, 0) - 1
-        exact = sum(_exact_bits(a) or 0 for a in _matrices(x, given))
+        exact = sum(_exact_bits(a) or 0 for a in _build_matrices(x, input_shape))
         if room < max(exact, FEWEST_WEIGHT_BITS):
-            planner.lost(x, f"takes values up to {2.0**m:g}")
-        return Numbers(f, max(1, min(_FACTOR_BITS, room)))
+            planner.report_unfit(x, f"takes values up to {2.0**m:g}")
+        return FixedPointFormat(f, max(1, min(_FACTOR_BITS, room)))
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        sizes = [float(np.abs(a).sum(1).max()) for a in _matrices(node.layer, node.given[0])]
-        return math.ceil(node.moved(given)[0] * math.prod(sizes) * (1 + 2.0**-10)) + 3
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        sizes = [
+            float(np.abs(a).sum(1).max()) for a in _build_matrices(node.layer, node.input_shapes[0])
+        ]
+        return math.ceil(node.align_limits(input_limits)[0] * math.prod(sizes) * (1 + 2.0**-10)) + 3
 
     # ---- in private
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        rows, columns = _matrices(node.layer, node.given[0])
-        return _mapped(p, values[0], rows, columns, node.numbers.scale)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        rows, columns = _build_matrices(node.layer, node.input_shapes[0])
+        return _apply_matrices(p, values[0], rows, columns, node.numbers.scale)
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        rows, columns = _matrices(node.layer, node.given[0])
-        return _mapped(p, values[0], rows, columns, _FACTOR_BITS)
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        rows, columns = _build_matrices(node.layer, node.input_shapes[0])
+        return _apply_matrices(p, values[0], rows, columns, _FACTOR_BITS)
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """The same by the transposed matrices."""
-        rows, columns = _matrices(node.layer, node.given[0])
-        return [_mapped(p, p.settled(g), rows.T, columns.T, _FACTOR_BITS)]
+        rows, columns = _build_matrices(node.layer, node.input_shapes[0])
+        return [_apply_matrices(p, p.rescale_gradient(g), rows.T, columns.T, _FACTOR_BITS)]
 
 
-def emit(r: Reader, call: Call, method: str) -> str:
+def add_resize(r: Reader, call: LayerCall, method: str) -> str:
     """Writes images of the size of a call's value.
 
     Raises:
@@ -148,20 +168,22 @@ def emit(r: Reader, call: Call, method: str) -> str:
     """
     if method not in METHODS:
         known = ", ".join(METHODS[:-1])
-        raise Unfit(f"interpolation={method!r}; {known} are supported")
+        raise UnsupportedLayer(f"interpolation={method!r}; {known} are supported")
     options = {"size": [int(n) for n in call.shape[:2]], "method": method}
-    return r.emit(call.name, Resize.op, call.inputs, None, **options)
+    return r.add_layer(call.name, Resize.op, call.inputs, None, **options)
 
 
-def _matrices(x: Layer, given: Shape) -> tuple[Array, Array]:
+def _build_matrices(x: LayerSpec, input_shape: Shape) -> tuple[Array, Array]:
     rows, columns = (
-        matrix(x.options["method"], old, new)
-        for old, new in zip(given[:2], x.options["size"], strict=True)
+        build_matrix(x.options["method"], old, new)
+        for old, new in zip(input_shape[:2], x.options["size"], strict=True)
     )
     return rows, columns
 
 
-def _mapped(p: Pass, x: Shared, rows: Array, columns: Array, most: int) -> Shared:
+def _apply_matrices(
+    p: ForwardContext, x: Shared, rows: Array, columns: Array, max_bits: int
+) -> Shared:
     """rows . x . columns^T for each channel, at the scale of x.
 
     Short binary fractions of both matrices are exact and truncated once; otherwise each matrix is
@@ -169,20 +191,20 @@ def _mapped(p: Pass, x: Shared, rows: Array, columns: Array, most: int) -> Share
     """
     ops, f = p.ops, x.fractional_bits
     exact = [_exact_bits(a) for a in (columns, rows)]
-    once = None not in exact and sum(k or 0 for k in exact) <= most
+    once = None not in exact and sum(k or 0 for k in exact) <= max_bits
     for axis, (a, k) in enumerate(zip((columns, rows), exact, strict=True)):
-        batch, height, width, channels = ops.shape(x)
-        bits = k if once and k is not None else most
+        batch, height, width, channels = ops.get_shape(x)
+        bits = k if once and k is not None else max_bits
         ring = np.rint(a * 2.0**bits).astype(np.int64)
         old = (batch, height, width * channels) if axis else (batch, height, width, channels)
         new = (*old[:-2], len(a), old[-1])
-        x = reshaped(ops, x, old) if axis else x
+        x = reshape_value(ops, x, old) if axis else x
 
         def product(v: Shared, ring: Array = ring, bits: int = bits) -> Shared:
             return arithmetic.matmul_public(ring, v, bits)
 
-        x = ops.map(product, x, new)
-        x = reshaped(ops, x, (batch, len(a), width, channels)) if axis else x
+        x = ops.apply_local(product, x, new)
+        x = reshape_value(ops, x, (batch, len(a), width, channels)) if axis else x
         if not once:
             x = ops.truncate(x, bits)
     drop = x.fractional_bits - f

@@ -9,10 +9,16 @@ from typing import Any, ClassVar
 import numpy as np
 
 from tfe_bench.models.kinds import masks
-from tfe_bench.models.kinds.reading import Call, Given, Reader, Unfit, array_of
-from tfe_bench.models.kinds.turning import reshaped
+from tfe_bench.models.kinds.layout import add_reshape
+from tfe_bench.models.kinds.reading import (
+    CallValue,
+    LayerCall,
+    Reader,
+    UnsupportedLayer,
+    read_weights,
+)
 from tfe_bench.models.layers.identity import Untrained
-from tfe_bench.protocols.nn.cells import FUNCTIONS, GATES, MOST_STEPS, STATES
+from tfe_bench.protocols.nn.cells import FUNCTIONS, GATES, MAX_STEPS, STATES
 
 # By a cell's class.  (What is asked of a layer is asked of its cell.)
 _CELLS: Mapping[str, str] = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "simple"}
@@ -22,7 +28,7 @@ _RAMP = {"hard_sigmoid": "ramp", "sigmoid": "sigmoid"}
 
 
 @dataclass(frozen=True, eq=False)
-class _Way:
+class _Direction:
     """A direction.
 
     Attributes:
@@ -30,7 +36,7 @@ class _Way:
         weights: Keras' variables, or arrays, by their names without the direction's number.
     """
 
-    kind: str
+    cell: str
     activation: str
     gate: str
     weights: Mapping[str, Any]
@@ -38,19 +44,19 @@ class _Way:
     backwards: bool
 
 
-class _Layers(Untrained):
+class _CellLayers(Untrained):
     """What layers of cells have in common."""
 
-    masks = True
-    arguments: ClassVar[tuple[str, ...]] = ("sequences", "initial_state", "mask")
+    handles_masks = True
+    call_arguments: ClassVar[tuple[str, ...]] = ("sequences", "initial_state", "mask")
 
-    def emitted(
+    def add_recurrent(
         self,
         r: Reader,
-        call: Call,
+        call: LayerCall,
         name: str,
-        given: str,
-        ways: Sequence[_Way],
+        input_name: str,
+        directions: Sequence[_Direction],
         sequences: bool,
         memory: bool = False,
         states: Sequence[str] = (),
@@ -59,82 +65,94 @@ class _Layers(Untrained):
     ) -> str:
         """Writes one layer of one direction or two."""
         steps = call.shapes[0][0]
-        if steps > MOST_STEPS:
-            raise Unfit(f"of {steps} steps; {MOST_STEPS} are supported")
-        first = ways[0]
-        weights = {f"{n}{d}": w for d, way in enumerate(ways) for n, w in way.weights.items()}
-        return r.emit(
+        if steps > MAX_STEPS:
+            raise UnsupportedLayer(f"of {steps} steps; {MAX_STEPS} are supported")
+        first = directions[0]
+        weights = {f"{n}{d}": w for d, way in enumerate(directions) for n, w in way.weights.items()}
+        return r.add_layer(
             name,
             "recurrent",
-            [given, *states, *([mask] if mask else [])],
+            [input_name, *states, *([mask] if mask else [])],
             weights,
-            cell=first.kind,
+            cell=first.cell,
             activation=first.activation,
             gate=first.gate,
             series=False,
-            backwards=[way.backwards for way in ways],
+            backwards=[way.backwards for way in directions],
             sequences=sequences,
-            aligned=len(ways) > 1,
+            aligned=len(directions) > 1,
             memory=memory,
             masked=bool(mask),
             zeroed=bool(mask) and zeroed,
         )
 
     @staticmethod
-    def mask(r: Reader, call: Call, every: bool, zeroed: bool) -> str:
+    def read_mask(r: Reader, call: LayerCall, gives_all_steps: bool, zeroed: bool) -> str:
         """The name of the mask of the steps, "" for none, which goes with what is given of all.
 
         Args:
             every: whether all steps are given.
             zeroed: whether those that do not count are given as 0.
         """
-        given, steps = call.arguments.get("mask"), call.shapes[0][0]
-        if given is None:
+        mask_argument, steps = call.arguments.get("mask"), call.shapes[0][0]
+        if mask_argument is None:
             sequences = call.arguments.get("sequences")
-            name = sequences.mask if isinstance(sequences, Given) else ""
-        elif not isinstance(given, Given) or given.shape != (steps,):
-            raise Unfit(f"called with a mask that is no value [{steps}] of the model")
+            name = sequences.mask if isinstance(sequences, CallValue) else ""
+        elif not isinstance(mask_argument, CallValue) or mask_argument.shape != (steps,):
+            raise UnsupportedLayer(f"called with a mask that is no value [{steps}] of the model")
         else:
-            name = masks.truth(r, given.name)
+            name = masks.check_mask_value(r, mask_argument.name)
         if name and call.arguments.get("initial_state") is not None:
-            raise Unfit("of an initial_state and a mask, with which outputs begin with 0")
-        if name and zeroed and (not every or call.layer.return_state):
-            raise Unfit("zero_output_for_mask without all steps, or with their states")
-        r.mask = name if every else ""
+            raise UnsupportedLayer(
+                "of an initial_state and a mask, with which outputs begin with 0"
+            )
+        if name and zeroed and (not gives_all_steps or call.layer.return_state):
+            raise UnsupportedLayer("zero_output_for_mask without all steps, or with their states")
+        r.mask = name if gives_all_steps else ""
         return name
 
     @staticmethod
-    def states(call: Call, count: int, units: int) -> list[str]:
+    def read_states(call: LayerCall, count: int, units: int) -> list[str]:
         """Names of the initial states; none if they are zeros."""
-        given = call.arguments.get("initial_state")
-        several = given if isinstance(given, (list, tuple)) else [] if given is None else [given]
-        if not several:
+        state_argument = call.arguments.get("initial_state")
+        states = (
+            state_argument
+            if isinstance(state_argument, (list, tuple))
+            else []
+            if state_argument is None
+            else [state_argument]
+        )
+        if not states:
             return []
-        fits = len(several) == count and all(
-            isinstance(s, Given) and s.shape == (units,) for s in several
+        fits = len(states) == count and all(
+            isinstance(s, CallValue) and s.shape == (units,) for s in states
         )
         if not fits:
-            raise Unfit(f"initial_state; {count} values [{units}] of the model are supported")
-        return [s.name for s in several]
+            raise UnsupportedLayer(
+                f"initial_state; {count} values [{units}] of the model are supported"
+            )
+        return [s.name for s in states]
 
     @staticmethod
-    def sequences(call: Call) -> str:
+    def read_sequences(call: LayerCall) -> str:
         """The name of the steps."""
-        given = call.arguments.get("sequences")
-        return given.name if isinstance(given, Given) else call.inputs[0]
+        steps = call.arguments.get("sequences")
+        return steps.name if isinstance(steps, CallValue) else call.inputs[0]
 
 
-def _checked(layer: Any) -> None:
+def _check_layer(layer: Any) -> None:
     """Refuses what no layer of cells may have here.
 
     Raises:
         Unfit: it has.
     """
     if getattr(layer, "stateful", False):
-        raise Unfit("stateful=True; each request begins anew, give states as initial_state")
+        raise UnsupportedLayer(
+            "stateful=True; each request begins anew, give states as initial_state"
+        )
 
 
-def _way(r: Reader, name: str, cell: Any, backwards: bool) -> _Way:
+def _read_direction(r: Reader, name: str, cell: Any, backwards: bool) -> _Direction:
     """A cell, read.
 
     Raises:
@@ -143,126 +161,149 @@ def _way(r: Reader, name: str, cell: Any, backwards: bool) -> _Way:
     known = {getattr(r.keras.layers, n): kind for n, kind in _CELLS.items()}
     kind = known.get(type(cell))
     if kind is None:
-        raise Unfit(f"of a {type(cell).__name__}; {', '.join(_CELLS)} are supported")
+        raise UnsupportedLayer(f"of a {type(cell).__name__}; {', '.join(_CELLS)} are supported")
     if kind == "gru" and not cell.reset_after:
         kind = "gru_before"
-    activation = _function(r, cell.activation, FUNCTIONS, "activation")
-    given = getattr(cell, "recurrent_activation", r.keras.activations.sigmoid)
-    gate = _RAMP[_function(r, given, tuple(_RAMP), "recurrent_activation")]
+    activation = _read_activation(r, cell.activation, FUNCTIONS, "activation")
+    gate_function = getattr(cell, "recurrent_activation", r.keras.activations.sigmoid)
+    gate = _RAMP[_read_activation(r, gate_function, tuple(_RAMP), "recurrent_activation")]
     # (a variable as it is, that layers which are called twice store it once)
     kernel: Any = cell.kernel
     recurrent: Any = cell.recurrent_kernel
     units, gates = int(recurrent.shape[0]), GATES[kind]
     bias, inner = np.zeros(gates * units), None
     if cell.use_bias:
-        bias = array_of(name, "bias", cell.bias).astype(np.float64)
+        bias = read_weights(name, "bias", cell.bias).astype(np.float64)
         if bias.ndim == 2:  # of x W, and of h U
-            behind = bias[1, 2 * units :]
+            inner_bias = bias[1, 2 * units :]
             bias = np.concatenate([bias.sum(0)[: 2 * units], bias[0, 2 * units :]])
-            inner = behind if behind.any() else None
+            inner = inner_bias if inner_bias.any() else None
     if gate == "ramp" and kind != "simple":
-        places = {"lstm": (0, 1, 3)}.get(kind, (0, 1))
-        own = np.isin(np.arange(gates * units) // units, places)
-        arrays = [array_of(name, n, w) for n, w in (("kernel", kernel), ("recurrent", recurrent))]
-        kernel, recurrent = (np.where(own, w / np.float64(6), w) for w in arrays)
-        bias = np.where(own, bias / 6 + 0.5, bias)
+        gate_places = {"lstm": (0, 1, 3)}.get(kind, (0, 1))
+        is_gate = np.isin(np.arange(gates * units) // units, gate_places)
+        arrays = [
+            read_weights(name, n, w) for n, w in (("kernel", kernel), ("recurrent", recurrent))
+        ]
+        kernel, recurrent = (np.where(is_gate, w / np.float64(6), w) for w in arrays)
+        bias = np.where(is_gate, bias / 6 + 0.5, bias)
     weights = {"kernel": kernel, "recurrent": recurrent, "bias": bias}
     if inner is not None:
         weights["inner"] = inner
-    return _Way(kind, activation, gate, weights, units, backwards)
+    return _Direction(kind, activation, gate, weights, units, backwards)
 
 
-def _function(r: Reader, function: Any, known: Sequence[str], what: str) -> str:
+def _read_activation(r: Reader, function: Any, known: Sequence[str], argument_name: str) -> str:
     text, _ = r.functions.get(function, (getattr(function, "__name__", str(function)), None))
     if text not in known:
-        raise Unfit(f"{what}={text!r}; {', '.join(known)} are supported")
+        raise UnsupportedLayer(f"{argument_name}={text!r}; {', '.join(known)} are supported")
     return str(text)
 
 
-class Rnn(_Layers):
+class Rnn(_CellLayers):
     """A layer of cells, step by step.
 
     Rounds and bytes: of each step, those of protocols/nn/recurrent.py.
     """
 
     op = "rnn"
-    keras = _SUPPORTED
+    keras_layers = _SUPPORTED
 
-    def composed(self, r: Reader, call: Call) -> str:
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
         layer, name = call.layer, call.name
-        _checked(layer)
+        _check_layer(layer)
         if isinstance(layer.cell, r.keras.layers.StackedRNNCells):
-            return self._stacked(r, call)
-        way = _way(r, name, layer.cell, bool(layer.go_backwards))
-        states = self.states(call, STATES[way.kind], way.units)
-        every, zeroed = bool(layer.return_sequences), bool(layer.zero_output_for_mask)
-        mask = self.mask(r, call, every, zeroed)
-        return _told(self, r, call, [way], states, every, mask=mask, zeroed=zeroed)
+            return self._convert_stacked(r, call)
+        direction = _read_direction(r, name, layer.cell, bool(layer.go_backwards))
+        states = self.read_states(call, STATES[direction.cell], direction.units)
+        gives_all_steps, zeroed = bool(layer.return_sequences), bool(layer.zero_output_for_mask)
+        mask = self.read_mask(r, call, gives_all_steps, zeroed)
+        return _convert_directions(
+            self, r, call, [direction], states, gives_all_steps, mask=mask, zeroed=zeroed
+        )
 
-    def _stacked(self, r: Reader, call: Call) -> str:
+    def _convert_stacked(self, r: Reader, call: LayerCall) -> str:
         """Cells on top of each other: layers of which each gives all steps to the next."""
-        layer, given = call.layer, self.sequences(call)
+        layer, input_name = call.layer, self.read_sequences(call)
         if layer.return_state or call.arguments.get("initial_state") is not None:
-            raise Unfit("states of several cells; write them as layers behind each other")
+            raise UnsupportedLayer(
+                "states of several cells; write them as layers behind each other"
+            )
         if type(layer.cell) is not r.keras.layers.StackedRNNCells:
-            raise Unfit(f"of a {type(layer.cell).__name__}; StackedRNNCells are supported")
-        every, zeroed = bool(layer.return_sequences), bool(layer.zero_output_for_mask)
-        mask = self.mask(r, call, every, zeroed)
+            raise UnsupportedLayer(
+                f"of a {type(layer.cell).__name__}; StackedRNNCells are supported"
+            )
+        gives_all_steps, zeroed = bool(layer.return_sequences), bool(layer.zero_output_for_mask)
+        mask = self.read_mask(r, call, gives_all_steps, zeroed)
         if mask and layer.go_backwards and len(layer.cell.cells) > 1:
-            raise Unfit("of several cells and a mask, beginning with the last step")
+            raise UnsupportedLayer("of several cells and a mask, beginning with the last step")
         cells = list(layer.cell.cells)
         for i, cell in enumerate(cells):
             last = i == len(cells) - 1
-            own = call.name if last else r.unique(f"{call.name}/cell{i}")
+            cell_name = call.name if last else r.make_unique(f"{call.name}/cell{i}")
             # (in the order in which they are taken)
-            way = _way(r, own, cell, bool(layer.go_backwards) and i == 0)
+            direction = _read_direction(r, cell_name, cell, bool(layer.go_backwards) and i == 0)
             zero = zeroed and last
-            given = self.emitted(
-                r, call, own, given, [way], every or not last, mask=mask, zeroed=zero
+            input_name = self.add_recurrent(
+                r,
+                call,
+                cell_name,
+                input_name,
+                [direction],
+                gives_all_steps or not last,
+                mask=mask,
+                zeroed=zero,
             )
-        return given
+        return input_name
 
 
-class Bidirectional(_Layers):
+class Bidirectional(_CellLayers):
     """A layer of cells and another one that begins with the last step, side by side."""
 
     op = "bidirectional"
-    keras = ("Bidirectional",)
+    keras_layers = ("Bidirectional",)
 
-    def composed(self, r: Reader, call: Call) -> str:
+    def convert_inference(self, r: Reader, call: LayerCall) -> str:
         layer, name = call.layer, call.name
         known = {getattr(r.keras.layers, n) for n in _SUPPORTED}
-        ways, own_layers = [], (layer.forward_layer, layer.backward_layer)
-        for own in own_layers:
-            if type(own) not in known:
-                raise Unfit(f"around a {type(own).__name__}; {', '.join(_SUPPORTED)} are supported")
-            _checked(own)
-            ways.append(_way(r, name, own.cell, bool(own.go_backwards)))
-        if ways[0].backwards or not ways[1].backwards:
-            raise Unfit("whose backward_layer does not begin with the last step")
-        kinds = {(w.kind, w.activation, w.gate, w.units) for w in ways}
+        directions, inner_layers = [], (layer.forward_layer, layer.backward_layer)
+        for inner_layer in inner_layers:
+            if type(inner_layer) not in known:
+                raise UnsupportedLayer(
+                    f"around a {type(inner_layer).__name__}; {', '.join(_SUPPORTED)} are supported"
+                )
+            _check_layer(inner_layer)
+            directions.append(
+                _read_direction(r, name, inner_layer.cell, bool(inner_layer.go_backwards))
+            )
+        if directions[0].backwards or not directions[1].backwards:
+            raise UnsupportedLayer("whose backward_layer does not begin with the last step")
+        kinds = {(w.cell, w.activation, w.gate, w.units) for w in directions}
         if len(kinds) > 1:
-            raise Unfit("of two unlike layers; write them as layers beside each other")
-        if any("inner" in w.weights for w in ways):
-            ways = [replace(w, weights={"inner": np.zeros(w.units), **w.weights}) for w in ways]
-        count = STATES[ways[0].kind]
-        states = self.states(call, 2 * count, ways[0].units)
-        every = bool(layer.return_sequences)
-        zeroed = [bool(own.zero_output_for_mask) for own in own_layers]
-        mask = self.mask(r, call, every, any(zeroed))
+            raise UnsupportedLayer("of two unlike layers; write them as layers beside each other")
+        if any("inner" in w.weights for w in directions):
+            directions = [
+                replace(w, weights={"inner": np.zeros(w.units), **w.weights}) for w in directions
+            ]
+        count = STATES[directions[0].cell]
+        states = self.read_states(call, 2 * count, directions[0].units)
+        gives_all_steps = bool(layer.return_sequences)
+        zeroed = [bool(inner_layer.zero_output_for_mask) for inner_layer in inner_layers]
+        mask = self.read_mask(r, call, gives_all_steps, any(zeroed))
         if mask and len(set(zeroed)) > 1:
-            raise Unfit("of two layers of which one has zero_output_for_mask")
+            raise UnsupportedLayer("of two layers of which one has zero_output_for_mask")
         merge = layer.merge_mode or "none"
-        return _told(self, r, call, ways, states, every, merge, mask, zeroed[0])
+        return _convert_directions(
+            self, r, call, directions, states, gives_all_steps, merge, mask, zeroed[0]
+        )
 
 
-def _told(
-    kind: _Layers,
+def _convert_directions(
+    kind: _CellLayers,
     r: Reader,
-    call: Call,
-    ways: Sequence[_Way],
+    call: LayerCall,
+    directions: Sequence[_Direction],
     states: list[str],
-    every: bool,
+    gives_all_steps: bool,
     merge: str = "concat",
     mask: str = "",
     zeroed: bool = False,
@@ -273,50 +314,56 @@ def _told(
         every: whether it gives all steps.
         merge: what becomes of two directions' outputs, as Keras names it.
     """
-    name, units, count, steps = call.name, ways[0].units, len(ways), call.shapes[0][0]
+    name, units, count, steps = call.name, directions[0].units, len(directions), call.shapes[0][0]
     returned = bool(call.layer.return_state)
-    memory = returned and ways[0].kind == "lstm"
-    outputs = steps if every else 1
+    memory = returned and directions[0].cell == "lstm"
+    outputs = steps if gives_all_steps else 1
     rows = outputs + memory
     whole = not returned and (count == 1 or merge == "concat")
-    own = name if whole else r.unique(f"{name}/steps")
-    given = kind.sequences(call)
-    found = kind.emitted(r, call, own, given, ways, every, memory, states, mask, zeroed)
+    layer_name = name if whole else r.make_unique(f"{name}/steps")
+    input_name = kind.read_sequences(call)
+    output = kind.add_recurrent(
+        r, call, layer_name, input_name, directions, gives_all_steps, memory, states, mask, zeroed
+    )
 
     def part(label: str, at: tuple[int, int], of: tuple[int, int], all_rows: bool = False) -> str:
         """Some rows of some directions; one row without its axis, unless it is of all."""
         sides = [[at[0], rows - at[1]], [of[0] * units, (count - of[1]) * units]]
-        ranked = every or memory
-        cut = r.emit(
-            r.unique(f"{name}/{label}"), "crop", [found], None, sides=sides if ranked else sides[1:]
+        ranked = gives_all_steps or memory
+        cut = r.add_layer(
+            r.make_unique(f"{name}/{label}"),
+            "crop",
+            [output],
+            None,
+            sides=sides if ranked else sides[1:],
         )
         flat = ranked and not all_rows
-        return reshaped(r, cut, f"{cut}/row", ((of[1] - of[0]) * units,)) if flat else cut
+        return add_reshape(r, cut, f"{cut}/row", ((of[1] - of[0]) * units,)) if flat else cut
 
     others: list[str] = []
-    for d, way in enumerate(ways if returned else ()):
+    for d, way in enumerate(directions if returned else ()):
         # (two directions are in the order of the steps)
-        last = 0 if not every or (way.backwards and count > 1) else steps - 1
+        last = 0 if not gives_all_steps or (way.backwards and count > 1) else steps - 1
         others.append(part(f"state{d}", (last, last + 1), (d, d + 1)))
         if memory:
             others.append(part(f"memory{d}", (rows - 1, rows), (d, d + 1)))
     # the output comes last: what a model is cut behind
-    first = found
+    first = output
     if not whole and merge == "concat":
-        first = part("outputs", (0, outputs), (0, count), every)
+        first = part("outputs", (0, outputs), (0, count), gives_all_steps)
     elif not whole:
-        both = [part(f"direction{d}", (0, outputs), (d, d + 1), every) for d in (1, 0)]
-        first = _merged(r, call, both[::-1], merge)
-    call.others.extend(others)
+        both = [part(f"direction{d}", (0, outputs), (d, d + 1), gives_all_steps) for d in (1, 0)]
+        first = _merge_directions(r, call, both[::-1], merge)
+    call.other_outputs.extend(others)
     return first
 
 
-def _merged(r: Reader, call: Call, both: list[str], merge: str) -> str:
+def _merge_directions(r: Reader, call: LayerCall, both: list[str], merge: str) -> str:
     """The output of two directions; or of the first, and the other one among what else there is."""
     if merge == "none":
-        call.others.append(both[1])
+        call.other_outputs.append(both[1])
         return both[0]
     if merge == "ave":
-        total = r.emit(r.unique(f"{call.name}/sum"), "add", both)
-        return r.emit(call.name, "rescale", [total], None, scale=0.5, offset=0.0)
-    return r.emit(call.name, {"sum": "add", "mul": "multiply"}[merge], both)
+        total = r.add_layer(r.make_unique(f"{call.name}/sum"), "add", both)
+        return r.add_layer(call.name, "rescale", [total], None, scale=0.5, offset=0.0)
+    return r.add_layer(call.name, {"sum": "add", "mul": "multiply"}[merge], both)

@@ -6,105 +6,131 @@ from dataclasses import replace
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.kinds.checks import alone, need, only
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
 from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.protocols.nn import series
 from tfe_bench.protocols.session.sharing import Shared
 
 
-class Series(Kind):
+class FourierSeries(Kind):
     """An activation of series.BENDS, named as the kind that computes it exactly."""
 
     op = "series"
-    pointwise = True
+    is_pointwise = True
 
     @classmethod
-    def of(cls, x: Layer) -> Layer:
+    def replace_activation(cls, x: LayerSpec) -> LayerSpec:
         """The layer with a series for its activation, if there is one."""
-        if x.op not in series.BENDS or x.options:
-            return registry.find(x.op).in_series(x)
+        if x.op not in series.ACTIVATIONS or x.options:
+            return registry.get_kind(x.op).use_series(x)
         return replace(x, op=cls.op, options={"function": x.op})
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options, "function")
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options, "function")
         function = options["function"]
-        need(function in list(series.BENDS), f"a function of {', '.join(series.BENDS)}", function)
-        return alone(given, weights)
+        check_value(
+            function in list(series.ACTIVATIONS),
+            f"a function of {', '.join(series.ACTIVATIONS)}",
+            function,
+        )
+        return check_single_input(input_shapes, weights)
 
-    def label(self, x: Layer) -> str:
+    def describe_layer(self, x: LayerSpec) -> str:
         return f"{x.options['function']}, series"
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         function = str(x.options["function"])
-        return registry.find(function).plain(replace(x, op=function, options={}), values, seen)
+        return registry.get_kind(function).compute_plaintext(
+            replace(x, op=function, options={}), values, observe
+        )
 
-    def approximated(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        return series.BENDS[str(x.options["function"])].at(values[0])
+    def compute_approximation(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        return series.ACTIVATIONS[str(x.options["function"])].evaluate_plain(values[0])
 
     # ---- in fixed point: `bits` are those of what comes in, at the scale of `taken`
 
-    def taken(self, node: Node) -> int:
+    def choose_input_scale(self, node: PlacedLayer) -> int:
         """Fractional bits of what is bent: the value's own, or one less."""
-        return node.numbers.fraction - series.more_bits(str(node.layer.options["function"]))
+        return node.numbers.fraction - series.extra_bits(str(node.layer.options["function"]))
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         function = str(x.options["function"])
-        f, m = planner.most(x)
-        f = min(max(f, series.FEWEST_BITS), series.MOST_BITS)
-        bits = planner.width(x, f, m)
-        if bits > series.most_bits(function, f):
-            planner.lost(x, f"takes values up to {2.0**m:g}")
-        return Numbers(f + series.more_bits(function), 0, bits)
+        f, m = planner.get_input_format(x)
+        f = min(max(f, series.MIN_BITS), series.MAX_BITS)
+        bits = planner.choose_comparison_bits(x, f, m)
+        if bits > series.max_bits(function, f):
+            planner.report_unfit(x, f"takes values up to {2.0**m:g}")
+        return FixedPointFormat(f + series.extra_bits(function), 0, bits)
 
-    def check(self, node: Node) -> None:
-        f, bits = self.taken(node), node.numbers.bits
-        if not series.FEWEST_BITS <= f <= series.MOST_BITS:
+    def check_format(self, node: PlacedLayer) -> None:
+        f, bits = self.choose_input_scale(node), node.numbers.bits
+        if not series.MIN_BITS <= f <= series.MAX_BITS:
             raise UsageError(
-                f"takes {f} fractional bits, not {series.FEWEST_BITS} to {series.MOST_BITS}."
+                f"takes {f} fractional bits, not {series.MIN_BITS} to {series.MAX_BITS}."
             )
-        most = series.most_bits(str(node.layer.options["function"]), f)
-        if not 2 <= bits <= most:
-            raise UsageError(f"takes values of {bits} bits, not 2 to {most}.")
+        max_bits = series.max_bits(str(node.layer.options["function"]), f)
+        if not 2 <= bits <= max_bits:
+            raise UsageError(f"takes values of {bits} bits, not 2 to {max_bits}.")
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         one = 1 << node.numbers.fraction
-        if series.BENDS[str(node.layer.options["function"])].ends is not None:
+        if series.ACTIVATIONS[str(node.layer.options["function"])].ends is not None:
             return one + (one >> 8)
-        return node.moved(given)[0] + one
+        return node.align_limits(input_limits)[0] + one
 
-    def compared(self, node: Node, given: list[int]) -> int:
-        return self._bent(node, given[0]).bit_length() + 1
+    def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
+        return self._rescale_limit(node, input_limits[0]).bit_length() + 1
 
-    def _bent(self, node: Node, limit: int) -> int:
+    def _rescale_limit(self, node: PlacedLayer, limit: int) -> int:
         """A limit of what comes in, at the scale of `taken`."""
-        shift = self.taken(node) - node.scales[0]
+        shift = self.choose_input_scale(node) - node.input_scales[0]
         return limit << shift if shift >= 0 else (limit >> -shift) + 1
 
-    def watchable(self, node: Node, given: list[int] | None) -> bool:
-        most = series.most_bits(str(node.layer.options["function"]), self.taken(node))
-        return given is None or self.compared(node, given) <= most
+    def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
+        max_bits = series.max_bits(
+            str(node.layer.options["function"]), self.choose_input_scale(node)
+        )
+        return input_limits is None or self.bound_comparison_bits(node, input_limits) <= max_bits
 
     # ---- in private
 
-    def reads(self, node: Node, given: int) -> int:
-        f, function = self.taken(node), str(node.layer.options["function"])
-        if node.scales[0] > f:
+    def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
+        f, function = self.choose_input_scale(node), str(node.layer.options["function"])
+        if node.input_scales[0] > f:
             return 64  # it is truncated first
-        return series.read_bits(function, f, self._below(node))
+        return series.read_bits(function, f, self._bound_input(node))
 
-    def _below(self, node: Node) -> int:
+    def _bound_input(self, node: PlacedLayer) -> int:
         """A bound |x| < below on what is bent, at its scale."""
         planned = 1 << (node.numbers.bits - 1)
-        return min(self._bent(node, node.limits[0]) + 1, planned) if node.limits else planned
+        return (
+            min(self._rescale_limit(node, node.input_limits[0]) + 1, planned)
+            if node.input_limits
+            else planned
+        )
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         x, function = (
-            brought(p.ops, values[0], self.taken(node)),
+            convert_scale(p.ops, values[0], self.choose_input_scale(node)),
             str(node.layer.options["function"]),
         )
-        return p.ops.call(
-            series.bent, x, function, node.numbers.bits, None, node.wide, self._below(node)
+        return p.ops.run_protocol(
+            series.evaluate_series,
+            x,
+            function,
+            node.numbers.bits,
+            None,
+            node.used_bits,
+            self._bound_input(node),
         )

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from tfe_bench.models.kinds import reading
-from tfe_bench.models.kinds.checks import alone, axis_of
-from tfe_bench.models.kinds.kind import Mixes, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass, brought, summed
-from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.layers.smooth import Bounded, Smooth
+from tfe_bench.models.kinds.checks import check_single_input, read_axis
+from tfe_bench.models.kinds.kind import NotPositionwise, Observer
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients, convert_scale, sum_axes
+from tfe_bench.models.kinds.reading import LayerCall, Reader
+from tfe_bench.models.layers.smooth import BoundedSmooth, Smooth
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -20,54 +20,58 @@ from tfe_bench.protocols.session.sharing import Shared
 class _AlongAxis(Smooth):
     """A function of all values along one axis."""
 
-    pointwise = False
+    is_pointwise = False
 
-    def function(self, name: str, rank: int, given: Options) -> Options:
-        return {"axis": reading.axis_of(given["axis"], rank)}
+    def map_activation_options(self, name: str, rank: int, arguments: Options) -> Options:
+        return {"axis": reading.canonicalize_axis(arguments["axis"], rank)}
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = alone(given, weights)
-        axis_of(options, len(x))
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = check_single_input(input_shapes, weights)
+        read_axis(options, len(x))
         return x
 
-    def positions(self, x: Layer, given: Sequence[Shape], axes: Sequence[int]) -> int:
+    def find_position_axis(
+        self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
+    ) -> int:
         if x.options["axis"] == axes[0]:
-            raise Mixes("divides by a sum over positions")
+            raise NotPositionwise("divides by a sum over positions")
         return axes[0]
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         bits, axis = node.numbers.bits, node.layer.options["axis"]
-        x = brought(p.ops, values[0], node.numbers.fraction)
+        x = convert_scale(p.ops, values[0], node.numbers.fraction)
         profile = p.ops.setting.profile
-        return p.ops.call(self.protocol, x, axis, bits=bits, profile=profile)
+        return p.ops.run_protocol(self.protocol, x, axis, bits=bits, profile=profile)
 
 
-class Softmax(_AlongAxis, Bounded):
+class Softmax(_AlongAxis, BoundedSmooth):
     """e^x_i / sum_j e^x_j."""
 
     op = "softmax"
-    keras = ("Softmax",)
-    functions = ("softmax",)
+    keras_layers = ("Softmax",)
+    keras_functions = ("softmax",)
     protocol = staticmethod(activations.softmax)
 
-    def read(self, r: Reader, call: Call) -> str:
-        axis = reading.axis_of(call.layer.axis, r.rank)
-        return r.emit(call.name, self.op, call.inputs, None, axis=axis)
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        axis = reading.canonicalize_axis(call.layer.axis, r.rank)
+        return r.add_layer(call.name, self.op, call.inputs, None, axis=axis)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         (v,), axis = values, x.options["axis"]
         e = np.exp(v - v.max(axis, keepdims=True))
         return np.asarray(e / e.sum(axis, keepdims=True))
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        p.kept[node.output] = y = self.forward(p, node, *values)
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        p.saved[node.output] = y = self.forward(p, node, *values)
         return y
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """y (g - the sum of g y)."""
-        ops, y, axis = p.ops, p.kept[node.output], node.layer.options["axis"]
-        part = ops.mul(p.settled(g), y)
-        every = p.settled(summed(ops, part, [axis], keepdims=True))
+        ops, y, axis = p.ops, p.saved[node.output], node.layer.options["axis"]
+        part = ops.mul(p.rescale_gradient(g), y)
+        every = p.rescale_gradient(sum_axes(ops, part, [axis], keepdims=True))
         return [ops.sub(part, ops.mul(y, every))]
 
 
@@ -75,31 +79,37 @@ class LogSoftmax(_AlongAxis):
     """x_i - log sum_j e^x_j."""
 
     op = "log_softmax"
-    functions = ("log_softmax",)
+    keras_functions = ("log_softmax",)
     protocol = staticmethod(activations.log_softmax)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         (v,), axis = values, x.options["axis"]
         d = v - v.max(axis, keepdims=True)
         return np.asarray(d - np.log(np.exp(d).sum(axis, keepdims=True)))
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         """Twice the largest, and the logarithm of the number of values."""
         classes = int(node.shape[node.layer.options["axis"] - 1])
-        return 2 * node.moved(given)[0] + (classes.bit_length() << node.numbers.fraction) + 2
+        return (
+            2 * node.align_limits(input_limits)[0]
+            + (classes.bit_length() << node.numbers.fraction)
+            + 2
+        )
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         """Its backward pass wants the softmax, which it does not give on the way."""
         (x,), axis, bits = values, node.layer.options["axis"], node.numbers.bits
-        if p.learning:
+        if p.is_training:
             profile = p.ops.setting.profile
-            shares = p.ops.call(activations.softmax, x, axis, bits=bits, profile=profile)
-            p.kept[node.output] = shares
+            shares = p.ops.run_protocol(activations.softmax, x, axis, bits=bits, profile=profile)
+            p.saved[node.output] = shares
         return self.forward(p, node, x)
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """g less the softmax times the sum of g."""
-        ops, y, axis = p.ops, p.kept[node.output], node.layer.options["axis"]
-        g = p.settled(g)
-        part = ops.mul(y, summed(ops, g, [axis], keepdims=True))
-        return [ops.sub(ops.shifted(g, part.fractional_bits), part)]
+        ops, y, axis = p.ops, p.saved[node.output], node.layer.options["axis"]
+        g = p.rescale_gradient(g)
+        part = ops.mul(y, sum_axes(ops, g, [axis], keepdims=True))
+        return [ops.sub(ops.add_fractional_bits(g, part.fractional_bits), part)]

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import Identity
 
 
-class Same(Identity):
+class NamedIdentity(Identity):
     """x, by the layer of that name."""
 
     op = "same"
-    keras: ClassVar[tuple[str, ...]] = ("Identity",)
+    keras_layers: ClassVar[tuple[str, ...]] = ("Identity",)
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         return call.inputs[0]
 
 
-class Unchanged(Same):
+class InferenceIdentity(NamedIdentity):
     """x: what is drawn or counted in training alone has no part in a prediction."""
 
     op = "unchanged"
-    keras: ClassVar[tuple[str, ...]] = (
+    keras_layers: ClassVar[tuple[str, ...]] = (
         *("ActivityRegularization", "AugMix", "CutMix", "MixUp", "RandAugment"),
         *("RandomBrightness", "RandomColorDegeneration", "RandomColorJitter", "RandomContrast"),
         *("RandomElasticTransform", "RandomErasing", "RandomFlip", "RandomGaussianBlur"),
@@ -31,7 +31,7 @@ class Unchanged(Same):
         *("RandomShear", "RandomTranslation", "RandomZoom"),
     )
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
-            raise Unfit("what it draws or adds in training; train without it")
-        return super().read(r, call)
+            raise UnsupportedLayer("what it draws or adds in training; train without it")
+        return super().convert_layer(r, call)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tfe_bench.models.kinds.reading import Call, Reader, Unfit
-from tfe_bench.models.kinds.turning import reshaped
+from tfe_bench.models.kinds.layout import add_reshape
+from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import Composed
 
 # Steps of a layer that is written once for each.
@@ -14,42 +14,50 @@ _MOST_STEPS = 64
 _ALONG_THE_LAST = ("Dense", "Activation", "ReLU", "LeakyReLU", "ELU", "Dropout", "Identity")
 
 
-class Wrapped(Composed):
+class LayerWrapper(Composed):
     """What another layer gives."""
 
     op = "wrapped"
-    keras = ("SpectralNormalization",)
+    keras_layers = ("SpectralNormalization",)
 
-    def read(self, r: Reader, call: Call) -> str:
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
-            raise Unfit("whose kernel training divides by its norm; train the layer in it")
-        return r.within(call.layer.layer, call)
+            raise UnsupportedLayer(
+                "whose kernel training divides by its norm; train the layer in it"
+            )
+        return r.convert_inner_layer(call.layer.layer, call)
 
 
-class Distributed(Wrapped):
+class TimeDistributed(LayerWrapper):
     """What another layer gives for each step."""
 
     op = "distributed"
-    keras = ("TimeDistributed",)
+    keras_layers = ("TimeDistributed",)
 
-    def read(self, r: Reader, call: Call) -> str:
-        inner, name, (steps, *rest) = call.layer.layer, call.name, call.shapes[0]
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        inner, name, (steps, *step_shape) = call.layer.layer, call.name, call.shapes[0]
         kind = type(inner).__name__
-        if kind in _ALONG_THE_LAST and len(rest) > 0:
-            return r.within(inner, call)
+        if kind in _ALONG_THE_LAST and len(step_shape) > 0:
+            return r.convert_inner_layer(inner, call)
         if kind in ("Flatten", "Reshape") and getattr(inner, "data_format", "") != "channels_first":
-            return r.emit(name, "reshape", call.inputs, None, shape=list(call.shape))
+            return r.add_layer(name, "reshape", call.inputs, None, shape=list(call.shape))
         if steps > _MOST_STEPS:
-            raise Unfit(f"of {steps} steps; {_MOST_STEPS} are supported around a {kind}")
-        found = []
+            raise UnsupportedLayer(f"of {steps} steps; {_MOST_STEPS} are supported around a {kind}")
+        outputs = []
         for step in range(steps):
-            sides = [[step, steps - step - 1], *([0, 0] for _ in rest)]
-            own = r.unique(f"{name}/step{step}")
-            cut = r.emit(r.unique(f"{own}/cut"), "crop", call.inputs, None, sides=sides)
-            given = reshaped(r, cut, f"{own}/given", tuple(rest))
-            of_one = replace(
-                call, name=own, inputs=[given], shapes=[tuple(rest)], shape=call.shape[1:]
+            sides = [[step, steps - step - 1], *([0, 0] for _ in step_shape)]
+            step_name = r.make_unique(f"{name}/step{step}")
+            cut = r.add_layer(
+                r.make_unique(f"{step_name}/cut"), "crop", call.inputs, None, sides=sides
             )
-            value = r.within(inner, of_one)
-            found.append(reshaped(r, value, f"{own}/row", (1, *call.shape[1:])))
-        return r.emit(name, "concat", found, None, axis=1) if steps > 1 else found[0]
+            step_input = add_reshape(r, cut, f"{step_name}/given", tuple(step_shape))
+            step_call = replace(
+                call,
+                name=step_name,
+                inputs=[step_input],
+                shapes=[tuple(step_shape)],
+                shape=call.shape[1:],
+            )
+            value = r.convert_inner_layer(inner, step_call)
+            outputs.append(add_reshape(r, value, f"{step_name}/row", (1, *call.shape[1:])))
+        return r.add_layer(name, "concat", outputs, None, axis=1) if steps > 1 else outputs[0]

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 
-from tfe_bench.models.kinds.checks import alone, need, only, pads
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass
-from tfe_bench.models.kinds.reading import Call, Reader
-from tfe_bench.models.kinds.turning import channels_last, sides
+from tfe_bench.models.kinds.checks import check_options, check_single_input, check_value, is_padding
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import Array, LayerSpec, Options, PlacedLayer, Shape, Shapes
+from tfe_bench.models.kinds.layout import channels_last, parse_sides
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients
+from tfe_bench.models.kinds.reading import LayerCall, Reader
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def _pairs(x: Layer) -> list[tuple[int, int]]:
+def _list_paddings(x: LayerSpec) -> list[tuple[int, int]]:
     """What is put before and behind each axis."""
     return [(0, 0), *((int(a), int(b)) for a, b in x.options["pads"]), (0, 0)]
 
@@ -23,32 +23,36 @@ class ZeroPad(Kind):
     """Zeros around rows, images or volumes."""
 
     op = "zero_pad"
-    local = True
-    keras = ("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D")
+    is_local = True
+    keras_layers = ("ZeroPadding1D", "ZeroPadding2D", "ZeroPadding3D")
 
     @channels_last
-    def read(self, r: Reader, call: Call) -> str:
-        pairs = sides(call.layer.padding)
-        return r.emit(call.name, self.op, call.inputs, None, pads=pairs)
+    def convert_layer(self, r: Reader, call: LayerCall) -> str:
+        pairs = parse_sides(call.layer.padding)
+        return r.add_layer(call.name, self.op, call.inputs, None, pads=pairs)
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        x = alone(given, weights)
-        need(2 <= len(x) <= 4, "rows, images or volumes with channels", list(x))
-        only(options, "pads")
-        fits = pads(options["pads"], len(x) - 1)
-        need(fits, "pads ((before, behind), ...) of each axis but the channels'", options["pads"])
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        x = check_single_input(input_shapes, weights)
+        check_value(2 <= len(x) <= 4, "rows, images or volumes with channels", list(x))
+        check_options(options, "pads")
+        fits = is_padding(options["pads"], len(x) - 1)
+        check_value(
+            fits, "pads ((before, behind), ...) of each axis but the channels'", options["pads"]
+        )
         padded = zip(x, options["pads"], strict=False)
         return (*(n + before + behind for n, (before, behind) in padded), x[-1])
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
-        return np.pad(values[0], _pairs(x))
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
+        return np.pad(values[0], _list_paddings(x))
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        pairs, shape = _pairs(node.layer), p.batched(node.shape, values[0])
-        return p.ops.map(lambda v: shapes.pad(v, pairs), values[0], shape)
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        pairs, shape = _list_paddings(node.layer), p.add_batch_axis(node.shape, values[0])
+        return p.ops.apply_local(lambda v: shapes.pad(v, pairs), values[0], shape)
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
         """The part that is not padding."""
-        begin = [before for before, _ in _pairs(node.layer)]
-        shape = p.batched(node.given[0], g)
-        return [p.ops.map(lambda v: shapes.slice(v, begin, shape), g, shape)]
+        begin = [before for before, _ in _list_paddings(node.layer)]
+        shape = p.add_batch_axis(node.input_shapes[0], g)
+        return [p.ops.apply_local(lambda v: shapes.slice(v, begin, shape), g, shape)]

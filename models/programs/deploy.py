@@ -12,29 +12,31 @@ from typing import Any
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.stored import MODEL, check_about
 from tfe_bench.errors import UsageError
-from tfe_bench.models import execute, images, kept, weights
-from tfe_bench.models.ranges import Plan
+from tfe_bench.models import execute, images, stored_shares, weights
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.tables import Table
 
-NAME_IS = "A deployed model's name"
+NAME_SUBJECT = "A deployed model's name"
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_deployed_model(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses what is no deployment.
 
     Raises:
         UsageError, DataError: naming what does not fit.
     """
-    about = kept.check_keeping("deploy", parameters, NAME_IS)
+    about = stored_shares.check_storage_parameters("deploy", parameters, NAME_SUBJECT)
     if set(about) - {"table"} != {"plan", "bounds", "preprocessing"}:
         raise UsageError('"about" holds a plan, bounds of its inputs and a preprocessing.')
     check_about(about)
-    way = about["preprocessing"]
-    if way is not None and way not in images.WAYS:
-        raise UsageError(f"There is no such preprocessing. Known: {', '.join(images.WAYS)}.")
-    plan = Plan.of(about["plan"])
+    preprocessing = about["preprocessing"]
+    if preprocessing is not None and preprocessing not in images.PREPROCESSINGS:
+        raise UsageError(
+            f"There is no such preprocessing. Known: {', '.join(images.PREPROCESSINGS)}."
+        )
+    plan = Plan.from_header(about["plan"])
     execute.check_executable(plan)
-    table = table_of(about)
+    table = read_table(about)
     shapes = list(plan.graph.inputs.values())
     if table is not None and shapes != [(len(table.columns),)]:
         raise UsageError(
@@ -45,22 +47,24 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError("bounds are those of the model's inputs.")
     if not all(type(v) is float and 0 < v < math.inf for v in bounds.values()):
         raise UsageError("bounds are positive numbers.")
-    wanted = weights.specs(plan)
-    if list(inputs) != wanted:
+    expected = weights.weight_specs(plan)
+    if list(inputs) != expected:
         raise UsageError(
-            f"The inputs of a deployment are the {len(wanted)} arrays of the plan's weights. "
+            f"The inputs of a deployment are the {len(expected)} arrays of the plan's weights. "
             f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}, "
             f"{len(inputs)} in all."
         )
 
 
-def table_of(about: Mapping[str, Any]) -> Table | None:
+def read_table(about: Mapping[str, Any]) -> Table | None:
     """Names of columns and classes among a model's public facts, None where there are none.
 
     Raises:
         DataError: what is there is no table.
     """
-    return Table.of(about["table"]) if about.get("table") is not None else None
+    return Table.from_header(about["table"]) if about.get("table") is not None else None
 
 
-PROGRAM = kept.keeping("deploy", MODEL, check, "keeps a model", kept.as_held)
+PROGRAM = stored_shares.storing_program(
+    "deploy", MODEL, check_deployed_model, "keeps a model", stored_shares.take_seeded_inputs
+)

@@ -15,17 +15,17 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Size
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import DATA, check_about
 from tfe_bench.errors import UsageError
-from tfe_bench.models import kept
-from tfe_bench.models.csv_file import MOST_TEXT
+from tfe_bench.models import stored_shares
+from tfe_bench.models.calibration import Plan
+from tfe_bench.models.csv_file import MAX_TEXT
 from tfe_bench.models.kinds.operations import Operations, Setting
-from tfe_bench.models.kinds.passes import Precision, brought
+from tfe_bench.models.kinds.passes import Precision, convert_scale
 from tfe_bench.models.programs import predict
-from tfe_bench.models.ranges import Plan
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.models.tables import TARGETS, Table
 from tfe_bench.protocols.session.sharing import Shared
 
-NAME_IS = "A data set's name"
+NAME_SUBJECT = "A data set's name"
 # The parameter that is a model: parameters of the program "predict".
 THROUGH = "through"
 FEATURE_BITS = Precision().activation
@@ -34,13 +34,13 @@ _FACTS = ("rows", "x", "y", "target", "classes", "columns")
 UNITS = ("label", "classes", "scale", "unit")
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_dataset(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses what is no data set.
 
     Raises:
         UsageError: naming what does not fit.
     """
-    about = kept.check_keeping("provide", parameters, NAME_IS, (THROUGH,))
+    about = stored_shares.check_storage_parameters("provide", parameters, NAME_SUBJECT, (THROUGH,))
     if set(about) - {"units"} != set(_FACTS):
         raise UsageError(f'"about" holds {", ".join(_FACTS)}.')
     rows, classes = about["rows"], about["classes"]
@@ -51,25 +51,25 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         raise UsageError(f"A target is {', '.join(TARGETS)}.")
     columns = about["columns"]
     if not isinstance(columns, list) or not all(
-        isinstance(c, str) and len(c) <= MOST_TEXT for c in columns
+        isinstance(c, str) and len(c) <= MAX_TEXT for c in columns
     ):
-        raise UsageError(f"Names of columns are texts of at most {MOST_TEXT} characters.")
+        raise UsageError(f"Names of columns are texts of at most {MAX_TEXT} characters.")
     if columns and about["x"] != [len(columns)]:
         raise UsageError(
             f"Every feature has a name, or none has. Received: {len(columns)} names of columns for "
             f"features {about['x']}."
         )
-    table_of(about)
+    read_table(about)
     if parameters.get(THROUGH) is not None:
         inputs = _check_through(parameters[THROUGH], about, inputs)
     # Features have the scale that their owner says; a training refuses another than its own.
     bits = {"x": next((i.fractional_bits for i in inputs if i.name == "x"), 0), "y": LABEL_BITS}
-    wanted = [
+    expected = [
         InputSpec(part, (rows, *about[part]), bits[part])
         for part in ("x", "y")
         if _is_shape(about[part])
     ]
-    if not wanted or list(inputs) != wanted:
+    if not expected or list(inputs) != expected:
         raise UsageError(
             f"The inputs of a data set are its rows as it says: x {about['x']}, y {about['y']}. "
             f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
@@ -86,52 +86,54 @@ def _check_through(
     """
     if not isinstance(through, Mapping):
         raise UsageError('"through" is what the program "predict" takes.')
-    own = [i for i in inputs if i.name != "y"]
-    predict.check(through, own)
-    graph = Plan.of(through["plan"]).graph
+    model_specs = [i for i in inputs if i.name != "y"]
+    predict.check_prediction(through, model_specs)
+    graph = Plan.from_header(through["plan"]).graph
     if len(graph.inputs) != 1 or len(graph.outputs) != 1 or graph.results:
         raise UsageError(
             "Features come from a model of one input and one output, which is not scaled behind it."
         )
-    made = list(graph.shapes[graph.outputs[0]])
-    if own[-1].shape[0] != about["rows"] or made != about["x"] or "units" in about:
+    feature_shape = list(graph.shapes[graph.outputs[0]])
+    if model_specs[-1].shape[0] != about["rows"] or feature_shape != about["x"] or "units" in about:
         raise UsageError(
-            f"The model makes features {made} of {own[-1].shape[0]} rows, which are no columns of "
+            f"The model makes features {feature_shape} of {model_specs[-1].shape[0]} rows, which are no columns of "
             f"a table. Received: {about['rows']} rows of {about['x']}."
         )
-    features = InputSpec("x", (about["rows"], *made), FEATURE_BITS)
+    features = InputSpec("x", (about["rows"], *feature_shape), FEATURE_BITS)
     return [features, *(i for i in inputs if i.name == "y")]
 
 
-def _made(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
+def _prepare_rows(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
     """What is kept: the inputs, or a model's features in place of what it made them from."""
     through = context.parameters.get(THROUGH)
     if through is None:
         return context.inputs, {}
     labels = {name: context.inputs.pop(name) for name in ("y",) if name in context.inputs}
-    found = predict.run(dataclasses.replace(context, parameters=through))
-    party, (name,) = context.party, predict.output_names(Plan.of(through["plan"]))[:1]
+    outputs = predict.run_prediction(dataclasses.replace(context, parameters=through))
+    party, (name,) = context.party, predict.output_names(Plan.from_header(through["plan"]))[:1]
 
-    def settled(x: Shared) -> Shared:
-        return brought(Operations(party, Setting()), x, FEATURE_BITS)
+    def set_feature_scale(x: Shared) -> Shared:
+        return convert_scale(Operations(party, Setting()), x, FEATURE_BITS)
 
-    features = {"x": party.function(settled)(found.pop(name))}
+    features = {"x": party.function(set_feature_scale)(outputs.pop(name))}
     # (whatever the model does, what stays or leaves has masks of its own)
-    leaving = kept.refreshed(party, found) if found else {}
-    return {**kept.refreshed(party, features), **labels}, leaving
+    leaving = stored_shares.refresh_values(party, outputs) if outputs else {}
+    return {**stored_shares.refresh_values(party, features), **labels}, leaving
 
 
-def _size(
+def _estimate_dataset_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size | int:
     """As of the program "predict", where a model makes the features."""
     through = parameters.get(THROUGH)
     if through is None:
         return 0
-    return predict.size(client, store, through, [i for i in inputs if i.name != "y"])
+    return predict.estimate_predict_size(
+        client, store, through, [i for i in inputs if i.name != "y"]
+    )
 
 
-def table_of(about: Mapping[str, Any]) -> Table | None:
+def read_table(about: Mapping[str, Any]) -> Table | None:
     """What a data set's rows are to a model; None where its owner did not say.
 
     Raises:
@@ -142,8 +144,8 @@ def table_of(about: Mapping[str, Any]) -> Table | None:
         return None
     if not isinstance(units, Mapping) or set(units) != set(UNITS):
         raise UsageError(f'"units" holds {", ".join(UNITS)}.')
-    known = {"columns": about["columns"], "target": about["target"], "logits": True}
-    return Table.of({**units, **known})
+    shared_facts = {"columns": about["columns"], "target": about["target"], "logits": True}
+    return Table.from_header({**units, **shared_facts})
 
 
 def _is_shape(value: object) -> bool:
@@ -154,4 +156,11 @@ def _is_shape(value: object) -> bool:
     return True
 
 
-PROGRAM = kept.keeping("provide", DATA, check, "keeps an owner's rows", _made, size=_size)
+PROGRAM = stored_shares.storing_program(
+    "provide",
+    DATA,
+    check_dataset,
+    "keeps an owner's rows",
+    _prepare_rows,
+    size=_estimate_dataset_size,
+)

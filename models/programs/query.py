@@ -16,43 +16,43 @@ from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.ledger import Charge, Ledger
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.cluster.timing import check_parameters, measure, recorded
+from tfe_bench.cluster.timing import check_parameters, measure_runs, run_recorded
 from tfe_bench.errors import UsageError
-from tfe_bench.models import kept
-from tfe_bench.models.queries import execute, noising, privacy, relations, stored
+from tfe_bench.models import stored_shares
+from tfe_bench.models.queries import dp_noise, execute, privacy, relations, stored
 from tfe_bench.models.queries.plan import Plan
-from tfe_bench.models.queries.price import price
+from tfe_bench.models.queries.price import price_plan
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_query(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses what is no plan.
 
     Raises:
         UsageError: naming what does not fit.
     """
     check_parameters("query", parameters, ("plan",))
-    Plan.of(parameters.get("plan"))
+    Plan.from_header(parameters.get("plan"))
     if inputs:
         raise UsageError(f"query has no inputs. Received: {[i.name for i in inputs][:4]}.")
 
 
-def _tables(client: str, store: Store, plan: Plan) -> dict[str, Table]:
+def _load_tables(client: str, store: Store, plan: Plan) -> dict[str, Table]:
     """The tables of a plan as this worker keeps them.
 
     Raises:
         UsageError: one is not there, or was replaced meanwhile.
     """
     return {
-        alias: stored.kept_table(store, name, deployment, client)[0]
+        alias: stored.find_table(store, name, deployment, client)[0]
         for alias, (name, deployment) in plan.tables.items()
     }
 
 
-def permit(
+def permit_query(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
     """Refuses a client that may not learn the result, or a plan that does not fit its tables.
@@ -60,17 +60,22 @@ def permit(
     Raises:
         UsageError, PolicyError: as `relations.derive`, or Store.facts.
     """
-    plan = Plan.of(parameters["plan"])
-    tables = _tables(client, store, plan)
-    if charges := _charges(relations.derive(plan, tables), tables):
-        store.ledger.check(charges)
+    plan = Plan.from_header(parameters["plan"])
+    tables = _load_tables(client, store, plan)
+    if charges := _compute_charges(relations.derive_relations(plan, tables), tables):
+        store.ledger.check_budgets(charges)
 
 
-def _charges(facts: Sequence[relations.Relation], tables: Mapping[str, Table]) -> dict[str, Charge]:
+def _compute_charges(
+    facts: Sequence[relations.Relation], tables: Mapping[str, Table]
+) -> dict[str, Charge]:
     """What a plan spends of the tables' privacy, by name; of most tables nothing."""
-    lost = privacy.losses((fact.release for fact in facts), tables)
-    of = {table.name: table for table in tables.values()}
-    return {name: Charge(of[name].owner, of[name].schema.budget, lost[name]) for name in lost}
+    lost = privacy.total_losses((fact.release for fact in facts), tables)
+    table_by_name = {table.name: table for table in tables.values()}
+    return {
+        name: Charge(table_by_name[name].owner, table_by_name[name].schema.budget, lost[name])
+        for name in lost
+    }
 
 
 def charge(party: Party, ledger: Ledger, charges: Mapping[str, Charge]) -> None:
@@ -83,75 +88,87 @@ def charge(party: Party, ledger: Ledger, charges: Mapping[str, Charge]) -> None:
         SecurityError, DataError: as Ledger.charge.
     """
     names = sorted(charges)
-    own = b"".join(ledger.spent(name).to_bytes(8, "little") for name in names)
-    heard = [
+    own_spending = b"".join(ledger.get_spent(name).to_bytes(8, "little") for name in names)
+    peer_spending = [
         {
-            name: int.from_bytes(told[8 * i : 8 * i + 8], "little", signed=True)
+            name: int.from_bytes(message[8 * i : 8 * i + 8], "little", signed=True)
             for i, name in enumerate(names)
         }
-        for p, told in enumerate(party.exchange(own))
+        for p, message in enumerate(party.exchange(own_spending))
         if p != party.index
     ]
-    ledger.charge(charges, heard)
+    ledger.charge_tables(charges, peer_spending)
     party.exchange(b"charged")
 
 
-def size(
+def estimate_query_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
     """Of a run that is counted, by the headers that this worker keeps."""
-    plan = Plan.of(parameters["plan"])
-    tables = _tables(client, store, plan)
+    plan = Plan.from_header(parameters["plan"])
+    tables = _load_tables(client, store, plan)
     profile = str(parameters.get("profile", "local"))
-    found = price(plan, relations.derive(plan, tables), tables, profile)
-    return Size(found.largest, found.sent, seconds=found.least_seconds)
+    plan_price = price_plan(plan, relations.derive_relations(plan, tables), tables, profile)
+    return Size(plan_price.largest, plan_price.sent, seconds=plan_price.least_seconds)
 
 
-def graph_name(given: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
+def graph_name(plan_header: Mapping[str, Any], tables: Mapping[str, Table]) -> str:
     """All that the graphs of a plan depend on: itself, and what its steps are derived from."""
     headers = {alias: [t.owner, t.schema.header()] for alias, t in tables.items()}
-    return json.dumps([given, headers], sort_keys=True)
+    return json.dumps([plan_header, headers], sort_keys=True)
 
 
-def run(context: Context) -> dict[str, Shared]:
+def run_query(context: Context) -> dict[str, Shared]:
     """Carries the plan out; all words of the result's rows go to the client."""
-    party, store, parameters = context.party, kept.store_of(context), context.parameters
-    plan = Plan.of(parameters["plan"])
-    tables = _tables(context.client, store, plan)
-    found = relations.derive(plan, tables)
-    own, charges = store.of(TABLE), _charges(found, tables)
+    party, store, parameters = (
+        context.party,
+        stored_shares.require_store(context),
+        context.parameters,
+    )
+    plan = Plan.from_header(parameters["plan"])
+    tables = _load_tables(context.client, store, plan)
+    facts = relations.derive_relations(plan, tables)
+    table_store, charges = store.for_kind(TABLE), _compute_charges(facts, tables)
     # before the first message, as how long it takes tells of what was drawn
     drawn = {
-        number: noising.drawn(fact.release, fact.rows)
-        for number, fact in enumerate(found)
+        number: dp_noise.draw_noise(fact.release, fact.rows)
+        for number, fact in enumerate(facts)
         if fact.release is not None
     }
 
-    def words(alias: str, names: Sequence[str]) -> dict[str, Shared]:
+    def load_words(alias: str, names: Sequence[str]) -> dict[str, Shared]:
         table = tables[alias]
-        return kept.loaded(party, own, table.name, context.client, table.deployment, names)
+        return stored_shares.load_values(
+            party, table_store, table.name, context.client, table.deployment, names
+        )
 
-    def load(alias: str, columns: Sequence[str]) -> Relation:
+    def load_relation(alias: str, columns: Sequence[str]) -> Relation:
         schema = tables[alias].schema
-        return stored.relation(schema, columns, words(alias, stored.names_of(schema, columns)))
+        return stored.build_relation(
+            schema, columns, load_words(alias, stored.column_word_names(schema, columns))
+        )
 
-    def link(alias: str, number: int) -> Shared:
+    def load_link(alias: str, number: int) -> Shared:
         name = stored.link_name(number)
-        return words(alias, [name])[name]
+        return load_words(alias, [name])[name]
 
-    profile = profiles.get(parameters.get("profile", "local")).plan
+    profile = profiles.get_profile(parameters.get("profile", "local")).plan
 
     units = {alias: table.schema.unit for alias, table in tables.items()}
     name = ("query", graph_name(parameters["plan"], tables), profile)
 
-    def once(progress: Callable[[float, str], None]) -> dict[str, Shared]:
-        setting = execute.Setting(load, link, name, profile, progress, units.__getitem__, drawn)
-        return execute.run(party, plan, found, setting)
+    def execute_plan(progress: Callable[[float, str], None]) -> dict[str, Shared]:
+        setting = execute.ExecutionContext(
+            load_relation, load_link, name, profile, progress, units.__getitem__, drawn
+        )
+        return execute.run_plan(party, plan, facts, setting)
 
     if "repeat" in parameters:
-        result = measure(context, f"planned for {profile}", lambda p: once(lambda f, _: p(f)))
+        result = measure_runs(
+            context, f"planned for {profile}", lambda p: execute_plan(lambda f, _: p(f))
+        )
     else:
-        result = recorded(context, lambda: once(context.progress))
+        result = run_recorded(context, lambda: execute_plan(context.progress))
     if charges:  # nothing has left yet
         charge(party, store.ledger, charges)
     return {name: replace(x, fractional_bits=0) for name, x in result.items()}
@@ -159,12 +176,12 @@ def run(context: Context) -> dict[str, Shared]:
 
 def kept_names(parameters: Mapping[str, Any]) -> Sequence[str]:
     """The tables that a plan reads."""
-    return sorted({name for name, _ in Plan.of(parameters["plan"]).tables.values()})
+    return sorted({name for name, _ in Plan.from_header(parameters["plan"]).tables.values()})
 
 
 PROGRAM = Program(
-    *("query", run, check, "queries private tables"),
-    permit=permit,
-    size=size,
+    *("query", run_query, check_query, "queries private tables"),
+    permit=permit_query,
+    size=estimate_query_size,
     kept_names=kept_names,
 )

@@ -8,17 +8,17 @@ from typing import Any
 
 from tfe_bench.cluster.jobs import Context, InputSpec, Program, Size
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import Facts, check_deployment, check_name
+from tfe_bench.cluster.stored import StoredFacts, check_deployment, check_name
 from tfe_bench.cluster.timing import check_parameters
 from tfe_bench.cluster.worker.batching import MOST_SAMPLES
 from tfe_bench.errors import UsageError
-from tfe_bench.models import kept, weights
+from tfe_bench.models import stored_shares, weights
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.programs import predict
-from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_served_request(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses what is no question to a model.
 
     Raises:
@@ -35,13 +35,13 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
         )
 
 
-def deployed(client: str, store: Store, parameters: Mapping[str, Any]) -> Facts:
+def find_deployment(client: str, store: Store, parameters: Mapping[str, Any]) -> StoredFacts:
     """The facts of the deployment that a client asks for.
 
     Raises:
         UsageError, PolicyError: as Store.facts, or another deployment is here.
     """
-    facts = store.facts(parameters["name"], client)
+    facts = store.get_facts(parameters["name"], client)
     if facts.deployment != parameters["deployment"]:
         raise UsageError(
             f"Party {store.party} has another deployment of model {facts.name!r} than this client "
@@ -51,7 +51,7 @@ def deployed(client: str, store: Store, parameters: Mapping[str, Any]) -> Facts:
     return facts
 
 
-def permit(
+def permit_serving(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> None:
     """Refuses a client that may not ask, and inputs that the model does not take.
@@ -59,60 +59,72 @@ def permit(
     Raises:
         UsageError, PolicyError: as `deployed`, or the inputs do not fit.
     """
-    facts = deployed(client, store, parameters)
-    owned = weights.specs(Plan.of(facts.about["plan"]))
-    predict.check(_as_predict(parameters, facts), [*owned, *inputs])
+    facts = find_deployment(client, store, parameters)
+    weight_specs = weights.weight_specs(Plan.from_header(facts.about["plan"]))
+    predict.check_prediction(_predict_parameters(parameters, facts), [*weight_specs, *inputs])
 
 
-def size(
+def estimate_serving_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> Size:
     """As of the program "predict", with as many samples as may come along from others."""
-    plan = store.facts(parameters["name"], client).about["plan"]
-    samples = MOST_SAMPLES if together(parameters, inputs) else inputs[0].shape[0]
-    found = predict.sized(plan, parameters, samples)
-    return with_kept(found, store, parameters["name"], client)
+    plan = store.get_facts(parameters["name"], client).about["plan"]
+    samples = MOST_SAMPLES if count_batchable(parameters, inputs) else inputs[0].shape[0]
+    job_size = predict.estimate_samples_size(plan, parameters, samples)
+    return add_weight_memory(job_size, store, parameters["name"], client)
 
 
-def with_kept(found: Size, store: Store, name: str, client: str) -> Size:
+def add_weight_memory(job_size: Size, store: Store, name: str, client: str) -> Size:
     """A size with the memory that a kept model's weights will take, unless they are there."""
-    more = 0 if kept.is_in_memory(store, name, client) else store.stamp(name)[1]
-    return dataclasses.replace(found, memory=found.memory + more)
+    weight_bytes = 0 if stored_shares.is_cached(store, name, client) else store.file_stamp(name)[1]
+    return dataclasses.replace(job_size, memory=job_size.memory + weight_bytes)
 
 
-def _as_predict(parameters: Mapping[str, Any], facts: Facts) -> dict[str, Any]:
+def _predict_parameters(parameters: Mapping[str, Any], facts: StoredFacts) -> dict[str, Any]:
     """The parameters of the program "predict", which is what is run once the weights are there."""
-    own = {k: v for k, v in parameters.items() if k not in ("name", "deployment")}
-    return {**own, "plan": facts.about["plan"]}
+    options = {k: v for k, v in parameters.items() if k not in ("name", "deployment")}
+    return {**options, "plan": facts.about["plan"]}
 
 
-def run(context: Context) -> dict[str, Shared]:
+def run_serving(context: Context) -> dict[str, Shared]:
     """Predicts with a deployed model; the outputs go to the client whose inputs they are from."""
-    party, store, parameters = context.party, kept.store_of(context), context.parameters
-    given = [
+    party, store, parameters = (
+        context.party,
+        stored_shares.require_store(context),
+        context.parameters,
+    )
+    specs = [
         InputSpec(name, tuple(x.shape.as_list()), x.fractional_bits, x.limbs)
         for name, x in context.inputs.items()
     ]
-    permit(context.client, store, parameters, given)
+    permit_serving(context.client, store, parameters, specs)
     context.progress(0.0, "loading")
-    facts, own = kept.in_memory(store, parameters["name"], context.client)
-    kept.check_same(party, store, facts)
-    inputs: dict[str, Any] = {**context.inputs, **own}
-    outputs = predict.run(
-        dataclasses.replace(context, parameters=_as_predict(parameters, facts), inputs=inputs)
+    facts, model_weights = stored_shares.load_cached(store, parameters["name"], context.client)
+    stored_shares.check_same(party, store, facts)
+    inputs: dict[str, Any] = {**context.inputs, **model_weights}
+    outputs = predict.run_prediction(
+        dataclasses.replace(
+            context, parameters=_predict_parameters(parameters, facts), inputs=inputs
+        )
     )
     # What leaves has masks of its own, whatever the model does.
-    return kept.refreshed(party, outputs)
+    return stored_shares.refresh_values(party, outputs)
 
 
-def together(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> int:
+def count_batchable(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> int:
     """How many samples a question brings; one that is timed repeatedly is asked alone."""
-    once = parameters.get("repeat", 1) == 1 and not parameters.get("warm_up", 1)
-    if not once or parameters.get("trace"):
+    runs_once = parameters.get("repeat", 1) == 1 and not parameters.get("warm_up", 1)
+    if not runs_once or parameters.get("trace"):
         return 0
     return inputs[0].shape[0]
 
 
 PROGRAM = Program(
-    "serve", run, check, "predicts with a kept model", permit=permit, together=together, size=size
+    "serve",
+    run_serving,
+    check_served_request,
+    "predicts with a kept model",
+    permit=permit_serving,
+    together=count_batchable,
+    size=estimate_serving_size,
 )

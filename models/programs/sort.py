@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tfe_bench.cluster.jobs import Context, InputSpec, Program, extent
-from tfe_bench.cluster.timing import check_flags, check_parameters, measure
+from tfe_bench.cluster.jobs import Context, InputSpec, Program, shape_extent
+from tfe_bench.cluster.timing import check_flags, check_parameters, measure_runs
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     from tfe_bench.cluster.store import Store
 
-_OWN = ("algorithm", "descending", "indices")
+_OPTIONS = ("algorithm", "descending", "indices")
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_sort(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses unknown parameters and inputs that do not fit each other.
 
     Raises:
         UsageError: naming what does not fit.
     """
-    from tfe_bench.protocols.order.sort import choose, round_cost
+    from tfe_bench.protocols.order.sort import choose_algorithm, round_cost
 
-    check_parameters("sort", parameters, _OWN)
+    check_parameters("sort", parameters, _OPTIONS)
     check_flags(parameters, "descending", "indices")
-    choose(str(parameters.get("algorithm", "auto")), 2, "local")
+    choose_algorithm(str(parameters.get("algorithm", "auto")), 2, "local")
     round_cost(parameters.get("profile", "local"))
     if not inputs or inputs[0].name != "keys":
         raise UsageError('The first input of sort is "keys".')
@@ -40,23 +40,23 @@ def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
             )
 
 
-def size(
+def estimate_sort_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Words of the largest array of the sort."""
-    from tfe_bench.protocols.order.sort import largest
+    from tfe_bench.protocols.order.sort import max_array_words
 
     *rows, n = inputs[0].shape
     algorithm, profile = (
         str(parameters.get("algorithm", "auto")),
         parameters.get("profile", "local"),
     )
-    return largest(extent(rows), n, len(inputs), algorithm, profile)
+    return max_array_words(shape_extent(rows), n, len(inputs), algorithm, profile)
 
 
-def run(context: Context) -> dict[str, Shared]:
+def run_sort(context: Context) -> dict[str, Shared]:
     """Sorts `repeat` times with fresh shuffles; the last result is revealed to the client."""
-    from tfe_bench.protocols.order.sort import Sorted, choose, sort
+    from tfe_bench.protocols.order.sort import SortResult, choose_algorithm, sort
 
     parameters = context.parameters
     keys = context.inputs["keys"]
@@ -64,9 +64,9 @@ def run(context: Context) -> dict[str, Shared]:
     payload = [context.inputs[name] for name in names]
     profile = str(parameters.get("profile", "local"))
     *rows, n = keys.shape.as_list()
-    chosen = choose(str(parameters.get("algorithm", "auto")), n, profile, *rows)
+    chosen = choose_algorithm(str(parameters.get("algorithm", "auto")), n, profile, *rows)
 
-    def once(progress: Callable[[float], None]) -> Sorted:
+    def sort_keys(progress: Callable[[float], None]) -> SortResult:
         return sort(
             context.party,
             keys,
@@ -77,11 +77,13 @@ def run(context: Context) -> dict[str, Shared]:
             progress=progress,
         )
 
-    result = measure(context, chosen, once)
+    result = measure_runs(context, chosen, sort_keys)
     outputs = {"keys": result.keys, **dict(zip(names, result.payload, strict=True))}
     if parameters.get("indices", True):
         outputs["indices"] = result.indices
     return outputs
 
 
-PROGRAM = Program("sort", run, check, "sorts private keys, with payload", size=size)
+PROGRAM = Program(
+    "sort", run_sort, check_sort, "sorts private keys, with payload", size=estimate_sort_size
+)

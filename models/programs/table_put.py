@@ -12,54 +12,61 @@ from tfe_bench.cluster.jobs import GROWTH, Context, InputSpec
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE, check_about
 from tfe_bench.errors import UsageError
-from tfe_bench.models import kept
+from tfe_bench.models import stored_shares
 from tfe_bench.models.queries import checks, stored
-from tfe_bench.models.queries.putting import WORDS
 from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.queries.upload import WORDS
 from tfe_bench.protocols.session.sharing import Shared
 
-NAME_IS = "A table's name"
+NAME_SUBJECT = "A table's name"
 
 
-def check(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
+def check_table(parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
     """Refuses what is no table.
 
     Raises:
         UsageError: naming what does not fit.
     """
-    about = kept.check_keeping("table_put", parameters, NAME_IS)
-    schema = Schema.of(about)
+    about = stored_shares.check_storage_parameters("table_put", parameters, NAME_SUBJECT)
+    schema = Schema.from_header(about)
     check_about(about)
-    wanted = [InputSpec(WORDS, (len(stored.word_names(schema)), schema.rows), 0)]
-    wanted += [InputSpec(name, (n,), 0) for name, n in stored.link_sizes(schema).items()]
-    if sorted(inputs, key=str) != sorted(wanted, key=str):
+    expected = [InputSpec(WORDS, (len(stored.word_names(schema)), schema.rows), 0)]
+    expected += [InputSpec(name, (n,), 0) for name, n in stored.link_sizes(schema).items()]
+    if sorted(inputs, key=str) != sorted(expected, key=str):
         raise UsageError(
-            f"The inputs of a table are its words, {list(wanted[0].shape)}, and its links. "
+            f"The inputs of a table are its words, {list(expected[0].shape)}, and its links. "
             f"Received: {[(i.name, list(i.shape), i.fractional_bits) for i in inputs][:4]}."
         )
 
 
-def _made(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
+def _prepare_table(context: Context) -> tuple[Mapping[str, Shared], Mapping[str, Shared]]:
     """What is kept, once the workers have seen that it is what the header says."""
-    schema = Schema.of(context.parameters["about"])
-    given = context.inputs.pop(WORDS)
+    schema = Schema.from_header(context.parameters["about"])
+    all_words = context.inputs.pop(WORDS)
     words = {
-        name: given.map(lambda a, i=i: a[i]) for i, name in enumerate(stored.word_names(schema))
+        name: all_words.map(lambda a, i=i: a[i]) for i, name in enumerate(stored.word_names(schema))
     }
     words.update({name: context.inputs.pop(name) for name in stored.link_sizes(schema)})
     context.progress(0.0, "checking")
-    checks.check(context.party, schema, words)
+    checks.check_table(context.party, schema, words)
     return words, {}
 
 
-def _size(
+def _estimate_table_size(
     client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
 ) -> int:
     """Of what is dealt for the comparisons of a slice, or of the sort of a unique column."""
-    schema = Schema.of(parameters["about"])
+    schema = Schema.from_header(parameters["about"])
     compared = GROWTH * min(schema.rows, 1 << 20)
-    given = max(each.elements for each in inputs)
-    return max(compared, GROWTH * schema.rows if schema.unique else 0, given)
+    largest_input = max(spec.elements for spec in inputs)
+    return max(compared, GROWTH * schema.rows if schema.unique else 0, largest_input)
 
 
-PROGRAM = kept.keeping("table_put", TABLE, check, "keeps an owner's table", _made, size=_size)
+PROGRAM = stored_shares.storing_program(
+    "table_put",
+    TABLE,
+    check_table,
+    "keeps an owner's table",
+    _prepare_table,
+    size=_estimate_table_size,
+)

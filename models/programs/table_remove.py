@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
-from tfe_bench.models import kept
-from tfe_bench.models.programs.table_put import NAME_IS
+from tfe_bench.models import stored_shares
+from tfe_bench.models.programs.table_put import NAME_SUBJECT
 
 
-def _forget(store: Store, name: str) -> None:
+def _clear_ledger(store: Store, name: str) -> None:
     """What was spent of its privacy: last, or it could be asked once more in between."""
-    store.ledger.forget(name)
+    store.ledger.delete_record(name)
 
 
-PROGRAM = kept.removing("table_remove", TABLE, NAME_IS, "removes an owner's table", _forget)
+PROGRAM = stored_shares.removing_program(
+    "table_remove", TABLE, NAME_SUBJECT, "removes an owner's table", _clear_ledger
+)

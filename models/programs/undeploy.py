@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfe_bench.cluster.stored import MODEL
-from tfe_bench.models import kept
-from tfe_bench.models.programs.deploy import NAME_IS
+from tfe_bench.models import stored_shares
+from tfe_bench.models.programs.deploy import NAME_SUBJECT
 
-PROGRAM = kept.removing("undeploy", MODEL, NAME_IS, "removes a kept model")
+PROGRAM = stored_shares.removing_program("undeploy", MODEL, NAME_SUBJECT, "removes a kept model")

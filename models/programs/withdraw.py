@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tfe_bench.cluster.stored import DATA
-from tfe_bench.models import kept
-from tfe_bench.models.programs.provide import NAME_IS
+from tfe_bench.models import stored_shares
+from tfe_bench.models.programs.provide import NAME_SUBJECT
 
-PROGRAM = kept.removing("withdraw", DATA, NAME_IS, "removes an owner's rows")
+PROGRAM = stored_shares.removing_program("withdraw", DATA, NAME_SUBJECT, "removes an owner's rows")

@@ -11,17 +11,17 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 
-_OF_TWO = ("Add", "Sub", "Mul", "EQ", "NEQ", "LT", "LTE", "GT", "GTE", "And", "Or", "Is")
-_OF_ONE = ("Neg", "Not", "Abs", "Paren", "Year", "Month", "Date")
+_BINARY = ("Add", "Sub", "Mul", "EQ", "NEQ", "LT", "LTE", "GT", "GTE", "And", "Or", "Is")
+_UNARY = ("Neg", "Not", "Abs", "Paren", "Year", "Month", "Date")
 _CLAUSES = ("From", "Where", "Having", "Qualify")
 _AGGREGATES = ("Sum", "Avg", "Min", "Max", "Count", "Median")
 _SETS = "with_ this order limit"
 # By node: the arguments whose value changes the plan, or is refused where they are compiled.
-READ: Mapping[str, frozenset[str]] = {
+READ_ARGUMENTS: Mapping[str, frozenset[str]] = {
     name: frozenset(arguments.split())
     for name, arguments in {
-        **dict.fromkeys(_OF_TWO, "this expression"),
-        **dict.fromkeys((*_OF_ONE, *_CLAUSES, *_AGGREGATES), "this"),
+        **dict.fromkeys(_BINARY, "this expression"),
+        **dict.fromkeys((*_UNARY, *_CLAUSES, *_AGGREGATES), "this"),
         "Select": "with_ expressions distinct from_ joins where group having qualify order limit",
         "Union": f"{_SETS} expression distinct by_name",
         "Subquery": f"{_SETS} alias",
@@ -123,7 +123,7 @@ _NAMES: Mapping[str, str] = {
 }
 
 
-def refused(what: str, received: str = "") -> UsageError:
+def unsupported_error(feature: str, received: str = "") -> UsageError:
     """The error for SQL that is not offered.
 
     Args:
@@ -131,11 +131,11 @@ def refused(what: str, received: str = "") -> UsageError:
     """
     shown = f" Received: {received[:80]}." if received else ""
     return UsageError(
-        f"{what} is not offered in queries on private tables; see docs/tables.md.{shown}"
+        f"{feature} is not offered in queries on private tables; see docs/tables.md.{shown}"
     )
 
 
-def check(tree: Any) -> None:
+def check_nodes(tree: Any) -> None:
     """Refuse a tree with a node that queries may not have, or an argument that nothing reads.
 
     Raises:
@@ -143,12 +143,12 @@ def check(tree: Any) -> None:
     """
     for node in tree.walk():
         kind = type(node).__name__
-        if kind not in READ:
-            raise refused(name_of(node), _text(node))
-        known = READ[kind] | NOTATION.get(kind, frozenset())
+        if kind not in READ_ARGUMENTS:
+            raise unsupported_error(name_of(node), _node_text(node))
+        known = READ_ARGUMENTS[kind] | NOTATION.get(kind, frozenset())
         for argument, value in node.args.items():
             if argument not in known and value is not None and value is not False and value != []:
-                raise refused(_argument(node, argument), _text(node))
+                raise unsupported_error(_argument_name(node, argument), _node_text(node))
 
 
 def name_of(node: Any) -> str:
@@ -156,31 +156,31 @@ def name_of(node: Any) -> str:
     kind = type(node).__name__
     if kind in _NAMES:
         return _NAMES[kind]
-    text = _text(node)
+    text = _node_text(node)
     head = text.partition("(")[0]
     if head.replace("_", "").isalnum() and head != text:  # a function
         return head.upper()
-    return _words(kind)
+    return _to_sql_words(kind)
 
 
-def _argument(node: Any, argument: str) -> str:
+def _argument_name(node: Any, argument: str) -> str:
     kind = type(node).__name__
     if kind == "DataType":
-        return f"CAST to {_text(node)}"
-    usual = f"{_words(argument)} of {_words(kind)}"
+        return f"CAST to {_node_text(node)}"
+    usual = f"{_to_sql_words(argument)} of {_to_sql_words(kind)}"
     if kind in ("Select", "Union", "Subquery"):
-        usual = _words(argument)
+        usual = _to_sql_words(argument)
     elif kind == "Group":
-        usual = f"GROUP BY {_words(argument)}"
+        usual = f"GROUP BY {_to_sql_words(argument)}"
     return _NAMES.get(f"{kind}.{argument}", usual)
 
 
-def _words(name: str) -> str:
+def _to_sql_words(name: str) -> str:
     parts = [f" {c}" if c.isupper() else c for c in name.strip("_").replace("_", " ")]
     return " ".join("".join(parts).upper().split())
 
 
-def _text(node: Any) -> str:
+def _node_text(node: Any) -> str:
     if type(node).__name__ == "LimitOptions":
         node = node.parent
     try:

@@ -9,14 +9,14 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.queries import relations
-from tfe_bench.models.queries.plan import MOST_STEPS, NEIGHBORS
+from tfe_bench.models.queries.plan import MAX_STEPS, NEIGHBORS
 from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.scalars import Scalars
+from tfe_bench.models.queries.scalars import ScalarCompiler
 
 # Columns of a plan by the alias and the name that a query says.
 Names = dict[tuple[str, str], str]
 # Steps that are made before those that nothing uses are dropped.
-_MOST_MADE = 10 * MOST_STEPS
+_MAX_BUILT = 10 * MAX_STEPS
 
 
 @dataclass
@@ -31,7 +31,7 @@ class CommonTable:
     """
 
     node: Any
-    others: Mapping[str, CommonTable]
+    visible_ctes: Mapping[str, CommonTable]
     step: int
     columns: list[str]
     is_used: bool = field(default=False)
@@ -62,10 +62,10 @@ class PlanBuilder(ABC):
         self._fresh = 0
 
     @abstractmethod
-    def query(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
+    def compile_query(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
         """Compile a SELECT or a UNION: its step, and the names of its columns."""
 
-    def plan(self, output: int) -> dict[str, Any]:
+    def build_plan(self, output: int) -> dict[str, Any]:
         """All steps, as a plan whose relation `output` leaves."""
         tables = {
             alias: {"name": t.name, "deployment": t.deployment}
@@ -73,9 +73,9 @@ class PlanBuilder(ABC):
         }
         return {"tables": tables, "steps": self._steps, "output": output}
 
-    def _add(self, op: str, inputs: Sequence[int], **about: Any) -> int:
-        if len(self._steps) >= _MOST_MADE:
-            raise UsageError(f"A plan has at most {MOST_STEPS} steps. Use a WITH query less often.")
+    def _add_step(self, op: str, inputs: Sequence[int], **about: Any) -> int:
+        if len(self._steps) >= _MAX_BUILT:
+            raise UsageError(f"A plan has at most {MAX_STEPS} steps. Use a WITH query less often.")
         step = {"op": op, "in": list(inputs), **about}
         self._facts.append(
             relations.derive_step(step, [self._facts[i] for i in inputs], self._scanned)
@@ -83,23 +83,25 @@ class PlanBuilder(ABC):
         self._steps.append(step)
         return len(self._steps) - 1
 
-    def _name(self, like: str) -> str:
+    def _fresh_name(self, like: str) -> str:
         self._fresh += 1
         return f"{like}_{self._fresh}"
 
-    def _scalars(self, step: int, names: Names, more: Mapping[str, str] = {}) -> Scalars:
-        return Scalars(self._facts[step].columns, names, more)
+    def _scalar_compiler(
+        self, step: int, names: Names, more: Mapping[str, str] = {}
+    ) -> ScalarCompiler:
+        return ScalarCompiler(self._facts[step].columns, names, more)
 
-    def _with(self, node: Any, ctes: CommonTables) -> CommonTables:
+    def _compile_ctes(self, node: Any, ctes: CommonTables) -> CommonTables:
         """The queries that a query may use: those around it, and those of its own WITH."""
-        known = dict(ctes)
+        visible = dict(ctes)
         for cte in (node.args.get("with_") or self._exp.With()).expressions:
-            others = dict(known)
-            step, columns = self.query(cte.this, others)
-            known[cte.alias] = CommonTable(cte.this, others, step, columns)
-        return known
+            others = dict(visible)
+            step, columns = self.compile_query(cte.this, others)
+            visible[cte.alias] = CommonTable(cte.this, others, step, columns)
+        return visible
 
-    def _common(self, table: CommonTable) -> tuple[int, list[str]]:
+    def _use_cte(self, table: CommonTable) -> tuple[int, list[str]]:
         """The step of a WITH query; compiled once more where it could not be joined with itself.
 
         One whose rows come by LIMIT, in a random order or with noise is computed once.
@@ -108,7 +110,7 @@ class PlanBuilder(ABC):
         if not table.is_used or shared:
             table.is_used = True
             return table.step, table.columns
-        return self.query(table.node, table.others)
+        return self.compile_query(table.node, table.visible_ctes)
 
     def _is_repeatable(self, step: int) -> bool:
         """Whether a step has the same rows, however often it is carried out."""
@@ -117,9 +119,9 @@ class PlanBuilder(ABC):
             if (number := pending.pop()) not in seen:
                 seen.add(number)
                 pending.extend(self._steps[number]["in"])
-        return all(self._is_settled(number) for number in seen)
+        return all(self._is_deterministic(number) for number in seen)
 
-    def _is_settled(self, step: int) -> bool:
+    def _is_deterministic(self, step: int) -> bool:
         """Whether no choice or noise decides what a step makes of its relations."""
         about, unique = self._steps[step], self._facts[step].unique
         match about["op"]:

@@ -15,12 +15,12 @@ from tfe_bench.models.queries import stored
 from tfe_bench.models.queries.schema import Schema
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import linked, results
+from tfe_bench.protocols.tables import hashed_lookup, results
 
 _WORD = 64
 
 
-def check(party: Party, schema: Schema, words: Mapping[str, Shared]) -> None:
+def check_table(party: Party, schema: Schema, words: Mapping[str, Shared]) -> None:
     """Refuses a table that is not what its header says.
 
     Args:
@@ -30,25 +30,25 @@ def check(party: Party, schema: Schema, words: Mapping[str, Shared]) -> None:
         RangeError: a value outside of its column's range, or twice in a unique column; a link
             that is no permutation.
     """
-    for name, (what, top) in _tops(schema).items():
-        results.check_range(party, words[name], 0, top, what=what)
+    for name, (word_text, top) in _upper_bounds(schema).items():
+        results.check_range(party, words[name], 0, top, name=word_text)
     for name in schema.unique:
-        results.check_unique(party, stored.relation(schema, [name], words), [0])
+        results.check_unique(party, stored.build_relation(schema, [name], words), [0])
     for i, link in enumerate(schema.links):
         try:
-            linked.arranged(party, words[stored.link_name(i)])
+            hashed_lookup.permute_by_bins(party, words[stored.link_name(i)])
         except ProtocolError:
             raise RangeError(
                 f"The link of {link.column!r} is no order of bins and who asks them."
             ) from None
 
 
-def _tops(schema: Schema) -> dict[str, tuple[str, int]]:
+def _upper_bounds(schema: Schema) -> dict[str, tuple[str, int]]:
     """What a word is of, and the largest that it may be; of those that have bounds."""
-    found = {"valid": ("The rows' validity", 1)} if schema.padded else {}
+    upper_bounds = {"valid": ("The rows' validity", 1)} if schema.padded else {}
     for i, (name, column) in enumerate(schema.columns.items()):
         if column.type.width < _WORD:
-            found[f"v{i}"] = (f"The column {name!r}", column.type.high - column.type.low)
+            upper_bounds[f"v{i}"] = (f"The column {name!r}", column.type.high - column.type.low)
         if column.nullable:
-            found[f"n{i}"] = (f"The NULL bits of {name!r}", 1)
-    return found
+            upper_bounds[f"n{i}"] = (f"The NULL bits of {name!r}", 1)
+    return upper_bounds

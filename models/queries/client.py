@@ -22,21 +22,30 @@ import numpy as np
 
 from tfe_bench.cluster import ledger
 from tfe_bench.cluster.client import Client
-from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, spec_of
+from tfe_bench.cluster.requests import JobResult, PrivateInput, Progress, input_spec
 from tfe_bench.cluster.stored import TABLE, check_name
 from tfe_bench.errors import ProtocolError, RangeError, UsageError, did_you_mean
-from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.programs import table_put as put_program
-from tfe_bench.models.queries import bins, explain, io, notes, reading, relations, sql, training
-from tfe_bench.models.queries.execute import OVER, ROWS, words_of
+from tfe_bench.models.queries import (
+    explain,
+    hash_bins,
+    io,
+    notes,
+    reading,
+    relations,
+    sql,
+    training,
+)
+from tfe_bench.models.queries.execute import OVER, ROWS, result_words
 from tfe_bench.models.queries.plan import BOUNDED, Plan
-from tfe_bench.models.queries.price import Price, price
-from tfe_bench.models.queries.putting import encoded, prepared
+from tfe_bench.models.queries.price import Price, price_plan
 from tfe_bench.models.queries.report import TableReport
 from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.schema import ALL, GROUP, Column, Schema, rights_of
+from tfe_bench.models.queries.schema import ALL, DEFAULT_MIN_GROUP, Column, Schema, parse_rights
 from tfe_bench.models.queries.training import Alignment
 from tfe_bench.models.queries.types import BOOL, HASHES, Type
+from tfe_bench.models.queries.upload import encode_columns, prepare_table
+from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
 
 
 def tables(cluster: Client) -> Tables:
@@ -61,23 +70,23 @@ class Tables:
         Args:
             source: as of `put`.  It stays here.
         """
-        self._texts |= reading.texts_of(reading.read(source))
+        self._texts |= reading.texts_by_hash(reading.read_columns(source))
 
-    def listed(self) -> dict[str, Kept]:
+    def listed(self) -> dict[str, StoredEntry]:
         """What the workers keep that this client may use, by name."""
-        rows = self._cluster.stored(TABLE.infix)
-        return {str(row["name"]): Kept.of(row) for row in rows}
+        entries = self._cluster.stored(TABLE.infix)
+        return {str(row["name"]): StoredEntry.from_row(row) for row in entries}
 
     def seen(self) -> dict[str, Table]:
         """The same with headers, as queries take them."""
-        found = {}
+        tables_by_name = {}
         client = self._cluster.identity
-        for name, each in self.listed().items():
-            if each.complete:
-                schema = Schema.of(each.about)
-                facts = (name, each.owner, each.deployment, schema, client, each.spent)
-                found[name] = Table(*facts)
-        return found
+        for name, entry in self.listed().items():
+            if entry.complete:
+                schema = Schema.from_header(entry.about)
+                facts = (name, entry.owner, entry.deployment, schema, client, entry.spent)
+                tables_by_name[name] = Table(*facts)
+        return tables_by_name
 
     def put(
         self,
@@ -92,7 +101,7 @@ class Tables:
         pad_to: int | None = None,
         clients: Sequence[str] = (),
         rights: Sequence[str] = (),
-        min_group: int = GROUP,
+        min_group: int = DEFAULT_MIN_GROUP,
         unit: str = "",
         scale: Sequence[str] = (),
         open_count: bool = False,
@@ -144,58 +153,66 @@ class Tables:
                 named, with a row, values are not.
             PolicyError: an operator does not let this client put tables.
         """
-        check_name(name, put_program.NAME_IS)
+        check_name(name, put_program.NAME_SUBJECT)
         self._cluster.check_members(clients)
-        given_rights = rights_of(rights, clients)
-        given = reading.read(source, rename)
+        parsed_rights = parse_rights(rights, clients)
+        source_columns = reading.read_columns(source, rename)
         declared = dict(types or {})
-        wanted = list(given) if columns is None else list(columns)
-        for each in (*wanted, *declared, *nullable, *unique, *scale, *hashed_by.split()):
-            if each not in given and (each != ALL or each not in scale):
+        column_names = list(source_columns) if columns is None else list(columns)
+        for each in (*column_names, *declared, *nullable, *unique, *scale, *hashed_by.split()):
+            if each not in source_columns and (each != ALL or each not in scale):
                 raise UsageError(
-                    f"The table has no column {each[:80]!r}.{did_you_mean(each, given)} Columns: "
-                    f"{', '.join(list(given)[:20])}."
+                    f"The table has no column {each[:80]!r}.{did_you_mean(each, source_columns)} Columns: "
+                    f"{', '.join(list(source_columns)[:20])}."
                 )
-        held = encoded({each: given[each] for each in wanted}, declared)
-        rows = len(next(iter(held.values())).distances) if held else 0
+        encoded_columns = encode_columns(
+            {each: source_columns[each] for each in column_names}, declared
+        )
+        rows = len(next(iter(encoded_columns.values())).distances) if encoded_columns else 0
         if pad_to is not None and pad_to < rows:
             raise UsageError(f"The table has {rows} rows; it cannot be padded to {pad_to}.")
         size = rows if pad_to is None else pad_to
         schema = Schema(
-            bins.count_of(size) if hashed_by else size,
+            hash_bins.bin_count(size) if hashed_by else size,
             {
                 k: Column(
-                    e.type, e.null is not None or k in nullable, training.scale_of(k, e, scale)
+                    e.type,
+                    e.null is not None or k in nullable,
+                    training.training_scale(k, e, scale),
                 )
-                for k, e in held.items()
+                for k, e in encoded_columns.items()
             },
             pad_to is not None or bool(hashed_by),
             tuple(unique),
             sorted_by,
-            given_rights,
+            parsed_rights,
             min_group,
             unit,
             open_count,
             hashed_by,
-            budget=0 if budget is None else ledger.rho(str(budget)),
+            budget=0 if budget is None else ledger.parse_rho(str(budget)),
             contributions=contributions,
         )
         for each in unique:
-            io.check_unique(each, held[each])
-        schema, shared = prepared(schema, held, rows, links, self.seen() if links else {})
-        words = {k: PrivateInput(v) for k, v in shared.items()}
-        parameters = ordered(name, clients, replace, schema.header())
-        put_program.check(parameters, [spec_of(k, v) for k, v in words.items()])
+            io.check_unique(each, encoded_columns[each])
+        schema, input_words = prepare_table(
+            schema, encoded_columns, rows, links, self.seen() if links else {}
+        )
+        words = {k: PrivateInput(v) for k, v in input_words.items()}
+        parameters = storage_parameters(name, clients, replace, schema.header())
+        put_program.check_table(parameters, [input_spec(k, v) for k, v in words.items()])
         self._cluster.run("table_put", parameters, words, progress)
-        report = TableReport.of(name, schema, held, given)
-        self._texts |= reading.texts_of({k: given[k] for k, e in held.items() if e.type == HASHES})
+        report = TableReport.from_columns(name, schema, encoded_columns, source_columns)
+        self._texts |= reading.texts_by_hash(
+            {k: source_columns[k] for k, e in encoded_columns.items() if e.type == HASHES}
+        )
         for each in report.warnings:
             warnings.warn(each, stacklevel=2)
         return report
 
     def remove(self, name: str) -> None:
         """Removes a table of this client's from all workers."""
-        self._cluster.run("table_remove", {"name": check_name(name, put_program.NAME_IS)}, {})
+        self._cluster.run("table_remove", {"name": check_name(name, put_program.NAME_SUBJECT)}, {})
 
     def align(
         self,
@@ -227,13 +244,15 @@ class Tables:
             PolicyError: an owner does not permit it.
         """
         self._cluster.check_members(clients)
-        known = self.seen()
+        available = self.seen()
         for each in names:
-            if each not in known:
-                raise relations.missing_table(each, list(known))
-        given = [known[each] for each in names]
-        order = training.ordered(given, on, label, columns)
-        return Alignment(self._cluster, order, given, ordered(name, clients, replace, {}))
+            if each not in available:
+                raise relations.missing_table_error(each, list(available))
+        tables = [available[each] for each in names]
+        order = training.build_request(tables, on, label, columns)
+        return Alignment(
+            self._cluster, order, tables, storage_parameters(name, clients, replace, {})
+        )
 
     def sql(self, query: object, *, max_rows: int | None = None, rho: object = None) -> Query:
         """A query, compiled but not run.
@@ -249,14 +268,14 @@ class Tables:
             UsageError: it is none, or is not offered.
             PolicyError: this client lacks a right that it takes.
         """
-        known = self.seen()
-        loss = 0 if rho is None else ledger.rho(str(rho))
-        text = _text_of(query)
-        plan = sql.compiled(text, known, max_rows, loss)
-        return Query(self._cluster, plan, known, text, self._texts)
+        available = self.seen()
+        loss = 0 if rho is None else ledger.parse_rho(str(rho))
+        text = _sql_text(query)
+        plan = sql.compile_sql(text, available, max_rows, loss)
+        return Query(self._cluster, plan, available, text, self._texts)
 
 
-def _text_of(query: object) -> str:
+def _sql_text(query: object) -> str:
     if isinstance(query, str):
         return query
     if type(query).__module__.startswith("ibis."):
@@ -281,10 +300,10 @@ class Query:
         texts: Mapping[str, str] | None = None,
     ) -> None:
         self._cluster, self.plan, self._text, self._texts = cluster, plan, text, texts or {}
-        checked = Plan.of(plan)
+        checked = Plan.from_header(plan)
         tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
         self._checked, self._tables = checked, tables
-        self._facts = relations.derive(checked, tables)
+        self._facts = relations.derive_relations(checked, tables)
 
     def price(self, profile: str = "local") -> Price:
         """What it costs under a network profile.
@@ -292,12 +311,12 @@ class Query:
         Raises:
             UsageError: there is no such profile.
         """
-        return price(self._checked, self._facts, self._tables, profile)
+        return price_plan(self._checked, self._facts, self._tables, profile)
 
     def explain(self, profiles: Sequence[str] = ("local", "wan")) -> str:
         """The steps with rows, bytes, rounds and seconds under profiles; and what who learns."""
         prices = [self.price(each) for each in profiles]
-        return explain.text(self._checked, self._facts, self._tables, prices)
+        return explain.explain_plan(self._checked, self._facts, self._tables, prices)
 
     def run(
         self, progress: Progress | None = None, timing: Mapping[str, Any] | None = None
@@ -315,44 +334,47 @@ class Query:
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
         parameters = {"plan": self.plan, "profile": profile, **(timing or {})}
         result = self._cluster.run("query", parameters, {}, progress)
-        found = decoded(result, self._checked, self._facts, self._tables)
-        return found.named(self._spelled(found), self._texts)
+        decoded_result = decode_result(result, self._checked, self._facts, self._tables)
+        return decoded_result.named(self._owner_spelling(decoded_result), self._texts)
 
-    def _spelled(self, found: io.Result) -> dict[str, str]:
+    def _owner_spelling(self, result: io.Result) -> dict[str, str]:
         """Columns' names as their owners write them, unless the query itself has them otherwise.
 
         (SQL's names are not told apart by case: in results they are in lower case.)
         """
-        known: dict[str, set[str]] = {}
+        owner_names: dict[str, set[str]] = {}
         for table in self._tables.values():
             for name in table.schema.columns:
-                known.setdefault(name.lower(), set()).add(name)
+                owner_names.setdefault(name.lower(), set()).add(name)
         spelled = {}
-        for name in found.types:
+        for name in result.types:
             written = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", self._text)
-            if len(known.get(name, ())) == 1 and not written:
-                (own,) = known[name]
-                if own not in found.types:
-                    spelled[name] = own
+            if len(owner_names.get(name, ())) == 1 and not written:
+                (owner_name,) = owner_names[name]
+                if owner_name not in result.types:
+                    spelled[name] = owner_name
         return spelled
 
 
 def _check_bounds(result: JobResult, plan: Plan) -> None:
     bounded = [(i, step) for i, step in enumerate(plan.steps) if step.op in BOUNDED]
-    told = result.outputs.get(OVER, np.zeros(0))
-    if told.shape != (len(bounded),):
+    exceeded = result.outputs.get(OVER, np.zeros(0))
+    if exceeded.shape != (len(bounded),):
         raise ProtocolError("The workers sent other words than the plan makes.")
-    for (number, step), over in zip(bounded, told, strict=True):
+    for (number, step), over in zip(bounded, exceeded, strict=True):
         if over:
-            what = "The join" if step.op == "many_join" else "The result"
+            subject = "The join" if step.op == "many_join" else "The result"
             raise RangeError(
-                f"{what} (step {number}) has more than {step['bound']} rows, and is not told in "
+                f"{subject} (step {number}) has more than {step['bound']} rows, and is not told in "
                 "part. Ask for more (--max-rows), or for fewer rows."
             )
 
 
-def decoded(
-    result: JobResult, plan: Plan, every: Sequence[relations.Relation], tables: Mapping[str, Table]
+def decode_result(
+    result: JobResult,
+    plan: Plan,
+    step_facts: Sequence[relations.Relation],
+    tables: Mapping[str, Table],
 ) -> io.Result:
     """The rows that a result's words are.
 
@@ -367,28 +389,33 @@ def decoded(
         RangeError: a step has more rows than its bound.
     """
     _check_bounds(result, plan)
-    facts = every[plan.output]
-    words, listed = result.outputs[ROWS], words_of(facts)
+    facts = step_facts[plan.output]
+    words, listed = result.outputs[ROWS], result_words(facts)
     if words.shape != (len(listed), facts.rows):
         raise ProtocolError("The workers sent other rows than the plan makes.")
-    kept = np.flatnonzero(words[0])
-    is_withheld = not len(kept) and notes.is_total(plan, every)
+    valid_rows = np.flatnonzero(words[0])
+    is_withheld = not len(valid_rows) and notes.is_total(plan, step_facts)
     at = {name: i for i, name in enumerate(listed)}
     types: dict[str, Type] = {}
     columns: dict[str, list[Any]] = {}
     for name, null in listed[1:]:
         if null:
             continue
-        kind = types[name] = facts.columns[name].known
+        kind = types[name] = facts.columns[name].value_type
         low = 0 if kind.kind == BOOL else kind.offset
-        held = words[at[(name, False)]][kept]
-        missing = words[at[(name, True)]][kept] if (name, True) in at else np.zeros(len(kept))
+        column_words = words[at[(name, False)]][valid_rows]
+        missing = (
+            words[at[(name, True)]][valid_rows] if (name, True) in at else np.zeros(len(valid_rows))
+        )
         columns[name] = [
-            None if gone else io.shown(int(word) + low, kind)
-            for word, gone in zip(held, missing, strict=True)
+            None if is_null else io.decode_element(int(word) + low, kind)
+            for word, is_null in zip(column_words, missing, strict=True)
         ]
         if is_withheld:
             public = facts.columns[name].constant
-            columns[name] = [None if public is None else io.shown(public, kind)]
-    about = tuple(notes.notes_of(plan, every, tables)), notes.noise_of(plan, every)
+            columns[name] = [None if public is None else io.decode_element(public, kind)]
+    about = (
+        tuple(notes.result_notes(plan, step_facts, tables)),
+        notes.noise_deviations(plan, step_facts),
+    )
     return io.Result(types, columns, result.measured, *about)

@@ -9,7 +9,7 @@ from typing import Any
 Names = Mapping[tuple[str, str], str]
 
 
-def conjuncts(exp: Any, condition: Any) -> list[Any]:
+def split_conjuncts(exp: Any, condition: Any) -> list[Any]:
     """The conditions that AND joins; none where there is no condition.
 
     Args:
@@ -20,17 +20,17 @@ def conjuncts(exp: Any, condition: Any) -> list[Any]:
     condition = condition.unnest()
     if not isinstance(condition, exp.And):
         return [condition]
-    return [*conjuncts(exp, condition.left), *conjuncts(exp, condition.right)]
+    return [*split_conjuncts(exp, condition.left), *split_conjuncts(exp, condition.right)]
 
 
-def aliases_of(exp: Any, condition: Any) -> set[str]:
+def referenced_aliases(exp: Any, condition: Any) -> set[str]:
     """The tables around a condition whose columns it names."""
     inner = {each.alias_or_name for each in condition.find_all(exp.Table, exp.Subquery)}
     return {column.table for column in condition.find_all(exp.Column)} - inner
 
 
-def pairs_of(
-    exp: Any, given: Iterable[Any], names: Names, theirs: Names
+def split_equalities(
+    exp: Any, terms: Iterable[Any], names: Names, right_names: Names
 ) -> tuple[list[list[str]], list[Any]]:
     """Equalities of a column of each side, and the other conditions.
 
@@ -39,18 +39,18 @@ def pairs_of(
         names, theirs: columns of one side and of the other; no alias is in both.
     """
     pairs, rest = [], []
-    for each in given:
-        found = None
-        if isinstance(each, exp.EQ):
+    for term in terms:
+        pair = None
+        if isinstance(term, exp.EQ):
             sides = [
                 (s.table, s.name) if isinstance(s, exp.Column) else ("", "")
-                for s in (each.left.unnest(), each.right.unnest())
+                for s in (term.left.unnest(), term.right.unnest())
             ]
             for one, two in (sides, sides[::-1]):
-                if one in names and two in theirs:
-                    found = [names[one], theirs[two]]
-        if found is None:
-            rest.append(each)
-        elif found not in pairs:
-            pairs.append(found)
+                if one in names and two in right_names:
+                    pair = [names[one], right_names[two]]
+        if pair is None:
+            rest.append(term)
+        elif pair not in pairs:
+            pairs.append(pair)
     return pairs, rest

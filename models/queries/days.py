@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import numpy as np
 
-from tfe_bench.models.queries.quotient import shortened
-from tfe_bench.models.queries.types import Type, day_units
+from tfe_bench.models.queries.division import drop_bits
+from tfe_bench.models.queries.types import Type, units_per_day
 from tfe_bench.protocols.ring import arithmetic, relational, shapes
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -17,7 +17,7 @@ from tfe_bench.protocols.tables import bits
 _KEPT = 6
 
 
-def days_of_times(party: Party, x: Shared, kind: Type) -> Shared:
+def timestamps_to_days(party: Party, x: Shared, kind: Type) -> Shared:
     """floor(x / units of a day): days from 1970.
 
     A product with a public reciprocal guesses the day from the first bits of x, off by one at most;
@@ -28,20 +28,20 @@ def days_of_times(party: Party, x: Shared, kind: Type) -> Shared:
         x: [n], from `kind.low` to `kind.high`.
         kind: a timestamp.
     """
-    day = day_units(kind.unit)
+    day = units_per_day(kind.unit)
     first = kind.low // day
-    within = arithmetic.moved(x, np.int64(-first * day))
+    within = arithmetic.add_constant(x, np.int64(-first * day))
     drop = day.bit_length() - _KEPT
     # (2^-5 of a day by the bits dropped, 2^-4 by the reciprocal, and less than 1 by rounding)
     scale = ((kind.high // day - first + 1) * day >> drop).bit_length() + 3
     reciprocal = round(Fraction(1 << (scale + drop), day))
-    product = arithmetic.mul_public(shortened(party, within, drop), np.int64(reciprocal))
-    halved = arithmetic.moved(product, np.int64(-(1 << (scale - 1))))
-    guess = shortened(party, halved, scale)
-    left = arithmetic.sub(within, arithmetic.mul_public(guess, np.int64(day)))
-    both = shapes.concat([left, arithmetic.moved(left, np.int64(-day))], 0)
-    below = relational.negative(party, both, (2 * day).bit_length() + 1)
-    late, on_time = shapes.split(bits.number(party, bits.of(party, below)), 2)
+    product = arithmetic.mul_public(drop_bits(party, within, drop), np.int64(reciprocal))
+    halved = arithmetic.add_constant(product, np.int64(-(1 << (scale - 1))))
+    guess = drop_bits(party, halved, scale)
+    remainder = arithmetic.sub(within, arithmetic.mul_public(guess, np.int64(day)))
+    both = shapes.concat([remainder, arithmetic.add_constant(remainder, np.int64(-day))], 0)
+    below = relational.is_negative(party, both, (2 * day).bit_length() + 1)
+    late, on_time = shapes.split(bits.to_number(party, bits.from_masked(party, below)), 2)
     # guess - late + (1 - on_time)
-    found = arithmetic.sub(arithmetic.sub(guess, late), on_time)
-    return arithmetic.moved(found, np.int64(first + 1))
+    days = arithmetic.sub(arithmetic.sub(guess, late), on_time)
+    return arithmetic.add_constant(days, np.int64(first + 1))

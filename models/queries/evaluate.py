@@ -16,24 +16,24 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.queries.days import days_of_times
+from tfe_bench.models.queries.days import timestamps_to_days
+from tfe_bench.models.queries.division import divide_bounded, mul_ratio
 from tfe_bench.models.queries.expressions import (
     Fact,
     Facts,
-    common,
-    divisor,
-    dropped,
-    either,
-    element_in,
-    factor,
+    choice_type,
+    common_type,
+    constant_element,
+    dropped_bits,
     first_days,
+    infer_fact,
+    public_reciprocal,
     ratio_type,
-    typed,
+    scale_factor,
 )
 from tfe_bench.models.queries.plan import COMPARISONS, Expression
-from tfe_bench.models.queries.quotient import quotient, times_ratio
-from tfe_bench.models.queries.types import BITS, BOOL, TEXT, Type, day_units
-from tfe_bench.protocols.functions.exp_one_round import word
+from tfe_bench.models.queries.types import BITS, BOOL, TEXT, Type, units_per_day
+from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.ring import arithmetic, full_range, relational, shapes, truncation
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -62,29 +62,29 @@ class Value:
     fact: Fact
 
 
-def column_of(value: Value) -> Column:
+def value_to_column(value: Value) -> Column:
     """A value as a column of a relation."""
     null = value.null
     if isinstance(null, bool):
         null = constant_bit(value.data, null) if value.fact.nullable else None  # type: ignore[assignment]
-    kind = value.fact.known
+    kind = value.fact.value_type
     if kind.kind == BOOL:
         return Column(value.data, 1, null)  # type: ignore[arg-type]
-    data = arithmetic.moved(value.data, word(-kind.offset))
+    data = arithmetic.add_constant(value.data, to_signed_word(-kind.offset))
     return Column(data, kind.width, null)  # type: ignore[arg-type]
 
 
-def value_of(column: Column, fact: Fact) -> Value:
+def column_to_value(column: Column, fact: Fact) -> Value:
     """A column of a relation as a value."""
     data = column.values
-    if fact.known.kind != BOOL:
-        data = arithmetic.moved(data, np.int64(fact.known.offset))
+    if fact.value_type.kind != BOOL:
+        data = arithmetic.add_constant(data, np.int64(fact.value_type.offset))
     return Value(data, False if column.null is None else column.null, fact)
 
 
 def constant_bit(like: Shared, value: bool) -> Shared:
     """A public bit in every row."""
-    return bits.public(like, np.full(like.shape.as_list(), int(value), np.int64))
+    return bits.public_bits(like, np.full(like.shape.as_list(), int(value), np.int64))
 
 
 class Evaluator:
@@ -107,32 +107,32 @@ class Evaluator:
 
     # ---- conditions
 
-    def truth(self, e: Expression, negated: bool = False) -> Bit:
+    def compute_truth(self, e: Expression, negated: bool = False) -> Bit:
         """Whether a condition is true (with negated: false), not NULL."""
         name, *rest = e
         if name == "not":
-            return self.truth(rest[0], not negated)
+            return self.compute_truth(rest[0], not negated)
         if name in ("and", "or"):
-            parts = [self.truth(each, negated) for each in rest]
-            return self._any(parts) if (name == "or") != negated else self._all(parts)
+            parts = [self.compute_truth(each, negated) for each in rest]
+            return self._or_all(parts) if (name == "or") != negated else self._and_all(parts)
         if name == "null":
             return False
         if name == "bool":
             return bool(rest[0]) != negated
         if name == "is_null":
-            null = self.value(rest[0]).null
-            return self._not(null) if negated else null
+            null = self.compute_value(rest[0]).null
+            return self._invert_bit(null) if negated else null
         if name == "in":
             op = "<>" if negated else "="
-            parts = [self.truth([op, rest[0], each]) for each in rest[1:]]
-            return self._all(parts) if negated else self._any(parts)
+            parts = [self.compute_truth([op, rest[0], each]) for each in rest[1:]]
+            return self._and_all(parts) if negated else self._or_all(parts)
         if name in COMPARISONS:
-            return self._compared(_OPPOSITE[name] if negated else name, *rest)
-        value = self.value(e)
+            return self._compare_values(_OPPOSITE[name] if negated else name, *rest)
+        value = self.compute_value(e)
         bit = bits.invert(value.data) if negated else value.data
-        return self._all([bit, self._not(value.null)])
+        return self._and_all([bit, self._invert_bit(value.null)])
 
-    def _all(self, parts: Sequence[Bit]) -> Bit:
+    def _and_all(self, parts: Sequence[Bit]) -> Bit:
         private = [p for p in parts if not isinstance(p, bool)]
         if any(p is False for p in parts):
             return False
@@ -142,166 +142,170 @@ class Evaluator:
             ]
         return private[0] if private else True
 
-    def _any(self, parts: Sequence[Bit]) -> Bit:
-        return self._not(self._all([self._not(p) for p in parts]))
+    def _or_all(self, parts: Sequence[Bit]) -> Bit:
+        return self._invert_bit(self._and_all([self._invert_bit(p) for p in parts]))
 
-    def _not(self, bit: Bit) -> Bit:
+    def _invert_bit(self, bit: Bit) -> Bit:
         return (not bit) if isinstance(bit, bool) else bits.invert(bit)
 
-    def both(self, a: Bit, b: Bit) -> Bit:
+    def and_bits(self, a: Bit, b: Bit) -> Bit:
         """AND."""
-        return self._all([a, b])
+        return self._and_all([a, b])
 
-    def shared(self, bit: Bit) -> Shared:
+    def as_shared(self, bit: Bit) -> Shared:
         """A bit as a private one."""
         return constant_bit(self._rows, bit) if isinstance(bit, bool) else bit
 
-    def _compared(self, name: str, left: Expression, right: Expression) -> Bit:
-        first, second = (typed(each, self._facts) for each in (left, right))
+    def _compare_values(self, name: str, left: Expression, right: Expression) -> Bit:
+        first, second = (infer_fact(each, self._facts) for each in (left, right))
         if first.type is None or second.type is None:
             return False
-        kind = common(first, second)
-        a, b = (self._as(each, kind) for each in (left, right))
-        there = [self._not(a.null), self._not(b.null)]
+        kind = common_type(first, second)
+        a, b = (self._cast_to(each, kind) for each in (left, right))
+        not_null = [self._invert_bit(a.null), self._invert_bit(b.null)]
         if name in (">", "<="):
             left, right, a, b, name = right, left, b, a, {">": "<", "<=": ">="}[name]
-        known = None
+        public_result = None
         if a.fact.constant is not None and b.fact.constant is not None:
             x, y = a.fact.constant, b.fact.constant
-            known = {"=": x == y, "<>": x != y, "<": x < y, ">=": x >= y}[name]
+            public_result = {"=": x == y, "<>": x != y, "<": x < y, ">=": x >= y}[name]
         elif kind.kind != TEXT:
             # whatever the rows are, by the bounds of the types
-            known = _decided(name, a.fact.known, b.fact.known)
-        if known is not None:
-            return self._all([known, *there])
+            public_result = _decide_comparison(name, a.fact.value_type, b.fact.value_type)
+        if public_result is not None:
+            return self._and_all([public_result, *not_null])
         op = {"<>": "=", ">=": "<"}.get(name, name)
         key = json.dumps([op, left, right])
         if key not in self._bits:
-            self._bits[key] = self._leaf(op, kind, a, b)
+            self._bits[key] = self._compare_words(op, kind, a, b)
         bit = self._bits[key] if name == op else bits.invert(self._bits[key])
-        return self._all([bit, *there])
+        return self._and_all([bit, *not_null])
 
-    def _leaf(self, name: str, kind: Type, a: Value, b: Value) -> Shared:
+    def _compare_words(self, name: str, kind: Type, a: Value, b: Value) -> Shared:
         """[a = b] or [a < b]."""
         party = self._party
         if kind.kind == BOOL:
             if name == "=":
                 return bits.invert(bits.xor(a.data, b.data))
             return bits.all_of(party, [bits.invert(a.data), b.data])
-        one, two = a.fact.known, b.fact.known
+        one, two = a.fact.value_type, b.fact.value_type
         furthest = max(abs(one.high - two.low), abs(two.high - one.low))
         width = furthest.bit_length() + 1
         if name == "=":
             if width <= _WORD:
-                found = relational.equal(party, a.data, b.data, width)
+                result = relational.equal(party, a.data, b.data, width)
             else:
-                found = full_range.equal(party, a.data, b.data)
+                result = full_range.equal(party, a.data, b.data)
         elif width <= _WORD:
-            found = relational.less(party, a.data, b.data, width)
+            result = relational.less(party, a.data, b.data, width)
         else:
-            found = full_range.less(party, a.data, b.data)
-        return bits.of(party, found)
+            result = full_range.less(party, a.data, b.data)
+        return bits.from_masked(party, result)
 
     # ---- values
 
-    def value(self, e: Expression) -> Value:
+    def compute_value(self, e: Expression) -> Value:
         """A value, of the type that `typed` says."""
         key = json.dumps(e)
         if key not in self._values:
-            self._values[key] = self._made(e)
+            self._values[key] = self._compute_node(e)
         return self._values[key]
 
-    def _made(self, e: Expression) -> Value:
-        fact = typed(e, self._facts)
+    def _compute_node(self, e: Expression) -> Value:
+        fact = infer_fact(e, self._facts)
         name, *rest = e
         if name == "col":
-            return value_of(self._columns[rest[0]], fact)
+            return column_to_value(self._columns[rest[0]], fact)
         if fact.constant is not None:
-            return self._public(fact, fact.constant)
+            return self._public_value(fact, fact.constant)
         if name == "case":
-            return self._case(fact, rest)
+            return self._compute_case(fact, rest)
         if name == "coalesce":
-            return self._coalesce(fact, rest)
-        if fact.known == BITS:
-            data = self.shared(self.truth(e))
+            return self._compute_coalesce(fact, rest)
+        if fact.value_type == BITS:
+            data = self.as_shared(self.compute_truth(e))
             null: Bit = False
             if fact.nullable:
-                false = self.shared(self.truth(e, negated=True))
+                false = self.as_shared(self.compute_truth(e, negated=True))
                 null = bits.invert(bits.xor(data, false))  # (never both)
             return Value(data, null, fact)
-        operands = [self.value(each) for each in rest]
-        null = self._any([o.null for o in operands])
-        data, more = self._number(name, fact, operands)
-        return Value(data, self._any([null, more]), fact)
+        operands = [self.compute_value(each) for each in rest]
+        null = self._or_all([o.null for o in operands])
+        data, more = self._compute_number(name, fact, operands)
+        return Value(data, self._or_all([null, more]), fact)
 
-    def _public(self, fact: Fact, element: int) -> Value:
-        if fact.known.kind == BOOL:
+    def _public_value(self, fact: Fact, element: int) -> Value:
+        if fact.value_type.kind == BOOL:
             return Value(constant_bit(self._rows, bool(element)), False, fact)
         zero = self._rows.map(lambda a: 0 * a)
-        return Value(arithmetic.moved(zero, np.int64(element)), False, fact)
+        return Value(arithmetic.add_constant(zero, np.int64(element)), False, fact)
 
-    def _as(self, e: Expression, kind: Type) -> Value:
+    def _cast_to(self, e: Expression, kind: Type) -> Value:
         """A value in a `common` type, its fact with the bounds that it has there."""
-        fact = typed(e, self._facts)
+        fact = infer_fact(e, self._facts)
         if fact.type is None:
-            nothing = self._public(Fact(kind, constant=max(kind.low, min(kind.high, 0))), 0)
+            nothing = self._public_value(Fact(kind, constant=max(kind.low, min(kind.high, 0))), 0)
             return Value(nothing.data, True, Fact(kind, True))
         if fact.constant is not None:
-            element = element_in(fact, kind)
+            element = constant_element(fact, kind)
             if kind.kind != BOOL and kind.kind != TEXT:
                 kind = replace(kind, low=element, high=element) if not kind.words else kind
-            return self._public(Fact(kind, constant=element), element)
-        value, by = self.value(e), factor(fact.known, kind)
-        own = fact.known
+            return self._public_value(Fact(kind, constant=element), element)
+        value, by = self.compute_value(e), scale_factor(fact.value_type, kind)
+        own_type = fact.value_type
         if by != 1:
             value = replace(value, data=arithmetic.mul_public(value.data, np.int64(by)))
         if kind.kind in (BOOL, TEXT) or kind.words:
             return replace(value, fact=replace(fact, type=kind))
-        bounds = replace(kind, low=own.low * by, high=own.high * by)
+        bounds = replace(kind, low=own_type.low * by, high=own_type.high * by)
         return replace(value, fact=replace(fact, type=bounds))
 
-    def _select(self, condition: Bit, then: Value, other: Value, kind: Type) -> Value:
+    def _select_value(self, condition: Bit, then: Value, other: Value, kind: Type) -> Value:
         fact = Fact(kind, True)
         if isinstance(condition, bool):
             return replace(then if condition else other, fact=fact)
         party = self._party
         if kind.kind == BOOL:
-            data = self._chosen(condition, then.data, other.data)
+            data = self._select_bits(condition, then.data, other.data)
         else:
             difference = arithmetic.sub(then.data, other.data)
-            data = arithmetic.add(other.data, bits.times(party, condition, difference))
+            data = arithmetic.add(other.data, bits.multiply_by_bit(party, condition, difference))
         null: Bit
         if isinstance(then.null, bool) and isinstance(other.null, bool) and then.null == other.null:
             null = then.null
         else:
-            null = self._chosen(condition, self.shared(then.null), self.shared(other.null))
+            null = self._select_bits(
+                condition, self.as_shared(then.null), self.as_shared(other.null)
+            )
         return Value(data, null, fact)
 
-    def _chosen(self, condition: Shared, then: Shared, other: Shared) -> Shared:
+    def _select_bits(self, condition: Shared, then: Shared, other: Shared) -> Shared:
         changed = bits.all_of(self._party, [condition, bits.xor(then, other)])
         return bits.xor(other, changed)
 
-    def _case(self, fact: Fact, rest: Sequence[Expression]) -> Value:
-        kind = fact.known
-        found = self._as(rest[-1], kind)
+    def _compute_case(self, fact: Fact, rest: Sequence[Expression]) -> Value:
+        kind = fact.value_type
+        result = self._cast_to(rest[-1], kind)
         for i in reversed(range(0, len(rest) - 1, 2)):
-            condition = self.truth(rest[i])
-            found = self._select(condition, self._as(rest[i + 1], kind), found, kind)
-        return replace(found, fact=fact)
+            condition = self.compute_truth(rest[i])
+            result = self._select_value(condition, self._cast_to(rest[i + 1], kind), result, kind)
+        return replace(result, fact=fact)
 
-    def _coalesce(self, fact: Fact, rest: Sequence[Expression]) -> Value:
-        kind = fact.known
-        found = self._as(rest[-1], kind)
+    def _compute_coalesce(self, fact: Fact, rest: Sequence[Expression]) -> Value:
+        kind = fact.value_type
+        result = self._cast_to(rest[-1], kind)
         for each in reversed(rest[:-1]):
-            value = self._as(each, kind)
-            found = self._select(self._not(value.null), replace(value, null=False), found, kind)
-        return replace(found, fact=fact)
+            value = self._cast_to(each, kind)
+            result = self._select_value(
+                self._invert_bit(value.null), replace(value, null=False), result, kind
+            )
+        return replace(result, fact=fact)
 
-    def _number(self, name: str, fact: Fact, given: Sequence[Value]) -> tuple[Shared, Bit]:
+    def _compute_number(self, name: str, fact: Fact, values: Sequence[Value]) -> tuple[Shared, Bit]:
         """A number, and where there is none though its operands are there."""
-        party, kind = self._party, fact.known
-        data = [value.data for value in given]
-        types = [value.fact.known for value in given]
+        party, kind = self._party, fact.value_type
+        data = [value.data for value in values]
+        types = [value.fact.value_type for value in values]
         match name:
             case "+" | "-":
                 x, y = (
@@ -310,7 +314,7 @@ class Evaluator:
                 )
                 return (arithmetic.add if name == "+" else arithmetic.sub)(x, y), False
             case "*":
-                known = [value.fact.constant for value in given]
+                known = [value.fact.constant for value in values]
                 if known[0] is not None:
                     product = arithmetic.mul_public(data[1], np.int64(known[0]))
                 elif known[1] is not None:
@@ -318,90 +322,94 @@ class Evaluator:
                 else:
                     product = arithmetic.mul(party, *data)
                 whole = replace(kind, fraction=types[0].fraction + types[1].fraction)
-                if drop := dropped(whole):
-                    product = self._truncated(product, drop)
+                if drop := dropped_bits(whole):
+                    product = self._truncate_bits(product, drop)
                 return product, False
             case "neg":
                 return arithmetic.neg(data[0]), False
             case "abs":
                 if types[0].low >= 0:
                     return data[0], False
-                below = bits.of(party, relational.negative(party, data[0], types[0].bits + 1))
-                twice = arithmetic.mul_public(bits.times(party, below, data[0]), np.int64(2))
+                below = bits.from_masked(
+                    party, relational.is_negative(party, data[0], types[0].bits + 1)
+                )
+                twice = arithmetic.mul_public(
+                    bits.multiply_by_bit(party, below, data[0]), np.int64(2)
+                )
                 return arithmetic.sub(data[0], twice), False
             case "least" | "greatest":
-                return self._extreme(name, kind, given), False
+                return self._compute_extreme(name, kind, values), False
             case "to_timestamp":
-                return arithmetic.mul_public(data[0], np.int64(day_units("s"))), False
+                return arithmetic.mul_public(data[0], np.int64(units_per_day("s"))), False
             case "to_date":
-                return days_of_times(party, data[0], types[0]), False
+                return timestamps_to_days(party, data[0], types[0]), False
             case "real":
-                return times_ratio(party, data[0], types[0], Fraction(1)), False
+                return mul_ratio(party, data[0], types[0], Fraction(1)), False
             case "/":
-                ratio = divisor(given[1].fact)
+                ratio = public_reciprocal(values[1].fact)
                 if ratio is not None:
-                    return times_ratio(party, data[0], types[0], ratio), False
+                    return mul_ratio(party, data[0], types[0], ratio), False
                 top = Fraction(types[1].denominator)
-                x = times_ratio(party, data[0], types[0], top)
+                x = mul_ratio(party, data[0], types[0], top)
                 bound = ratio_type(types[0], top)
                 zero: Bit = False
                 if types[1].low == 0:
-                    found = relational.equal(
+                    is_zero = relational.equal(
                         party, data[1], data[1].map(lambda a: 0 * a), types[1].bits + 1
                     )
-                    zero = bits.of(party, found)
-                return quotient(party, x, data[1], bound.magnitude, types[1].high), zero
+                    zero = bits.from_masked(party, is_zero)
+                return divide_bounded(party, x, data[1], bound.magnitude, types[1].high), zero
             case _:
-                return self._of_date(name, types[0], data[0]), False
+                return self._date_part(name, types[0], data[0]), False
 
-    def _truncated(self, x: Shared, drop: int) -> Shared:
+    def _truncate_bits(self, x: Shared, drop: int) -> Shared:
         short = truncation.truncate(self._party, replace(x, fractional_bits=drop), drop)
         return replace(short, fractional_bits=0)
 
-    def _extreme(self, name: str, kind: Type, given: Sequence[Value]) -> Shared:
-        def scaled(value: Value) -> Shared:
-            by = factor(value.fact.known, kind)
+    def _compute_extreme(self, name: str, kind: Type, values: Sequence[Value]) -> Shared:
+        def scale_value(value: Value) -> Shared:
+            by = scale_factor(value.fact.value_type, kind)
             return arithmetic.mul_public(value.data, np.int64(by))
 
-        width = either([value.fact for value in given]).bits
+        width = choice_type([value.fact for value in values]).bits
         of_two: Callable[[Party, Shared, Shared], Shared]
         if width == _WORD:  # differences may take 65 bits
             of_two = full_range.minimum if name == "least" else full_range.maximum
         else:
             narrow = relational.minimum if name == "least" else relational.maximum
             of_two = functools.partial(narrow, bits=min(_WORD, width + 2))
-        return functools.reduce(functools.partial(of_two, self._party), map(scaled, given))
+        return functools.reduce(functools.partial(of_two, self._party), map(scale_value, values))
 
-    def _of_date(self, name: str, kind: Type, days: Shared) -> Shared:
+    def _date_part(self, name: str, kind: Type, days: Shared) -> Shared:
         """The year or month: by how many first days of years or months are not behind a date."""
-        from tfe_bench.models.queries.types import date_of
+        from tfe_bench.models.queries.types import days_to_date
 
-        first = date_of(kind.low)
-        years = self._passed(days, kind, first_days(kind, monthly=False))
+        first = days_to_date(kind.low)
+        years = self._count_passed(days, kind, first_days(kind, monthly=False))
         if name == "year":
-            return arithmetic.moved(years, np.int64(first.year))
-        months = self._passed(days, kind, first_days(kind, monthly=True))
+            return arithmetic.add_constant(years, np.int64(first.year))
+        months = self._count_passed(days, kind, first_days(kind, monthly=True))
         within = arithmetic.sub(months, arithmetic.mul_public(years, np.int64(12)))
-        return arithmetic.moved(within, np.int64(first.month))
+        return arithmetic.add_constant(within, np.int64(first.month))
 
-    def _passed(self, days: Shared, kind: Type, cuts: Sequence[int]) -> Shared:
+    def _count_passed(self, days: Shared, kind: Type, cuts: Sequence[int]) -> Shared:
         if not cuts:
             return days.map(lambda a: 0 * a)
         n = int(days.shape[0])
         table = shapes.broadcast_to(shapes.expand_dims(days, 1), [n, len(cuts)])
-        less = arithmetic.moved(table, -np.array([cuts], np.int64))
-        below = relational.negative(self._party, shapes.reshape(less, [-1]), kind.bits + 2)
-        one = bits.number(self._party, bits.invert(bits.of(self._party, below)))
+        less = arithmetic.add_constant(table, -np.array([cuts], np.int64))
+        below = relational.is_negative(self._party, shapes.reshape(less, [-1]), kind.bits + 2)
+        one = bits.to_number(self._party, bits.invert(bits.from_masked(self._party, below)))
 
-        def added(a: Any) -> Any:
-            from tfe_bench.protocols.session import local
+        def sum_rows(a: Any) -> Any:
+            from tfe_bench.protocols.session import tensor_ops
 
-            return local.reduce_sum(local.reshape(a, [n, len(cuts)]), [1], False)
+            return tensor_ops.reduce_sum(tensor_ops.reshape(a, [n, len(cuts)]), [1], False)
 
-        return one.map(added)
+        return one.map(sum_rows)
 
 
-def _decided(name: str, one: Type, two: Type) -> bool | None:
+def _decide_comparison(name: str, one: Type, two: Type) -> bool | None:
     """What a comparison is in every row, if the bounds of both sides tell."""
     if one.low == one.high == two.low == two.high:
         return name in ("=", ">=")

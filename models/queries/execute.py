@@ -11,25 +11,25 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from tfe_bench.models.queries import grouping, windowing
-from tfe_bench.models.queries.arranged import gathered
+from tfe_bench.models.queries import grouping, window_execution
+from tfe_bench.models.queries.dense_groups import gather_valid
+from tfe_bench.models.queries.dp_noise import NoiseDraw
 from tfe_bench.models.queries.evaluate import (
     Evaluator,
     Value,
-    column_of,
+    column_to_value,
     constant_bit,
-    value_of,
+    value_to_column,
 )
-from tfe_bench.models.queries.expressions import Fact, factor
-from tfe_bench.models.queries.noising import Drawn
+from tfe_bench.models.queries.expressions import Fact, scale_factor
 from tfe_bench.models.queries.plan import Plan, Step
 from tfe_bench.models.queries.relations import Relation as Facts
-from tfe_bench.models.queries.relations import shown_of
+from tfe_bench.models.queries.relations import visible_columns
 from tfe_bench.models.queries.types import BOOL
 from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import bits, joins, linked, many, relation, results
+from tfe_bench.protocols.tables import bits, hashed_lookup, joins, many_to_many, relation, results
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Column, Relation
 
@@ -42,7 +42,7 @@ LoadLink = Callable[[str, int], Shared]
 
 
 @dataclass(frozen=True)
-class Setting:
+class ExecutionContext:
     """What all steps are carried out with.
 
     Attributes:
@@ -56,75 +56,79 @@ class Setting:
         drawn: what this worker drew as noise, by the step's number (`noising.drawn`).
     """
 
-    load: Load
-    link: LoadLink
-    name: Hashable | None
+    load_columns: Load
+    load_link: LoadLink
+    cache_key: Hashable | None
     profile: str = "local"
     progress: Callable[[float, str], None] = lambda fraction, text: None
     unit_of: Callable[[str], str] = lambda alias: ""
-    drawn: Mapping[int, Drawn] = field(default_factory=dict)
+    noise_draws: Mapping[int, NoiseDraw] = field(default_factory=dict)
 
 
-def run(party: Party, plan: Plan, facts: Sequence[Facts], setting: Setting) -> dict[str, Shared]:
+def run_plan(
+    party: Party, plan: Plan, facts: Sequence[Facts], setting: ExecutionContext
+) -> dict[str, Shared]:
     """All steps of a checked plan; what leaves is cleared where there is no row or no value."""
-    made: dict[int, Relation] = {}
+    relations_by_step: dict[int, Relation] = {}
     over: list[Shared] = []
-    last = {i: number for number, step in enumerate(plan.steps) for i in step.inputs}
+    last_uses = {i: number for number, step in enumerate(plan.steps) for i in step.inputs}
     for number, step in enumerate(plan.steps):
         setting.progress(number / (len(plan.steps) + 1), step.op)
-        given = [made[i] for i in step.inputs]
-        about = [facts[i] for i in step.inputs]
-        own = setting.drawn.get(number)
-        at = _At(party, step, given, about, facts[number], setting, over, own)
-        with party.kept_graphs(setting.name, number):
-            made[number] = _STEPS[step.op](at)
+        inputs = [relations_by_step[i] for i in step.inputs]
+        input_facts = [facts[i] for i in step.inputs]
+        noise = setting.noise_draws.get(number)
+        at = _StepContext(party, step, inputs, input_facts, facts[number], setting, over, noise)
+        with party.kept_graphs(setting.cache_key, number):
+            relations_by_step[number] = _STEPS[step.op](at)
         for i in step.inputs:
-            if last[i] == number and i != plan.output:
-                made.pop(i, None)
+            if last_uses[i] == number and i != plan.output:
+                relations_by_step.pop(i, None)
     setting.progress(len(plan.steps) / (len(plan.steps) + 1), "deliver")
-    with party.kept_graphs(setting.name):
-        rows = delivered(party, made[plan.output], facts[plan.output])
+    with party.kept_graphs(setting.cache_key):
+        rows = deliver_rows(party, relations_by_step[plan.output], facts[plan.output])
         if not over:
             return {ROWS: rows}
-        found = party.function(lambda given: bits.number(party, shapes.concat(given, 0)))(over)
-    return {ROWS: rows, OVER: found}
+        exceeded = party.function(lambda inputs: bits.to_number(party, shapes.concat(inputs, 0)))(
+            over
+        )
+    return {ROWS: rows, OVER: exceeded}
 
 
-def words_of(facts: Facts) -> list[tuple[str, bool]]:
+def result_words(facts: Facts) -> list[tuple[str, bool]]:
     """What the words of a result's row are: columns, and with True their NULL bits.
 
     The first, named "", says whether the row is one.
     """
-    found = [("", False)]
-    for name in shown_of(facts.columns):
+    words = [("", False)]
+    for name in visible_columns(facts.columns):
         fact = facts.columns[name]
-        found.append((name, False))
+        words.append((name, False))
         if fact.nullable:
-            found.append((name, True))
-    return found
+            words.append((name, True))
+    return words
 
 
-def delivered(party: Party, rows: Relation, facts: Facts) -> Shared:
+def deliver_rows(party: Party, rows: Relation, facts: Facts) -> Shared:
     """The words of all rows, [words, rows]: of invalid rows 0, of NULLs 0, each newly masked.
 
     Rows that are in no order are shuffled first: where a row was says which it was.
     """
     named = dict(zip(facts.columns, rows.columns, strict=True))
-    kept = [named[name] for name, null in words_of(facts)[1:] if not null]
-    wanted = Relation(tuple(kept), rows.valid)
-    left = results.deliver(party, wanted, ordered=facts.ordered)
+    visible = [named[name] for name, null in result_words(facts)[1:] if not null]
+    visible_rows = Relation(tuple(visible), rows.valid)
+    delivered_rows = results.deliver_rows(party, visible_rows, is_ordered=facts.ordered)
 
-    def words(left: Relation) -> Shared:
-        parts = [left.valid, *(part for c in left.columns for part in c.parts)]
-        whole = [bits.number(party, p) if p.ring_bits == 1 else p for p in parts]
+    def stack_words(rows: Relation) -> Shared:
+        parts = [rows.valid, *(part for c in rows.columns for part in c.parts)]
+        whole = [bits.to_number(party, p) if p.ring_bits == 1 else p for p in parts]
         return shapes.stack([replace(w, fractional_bits=0) for w in whole], 0)
 
-    found: Shared = party.function(words)(left)
-    return found
+    result: Shared = party.function(stack_words)(delivered_rows)
+    return result
 
 
 @dataclass(frozen=True)
-class _At:
+class _StepContext:
     """A step where it stands.
 
     Attributes:
@@ -136,191 +140,210 @@ class _At:
 
     party: Party
     step: Step
-    given: Sequence[Relation]
-    about: Sequence[Facts]
-    facts: Facts
-    setting: Setting
+    inputs: Sequence[Relation]
+    input_facts: Sequence[Facts]
+    output_facts: Facts
+    setting: ExecutionContext
     over: list[Shared]
-    own: Drawn | None = None
+    noise: NoiseDraw | None = None
 
 
-def _named(given: Relation, facts: Facts) -> dict[str, Column]:
-    return dict(zip(facts.columns, given.columns, strict=True))
+def _columns_by_name(rows: Relation, facts: Facts) -> dict[str, Column]:
+    return dict(zip(facts.columns, rows.columns, strict=True))
 
 
-def _scan(at: _At) -> Relation:
+def _run_scan(at: _StepContext) -> Relation:
     alias, listed = at.step["table"], at.step["columns"]
-    if not at.facts.records[alias].unit:
-        return at.setting.load(alias, listed)
+    if not at.output_facts.records[alias].unit:
+        return at.setting.load_columns(alias, listed)
     unit = at.setting.unit_of(alias)
-    every = [*listed, *({unit} - set(listed))]
-    rows = at.setting.load(alias, every)
-    return Relation((*rows.columns[: len(listed)], rows.columns[every.index(unit)]), rows.valid)
-
-
-def _filter(at: _At) -> Relation:
-    def kept(rows: Relation) -> Shared:
-        own = Evaluator(at.party, _named(rows, at.about[0]), at.about[0].columns, rows.valid)
-        return own.shared(own.both(rows.valid, own.truth(at.step["where"])))
-
-    return replace(at.given[0], valid=at.party.function(kept)(at.given[0]))
-
-
-def _project(at: _At) -> Relation:
-    def made(rows: Relation) -> list[Column]:
-        named = _named(rows, at.about[0])
-        own = Evaluator(at.party, named, at.about[0].columns, rows.valid)
-        found = {name: column_of(own.value(e)) for name, e in at.step["columns"]}
-        # (columns that say whose records there are stay)
-        return [found[name] if "?" not in name else named[name] for name in at.facts.columns]
-
-    return Relation(tuple(at.party.function(made)(at.given[0])), at.given[0].valid)
-
-
-def _group(at: _At) -> Relation:
-    named = _named(at.given[0], at.about[0])
-    return grouping.group(
-        *(at.party, at.step, at.given[0].valid, named, at.about[0], at.facts),
-        *(at.setting.profile, at.own),
+    all_columns = [*listed, *({unit} - set(listed))]
+    rows = at.setting.load_columns(alias, all_columns)
+    return Relation(
+        (*rows.columns[: len(listed)], rows.columns[all_columns.index(unit)]), rows.valid
     )
 
 
-def _distinct(at: _At) -> Relation:
-    fields = {"keys": shown_of(at.about[0].columns), "aggregates": []}
-    own = Step("group", at.step.inputs, fields)
-    return _group(replace(at, step=own))
+def _run_filter(at: _StepContext) -> Relation:
+    def filter_rows(rows: Relation) -> Shared:
+        evaluator = Evaluator(
+            at.party,
+            _columns_by_name(rows, at.input_facts[0]),
+            at.input_facts[0].columns,
+            rows.valid,
+        )
+        return evaluator.as_shared(
+            evaluator.and_bits(rows.valid, evaluator.compute_truth(at.step["where"]))
+        )
+
+    return replace(at.inputs[0], valid=at.party.function(filter_rows)(at.inputs[0]))
 
 
-def _order(at: _At) -> Relation:
-    return results.order_by(*_by(at), profile=at.setting.profile)
+def _run_project(at: _StepContext) -> Relation:
+    def compute_columns(rows: Relation) -> list[Column]:
+        named = _columns_by_name(rows, at.input_facts[0])
+        evaluator = Evaluator(at.party, named, at.input_facts[0].columns, rows.valid)
+        computed = {
+            name: value_to_column(evaluator.compute_value(e)) for name, e in at.step["columns"]
+        }
+        # (columns that say whose records there are stay)
+        return [
+            computed[name] if "?" not in name else named[name] for name in at.output_facts.columns
+        ]
+
+    return Relation(tuple(at.party.function(compute_columns)(at.inputs[0])), at.inputs[0].valid)
 
 
-def _top(at: _At) -> Relation:
-    return results.top(*_by(at), at.step["count"], profile=at.setting.profile)
+def _run_group(at: _StepContext) -> Relation:
+    named = _columns_by_name(at.inputs[0], at.input_facts[0])
+    return grouping.group_rows(
+        *(at.party, at.step, at.inputs[0].valid, named, at.input_facts[0], at.output_facts),
+        *(at.setting.profile, at.noise),
+    )
 
 
-def _by(at: _At) -> tuple[Party, Relation, list[Key]]:
+def _run_distinct(at: _StepContext) -> Relation:
+    fields = {"keys": visible_columns(at.input_facts[0].columns), "aggregates": []}
+    group_step = Step("group", at.step.inputs, fields)
+    return _run_group(replace(at, step=group_step))
+
+
+def _run_order(at: _StepContext) -> Relation:
+    return results.order_by(*_sort_input(at), profile=at.setting.profile)
+
+
+def _run_top(at: _StepContext) -> Relation:
+    return results.top_rows(*_sort_input(at), at.step["count"], profile=at.setting.profile)
+
+
+def _sort_input(at: _StepContext) -> tuple[Party, Relation, list[Key]]:
     """What is put in order, and by what."""
-    names = list(at.facts.columns)
+    names = list(at.output_facts.columns)
     by = [Key(names.index(name), way == "desc") for name, way in at.step["by"]]
     # equal rows stay as they are, and where they were in their table is nobody's business
-    return at.party, results.deliver(at.party, at.given[0]), by
+    return at.party, results.deliver_rows(at.party, at.inputs[0]), by
 
 
-def _window(at: _At) -> Relation:
-    [rows], [about] = at.given, at.about
-    return windowing.window(at.party, at.step, rows, about, at.facts, at.setting.profile)
+def _run_window(at: _StepContext) -> Relation:
+    [rows], [about] = at.inputs, at.input_facts
+    return window_execution.run_window(
+        at.party, at.step, rows, about, at.output_facts, at.setting.profile
+    )
 
 
-def _limit(at: _At) -> Relation:
-    rows = at.given[0]
-    if not at.facts.ordered:  # any rows will do, and which they are tells nothing
-        rows = gathered(at.party, rows)
-    found = relation.limit(rows, at.facts.rows)
+def _run_limit(at: _StepContext) -> Relation:
+    rows = at.inputs[0]
+    if not at.output_facts.ordered:  # any rows will do, and which they are tells nothing
+        rows = gather_valid(at.party, rows)
+    limited = relation.limit_rows(rows, at.output_facts.rows)
     if at.step["count"] == 0:
         return replace(
-            found, valid=at.party.function(lambda v: constant_bit(v, False))(found.valid)
+            limited, valid=at.party.function(lambda v: constant_bit(v, False))(limited.valid)
         )
-    return found
+    return limited
 
 
-def recast(party: Party, column: Column, fact: Fact, wanted: Fact) -> Column:
+def cast_column(party: Party, column: Column, fact: Fact, target: Fact) -> Column:
     """A column in the type that it has in common with others.  Local."""
-    value = value_of(column, fact)
+    value = column_to_value(column, fact)
     data = value.data
-    if wanted.known.kind != BOOL:
-        data = arithmetic.mul_public(data, np.int64(factor(fact.known, wanted.known)))
-    return column_of(Value(data, value.null, wanted))
+    if target.value_type.kind != BOOL:
+        data = arithmetic.mul_public(
+            data, np.int64(scale_factor(fact.value_type, target.value_type))
+        )
+    return value_to_column(Value(data, value.null, target))
 
 
-def _union(at: _At) -> Relation:
-    wanted = list(at.facts.columns.values())
+def _run_union(at: _StepContext) -> Relation:
+    targets = list(at.output_facts.columns.values())
 
-    def joined(several: list[Relation]) -> Relation:
-        alike = []
-        for rows, own in zip(several, at.about, strict=True):
-            named = _named(rows, own)
+    def concat_rows(relations: list[Relation]) -> Relation:
+        casts = []
+        for rows, facts in zip(relations, at.input_facts, strict=True):
+            named = _columns_by_name(rows, facts)
             columns = [
-                recast(at.party, named[name], own.columns[name], w)
-                for name, w in zip(shown_of(own.columns), wanted, strict=True)
+                cast_column(at.party, named[name], facts.columns[name], w)
+                for name, w in zip(visible_columns(facts.columns), targets, strict=True)
             ]
-            alike.append(Relation(tuple(columns), rows.valid))
-        return relation.union(alike)
+            casts.append(Relation(tuple(columns), rows.valid))
+        return relation.union_rows(casts)
 
-    made: Relation = at.party.function(joined)(list(at.given))
-    return made
+    result: Relation = at.party.function(concat_rows)(list(at.inputs))
+    return result
 
 
-def _join(at: _At) -> Relation:
-    names, on = _on(at)
-    kind, right = at.step["kind"], _looked_up(at)
-    if at.facts.link is not None:
-        target = at.setting.link(*at.facts.link)
-        found = linked.lookup(at.party, at.given[0], right, on[0], target, kind)
+def _run_join(at: _StepContext) -> Relation:
+    names, on = _join_keys(at)
+    kind, right = at.step["kind"], _right_side(at)
+    if at.output_facts.link is not None:
+        target = at.setting.load_link(*at.output_facts.link)
+        joined = hashed_lookup.lookup_hashed(at.party, at.inputs[0], right, on[0], target, kind)
     else:
-        unique = any(a in at.about[0].unique for a, _ in at.step["on"])
-        found = joins.lookup(
-            at.party, at.given[0], right, on, kind, unique=unique, profile=at.setting.profile
+        unique = any(a in at.input_facts[0].unique for a, _ in at.step["on"])
+        joined = joins.lookup_join(
+            at.party, at.inputs[0], right, on, kind, is_unique=unique, profile=at.setting.profile
         )
     if kind in ("semi", "anti"):
-        return found
-    return _found(at, names, found)
+        return joined
+    return _order_columns(at, names, joined)
 
 
-def _looked_up(at: _At) -> Relation:
+def _right_side(at: _StepContext) -> Relation:
     """The right side of a join; of a left one with a column that is NULL where no row matched."""
-    right = at.given[1]
+    right = at.inputs[1]
     if at.step["kind"] != "left":
         return right
     ones = at.party.function(lambda v: constant_bit(v, True))(right.valid)
     return Relation((*right.columns, Column(ones, 1)), right.valid)
 
 
-def _found(at: _At, names: Sequence[Sequence[str]], found: Relation) -> Relation:
+def _order_columns(at: _StepContext, names: Sequence[Sequence[str]], joined: Relation) -> Relation:
     """What a join of `_looked_up` has found, with columns that say which records are there."""
-    own = dict(zip([*names[0], *names[1]], found.columns, strict=False))
+    columns = dict(zip([*names[0], *names[1]], joined.columns, strict=False))
     if at.step["kind"] == "left":
-        null = found.columns[-1].null
+        null = joined.columns[-1].null
         assert null is not None
-        there = Column(at.party.function(bits.invert)(null), 1)
-        own.update({name: there for name in at.facts.columns if name not in own})
-    return Relation(tuple(own[name] for name in at.facts.columns), found.valid)
+        is_matched = Column(at.party.function(bits.invert)(null), 1)
+        columns.update(
+            {name: is_matched for name in at.output_facts.columns if name not in columns}
+        )
+    return Relation(tuple(columns[name] for name in at.output_facts.columns), joined.valid)
 
 
-def _on(at: _At) -> tuple[list[list[str]], list[tuple[int, int]]]:
+def _join_keys(at: _StepContext) -> tuple[list[list[str]], list[tuple[int, int]]]:
     """The columns of both sides, and which of them are compared."""
-    names = [list(each.columns) for each in at.about]
+    names = [list(each.columns) for each in at.input_facts]
     return names, [(names[0].index(a), names[1].index(b)) for a, b in at.step["on"]]
 
 
-def _many_join(at: _At) -> Relation:
+def _run_many_join(at: _StepContext) -> Relation:
     profile, bound = at.setting.profile, at.step["bound"]
-    names, on = _on(at)
-    found, over = many.many_join(
-        *(at.party, at.given[0], _looked_up(at), on, bound, at.step["kind"]), profile=profile
+    names, on = _join_keys(at)
+    joined, over = many_to_many.many_to_many_join(
+        *(at.party, at.inputs[0], _right_side(at), on, bound, at.step["kind"]), profile=profile
     )
     at.over.append(over)
-    return _found(at, names, found)
+    return _order_columns(at, names, joined)
 
 
-def _trim(at: _At) -> Relation:
-    found, over = many.trim(at.party, at.given[0], at.step["bound"])
+def _run_trim(at: _StepContext) -> Relation:
+    trimmed, over = many_to_many.trim_rows(at.party, at.inputs[0], at.step["bound"])
     at.over.append(over)
-    return found
+    return trimmed
 
 
-_STEPS: Mapping[str, Callable[[_At], Relation]] = {
-    "scan": _scan,
-    "filter": _filter,
-    "project": _project,
-    "group": _group,
-    "distinct": _distinct,
-    "order": _order,
-    "limit": _limit,
-    "top": _top,
-    "window": _window,
-    "union": _union,
-    "join": _join,
-    "many_join": _many_join,
-    "trim": _trim,
+_STEPS: Mapping[str, Callable[[_StepContext], Relation]] = {
+    "scan": _run_scan,
+    "filter": _run_filter,
+    "project": _run_project,
+    "group": _run_group,
+    "distinct": _run_distinct,
+    "order": _run_order,
+    "limit": _run_limit,
+    "top": _run_top,
+    "window": _run_window,
+    "union": _run_union,
+    "join": _run_join,
+    "many_join": _run_many_join,
+    "trim": _run_trim,
 }

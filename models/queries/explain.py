@@ -4,28 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tfe_bench.cluster.ledger import shown
+from tfe_bench.cluster.ledger import format_rho
 from tfe_bench.models.queries import privacy
-from tfe_bench.models.queries.notes import notes_of
+from tfe_bench.models.queries.aggregate_types import dense_group_count
+from tfe_bench.models.queries.notes import result_notes
 from tfe_bench.models.queries.plan import Expression, Plan, Step
 from tfe_bench.models.queries.price import Price
 from tfe_bench.models.queries.relations import Relation
 from tfe_bench.models.queries.rights import Tables
-from tfe_bench.models.queries.summaries import is_dense
-from tfe_bench.models.queries.types import TEXT, date_of
+from tfe_bench.models.queries.types import TEXT, days_to_date
 
 
-def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence[Price]) -> str:
+def explain_plan(
+    plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence[Price]
+) -> str:
     """Lines for people.
 
     Args:
         prices: of the plan, one for each network that they ask about.
     """
-    told = []
-    every = zip(plan.steps, _inputs(plan, facts), facts, strict=True)
-    for number, (step, given, made) in enumerate(every):
-        told.append(f"{number:2d} {_said(step, given, made)} -> {made.rows:,} rows")
-    lines = priced([*told, "   deliver the rows to the client"], prices)
+    step_texts = []
+    steps = zip(plan.steps, _step_inputs(plan, facts), facts, strict=True)
+    for number, (step, inputs, output) in enumerate(steps):
+        step_texts.append(f"{number:2d} {_step_text(step, inputs, output)} -> {output.rows:,} rows")
+    lines = price_table([*step_texts, "   deliver the rows to the client"], prices)
     read = ", ".join(
         f"{tables[alias].name} ({tables[alias].schema.rows:,} rows)" for alias in plan.tables
     )
@@ -36,11 +38,13 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
         f"The client learns {', '.join(n for n in last.columns if '?' not in n)} of the rows that "
         f"the query has, {last.rows:,} at most.",
     ]
-    lines += notes_of(plan, facts, tables)
-    lines += _spends(facts, tables)
-    hashed = [f for made in facts for f in made.columns.values() if f.type and f.type.kind == TEXT]
+    lines += result_notes(plan, facts, tables)
+    lines += _privacy_lines(facts, tables)
+    hashed = [
+        f for output in facts for f in output.columns.values() if f.type and f.type.kind == TEXT
+    ]
     if hashed:
-        bits = 2 * max(made.rows for made in facts).bit_length() - 65
+        bits = 2 * max(output.rows for output in facts).bit_length() - 65
         lines.append(f"Two different texts are taken for one with a probability below 2^{bits}.")
     return "\n".join(lines)
 
@@ -49,98 +53,102 @@ def text(plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence
 _DELTA = 1e-6
 
 
-def _spends(facts: Sequence[Relation], tables: Tables) -> list[str]:
+def _privacy_lines(facts: Sequence[Relation], tables: Tables) -> list[str]:
     """What a plan spends of privacy, and whose rows count."""
     lines = []
-    lost = privacy.losses((made.release for made in facts), tables)
+    losses = privacy.total_losses((relation.release for relation in facts), tables)
     of = {table.name: table for table in tables.values()}
-    for name, loss in lost.items():
+    for name, loss in losses.items():
         table = of[name]
-        left = max(0, table.schema.budget - table.spent)
+        remaining = max(0, table.schema.budget - table.spent)
         lines.append(
-            f"It spends rho {shown(loss)} of the privacy of table {name!r} (a rule of "
+            f"It spends rho {format_rho(loss)} of the privacy of table {name!r} (a rule of "
             f"{table.owner!r}): epsilon {privacy.epsilon(loss, _DELTA):.3g} at delta {_DELTA:g}. "
-            f"Left before: {shown(left)} of {shown(table.schema.budget)}."
+            f"Left before: {format_rho(remaining)} of {format_rho(table.schema.budget)}."
         )
-    for made in facts:
-        if (release := made.release) is None:
+    for relation in facts:
+        if (release := relation.release) is None:
             continue
-        if release.bounded:
-            rows = f"{release.most} rows" if release.most > 1 else "1 row"
+        if release.bounded_alias:
+            rows = f"{release.max_unit_rows} rows" if release.max_unit_rows > 1 else "1 row"
             lines.append(
-                f"Of a {tables[release.bounded].schema.unit} of {tables[release.bounded].name!r} "
+                f"Of a {tables[release.bounded_alias].schema.unit} of {tables[release.bounded_alias].name!r} "
                 f"{rows} at most count."
             )
         lines.append("Every group is told of, also one of no row.")
     return lines
 
 
-def _inputs(plan: Plan, facts: Sequence[Relation]) -> list[list[Relation]]:
+def _step_inputs(plan: Plan, facts: Sequence[Relation]) -> list[list[Relation]]:
     return [[facts[i] for i in step.inputs] for step in plan.steps]
 
 
-def priced(told: Sequence[str], prices: Sequence[Price]) -> list[str]:
+def price_table(step_texts: Sequence[str], prices: Sequence[Price]) -> list[str]:
     """A table: megabytes, rounds and seconds of each step and of all."""
     first = prices[0]
     rows = [("MB sent", "rounds", *(f"s {p.profile}" for p in prices))]
-    for i in range(len(told) + 1):
-        step = None if i == len(told) else i
+    for i in range(len(step_texts) + 1):
+        step = None if i == len(step_texts) else i
         cost = first.cost if step is None else first.steps[step]
         seconds = (f"{p.seconds(step):,.2f}" for p in prices)
         rows.append((f"{cost.total / 8e6:,.2f}", f"{cost.rounds:,}", *seconds))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    said = ["step", *told, f"   all; bytes as on average for {first.profile}, seconds estimated"]
+    texts = [
+        "step",
+        *step_texts,
+        f"   all; bytes as on average for {first.profile}, seconds estimated",
+    ]
     return [
         f"{'  '.join(cell.rjust(w) for cell, w in zip(row, widths, strict=True))}  {text}"
-        for row, text in zip(rows, said, strict=True)
+        for row, text in zip(rows, texts, strict=True)
     ]
 
 
-def _said(step: Step, given: Sequence[Relation], made: Relation) -> str:
+def _step_text(step: Step, input_facts: Sequence[Relation], output: Relation) -> str:
     inputs = ", ".join(map(str, step.inputs))
     match step.op:
         case "scan":
             return f"scan {step['table']} [{', '.join(step['columns'])}]"
         case "filter":
-            return f"filter {inputs}: {written(step['where'])}"
+            return f"filter {inputs}: {expression_text(step['where'])}"
         case "project":
-            columns = ", ".join(f"{n} = {written(e)}" for n, e in step["columns"])
+            columns = ", ".join(f"{n} = {expression_text(e)}" for n, e in step["columns"])
             return f"project {inputs}: {columns}"
         case "group":
             functions = [function for _, function, _ in step["aggregates"]]
             listed = ", ".join(f"{n} = {f}({a or '*'})" for n, f, a in step["aggregates"])
-            keys = [given[0].columns[name] for name in step["keys"]]
+            keys = [input_facts[0].columns[name] for name in step["keys"]]
             if not keys:
                 return f"aggregate {inputs}: {listed}"
-            how = "public codes" if is_dense(keys, functions) else "sorted"
+            how = "public codes" if dense_group_count(keys, functions) else "sorted"
             return f"group {inputs} by {', '.join(step['keys'])} ({how}): {listed or 'distinct'}"
         case "order" | "top":
-            what = "order" if step.op == "order" else f"first {step['count']} of"
-            return f"{what} {inputs} by {', '.join(f'{n} {w}' for n, w in step['by'])}"
+            verb = "order" if step.op == "order" else f"first {step['count']} of"
+            return f"{verb} {inputs} by {', '.join(f'{n} {w}' for n, w in step['by'])}"
         case "window":
-            found = ", ".join(
+            function_texts = ", ".join(
                 f"{n} = {f}({a or ''})" + ("" if d is None else f" [{d}]")
                 for n, f, a, d in step["functions"]
             )
             parted = f" of each {', '.join(step['partition'])}" if step["partition"] else ""
             by = ", ".join(f"{n} {w}" for n, w in step["order"])
-            return f"window {inputs}{parted}{f' by {by}' if by else ''}: {found}"
+            return f"window {inputs}{parted}{f' by {by}' if by else ''}: {function_texts}"
         case "limit":
             return f"limit {inputs} to {step['count']}"
         case "join" | "many_join":
             pairs = " and ".join(f"{a} = {b}" for a, b in step["on"])
             if step.op == "join":
-                how = "" if made.link is None else " (linked: no sort)"
+                how = "" if output.link is None else " (linked: no sort)"
                 return f"{step['kind']} join {inputs} on {pairs}{how}"
-            what = "pairs" if step["kind"] == "inner" else "rows"
-            return f"{step['kind']} join {inputs} on {pairs}, {step['bound']} {what} at most"
+            verb = "pairs" if step["kind"] == "inner" else "rows"
+            return f"{step['kind']} join {inputs} on {pairs}, {step['bound']} {verb} at most"
         case "trim":
             return f"rows {inputs}, {step['bound']} at most"
         case _:
             return f"{step.op} {inputs}"
 
 
-def written(e: Expression) -> str:
+def expression_text(e: Expression) -> str:
     """An expression as people write it."""
     name, *rest = e
     match name:
@@ -151,7 +159,7 @@ def written(e: Expression) -> str:
         case "fixed":
             return f"{rest[0] / 2 ** rest[1]:g}"
         case "date":
-            return date_of(rest[0]).isoformat()
+            return days_to_date(rest[0]).isoformat()
         case "word":
             return repr(rest[0])
         case "text":
@@ -161,5 +169,5 @@ def written(e: Expression) -> str:
         case "int" | "bool" | "timestamp":
             return str(rest[0])
         case "+" | "-" | "*" | "/" | "=" | "<>" | "<" | "<=" | ">" | ">=" | "and" | "or":
-            return f"({f' {name} '.join(map(written, rest))})"
-    return f"{name}({', '.join(map(written, rest))})"
+            return f"({f' {name} '.join(map(expression_text, rest))})"
+    return f"{name}({', '.join(map(expression_text, rest))})"

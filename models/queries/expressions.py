@@ -24,22 +24,22 @@ from tfe_bench.models.queries.types import (
     TIMESTAMP,
     UNITS,
     Type,
-    category,
-    date_of,
-    day_units,
-    days_of,
-    scaled,
-    whole,
+    category_type,
+    days_to_date,
+    int_type,
+    parse_date,
+    scaled_type,
+    units_per_day,
 )
 
 # Bits of a private divisor.
-MOST_DIVISOR = 24
+MAX_DIVISOR = 24
 # Fractional bits that a product keeps.
-_MOST_FRACTION = 24
+_MAX_FRACTION = 24
 # Bits of a number that is multiplied by a ratio.
-MOST_INEXACT = 44
+MAX_INEXACT = 44
 # Comparisons of one row for EXTRACT.
-_MOST_CUTS = 300
+_MAX_CUTS = 300
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Fact:
         return self.type is not None and self.type.kind == CATEGORY and self.constant is not None
 
     @property
-    def known(self) -> Type:
+    def value_type(self) -> Type:
         """Its type.
 
         Raises:
@@ -81,7 +81,7 @@ class Fact:
 Facts = Mapping[str, Fact]
 
 
-def typed(expression: Expression, columns: Facts) -> Fact:
+def infer_fact(expression: Expression, columns: Facts) -> Fact:
     """The fact about a checked expression.
 
     Raises:
@@ -97,7 +97,7 @@ def typed(expression: Expression, columns: Facts) -> Fact:
                 f"There is no column {rest[0][:80]!r}.{did_you_mean(rest[0], columns)}"
             )
         return columns[rest[0]]
-    facts = [typed(each, columns) for each in rest]
+    facts = [infer_fact(each, columns) for each in rest]
     sources = frozenset[Source]().union(*(fact.sources for fact in facts))
     nullable = any(fact.nullable for fact in facts)
     if name in ("and", "or", "not"):
@@ -109,45 +109,47 @@ def typed(expression: Expression, columns: Facts) -> Fact:
         return Fact(BITS, False, sources)
     if name in COMPARISONS or name == "in":
         for other in facts[1:]:
-            common(facts[0], other, ordered=name in ("<", "<=", ">", ">="))
+            common_type(facts[0], other, ordered=name in ("<", "<=", ">", ">="))
         return Fact(BITS, nullable, sources)
     if name == "case":
         for condition in facts[:-1:2]:
             if condition.type not in (BITS, None):
                 raise UsageError(f"CASE takes conditions. Received: a {condition.type}.")
         values = [*facts[1:-1:2], facts[-1]]
-        found = either(values)
-        return Fact(found, any(v.nullable for v in values), sources)
+        result_type = choice_type(values)
+        return Fact(result_type, any(v.nullable for v in values), sources)
     if name == "coalesce":
-        return Fact(either(facts), all(f.nullable for f in facts), sources)
+        return Fact(choice_type(facts), all(f.nullable for f in facts), sources)
     if name in ("least", "greatest"):  # (skips NULLs, as DuckDB does)
-        found = either(facts)
-        if not found.ordered:
+        result_type = choice_type(facts)
+        if not result_type.ordered:
             raise UsageError("LEAST and GREATEST take what has an order.")
         if nullable:
             raise UsageError("LEAST and GREATEST of columns with NULLs are not offered. Use CASE.")
-        return Fact(_extreme(name, facts, found), nullable, sources)
+        return Fact(_extreme_type(name, facts, result_type), nullable, sources)
     if name in ("year", "month"):
-        return Fact(_of_date(name, facts[0]), nullable, sources)
+        return Fact(_infer_date_part(name, facts[0]), nullable, sources)
     if name in ("to_date", "to_timestamp"):
-        return replace(_of_time(name, facts[0]), nullable=nullable, sources=sources)
-    made = _arithmetic(name, facts)
+        return replace(_infer_time_cast(name, facts[0]), nullable=nullable, sources=sources)
+    result_fact = _infer_arithmetic(name, facts)
     private = [fact for fact in facts if fact.constant is None]
     affine = len(private) == 1 and private[0].affine and _is_exact(name, facts)
-    return replace(made, nullable=nullable or made.nullable, sources=sources, affine=affine)
+    return replace(
+        result_fact, nullable=nullable or result_fact.nullable, sources=sources, affine=affine
+    )
 
 
 def _is_exact(name: str, facts: Sequence[Fact]) -> bool:
     """Whether arithmetic on one private operand is a * x + b in every row, without rounding."""
-    one = facts[0].known
+    one = facts[0].value_type
     match name:
         case "+" | "-" | "neg":
             return True
         case "*":
-            fraction = sum(fact.known.fraction for fact in facts)
-            return not dropped(replace(one, fraction=fraction))
+            fraction = sum(fact.value_type.fraction for fact in facts)
+            return not dropped_bits(replace(one, fraction=fraction))
         case "real" | "/":
-            ratio = Fraction(1) if name == "real" else divisor(facts[1])
+            ratio = Fraction(1) if name == "real" else public_reciprocal(facts[1])
             if ratio is None:
                 return False
             by = ratio * (1 << FRACTION) / one.denominator
@@ -155,14 +157,14 @@ def _is_exact(name: str, facts: Sequence[Fact]) -> bool:
     return False
 
 
-def common(a: Fact, b: Fact, ordered: bool = False) -> Type:
+def common_type(a: Fact, b: Fact, ordered: bool = False) -> Type:
     """The type in which two values are compared or stand for each other.
 
     Raises:
         UsageError: they have none, or no order though they want one.
     """
     if a.type is None or b.type is None:
-        return (a if b.type is None else b).known
+        return (a if b.type is None else b).value_type
     one, two = a.type, b.type
     if one.kind != two.kind:
         raise UsageError(f"Values of type {one} and {two} cannot be compared or mixed.")
@@ -172,13 +174,13 @@ def common(a: Fact, b: Fact, ordered: bool = False) -> Type:
         case "number":
             digits, fraction = max(one.digits, two.digits), max(one.fraction, two.fraction)
             (low, high), (first, last) = (
-                _aligned((t.low, t.high), t, digits, fraction) for t in (one, two)
+                _rescale_bounds((t.low, t.high), t, digits, fraction) for t in (one, two)
             )
             if digits or fraction:
-                return scaled(one, min(low, first), max(high, last), digits, fraction)
-            return whole(min(low, first), max(high, last))
+                return scaled_type(one, min(low, first), max(high, last), digits, fraction)
+            return int_type(min(low, first), max(high, last))
         case "category":
-            return _dictionary(a, b)
+            return _common_category(a, b)
         case "timestamp":
             finer = max((one, two), key=lambda t: UNITS[t.unit])
             bounds = [
@@ -191,8 +193,8 @@ def common(a: Fact, b: Fact, ordered: bool = False) -> Type:
             return replace(one, low=min(one.low, two.low), high=max(one.high, two.high))
 
 
-def _dictionary(a: Fact, b: Fact) -> Type:
-    one, two = a.known, b.known
+def _common_category(a: Fact, b: Fact) -> Type:
+    one, two = a.value_type, b.value_type
     if a.constant is not None or b.constant is not None:
         word, listed = (one, two) if a.constant is not None else (two, one)
         if word.words[0] not in listed.words:
@@ -213,43 +215,47 @@ def _dictionary(a: Fact, b: Fact) -> Type:
     return one
 
 
-def element_in(fact: Fact, kind: Type) -> int:
+def constant_element(fact: Fact, kind: Type) -> int:
     """A constant's element in a `common` type."""
     assert fact.constant is not None and fact.type is not None
     if kind.kind == CATEGORY and fact.type.words != kind.words:
         return kind.words.index(fact.type.words[0])
-    return fact.constant * factor(fact.type, kind)
+    return fact.constant * scale_factor(fact.type, kind)
 
 
-def factor(kind: Type, wanted: Type) -> int:
+def scale_factor(kind: Type, target: Type) -> int:
     """By what elements are multiplied to be of a `common` type."""
     if kind.kind == TIMESTAMP:
-        return UNITS[wanted.unit] // UNITS[kind.unit]
-    return wanted.denominator // kind.denominator
+        return UNITS[target.unit] // UNITS[kind.unit]
+    return target.denominator // kind.denominator
 
 
-def _aligned(bounds: Sequence[int], kind: Type, digits: int, fraction: int) -> tuple[int, int]:
+def _rescale_bounds(
+    bounds: Sequence[int], kind: Type, digits: int, fraction: int
+) -> tuple[int, int]:
     by = int(10 ** (digits - kind.digits) << (fraction - kind.fraction))
     return bounds[0] * by, bounds[1] * by
 
 
-def _extreme(name: str, facts: Sequence[Fact], kind: Type) -> Type:
+def _extreme_type(name: str, facts: Sequence[Fact], kind: Type) -> Type:
     """A least value is no larger than the largest of any: a kind in its bounds."""
     if kind.words:
         return kind
     bounds = []
     for fact in facts:
-        each = fact.known
+        each = fact.value_type
         if fact.constant is not None:
-            bounds.append((element_in(fact, kind),) * 2)
+            bounds.append((constant_element(fact, kind),) * 2)
         else:
-            bounds.append((each.low * factor(each, kind), each.high * factor(each, kind)))
+            bounds.append(
+                (each.low * scale_factor(each, kind), each.high * scale_factor(each, kind))
+            )
     of = min if name == "least" else max
-    low, high = (of(several) for several in zip(*bounds, strict=True))
+    low, high = (of(edges) for edges in zip(*bounds, strict=True))
     return replace(kind, low=low, high=high)
 
 
-def either(facts: Sequence[Fact]) -> Type:
+def choice_type(facts: Sequence[Fact]) -> Type:
     """The type of one of several values; of words alone a category of them, in their order.
 
     Raises:
@@ -257,20 +263,20 @@ def either(facts: Sequence[Fact]) -> Type:
     """
     words = {w for f in facts if f.type is not None for w in f.type.words}
     if len(words) > 1 and all(f.type is None or f.is_word for f in facts):
-        return category(tuple(sorted(words)))
-    found = Fact(None)
+        return category_type(tuple(sorted(words)))
+    choice = Fact(None)
     for fact in facts:
-        kind = common(found, fact)
+        kind = common_type(choice, fact)
         # a lone word is a constant still, and finds its place in the dictionary of another
         constant = fact.constant if kind.kind == CATEGORY and len(kind.words) == 1 else None
-        found = Fact(kind, constant=constant)
-    return found.known
+        choice = Fact(kind, constant=constant)
+    return choice.value_type
 
 
-def _arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
+def _infer_arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
     types = []
     for fact in facts:
-        kind = fact.known
+        kind = fact.value_type
         if kind.kind not in (NUMBER, DATE) or (kind.kind == DATE and name not in ("+", "-")):
             raise UsageError(f"{name} takes numbers. Received: a {kind}.")
         types.append(kind)
@@ -289,45 +295,47 @@ def _arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
         constant = facts[0].constant
         if constant is not None:
             constant = -constant if name == "neg" else abs(constant)
-        return Fact(scaled(one, low, high, one.digits, one.fraction), constant=constant)
+        return Fact(scaled_type(one, low, high, one.digits, one.fraction), constant=constant)
     if name == "real":
         return Fact(ratio_type(one, Fraction(1)))
     if name == "/":
-        return _quotient(facts)
+        return _infer_quotient(facts)
     two = types[1]
     if DATE in (one.kind, two.kind):
-        return _of_days(name, one, two, facts)
+        return _infer_date_sum(name, one, two, facts)
     digits, fraction = max(one.digits, two.digits), max(one.fraction, two.fraction)
     if name == "*":
         digits, fraction = one.digits + two.digits, one.fraction + two.fraction
         edges = [x * y for x in (one.low, one.high) for y in (two.low, two.high)]
-        kind = scaled(one, min(edges), max(edges), digits, fraction)
-        constant = _constant(facts, lambda x, y: x * y)
-        if constant is None and (drop := dropped(kind)):
-            kind = scaled(one, (kind.low >> drop) - 1, (kind.high >> drop) + 2, digits, FRACTION)
+        kind = scaled_type(one, min(edges), max(edges), digits, fraction)
+        constant = _fold_constants(facts, lambda x, y: x * y)
+        if constant is None and (drop := dropped_bits(kind)):
+            kind = scaled_type(
+                one, (kind.low >> drop) - 1, (kind.high >> drop) + 2, digits, FRACTION
+            )
         return Fact(kind, constant=constant)
     (low, high), (first, last) = (
-        _aligned((t.low, t.high), t, digits, fraction) for t in (one, two)
+        _rescale_bounds((t.low, t.high), t, digits, fraction) for t in (one, two)
     )
     if name == "-":
         first, last = -last, -first
-    kind = scaled(one, low + first, high + last, digits, fraction)
+    kind = scaled_type(one, low + first, high + last, digits, fraction)
     sign = 1 if name == "+" else -1
     by = [kind.denominator // t.denominator for t in types]
-    return Fact(kind, constant=_constant(facts, lambda x, y: x * by[0] + sign * y * by[1]))
+    return Fact(kind, constant=_fold_constants(facts, lambda x, y: x * by[0] + sign * y * by[1]))
 
 
-def dropped(product: Type) -> int:
+def dropped_bits(product: Type) -> int:
     """Fractional bits that a private product loses."""
-    return product.fraction - FRACTION if product.fraction > _MOST_FRACTION else 0
+    return product.fraction - FRACTION if product.fraction > _MAX_FRACTION else 0
 
 
-def _constant(facts: Sequence[Fact], function: Callable[[int, int], int]) -> int | None:
+def _fold_constants(facts: Sequence[Fact], function: Callable[[int, int], int]) -> int | None:
     x, y = (fact.constant for fact in facts)
     return None if x is None or y is None else function(x, y)
 
 
-def _of_days(name: str, one: Type, two: Type, facts: Sequence[Fact]) -> Fact:
+def _infer_date_sum(name: str, one: Type, two: Type, facts: Sequence[Fact]) -> Fact:
     """A date and a number of days, or the days between two dates."""
     kinds = (one.kind, two.kind)
     days = [t for t in (one, two) if t.kind == NUMBER]
@@ -340,9 +348,9 @@ def _of_days(name: str, one: Type, two: Type, facts: Sequence[Fact]) -> Fact:
     low, high = (one.low + two.low, one.high + two.high)
     if sign < 0:
         low, high = one.low - two.high, one.high - two.low
-    constant = _constant(facts, lambda x, y: x + sign * y)
+    constant = _fold_constants(facts, lambda x, y: x + sign * y)
     if kinds == (DATE, DATE):
-        return Fact(whole(low, high), constant=constant)
+        return Fact(int_type(low, high), constant=constant)
     if not -(10**6) <= low <= high <= 10**6:
         raise UsageError("Days that are added to a date are at most a few thousand years.")
     return Fact(Type(DATE, low, high), constant=constant)
@@ -355,16 +363,16 @@ def ratio_type(kind: Type, ratio: Fraction) -> Type:
         UsageError: it does not fit.
     """
     by = ratio * (1 << FRACTION) / kind.denominator
-    if by.denominator != 1 and kind.magnitude.bit_length() > MOST_INEXACT:
+    if by.denominator != 1 and kind.magnitude.bit_length() > MAX_INEXACT:
         raise UsageError(
-            f"A value of {kind.magnitude.bit_length()} bits is divided; at most {MOST_INEXACT} "
+            f"A value of {kind.magnitude.bit_length()} bits is divided; at most {MAX_INEXACT} "
             "are right. Have its owner declare a narrower range, as int[0,120]."
         )
     edges = sorted(int(edge * by) for edge in (kind.low, kind.high))
-    return scaled(kind, edges[0] - 2, edges[1] + 2, 0, FRACTION)
+    return scaled_type(kind, edges[0] - 2, edges[1] + 2, 0, FRACTION)
 
 
-def divisor(fact: Fact) -> Fraction | None:
+def public_reciprocal(fact: Fact) -> Fraction | None:
     """A public divisor's reciprocal; None of a private one.
 
     Raises:
@@ -374,12 +382,12 @@ def divisor(fact: Fact) -> Fraction | None:
         return None
     if fact.constant == 0:
         raise UsageError("A division by 0.")
-    return Fraction(fact.known.denominator, fact.constant)
+    return Fraction(fact.value_type.denominator, fact.constant)
 
 
-def _quotient(facts: Sequence[Fact]) -> Fact:
-    one, two = facts[0].known, facts[1].known
-    ratio = divisor(facts[1])
+def _infer_quotient(facts: Sequence[Fact]) -> Fact:
+    one, two = facts[0].value_type, facts[1].value_type
+    ratio = public_reciprocal(facts[1])
     if ratio is not None:
         return Fact(ratio_type(one, ratio))
     if two.low < 0:
@@ -387,9 +395,9 @@ def _quotient(facts: Sequence[Fact]) -> Fact:
             "A private divisor may not be negative by its type. Declare a range from 0, as "
             "int[0,1000]."
         )
-    if two.high >> MOST_DIVISOR:
+    if two.high >> MAX_DIVISOR:
         raise UsageError(
-            f"A private divisor has at most {MOST_DIVISOR} bits with the digits behind the point. "
+            f"A private divisor has at most {MAX_DIVISOR} bits with the digits behind the point. "
             f"Received: {two.high.bit_length()}. Have its owner declare a narrower range."
         )
     top = ratio_type(one, Fraction(two.denominator))
@@ -400,69 +408,69 @@ def _quotient(facts: Sequence[Fact]) -> Fact:
     return Fact(replace(top, low=min(top.low, -1), high=max(top.high, 1)), nullable=two.low == 0)
 
 
-def _of_time(name: str, fact: Fact) -> Fact:
+def _infer_time_cast(name: str, fact: Fact) -> Fact:
     """A timestamp's date, or a date's midnight."""
-    kind, constant = fact.known, fact.constant
-    wanted = TIMESTAMP if name == "to_date" else DATE
-    if kind.kind != wanted:
-        raise UsageError(f"{name} takes a {wanted}. Received: a {kind}.")
+    kind, constant = fact.value_type, fact.constant
+    expected_kind = TIMESTAMP if name == "to_date" else DATE
+    if kind.kind != expected_kind:
+        raise UsageError(f"{name} takes a {expected_kind}. Received: a {kind}.")
     if name == "to_date":
-        day = day_units(kind.unit)
-        found = Type(DATE, kind.low // day, kind.high // day)
-        return Fact(found, constant=None if constant is None else constant // day)
-    day = day_units("s")
-    found = Type(TIMESTAMP, kind.low * day, kind.high * day, unit="s")
-    return Fact(found, constant=None if constant is None else constant * day)
+        day = units_per_day(kind.unit)
+        result_type = Type(DATE, kind.low // day, kind.high // day)
+        return Fact(result_type, constant=None if constant is None else constant // day)
+    day = units_per_day("s")
+    result_type = Type(TIMESTAMP, kind.low * day, kind.high * day, unit="s")
+    return Fact(result_type, constant=None if constant is None else constant * day)
 
 
-def _of_date(name: str, fact: Fact) -> Type:
-    if fact.known.kind != DATE:
-        raise UsageError(f"{name} is of a date. Received: a {fact.known}.")
-    first, last = (date_of(day).year for day in (fact.known.low, fact.known.high))
+def _infer_date_part(name: str, fact: Fact) -> Type:
+    if fact.value_type.kind != DATE:
+        raise UsageError(f"{name} is of a date. Received: a {fact.value_type}.")
+    first, last = (days_to_date(day).year for day in (fact.value_type.low, fact.value_type.high))
     count = (last - first) * (12 if name == "month" else 1)
-    if count > _MOST_CUTS:
+    if count > _MAX_CUTS:
         raise UsageError(
             f"EXTRACT({name}) of dates from {first} to {last} would compare each with {count} "
-            f"days; at most {_MOST_CUTS} are offered. Have the owner declare a narrower range, as "
+            f"days; at most {_MAX_CUTS} are offered. Have the owner declare a narrower range, as "
             "date[2015-01-01,2025-12-31]."
         )
-    return whole(first, last) if name == "year" else whole(1, 12)
+    return int_type(first, last) if name == "year" else int_type(1, 12)
 
 
 def first_days(kind: Type, monthly: bool) -> list[int]:
     """The first days of the years, or months, that begin after a type's lowest date."""
-    low, high = date_of(kind.low), date_of(kind.high)
-    found = []
+    low, high = days_to_date(kind.low), days_to_date(kind.high)
+    days = []
     for year in range(low.year, high.year + 1):
         for month in range(1, 13) if monthly else (1,):
-            day = days_of(datetime.date(year, month, 1).isoformat())
+            day = parse_date(datetime.date(year, month, 1).isoformat())
             if kind.low < day <= kind.high:
-                found.append(day)
-    return found
+                days.append(day)
+    return days
 
 
-def _whole(value: int) -> Fact:
-    return Fact(whole(value, value), constant=value)
+def _int_constant(value: int) -> Fact:
+    return Fact(int_type(value, value), constant=value)
 
 
-def _decimal(value: int, digits: int) -> Fact:
+def _decimal_constant(value: int, digits: int) -> Fact:
     return Fact(Type(NUMBER, value, value, digits), constant=value)
 
 
-def _word(word: str) -> Fact:
-    return Fact(category((word,)), constant=0)
+def _word_constant(word: str) -> Fact:
+    return Fact(category_type((word,)), constant=0)
 
 
 _CONSTANTS: Mapping[str, Callable[..., Fact]] = {
-    "int": _whole,
-    "decimal": _decimal,
+    "int": _int_constant,
+    "decimal": _decimal_constant,
     "fixed": lambda value, fraction: Fact(
         Type(NUMBER, value, value, fraction=fraction), constant=value
     ),
     "bool": lambda value: Fact(BITS, constant=int(value)),
     "date": lambda days: Fact(Type(DATE, days, days), constant=days),
     "timestamp": lambda value, unit: Fact(Type(TIMESTAMP, value, value, unit=unit), constant=value),
-    "word": _word,
+    "word": _word_constant,
     "text": lambda value: Fact(HASHES, constant=value),
     "null": lambda: Fact(None, True),
 }

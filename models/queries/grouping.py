@@ -7,37 +7,37 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfe_bench.models.queries import noising, ranking, units
-from tfe_bench.models.queries.arranged import Grouped, coded_groups, every
-from tfe_bench.models.queries.evaluate import Value, column_of, constant_bit, value_of
+from tfe_bench.models.queries import dp_noise, group_quantiles, privacy_units
+from tfe_bench.models.queries.aggregate_types import dense_group_count
+from tfe_bench.models.queries.dense_groups import GroupColumns, and_bits, group_by_codes
+from tfe_bench.models.queries.division import compute_mean
+from tfe_bench.models.queries.dp_noise import NoiseDraw
+from tfe_bench.models.queries.evaluate import Value, column_to_value, constant_bit, value_to_column
 from tfe_bench.models.queries.expressions import Fact
-from tfe_bench.models.queries.noising import Drawn
 from tfe_bench.models.queries.plan import Step
 from tfe_bench.models.queries.privacy import COUNT, VALUES, Label
-from tfe_bench.models.queries.quotient import mean
 from tfe_bench.models.queries.relations import Relation as Facts
-from tfe_bench.models.queries.rights import least_for
-from tfe_bench.models.queries.summaries import is_dense
+from tfe_bench.models.queries.rights import min_records_for
 from tfe_bench.models.queries.types import BOOL
-from tfe_bench.protocols.functions.exp_one_round import word
+from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, relational
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits, groups
-from tfe_bench.protocols.tables.relation import Column, Relation, limit
+from tfe_bench.protocols.tables.relation import Column, Relation, limit_rows
 
 
-def group(
+def group_rows(
     party: Party,
     step: Step,
     valid: Shared,
     named: Mapping[str, Column],
-    about: Facts,
-    facts: Facts,
+    input_facts: Facts,
+    output_facts: Facts,
     profile: str = "local",
-    own: Drawn | None = None,
+    noise: NoiseDraw | None = None,
 ) -> Relation:
     """The relation of a step `group`: keys, then aggregates.
 
@@ -49,74 +49,98 @@ def group(
     A group is left out where it has fewer records of a table than its owner's rule says: of its
     rows, and of those that an aggregate counts; of its units where these repeat.
     """
-    repeated = [alias for alias in facts.least if not about.records[alias].single]
-    marks = units.Marks()
+    repeated = [alias for alias in output_facts.least if not input_facts.records[alias].single]
+    marks = privacy_units.Marks()
     if repeated:
-        valid, named, marks = units.marked(party, step, valid, named, about, repeated, profile)
-    if facts.release is not None:
-        valid, named = noising.bounded(party, valid, named, about, facts.release, profile)
-    labels = _labels(step, about, facts, marks)
+        valid, named, marks = privacy_units.mark_units(
+            party, step, valid, named, input_facts, repeated, profile
+        )
+    if output_facts.release is not None:
+        valid, named = dp_noise.bound_contributions(
+            party, valid, named, input_facts, output_facts.release, profile
+        )
+    labels = _needed_totals(step, input_facts, output_facts, marks)
     keys = [named[name] for name in step["keys"]]
     extremes_of = [
-        (function, named[argument], about.columns[argument])
+        (function, named[argument], input_facts.columns[argument])
         for _, function, argument in step["aggregates"]
         if function in ("min", "max")
     ]
-    key_facts = [about.columns[name] for name in step["keys"]]
+    key_facts = [input_facts.columns[name] for name in step["keys"]]
     functions = [function for _, function, _ in step["aggregates"]]
     if not keys:
-        sums = _summed(party, labels, valid, named, about)
-        found = _whole(party, valid, sums, extremes_of)
+        sums = _values_to_sum(party, labels, valid, named, input_facts)
+        group_columns = _aggregate_all(party, valid, sums, extremes_of)
     else:
-        rows, wanted = _rows(party, valid, keys, labels, named)
-        dense = is_dense(key_facts, functions)
-        if dense or facts.release is not None:
-            count = dense or facts.rows
-            found = coded_groups(party, rows, wanted, count, key_facts, profile, by_sort=not dense)
+        rows, aggregates = _grouping_input(party, valid, keys, labels, named)
+        dense = dense_group_count(key_facts, functions)
+        if dense or output_facts.release is not None:
+            count = dense or output_facts.rows
+            group_columns = group_by_codes(
+                party, rows, aggregates, count, key_facts, profile, by_sort=not dense
+            )
         else:
-            found = _sorted(party, rows, len(keys), wanted, extremes_of, facts.rows, profile)
+            group_columns = _group_sorted(
+                party, rows, len(keys), aggregates, extremes_of, output_facts.rows, profile
+            )
 
-    ranked = ranking.quantiles_of(
-        party, step["aggregates"], Relation(tuple(keys), valid), named, about, facts.rows, profile
+    ranked = group_quantiles.compute_quantiles(
+        party,
+        step["aggregates"],
+        Relation(tuple(keys), valid),
+        named,
+        input_facts,
+        output_facts.rows,
+        profile,
     )
 
-    def finished(made: Grouped, ranked: dict[str, Shared], own: Drawn | None) -> Relation:
-        totals = dict(zip(labels, made.sums, strict=True))
+    def finish_groups(
+        group_columns: GroupColumns, ranked: dict[str, Shared], noise: NoiseDraw | None
+    ) -> Relation:
+        totals = dict(zip(labels, group_columns.sums, strict=True))
         if keys:  # distances were added up
-            for name, what in labels:
-                if name is not None and what == VALUES:
+            for name, total_kind in labels:
+                if name is not None and total_kind == VALUES:
                     count = totals.get((name, COUNT), totals[(None, COUNT)])
-                    by = np.int64(about.columns[name].known.offset)
-                    total = totals[name, what]
-                    totals[name, what] = arithmetic.add(total, arithmetic.mul_public(count, by))
-        if facts.release is not None:
-            columns = noising.aggregates(party, step, about, facts, facts.release, totals, own)
-            columns = dict(zip(step["keys"], made.keys, strict=True)) | columns
+                    by = np.int64(input_facts.columns[name].value_type.offset)
+                    total = totals[name, total_kind]
+                    totals[name, total_kind] = arithmetic.add(
+                        total, arithmetic.mul_public(count, by)
+                    )
+        if output_facts.release is not None:
+            columns = dp_noise.noised_aggregates(
+                party, step, input_facts, output_facts, output_facts.release, totals, noise
+            )
+            columns = dict(zip(step["keys"], group_columns.keys, strict=True)) | columns
             # (whether a group has a row is a secret, too)
-            there = constant_bit(made.valid, True)
-            return Relation(tuple(columns[name] for name in facts.columns), there)
-        return _finished(party, step, about, facts, made, totals, ranked, marks)
+            there = constant_bit(group_columns.valid, True)
+            return Relation(tuple(columns[name] for name in output_facts.columns), there)
+        return _finish_columns(
+            party, step, input_facts, output_facts, group_columns, totals, ranked, marks
+        )
 
-    result: Relation = party.function(finished)(found, ranked, own)
+    result: Relation = party.function(finish_groups)(group_columns, ranked, noise)
     return result
 
 
-def _labels(step: Step, about: Facts, facts: Facts, marks: units.Marks) -> list[Label]:
+def _needed_totals(
+    step: Step, about: Facts, facts: Facts, marks: privacy_units.Marks
+) -> list[Label]:
     """What a step's aggregates take: the number of rows, then sums and numbers of values."""
-    wanted: list[Label] = [(None, COUNT)]
+    labels: list[Label] = [(None, COUNT)]
     for _, function, argument in step["aggregates"]:
         if argument is None:
             continue
-        if function in ("sum", "avg") and (argument, VALUES) not in wanted:
-            wanted.append((argument, VALUES))
-        if about.columns[argument].nullable and (argument, COUNT) not in wanted:
-            wanted.append((argument, COUNT))
+        if function in ("sum", "avg") and (argument, VALUES) not in labels:
+            labels.append((argument, VALUES))
+        if about.columns[argument].nullable and (argument, COUNT) not in labels:
+            labels.append((argument, COUNT))
     present = [about.records[alias].present for alias in facts.least if alias not in marks]
-    present += [name for own in marks.values() for name in own.values()]
-    return wanted + [(name, COUNT) for name in dict.fromkeys(present) if name]
+    present += [name for unit_marks in marks.values() for name in unit_marks.values()]
+    return labels + [(name, COUNT) for name in dict.fromkeys(present) if name]
 
 
-def _rows(
+def _grouping_input(
     party: Party,
     valid: Shared,
     keys: Sequence[Column],
@@ -124,11 +148,11 @@ def _rows(
     named: Mapping[str, Column],
 ) -> tuple[Relation, list[groups.Aggregate]]:
     """Keys and columns, as they are, and what is wanted of these."""
-    columns, wanted = list(keys), []
+    columns, aggregates = list(keys), []
     at: dict[str, int] = {}
-    for name, what in labels:
+    for name, total_kind in labels:
         if name is None:
-            wanted.append(groups.Aggregate("count"))
+            aggregates.append(groups.Aggregate("count"))
             continue
         if name not in at:
             at[name] = len(columns)
@@ -137,11 +161,11 @@ def _rows(
                 absent = party.function(bits.invert)(column.values)
                 column = replace(column, null=absent)
             columns.append(column)
-        wanted.append(groups.Aggregate("sum" if what == VALUES else "count", at[name]))
-    return Relation(tuple(columns), valid), wanted
+        aggregates.append(groups.Aggregate("sum" if total_kind == VALUES else "count", at[name]))
+    return Relation(tuple(columns), valid), aggregates
 
 
-def _summed(
+def _values_to_sum(
     party: Party,
     labels: Sequence[Label],
     valid: Shared,
@@ -150,7 +174,7 @@ def _summed(
 ) -> list[Shared]:
     """Numbers [n] to add up, 0 in rows that do not count."""
 
-    def made(valid: Shared, named: dict[str, Column]) -> list[Shared]:
+    def select_values(valid: Shared, named: dict[str, Column]) -> list[Shared]:
         counted: dict[str | None, Shared] = {None: valid}
         for name, _ in labels:
             if name is None or name in counted:
@@ -162,107 +186,118 @@ def _summed(
                 counted[name] = bits.all_of(party, [valid, bits.invert(column.null)])
             else:
                 counted[name] = valid
-        found = []
-        for name, what in labels:
-            if what == COUNT:
-                found.append(bits.number(party, counted[name]))
+        values = []
+        for name, total_kind in labels:
+            if total_kind == COUNT:
+                values.append(bits.to_number(party, counted[name]))
             else:
                 assert name is not None
-                value = value_of(named[name], about.columns[name])
-                found.append(bits.times(party, counted[name], value.data))
-        return found
+                value = column_to_value(named[name], about.columns[name])
+                values.append(bits.multiply_by_bit(party, counted[name], value.data))
+        return values
 
-    sums: list[Shared] = party.function(made)(valid, dict(named))
+    sums: list[Shared] = party.function(select_values)(valid, dict(named))
     return sums
 
 
-def _whole(
+def _aggregate_all(
     party: Party,
     valid: Shared,
     sums: Sequence[Shared],
     extremes_of: Sequence[tuple[str, Column, Fact]],
-) -> Grouped:
+) -> GroupColumns:
     """One group of all rows."""
 
-    def made(
+    def aggregate_rows(
         valid: Shared, sums: list[Shared], columns: list[Column]
     ) -> tuple[list[Shared], list[Shared], Shared]:
         totals = [
-            s.map(lambda a: local.reduce_sum(local.reshape(a, [1, -1]), [1], False)) for s in sums
+            s.map(lambda a: tensor_ops.reduce_sum(tensor_ops.reshape(a, [1, -1]), [1], False))
+            for s in sums
         ]
-        found = []
+        extreme_values = []
         for (function, _, fact), column in zip(extremes_of, columns, strict=True):
             there = [valid] if column.null is None else [valid, bits.invert(column.null)]
             counted = bits.all_of(party, there)
-            value = value_of(column, fact)
+            value = column_to_value(column, fact)
             data = value.data
-            if fact.known.kind == BOOL:
-                data = bits.number(party, data)
+            if fact.value_type.kind == BOOL:
+                data = bits.to_number(party, data)
             # what does not count is as far away as it can be
-            away = fact.known.high if function == "min" else fact.known.low
-            from_there = arithmetic.moved(data, word(-away))
-            kept = arithmetic.moved(bits.times(party, counted, from_there), word(away))
-            if fact.known.bits == 64:  # differences may take 65
-                best = extremes.of_full_range(party, kept, function == "max")
+            neutral = fact.value_type.high if function == "min" else fact.value_type.low
+            from_there = arithmetic.add_constant(data, to_signed_word(-neutral))
+            selected = arithmetic.add_constant(
+                bits.multiply_by_bit(party, counted, from_there), to_signed_word(neutral)
+            )
+            if fact.value_type.bits == 64:  # differences may take 65
+                best = extremes.reduce_full_range(party, selected, function == "max")
             else:
                 of_all = extremes.reduce_min if function == "min" else extremes.reduce_max
-                best = of_all(party, kept, 0, True, bits=min(64, fact.known.bits + 2))
-            found.append(best)
+                best = of_all(party, selected, 0, True, bits=min(64, fact.value_type.bits + 2))
+            extreme_values.append(best)
         one = constant_bit(totals[0], True)
-        return totals, found, one
+        return totals, extreme_values, one
 
-    totals, found, one = party.function(made)(valid, list(sums), [c for _, c, _ in extremes_of])
-    return Grouped((), tuple(totals), tuple(found), one)
+    totals, extreme_values, one = party.function(aggregate_rows)(
+        valid, list(sums), [c for _, c, _ in extremes_of]
+    )
+    return GroupColumns((), tuple(totals), tuple(extreme_values), one)
 
 
-def _sorted(
+def _group_sorted(
     party: Party,
     rows: Relation,
     keys: int,
-    wanted: Sequence[groups.Aggregate],
+    aggregates: Sequence[groups.Aggregate],
     extremes_of: Sequence[tuple[str, Column, Fact]],
-    most: int,
+    max_groups: int,
     profile: str,
-) -> Grouped:
+) -> GroupColumns:
     """Rows of equal keys together: the first ones are groups, `most` of them at most."""
 
-    def numbers(columns: list[Column]) -> list[Column]:
+    def to_numbers(columns: list[Column]) -> list[Column]:
         return [
-            replace(c, values=bits.number(party, c.values)) if c.values.ring_bits == 1 else c
+            replace(c, values=bits.to_number(party, c.values)) if c.values.ring_bits == 1 else c
             for c in columns
         ]
 
-    best: list[Column] = party.function(numbers)([column for _, column, _ in extremes_of])
+    best: list[Column] = party.function(to_numbers)([column for _, column, _ in extremes_of])
     at = len(rows.columns)
-    more = [groups.Aggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)]
-    given = replace(rows, columns=(*rows.columns, *best))
-    made = groups.group(party, given, range(keys), [*wanted, *more], profile=profile)
-    made = limit(made, most)
-    values = [column.values for column in made.columns[keys:]]
-    count = len(wanted)
-    return Grouped(made.columns[:keys], tuple(values[:count]), tuple(values[count:]), made.valid)
+    extreme_aggregates = [
+        groups.Aggregate(how, at + i) for i, (how, _, _) in enumerate(extremes_of)
+    ]
+    extended = replace(rows, columns=(*rows.columns, *best))
+    grouped = groups.group_rows(
+        party, extended, range(keys), [*aggregates, *extreme_aggregates], profile=profile
+    )
+    grouped = limit_rows(grouped, max_groups)
+    values = [column.values for column in grouped.columns[keys:]]
+    count = len(aggregates)
+    return GroupColumns(
+        grouped.columns[:keys], tuple(values[:count]), tuple(values[count:]), grouped.valid
+    )
 
 
-def _finished(
+def _finish_columns(
     party: Party,
     step: Step,
     about: Facts,
     facts: Facts,
-    made: Grouped,
+    group_columns: GroupColumns,
     totals: Mapping[Label, Shared],
     ranked: Mapping[str, Shared],
-    marks: units.Marks,
+    marks: privacy_units.Marks,
 ) -> Relation:
     """The columns of a group's relation, of what was added up."""
     rows = totals[(None, COUNT)]
 
-    def count_of(argument: str | None) -> Shared:
+    def count_for(argument: str | None) -> Shared:
         return totals.get((argument, COUNT), rows)
 
-    columns: dict[str, Column] = dict(zip(step["keys"], made.keys, strict=True))
-    best, keys_given = iter(made.extremes), bool(step["keys"])
+    columns: dict[str, Column] = dict(zip(step["keys"], group_columns.keys, strict=True))
+    extreme_values, keys_given = iter(group_columns.extremes), bool(step["keys"])
     for name, function, argument in step["aggregates"]:
-        fact, count = facts.columns[name], count_of(argument)
+        fact, count = facts.columns[name], count_for(argument)
         null: Shared | bool = False
         if fact.nullable:
             null = _is_zero(party, count, facts.columns[name], about.rows)
@@ -271,39 +306,41 @@ def _finished(
         elif function == "count":
             data = count
         elif function in ("min", "max"):
-            data = next(best)
-            if keys_given and fact.known.kind != BOOL:  # (of a column that is kept)
-                data = arithmetic.moved(data, np.int64(fact.known.offset))
-            if fact.known.kind == BOOL:
+            data = next(extreme_values)
+            if keys_given and fact.value_type.kind != BOOL:  # (of a column that is kept)
+                data = arithmetic.add_constant(data, np.int64(fact.value_type.offset))
+            if fact.value_type.kind == BOOL:
                 data = replace(data, bits=1)
         elif function == "sum":
             data = totals[(argument, VALUES)]
         else:
             assert argument is not None
-            kind = about.columns[argument].known
-            data = mean(party, totals[(argument, VALUES)], count, kind, about.rows)
-        columns[name] = column_of(Value(data, null, fact))
-    valid = [made.valid]
+            kind = about.columns[argument].value_type
+            data = compute_mean(party, totals[(argument, VALUES)], count, kind, about.rows)
+        columns[name] = value_to_column(Value(data, null, fact))
+    valid = [group_columns.valid]
     for alias, least in facts.least.items():
-        own = about.records[alias].present or None
-        counts: dict[str | None, int] = {own: least}
+        presence = about.records[alias].present or None
+        counts: dict[str | None, int] = {presence: least}
         if alias in marks:
             counts = dict.fromkeys(marks[alias].values(), least)
         for _, function, argument in step["aggregates"] if alias not in marks else ():
             if argument is None or alias not in {s.alias for s in about.columns[argument].sources}:
                 continue
             counted = argument if (argument, COUNT) in totals else None
-            due = least_for(function, least)
-            if counted is not None or due > least:
-                counts[counted] = max(counts.get(counted, 0), due)
-        for name, due in sorted(counts.items(), key=str):
-            enough = arithmetic.moved(count_of(name), np.int64(-due))
-            width = max(about.rows, due).bit_length() + 1
-            below = bits.of(party, relational.negative(party, enough, width))
+            min_records = min_records_for(function, least)
+            if counted is not None or min_records > least:
+                counts[counted] = max(counts.get(counted, 0), min_records)
+        for name, min_records in sorted(counts.items(), key=str):
+            enough = arithmetic.add_constant(count_for(name), np.int64(-min_records))
+            width = max(about.rows, min_records).bit_length() + 1
+            below = bits.from_masked(party, relational.is_negative(party, enough, width))
             valid.append(bits.invert(below))
-    return Relation(tuple(columns[name] for name in facts.columns), every(party, valid))
+    return Relation(tuple(columns[name] for name in facts.columns), and_bits(party, valid))
 
 
 def _is_zero(party: Party, count: Shared, fact: Fact, rows: int) -> Shared:
-    nothing = arithmetic.moved(count, np.int64(-1))
-    return bits.of(party, relational.negative(party, nothing, rows.bit_length() + 1))
+    count_minus_one = arithmetic.add_constant(count, np.int64(-1))
+    return bits.from_masked(
+        party, relational.is_negative(party, count_minus_one, rows.bit_length() + 1)
+    )

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
-from tfe_bench.models.queries.guessing import COARSE
-from tfe_bench.models.queries.reading import Values, arrow, is_missing, listed, reals_of
+from tfe_bench.models.queries.reading import Values, as_reals, import_arrow, is_missing, to_list
+from tfe_bench.models.queries.type_inference import COARSE
 from tfe_bench.models.queries.types import (
     CATEGORY,
     NUMBER,
     TEXT,
     UNITS,
     Type,
-    date_of,
-    shown_hash,
-    value_element,
+    days_to_date,
+    encode_value,
+    format_hash,
 )
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
@@ -33,7 +33,7 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Elements:
+class EncodedColumn:
     """A column as its owner shares it.
 
     Attributes:
@@ -66,21 +66,19 @@ class Rounding:
     row: int
 
 
-def encode(name: str, values: Values, kind: Type) -> Elements:
+def encode_column(name: str, values: Values, kind: Type) -> EncodedColumn:
     """A column as elements; NaN is NULL.
 
     Raises:
         RangeError: a value outside of the declared range, or infinity; its row is named.
         DataError: a value of another type; its row is named.
     """
-    reals = reals_of(values)
-    fast = (
-        _encoded_arrow(name, values, kind) if reals is None else _encoded_reals(name, reals, kind)
-    )
+    reals = as_reals(values)
+    fast = _encode_arrow(name, values, kind) if reals is None else _encode_reals(name, reals, kind)
     if fast is not None:
         return fast
-    values = listed(values if reals is None else reals)
-    found = np.zeros(len(values), np.int64)
+    values = to_list(values if reals is None else reals)
+    distances = np.zeros(len(values), np.int64)
     null = np.zeros(len(values), np.int64)
     exact = np.full(len(values), np.nan)
     for row, value in enumerate(values):
@@ -88,27 +86,27 @@ def encode(name: str, values: Values, kind: Type) -> Elements:
             null[row] = 1
             continue
         try:
-            element = value_element(value, kind)
+            element = encode_value(value, kind)
             if kind.fraction:
                 exact[row] = float(value)
         except (ValueError, KeyError, TypeError):
-            what = (
+            fault = (
                 "a word that its category does not have" if kind.kind == CATEGORY else f"no {kind}"
             )
             raise DataError(
-                f"Column {name!r}, row {row + 1}: {what}. Declare another type "
+                f"Column {name!r}, row {row + 1}: {fault}. Declare another type "
                 f'(--type "{name}:...").'
             ) from None
         except OverflowError:
-            raise _outside(name, row, kind) from None
+            raise _range_error(name, row, kind) from None
         if not kind.low <= element <= kind.high:
-            raise _outside(name, row, kind)
-        found[row] = element - kind.offset
-    rounding = _rounding(exact, found + np.int64(kind.offset), kind)
-    return Elements(kind, found, null if null.any() else None, rounding)
+            raise _range_error(name, row, kind)
+        distances[row] = element - kind.offset
+    rounding = _measure_rounding(exact, distances + np.int64(kind.offset), kind)
+    return EncodedColumn(kind, distances, null if null.any() else None, rounding)
 
 
-def _rounding(exact: Any, elements: Ring, kind: Type) -> Rounding | None:
+def _measure_rounding(exact: Any, elements: Ring, kind: Type) -> Rounding | None:
     """What rounding changed.
 
     Args:
@@ -118,16 +116,16 @@ def _rounding(exact: Any, elements: Ring, kind: Type) -> Rounding | None:
     if not kind.fraction:
         return None
     with np.errstate(invalid="ignore"):
-        off = np.abs(elements / float(kind.denominator) - exact)
-        coarse = off > COARSE * np.abs(exact)
-    if not np.isfinite(off).any():
+        errors = np.abs(elements / float(kind.denominator) - exact)
+        coarse = errors > COARSE * np.abs(exact)
+    if not np.isfinite(errors).any():
         return Rounding(0.0, 0, 0, 0)
     gone = coarse & (elements == 0)
     first = int(np.flatnonzero(coarse)[0]) + 1 if coarse.any() else 0
-    return Rounding(float(np.nanmax(off)), int(coarse.sum()), int(gone.sum()), first)
+    return Rounding(float(np.nanmax(errors)), int(coarse.sum()), int(gone.sum()), first)
 
 
-def _encoded_reals(name: str, reals: Any, kind: Type) -> Elements | None:
+def _encode_reals(name: str, reals: Any, kind: Type) -> EncodedColumn | None:
     """An array of floating-point numbers at once; None where values are looked at one by one."""
     if kind.kind != NUMBER:
         return None
@@ -143,30 +141,30 @@ def _encoded_reals(name: str, reals: Any, kind: Type) -> Elements | None:
     if (np.abs(scaled) >= float(1 << 62)).any():
         return None
     elements = scaled.astype(np.int64)
-    return _bounded(name, elements, missing, kind, _rounding(reals, elements, kind))
+    return _bounded_column(name, elements, missing, kind, _measure_rounding(reals, elements, kind))
 
 
-def _bounded(
+def _bounded_column(
     name: str, elements: Ring, missing: Any, kind: Type, rounding: Rounding | None = None
-) -> Elements:
+) -> EncodedColumn:
     bad = ((elements < kind.low) | (elements > kind.high)) & ~missing
     if bad.any():
-        raise _outside(name, int(np.flatnonzero(bad)[0]), kind)
+        raise _range_error(name, int(np.flatnonzero(bad)[0]), kind)
     distances = elements - np.int64(kind.offset)
     distances[missing] = 0
     null = missing.astype(np.int64) if missing.any() else None
-    return Elements(kind, distances, null, rounding)
+    return EncodedColumn(kind, distances, null, rounding)
 
 
-def _outside(name: str, row: int, kind: Type) -> RangeError:
+def _range_error(name: str, row: int, kind: Type) -> RangeError:
     return RangeError(
         f"Column {name!r}, row {row + 1}: a value outside of the range of {kind}, "
-        f"{shown(kind.low, kind)} to {shown(kind.high, kind)}. Declare its range, as "
+        f"{decode_element(kind.low, kind)} to {decode_element(kind.high, kind)}. Declare its range, as "
         f'--type "{name}:{kind}[LOW,HIGH]".'
     )
 
 
-def _encoded_arrow(name: str, values: Any, kind: Type) -> Elements | None:
+def _encode_arrow(name: str, values: Any, kind: Type) -> EncodedColumn | None:
     """An Arrow column at once; None where its values have to be looked at one by one."""
     if not hasattr(values, "is_null"):
         return None
@@ -174,39 +172,39 @@ def _encoded_arrow(name: str, values: Any, kind: Type) -> Elements | None:
     elements = _arrow_elements(values, kind, missing)
     if elements is None:
         return None
-    return _bounded(name, elements, missing, kind)
+    return _bounded_column(name, elements, missing, kind)
 
 
 def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
     """Elements of values as far as whole columns are read, anything where they are missing."""
-    pyarrow = arrow()
+    pyarrow = import_arrow()
     compute: Any = importlib.import_module("pyarrow.compute")
 
-    def whole(numbers: Any) -> Any:
+    def to_integers(numbers: Any) -> Any:
         return np.asarray(compute.fill_null(numbers.cast(pyarrow.int64()), 0))
 
-    stated = str(values.type)
+    arrow_type = str(values.type)
     match kind.kind:
-        case "number" if stated.startswith("int") and not kind.digits and not kind.fraction:
-            return whole(values)
-        case "number" if stated.startswith("decimal") and not kind.fraction:
+        case "number" if arrow_type.startswith("int") and not kind.digits and not kind.fraction:
+            return to_integers(values)
+        case "number" if arrow_type.startswith("decimal") and not kind.fraction:
             scale = pyarrow.scalar(10**kind.digits, pyarrow.int64())
             try:
-                return whole(compute.multiply(values, scale))
+                return to_integers(compute.multiply(values, scale))
             except pyarrow.ArrowInvalid:  # more digits than the type has, or than fit
                 return None
-        case "date" if stated.startswith("date32"):
-            return whole(values.cast(pyarrow.int32()))
-        case "bool" if stated == "bool":
-            return whole(values)
-        case "category" if stated in ("string", "large_string"):
+        case "date" if arrow_type.startswith("date32"):
+            return to_integers(values.cast(pyarrow.int32()))
+        case "bool" if arrow_type == "bool":
+            return to_integers(values)
+        case "category" if arrow_type in ("string", "large_string"):
             words = pyarrow.array(kind.words, values.type)
-            found = compute.index_in(values, value_set=words)
-            return None if found.null_count > missing.sum() else whole(found)
+            codes = compute.index_in(values, value_set=words)
+            return None if codes.null_count > missing.sum() else to_integers(codes)
     return None
 
 
-def check_unique(name: str, column: Elements) -> None:
+def check_unique(name: str, column: EncodedColumn) -> None:
     """Refuses a column that is said to be unique and is not; rows are named, values are not.
 
     Raises:
@@ -215,11 +213,11 @@ def check_unique(name: str, column: Elements) -> None:
     rows = np.arange(len(column.distances))
     if column.null is not None:
         rows = rows[column.null == 0]
-    held = column.distances[rows]
-    order = np.argsort(held, kind="stable")
-    again = np.flatnonzero(held[order][1:] == held[order][:-1])
-    if len(again):
-        first, second = sorted(int(rows[order[again[0] + i]]) + 1 for i in (0, 1))
+    present = column.distances[rows]
+    order = np.argsort(present, kind="stable")
+    duplicates = np.flatnonzero(present[order][1:] == present[order][:-1])
+    if len(duplicates):
+        first, second = sorted(int(rows[order[duplicates[0] + i]]) + 1 for i in (0, 1))
         raise DataError(
             f"Column {name!r} is said to be unique, and rows {first} and {second} have one value."
         )
@@ -228,7 +226,7 @@ def check_unique(name: str, column: Elements) -> None:
 # ---- results
 
 
-def shown(element: int, kind: Type) -> Any:
+def decode_element(element: int, kind: Type) -> Any:
     """A ring element as a value."""
     match kind.kind:
         case "number" if kind.fraction:
@@ -238,13 +236,13 @@ def shown(element: int, kind: Type) -> Any:
         case "bool":
             return bool(element)
         case "date":
-            return date_of(element)
+            return days_to_date(element)
         case "timestamp":
             return _EPOCH + datetime.timedelta(microseconds=element * (10**6 // UNITS[kind.unit]))
         case "category":
             return kind.words[element]
         case "text":
-            return shown_hash(element)
+            return format_hash(element)
     return element
 
 
@@ -302,9 +300,11 @@ class Result:
         Raises:
             UsageError: pyarrow is not installed.
         """
-        pyarrow = arrow()
+        pyarrow = import_arrow()
         fields = [(name, _arrow_type(pyarrow, kind)) for name, kind in self.types.items()]
-        arrays = [pyarrow.array(list(self.columns[name]), type=made) for name, made in fields]
+        arrays = [
+            pyarrow.array(list(self.columns[name]), type=arrow_type) for name, arrow_type in fields
+        ]
         return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 
     def to_pandas(self) -> Any:
@@ -350,11 +350,12 @@ class Result:
     def listed(self) -> list[dict[str, Any]]:
         """One object a row, as JSON takes them."""
 
-        def plain(value: Any) -> Any:
+        def json_value(value: Any) -> Any:
             return value if value is None or isinstance(value, int | float) else str(value)
 
         return [
-            {name: plain(v) for name, v in zip(self.types, row, strict=True)} for row in self.rows
+            {name: json_value(v) for name, v in zip(self.types, row, strict=True)}
+            for row in self.rows
         ]
 
 

@@ -13,19 +13,19 @@ from tfe_bench.models.queries.rights import Tables
 _KEEPING = ("filter", "order", "top", "limit", "trim", "window", "join", "many_join", "distinct")
 
 
-def notes_of(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]:
+def result_notes(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]:
     """Sentences for people: what is left out by which rule, and how far which column is off."""
     lines = []
-    for step, made in zip(plan.steps, facts, strict=True):
-        for alias, least in made.least.items():
+    for step, relation in zip(plan.steps, facts, strict=True):
+        for alias, least in relation.least.items():
             table = tables[alias]
-            what = f"fewer than {least} records of {table.name!r}"
+            threshold_text = f"fewer than {least} records of {table.name!r}"
             rule = f"a rule of {table.owner!r}"
             if step.op == "group" and not step["keys"]:
-                lines.append(f"A total of {what} is withheld and shown as NULL ({rule}).")
+                lines.append(f"A total of {threshold_text} is withheld and shown as NULL ({rule}).")
             else:
-                lines.append(f"Groups with {what} are left out ({rule}).")
-    for column, parts in noise_of(plan, facts).items():
+                lines.append(f"Groups with {threshold_text} are left out ({rule}).")
+    for column, parts in noise_deviations(plan, facts).items():
         off = " and ".join(
             f"{'' if part == 'value' else f'its {part} '}{deviation:,.4g}"
             for part, deviation in parts.items()
@@ -34,28 +34,28 @@ def notes_of(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]
     return lines
 
 
-def noise_of(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[str, float]]:
+def noise_deviations(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[str, float]]:
     """Standard deviations of noise by the result's columns; of an average's number and sum.
 
     A column that the result computes from is named as the plan names it.
     """
-    shown = _shown(plan, facts)
-    found: dict[str, dict[str, float]] = {}
-    for number, (step, made) in enumerate(zip(plan.steps, facts, strict=True)):
-        if (release := made.release) is None:
+    shown = _result_columns(plan, facts)
+    deviations: dict[str, dict[str, float]] = {}
+    for number, (step, relation) in enumerate(zip(plan.steps, facts, strict=True)):
+        if (release := relation.release) is None:
             continue
         before = facts[step.inputs[0]].columns
         for name, function, argument in step["aggregates"]:
-            parts = found[shown[number].get(name) or str(name)] = {}
+            parts = deviations[shown[number].get(name) or str(name)] = {}
             if function != "sum":
-                label = privacy.counted(argument, before)
+                label = privacy.count_label(argument, before)
                 of = "value" if function == "count" else "number"
                 parts[of] = float(release.totals[label].deviation)
             if function != "count":
-                unit = before[argument].known.denominator
+                unit = before[argument].value_type.denominator
                 deviation = release.totals[(argument, privacy.VALUES)].deviation
                 parts["value" if function == "sum" else "sum"] = float(deviation / unit)
-    return found
+    return deviations
 
 
 def is_total(plan: Plan, facts: Sequence[Relation]) -> bool:
@@ -74,17 +74,21 @@ def _is_empty(step: Step) -> bool:
     return step.op == "limit" and step["count"] == 0
 
 
-def _shown(plan: Plan, facts: Sequence[Relation]) -> list[dict[str, str]]:
+def _result_columns(plan: Plan, facts: Sequence[Relation]) -> list[dict[str, str]]:
     """By step: the result's columns that hold a step's columns as they are."""
-    found: list[dict[str, str]] = [{} for _ in plan.steps]
-    found[plan.output] = {name: name for name in facts[plan.output].columns}
+    names_by_step: list[dict[str, str]] = [{} for _ in plan.steps]
+    names_by_step[plan.output] = {name: name for name in facts[plan.output].columns}
     for number in range(plan.output, -1, -1):
-        step, own = plan.steps[number], found[number]
-        held: Mapping[str, str] = {}
+        step, result_names = plan.steps[number], names_by_step[number]
+        kept_names: Mapping[str, str] = {}
         if step.op == "project":
-            held = {e[1]: own[n] for n, e in step["columns"] if e[0] == "col" and n in own}
+            kept_names = {
+                e[1]: result_names[n]
+                for n, e in step["columns"]
+                if e[0] == "col" and n in result_names
+            }
         elif step.op in _KEEPING:
-            held = own
+            kept_names = result_names
         for i in step.inputs:
-            found[i] = {**held, **found[i]}
-    return found
+            names_by_step[i] = {**kept_names, **names_by_step[i]}
+    return names_by_step

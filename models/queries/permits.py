@@ -19,11 +19,11 @@ from tfe_bench.cluster.stored import (
     DATA,
     INPUT,
     TABLE,
-    Facts,
-    Kind,
     Source,
     Sources,
-    own_input,
+    StoredFacts,
+    StoredKind,
+    input_source,
 )
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.queries import stored
@@ -37,7 +37,7 @@ _WHAT = {
 }
 
 
-def sources_of(facts: Facts, kind: Kind) -> Sources:
+def loaded_sources(facts: StoredFacts, kind: StoredKind) -> Sources:
     """What a value derives from that is loaded from a stored thing: that, and its own sources.
 
     An input of its owner is not among them: to whom that is given, the owner says.
@@ -48,13 +48,15 @@ def sources_of(facts: Facts, kind: Kind) -> Sources:
     if not facts.sources:
         raise UsageError(
             f"Nothing says what {kind.noun} {facts.name!r} derives from, as an older version kept "
-            f"it. {kind.again}"
+            f"it. {kind.remedy}"
         )
-    own = Source(kind.infix, facts.name, facts.deployment, facts.owner)
-    return (facts.sources - own_input(facts.owner)) | {own}
+    loaded_source = Source(kind.infix, facts.name, facts.deployment, facts.owner)
+    return (facts.sources - input_source(facts.owner)) | {loaded_source}
 
 
-def check(store: Store, client: str, use: Use, values: Sequence[Sources], what: str) -> None:
+def check_permission(
+    store: Store, client: str, use: Use, values: Sequence[Sources], subject: str
+) -> None:
     """Refuses a use of values that derive from stored things.
 
     Args:
@@ -67,7 +69,7 @@ def check(store: Store, client: str, use: Use, values: Sequence[Sources], what: 
         UsageError: a source is not there any more, or none is known.
     """
     if not all(values):
-        raise UsageError(f"Nothing says what {what} derives from. It permits nothing.")
+        raise UsageError(f"Nothing says what {subject} derives from. It permits nothing.")
     parts: dict[Source, list[str]] = {}
     for source in sorted(frozenset[Source]().union(*values)):
         parts.setdefault(replace(source, part="", alias=""), []).append(source.part)
@@ -80,11 +82,11 @@ def check(store: Store, client: str, use: Use, values: Sequence[Sources], what: 
                 )
             continue
         if source.kind not in _KINDS:
-            raise UsageError(f"A source of {what} is of an unknown kind. It permits nothing.")
+            raise UsageError(f"A source of {subject} is of an unknown kind. It permits nothing.")
         kind = _KINDS[source.kind]
-        facts = _current(store, client, source, kind, what)
+        facts = _current_facts(store, client, source, kind, subject)
         if kind is TABLE:
-            table = stored.table_of(facts, client)
+            table = stored.as_table(facts, client)
             for column in columns:
                 table.check(use, column, _WHAT[use])
         elif kind is DATA and use is Use.SHOW and facts.owner != client:
@@ -95,7 +97,9 @@ def check(store: Store, client: str, use: Use, values: Sequence[Sources], what: 
             )
 
 
-def _current(store: Store, client: str, source: Source, kind: Kind, what: str) -> Facts:
+def _current_facts(
+    store: Store, client: str, source: Source, kind: StoredKind, subject: str
+) -> StoredFacts:
     """The facts of a source, if it is what it was when something was made of it.
 
     Raises:
@@ -103,14 +107,14 @@ def _current(store: Store, client: str, source: Source, kind: Kind, what: str) -
     """
     named = f"a {kind.noun}"
     try:
-        facts = store.of(kind).facts(source.name, client)
+        facts = store.for_kind(kind).get_facts(source.name, client)
         named = f"{kind.noun} {source.name!r}"
     except UsageError:
         facts = None
     if facts is None or (facts.deployment, facts.owner) != (source.deployment, source.owner):
         raise UsageError(
-            f"{what[:1].upper()}{what[1:]} derives from {named} that its owner has removed or "
+            f"{subject[:1].upper()}{subject[1:]} derives from {named} that its owner has removed or "
             "replaced since then, or does not let this client use. Make it again from what there "
-            f"is. {kind.listed}"
+            f"is. {kind.list_hint}"
         )
     return facts

@@ -12,7 +12,7 @@ from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.relations import Relation as Facts
 from tfe_bench.models.queries.rights import Tables
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Counting, Private
+from tfe_bench.protocols.session.counting import CostParty, Private
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
@@ -50,30 +50,30 @@ class Price:
     @property
     def least_seconds(self) -> float:
         """An estimate for all steps where no network is waited for."""
-        return estimated(self.cost, sum(self.moved), "local")
+        return estimate_seconds(self.cost, sum(self.moved), "local")
 
     def seconds(self, step: int | None = None) -> float:
         """An estimate for one of the steps, or for all."""
         if step is None:
-            return estimated(self.cost, sum(self.moved), self.profile)
-        return estimated(self.steps[step], self.moved[step], self.profile)
+            return estimate_seconds(self.cost, sum(self.moved), self.profile)
+        return estimate_seconds(self.steps[step], self.moved[step], self.profile)
 
 
-def estimated(cost: Cost, moved: int, profile: str) -> float:
+def estimate_seconds(cost: Cost, moved_words: int, profile: str) -> float:
     """Seconds that what is counted takes under a network profile.
 
     Raises:
         UsageError: there is no such profile.
     """
-    network = profiles.get(profile)
+    network = profiles.get_profile(profile)
     computing = cost.total / 8 / _BYTES_PER_SECOND + cost.rounds * _ROUND_SECONDS
-    computing += moved / _WORDS_PER_SECOND
+    computing += moved_words / _WORDS_PER_SECOND
     if not network.shaped:
         return computing
     return computing + network.microseconds(cost.by_party(0), cost.rounds, False) / 1e6
 
 
-def price(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "local") -> Price:
+def price_plan(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "local") -> Price:
     """Counts a checked plan.
 
     Args:
@@ -83,31 +83,33 @@ def price(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "lo
     Raises:
         UsageError: there is no such profile, or a step that no operator carries out.
     """
-    network = profiles.get(profile).plan
-    party = Counting(expected=True)
+    network = profiles.get_profile(profile).plan
+    party = CostParty(expected=True)
     totals: list[tuple[int, ...]] = []
 
-    def load(alias: str, columns: Sequence[str]) -> Relation:
+    def load_columns(alias: str, columns: Sequence[str]) -> Relation:
         schema = tables[alias].schema
-        names = stored.names_of(schema, columns)
-        words = {name: Private((schema.rows,), 0).made() for name in names}
-        return stored.relation(schema, columns, words)
+        names = stored.column_word_names(schema, columns)
+        words = {name: Private((schema.rows,), 0).to_symbolic() for name in names}
+        return stored.build_relation(schema, columns, words)
 
-    def link(alias: str, number: int) -> Shared:
+    def load_link(alias: str, number: int) -> Shared:
         schema = tables[alias].schema
-        return Private((stored.link_sizes(schema)[stored.link_name(number)],), 0).made()
+        return Private((stored.link_sizes(schema)[stored.link_name(number)],), 0).to_symbolic()
 
-    def heard(fraction: float, text: str) -> None:
-        totals.append((*astuple(party.total), party.moved))
+    def record_totals(fraction: float, text: str) -> None:
+        totals.append((*astuple(party.total_cost), party.moved_words))
 
     units = {alias: table.schema.unit for alias, table in tables.items()}
-    setting = execute.Setting(load, link, "", network, heard, units.__getitem__)
+    setting = execute.ExecutionContext(
+        load_columns, load_link, "", network, record_totals, units.__getitem__
+    )
     with party.active():
-        execute.run(party, plan, facts, setting)
-    heard(1.0, "")
+        execute.run_plan(party, plan, facts, setting)
+    record_totals(1.0, "")
     steps = [
         tuple(after - before for before, after in zip(a, b, strict=True))
         for a, b in itertools.pairwise(totals)
     ]
     costs = tuple(Cost(*step[:-1]) for step in steps)
-    return Price(profile, costs, tuple(s[-1] for s in steps), party.total, party.largest)
+    return Price(profile, costs, tuple(s[-1] for s in steps), party.total_cost, party.largest)

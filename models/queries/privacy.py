@@ -19,13 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
-from tfe_bench.cluster.ledger import UNIT, shown
+from tfe_bench.cluster.ledger import UNIT, format_rho
 from tfe_bench.errors import PolicyError, UsageError
-from tfe_bench.models.queries.expressions import MOST_DIVISOR, Fact, ratio_type
+from tfe_bench.models.queries.aggregate_types import MAX_RELEASED
+from tfe_bench.models.queries.expressions import MAX_DIVISOR, Fact, ratio_type
 from tfe_bench.models.queries.rights import Control, Records, Tables, Use
-from tfe_bench.models.queries.summaries import MOST_TOLD
-from tfe_bench.models.queries.types import NUMBER, Type, scaled, whole
-from tfe_bench.protocols.tables.noise import LEAST_SIGMA, MOST_SIGMA
+from tfe_bench.models.queries.types import NUMBER, Type, int_type, scaled_type
+from tfe_bench.protocols.tables.noise import MAX_SIGMA, MIN_SIGMA
 
 # What is noised: an aggregate's column, or None for rows; and its values' sum, or their number.
 Label = tuple[str | None, str]
@@ -36,11 +36,11 @@ _TAIL = 16
 # Steps of whose rows each depends on one unit of each table.
 _LOCAL = ("scan", "filter", "project", "join", "group")
 # Of a truncation that is exact.
-_MOST_BITS = 61
+_MAX_BITS = 61
 
 
 @dataclass(frozen=True)
-class Scale:
+class NoiseScale:
     """How one vector of a release is noised.
 
     Attributes:
@@ -50,13 +50,13 @@ class Scale:
     """
 
     variance: int
-    more: int
+    extra_bits: int
     tail: int
 
     @property
     def deviation(self) -> float:
         """Of what the three workers add, in the total's own units."""
-        return math.sqrt(1.5 * self.variance) / (1 << self.more)
+        return math.sqrt(1.5 * self.variance) / (1 << self.extra_bits)
 
 
 @dataclass(frozen=True)
@@ -73,27 +73,27 @@ class Release:
 
     loss: int
     tables: tuple[str, ...]
-    bounded: str
-    most: int
-    totals: Mapping[Label, Scale]
+    bounded_alias: str
+    max_unit_rows: int
+    totals: Mapping[Label, NoiseScale]
 
 
-def budgeted(tables: Tables, alias: str) -> bool:
+def has_budget(tables: Tables, alias: str) -> bool:
     """Whether a table has a budget, which its own owner does not spend."""
     table = tables[alias]
     return table.schema.budget > 0 and table.client != table.owner
 
 
-def guarded(
+def budgeted_aliases(
     tables: Tables,
     columns: Mapping[str, Fact],
     control: Control,
     records: Iterable[str],
 ) -> list[str]:
     """Aliases of the tables with a budget that a relation's rows depend on."""
-    found = {source.alias for fact in columns.values() for source in fact.sources}
-    found |= {source.alias for source, _ in control} | set(records)
-    return sorted(alias for alias in found if budgeted(tables, alias))
+    aliases = {source.alias for fact in columns.values() for source in fact.sources}
+    aliases |= {source.alias for source, _ in control} | set(records)
+    return sorted(alias for alias in aliases if has_budget(tables, alias))
 
 
 def check_step(
@@ -108,44 +108,46 @@ def check_step(
     Raises:
         PolicyError: naming the table and its owner.
     """
-    several = [*left, *right]
+    affected = [*left, *right]
     if op in _LOCAL:
-        several = list(right) if kind in ("left", "anti") else []
-    if several:
-        what = f"A {kind} join that looks it up" if op == "join" else f"A step `{op}` of its rows"
-        raise _refused(
-            tables, several[0], f"{what} is not offered; what is made of noised results is"
+        affected = list(right) if kind in ("left", "anti") else []
+    if affected:
+        step_text = (
+            f"A {kind} join that looks it up" if op == "join" else f"A step `{op}` of its rows"
+        )
+        raise _budget_error(
+            tables, affected[0], f"{step_text} is not offered; what is made of noised results is"
         )
 
 
-def _refused(tables: Tables, alias: str, what: str) -> PolicyError:
+def _budget_error(tables: Tables, alias: str, reason: str) -> PolicyError:
     table = tables[alias]
     return PolicyError(
         f"Table {table.name!r} of {table.owner!r} has a privacy budget: only sums, counts and "
         "averages leave it, with noise, of all rows or of groups by categories and bools. "
-        f"{what}."
+        f"{reason}."
     )
 
 
-def labels_of(
+def distinct_labels(
     aggregates: Iterable[tuple[str, str, str | None]], columns: Mapping[str, Fact]
 ) -> list[Label]:
     """What the aggregates of a step take, each once."""
-    found: dict[Label, None] = {}
+    labels: dict[Label, None] = {}
     for _, function, argument in aggregates:
         if function != "count":
-            found[argument, VALUES] = None
+            labels[argument, VALUES] = None
         if function != "sum":
-            found[counted(argument, columns)] = None
-    return list(found)
+            labels[count_label(argument, columns)] = None
+    return list(labels)
 
 
-def counted(argument: str | None, columns: Mapping[str, Fact]) -> Label:
+def count_label(argument: str | None, columns: Mapping[str, Fact]) -> Label:
     """The number of a column's values, which is that of rows where there is one in each."""
     return (argument if argument is not None and columns[argument].nullable else None), COUNT
 
 
-def release(
+def plan_release(
     tables: Tables,
     closed: Sequence[str],
     aggregates: Sequence[tuple[str, str, str | None]],
@@ -167,88 +169,93 @@ def release(
         PolicyError: naming the table, its owner, and what is not offered.
         UsageError: the query does not say what it spends, or too little for a number of 62 bits.
     """
-    private = [alias for alias in closed if budgeted(tables, alias)]
-    if not private:
+    budgeted = [alias for alias in closed if has_budget(tables, alias)]
+    if not budgeted:
         if loss:
             raise UsageError(
                 "No table that is grouped here has a privacy budget: a query of it spends no "
-                f"privacy. Received: rho {shown(loss)}."
+                f"privacy. Received: rho {format_rho(loss)}."
             )
         return None
-    first = tables[private[0]]
-    if others := [alias for alias in closed if alias not in private]:
+    first = tables[budgeted[0]]
+    if others := [alias for alias in closed if alias not in budgeted]:
         other = tables[others[0]]
-        raise _refused(
+        raise _budget_error(
             tables,
-            private[0],
+            budgeted[0],
             f"Table {other.name!r} of {other.owner!r} has none, and its rule of "
             f"{other.schema.min_group} records in a group would tell exact numbers of both",
         )
-    for alias in private:
+    for alias in budgeted:
         table = tables[alias]
         if not any(table.permits(Use.HOLD, column) for column in table.schema.columns):
             table.check(Use.CONDITION, next(iter(table.schema.columns)), "Counting rows")
-    if len({tables[alias].name for alias in private}) < len(private):
-        raise _refused(tables, private[0], "It is read twice here")
+    if len({tables[alias].name for alias in budgeted}) < len(budgeted):
+        raise _budget_error(tables, budgeted[0], "It is read twice here")
     for _, function, _ in aggregates:
         if function not in NOISED:
             name = function.partition(":")[0].upper()
-            raise _refused(tables, private[0], f"Received: {name}")
+            raise _budget_error(tables, budgeted[0], f"Received: {name}")
     if not groups or not aggregates:
-        raise _refused(
+        raise _budget_error(
             tables,
-            private[0],
-            f"Received: groups by other keys than categories and bools with {MOST_TOLD} "
+            budgeted[0],
+            f"Received: groups by other keys than categories and bools with {MAX_RELEASED} "
             "combinations at most, whose being there would tell of records, or nothing that is "
             "counted",
         )
-    bounded = [alias for alias in private if not _checked(tables, alias, records).single]
+    bounded = [alias for alias in budgeted if not _check_records(tables, alias, records).single]
     if len(bounded) > 1:
         names = " and ".join(repr(tables[alias].name) for alias in bounded)
-        raise _refused(
+        raise _budget_error(
             tables, bounded[0], f"Units of {names} both repeat in the rows of this query"
         )
     if not loss:
         raise UsageError(
             f"Table {first.name!r} has a privacy budget, set by {first.owner!r}: say how much the "
             f"query may spend of it (--rho 0.05). Left: "
-            f"{shown(max(0, first.schema.budget - first.spent))} of {shown(first.schema.budget)}."
+            f"{format_rho(max(0, first.schema.budget - first.spent))} of {format_rho(first.schema.budget)}."
         )
-    most = tables[bounded[0]].schema.contributions if bounded else 1
+    max_unit_rows = tables[bounded[0]].schema.contributions if bounded else 1
     # (a row that leaves lets in another one of a unit whose rows are counted off)
-    times = max(most, 2) if bounded and len(private) > 1 else most
-    labels = labels_of(aggregates, columns)
+    times = max(max_unit_rows, 2) if bounded and len(budgeted) > 1 else max_unit_rows
+    labels = distinct_labels(aggregates, columns)
     totals = {
-        label: _scale(_largest(label, columns) * times, loss, len(labels)) for label in labels
+        label: _noise_scale(_largest_change(label, columns) * times, loss, len(labels))
+        for label in labels
     }
-    return Release(loss, tuple(private), bounded[0] if bounded else "", most, totals)
+    return Release(loss, tuple(budgeted), bounded[0] if bounded else "", max_unit_rows, totals)
 
 
-def _checked(tables: Tables, alias: str, records: Mapping[str, Records]) -> Records:
-    own = records.get(alias)
-    if own is None or own.present or not (own.single or own.unit):
-        raise _refused(
+def _check_records(tables: Tables, alias: str, records: Mapping[str, Records]) -> Records:
+    alias_records = records.get(alias)
+    if (
+        alias_records is None
+        or alias_records.present
+        or not (alias_records.single or alias_records.unit)
+    ):
+        raise _budget_error(
             tables,
             alias,
             "Rows of this query may depend on a record of it in other ways than by being there, or "
             "hold one several times. Join on columns that are unique in both tables, or have its "
             "owner say whose records they are (table put --unit)",
         )
-    return own
+    return alias_records
 
 
-def _largest(label: Label, columns: Mapping[str, Fact]) -> int:
+def _largest_change(label: Label, columns: Mapping[str, Fact]) -> int:
     """How much one row may add to a total."""
-    argument, what = label
-    if what == COUNT or argument is None:
+    argument, total_kind = label
+    if total_kind == COUNT or argument is None:
         return 1
-    kind = columns[argument].known
+    kind = columns[argument].value_type
     if kind.kind != NUMBER:
         raise UsageError(f"SUM and AVG take numbers. Received: a {kind}.")
     return max(1, kind.magnitude)
 
 
-def _scale(difference: int, loss: int, count: int) -> Scale:
+def _noise_scale(difference: int, loss: int, count: int) -> NoiseScale:
     """The noise of a vector that one unit moves by at most so much.
 
     Args:
@@ -256,23 +263,23 @@ def _scale(difference: int, loss: int, count: int) -> Scale:
         count: how many there are.
     """
     exact = Fraction(difference**2 * UNIT * count, 2 * loss)
-    more = 0
-    while exact * 4**more < LEAST_SIGMA**2:
-        more += 1
+    extra_bits = 0
+    while exact * 4**extra_bits < MIN_SIGMA**2:
+        extra_bits += 1
     # one unit more pays for what a sum of two discrete Gaussians is off a discrete Gaussian
-    variance = math.ceil(exact * 4**more) + 1
-    if variance > MOST_SIGMA**2:
+    variance = math.ceil(exact * 4**extra_bits) + 1
+    if variance > MAX_SIGMA**2:
         raise UsageError(
             f"The noise of this query would have a standard deviation of 2^"
             f"{variance.bit_length() // 2}. Spend more (--rho), or have the owners declare "
             "narrower ranges of its columns, as int[0,120]."
         )
-    tail = ((_TAIL * (math.isqrt(variance) + 1)) >> more) + 1
-    return Scale(variance, more, tail)
+    tail = ((_TAIL * (math.isqrt(variance) + 1)) >> extra_bits) + 1
+    return NoiseScale(variance, extra_bits, tail)
 
 
-def noised(
-    function: str, argument: str | None, columns: Mapping[str, Fact], of: Release, rows: int
+def noised_fact(
+    function: str, argument: str | None, columns: Mapping[str, Fact], release: Release, rows: int
 ) -> Fact:
     """The fact about an aggregate with noise: there is always one.
 
@@ -282,50 +289,50 @@ def noised(
     Raises:
         UsageError: it may leave 62 bits.
     """
-    label = counted(argument, columns)
+    label = count_label(argument, columns)
     if function == "count":
-        scale = of.totals[label]
-        return Fact(_roomy(whole(-scale.tail, rows + scale.tail), scale))
+        scale = release.totals[label]
+        return Fact(_check_room(int_type(-scale.tail, rows + scale.tail), scale))
     assert argument is not None
-    kind, scale = columns[argument].known, of.totals[argument, VALUES]
+    kind, scale = columns[argument].value_type, release.totals[argument, VALUES]
     low, high = min(0, kind.low * rows) - scale.tail, max(0, kind.high * rows) + scale.tail
-    total = _roomy(scaled(kind, low, high, kind.digits, kind.fraction), scale)
+    total = _check_room(scaled_type(kind, low, high, kind.digits, kind.fraction), scale)
     if function == "sum":
         return Fact(total)
-    most = most_counted(of.totals[label], rows)
-    if (kind.magnitude * most) >> 60 or most >> MOST_DIVISOR:
+    max_count = max_noised_count(release.totals[label], rows)
+    if (kind.magnitude * max_count) >> 60 or max_count >> MAX_DIVISOR:
         raise UsageError("AVG takes sums below 2^60 of fewer than 2^24 rows. Declare a range.")
     return Fact(ratio_type(kind, Fraction(1)))
 
 
-def most_counted(scale: Scale, rows: int) -> int:
+def max_noised_count(scale: NoiseScale, rows: int) -> int:
     """The most that a number of rows is with its noise."""
     return rows + scale.tail
 
 
-def _roomy(kind: Type, scale: Scale) -> Type:
-    if scale.more and (kind.magnitude << scale.more) >> _MOST_BITS:
+def _check_room(kind: Type, scale: NoiseScale) -> Type:
+    if scale.extra_bits and (kind.magnitude << scale.extra_bits) >> _MAX_BITS:
         raise UsageError(
-            f"A total of this query has {kind.magnitude.bit_length()} bits, and {scale.more} more "
-            f"for its noise; at most {_MOST_BITS} are right. Declare a narrower range, or spend "
+            f"A total of this query has {kind.magnitude.bit_length()} bits, and {scale.extra_bits} more "
+            f"for its noise; at most {_MAX_BITS} are right. Declare a narrower range, or spend "
             "less (--rho)."
         )
     return kind
 
 
-def released(fact: Fact) -> Fact:
+def released_fact(fact: Fact) -> Fact:
     """A key or a total that has left."""
     return replace(fact, sources=frozenset(), affine=False)
 
 
-def losses(releases: Iterable[Release | None], tables: Tables) -> dict[str, int]:
+def total_losses(releases: Iterable[Release | None], tables: Tables) -> dict[str, int]:
     """What a plan spends of each table, by its name."""
-    found: dict[str, int] = {}
-    for each in releases:
-        for alias in each.tables if each is not None else ():
+    losses_by_table: dict[str, int] = {}
+    for release in releases:
+        for alias in release.tables if release is not None else ():
             name = tables[alias].name
-            found[name] = found.get(name, 0) + each.loss  # type: ignore[union-attr]
-    return found
+            losses_by_table[name] = losses_by_table.get(name, 0) + release.loss  # type: ignore[union-attr]
+    return losses_by_table
 
 
 def epsilon(loss: int, delta: float) -> float:

@@ -12,28 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import DataError, UsageError, did_you_mean, imported
+from tfe_bench.errors import DataError, UsageError, did_you_mean, import_optional
 from tfe_bench.models import csv_file
-from tfe_bench.models.queries.types import hash_of, shown_hash
+from tfe_bench.models.queries.types import format_hash, hash_text
 
 # A list, a NumPy array of float64 with NaN for NULL, or a column of Arrow.
 Values = Sequence[Any] | np.ndarray[Any, Any]
 
 
-def arrow() -> Any:
+def import_arrow() -> Any:
     """pyarrow.
 
     Raises:
         UsageError: it is not installed.
     """
-    return imported(
+    return import_optional(
         "pyarrow",
         "Parquet and Arrow tables take pyarrow",
         "Install it: pip install '.[tables]' in the checkout. Or use CSV",
     )
 
 
-def read(source: object, rename: Mapping[str, str] | None = None) -> dict[str, Values]:
+def read_columns(source: object, rename: Mapping[str, str] | None = None) -> dict[str, Values]:
     """Read the columns of a file, an Arrow table, a pandas frame or a dict of columns, by name.
 
     Args:
@@ -43,25 +43,25 @@ def read(source: object, rename: Mapping[str, str] | None = None) -> dict[str, V
         DataError: it cannot be read, or is no table.
         UsageError: another kind of source, a missing package, or a name that is not there.
     """
-    return _renamed(_columns(source), rename or {})
+    return _rename_columns(_source_columns(source), rename or {})
 
 
-def _renamed(columns: dict[str, Values], rename: Mapping[str, str]) -> dict[str, Values]:
+def _rename_columns(columns: dict[str, Values], rename: Mapping[str, str]) -> dict[str, Values]:
     for old in rename:
         if old not in columns:
             raise UsageError(
                 f"rename: there is no column {old[:80]!r}.{did_you_mean(old[:80], columns)} "
                 f"Columns: {', '.join(list(columns)[:20])}."
             )
-    found = {rename.get(name, name): values for name, values in columns.items()}
-    if len(found) != len(columns):
+    renamed = {rename.get(name, name): values for name, values in columns.items()}
+    if len(renamed) != len(columns):
         raise UsageError("rename gives two columns one name. Choose another one.")
-    return found
+    return renamed
 
 
-def _columns(source: object) -> dict[str, Values]:
+def _source_columns(source: object) -> dict[str, Values]:
     if isinstance(source, Mapping):
-        columns = {str(name): _listed(str(name), values) for name, values in source.items()}
+        columns = {str(name): _to_column(str(name), values) for name, values in source.items()}
         lengths = {name: len(values) for name, values in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
@@ -73,7 +73,7 @@ def _columns(source: object) -> dict[str, Values]:
     if isinstance(source, str | Path):
         path = Path(source)
         if path.suffix.lower() == ".csv":
-            names, lines = csv_file.read(path)
+            names, lines = csv_file.read_csv(path)
             return {
                 name: [None if line[i] == "" else line[i] for line in lines]
                 for i, name in enumerate(names)
@@ -83,16 +83,16 @@ def _columns(source: object) -> dict[str, Values]:
                 f"A table is a file .csv, .parquet, .feather or .arrow. Received: {path.name!r}."
             )
         source = _read_arrow(path)
-    names = [str(name) for name in _names_of(source)]
+    names = [str(name) for name in _column_names(source)]
     if len(set(names)) != len(names):
         raise DataError("A table names each of its columns once.")
     table: Any = source
     if is_pandas(source):
-        return {name: _of_pandas(name, table.iloc[:, i]) for i, name in enumerate(names)}
-    return {name: _listed(name, table.column(name)) for name in names}
+        return {name: _from_pandas(name, table.iloc[:, i]) for i, name in enumerate(names)}
+    return {name: _to_column(name, table.column(name)) for name in names}
 
 
-def _names_of(source: object) -> Sequence[Any]:
+def _column_names(source: object) -> Sequence[Any]:
     whole: Any = source
     if is_pandas(source) and hasattr(source, "columns"):
         return list(whole.columns)
@@ -110,7 +110,7 @@ def is_pandas(value: object) -> bool:
 
 
 def _read_arrow(path: Path) -> Any:
-    pyarrow = arrow()
+    pyarrow = import_arrow()
     try:
         if path.suffix.lower() == ".parquet":
             from pyarrow import parquet
@@ -125,22 +125,22 @@ def _read_arrow(path: Path) -> Any:
         ) from None
 
 
-def _of_pandas(name: str, series: Any) -> Values:
+def _from_pandas(name: str, series: Any) -> Values:
     if str(series.dtype) == "object":  # (Arrow would make dates of numbers among dates)
-        return _listed(name, list(series))
-    pyarrow = arrow()
+        return _to_column(name, list(series))
+    pyarrow = import_arrow()
     try:
-        return _listed(name, pyarrow.Array.from_pandas(series))
+        return _to_column(name, pyarrow.Array.from_pandas(series))
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
         # (its text quotes a value)
         return list(series)
 
 
-def _listed(name: str, values: Any) -> Values:
+def _to_column(name: str, values: Any) -> Values:
     """One column: missing values are None, or NaN in an array of reals."""
     if is_pandas(values):
-        return _of_pandas(name, values)
-    reals = reals_of(values)
+        return _from_pandas(name, values)
+    reals = as_reals(values)
     if reals is not None:
         return reals
     if hasattr(values, "is_null"):
@@ -152,17 +152,17 @@ def _listed(name: str, values: Any) -> Values:
                 f"Column {name!r} is no array of one axis of numbers, truth values, dates or "
                 f"texts. Received: {values.dtype} with shape {list(values.shape)}."
             )
-        return _times(name, values) if values.dtype.kind == "M" else list(values.tolist())
+        return _to_datetimes(name, values) if values.dtype.kind == "M" else list(values.tolist())
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
         raise DataError(f"Column {name!r} is no list of values. Received: {type(values).__name__}.")
-    found = list(values)
-    given = [value for value in found if value is not None]
-    if given and all(type(value) is float for value in given):
-        return np.array([np.nan if value is None else value for value in found])
-    return found
+    items = list(values)
+    present = [value for value in items if value is not None]
+    if present and all(type(value) is float for value in present):
+        return np.array([np.nan if value is None else value for value in items])
+    return items
 
 
-def _times(name: str, values: np.ndarray[Any, Any]) -> list[Any]:
+def _to_datetimes(name: str, values: np.ndarray[Any, Any]) -> list[Any]:
     """NumPy's dates and times as Python's."""
     if np.datetime_data(values.dtype)[0] in ("Y", "M", "W", "D"):
         return list(values.astype("datetime64[D]").tolist())
@@ -172,14 +172,14 @@ def _times(name: str, values: np.ndarray[Any, Any]) -> list[Any]:
     return list(micro.tolist())
 
 
-def reals_of(values: object) -> np.ndarray[Any, Any] | None:
+def as_reals(values: object) -> np.ndarray[Any, Any] | None:
     """A column of floating-point numbers as float64, NaN for NULL; None of any other column.
 
     Numbers of fewer bits become the double nearest to their shortest decimal notation: 0.1 in
     float32 is 0.1.
     """
-    stated = str(getattr(values, "type", ""))
-    if stated in ("double", "float", "halffloat") and hasattr(values, "is_null"):
+    arrow_type = str(getattr(values, "type", ""))
+    if arrow_type in ("double", "float", "halffloat") and hasattr(values, "is_null"):
         whole: Any = values
         values = np.asarray(whole.to_numpy(zero_copy_only=False) if _is_array(whole) else whole)
     if not isinstance(values, np.ndarray) or values.dtype.kind != "f" or values.ndim != 1:
@@ -194,7 +194,7 @@ def _is_array(values: Any) -> bool:
     return not hasattr(values, "chunks")
 
 
-def listed(values: Values) -> Sequence[Any]:
+def to_list(values: Values) -> Sequence[Any]:
     """The values of a column as Python's, one by one."""
     whole: Any = values
     if hasattr(whole, "to_pylist"):
@@ -209,10 +209,10 @@ def is_missing(value: object) -> bool:
     return isinstance(value, float | np.floating) and bool(value != value)
 
 
-def texts_of(columns: Mapping[str, Values]) -> dict[str, str]:
+def texts_by_hash(columns: Mapping[str, Values]) -> dict[str, str]:
     """The texts of columns by their hashes, as results show these."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for values in columns.values():
-        for text in {each for each in listed(values) if isinstance(each, str)}:
-            found[shown_hash(hash_of(text))] = text
-    return found
+        for text in {each for each in to_list(values) if isinstance(each, str)}:
+            texts[format_hash(hash_text(text))] = text
+    return texts

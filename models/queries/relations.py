@@ -12,30 +12,30 @@ from typing import Any
 from tfe_bench.cluster.stored import Source
 from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.queries import privacy, rights
-from tfe_bench.models.queries.expressions import Fact, common, typed
-from tfe_bench.models.queries.links import link_of
+from tfe_bench.models.queries.aggregate_types import (
+    aggregate_fact,
+    check_window_extreme,
+    dense_group_count,
+    max_group_count,
+    public_group_count,
+)
+from tfe_bench.models.queries.expressions import Fact, common_type, infer_fact
 from tfe_bench.models.queries.plan import (
-    MOST_RANKS,
+    MAX_RANKS,
     NEIGHBORS,
     PLACES,
     Plan,
     Step,
-    checked_step,
-    quantile_of,
+    parse_quantile,
+    parse_step,
 )
+from tfe_bench.models.queries.prepared_joins import find_link
 from tfe_bench.models.queries.privacy import Release
 from tfe_bench.models.queries.rights import Control, Records, Tables, Use
-from tfe_bench.models.queries.summaries import (
-    aggregate,
-    check_running,
-    is_dense,
-    most_groups,
-    public_groups,
-)
-from tfe_bench.models.queries.types import BITS, CATEGORY, NUMBER, whole
+from tfe_bench.models.queries.types import BITS, CATEGORY, NUMBER, int_type
 
 # Of one relation, with all its columns.
-MOST_CELLS = 1 << 31
+MAX_CELLS = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -69,20 +69,20 @@ class Relation:
     link: tuple[str, int] | None = None
     release: Release | None = None
 
-    def column(self, name: str) -> Fact:
+    def column_fact(self, name: str) -> Fact:
         """A column's fact.
 
         Raises:
             UsageError: there is none.
         """
-        return typed(["col", name], self.columns)
+        return infer_fact(["col", name], self.columns)
 
-    def take(self, names: Sequence[str]) -> dict[str, Fact]:
+    def column_facts(self, names: Sequence[str]) -> dict[str, Fact]:
         """Facts of some columns."""
-        return {name: self.column(name) for name in names}
+        return {name: self.column_fact(name) for name in names}
 
 
-def derive(plan: Plan, tables: Tables) -> list[Relation]:
+def derive_relations(plan: Plan, tables: Tables) -> list[Relation]:
     """The relations of a plan's steps.
 
     Args:
@@ -92,78 +92,80 @@ def derive(plan: Plan, tables: Tables) -> list[Relation]:
         UsageError: a step that does not fit its relations.
         PolicyError: the client lacks a right; column, right and owner are named.
     """
-    found: list[Relation] = []
+    relations: list[Relation] = []
     for number, step in enumerate(plan.steps):
         try:
-            made = _made(step, [found[i] for i in step.inputs], tables)
+            relation = _derive_relation(step, [relations[i] for i in step.inputs], tables)
         except UsageError as error:
             raise UsageError(f"Step {number} ({step.op}): {error}") from None
-        if made.rows * max(1, len(made.columns)) > MOST_CELLS:
+        if relation.rows * max(1, len(relation.columns)) > MAX_CELLS:
             raise UsageError(
-                f"Step {number} ({step.op}) has {made.rows} rows of {len(made.columns)} columns; "
-                f"at most {MOST_CELLS} values are offered."
+                f"Step {number} ({step.op}) has {relation.rows} rows of {len(relation.columns)} columns; "
+                f"at most {MAX_CELLS} values are offered."
             )
-        found.append(made)
+        relations.append(relation)
     ranks = [
         function
-        for step, made in zip(plan.steps, found, strict=True)
-        if step.op == "group" and made.least
+        for step, relation in zip(plan.steps, relations, strict=True)
+        if step.op == "group" and relation.least
         for _, function, _ in step["aggregates"]
-        if quantile_of(function)
+        if parse_quantile(function)
     ]
-    if len(ranks) > MOST_RANKS:
+    if len(ranks) > MAX_RANKS:
         raise UsageError(
-            f"A query tells at most {MOST_RANKS} quantiles of values that may not be shown. "
+            f"A query tells at most {MAX_RANKS} quantiles of values that may not be shown. "
             f"Received: {len(ranks)}."
         )
-    last = found[plan.output]
-    shown = last.take(shown_of(last.columns))
+    last = relations[plan.output]
+    shown = last.column_facts(visible_columns(last.columns))
     rights.check_shown(tables, shown, last.control, last.records)
-    return found
+    return relations
 
 
-def derive_step(given: Mapping[str, Any], inputs: Sequence[Relation], tables: Tables) -> Relation:
+def derive_step(step: Mapping[str, Any], inputs: Sequence[Relation], tables: Tables) -> Relation:
     """The relation of one more step, of whoever makes a plan.
 
     Raises:
         UsageError, PolicyError: as `derive`.
     """
-    return _made(checked_step(given), inputs, tables)
+    return _derive_relation(parse_step(step), inputs, tables)
 
 
 # Steps whose rows are those of their first input, in their places and under their names.
 _IN_PLACE = ("scan", "filter", "join")
 
 
-def _made(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
-    guarded = [privacy.guarded(tables, r.columns, r.control, r.records) for r in inputs]
-    left = guarded[0] if guarded else []
-    right = [alias for each in guarded[1:] for alias in each]
-    privacy.check_step(tables, step.op, step.about.get("kind", ""), left, right)
-    made = _STEPS[step.op](step, inputs, tables)
-    home, release = (made.home, None) if step.op in _IN_PLACE else ("", made.release)
-    return replace(made, home=home, release=release if step.op == "group" else None)
+def _derive_relation(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    guarded = [privacy.budgeted_aliases(tables, r.columns, r.control, r.records) for r in inputs]
+    first_aliases = guarded[0] if guarded else []
+    other_aliases = [alias for aliases in guarded[1:] for alias in aliases]
+    privacy.check_step(tables, step.op, step.about.get("kind", ""), first_aliases, other_aliases)
+    relation = _STEPS[step.op](step, inputs, tables)
+    home, release = (relation.home, None) if step.op in _IN_PLACE else ("", relation.release)
+    return replace(relation, home=home, release=release if step.op == "group" else None)
 
 
-def _used(relation: Relation, sources: frozenset[Source], use: Use) -> Control:
+def _add_control(relation: Relation, sources: frozenset[Source], use: Use) -> Control:
     return relation.control | {(source, use) for source in sources}
 
 
-def _scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
+def _derive_scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
     alias = step["table"]
     schema = tables[alias].schema
     columns = {}
     for name in step["columns"]:
-        own = schema.column(name, f"table {tables[alias].name!r}")
+        schema_column = schema.column(name, f"table {tables[alias].name!r}")
         sources = frozenset([tables[alias].source(name, alias)])
-        columns[f"{alias}.{name}"] = Fact(own.type, own.nullable, sources, affine=True)
+        columns[f"{alias}.{name}"] = Fact(
+            schema_column.type, schema_column.nullable, sources, affine=True
+        )
     unit, carried = schema.unit, ""
     if unit and not all(tables[alias].permits(Use.SHOW, name) for name in schema.columns):
         # (counted, and never shown)
-        carried = unit_of(alias)
-        own = schema.column(unit)
+        carried = unit_column(alias)
+        schema_column = schema.column(unit)
         sources = frozenset([tables[alias].source(unit, alias)])
-        columns[carried] = Fact(own.type, own.nullable, sources)
+        columns[carried] = Fact(schema_column.type, schema_column.nullable, sources)
     records = {alias: Records(not unit or unit in schema.unique, unit=carried)}
     unique = frozenset(f"{alias}.{name}" for name in schema.unique)
     unique &= set(columns)
@@ -172,64 +174,64 @@ def _scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
     )
 
 
-def _filter(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
-    [relation] = given
-    fact = typed(step["where"], relation.columns)
+def _derive_filter(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = inputs
+    fact = infer_fact(step["where"], relation.columns)
     if fact.type not in (BITS, None):
         raise UsageError(f"WHERE and HAVING take a condition. Received: a {fact.type}.")
-    control = _used(relation, fact.sources, Use.CONDITION)
+    control = _add_control(relation, fact.sources, Use.CONDITION)
     # (between rows in order those that are left out would show)
     return replace(relation, valid=False, control=control, ordered=False, least={})
 
 
-def _project(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
-    [relation] = given
+def _derive_project(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = inputs
     columns, unique = {}, set()
     for name, expression in step["columns"]:
-        columns[name] = fact = typed(expression, relation.columns)
+        columns[name] = fact = infer_fact(expression, relation.columns)
         if fact.type is None:
             raise UsageError("A column of nothing but NULL has no type.")
         if expression[0] == "col" and expression[1] in relation.unique:
             unique.add(name)
-    kept = {name for r in relation.records.values() for name in (r.present, r.unit) if name}
-    columns.update({name: relation.columns[name] for name in sorted(kept)})
+    carried = {name for r in relation.records.values() for name in (r.present, r.unit) if name}
+    columns.update({name: relation.columns[name] for name in sorted(carried)})
     return replace(relation, columns=columns, unique=frozenset(unique), least={})
 
 
-def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
-    [relation] = given
-    keys = relation.take(step["keys"])
+def _derive_group(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    [relation] = inputs
+    keys = relation.column_facts(step["keys"])
     aggregates = [
-        (name, function, None if argument is None else relation.column(argument))
+        (name, function, None if argument is None else relation.column_fact(argument))
         for name, function, argument in step["aggregates"]
     ]
     columns = dict(keys)
     for name, function, fact in aggregates:
-        columns[name] = aggregate(function, fact, relation.rows, bool(keys))
-    dense = is_dense(list(keys.values()), [f for _, f, _ in aggregates])
-    rows = (dense or most_groups(list(keys.values()), relation.rows)) if keys else 1
-    own = frozenset[Source]().union(*(f.sources for f in columns.values()))
-    sources = own | {source for source, _ in relation.control}
+        columns[name] = aggregate_fact(function, fact, relation.rows, bool(keys))
+    dense = dense_group_count(list(keys.values()), [f for _, f, _ in aggregates])
+    rows = (dense or max_group_count(list(keys.values()), relation.rows)) if keys else 1
+    value_sources = frozenset[Source]().union(*(f.sources for f in columns.values()))
+    sources = value_sources | {source for source, _ in relation.control}
     unique = frozenset(keys) if len(keys) == 1 else frozenset[str]()
-    closed = rights.restricted(tables, sources, relation.records)
+    closed_aliases = rights.closed_aliases(tables, sources, relation.records)
     # (of a table with a budget all are told of)
-    count = public_groups(list(keys.values())) if keys else 1
-    release = privacy.release(
-        *(tables, closed, step["aggregates"], relation.columns, relation.records),
+    count = public_group_count(list(keys.values())) if keys else 1
+    release = privacy.plan_release(
+        *(tables, closed_aliases, step["aggregates"], relation.columns, relation.records),
         *(step.about.get("loss", 0), count, relation.rows),
     )
     if release is not None:
         rights.check_released(tables, keys, aggregates, relation.control, noised=True)
-        return _released(step, relation, release, count)
-    if not closed:
-        everything = {name: replace(fact, affine=False) for name, fact in columns.items()}
-        several = {alias: Records(False) for alias in relation.records}
-        return Relation(rows, everything, not keys, relation.control, several, unique)
+        return _noised_groups(step, relation, release, count)
+    if not closed_aliases:
+        open_columns = {name: replace(fact, affine=False) for name, fact in columns.items()}
+        repeated_records = {alias: Records(False) for alias in relation.records}
+        return Relation(rows, open_columns, not keys, relation.control, repeated_records, unique)
     rights.check_released(tables, keys, aggregates, relation.control)
     functions = [function for _, function, _ in aggregates]
     least = {
         alias: rights.check_units(tables, alias, relation.records.get(alias), functions)
-        for alias in closed
+        for alias in closed_aliases
     }
     released = {
         name: replace(fact, sources=frozenset[Source](), affine=False)
@@ -238,28 +240,35 @@ def _group(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
     return Relation(rows, released, False, unique=unique, least=least)
 
 
-def _released(step: Step, relation: Relation, release: Release, rows: int) -> Relation:
+def _noised_groups(step: Step, relation: Relation, release: Release, rows: int) -> Relation:
     """Groups with noise: all that there could be."""
-    columns = {name: privacy.released(f) for name, f in relation.take(step["keys"]).items()}
+    columns = {
+        name: privacy.released_fact(f) for name, f in relation.column_facts(step["keys"]).items()
+    }
     for name, function, argument in step["aggregates"]:
-        columns[name] = privacy.noised(function, argument, relation.columns, release, relation.rows)
+        columns[name] = privacy.noised_fact(
+            function, argument, relation.columns, release, relation.rows
+        )
     unique = frozenset(step["keys"]) if len(step["keys"]) == 1 else frozenset[str]()
     return Relation(rows, columns, unique=unique, release=release)
 
 
-def _distinct(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
-    about = {"keys": shown_of(given[0].columns), "aggregates": []}
-    return _group(Step("group", step.inputs, about), given, tables)
+def _derive_distinct(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    about = {"keys": visible_columns(inputs[0].columns), "aggregates": []}
+    return _derive_group(Step("group", step.inputs, about), inputs, tables)
 
 
-def _window(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
-    [relation] = given
-    by = relation.take([name for name, _ in step["order"]])
+def _derive_window(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = inputs
+    by = relation.column_facts([name for name, _ in step["order"]])
     for name, fact in by.items():
-        if not fact.known.ordered:
+        if not fact.value_type.ordered:
             raise UsageError(f"A window by {name[:80]!r}: a text has no order here.")
     keys = frozenset[Source]().union(
-        *(fact.sources for fact in [*by.values(), *relation.take(step["partition"]).values()])
+        *(
+            fact.sources
+            for fact in [*by.values(), *relation.column_facts(step["partition"]).values()]
+        )
     )
     # what a row is told depends on which others there are
     sources = keys | {source for source, _ in relation.control}
@@ -272,69 +281,71 @@ def _window(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
                 f"{function.upper()} takes OVER (... ORDER BY columns): rows have no order of "
                 "their own."
             )
-        of = None if argument is None else relation.column(argument)
-        if of is not None and function in ("min", "max"):
-            check_running(of.known, relation.rows)
+        argument_fact = None if argument is None else relation.column_fact(argument)
+        if argument_fact is not None and function in ("min", "max"):
+            check_window_extreme(argument_fact.value_type, relation.rows)
         if function in PLACES:
-            made = Fact(whole(1, relation.rows))
-        elif of is not None and function in NEIGHBORS:
-            made = Fact(of.known, True)
+            result_fact = Fact(int_type(1, relation.rows))
+        elif argument_fact is not None and function in NEIGHBORS:
+            result_fact = Fact(argument_fact.value_type, True)
         else:
-            made = aggregate(function, of, relation.rows, True)
-        columns[name] = replace(made, sources=sources | (of.sources if of else frozenset()))
-    control = _used(relation, keys, Use.CONDITION)
+            result_fact = aggregate_fact(function, argument_fact, relation.rows, True)
+        columns[name] = replace(
+            result_fact, sources=sources | (argument_fact.sources if argument_fact else frozenset())
+        )
+    control = _add_control(relation, keys, Use.CONDITION)
     return replace(relation, columns=columns, control=control, ordered=False, least={})
 
 
-def _order(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
-    [relation] = given
+def _derive_order(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = inputs
     sources = frozenset[Source]()
     for name, _direction in step["by"]:
-        fact = relation.column(name)
-        if not fact.known.ordered:
+        fact = relation.column_fact(name)
+        if not fact.value_type.ordered:
             raise UsageError(f"ORDER BY {name[:80]!r}: a text has no order here.")
         sources |= fact.sources
-    control = _used(relation, sources, Use.CONDITION)
+    control = _add_control(relation, sources, Use.CONDITION)
     return replace(relation, control=control, ordered=True, least={})
 
 
-def _limit(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
-    [relation] = given
+def _derive_limit(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+    [relation] = inputs
     rows = max(1, min(step["count"], relation.rows))
     valid = relation.valid and step["count"] > 0
     return replace(relation, rows=rows, valid=valid, least={})
 
 
-def _top(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
-    return _limit(step, [_order(step, given, tables)], tables)
+def _derive_top(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    return _derive_limit(step, [_derive_order(step, inputs, tables)], tables)
 
 
-def _union(step: Step, given: Sequence[Relation], _: Tables) -> Relation:
-    first, *others = given
-    names = shown_of(first.columns)
-    columns = first.take(names)
+def _derive_union(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation:
+    first, *others = inputs
+    names = visible_columns(first.columns)
+    columns = first.column_facts(names)
     for other in others:
-        listed = shown_of(other.columns)
+        listed = visible_columns(other.columns)
         if len(listed) != len(names):
             raise UsageError("UNION takes equally many columns of each.")
-        for name, fact in zip(names, other.take(listed).values(), strict=True):
+        for name, fact in zip(names, other.column_facts(listed).values(), strict=True):
             one = columns[name]
-            if fact.constant is not None and fact.known.kind == CATEGORY:
+            if fact.constant is not None and fact.value_type.kind == CATEGORY:
                 raise UsageError("UNION of a lone word: use a column of a category.")
             columns[name] = Fact(
-                common(replace(one, constant=None), fact),
+                common_type(replace(one, constant=None), fact),
                 one.nullable or fact.nullable,
                 one.sources | fact.sources,
             )
     # (whose record a row is cannot be told any more)
-    records = {alias: Records(False) for relation in given for alias in relation.records}
-    control = frozenset[tuple[Source, Use]]().union(*(relation.control for relation in given))
-    rows, valid = sum(r.rows for r in given), all(r.valid for r in given)
+    records = {alias: Records(False) for relation in inputs for alias in relation.records}
+    control = frozenset[tuple[Source, Use]]().union(*(relation.control for relation in inputs))
+    rows, valid = sum(r.rows for r in inputs), all(r.valid for r in inputs)
     return Relation(rows, columns, valid, control, records)
 
 
-def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
-    left, right = given
+def _derive_join(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    left, right = inputs
     kind, pairs = step["kind"], step["on"]
     _check_sides(left, right, pairs)
     unique = {name for _, name in pairs} & right.unique
@@ -347,29 +358,35 @@ def _join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
             "rows of an inner or a left join (--max-rows)."
         )
     both = bool({name for name, _ in pairs} & left.unique)
-    made = _joined(kind, pairs, left, right, both, tables)
-    link = link_of(pairs, left.home, right.home, right.rows, tables)
-    return replace(made, link=link)
+    joined = _join_relations(kind, pairs, left, right, both, tables)
+    link = find_link(pairs, left.home, right.home, right.rows, tables)
+    return replace(joined, link=link)
 
 
-def _many_join(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
-    left, right = given
+def _derive_many_join(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    left, right = inputs
     _check_sides(left, right, step["on"])
-    made = _joined(step["kind"], step["on"], left, right, False, tables)
+    joined = _join_relations(step["kind"], step["on"], left, right, False, tables)
     # (a record may be in as many rows as the other side has; left's is in one at least)
     copies = {
-        **{alias: (own, max(1, right.rows)) for alias, own in left.records.items()},
-        **{alias: (own, left.rows) for alias, own in right.records.items()},
+        **{
+            alias: (alias_records, max(1, right.rows))
+            for alias, alias_records in left.records.items()
+        },
+        **{alias: (alias_records, left.rows) for alias, alias_records in right.records.items()},
     }
-    rights.check_bound(tables, step["bound"], made.control, copies)
-    records = {alias: replace(own, single=False) for alias, own in made.records.items()}
+    rights.check_bound(tables, step["bound"], joined.control, copies)
+    records = {
+        alias: replace(alias_records, single=False)
+        for alias, alias_records in joined.records.items()
+    }
     rows = step["bound"]
-    return replace(made, rows=rows, valid=False, records=records, unique=frozenset())
+    return replace(joined, rows=rows, valid=False, records=records, unique=frozenset())
 
 
-def _trim(step: Step, given: Sequence[Relation], tables: Tables) -> Relation:
-    [relation] = given
-    copies = {alias: (own, 1) for alias, own in relation.records.items()}
+def _derive_trim(step: Step, inputs: Sequence[Relation], tables: Tables) -> Relation:
+    [relation] = inputs
+    copies = {alias: (alias_records, 1) for alias, alias_records in relation.records.items()}
     rights.check_bound(tables, step["bound"], relation.control, copies)
     rows = min(step["bound"], relation.rows)
     return replace(relation, rows=rows, valid=False, ordered=False, least={})
@@ -381,19 +398,19 @@ def _check_sides(left: Relation, right: Relation, pairs: Sequence[Sequence[str]]
     if shared := set(left.records) & set(right.records):
         raise UsageError(f"A table is joined with itself under one alias, {min(shared)[:80]!r}.")
     for one, other in pairs:
-        a, b = left.column(one), right.column(other)
-        if common(a, b) != a.type or a.type != b.type:
+        a, b = left.column_fact(one), right.column_fact(other)
+        if common_type(a, b) != a.type or a.type != b.type:
             raise UsageError(
                 f"A join takes columns of one type and range. Received: {one[:80]!r} is a {a.type} "
-                f"from {a.known.low} to {a.known.high}, {other[:80]!r} a {b.type} from "
-                f"{b.known.low} to {b.known.high}. Have the owners declare the same."
-                if a.known.kind == b.known.kind == NUMBER
+                f"from {a.value_type.low} to {a.value_type.high}, {other[:80]!r} a {b.type} from "
+                f"{b.value_type.low} to {b.value_type.high}. Have the owners declare the same."
+                if a.value_type.kind == b.value_type.kind == NUMBER
                 else f"A join takes columns of one type. Received: {one[:80]!r} is a {a.type}, "
                 f"{other[:80]!r} another {b.type}."
             )
 
 
-def _joined(
+def _join_relations(
     kind: str,
     pairs: Sequence[Sequence[str]],
     left: Relation,
@@ -405,7 +422,7 @@ def _joined(
     for relation, others, index in ((left, right, 0), (right, left, 1)):
         guessed = any(tables[alias].owner == tables[alias].client for alias in others.records)
         for pair in pairs:
-            fact = relation.column(pair[index])
+            fact = relation.column_fact(pair[index])
             use = Use.GUESSED if guessed or not others.records else Use.MATCHED
             if kind == "anti":
                 use = Use.LEFT_OUT
@@ -417,10 +434,10 @@ def _joined(
     # (what whether a partner was found depends on)
     matched = frozenset(source for source, _ in control)
     if kind != "anti":
-        for alias, own in right.records.items():
-            present = own.present or (present_of(alias) if kind == "left" else "")
-            unit = own.unit if kind in ("inner", "left") else ""
-            records[alias] = Records(own.single and both, present, unit)
+        for alias, alias_records in right.records.items():
+            present = alias_records.present or (presence_column(alias) if kind == "left" else "")
+            unit = alias_records.unit if kind in ("inner", "left") else ""
+            records[alias] = Records(alias_records.single and both, present, unit)
             if kind == "left":
                 columns[present] = Fact(BITS, sources=matched)
     if kind in ("inner", "left"):
@@ -431,39 +448,39 @@ def _joined(
     return Relation(left.rows, columns, valid, control, records, unique, home=left.home)
 
 
-def unit_of(alias: str) -> str:
+def unit_column(alias: str) -> str:
     """The column that says whose record of a table a row is: no query can name it."""
     return f"{alias}?unit"
 
 
-def shown_of(columns: Iterable[str]) -> list[str]:
+def visible_columns(columns: Iterable[str]) -> list[str]:
     """The columns that a query can name."""
     return [name for name in columns if "?" not in name]
 
 
-def present_of(alias: str) -> str:
+def presence_column(alias: str) -> str:
     """The column that says in which rows a table's records are: no query can name it."""
     return f"{alias}?"
 
 
 _STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
-    "scan": _scan,
-    "filter": _filter,
-    "project": _project,
-    "group": _group,
-    "distinct": _distinct,
-    "order": _order,
-    "limit": _limit,
-    "top": _top,
-    "window": _window,
-    "union": _union,
-    "join": _join,
-    "many_join": _many_join,
-    "trim": _trim,
+    "scan": _derive_scan,
+    "filter": _derive_filter,
+    "project": _derive_project,
+    "group": _derive_group,
+    "distinct": _derive_distinct,
+    "order": _derive_order,
+    "limit": _derive_limit,
+    "top": _derive_top,
+    "window": _derive_window,
+    "union": _derive_union,
+    "join": _derive_join,
+    "many_join": _derive_many_join,
+    "trim": _derive_trim,
 }
 
 
-def missing_table(name: str, known: Sequence[str]) -> UsageError:
+def missing_table_error(name: str, known: Sequence[str]) -> UsageError:
     """What is told of a table that is not there."""
     return UsageError(
         f"There is no table {name[:80]!r} that this client may use.{did_you_mean(name, known)} "

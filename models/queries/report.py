@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.models.queries.io import Elements, Rounding, shown
-from tfe_bench.models.queries.reading import Values, listed
+from tfe_bench.models.queries.io import EncodedColumn, Rounding, decode_element
+from tfe_bench.models.queries.reading import Values, to_list
 from tfe_bench.models.queries.schema import Column, Schema
-from tfe_bench.models.queries.types import MOST_WORDS, NUMBER, TEXT, Type
+from tfe_bench.models.queries.types import MAX_WORDS, NUMBER, TEXT, Type
 
 _ZEROS = re.compile(r"\s*[+-]?0[0-9]", re.ASCII)
 # Different texts of a column that a category is proposed for.
@@ -45,14 +45,14 @@ class ColumnReport:
         """The public range of its values; None where its type has none."""
         if self.type.words or self.type.kind == TEXT:
             return None
-        return shown(self.type.low, self.type), shown(self.type.high, self.type)
+        return decode_element(self.type.low, self.type), decode_element(self.type.high, self.type)
 
     def header(self) -> dict[str, Any]:
         """As JSON."""
         bounds = self.range
         return {
             "type": str(self.type),
-            "range": None if bounds is None else [_plain(bound) for bound in bounds],
+            "range": None if bounds is None else [_json_value(bound) for bound in bounds],
             "nullable": self.nullable,
             "largest_error": self.largest_error,
         }
@@ -71,7 +71,7 @@ class ColumnReport:
         return ", ".join(parts)
 
 
-def _plain(value: Any) -> Any:
+def _json_value(value: Any) -> Any:
     return value if isinstance(value, int | float) else str(value)
 
 
@@ -92,12 +92,12 @@ class TableReport:
     shortened: tuple[str, ...] = ()
 
     @classmethod
-    def of(
+    def from_columns(
         cls,
         name: str,
         schema: Schema,
-        held: Mapping[str, Elements],
-        given: Mapping[str, Values],
+        encoded_columns: Mapping[str, EncodedColumn],
+        source_columns: Mapping[str, Values],
     ) -> TableReport:
         """The report of encoded columns.
 
@@ -105,26 +105,33 @@ class TableReport:
             given: the columns as they were read.
         """
 
-        def one(column: Column, own: Elements) -> ColumnReport:
+        def report_column(column: Column, encoded: EncodedColumn) -> ColumnReport:
             texts = 0
-            if own.type.kind == TEXT:
-                given = own.distances if own.null is None else own.distances[own.null == 0]
-                texts = len(np.unique(given))
-            return ColumnReport(own.type, column.nullable, own.rounding, texts)
+            if encoded.type.kind == TEXT:
+                present = (
+                    encoded.distances
+                    if encoded.null is None
+                    else encoded.distances[encoded.null == 0]
+                )
+                texts = len(np.unique(present))
+            return ColumnReport(encoded.type, column.nullable, encoded.rounding, texts)
 
-        columns = {each: one(column, held[each]) for each, column in schema.columns.items()}
+        columns = {
+            each: report_column(column, encoded_columns[each])
+            for each, column in schema.columns.items()
+        }
         shortened = [
             each
             for each, column in columns.items()
             if column.type.kind == NUMBER
-            and any(isinstance(v, str) and _ZEROS.match(v) for v in listed(given[each]))
+            and any(isinstance(v, str) and _ZEROS.match(v) for v in to_list(source_columns[each]))
         ]
         return cls(name, schema, columns, tuple(shortened))
 
     @property
     def warnings(self) -> list[str]:
         """What rounding changed by more than a thousandth of a value, and zeros that are gone."""
-        found = [
+        messages = [
             f"Column {name!r} of table {self.name!r}: digits with leading zeros became numbers, "
             f'which do not keep these. Declare --type "{name}:text" for codes such as zip codes.'
             for name in self.shortened
@@ -134,13 +141,13 @@ class TableReport:
             if rounding is None or not rounding.coarse:
                 continue
             gone = f", and {rounding.gone:,} to 0" if rounding.gone else ""
-            found.append(
+            messages.append(
                 f"Column {name!r} of table {self.name!r}: rounding changed {rounding.coarse:,} "
                 f"values by more than a thousandth of themselves{gone}, the first in row "
                 f"{rounding.row}. Declare more fractional bits (at most 24), decimal(s), or put "
                 "the column in smaller units."
             )
-        return found
+        return messages
 
     @property
     def advice(self) -> list[str]:
@@ -150,7 +157,7 @@ class TableReport:
             "for equality only, and other clients see hashes. To sort by it and to show its words, "
             f'make these public: --type "{name}:category".'
             for name, column in self.columns.items()
-            if 0 < column.texts <= min(_FEW, MOST_WORDS)
+            if 0 < column.texts <= min(_FEW, MAX_WORDS)
         ]
 
     def __str__(self) -> str:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tfe_bench.models.queries.plan import columns_of
+from tfe_bench.models.queries.plan import used_columns
 
 
-def pruned(plan: Mapping[str, Any]) -> dict[str, Any]:
+def prune_columns(plan: Mapping[str, Any]) -> dict[str, Any]:
     """The same plan without columns that are never used, and without steps that are not.
 
     What a SELECT returns stays as it is.  Columns of a union are kept, as they go by their places,
@@ -17,30 +17,33 @@ def pruned(plan: Mapping[str, Any]) -> dict[str, Any]:
     steps = [dict(step) for step in plan["steps"]]
     output = plan["output"]
     # None: all of them
-    wanted: dict[int, set[str] | None] = {output: None}
+    needed_by_step: dict[int, set[str] | None] = {output: None}
     for number in range(len(steps) - 1, -1, -1):
-        if number not in wanted:
+        if number not in needed_by_step:
             continue
-        step, needed = steps[number], wanted[number]
+        step, needed = steps[number], needed_by_step[number]
         if needed is not None:
-            _drop(step, needed)
-        for i, names in zip(step["in"], _needs(step, needed), strict=True):
-            before = wanted.get(i, set())
-            wanted[i] = None if names is None or before is None else before | names
-    places = {old: new for new, old in enumerate(sorted(wanted))}
-    made = [{**steps[old], "in": [places[i] for i in steps[old]["in"]]} for old in sorted(wanted)]
-    scanned = {step["table"] for step in made if step["op"] == "scan"}
+            _drop_columns(step, needed)
+        for i, names in zip(step["in"], _input_columns(step, needed), strict=True):
+            before = needed_by_step.get(i, set())
+            needed_by_step[i] = None if names is None or before is None else before | names
+    places = {old: new for new, old in enumerate(sorted(needed_by_step))}
+    kept_steps = [
+        {**steps[old], "in": [places[i] for i in steps[old]["in"]]}
+        for old in sorted(needed_by_step)
+    ]
+    scanned = {step["table"] for step in kept_steps if step["op"] == "scan"}
     tables = {alias: about for alias, about in plan["tables"].items() if alias in scanned}
-    return {"tables": tables, "steps": made, "output": places[output]}
+    return {"tables": tables, "steps": kept_steps, "output": places[output]}
 
 
-def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | None]:
+def _input_columns(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | None]:
     """The columns that a step takes of each of its inputs, once it makes no others."""
     match step["op"]:
         case "filter":
-            return [None if needed is None else needed | columns_of(step["where"])]
+            return [None if needed is None else needed | used_columns(step["where"])]
         case "project":
-            return [set[str]().union(*(columns_of(e) for _, e in step["columns"]))]
+            return [set[str]().union(*(used_columns(e) for _, e in step["columns"]))]
         case "group":
             names = {a for name, _, a in step["aggregates"] if a is not None}
             return [names | set(step["keys"])]
@@ -51,9 +54,9 @@ def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | 
         case "window":
             if needed is None:
                 return [None]
-            told = {*step["partition"], *(name for name, _ in step["order"])}
-            told |= {a for _, _, a, _ in step["functions"] if a is not None}
-            return [(needed | told) - {name for name, _, _, _ in step["functions"]}]
+            window_columns = {*step["partition"], *(name for name, _ in step["order"])}
+            window_columns |= {a for _, _, a, _ in step["functions"] if a is not None}
+            return [(needed | window_columns) - {name for name, _, _, _ in step["functions"]}]
         case "join" | "many_join":
             left = {name for name, _ in step["on"]}
             right = {name for _, name in step["on"]}
@@ -66,10 +69,10 @@ def _needs(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | 
             return [None for _ in step["in"]]
 
 
-def _drop(step: dict[str, Any], needed: set[str]) -> None:
+def _drop_columns(step: dict[str, Any], needed: set[str]) -> None:
     if step["op"] == "scan":
-        own = f"{step['table']}."
-        step["columns"] = [name for name in step["columns"] if own + name in needed]
+        prefix = f"{step['table']}."
+        step["columns"] = [name for name in step["columns"] if prefix + name in needed]
     elif step["op"] == "project":
         kept = [pair for pair in step["columns"] if pair[0] in needed]
         # (a relation of no columns has rows all the same, and no table's column is read for them)

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from tfe_bench.cluster.stored import TABLE, Source
 from tfe_bench.errors import PolicyError
 from tfe_bench.models.queries.expressions import Fact
-from tfe_bench.models.queries.plan import PARTS, quantile_of
+from tfe_bench.models.queries.plan import PARTS, parse_quantile
 from tfe_bench.models.queries.schema import (
     AGGREGATE,
     FILTER,
@@ -63,7 +63,7 @@ class Use(enum.Enum):
 
 
 # The rights of which one is enough, beside `open`; the first is named where none is there.
-_ENOUGH: Mapping[Use, tuple[str, ...]] = {
+_SUFFICIENT: Mapping[Use, tuple[str, ...]] = {
     Use.SHOW: (),
     Use.EXTREME: (),
     Use.SUM: (AGGREGATE,),
@@ -111,9 +111,9 @@ class Table:
 
     def permits(self, use: Use, column: str) -> bool:
         """Whether the client may use a column so: every decision on a stored column is this one."""
-        return not self.allows(column).isdisjoint((OPEN, *_ENOUGH[use]))
+        return not self.allows(column).isdisjoint((OPEN, *_SUFFICIENT[use]))
 
-    def check(self, use: Use, column: str, what: str) -> None:
+    def check(self, use: Use, column: str, action: str) -> None:
         """Refuses a use that a right is missing for.
 
         Args:
@@ -124,10 +124,10 @@ class Table:
         """
         if self.permits(use, column):
             return
-        right = (*_ENOUGH[use], OPEN)[0]
-        wanted = "a right" if use is Use.HOLD else f"the right {right!r}"
+        right = (*_SUFFICIENT[use], OPEN)[0]
+        right_text = "a right" if use is Use.HOLD else f"the right {right!r}"
         raise PolicyError(
-            f"{what} takes {wanted} to the column {column!r} of table {self.name!r}. "
+            f"{action} takes {right_text} to the column {column!r} of table {self.name!r}. "
             f"Received: {', '.join(sorted(self.allows(column))) or 'none'}. Its owner, "
             f'{self.owner!r}, gives it with `table put ... --right "{column}:{right}"`.'
         )
@@ -162,13 +162,13 @@ Tables = Mapping[str, Table]
 Control = frozenset[tuple[Source, Use]]
 
 
-def check_use(tables: Tables, source: Source, use: Use, what: str) -> None:
+def check_use(tables: Tables, source: Source, use: Use, action: str) -> None:
     """Refuses a use of a plan's column that a right is missing for.
 
     Raises:
         PolicyError: as Table.check.
     """
-    tables[source.alias].check(use, source.part, what)
+    tables[source.alias].check(use, source.part, action)
 
 
 def check_shown(
@@ -186,7 +186,7 @@ def check_shown(
     for name, fact in shown.items():
         for source in sorted(fact.sources):
             check_use(tables, source, Use.SHOW, f"Showing {name[:80]!r}")
-    for source, use in _sorted(control):
+    for source, use in _sort_control(control):
         rows = Use.ROWS_MATCHED if use is Use.MATCHED else Use.ROWS
         check_use(tables, source, rows, "Showing rows that depend on a column")
     for alias in sorted(records):
@@ -195,26 +195,26 @@ def check_shown(
             tables[alias].check(Use.SHOW, first, "Showing which rows there are")
 
 
-def _sorted(control: Control) -> list[tuple[Source, Use]]:
+def _sort_control(control: Control) -> list[tuple[Source, Use]]:
     return sorted(control, key=lambda each: (each[0], each[1].value))
 
 
-def restricted(
+def closed_aliases(
     tables: Tables, sources: Iterable[Source], records: Mapping[str, Records]
 ) -> list[str]:
     """Aliases of the tables of whose records only aggregates may be told here."""
-    closed = {s.alias for s in sources if not tables[s.alias].permits(Use.SHOW, s.part)}
-    closed |= {alias for alias in records if not tables[alias].shown}
-    return sorted(closed)
+    aliases = {s.alias for s in sources if not tables[s.alias].permits(Use.SHOW, s.part)}
+    aliases |= {alias for alias in records if not tables[alias].shown}
+    return sorted(aliases)
 
 
-def _aggregated(function: str, exact: bool) -> Use:
+def _aggregate_use(function: str, exact: bool) -> Use:
     """What an aggregate does with its argument.
 
     Args:
         exact: that is a * x + b, or leaves with noise, which hides what an expression chooses.
     """
-    quantile = quantile_of(function)
+    quantile = parse_quantile(function)
     if quantile is not None and 0 < quantile[1] < PARTS:
         return Use.QUANTILE if exact else Use.ANY_QUANTILE
     match function:
@@ -256,11 +256,11 @@ def check_released(
     for _, function, argument in aggregates:
         if argument is None:
             continue
-        use = _aggregated(function, argument.affine or noised)
+        use = _aggregate_use(function, argument.affine or noised)
         for source in sorted(argument.sources):
-            what = f"{function.partition(':')[0].upper()} of {source.part!r}{_WHY.get(use, '')}"
-            check_use(tables, source, use, what)
-    for source, use in _sorted(control):
+            action = f"{function.partition(':')[0].upper()} of {source.part!r}{_WHY.get(use, '')}"
+            check_use(tables, source, use, action)
+    for source, use in _sort_control(control):
         check_use(tables, source, use, "A condition or join on a column")
 
 
@@ -284,31 +284,31 @@ def check_bound(
         check_released(tables, {}, [], control)
     else:
         return
-    held = {alias: own for alias, (own, _) in records.items()}
-    for alias in restricted(tables, (source for source, _ in control), held):
-        own, copies = records.get(alias, (None, 1))
-        least = check_units(tables, alias, own) * copies
-        if own is None or not own.single:
+    held_records = {alias: alias_records for alias, (alias_records, _) in records.items()}
+    for alias in closed_aliases(tables, (source for source, _ in control), held_records):
+        alias_records, copies = records.get(alias, (None, 1))
+        min_bound = check_units(tables, alias, alias_records) * copies
+        if alias_records is None or not alias_records.single:
             raise PolicyError(
                 f"Rows here may hold a record of table {tables[alias].name!r} several times, so "
                 "that whether there are more than some number may depend on one of them. Join on "
                 f"columns that are unique, or have its owner, {tables[alias].owner!r}, open them."
             )
-        if bound < least:
+        if bound < min_bound:
             raise PolicyError(
                 f"Whether there are more than {bound} rows may depend on fewer records of table "
                 f"{tables[alias].name!r} than the rule of {tables[alias].owner!r} asks for. A "
-                f"bound of {least} rows (--max-rows) does not."
+                f"bound of {min_bound} rows (--max-rows) does not."
             )
 
 
-def least_for(function: str, least: int) -> int:
+def min_records_for(function: str, min_records: int) -> int:
     """How many records an aggregate takes, so that so many are at each side of a quantile."""
-    quantile = quantile_of(function)
+    quantile = parse_quantile(function)
     if quantile is None:
-        return least
+        return min_records
     side = min(quantile[1], PARTS - quantile[1])
-    return -(-least * PARTS // side) if side else least
+    return -(-min_records * PARTS // side) if side else min_records
 
 
 def check_units(
@@ -326,7 +326,7 @@ def check_units(
     if not any(table.permits(Use.HOLD, column) for column in table.schema.columns):
         table.check(Use.CONDITION, next(iter(table.schema.columns)), "Counting rows")
     repeated = records is not None and not records.single
-    if repeated and any(map(quantile_of, functions)):
+    if repeated and any(map(parse_quantile, functions)):
         raise PolicyError(
             f"Groups of this query may hold a unit of table {table.name!r} several times, so that "
             "a quantile could be one unit's. Have its owner, "

@@ -10,18 +10,18 @@ from typing import Any
 from tfe_bench.cluster.ledger import MOST
 from tfe_bench.cluster.stored import check_clients, check_deployment, check_name
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.models.queries.types import BOOL, MOST_OWN_FRACTION, MOST_WIDTH, NUMBER, Type
+from tfe_bench.models.queries.types import BOOL, MAX_COLUMN_FRACTION, MAX_WIDTH, NUMBER, Type
 
-MOST_COLUMNS, MOST_ROWS = 1000, 1 << 30
-MOST_LINKS = 16
-MOST_GROUP = 1 << 20
-MOST_CONTRIBUTIONS = 1 << 20
+MAX_COLUMNS, MAX_ROWS = 1000, 1 << 30
+MAX_LINKS = 16
+MAX_GROUP = 1 << 20
+MAX_CONTRIBUTIONS = 1 << 20
 # Records in a group that is told of, unless a table's owner says how many.
-GROUP = 10
+DEFAULT_MIN_GROUP = 10
 # Of a column: any letters, digits and signs but those that separate parts of a right, of a link or
 # of a name in SQL, as "Customer ID" and "mean radius (mm)".
-MOST_NAME = 63
-_APART = frozenset("\"'`.,:;@=*\\")
+MAX_NAME = 63
+_SEPARATORS = frozenset("\"'`.,:;@=*\\")
 # Of a scaled element, as of a feature (models/rows.py).
 LARGEST = 1 << 12
 # What a client may do with a column, see docs/tables.md.
@@ -61,7 +61,7 @@ class Column:
         parts = tuple(self.scale)
         fits = len(parts) == 2 and all(type(v) is int for v in parts) and self.type.kind == NUMBER
         low, high = self.type.low, self.type.high
-        if not fits or self.type.bits > MOST_WIDTH or not 0 <= parts[0] <= MOST_WIDTH:
+        if not fits or self.type.bits > MAX_WIDTH or not 0 <= parts[0] <= MAX_WIDTH:
             raise UsageError("A scale is a shift and a center of a column of numbers.")
         if not low <= parts[1] <= high or high - low > LARGEST << parts[0]:
             raise UsageError(
@@ -70,11 +70,11 @@ class Column:
 
     def header(self, name: str) -> dict[str, Any]:
         """As public JSON."""
-        told = {"name": name, "type": self.type.header(), "nullable": self.nullable}
-        return told if self.scale is None else {**told, "scale": list(self.scale)}
+        fields = {"name": name, "type": self.type.header(), "nullable": self.nullable}
+        return fields if self.scale is None else {**fields, "scale": list(self.scale)}
 
     @classmethod
-    def of(cls, header: object) -> tuple[str, Column]:
+    def from_header(cls, header: object) -> tuple[str, Column]:
         """Its name and itself, from JSON of anybody.
 
         Raises:
@@ -88,8 +88,8 @@ class Column:
             raise UsageError("A column has a name, a type, and is nullable or not.")
         if "scale" in header and not isinstance(scale, list):
             raise UsageError("A scale is a shift and a center of a column of numbers.")
-        own = None if scale is None else tuple(scale)
-        return name, cls(Type.of(header["type"]), header["nullable"], own)
+        scale_pair = None if scale is None else tuple(scale)
+        return name, cls(Type.from_header(header["type"]), header["nullable"], scale_pair)
 
 
 @dataclass(frozen=True)
@@ -111,15 +111,15 @@ class Link:
         check_column_name(self.column)
         check_name(self.table, "A linked table's name")
         check_deployment(self.deployment)
-        if type(self.bins) is not int or not 3 <= self.bins <= MOST_ROWS or self.bins % 3:
-            raise UsageError(f"A link is to 3 to {MOST_ROWS} bins, in three parts.")
+        if type(self.bins) is not int or not 3 <= self.bins <= MAX_ROWS or self.bins % 3:
+            raise UsageError(f"A link is to 3 to {MAX_ROWS} bins, in three parts.")
 
     def header(self) -> dict[str, Any]:
         """As public JSON."""
         return dict(vars(self))
 
     @classmethod
-    def of(cls, header: object) -> Link:
+    def from_header(cls, header: object) -> Link:
         """From JSON of anybody.
 
         Raises:
@@ -160,7 +160,7 @@ class Schema:
     unique: tuple[str, ...] = ()
     sorted_by: str = ""
     rights: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
-    min_group: int = GROUP
+    min_group: int = DEFAULT_MIN_GROUP
     unit: str = ""
     open_count: bool = False
     hashed_by: str = ""
@@ -170,28 +170,28 @@ class Schema:
     contributions: int = 1
 
     def __post_init__(self) -> None:
-        if type(self.rows) is not int or not 1 <= self.rows <= MOST_ROWS:
-            raise UsageError(f"A table has 1 to {MOST_ROWS} rows.")
-        if not 1 <= len(self.columns) <= MOST_COLUMNS:
-            raise UsageError(f"A table has 1 to {MOST_COLUMNS} columns.")
+        if type(self.rows) is not int or not 1 <= self.rows <= MAX_ROWS:
+            raise UsageError(f"A table has 1 to {MAX_ROWS} rows.")
+        if not 1 <= len(self.columns) <= MAX_COLUMNS:
+            raise UsageError(f"A table has 1 to {MAX_COLUMNS} columns.")
         for name, column in self.columns.items():
             check_column_name(name)
-            if column.type.fraction > MOST_OWN_FRACTION:
-                raise UsageError(f"A column has at most {MOST_OWN_FRACTION} fractional bits.")
+            if column.type.fraction > MAX_COLUMN_FRACTION:
+                raise UsageError(f"A column has at most {MAX_COLUMN_FRACTION} fractional bits.")
         if len({name.lower() for name in self.columns}) != len(self.columns):
             raise UsageError("The names of columns differ, also where case is ignored.")
         if type(self.padded) is not bool:
             raise UsageError("Whether a table is padded is true or false.")
         if type(self.open_count) is not bool:
             raise UsageError("Whether common rows may be counted is true or false.")
-        for what, names in (("unique", self.unique), ("sorted_by", self.sorted_by.split())):
+        for field_name, names in (("unique", self.unique), ("sorted_by", self.sorted_by.split())):
             for name in names:
-                self.column(name, what)
+                self.column(name, field_name)
         if self.unit:
             self.column(self.unit, "unit")
         self._check_links()
-        if type(self.min_group) is not int or not 1 <= self.min_group <= MOST_GROUP:
-            raise UsageError(f"min_group is 1 to {MOST_GROUP}.")
+        if type(self.min_group) is not int or not 1 <= self.min_group <= MAX_GROUP:
+            raise UsageError(f"min_group is 1 to {MAX_GROUP}.")
         check_clients([client for client in self.rights])
         for rights in self.rights.values():
             for name, words in rights.items():
@@ -205,7 +205,7 @@ class Schema:
                         )
         self._check_budget()
 
-    def column(self, name: str, what: str = "table") -> Column:
+    def column(self, name: str, field_name: str = "table") -> Column:
         """A column by its name.
 
         Raises:
@@ -214,7 +214,7 @@ class Schema:
         if name not in self.columns:
             shown = str(name)[:80]
             raise UsageError(
-                f"{what}: there is no column {shown!r}.{did_you_mean(shown, self.columns)} "
+                f"{field_name}: there is no column {shown!r}.{did_you_mean(shown, self.columns)} "
                 f"Columns: {', '.join(list(self.columns)[:20])}."
             )
         return self.columns[name]
@@ -223,15 +223,19 @@ class Schema:
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 62:
             raise UsageError("The seed of a table's bins has 62 bits.")
         if self.hashed_by:
-            own = self.column(self.hashed_by, "hashed_by")
-            if self.hashed_by not in self.unique or own.nullable or own.type.kind == BOOL:
+            hashed_column = self.column(self.hashed_by, "hashed_by")
+            if (
+                self.hashed_by not in self.unique
+                or hashed_column.nullable
+                or hashed_column.type.kind == BOOL
+            ):
                 raise UsageError(
                     "hashed_by takes a column that is unique and never NULL, and no bool."
                 )
             if not self.padded or self.sorted_by or self.rows % 3:
                 raise UsageError("Rows in bins are padded, in three parts, and in no other order.")
-        if len(self.links) > MOST_LINKS:
-            raise UsageError(f"A table has at most {MOST_LINKS} links.")
+        if len(self.links) > MAX_LINKS:
+            raise UsageError(f"A table has at most {MAX_LINKS} links.")
         for link in self.links:
             if self.column(link.column, "link").type.kind == BOOL:
                 raise UsageError("A link takes a column of numbers, not of bools.")
@@ -239,18 +243,18 @@ class Schema:
     def _check_budget(self) -> None:
         if type(self.budget) is not int or not 0 <= self.budget <= MOST:
             raise UsageError("A privacy budget is 0 to 10^15 billionths of rho.")
-        most = self.contributions
-        if type(most) is not int or not 1 <= most <= MOST_CONTRIBUTIONS:
+        max_rows = self.contributions
+        if type(max_rows) is not int or not 1 <= max_rows <= MAX_CONTRIBUTIONS:
             raise UsageError(
-                f"contributions is 1 to {MOST_CONTRIBUTIONS} rows of a unit. Received: "
-                f"{str(most)[:40]}."
+                f"contributions is 1 to {MAX_CONTRIBUTIONS} rows of a unit. Received: "
+                f"{str(max_rows)[:40]}."
             )
-        if most > 1 and not (self.budget and self.unit):
+        if max_rows > 1 and not (self.budget and self.unit):
             raise UsageError("contributions is of the rows of a unit, in a table with a budget.")
         if not self.budget:
             return
-        given = {word for of in self.rights.values() for words in of.values() for word in words}
-        if exact := sorted(given & {OPEN, QUANTILE, TRAIN}):
+        granted = {word for of in self.rights.values() for words in of.values() for word in words}
+        if exact := sorted(granted & {OPEN, QUANTILE, TRAIN}):
             raise UsageError(
                 "What leaves a table with a privacy budget has noise. Received: the right "
                 f"{exact[0]!r}, which would tell values without; group, aggregate, filter and "
@@ -271,13 +275,13 @@ class Schema:
         """What a client may do with a column; its owner may do everything."""
         if client == owner:
             return frozenset(RIGHTS)
-        found: set[str] = set()
+        rights: set[str] = set()
         for who in (client, ALL):
             for name in (column, ALL):
                 if name in self.rights.get(who, {}):
-                    found.update(self.rights[who][name])
+                    rights.update(self.rights[who][name])
                     break
-        return frozenset(RIGHTS) if OPEN in found else frozenset(found)
+        return frozenset(RIGHTS) if OPEN in rights else frozenset(rights)
 
     def header(self) -> dict[str, Any]:
         """As public JSON."""
@@ -301,7 +305,7 @@ class Schema:
         }
 
     @classmethod
-    def of(cls, header: object) -> Schema:
+    def from_header(cls, header: object) -> Schema:
         """From JSON of anybody.
 
         Raises:
@@ -311,23 +315,23 @@ class Schema:
         if not isinstance(header, Mapping) or set(header) - set(_OF_BUDGET) != known:
             raise UsageError(f"A table's header has {', '.join(sorted(known))}.")
         listed = header["columns"]
-        if not isinstance(listed, list) or len(listed) > MOST_COLUMNS:
-            raise UsageError(f"A table has 1 to {MOST_COLUMNS} columns.")
+        if not isinstance(listed, list) or len(listed) > MAX_COLUMNS:
+            raise UsageError(f"A table has 1 to {MAX_COLUMNS} columns.")
         columns: dict[str, Column] = {}
         for each in listed:
-            name, column = Column.of(each)
+            name, column = Column.from_header(each)
             if name in columns:
                 raise UsageError("The names of columns differ, also where case is ignored.")
             columns[name] = column
         unique, rights = header["unique"], header["rights"]
-        if not _texts(unique) or not isinstance(header["sorted_by"], str):
+        if not _is_text_list(unique) or not isinstance(header["sorted_by"], str):
             raise UsageError("unique is a list of columns, sorted_by a column.")
         if not isinstance(header["unit"], str) or not isinstance(rights, Mapping):
             raise UsageError("A unit is a column, and rights are listed by client and column.")
         if not isinstance(header["hashed_by"], str) or not isinstance(header["links"], list):
             raise UsageError("hashed_by is a column, links are listed.")
         if not all(
-            isinstance(of, Mapping) and all(_texts(words) for words in of.values())
+            isinstance(of, Mapping) and all(_is_text_list(words) for words in of.values())
             for of in rights.values()
         ):
             raise UsageError("Rights are listed by client and column.")
@@ -343,7 +347,7 @@ class Schema:
             header["open_count"],
             header["hashed_by"],
             header["seed"],
-            tuple(Link.of(link) for link in header["links"]),
+            tuple(Link.from_header(link) for link in header["links"]),
             header.get("budget", 0),
             header.get("contributions", 1),
         )
@@ -357,7 +361,7 @@ _FIELDS = (
 _OF_BUDGET = ("budget", "contributions")
 
 
-def _texts(value: object) -> bool:
+def _is_text_list(value: object) -> bool:
     return isinstance(value, list) and all(isinstance(each, str) for each in value)
 
 
@@ -367,22 +371,22 @@ def check_column_name(name: object) -> None:
     Raises:
         UsageError: it is none.
     """
-    if not isinstance(name, str) or not 1 <= len(name) <= MOST_NAME or not _is_plain(name):
+    if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not _is_plain_name(name):
         shown = str(name)[:80]
-        plain = re.sub(r"\W+", "_", shown).strip("_")[:MOST_NAME] or "c"
+        plain = re.sub(r"\W+", "_", shown).strip("_")[:MAX_NAME] or "c"
         raise UsageError(
-            f"A column's name is 1 to {MOST_NAME} characters, a letter or _ first, without "
-            f"{' '.join(sorted(_APART))} and without blanks at its ends. Received: {shown!r}. Give "
+            f"A column's name is 1 to {MAX_NAME} characters, a letter or _ first, without "
+            f"{' '.join(sorted(_SEPARATORS))} and without blanks at its ends. Received: {shown!r}. Give "
             f'it another name (--rename "{shown}={plain}").'
         )
 
 
-def _is_plain(name: str) -> bool:
+def _is_plain_name(name: str) -> bool:
     letter = name[0].isalpha() or name[0] == "_"
-    return letter and name.isprintable() and name == name.strip() and not _APART & set(name)
+    return letter and name.isprintable() and name == name.strip() and not _SEPARATORS & set(name)
 
 
-def rights_of(
+def parse_rights(
     written: Sequence[str], clients: Sequence[str]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
     """Rights as people write them: "income:aggregate,filter", for one client "income@bank:open".
@@ -393,26 +397,26 @@ def rights_of(
     Raises:
         UsageError: one is no right.
     """
-    found: dict[str, dict[str, tuple[str, ...]]] = {}
+    rights_by_client: dict[str, dict[str, tuple[str, ...]]] = {}
     if written and not clients:
         raise UsageError(
             f"The right {written[0][:80]!r} is for no client, as no other one may use the table. "
             "Name who may (--for CLIENT, in Python clients=[...])."
         )
-    for each in written:
-        target, colon, words = each.partition(":")
+    for text in written:
+        target, colon, words = text.partition(":")
         column, at, client = target.partition("@")
         if not colon or not column.strip() or (at and not client.strip()):
             raise UsageError(
                 'A right is written as "income:aggregate,filter", or "income@bank:open" for one '
-                f"client. Received: {each[:80]!r}."
+                f"client. Received: {text[:80]!r}."
             )
         if at and client.strip() not in clients and ALL not in clients:
             raise UsageError(
-                f"The right {each[:80]!r} is for a client that may not use the table."
+                f"The right {text[:80]!r} is for a client that may not use the table."
                 f"{did_you_mean(client.strip(), clients)} Clients: {', '.join(clients[:20])}."
             )
         listed = tuple(word.strip() for word in words.split(",") if word.strip())
         for who in [client.strip()] if at else clients:
-            found.setdefault(who, {})[column.strip()] = listed
-    return found
+            rights_by_client.setdefault(who, {})[column.strip()] = listed
+    return rights_by_client

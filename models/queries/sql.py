@@ -9,32 +9,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tfe_bench.errors import UsageError, imported
+from tfe_bench.errors import UsageError, import_optional
 from tfe_bench.models.queries import accepted, aggregates, conditions, relations, rewrite, windows
-from tfe_bench.models.queries.accepted import refused
+from tfe_bench.models.queries.accepted import unsupported_error
 from tfe_bench.models.queries.builder import CommonTables, Names
+from tfe_bench.models.queries.from_clause import FromBuilder
 from tfe_bench.models.queries.naming import name_columns
 from tfe_bench.models.queries.plan import check_bound
-from tfe_bench.models.queries.privacy import budgeted, guarded
+from tfe_bench.models.queries.privacy import budgeted_aliases, has_budget
 from tfe_bench.models.queries.rights import Table
-from tfe_bench.models.queries.scalars import null_of
-from tfe_bench.models.queries.sources import SourceBuilder
+from tfe_bench.models.queries.scalars import typed_null
 
 _TYPES = {"bool": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP"}
 
 
-def sqlglot() -> Any:
+def import_sqlglot() -> Any:
     """The parser.
 
     Raises:
         UsageError: it is not installed.
     """
-    return imported(
+    return import_optional(
         "sqlglot", "SQL takes sqlglot", "Install it: pip install '.[tables]' in the checkout"
     )
 
 
-def compiled(
+def compile_sql(
     text: str, tables: Mapping[str, Table], max_rows: int | None = None, loss: int = 0
 ) -> dict[str, Any]:
     """The plan of a query, as JSON.
@@ -51,76 +51,78 @@ def compiled(
         UsageError: it is no query, or one that is not offered.
         PolicyError: the client lacks a right that it takes.
     """
-    return compiled_tree(parsed(text), tables, max_rows, loss)
+    return compile_tree(parse_sql(text), tables, max_rows, loss)
 
 
-def parsed(text: str) -> Any:
+def parse_sql(text: str) -> Any:
     """The tree of a query.
 
     Raises:
         UsageError: it is not one statement of DuckDB's dialect.
     """
-    parser = sqlglot()
+    parser = import_sqlglot()
     try:
         statements = parser.parse(text, read="duckdb")
     except parser.errors.SqlglotError as error:
         raise UsageError(
-            f"This is no SQL of DuckDB's dialect. Received: {_first(error)}."
+            f"This is no SQL of DuckDB's dialect. Received: {_first_line(error)}."
         ) from None
     if len(statements) != 1 or statements[0] is None:
         raise UsageError(f"A query is one SELECT. Received: {len(statements)} statements.")
     return statements[0]
 
 
-def compiled_tree(
+def compile_tree(
     tree: Any, tables: Mapping[str, Table], max_rows: int | None = None, loss: int = 0
 ) -> dict[str, Any]:
     """As `compiled`, of a tree that was parsed; it is changed."""
-    parser = sqlglot()
-    accepted.check(tree)
-    known = {name.lower() for name in tables}
-    known |= {cte.alias.lower() for cte in tree.find_all(parser.exp.CTE)}
+    parser = import_sqlglot()
+    accepted.check_nodes(tree)
+    known_names = {name.lower() for name in tables}
+    known_names |= {cte.alias.lower() for cte in tree.find_all(parser.exp.CTE)}
     for node in tree.find_all(parser.exp.Table):
-        if node.name.lower() not in known:
-            raise relations.missing_table(node.name, list(tables))
+        if node.name.lower() not in known_names:
+            raise relations.missing_table_error(node.name, list(tables))
     name_columns(tree)
     from sqlglot.optimizer.qualify import qualify
 
     schema: dict[str, object] = {
-        name: {c: _TYPES.get(own.type.kind, "BIGINT") for c, own in table.schema.columns.items()}
+        name: {
+            c: _TYPES.get(column.type.kind, "BIGINT") for c, column in table.schema.columns.items()
+        }
         for name, table in tables.items()
     }
     try:
         whole = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
     except parser.errors.SqlglotError as error:
         raise UsageError(
-            f"This query does not fit its tables. Received: {_first(error)}."
+            f"This query does not fit its tables. Received: {_first_line(error)}."
         ) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UsageError(f"sqlglot cannot take this query ({type(error).__name__}).") from None
     if max_rows is not None:
         check_bound(max_rows)
-    plan = _plan(tables, whole, max_rows, loss)
+    plan = _build_plan(tables, whole, max_rows, loss)
     if (parts := sum("loss" in each for each in plan["steps"])) > 1:
-        plan = _plan(tables, whole, max_rows, loss // parts)
-    elif loss and not any(budgeted(tables, each["name"]) for each in plan["tables"].values()):
+        plan = _build_plan(tables, whole, max_rows, loss // parts)
+    elif loss and not any(has_budget(tables, each["name"]) for each in plan["tables"].values()):
         raise UsageError("No table of this query has another owner's privacy budget: omit rho.")
     return plan
 
 
-def _plan(
+def _build_plan(
     tables: Mapping[str, Table], whole: Any, max_rows: int | None, loss: int
 ) -> dict[str, Any]:
     builder = _QueryBuilder(tables, whole, max_rows, loss)
-    step, _ = builder.query(whole, {})
-    return rewrite.pruned(builder.plan(step))
+    step, _ = builder.compile_query(whole, {})
+    return rewrite.prune_columns(builder.build_plan(step))
 
 
-def _first(error: Exception) -> str:
+def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0][:200].removesuffix(".")
 
 
-class _QueryBuilder(SourceBuilder):
+class _QueryBuilder(FromBuilder):
     """Makes the steps of SELECT and UNION."""
 
     def __init__(
@@ -129,80 +131,82 @@ class _QueryBuilder(SourceBuilder):
         super().__init__(tables, max_rows, loss)
         self._whole = whole
 
-    def query(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
+    def compile_query(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
         """Compile a SELECT or a UNION: its step, and the names of its columns."""
         exp = self._exp
-        known = self._with(node, ctes)
+        known = self._compile_ctes(node, ctes)
         if isinstance(node, exp.Subquery):
-            step, names = self.query(node.this, known)
-            return self._ordered(node, step, {("", name): name for name in names}, {}), names
+            step, names = self.compile_query(node.this, known)
+            return self._add_ordering(node, step, {("", name): name for name in names}, {}), names
         if isinstance(node, exp.Union):
-            return self._union(node, known)
+            return self._compile_union(node, known)
         if not isinstance(node, exp.Select):
-            raise refused(accepted.name_of(node))
-        return self._select(node, known)
+            raise unsupported_error(accepted.name_of(node))
+        return self._compile_select(node, known)
 
-    def _union(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
-        left, names = self.query(node.this, ctes)
-        right, others = self.query(node.expression, ctes)
+    def _compile_union(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
+        left, names = self.compile_query(node.this, ctes)
+        right, others = self.compile_query(node.expression, ctes)
         if node.args.get("by_name"):
-            left, right, names = self._by_name(left, names, right, others)
+            left, right, names = self._match_by_name(left, names, right, others)
         elif len(names) != len(others):
             raise UsageError("UNION takes equally many columns of each SELECT.")
-        step = self._add("union", [left, right])
+        step = self._add_step("union", [left, right])
         if node.args.get("distinct"):
-            step = self._add("distinct", [step])
-        step = self._trimmed(node, step, False)
+            step = self._add_step("distinct", [step])
+        step = self._add_trim(node, step, False)
         # (named as those of the first SELECT)
         scope: Names = {("", name): name for name in names}
-        return self._ordered(node, step, scope, {}), names
+        return self._add_ordering(node, step, scope, {}), names
 
-    def _by_name(
+    def _match_by_name(
         self, left: int, names: Sequence[str], right: int, others: Sequence[str]
     ) -> tuple[int, int, list[str]]:
         """Both sides with the columns of both, by their names; NULL where a side has none."""
-        every = list(dict.fromkeys((*names, *others)))
-        made = []
-        for step, own, other in ((left, names, right), (right, others, left)):
+        all_names = list(dict.fromkeys((*names, *others)))
+        sides = []
+        for step, own_names, other in ((left, names, right), (right, others, left)):
             columns = [
                 [
                     name,
                     ["col", name]
-                    if name in own
-                    else null_of(self._facts[other].column(name).known),
+                    if name in own_names
+                    else typed_null(self._facts[other].column_fact(name).value_type),
                 ]
-                for name in every
+                for name in all_names
             ]
-            made.append(self._add("project", [step], columns=columns))
-        return made[0], made[1], every
+            sides.append(self._add_step("project", [step], columns=columns))
+        return sides[0], sides[1], all_names
 
-    def _select(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
+    def _compile_select(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
         if node.args.get("from_") is None:
             raise UsageError("A query reads tables: SELECT ... FROM ...")
-        where = conditions.conjuncts(self._exp, node.args.get("where") and node.args["where"].this)
-        step, names = self._from(node, ctes, where)
-        step = self._where(step, names, where, ctes)
+        where = conditions.split_conjuncts(
+            self._exp, node.args.get("where") and node.args["where"].this
+        )
+        step, names = self._compile_from(node, ctes, where)
+        step = self._compile_where(step, names, where, ctes)
         more: dict[str, str] = {}
-        calls, having = self._calls(node), node.args.get("having")
+        calls, having = self._aggregate_calls(node), node.args.get("having")
         if calls or node.args.get("group") is not None:
-            step, names, more = self._grouped(node, calls, step, names)
+            step, names, more = self._compile_group(node, calls, step, names)
         elif having is not None:
             raise UsageError("HAVING takes GROUP BY or an aggregate; conditions on rows are WHERE.")
         if having is not None:
-            condition = self._scalars(step, names, more).condition(having.this)
-            step = self._add("filter", [step], where=condition)
-        if over := self._found(node, self._exp.Window):
-            step, more = self._windowed(over, step, names, more)
+            condition = self._scalar_compiler(step, names, more).compile_condition(having.this)
+            step = self._add_step("filter", [step], where=condition)
+        if over := self._find_nodes(node, self._exp.Window):
+            step, more = self._compile_windows(over, step, names, more)
         if (qualify := node.args.get("qualify")) is not None:
-            condition = self._scalars(step, names, more).condition(qualify.this)
-            step = self._add("filter", [step], where=condition)
+            condition = self._scalar_compiler(step, names, more).compile_condition(qualify.this)
+            step = self._add_step("filter", [step], where=condition)
         outputs = [(e.alias_or_name, e.unalias()) for e in node.expressions]
         listed = [name for name, _ in outputs]
         if len(set(listed)) != len(listed):
             raise UsageError(f"A query names each of its columns once. Received: {listed[:20]}.")
-        return self._projected(node, outputs, step, names, more), listed
+        return self._compile_outputs(node, outputs, step, names, more), listed
 
-    def _found(self, node: Any, kind: Any) -> list[Any]:
+    def _find_nodes(self, node: Any, kind: Any) -> list[Any]:
         """Expressions of one SELECT, none of the queries in it."""
         parts = [node.args.get(name) for name in ("having", "qualify", "order")]
         return [
@@ -213,121 +217,123 @@ class _QueryBuilder(SourceBuilder):
             if each.find_ancestor(self._exp.Select) is node
         ]
 
-    def _calls(self, node: Any) -> list[Any]:
+    def _aggregate_calls(self, node: Any) -> list[Any]:
         exp = self._exp
         return [
             call
-            for call in self._found(node, exp.AggFunc)
+            for call in self._find_nodes(node, exp.AggFunc)
             if not isinstance(call.parent, exp.Window | exp.RespectNulls)
         ]
 
-    def _windowed(
+    def _compile_windows(
         self, over: Sequence[Any], step: int, names: Names, more: Mapping[str, str]
     ) -> tuple[int, dict[str, str]]:
         """A column for each window function, with those of the same order in one step."""
-        scalars = self._scalars(step, names, more)
-        found = dict(more)
+        scalars = self._scalar_compiler(step, names, more)
+        columns_by_text = dict(more)
         columns = [[name, ["col", name]] for name in self._facts[step].columns if "?" not in name]
         kept = len(columns)
 
-        def named(node: Any) -> str:
-            made = scalars.expression(node)
-            if made[0] == "col":
-                return str(made[1])
-            columns.append([self._name("over"), made])
+        def column_for(node: Any) -> str:
+            expression = scalars.compile_expression(node)
+            if expression[0] == "col":
+                return str(expression[1])
+            columns.append([self._fresh_name("over"), expression])
             return str(columns[-1][0])
 
-        steps = windows.steps_of(over, named, self._name, found)
+        steps = windows.window_steps(over, column_for, self._fresh_name, columns_by_text)
         if len(columns) > kept:
-            step = self._add("project", [step], columns=columns)
+            step = self._add_step("project", [step], columns=columns)
         for about in steps:
-            step = self._add("window", [step], **about)
-        return step, found
+            step = self._add_step("window", [step], **about)
+        return step, columns_by_text
 
-    def _projected(
+    def _compile_outputs(
         self, node: Any, outputs: Sequence[Any], step: int, names: Names, more: Mapping[str, str]
     ) -> int:
-        scalars = self._scalars(step, names, more)
-        columns = [[name, scalars.expression(e)] for name, e in outputs]
-        made = dict(outputs)
+        scalars = self._scalar_compiler(step, names, more)
+        columns = [[name, scalars.compile_expression(e)] for name, e in outputs]
+        outputs_by_name = dict(outputs)
         shown = {e.unnest().sql(): name for name, e in outputs}
         # columns of ORDER BY, by the text of what it says
         ordered: dict[str, str] = {}
         distinct = node.args.get("distinct") is not None
         for each in (node.args.get("order") or self._exp.Order()).expressions:
             e = each.this
-            if isinstance(e, self._exp.Column) and not e.table and e.name in made:
+            if isinstance(e, self._exp.Column) and not e.table and e.name in outputs_by_name:
                 continue
             text = e.sql()
             if text in ordered:
                 continue
-            e = self._resolved(e, made, names)
+            e = self._resolve_names(e, outputs_by_name, names)
             if distinct and e.unnest().sql() not in shown:
                 raise UsageError("ORDER BY after DISTINCT takes columns of the SELECT.")
             if distinct:
                 ordered[text] = shown[e.unnest().sql()]
                 continue
-            ordered[text] = self._name("order")
-            columns.append([ordered[text], scalars.expression(e)])
-        step = self._add("project", [step], columns=columns)
+            ordered[text] = self._fresh_name("order")
+            columns.append([ordered[text], scalars.compile_expression(e)])
+        step = self._add_step("project", [step], columns=columns)
         if distinct:
-            step = self._add("distinct", [step])
-        step = self._trimmed(node, step, distinct or bool(more))
-        step = self._ordered(node, step, {("", name): name for name in made}, ordered)
+            step = self._add_step("distinct", [step])
+        step = self._add_trim(node, step, distinct or bool(more))
+        step = self._add_ordering(
+            node, step, {("", name): name for name in outputs_by_name}, ordered
+        )
         if len(columns) > len(outputs):
             kept = [[name, ["col", name]] for name, _ in outputs]
-            step = self._add("project", [step], columns=kept)
+            step = self._add_step("project", [step], columns=kept)
         return step
 
-    def _resolved(self, e: Any, outputs: Mapping[str, Any], names: Names) -> Any:
+    def _resolve_names(self, e: Any, outputs: Mapping[str, Any], names: Names) -> Any:
         """An expression of ORDER BY with the SELECT's own names replaced by what they stand for.
 
         As in DuckDB, a column of FROM goes before a name of the SELECT.
         """
-        made = e.copy()
-        for column in list(made.find_all(self._exp.Column)):
+        resolved = e.copy()
+        for column in list(resolved.find_all(self._exp.Column)):
             if column.table:
                 continue
             tables = {alias for alias, name in names if name == column.name and alias}
             if len(tables) > 1:
                 raise UsageError(f"The column {column.name[:80]!r} is in several tables.")
             if tables:
-                stands = self._exp.column(column.name, table=tables.pop())
+                replacement = self._exp.column(column.name, table=tables.pop())
             elif column.name in outputs:
-                stands = self._exp.paren(outputs[column.name].copy())
+                replacement = self._exp.paren(outputs[column.name].copy())
             else:
                 continue
-            made = stands if column is made else made
-            column.replace(stands)
-        return made
+            resolved = replacement if column is resolved else resolved
+            column.replace(replacement)
+        return resolved
 
-    def _ordered(self, node: Any, step: int, names: Names, hidden: Mapping[str, str]) -> int:
+    def _add_ordering(self, node: Any, step: int, names: Names, hidden: Mapping[str, str]) -> int:
         """With ORDER BY and LIMIT."""
-        order, count = node.args.get("order"), self._limit(node)
+        order, count = node.args.get("order"), self._limit_count(node)
         if order is None:
-            return step if count is None else self._add("limit", [step], count=count)
+            return step if count is None else self._add_step("limit", [step], count=count)
         by: list[list[str]] = []
         for each in order.expressions:
             if each.args.get("nulls_first"):
-                raise refused("NULLS FIRST")
+                raise unsupported_error("NULLS FIRST")
             name = hidden.get(each.this.sql()) or names.get(("", each.this.name))
             if name is None:
                 raise UsageError("ORDER BY of a UNION takes its columns.")
             if name not in [n for n, _ in by]:
                 by.append([name, "desc" if each.args.get("desc") else "asc"])
         if count:
-            return self._add("top", [step], by=by, count=count)
-        step = self._add("order", [step], by=by)
-        return step if count is None else self._add("limit", [step], count=0)
+            return self._add_step("top", [step], by=by, count=count)
+        step = self._add_step("order", [step], by=by)
+        return step if count is None else self._add_step("limit", [step], count=0)
 
-    def _trimmed(self, node: Any, step: int, grouped: bool) -> int:
+    def _add_trim(self, node: Any, step: int, grouped: bool) -> int:
         """No more rows than are asked for: groups, or all of a result that no LIMIT cuts."""
-        asked = node is self._whole and (grouped or node.args.get("limit") is None)
-        if self._bound is None or not asked or self._facts[step].rows <= self._bound:
+        is_bounded = node is self._whole and (grouped or node.args.get("limit") is None)
+        if self._bound is None or not is_bounded or self._facts[step].rows <= self._bound:
             return step
-        return self._add("trim", [step], bound=self._bound)
+        return self._add_step("trim", [step], bound=self._bound)
 
-    def _limit(self, node: Any) -> int | None:
+    def _limit_count(self, node: Any) -> int | None:
         limit = node.args.get("limit")
         if limit is None:
             return None
@@ -341,59 +347,59 @@ class _QueryBuilder(SourceBuilder):
 
     # ---- GROUP BY
 
-    def _grouped(
+    def _compile_group(
         self, node: Any, calls: Sequence[Any], step: int, names: Names, first: Sequence[str] = ()
     ) -> tuple[int, Names, dict[str, str]]:
         group = node.args.get("group")
-        scalars = self._scalars(step, names)
+        scalars = self._scalar_compiler(step, names)
         columns: list[list[Any]] = []
         more: dict[str, str] = {}
         keys: list[str] = []
         for column in first:
-            keys.append(self._name("key"))
+            keys.append(self._fresh_name("key"))
             columns.append([keys[-1], ["col", column]])
         for e in group.expressions if group is not None else ():
             if e.sql() in more:
                 continue
-            name = more[e.sql()] = self._name("key")
-            columns.append([name, scalars.expression(e)])
+            name = more[e.sql()] = self._fresh_name("key")
+            columns.append([name, scalars.compile_expression(e)])
             keys.append(name)
         listed: list[list[Any]] = []
-        counted: list[str] = []
+        distinct_counts: list[str] = []
         for call in calls:
             where = call.parent if isinstance(call.parent, self._exp.Filter) else None
             text = (where or call).sql()
             if text in more:
                 continue
-            function, argument = aggregates.call_of(call, counted)
-            name = more[text] = self._name(function.replace(":", "_"))
-            value = None if argument is None else scalars.expression(argument)
+            function, argument = aggregates.parse_aggregate(call, distinct_counts)
+            name = more[text] = self._fresh_name(function.replace(":", "_"))
+            value = None if argument is None else scalars.compile_expression(argument)
             if where is not None:
-                condition = scalars.condition(where.expression.this)
+                condition = scalars.compile_condition(where.expression.this)
                 value = ["case", condition, value or ["int", 1], ["null"]]
-            made = [name for name, other in columns[len(keys) :] if other == value]
-            own = made[0] if made else None
-            if value is not None and own is None:
-                own = self._name("value")
-                columns.append([own, value])
-            listed.append([name, function, own])
-        if counted and len(counted) != len(listed):
-            raise refused("COUNT(DISTINCT) beside other aggregates")
+            same_columns = [name for name, other in columns[len(keys) :] if other == value]
+            value_column = same_columns[0] if same_columns else None
+            if value is not None and value_column is None:
+                value_column = self._fresh_name("value")
+                columns.append([value_column, value])
+            listed.append([name, function, value_column])
+        if distinct_counts and len(distinct_counts) != len(listed):
+            raise unsupported_error("COUNT(DISTINCT) beside other aggregates")
         if columns:
-            step = self._add("project", [step], columns=columns)
-        if counted:
+            step = self._add_step("project", [step], columns=columns)
+        if distinct_counts:
             if len({str(value) for _, value in columns[len(keys) :]}) != 1:
-                raise refused("COUNT(DISTINCT) of different columns")
-            step = self._add("distinct", [step])
+                raise unsupported_error("COUNT(DISTINCT) of different columns")
+            step = self._add_step("distinct", [step])
         facts = self._facts[step]
         about: dict[str, Any] = {"keys": keys, "aggregates": listed}
         of = (facts.columns, facts.control, facts.records)
-        if self._loss and guarded(self._scanned, *of):
+        if self._loss and budgeted_aliases(self._scanned, *of):
             about["loss"] = self._loss
-        step = self._add("group", [step], **about)
+        step = self._add_step("group", [step], **about)
         # columns that are keys are found by themselves, too
-        kept: Names = {}
+        key_names: Names = {}
         for e in group.expressions if group is not None else ():
             if isinstance(e, self._exp.Column):
-                kept[(e.table, e.name)] = more[e.sql()]
-        return step, kept, more
+                key_names[(e.table, e.name)] = more[e.sql()]
+        return step, key_names, more

@@ -32,16 +32,16 @@ NUMBER, BOOL, DATE, TIMESTAMP, CATEGORY, TEXT = (
     "text",
 )
 KINDS = (NUMBER, BOOL, DATE, TIMESTAMP, CATEGORY, TEXT)
-LEAST, MOST = -(1 << 63), (1 << 63) - 1
+MIN_ELEMENT, MAX_ELEMENT = -(1 << 63), (1 << 63) - 1
 # Bits of a column that is kept as distances from its lowest element.
-MOST_WIDTH = 62
+MAX_WIDTH = 62
 # Of elements of a number whose owner declares no range: the sum of 2^21 of them fits.
-USUAL = 1 << 40
-MOST_DIGITS, MOST_FRACTION = 18, 60
+DEFAULT_MAGNITUDE = 1 << 40
+MAX_DIGITS, MAX_FRACTION = 18, 60
 # Of a column.
-MOST_OWN_FRACTION = 24
+MAX_COLUMN_FRACTION = 24
 FRACTION = 16
-MOST_WORDS, MOST_WORD = 1 << 16, 200
+MAX_WORDS, MAX_WORD = 1 << 16, 200
 UNITS = {"s": 1, "ms": 10**3, "us": 10**6}
 SECONDS_OF_DAY = 86400
 # 2^16 days from 1900-01-01
@@ -82,11 +82,14 @@ class Type:
         if self.kind not in KINDS:
             raise UsageError(f"A type is one of {', '.join(KINDS)}.")
         bounds = (self.low, self.high, self.digits, self.fraction)
-        if not all(type(v) is int for v in bounds) or not LEAST <= self.low <= self.high <= MOST:
+        if (
+            not all(type(v) is int for v in bounds)
+            or not MIN_ELEMENT <= self.low <= self.high <= MAX_ELEMENT
+        ):
             raise UsageError("A type has bounds of 64 bits, the lower one first.")
-        if not (0 <= self.digits <= MOST_DIGITS and 0 <= self.fraction <= MOST_FRACTION):
+        if not (0 <= self.digits <= MAX_DIGITS and 0 <= self.fraction <= MAX_FRACTION):
             raise UsageError(
-                f"A number has at most {MOST_DIGITS} decimal digits and {MOST_FRACTION} "
+                f"A number has at most {MAX_DIGITS} decimal digits and {MAX_FRACTION} "
                 "fractional bits."
             )
         if self.kind != NUMBER and (self.digits or self.fraction):
@@ -95,13 +98,15 @@ class Type:
             raise UsageError(f"A timestamp's unit is {', '.join(UNITS)}.")
         if self.kind == CATEGORY:
             _check_words(self.words)
-            due = (0, len(self.words) - 1)
+            expected = (0, len(self.words) - 1)
         elif self.words:
             raise UsageError("Only a category has words.")
         else:
-            due = {BOOL: (0, 1), TEXT: (LEAST, MOST)}.get(self.kind, (self.low, self.high))
-        if due != (self.low, self.high):
-            raise UsageError(f"The bounds of a {self.kind} are {due[0]} and {due[1]}.")
+            expected = {BOOL: (0, 1), TEXT: (MIN_ELEMENT, MAX_ELEMENT)}.get(
+                self.kind, (self.low, self.high)
+            )
+        if expected != (self.low, self.high):
+            raise UsageError(f"The bounds of a {self.kind} are {expected[0]} and {expected[1]}.")
 
     @property
     def bits(self) -> int:
@@ -111,12 +116,12 @@ class Type:
     @property
     def offset(self) -> int:
         """What is taken off elements in a column that is kept: what is left is not negative."""
-        return self.low if self.bits <= MOST_WIDTH else 0
+        return self.low if self.bits <= MAX_WIDTH else 0
 
     @property
     def width(self) -> int:
         """Bits of what is left; 64 for any number."""
-        return max(1, self.bits) if self.bits <= MOST_WIDTH else 64
+        return max(1, self.bits) if self.bits <= MAX_WIDTH else 64
 
     @property
     def magnitude(self) -> int:
@@ -135,15 +140,15 @@ class Type:
 
     def header(self) -> dict[str, Any]:
         """As public JSON."""
-        told: dict[str, Any] = {"kind": self.kind, "low": self.low, "high": self.high}
+        fields: dict[str, Any] = {"kind": self.kind, "low": self.low, "high": self.high}
         more = {"digits": self.digits, "fraction": self.fraction, "unit": self.unit}
-        told.update({key: value for key, value in more.items() if value})
+        fields.update({key: value for key, value in more.items() if value})
         if self.words:
-            told["words"] = list(self.words)
-        return told
+            fields["words"] = list(self.words)
+        return fields
 
     @classmethod
-    def of(cls, header: object) -> Type:
+    def from_header(cls, header: object) -> Type:
         """From JSON of anybody.
 
         Raises:
@@ -155,8 +160,8 @@ class Type:
         words = header.get("words", [])
         if not isinstance(words, list) or not isinstance(header["kind"], str):
             raise UsageError("A type has a kind, bounds, and what else its kind has.")
-        given = {key: header[key] for key in known & set(header) - {"words"}}
-        return cls(**given, words=tuple(words))
+        fields = {key: header[key] for key in known & set(header) - {"words"}}
+        return cls(**fields, words=tuple(words))
 
     def __str__(self) -> str:
         if self.kind != NUMBER:
@@ -167,36 +172,34 @@ class Type:
 
 
 BITS = Type(BOOL, 0, 1)
-HASHES = Type(TEXT, LEAST, MOST)
+HASHES = Type(TEXT, MIN_ELEMENT, MAX_ELEMENT)
 
 
-def whole(low: int, high: int) -> Type:
+def int_type(low: int, high: int) -> Type:
     """Integers from low to high."""
     return Type(NUMBER, low, high)
 
 
 def _check_words(words: tuple[str, ...]) -> None:
-    fits = 1 <= len(words) <= MOST_WORDS
-    if not fits or not all(isinstance(w, str) and len(w) <= MOST_WORD for w in words):
-        raise UsageError(
-            f"A category has 1 to {MOST_WORDS} words of at most {MOST_WORD} characters."
-        )
+    fits = 1 <= len(words) <= MAX_WORDS
+    if not fits or not all(isinstance(w, str) and len(w) <= MAX_WORD for w in words):
+        raise UsageError(f"A category has 1 to {MAX_WORDS} words of at most {MAX_WORD} characters.")
     if len(set(words)) != len(words):
         raise UsageError("A category names each of its words once.")
 
 
-def hash_of(text: str) -> int:
+def hash_text(text: str) -> int:
     """The element of a text: 64 bits of SHA-256, as a signed integer."""
     data = b"tfe-bench text v1" + unicodedata.normalize("NFC", text).encode()
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little", signed=True)
 
 
-def shown_hash(element: int) -> str:
+def format_hash(element: int) -> str:
     """A text's element as a result shows it."""
     return f"{element % (1 << 64):016x}"
 
 
-def days_of(text: str) -> int:
+def parse_date(text: str) -> int:
     """Days from 1970 to a date written as 2024-02-29.
 
     Raises:
@@ -205,17 +208,17 @@ def days_of(text: str) -> int:
     return (datetime.date.fromisoformat(text.strip()) - _EPOCH).days
 
 
-def date_of(days: int) -> datetime.date:
+def days_to_date(days: int) -> datetime.date:
     """The date that is so many days from 1970."""
     return _EPOCH + datetime.timedelta(days=days)
 
 
-def day_units(unit: str) -> int:
+def units_per_day(unit: str) -> int:
     """The length of a day in units of a timestamp."""
     return SECONDS_OF_DAY * UNITS[unit]
 
 
-def time_of(text: str, unit: str) -> int:
+def parse_timestamp(text: str, unit: str) -> int:
     """Units from 1970 to a time written as 2024-02-29 12:30:00 (in UTC).
 
     Raises:
@@ -223,10 +226,10 @@ def time_of(text: str, unit: str) -> int:
     """
     if _FINER.search(text):
         raise ValueError("finer than a microsecond")
-    found = datetime.datetime.fromisoformat(text.strip())
-    if found.tzinfo is not None:
-        found = found.astimezone(datetime.UTC).replace(tzinfo=None)
-    delta = found - datetime.datetime(1970, 1, 1)
+    moment = datetime.datetime.fromisoformat(text.strip())
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(datetime.UTC).replace(tzinfo=None)
+    delta = moment - datetime.datetime(1970, 1, 1)
     micro = (delta.days * 86400 + delta.seconds) * 10**6 + delta.microseconds
     step = 10**6 // UNITS[unit]
     if micro % step:
@@ -234,7 +237,7 @@ def time_of(text: str, unit: str) -> int:
     return micro // step
 
 
-def element_of(text: str, kind: Type) -> int:
+def parse_element(text: str, kind: Type) -> int:
     """The ring element of a value that is written out.
 
     Raises:
@@ -257,50 +260,50 @@ def element_of(text: str, kind: Type) -> int:
         case "bool":
             return {"true": 1, "t": 1, "1": 1, "false": 0, "f": 0, "0": 0}[text.strip().lower()]
         case "date":
-            return days_of(text)
+            return parse_date(text)
         case "timestamp":
-            return time_of(text, kind.unit)
+            return parse_timestamp(text, kind.unit)
         case "category":
             return kind.words.index(text)
         case _:
-            return hash_of(text)
+            return hash_text(text)
 
 
-def value_element(value: Any, kind: Type) -> int:
+def encode_value(value: Any, kind: Type) -> int:
     """The ring element of one value of a list.
 
     Raises:
         ValueError, KeyError, TypeError, OverflowError: it is none of this type.
     """
     if isinstance(value, str):
-        return element_of(value, kind)
+        return parse_element(value, kind)
     if isinstance(value, bool | np.bool_):
         if kind.kind != BOOL:
             raise ValueError("a bool")
         return int(value)
     match kind.kind:
         case "number" if isinstance(value, int | np.integer | Decimal):
-            return element_of(str(value), kind)
+            return parse_element(str(value), kind)
         case "number" if isinstance(value, float | np.floating):
             if kind.fraction:
                 return round(float(value) * (1 << kind.fraction))
-            return element_of(str(value), kind)
+            return parse_element(str(value), kind)
         case "bool" if isinstance(value, int | np.integer):
             return {0: 0, 1: 1}[int(value)]
         case "timestamp" if isinstance(value, datetime.datetime):
             if getattr(value, "nanosecond", 0):  # (of pandas)
                 raise ValueError("finer than a microsecond")
-            return element_of(value.isoformat(), kind)
+            return parse_element(value.isoformat(), kind)
         case "date" if isinstance(value, datetime.datetime):
             if value.time() != datetime.time():
                 raise ValueError("a time")
-            return element_of(value.date().isoformat(), kind)
+            return parse_element(value.date().isoformat(), kind)
         case "date" if isinstance(value, datetime.date):
-            return element_of(value.isoformat(), kind)
+            return parse_element(value.isoformat(), kind)
     raise ValueError("another type")
 
 
-def parse(text: str) -> Type:
+def parse_type(text: str) -> Type:
     """A type as people write it: int[0,120], decimal(2), fixed(16)[-5,5], date, category(a,b).
 
     `int` and the others without a range take elements up to 2^40; `int64` takes all integers.
@@ -308,16 +311,16 @@ def parse(text: str) -> Type:
     Raises:
         UsageError: it is none.
     """
-    found = _TYPE.fullmatch(text)
-    if found is None or found[1] not in _MAKERS:
+    match = _TYPE.fullmatch(text)
+    if match is None or match[1] not in _MAKERS:
         name = text.split("(")[0].split("[")[0].strip()
         raise UsageError(
             f"A type is {', '.join(_MAKERS)}, with what it takes in parentheses and its range in "
             f"brackets. Received: {text[:80]!r}.{did_you_mean(name, _MAKERS)}"
         )
     try:
-        made = _MAKERS[found[1]](found[2])
-        return made if found[3] is None else _within(made, found[3])
+        parsed_type = _MAKERS[match[1]](match[2])
+        return parsed_type if match[3] is None else _apply_range(parsed_type, match[3])
     except (ValueError, KeyError, OverflowError, InvalidOperation):
         raise UsageError(
             f"The type {text[:80]!r} does not fit. Write it as int[0,120], decimal(2)[0,9999.99], "
@@ -326,67 +329,67 @@ def parse(text: str) -> Type:
         ) from None
 
 
-def _within(made: Type, written: str) -> Type:
+def _apply_range(base_type: Type, written: str) -> Type:
     first, last = written.split(",")
-    if made.kind in (BOOL, CATEGORY, TEXT):
+    if base_type.kind in (BOOL, CATEGORY, TEXT):
         raise ValueError("no range")
-    low, high = element_of(first, made), element_of(last, made)
-    return Type(made.kind, low, high, made.digits, made.fraction, made.unit)
+    low, high = parse_element(first, base_type), parse_element(last, base_type)
+    return Type(base_type.kind, low, high, base_type.digits, base_type.fraction, base_type.unit)
 
 
-def _bare(made: Type) -> Callable[[str | None], Type]:
-    def make(argument: str | None) -> Type:
+def _constant_maker(constant_type: Type) -> Callable[[str | None], Type]:
+    def make_type(argument: str | None) -> Type:
         if argument is not None:
             raise ValueError("takes nothing")
-        return made
+        return constant_type
 
-    return make
+    return make_type
 
 
-def _number(name: str, usual: int | None, most: int) -> Callable[[str | None], Type]:
-    def make(argument: str | None) -> Type:
-        if argument is None and usual is None:
+def _number_maker(name: str, default: int | None, max_count: int) -> Callable[[str | None], Type]:
+    def make_type(argument: str | None) -> Type:
+        if argument is None and default is None:
             raise ValueError("how many")
-        count = usual if argument is None else int(argument)
+        count = default if argument is None else int(argument)
         assert count is not None
-        if not 0 <= count <= most:
+        if not 0 <= count <= max_count:
             raise ValueError("how many")
-        return Type(NUMBER, -USUAL, USUAL, **{name: count})  # type: ignore[arg-type]
+        return Type(NUMBER, -DEFAULT_MAGNITUDE, DEFAULT_MAGNITUDE, **{name: count})  # type: ignore[arg-type]
 
-    return make
+    return make_type
 
 
-def _times(argument: str | None) -> Type:
+def _timestamp_type(argument: str | None) -> Type:
     unit = "us" if argument is None else argument.strip()
     low, high = (UNITS[unit] * s for s in _SECONDS)
     return Type(TIMESTAMP, low, high, unit=unit)
 
 
-def category(words: tuple[str, ...]) -> Type:
+def category_type(words: tuple[str, ...]) -> Type:
     """The words of a public list."""
     return Type(CATEGORY, 0, len(words) - 1, words=words)
 
 
-def _category(argument: str | None) -> Type:
+def _parse_category(argument: str | None) -> Type:
     if argument is None:
         raise ValueError("which words")
-    return category(tuple(word.strip() for word in argument.split(",")))
+    return category_type(tuple(word.strip() for word in argument.split(",")))
 
 
 _MAKERS: dict[str, Callable[[str | None], Type]] = {
-    "int": _bare(whole(-USUAL, USUAL)),
-    "int64": _bare(whole(LEAST, MOST)),
-    "decimal": _number("digits", None, MOST_DIGITS),
-    "fixed": _number("fraction", FRACTION, MOST_OWN_FRACTION),
-    "bool": _bare(BITS),
-    "date": _bare(Type(DATE, *_DAYS)),
-    "timestamp": _times,
-    "category": _category,
-    "text": _bare(HASHES),
+    "int": _constant_maker(int_type(-DEFAULT_MAGNITUDE, DEFAULT_MAGNITUDE)),
+    "int64": _constant_maker(int_type(MIN_ELEMENT, MAX_ELEMENT)),
+    "decimal": _number_maker("digits", None, MAX_DIGITS),
+    "fixed": _number_maker("fraction", FRACTION, MAX_COLUMN_FRACTION),
+    "bool": _constant_maker(BITS),
+    "date": _constant_maker(Type(DATE, *_DAYS)),
+    "timestamp": _timestamp_type,
+    "category": _parse_category,
+    "text": _constant_maker(HASHES),
 }
 
 
-def scaled(kind: Type, low: int, high: int, digits: int, fraction: int) -> Type:
+def scaled_type(kind: Type, low: int, high: int, digits: int, fraction: int) -> Type:
     """A number's type between other bounds.
 
     Raises:
@@ -398,9 +401,9 @@ def scaled(kind: Type, low: int, high: int, digits: int, fraction: int) -> Type:
             "sign and the digits behind the point; at most 62 are right. Have the owners declare "
             "narrower ranges of its columns, as int[0,120]."
         )
-    if digits > MOST_DIGITS:
+    if digits > MAX_DIGITS:
         raise UsageError(
             f"A value of this query has {digits} decimal digits behind the point; at most "
-            f"{MOST_DIGITS} are offered. Use fixed columns."
+            f"{MAX_DIGITS} are offered. Use fixed columns."
         )
     return Type(NUMBER, low, high, digits, fraction)

@@ -6,15 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.queries.accepted import refused
+from tfe_bench.models.queries.accepted import unsupported_error
 from tfe_bench.models.queries.plan import NEIGHBORS, PLACES
 
 
-def steps_of(
+def window_steps(
     over: Sequence[Any],
-    named: Callable[[Any], str],
-    fresh: Callable[[str], str],
-    found: dict[str, str],
+    column_for: Callable[[Any], str],
+    fresh_name: Callable[[str], str],
+    columns_by_text: dict[str, str],
 ) -> list[dict[str, Any]]:
     """What the steps of some calls are: one for each order and partition.
 
@@ -24,38 +24,38 @@ def steps_of(
         found: columns by the text of what they hold, to which those of the calls are added.
     """
     steps: dict[str, dict[str, Any]] = {}
-    for each in over:
-        if each.sql() in found:
+    for call in over:
+        if call.sql() in columns_by_text:
             continue
-        function, argument, detail = _call_of(each)
-        parted, by = _keys_of(each)
-        if (own := steps.get(str([parted, by]))) is None:
+        function, argument, detail = _parse_call(call)
+        parted, by = _window_keys(call)
+        if (step := steps.get(str([parted, by]))) is None:
             order: dict[str, str] = {}
             for e, way in by:
-                order.setdefault(named(e), way)
-            own = steps[str([parted, by])] = {
-                "partition": list(dict.fromkeys(map(named, parted))),
+                order.setdefault(column_for(e), way)
+            step = steps[str([parted, by])] = {
+                "partition": list(dict.fromkeys(map(column_for, parted))),
                 "order": [list(pair) for pair in order.items()],
                 "functions": [],
             }
-        value = None if argument is None else named(argument)
-        found[each.sql()] = fresh(function)
-        own["functions"].append([found[each.sql()], function, value, detail])
+        value = None if argument is None else column_for(argument)
+        columns_by_text[call.sql()] = fresh_name(function)
+        step["functions"].append([columns_by_text[call.sql()], function, value, detail])
     return list(steps.values())
 
 
-def _keys_of(window: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
+def _window_keys(window: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
     """The expressions that rows are parted by, and those they are ordered by."""
     ordered = window.args.get("order")
     by = []
     for each in ordered.expressions if ordered is not None else ():
         if each.args.get("nulls_first"):
-            raise refused("NULLS FIRST")
+            raise unsupported_error("NULLS FIRST")
         by.append((each.this, "desc" if each.args.get("desc") else "asc"))
     return list(window.args.get("partition_by") or ()), by
 
 
-def _call_of(window: Any) -> tuple[str, Any, Any]:
+def _parse_call(window: Any) -> tuple[str, Any, Any]:
     """A function's name, its argument, and how far it looks: a frame or a number of rows.
 
     Raises:
@@ -72,34 +72,34 @@ def _call_of(window: Any) -> tuple[str, Any, Any]:
         **{exp.Min: "min", exp.Max: "max"},
     }
     if type(call) not in functions:
-        raise refused(f"{call.key.upper()} OVER")
+        raise unsupported_error(f"{call.key.upper()} OVER")
     function, argument = functions[type(call)], call.this
     if isinstance(argument, exp.Distinct):
-        raise refused(f"{function.upper()}(DISTINCT) OVER")
+        raise unsupported_error(f"{function.upper()}(DISTINCT) OVER")
     if function in PLACES:
         return function, None, None
     if function in NEIGHBORS:
         if call.args.get("default") is not None:
-            raise refused(f"{function.upper()} with a default; use COALESCE,")
-        return function, argument, _rows_of(call.args.get("offset"), 1)
-    frame = _frame_of(window)
+            raise unsupported_error(f"{function.upper()} with a default; use COALESCE,")
+        return function, argument, _parse_offset(call.args.get("offset"), 1)
+    frame = _parse_frame(window)
     if function in ("min", "max") and isinstance(frame, int):
-        raise refused(f"{function.upper()} OVER (ROWS k PRECEDING)")
+        raise unsupported_error(f"{function.upper()} OVER (ROWS k PRECEDING)")
     return function, None if isinstance(argument, exp.Star) else argument, frame
 
 
-def _rows_of(node: Any, usual: int, least: int = 1) -> int:
+def _parse_offset(node: Any, default: int, min_rows: int = 1) -> int:
     from sqlglot import exp
 
     if node is None:
-        return usual
+        return default
     whole = isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdigit()
-    if not whole or not least <= int(node.this) <= 1 << 31:
-        raise UsageError(f"A window looks a public number of rows away, {least} or more.")
+    if not whole or not min_rows <= int(node.this) <= 1 << 31:
+        raise UsageError(f"A window looks a public number of rows away, {min_rows} or more.")
     return int(node.this)
 
 
-def _frame_of(window: Any) -> str | int:
+def _parse_frame(window: Any) -> str | int:
     spec, ordered = window.args.get("spec"), window.args.get("order") is not None
     if spec is None:
         return "range" if ordered else "whole"
@@ -107,7 +107,7 @@ def _frame_of(window: Any) -> str | int:
     start, end = spec.args.get("start"), spec.args.get("end") or "CURRENT ROW"
     kind = str(spec.args.get("kind")).lower()
     if kind not in ("rows", "range"):
-        raise refused(f"A frame {spec.sql()[:80]}")
+        raise unsupported_error(f"A frame {spec.sql()[:80]}")
     if start == "UNBOUNDED" and sides[0] == "preceding":
         if end == "UNBOUNDED" and sides[1] == "following":
             return "whole"
@@ -117,5 +117,5 @@ def _frame_of(window: Any) -> str | int:
         if start == "CURRENT ROW":
             return 0
         if sides[0] == "preceding":
-            return _rows_of(start, 0, 0)
-    raise refused(f"A frame {spec.sql()[:80]}")
+            return _parse_offset(start, 0, 0)
+    raise unsupported_error(f"A frame {spec.sql()[:80]}")

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.training.plaintext import keras_optimizer
+from tfe_bench.models.training.plaintext import build_keras_optimizer
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training.schedules import Schedule, real
+from tfe_bench.models.training.schedules import Schedule, is_real
 from tfe_bench.models.training.stopping import Stopping
 
 _REFUSED = {
@@ -49,13 +49,13 @@ class Callbacks:
         snapshots: whether some take the weights after each epoch.
     """
 
-    later: tuple[Any, ...] = ()
+    deferred: tuple[Any, ...] = ()
     scheduler: Any = None
     stopping: Stopping | None = None
     snapshots: bool = False
 
     @classmethod
-    def of(cls, given: Any, known: Sequence[str]) -> Callbacks:
+    def from_keras(cls, callbacks: Any, known: Sequence[str]) -> Callbacks:
         """The callbacks of a `fit`.
 
         Args:
@@ -64,34 +64,38 @@ class Callbacks:
         Raises:
             UsageError: a callback that private training cannot serve, with what to use.
         """
-        if given is None:
+        if callbacks is None:
             return cls()
         import keras
 
-        several = list(given) if isinstance(given, (list, tuple)) else [given]
-        for each in several:
-            if not isinstance(each, keras.callbacks.Callback) or isinstance(
-                each, keras.callbacks.CallbackList
+        callback_list = list(callbacks) if isinstance(callbacks, (list, tuple)) else [callbacks]
+        for callback in callback_list:
+            if not isinstance(callback, keras.callbacks.Callback) or isinstance(
+                callback, keras.callbacks.CallbackList
             ):
                 raise UsageError(
                     "callbacks are keras.callbacks.Callback objects, one or a list. Received: "
-                    f"{type(each).__name__}."
+                    f"{type(callback).__name__}."
                 )
-            _check(each, known)
-        rates = [c for c in several if type(c) is keras.callbacks.LearningRateScheduler]
-        stops = [c for c in several if type(c) is keras.callbacks.EarlyStopping]
-        for what in (rates, stops):
-            if len(what) > 1:
-                raise UsageError(f"One {type(what[0]).__name__} is taken. Received: {len(what)}.")
-        later = tuple(c for c in several if c not in rates)
+            _check_callback(callback, known)
+        rates = [c for c in callback_list if type(c) is keras.callbacks.LearningRateScheduler]
+        stops = [c for c in callback_list if type(c) is keras.callbacks.EarlyStopping]
+        for same_kind in (rates, stops):
+            if len(same_kind) > 1:
+                raise UsageError(
+                    f"One {type(same_kind[0]).__name__} is taken. Received: {len(same_kind)}."
+                )
+        deferred = tuple(c for c in callback_list if c not in rates)
         return cls(
-            later,
+            deferred,
             rates[0] if rates else None,
-            _rule(stops[0]) if stops else None,
-            any(_takes_weights(c) for c in later),
+            _build_stopping_rule(stops[0]) if stops else None,
+            any(_takes_weights(c) for c in deferred),
         )
 
-    def scheduled(self, recipe: Recipe, first: int, epochs: int, per: int) -> Recipe:
+    def apply_schedule(
+        self, recipe: Recipe, first: int, epochs: int, steps_per_epoch: int
+    ) -> Recipe:
         """The recipe with the rates that a LearningRateScheduler says, for all epochs.
 
         Args:
@@ -101,7 +105,7 @@ class Callbacks:
         Raises:
             UsageError: the rates are none, or the optimizer has a schedule already.
         """
-        if self.scheduler is None or not per:
+        if self.scheduler is None or not steps_per_epoch:
             return recipe
         schedule = recipe.optimizer.schedule
         if schedule.kind != "constant":
@@ -111,30 +115,30 @@ class Callbacks:
             )
         rate, rates = schedule.options["rate"], []
         for epoch in range(first, epochs):
-            rate = _asked(self.scheduler.schedule, epoch, float(np.float32(rate)))
-            if not real(rate):
+            rate = _compute_rate(self.scheduler.schedule, epoch, float(np.float32(rate)))
+            if not is_real(rate):
                 raise UsageError(
                     "A learning rate is a number from 0 to 10^6. Received: "
                     f"{str(rate)[:40]!r} for epoch {epoch}."
                 )
             rates.append(float(rate))
         changes = [i for i in range(1, len(rates)) if rates[i] != rates[i - 1]]
-        found = Schedule(
+        piecewise = Schedule(
             "piecewise",
             {
-                "boundaries": [i * per - 1 for i in changes],
+                "boundaries": [i * steps_per_epoch - 1 for i in changes],
                 "values": [rates[0], *(rates[i] for i in changes)],
             },
         )
-        return replace(recipe, optimizer=replace(recipe.optimizer, schedule=found))
+        return replace(recipe, optimizer=replace(recipe.optimizer, schedule=piecewise))
 
-    def called(
+    def replay_callbacks(
         self,
         model: Any,
         recipe: Recipe,
         epochs: Sequence[int],
         logs: Sequence[Mapping[str, float]],
-        put: Callable[[int], None],
+        set_weights: Callable[[int], None],
         params: Mapping[str, Any],
     ) -> int:
         """Calls those that are called later; returns how many epochs they let pass.
@@ -145,44 +149,44 @@ class Callbacks:
             put: gives the model the weights after an epoch, by its place.
             params: of the training, as Keras tells them.
         """
-        for each in self.later:
+        for callback in self.deferred:
             # ("auto" asks metrics that only Keras' own training has)
-            if getattr(each, "mode", None) == "auto" and hasattr(each, "monitor"):
-                each.mode = "max" if each.monitor.endswith("accuracy") else "min"
-            each.set_params(dict(params))
-        own = vars(model).get("optimizer")
-        optimizer = keras_optimizer(
+            if getattr(callback, "mode", None) == "auto" and hasattr(callback, "monitor"):
+                callback.mode = "max" if callback.monitor.endswith("accuracy") else "min"
+            callback.set_params(dict(params))
+        own_optimizer = vars(model).get("optimizer")
+        optimizer = build_keras_optimizer(
             replace(recipe.optimizer, schedule=Schedule("constant", {"rate": 0.0}))
         )
         object.__setattr__(model, "optimizer", optimizer)  # (whose rate TensorBoard shows)
         passed = 0
         try:
             model.stop_training = False
-            for each in self.later:
-                each.set_model(model)
-                each.on_train_begin()
+            for callback in self.deferred:
+                callback.set_model(model)
+                callback.on_train_begin()
             for place, (epoch, known) in enumerate(zip(epochs, logs, strict=True)):
                 optimizer.learning_rate = known["learning_rate"]
-                for each in self.later:
-                    each.on_epoch_begin(epoch)
-                put(place)
+                for callback in self.deferred:
+                    callback.on_epoch_begin(epoch)
+                set_weights(place)
                 seen = dict(known)
-                for each in self.later:
-                    each.on_epoch_end(epoch, seen)
+                for callback in self.deferred:
+                    callback.on_epoch_end(epoch, seen)
                 passed += 1
                 if model.stop_training:
                     break
-            for each in self.later:
-                each.on_train_end(dict(logs[passed - 1]) if passed else {})
+            for callback in self.deferred:
+                callback.on_train_end(dict(logs[passed - 1]) if passed else {})
         finally:
-            if own is None:
+            if own_optimizer is None:
                 object.__delattr__(model, "optimizer")
             else:
-                object.__setattr__(model, "optimizer", own)
+                object.__setattr__(model, "optimizer", own_optimizer)
         return passed
 
 
-def _check(callback: Any, known: Sequence[str]) -> None:
+def _check_callback(callback: Any, known: Sequence[str]) -> None:
     """Refuses a callback that asks for what is private, or is called when nobody can call it."""
     import keras
 
@@ -214,7 +218,7 @@ def _check(callback: Any, known: Sequence[str]) -> None:
         if importlib.util.find_spec("tensorboard") is None:
             raise UsageError("TensorBoard wants the package tensorboard, which is not installed.")
         return
-    hooks = [h for h in (*_BATCHES, *_TESTS) if _overrides(callback, h, kinds.Callback)]
+    hooks = [h for h in (*_BATCHES, *_TESTS) if _overrides_hook(callback, h, kinds.Callback)]
     if hooks:
         raise UsageError(
             f"Callbacks hear of epochs: on_epoch_begin, on_epoch_end, on_train_begin and "
@@ -223,7 +227,7 @@ def _check(callback: Any, known: Sequence[str]) -> None:
         )
 
 
-def _overrides(callback: Any, hook: str, base: Any) -> bool:
+def _overrides_hook(callback: Any, hook: str, base: Any) -> bool:
     if hook in vars(callback):
         return True
     return getattr(type(callback), hook, None) is not getattr(base, hook)
@@ -242,7 +246,7 @@ def _takes_weights(callback: Any) -> bool:
     return True
 
 
-def _rule(callback: Any) -> Stopping:
+def _build_stopping_rule(callback: Any) -> Stopping:
     return Stopping(
         int(callback.patience),
         float(abs(callback.min_delta)),
@@ -252,7 +256,7 @@ def _rule(callback: Any) -> Stopping:
     )
 
 
-def _asked(schedule: Callable[..., Any], epoch: int, rate: float) -> Any:
+def _compute_rate(schedule: Callable[..., Any], epoch: int, rate: float) -> Any:
     """The rate of an epoch; Keras also takes schedules of the epoch alone."""
     try:
         inspect.signature(schedule).bind(epoch, rate)

@@ -11,14 +11,14 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 
 from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import brought, reshaped
+from tfe_bench.models.kinds.passes import convert_scale, reshape_value
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
     CLIPPED_BITS,
     CLIPPED_RANGE,
     Optimizer,
-    exponent,
-    rounded,
+    choose_exponent,
+    round_half_up,
 )
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import relu
@@ -33,16 +33,16 @@ _BOUND_BITS = 14
 _MOST_SUM = 62
 
 
-def fraction(stepped: Fraction) -> int:
+def choose_fractional_bits(stepped: Fraction) -> int:
     """Fractional bits of summed gradients whose mean has CLIPPED_BITS.
 
     Args:
         stepped: what takes the sum to the mean.
     """
-    return max(1, exponent(1 / stepped, CLIPPED_BITS + 1))
+    return max(1, choose_exponent(1 / stepped, CLIPPED_BITS + 1))
 
 
-def clipped(
+def clip_gradients(
     ops: Operations, optimizer: Optimizer, stepped: Fraction, gradients: Mapping[str, Shared]
 ) -> dict[str, Shared]:
     """Summed gradients whose means keep the optimizer's bound.
@@ -58,75 +58,83 @@ def clipped(
     """
     keys, xs = list(gradients), list(gradients.values())
     if optimizer.clipvalue is not None:
-        row = _by_value(ops, moments.flat(ops, xs), Fraction(optimizer.clipvalue), stepped)
+        row = _clip_by_value(
+            ops, moments.flatten_values(ops, xs), Fraction(optimizer.clipvalue), stepped
+        )
     else:
         bound = optimizer.clipnorm or optimizer.global_clipnorm
         assert bound is not None
-        groups = [moments.flat(ops, [x]) for x in xs]
-        groups = groups if optimizer.clipnorm else [moments.flat(ops, groups)]
-        for c in _bounds(Fraction(bound), _square_bits(ops, groups)):
-            groups = _by_norm(ops, groups, stepped / c)
-        row = moments.flat(ops, groups)
-    found = moments.parts(ops, row, [ops.shape(x) for x in xs])
-    return dict(zip(keys, found, strict=True))
+        groups = [moments.flatten_values(ops, [x]) for x in xs]
+        groups = groups if optimizer.clipnorm else [moments.flatten_values(ops, groups)]
+        for c in _plan_bounds(Fraction(bound), _square_bits(ops, groups)):
+            groups = _clip_by_norm(ops, groups, stepped / c)
+        row = moments.flatten_values(ops, groups)
+    clipped_gradients = moments.split_row(ops, row, [ops.get_shape(x) for x in xs])
+    return dict(zip(keys, clipped_gradients, strict=True))
 
 
-def _by_value(ops: Operations, g: Shared, bound: Fraction, stepped: Fraction) -> Shared:
+def _clip_by_value(ops: Operations, g: Shared, bound: Fraction, stepped: Fraction) -> Shared:
     """g - max(g - c, 0) + max(-c - g, 0), in one comparison of both."""
-    n, unit = math.prod(ops.shape(g)), (1 << g.fractional_bits) / stepped
-    c = rounded(bound * unit)
+    n, unit = math.prod(ops.get_shape(g)), (1 << g.fractional_bits) / stepped
+    c = round_half_up(bound * unit)
     sides = [ops.add_public(x, -c) for x in (g, ops.neg(g))]
     wide = math.ceil(unit).bit_length() + CLIPPED_RANGE + 2
-    over = _positive(ops, ops.concat(sides, 0), wide)
-    above, below = moments.parts(ops, over, [(n,), (n,)])
+    over = _keep_positive(ops, ops.concat(sides, 0), wide)
+    above, below = moments.split_row(ops, over, [(n,), (n,)])
     return ops.add(ops.sub(g, above), below)
 
 
 def _square_bits(ops: Operations, groups: Sequence[Shared]) -> int:
     """Fractional bits of g / c: rounding adds n / 4 units to a sum of squares, 2^-18 at most."""
-    most = max(math.prod(ops.shape(g)) for g in groups)
-    return max(14, 9 + most.bit_length() // 2)
+    largest_count = max(math.prod(ops.get_shape(g)) for g in groups)
+    return max(14, 9 + largest_count.bit_length() // 2)
 
 
-def _bounds(bound: Fraction, bits: int) -> list[Fraction]:
+def _plan_bounds(bound: Fraction, bits: int) -> list[Fraction]:
     """Norms to clip to, one after the other, the largest first.
 
     A sum of squares of g / c holds norms below 2^(31 - bits) c.  For a bound so small that larger
     ones occur, gradients are brought near it first: what that rounds is the same for all elements.
     """
-    found, room = [bound], _MOST_SUM // 2 - bits
-    while found[0] * Fraction(2) ** room < 1 << CLIPPED_RANGE:
-        found.insert(0, found[0] * Fraction(2) ** (room - 1))
-    return found
+    bounds, room = [bound], _MOST_SUM // 2 - bits
+    while bounds[0] * Fraction(2) ** room < 1 << CLIPPED_RANGE:
+        bounds.insert(0, bounds[0] * Fraction(2) ** (room - 1))
+    return bounds
 
 
-def _by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) -> list[Shared]:
+def _clip_by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) -> list[Shared]:
     """Each group, a row, times min(1, c / |g|).
 
     Args:
         share: what takes a sum to its mean over c.
     """
-    sizes = [math.prod(ops.shape(g)) for g in groups]
+    sizes = [math.prod(ops.get_shape(g)) for g in groups]
     bits = _square_bits(ops, groups)
-    e = exponent(share, _BOUND_BITS)
-    units = brought(
-        ops, ops.times(moments.flat(ops, groups), rounded(share * Fraction(2) ** e), e), bits
+    e = choose_exponent(share, _BOUND_BITS)
+    units = convert_scale(
+        ops,
+        ops.mul_public(
+            moments.flatten_values(ops, groups), round_half_up(share * Fraction(2) ** e), e
+        ),
+        bits,
     )
     sums = []
-    for x, n in zip(moments.parts(ops, units, [(n,) for n in sizes]), sizes, strict=True):
-        square = Product(reshaped(ops, x, (1, n)), reshaped(ops, x, (n, 1)), matrix_product)
-        sums.append(reshaped(ops, ops.product([square]), (1,)))
-    u = ops.truncate(moments.flat(ops, sums), 2 * bits - _UNIT_BITS)
+    for x, n in zip(moments.split_row(ops, units, [(n,) for n in sizes]), sizes, strict=True):
+        square = Product(
+            reshape_value(ops, x, (1, n)), reshape_value(ops, x, (n, 1)), matrix_product
+        )
+        sums.append(reshape_value(ops, ops.sum_products([square]), (1,)))
+    u = ops.truncate(moments.flatten_values(ops, sums), 2 * bits - _UNIT_BITS)
     wide = _MOST_SUM - 2 * bits + _UNIT_BITS
-    over = _positive(ops, ops.add_public(u, -(1 << _UNIT_BITS)), wide + 2)
-    factor = ops.call(roots.rsqrt, ops.add_public(over, 1 << _UNIT_BITS), wide + 1)
-    factors = moments.parts(ops, factor, [(1,)] * len(groups))
+    over = _keep_positive(ops, ops.add_public(u, -(1 << _UNIT_BITS)), wide + 2)
+    factor = ops.run_protocol(roots.rsqrt, ops.add_public(over, 1 << _UNIT_BITS), wide + 1)
+    factors = moments.split_row(ops, factor, [(1,)] * len(groups))
     products = [ops.mul(g, f) for g, f in zip(groups, factors, strict=True)]
-    row = ops.truncate(moments.flat(ops, products), _UNIT_BITS)
-    return list(moments.parts(ops, row, [ops.shape(g) for g in groups]))
+    row = ops.truncate(moments.flatten_values(ops, products), _UNIT_BITS)
+    return list(moments.split_row(ops, row, [ops.get_shape(g) for g in groups]))
 
 
-def _positive(ops: Operations, x: Shared, bits: int) -> Shared:
+def _keep_positive(ops: Operations, x: Shared, bits: int) -> Shared:
     """max(x, 0)."""
-    exchanges = ops.setting.exchanges(math.prod(ops.shape(x)), bits)
-    return ops.call(relu.relu, x, bits, exchanges)
+    exchanges = ops.setting.choose_exchanges(math.prod(ops.get_shape(x)), bits)
+    return ops.run_protocol(relu.relu, x, bits, exchanges)

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from tfe_bench.models.kinds.operations import Operations, Setting, shifted
-from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.kinds.operations import Operations, Setting, add_fractional_bits
+from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
 from tfe_bench.models.training import gradients
-from tfe_bench.models.training.losses.loss import difference, total_product
+from tfe_bench.models.training.losses.loss import subtract_labels, sum_products
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes, truncation
@@ -23,8 +23,13 @@ LARGEST_WEIGHT = 2.0**10
 ERROR_BITS = 20
 
 
-def score(
-    party: Party, recipe: Recipe, setting: Setting, held: Mapping[str, Shared], x: Shared, y: Shared
+def score_batch(
+    party: Party,
+    recipe: Recipe,
+    setting: Setting,
+    state: Mapping[str, Shared],
+    x: Shared,
+    y: Shared,
 ) -> Shared:
     """The number of right answers in a batch, or for real targets the sum of squared errors; [].
 
@@ -35,49 +40,52 @@ def score(
     Args:
         x, y: features and targets as step.step takes them, any number of rows.
     """
-    ops, small = Operations(party, setting), recipe.loss.small
-    p = Pass(ops, held, recipe.numbers, recipe.frozen, small=small)
-    z = gradients.forward(p, recipe, x)  # before its softmax or sigmoid, at any scale
-    if recipe.loss.counted:
-        return _right(party, recipe, setting, z, y)
-    d = difference(ops, z, y)
-    return brought(ops, total_product(ops, d, d), ERROR_BITS)
+    ops, small = Operations(party, setting), recipe.loss.accepts_small_ring
+    p = ForwardContext(ops, state, recipe.numbers, recipe.frozen, accepts_small_ring=small)
+    z = gradients.run_forward(p, recipe, x)  # before its softmax or sigmoid, at any scale
+    if recipe.loss.counts_answers:
+        return _count_right_answers(party, recipe, setting, z, y)
+    d = subtract_labels(ops, z, y)
+    return convert_scale(ops, sum_products(ops, d, d), ERROR_BITS)
 
 
-def _right(party: Party, recipe: Recipe, setting: Setting, z: Shared, y: Shared) -> Shared:
+def _count_right_answers(
+    party: Party, recipe: Recipe, setting: Setting, z: Shared, y: Shared
+) -> Shared:
     """The number of right answers, by the logits."""
     import tensorflow as tf
 
     f, bits = recipe.numbers.activation, recipe.numbers.ring
     if z.fractional_bits > f:
         z = truncation.truncate(party, z, z.fractional_bits - f)
-    if recipe.loss.categorical:
+    if recipe.loss.is_categorical:
         best = extremes.reduce_max(
             party, z, len(z.shape) - 1, bits=bits + 1, profile=setting.profile
         )
         # targets are 0 and 1, so that this is the right class's logit, exactly
         product = arithmetic.mul(party, z, y).map(lambda a: tf.reduce_sum(a, axis=-1))
-        d = arithmetic.sub(product, shifted(best, product.fractional_bits))
+        d = arithmetic.sub(product, add_fractional_bits(best, product.fractional_bits))
         count = None if d.shape.num_elements() is None else int(d.shape.num_elements())
         below = compare.msb(party, d, bits + 1 + y.fractional_bits, None)
-        right = convert.b2a(party, logic.invert(convert.mask_bits(party, below)), [count])
+        right = convert.b2a(party, logic.invert_bits(convert.mask_bits(party, below)), [count])
         return right.map(tf.reduce_sum)
     flat = [v.map(lambda a: tf.reshape(a, [-1])) for v in (z, y)]
     negative = convert.mask_bits(party, compare.msb(party, flat[0], bits, None))
-    positive = logic.invert(negative)
+    positive = logic.invert_bits(negative)
     one = y.fractional_bits
     # 1 - b - y + 2 b y
     both = convert.inject(party, positive, flat[1]).map(tf.reduce_sum)
     ones = convert.b2a(party, positive, tf.shape(flat[0].any)).map(tf.reduce_sum)
     n = int(flat[0].shape.num_elements())
     wrong = arithmetic.sub(
-        arithmetic.add(shifted(ones, one), flat[1].map(tf.reduce_sum)), both.map(lambda a: 2 * a)
+        arithmetic.add(add_fractional_bits(ones, one), flat[1].map(tf.reduce_sum)),
+        both.map(lambda a: 2 * a),
     )
     right = arithmetic.add_public(arithmetic.neg(wrong), tf.constant(n << one, tf.int64))
     return truncation.truncate(party, right, one)
 
 
-def weights_left(party: Party, weights: Sequence[Shared], bound: float = LARGEST_WEIGHT) -> Any:
+def detect_overflow(party: Party, weights: Sequence[Shared], bound: float = LARGEST_WEIGHT) -> Any:
     """Tells all workers one bit, and nothing else: whether |w| >= bound for some weight.
 
     bit = [number of (w - bound < 0) and (-w - bound < 0) is below 2n], public, an int64 scalar.
@@ -86,12 +94,12 @@ def weights_left(party: Party, weights: Sequence[Shared], bound: float = LARGEST
     """
     import tensorflow as tf
 
-    def below(w: Shared, sign: int) -> Shared:
+    def subtract_bound(w: Shared, sign: int) -> Shared:
         edge = round(bound * 2.0**w.fractional_bits)
         flat = w.map(lambda a: tf.reshape(sign * a, [-1]))
         return replace(flat, m=None if flat.m is None else flat.m - edge, fractional_bits=0)
 
-    sides = shapes.concat([below(w, sign) for w in weights for sign in (1, -1)], 0)
+    sides = shapes.concat([subtract_bound(w, sign) for w in weights for sign in (1, -1)], 0)
     count = int(sides.shape[0])
     inside = convert.b2a(party, convert.mask_bits(party, compare.msb(party, sides)))
     missing = inside.map(lambda a: tf.reshape(tf.reduce_sum(a), [1]))

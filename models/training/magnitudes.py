@@ -31,7 +31,7 @@ _STEP = 2
 _QUIET = 6
 
 
-def planned(
+def plan_exponents(
     recipe: Recipe, model: Any, x: Any, y: Any, seed: int, weights: Array | None = None
 ) -> Recipe:
     """The recipe with exponents for the gradients that its first weights have on these rows.
@@ -46,77 +46,79 @@ def planned(
     Raises:
         UsageError, RangeError: labels or shapes that do not fit; gradients that no exponent holds.
     """
-    if isinstance(model, Graph) or not state.learned(recipe):
+    if isinstance(model, Graph) or not state.list_trained_keys(recipe):
         return recipe
-    x, targets = np.asarray(x), recipe.targets(y)
-    rows = _chosen(recipe, x, targets, seed)
-    if not all(np.isfinite(recipe.features(x[some])).all() for some in rows):
+    x, targets = np.asarray(x), recipe.encode_labels(y)
+    rows = _choose_rows(recipe, x, targets, seed)
+    if not all(np.isfinite(recipe.encode_features(x[batch_rows])).all() for batch_rows in rows):
         return recipe  # which is refused where rows are shared
-    several = [(x[r], targets[r], None if weights is None else weights[r]) for r in rows]
-    found = plaintext.Twin(model, recipe).gradients(several)
-    scale = recipe.share / recipe.loss.share(recipe.output_shape, recipe.batch)
-    sizes = {key: value / float(scale) for key, value in found.items()}
-    if recipe.optimizer.clips:
-        bounds, most = _clipped(recipe, sizes), MOST_EXPONENT
+    batches = [(x[r], targets[r], None if weights is None else weights[r]) for r in rows]
+    largest_gradients = plaintext.PlaintextTwin(model, recipe).measure_gradients(batches)
+    scale = recipe.gradient_share / recipe.loss.compute_share(recipe.output_shape, recipe.batch)
+    sizes = {key: value / float(scale) for key, value in largest_gradients.items()}
+    if recipe.optimizer.clips_gradients:
+        bounds, max_exponent = _bound_clipped(recipe, sizes), MOST_EXPONENT
     else:
-        bounds, most = _summed(recipe, sizes), _room(recipe)
-    least = recipe.optimizer.least_exponent
-    return replace(recipe, exponents=_exponents(bounds, least, most))
+        bounds, max_exponent = _bound_sums(recipe, sizes), _find_max_exponent(recipe)
+    min_exponent = recipe.optimizer.least_exponent
+    return replace(recipe, exponents=_choose_exponents(bounds, min_exponent, max_exponent))
 
 
-def _chosen(recipe: Recipe, x: Array, targets: Array, seed: int) -> list[Array]:
+def _choose_rows(recipe: Recipe, x: Array, targets: Array, seed: int) -> list[Array]:
     """Rows of some batches: the first ones of an epoch, and those with the largest numbers."""
     count, size = len(x), recipe.batch
-    found = list(shuffling.batches(seed, 0, count, size)[:_BATCHES])
+    row_sets = list(shuffling.draw_batches(seed, 0, count, size)[:_BATCHES])
     for values in (x, targets):
         part = values[:_MOST_SEARCHED].reshape(min(count, _MOST_SEARCHED), -1)
         if part.dtype.kind in "fiu":
-            found.append(np.argsort(-np.abs(part).max(1).astype(np.float64))[:size])
-    return found
+            row_sets.append(np.argsort(-np.abs(part).max(1).astype(np.float64))[:size])
+    return row_sets
 
 
-def _exponents(sizes: Mapping[str, float], least: int, most: int) -> dict[str, int]:
+def _choose_exponents(
+    sizes: Mapping[str, float], min_exponent: int, max_exponent: int
+) -> dict[str, int]:
     """k for the size of each array's gradients: the logarithm above 1, and from 2^-_QUIET down."""
-    found = {}
+    exponents = {}
     for key, size in sizes.items():
         bits = math.log2(size) if size else 0.0
         k = math.ceil(max(0.0, bits) / _STEP) or math.ceil(min(0.0, bits + _QUIET) / _STEP)
-        found[key] = min(max(k * _STEP, least), most)
-    return {key: k for key, k in found.items() if k}
+        exponents[key] = min(max(k * _STEP, min_exponent), max_exponent)
+    return {key: k for key, k in exponents.items() if k}
 
 
-def _room(recipe: Recipe) -> int:
+def _find_max_exponent(recipe: Recipe) -> int:
     """The largest exponent for which no sum of gradients over the batch wraps."""
-    taken = updates.terms(recipe).most + (recipe.batch - 1).bit_length() + BOUND_BITS
-    return min(MOST_EXPONENT, updates.MOST_PRODUCT - taken)
+    used_bits = updates.build_terms(recipe).max_bits + (recipe.batch - 1).bit_length() + BOUND_BITS
+    return min(MOST_EXPONENT, updates.MOST_PRODUCT - used_bits)
 
 
-def _summed(recipe: Recipe, found: Mapping[str, Array]) -> dict[str, float]:
+def _bound_sums(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, float]:
     """The largest of each array.
 
     Raises:
         RangeError: one leaves less than twice its size for those of later steps.
     """
-    most = 2.0 ** (_room(recipe) + BOUND_BITS - 1)
-    largest = {key: float(np.abs(g).max(initial=0.0)) for key, g in found.items()}
+    max_size = 2.0 ** (_find_max_exponent(recipe) + BOUND_BITS - 1)
+    largest = {key: float(np.abs(g).max(initial=0.0)) for key, g in gradients.items()}
     for key, size in largest.items():
-        if not size <= most:
+        if not size <= max_size:
             raise RangeError(
                 f"With batches of {recipe.batch} rows, the first mean gradients are at most "
-                f"{most:.3g}. Received: {size:.3g} for {key!r}. Scale features and labels, as to "
+                f"{max_size:.3g}. Received: {size:.3g} for {key!r}. Scale features and labels, as to "
                 "mean 0 and deviation 1."
             )
     return largest
 
 
-def _clipped(recipe: Recipe, found: Mapping[str, Array]) -> dict[str, float]:
+def _bound_clipped(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, float]:
     """Bounds of gradients behind clipping.
 
     Raises:
         RangeError: in front of it they are larger than clipping takes.
     """
     optimizer = recipe.optimizer
-    norms = {key: float(np.linalg.norm(g)) for key, g in found.items()}
+    norms = {key: float(np.linalg.norm(g)) for key, g in gradients.items()}
     for key, norm in norms.items():
         if not norm < 1 << (CLIPPED_RANGE - 1):
             raise RangeError(

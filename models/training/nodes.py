@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.kinds import registry
-from tfe_bench.models.kinds.layer import Node, Numbers
+from tfe_bench.models.kinds.layer import FixedPointFormat, PlacedLayer
 from tfe_bench.models.kinds.passes import Precision
 from tfe_bench.models.layers.max_pool2d import MaxPool2D
 from tfe_bench.models.layers.relu import Relu
@@ -22,35 +22,35 @@ def check_trainable(graph: Graph) -> None:
     """
     unfit = []
     for layer in graph.layers:
-        given = [graph.shapes[name] for name in layer.inputs]
-        if why := registry.find(layer.op).untrained(layer, given):
-            unfit.append(f"{layer.name!r} ({why})")
+        input_shapes = [graph.shapes[name] for name in layer.inputs]
+        if reason := registry.get_kind(layer.op).explain_untrainable(layer, input_shapes):
+            unfit.append(f"{layer.name!r} ({reason})")
     if unfit:
-        known = [kind.op for kind in registry.KINDS.values() if kind.trains]
+        known = [kind.op for kind in registry.KINDS.values() if kind.can_train]
         raise UsageError(
             f"Layers that cannot be trained: {', '.join(unfit)}. Those that can: "
             f"{', '.join(known)}."
         )
 
 
-def nodes_of(graph: Graph, precision: Precision) -> tuple[Node, ...]:
+def build_nodes(graph: Graph, precision: Precision) -> tuple[PlacedLayer, ...]:
     """The nodes of a graph in an order in which they can run."""
-    uses, by_name = graph.uses(), graph.by_name
-    numbers = Numbers(precision.activation, 0, compare.LAYER_BITS)
-    found: list[Node] = []
+    uses, by_name = graph.find_users(), graph.by_name
+    numbers = FixedPointFormat(precision.activation, 0, compare.LAYER_BITS)
+    nodes: list[PlacedLayer] = []
     fused: set[str] = set()
     for layer in graph.layers:
         if layer.name in fused:
             continue
-        fuses = registry.find(layer.op).fuses
+        can_fuse = registry.get_kind(layer.op).can_fuse
         pool = layer if layer.op == MaxPool2D.op else None
-        activation: Layer | None = None
+        activation: LayerSpec | None = None
         last = layer
-        while fuses:
+        while can_fuse:
             follower = by_name.get(uses[last.name][0]) if len(uses[last.name]) == 1 else None
             if follower is None:
                 break
-            if Relu.plainly(follower) and activation is None:
+            if Relu.is_plain_relu(follower) and activation is None:
                 activation = follower
             elif follower.op == MaxPool2D.op and pool is None:
                 pool = follower
@@ -58,24 +58,24 @@ def nodes_of(graph: Graph, precision: Precision) -> tuple[Node, ...]:
                 break
             fused.add(follower.name)
             last = follower
-        node = graph.node(layer, numbers, [precision.activation] * len(layer.inputs))
-        found.append(
+        node = graph.place_layer(layer, numbers, [precision.activation] * len(layer.inputs))
+        nodes.append(
             replace(
                 node,
                 output=last.name,
                 pool=pool,
                 activation=activation,
-                last=last.name in graph.outputs,
+                is_output=last.name in graph.outputs,
             )
         )
-    return tuple(found)
+    return tuple(nodes)
 
 
-def differentiated(graph: Graph, frozen: frozenset[str]) -> set[str]:
+def find_differentiated(graph: Graph, frozen: frozenset[str]) -> set[str]:
     """Names of the values that depend on weights that are trained."""
-    found: set[str] = set()
+    names: set[str] = set()
     for layer in graph.layers:
-        own = any(f"{layer.name}/{name}" not in frozen for name in layer.weights)
-        if own or any(i in found for i in layer.inputs):
-            found.add(layer.name)
-    return found
+        has_trained_weights = any(f"{layer.name}/{name}" not in frozen for name in layer.weights)
+        if has_trained_weights or any(i in names for i in layer.inputs):
+            names.add(layer.name)
+    return names

@@ -8,16 +8,16 @@ from typing import Any, NamedTuple
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import Pass, brought, joined
-from tfe_bench.models.kinds.reading import Unfit
+from tfe_bench.models.kinds.passes import ForwardContext, add_aligned, convert_scale
+from tfe_bench.models.kinds.reading import UnsupportedLayer
 from tfe_bench.models.training.losses.loss import (
     FACTOR_BITS,
     LOSS_BITS,
-    sign,
-    total,
-    total_product,
+    compute_sign,
+    sum_losses,
+    sum_products,
 )
-from tfe_bench.models.training.schedules import real
+from tfe_bench.models.training.schedules import is_real
 from tfe_bench.protocols.session.sharing import Shared
 
 # A weight's share of a gradient is below 2^11 then, and its mean stays in range for weights to 8.
@@ -33,7 +33,7 @@ class Penalty(NamedTuple):
     l2: float
 
 
-def of_keras(given: Any) -> Penalty:
+def read_keras_regularizer(regularizer: Any) -> Penalty:
     """The penalty of a regularizer of Keras.
 
     Raises:
@@ -46,13 +46,15 @@ def of_keras(given: Any) -> Penalty:
         keras.regularizers.L2: ("l2",),
         keras.regularizers.L1L2: ("l1", "l2"),
     }
-    if type(given) not in numbers:
-        raise Unfit(f"its regularizer is a {type(given).__name__}, not L1, L2 or L1L2")
-    own = {name: float(getattr(given, name)) for name in numbers[type(given)]}
-    return Penalty(own.get("l1", 0.0), own.get("l2", 0.0))
+    if type(regularizer) not in numbers:
+        raise UnsupportedLayer(
+            f"its regularizer is a {type(regularizer).__name__}, not L1, L2 or L1L2"
+        )
+    coefficients = {name: float(getattr(regularizer, name)) for name in numbers[type(regularizer)]}
+    return Penalty(coefficients.get("l1", 0.0), coefficients.get("l2", 0.0))
 
 
-def of(header: Any, keys: set[str]) -> dict[str, Penalty]:
+def from_header(header: Any, keys: set[str]) -> dict[str, Penalty]:
     """Penalties by key, which may come from a stranger.
 
     Raises:
@@ -60,46 +62,51 @@ def of(header: Any, keys: set[str]) -> dict[str, Penalty]:
     """
     if not isinstance(header, Mapping) or not set(header) <= keys:
         raise UsageError("Penalties are of arrays of weights, by their keys.")
-    found = {}
+    penalties = {}
     for key, pair in header.items():
         several = isinstance(pair, (list, tuple)) and len(pair) == 2
-        if not several or not all(real(v, 0.0, LARGEST) for v in pair):
+        if not several or not all(is_real(v, 0.0, LARGEST) for v in pair):
             raise UsageError(
                 f"A regularizer has an l1 and an l2 from 0 to {LARGEST:g}. Received: {pair!r}."
             )
-        found[key] = Penalty(*map(float, pair))
-    return found
+        penalties[key] = Penalty(*map(float, pair))
+    return penalties
 
 
-def _scaled(ops: Operations, x: Shared, factor: Fraction) -> Shared:
+def _scale_by_factor(ops: Operations, x: Shared, factor: Fraction) -> Shared:
     """x times a public number, with more fractional bits; the factor is right to 2^-15."""
     size = factor.numerator.bit_length() - factor.denominator.bit_length()
     k = min(max(_FACTOR - size, 0), _MOST)
-    return ops.times(x, round(factor * (1 << k)), k)
+    return ops.mul_public(x, round(factor * (1 << k)), k)
 
 
-def added(
-    p: Pass, penalties: Mapping[str, Penalty], share: Fraction, found: Mapping[str, Shared]
+def add_penalties(
+    p: ForwardContext,
+    penalties: Mapping[str, Penalty],
+    share: Fraction,
+    gradients: Mapping[str, Shared],
 ) -> dict[str, Shared]:
     """Gradients, as sums over the batch, with l1 sign(w) + 2 l2 w of what has a penalty.
 
     What is added needs the weights alone, so that it is ready before them.
     """
-    ops, result = p.ops, dict(found)
-    for key in sorted(penalties.keys() & found.keys()):  # (all parties in one order)
-        (l1, l2), w, g = penalties[key], p.weights[key], found[key]
+    ops, result = p.ops, dict(gradients)
+    for key in sorted(penalties.keys() & gradients.keys()):  # (all parties in one order)
+        (l1, l2), w, g = penalties[key], p.weights[key], gradients[key]
         parts = []
         if l2:
-            parts.append(_scaled(ops, w, 2 * Fraction(l2) / share))
+            parts.append(_scale_by_factor(ops, w, 2 * Fraction(l2) / share))
         if l1:
-            parts.append(_scaled(ops, sign(ops, w), Fraction(l1) / share))
+            parts.append(_scale_by_factor(ops, compute_sign(ops, w), Fraction(l1) / share))
         for part in parts:
-            g = joined(ops, g, brought(ops, part, g.fractional_bits))
+            g = add_aligned(ops, g, convert_scale(ops, part, g.fractional_bits))
         result[key] = g
     return result
 
 
-def loss(p: Pass, penalties: Mapping[str, Penalty], rows: Fraction) -> Shared | None:
+def compute_loss(
+    p: ForwardContext, penalties: Mapping[str, Penalty], rows: Fraction
+) -> Shared | None:
     """What they add to the sum of a batch's losses, [] with LOSS_BITS; None if there are none.
 
     Args:
@@ -107,15 +114,17 @@ def loss(p: Pass, penalties: Mapping[str, Penalty], rows: Fraction) -> Shared | 
         rows: what the sum of a batch's losses is divided by for their mean.
     """
     ops = p.ops
-    found = None
+    total = None
     for key, (l1, l2) in penalties.items():
         w, parts = p.weights[key], []
         if l2:
-            parts.append((total_product(ops, w, w), l2))
+            parts.append((sum_products(ops, w, w), l2))
         if l1:
-            parts.append((total(ops, ops.mul(w, sign(ops, w))), l1))
+            parts.append((sum_losses(ops, ops.mul(w, compute_sign(ops, w))), l1))
         for value, factor in parts:
-            part = _scaled(ops, brought(ops, value, FACTOR_BITS), Fraction(factor) * rows)
-            part = brought(ops, part, LOSS_BITS)
-            found = part if found is None else ops.add(found, part)
-    return found
+            part = _scale_by_factor(
+                ops, convert_scale(ops, value, FACTOR_BITS), Fraction(factor) * rows
+            )
+            part = convert_scale(ops, part, LOSS_BITS)
+            total = part if total is None else ops.add(total, part)
+    return total

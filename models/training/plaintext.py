@@ -22,7 +22,7 @@ from tfe_bench.models.training.schedules import KERAS, Schedule
 from tfe_bench.models.training.step import public_values
 
 
-def _rate(schedule: Schedule) -> Any:
+def _build_keras_rate(schedule: Schedule) -> Any:
     import keras
 
     if schedule.kind == "constant":
@@ -31,13 +31,13 @@ def _rate(schedule: Schedule) -> Any:
     return getattr(keras.optimizers.schedules, name)(**schedule.options)
 
 
-def keras_optimizer(optimizer: Optimizer) -> Any:
+def build_keras_optimizer(optimizer: Optimizer) -> Any:
     """Keras' own optimizer of the same settings."""
-    rate = _rate(optimizer.schedule)
-    return optimizer.keras(rate)
+    rate = _build_keras_rate(optimizer.schedule)
+    return optimizer.build_keras_optimizer(rate)
 
 
-def _changed(layer: Any, x: Any, drawn: Any) -> Any:
+def _apply_randomness(layer: Any, x: Any, drawn: Any) -> Any:
     """What a layer of Keras makes of x in a step, with the numbers that are public there."""
     kind = type(layer).__name__
     if kind == "GaussianNoise":
@@ -51,7 +51,7 @@ def _changed(layer: Any, x: Any, drawn: Any) -> Any:
     return factor * (x * drawn + low * (1 - drawn)) - factor * low * layer.rate
 
 
-def _with_drawn(model: Any, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
+def _copy_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
     """A copy of a model whose layers of the recipe's public numbers take given ones; those by name.
 
     A Dropout is such a layer: its numbers are a mask.
@@ -62,7 +62,7 @@ def _with_drawn(model: Any, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
     numbers = public_values(recipe, 0)
     named = {x.name: numbers.get(mask_name(x.name)) for x in recipe.graph.layers}
     shapes = {name: value.shape for name, value in named.items() if value is not None}
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
 
     class Given(keras.layers.Layer):  # type: ignore[misc]  # (Keras is untyped)
         """A layer with given numbers."""
@@ -71,29 +71,29 @@ def _with_drawn(model: Any, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
             super().__init__(name=like.name)
             self.like = like
             # (not a weight of the model)
-            found[like.name] = tf.Variable(tf.zeros(shapes[like.name]), trainable=False)
+            variables[like.name] = tf.Variable(tf.zeros(shapes[like.name]), trainable=False)
 
         def call(self, x: Any, training: Any = None) -> Any:
-            return _changed(self.like, x, found[self.name]) if training else x
+            return _apply_randomness(self.like, x, variables[self.name]) if training else x
 
         def compute_output_shape(self, shape: Any) -> Any:
             return shape
 
-    def made(layer: Any) -> Any:
-        return Given(layer) if layer.name in shapes else reader.copied_layer(layer)
+    def clone_layer(layer: Any) -> Any:
+        return Given(layer) if layer.name in shapes else reader.copy_layer(layer)
 
-    copy = reader.copied(model, clone_function=made)
-    if set(shapes) != set(found):
+    copy = reader.copy_model(model, clone_function=clone_layer)
+    if set(shapes) != set(variables):
         raise UsageError(
             "A plaintext run sets the masks of Dropout layers of the model itself. Received: "
-            f"{sorted(set(shapes) - set(found))} within others."
+            f"{sorted(set(shapes) - set(variables))} within others."
         )
-    for own, layer in zip(copy.layers, model.layers, strict=True):
-        own.trainable = layer.trainable
-    return copy, found
+    for copied_layer, layer in zip(copy.layers, model.layers, strict=True):
+        copied_layer.trainable = layer.trainable
+    return copy, variables
 
 
-class Twin:
+class PlaintextTwin:
     """A Keras model that learns in the clear what a recipe says.
 
     Args:
@@ -104,23 +104,23 @@ class Twin:
     """
 
     def __init__(self, model: Any, recipe: Recipe) -> None:
-        graph = reader.read(model).graph
+        graph = reader.read_model(model).graph
         self.recipe = recipe
-        self.model, self._masks = _with_drawn(model, recipe)
+        self.model, self._masks = _copy_with_randomness(model, recipe)
         last = graph.by_name[graph.outputs[0]]
-        self._logits = last.op != recipe.loss.folded
-        optimizer = keras_optimizer(recipe.optimizer)
-        named = dict(zip(recipe.order, reader.variables(self.model), strict=True))
+        self._logits = last.op != recipe.loss.folded_activation
+        optimizer = build_keras_optimizer(recipe.optimizer)
+        named = dict(zip(recipe.order, reader.list_variables(self.model), strict=True))
         if recipe.optimizer.undecayed:
             optimizer.exclude_from_weight_decay([named[k] for k in recipe.optimizer.undecayed])
         # TensorFlow's own kernels take channels first on some processors only, XLA's on all.
         layers = self.model._flatten_layers()
-        first = any(getattr(each, "data_format", "") == "channels_first" for each in layers)
+        first = any(getattr(layer, "data_format", "") == "channels_first" for layer in layers)
         compiled = {"jit_compile": True} if first else {}
-        self.model.compile(optimizer, recipe.loss.plain(self._logits), **compiled)
+        self.model.compile(optimizer, recipe.loss.build_keras_loss(self._logits), **compiled)
         self._steps = 0
 
-    def step(self, x: Any, y: Any, weights: Any = None) -> float:
+    def train_step(self, x: Any, y: Any, weights: Any = None) -> float:
         """One step on a batch: features as the model takes them, targets as recipe.targets gives.
 
         Args:
@@ -134,7 +134,7 @@ class Twin:
         self._steps += 1
         return float(self.model.train_on_batch(x, y, sample_weight=weights))
 
-    def gradients(self, batches: Iterable[tuple[Any, Any, Any]]) -> dict[str, Array]:
+    def measure_gradients(self, batches: Iterable[tuple[Any, Any, Any]]) -> dict[str, Array]:
         """The largest magnitudes of mean gradients over some batches, by key; no step is taken.
 
         Args:
@@ -146,40 +146,40 @@ class Twin:
         for name, mask in self._masks.items():
             mask.assign(public[mask_name(name)].astype(np.float32))
         keys = [key for key in self.recipe.order if key not in self.recipe.frozen]
-        named = dict(zip(self.recipe.order, reader.variables(self.model), strict=True))
+        named = dict(zip(self.recipe.order, reader.list_variables(self.model), strict=True))
         watched = [named[key].value for key in keys]
-        loss, found = self.recipe.loss.plain(self._logits), dict[str, Array]()
+        loss, largest = self.recipe.loss.build_keras_loss(self._logits), dict[str, Array]()
         for x, y, weights in batches:
             with tf.GradientTape() as tape:
                 output = self.model(x, training=True)
-                own = loss(y, output, sample_weight=weights)
-                total = tf.add_n([own, *self.model.losses])
+                mean_loss = loss(y, output, sample_weight=weights)
+                total = tf.add_n([mean_loss, *self.model.losses])
             for key, g in zip(keys, tape.gradient(total, watched), strict=True):
                 if g is not None:
                     size = np.abs(tf.convert_to_tensor(g).numpy())
-                    found[key] = np.maximum(found.get(key, 0.0), size)
-        return found
+                    largest[key] = np.maximum(largest.get(key, 0.0), size)
+        return largest
 
-    def finish(self) -> list[Array]:
+    def finish_training(self) -> list[Array]:
         """The weights that the training ends with: their averages, if it has them."""
         self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
         return list(self.model.get_weights())
 
-    def correct(self, x: Any, targets: Array) -> int:
+    def count_correct(self, x: Any, targets: Array) -> int:
         """The number of right answers, as evaluate.correct counts them."""
-        found = np.asarray(self.model.predict(x, batch_size=1024, verbose=0))
-        if self.recipe.loss.categorical:
-            return int((found.argmax(-1) == targets.argmax(-1)).sum())
+        predictions = np.asarray(self.model.predict(x, batch_size=1024, verbose=0))
+        if self.recipe.loss.is_categorical:
+            return int((predictions.argmax(-1) == targets.argmax(-1)).sum())
         edge = 0.0 if self._logits else 0.5
-        return int(((found > edge) == (targets > 0.5)).sum())
+        return int(((predictions > edge) == (targets > 0.5)).sum())
 
 
-def answers(recipe: Recipe, rows: int) -> int:
+def count_answers(recipe: Recipe, rows: int) -> int:
     """How many answers there are to be right or wrong in so many rows."""
-    return rows * recipe.loss.answers(recipe.output_shape)
+    return rows * recipe.loss.count_answers(recipe.output_shape)
 
 
-def train(
+def train_plaintext(
     model: Any,
     recipe: Recipe,
     x: Any,
@@ -187,7 +187,7 @@ def train(
     epochs: int,
     seed: int,
     test: tuple[Any, Any] | None = None,
-    heard: Callable[[int, float], None] | None = None,
+    on_epoch: Callable[[int, float], None] | None = None,
 ) -> tuple[list[float], list[Array]]:
     """Trains in the clear.
 
@@ -200,15 +200,15 @@ def train(
     Returns:
         The shares of right answers after each epoch (none without test), and the weights.
     """
-    twin = Twin(model, recipe)
-    targets = recipe.targets(y)
-    found = []
+    twin = PlaintextTwin(model, recipe)
+    targets = recipe.encode_labels(y)
+    scores = []
     for epoch in range(epochs):
-        for rows in shuffling.batches(seed, epoch, len(x), recipe.batch):
-            twin.step(x[rows], targets[rows])
+        for rows in shuffling.draw_batches(seed, epoch, len(x), recipe.batch):
+            twin.train_step(x[rows], targets[rows])
         if test is not None:
-            right = recipe.targets(test[1])
-            found.append(twin.correct(test[0], right) / answers(recipe, len(right)))
-            if heard is not None:
-                heard(epoch, found[-1])
-    return found, twin.finish()
+            right = recipe.encode_labels(test[1])
+            scores.append(twin.count_correct(test[0], right) / count_answers(recipe, len(right)))
+            if on_epoch is not None:
+                on_epoch(epoch, scores[-1])
+    return scores, twin.finish_training()

@@ -10,8 +10,8 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models import from_keras
-from tfe_bench.models.graph import Graph, replaced
-from tfe_bench.models.kinds.reading import Unfit
+from tfe_bench.models.graph import Graph, replace_layers
+from tfe_bench.models.kinds.reading import UnsupportedLayer
 from tfe_bench.models.training import penalties
 from tfe_bench.models.training.penalties import Penalty
 
@@ -21,7 +21,7 @@ _EXTRAS = ("activity_regularizer", *(f"{part}_constraint" for part in _PARTS))
 
 
 @dataclass(frozen=True, eq=False)
-class Read:
+class TrainingModel:
     """A model in training form.
 
     Attributes:
@@ -52,41 +52,43 @@ class TrainingReader(from_keras.Reader):
         self.untrained: set[str] = set()
         self.penalties: dict[str, Penalty] = {}
 
-    def check(self, layer: Any) -> None:
+    def check_layer(self, layer: Any) -> None:
         """Refuses what would change the layer's gradient."""
         used = [name for name in _EXTRAS if getattr(layer, name, None) is not None]
         if used:
-            raise Unfit(f"it has {', '.join(used)}, which training does not support")
+            raise UnsupportedLayer(f"it has {', '.join(used)}, which training does not support")
 
-    def emit(
-        self, name: str, op: str, given: list[str], weights: dict[str, Any] | None = None, **o: Any
+    def add_layer(
+        self, name: str, op: str, inputs: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
-        for own, variable in (weights or {}).items():
+        for weight_name, variable in (weights or {}).items():
             if not hasattr(variable, "trainable"):
-                raise Unfit("its weights are computed of others, as with lora_rank")
+                raise UnsupportedLayer("its weights are computed of others, as with lora_rank")
             if id(variable) in self.keys:
-                raise Unfit("it is used twice, which training does not support")
-            self.keys[id(variable)] = f"{name}/{own}"
+                raise UnsupportedLayer("it is used twice, which training does not support")
+            self.keys[id(variable)] = f"{name}/{weight_name}"
             if (regularizer := getattr(variable, "regularizer", None)) is not None:
-                self.penalties[f"{name}/{own}"] = penalties.of_keras(regularizer)
+                self.penalties[f"{name}/{weight_name}"] = penalties.read_keras_regularizer(
+                    regularizer
+                )
             if not variable.trainable:
-                self.untrained.add(f"{name}/{own}")
-        return super().emit(name, op, given, weights, **o)
+                self.untrained.add(f"{name}/{weight_name}")
+        return super().add_layer(name, op, inputs, weights, **o)
 
 
-def variables(model: Any) -> list[Any]:
+def list_variables(model: Any) -> list[Any]:
     """The weights of a Keras model that have a key, in the order of Read.order.
 
     A Normalization's statistics have none: they are the owner's of the rows, who scales by them.
     """
     import keras
 
-    standing = [x for x in model._flatten_layers() if type(x) is keras.layers.Normalization]
-    passed = {id(v) for layer in standing for v in layer.weights}
-    return [v for v in model.weights if id(v) not in passed]
+    normalizations = [x for x in model._flatten_layers() if type(x) is keras.layers.Normalization]
+    skipped_ids = {id(v) for layer in normalizations for v in layer.weights}
+    return [v for v in model.weights if id(v) not in skipped_ids]
 
 
-def copied_layer(layer: Any) -> Any:
+def copy_layer(layer: Any) -> Any:
     """A new layer like one of Keras', whose activation may be a functools.partial.
 
     Raises:
@@ -99,7 +101,7 @@ def copied_layer(layer: Any) -> Any:
     try:
         if partial:  # which Keras cannot write into a config
             layer.activation = keras.activations.linear
-        found = layer.__class__.from_config(layer.get_config())
+        copied = layer.__class__.from_config(layer.get_config())
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"Keras makes no copy of layer {layer.name!r}, which has a function in it: "
@@ -109,12 +111,12 @@ def copied_layer(layer: Any) -> Any:
         if partial:
             layer.activation = function
     if partial:
-        found.activation = function
-    return found
+        copied.activation = function
+    return copied
 
 
-def copied(
-    model: Any, weights: Any = None, clone_function: Callable[[Any], Any] = copied_layer
+def copy_model(
+    model: Any, weights: Any = None, clone_function: Callable[[Any], Any] = copy_layer
 ) -> Any:
     """A copy of a Keras model, with its weights or others.
 
@@ -123,15 +125,15 @@ def copied(
     """
     import keras
 
-    found = keras.models.clone_model(model, clone_function=clone_function)
-    found.set_weights(model.get_weights() if weights is None else weights)
-    for layer in found._flatten_layers():
+    copied_model = keras.models.clone_model(model, clone_function=clone_function)
+    copied_model.set_weights(model.get_weights() if weights is None else weights)
+    for layer in copied_model._flatten_layers():
         if type(layer) is keras.layers.Normalization:
             layer.finalize_state()  # Keras computes with a copy of its weights
-    return found
+    return copied_model
 
 
-def read(model: Any) -> Read:
+def read_model(model: Any) -> TrainingModel:
     """A Keras model, a .keras file or a Graph in training form.
 
     Raises:
@@ -139,20 +141,20 @@ def read(model: Any) -> Read:
     """
     if isinstance(model, Graph):
         # (layers that share an array here are trained apart)
-        apart = [
+        layers = [
             replace(x, weights={k: w.copy() for k, w in x.weights.items()}) for x in model.layers
         ]
-        return Read(replaced(model, apart))
+        return TrainingModel(replace_layers(model, layers))
     if isinstance(model, (str, Path)):
-        model = from_keras.load(model)
-    found: list[TrainingReader] = []
+        model = from_keras.load_model(model)
+    readers: list[TrainingReader] = []
 
-    def make(keras: Any) -> TrainingReader:
-        found.append(TrainingReader(keras))
-        return found[-1]
+    def make_reader(keras: Any) -> TrainingReader:
+        readers.append(TrainingReader(keras))
+        return readers[-1]
 
-    graph = from_keras.from_keras(model, make)
-    (reader,) = found
-    named = {reader.keys[id(v)]: v for v in variables(model)}
+    graph = from_keras.from_keras(model, make_reader)
+    (reader,) = readers
+    named = {reader.keys[id(v)]: v for v in list_variables(model)}
     untrained, private = frozenset(reader.untrained), frozenset(reader.private)
-    return Read(graph, tuple(named), untrained, private, reader.penalties, named)
+    return TrainingModel(graph, tuple(named), untrained, private, reader.penalties, named)

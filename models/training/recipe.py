@@ -18,12 +18,12 @@ import numpy as np
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import graph as graphs
 from tfe_bench.models import plaintext
-from tfe_bench.models.graph import Array, Graph, Layer
-from tfe_bench.models.kinds.layer import Node
+from tfe_bench.models.graph import Array, Graph, LayerSpec
+from tfe_bench.models.kinds.layer import PlacedLayer
 from tfe_bench.models.kinds.passes import Precision
 from tfe_bench.models.training import losses, optimizers, penalties, reader
 from tfe_bench.models.training.losses.loss import Loss
-from tfe_bench.models.training.nodes import check_trainable, nodes_of
+from tfe_bench.models.training.nodes import build_nodes, check_trainable
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.penalties import Penalty
 
@@ -71,7 +71,7 @@ class Recipe:
     weighted: int = 0
     penalties: Mapping[str, Penalty] = field(default_factory=dict)
     exponents: Mapping[str, int] = field(default_factory=dict)
-    nodes: tuple[Node, ...] = field(init=False)
+    nodes: tuple[PlacedLayer, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         if len(self.graph.inputs) != 1 or len(self.graph.outputs) != 1:
@@ -85,8 +85,8 @@ class Recipe:
             raise UsageError(f"A seed is an integer from 0 to 2^63 - 1. Received: {self.seed!r}.")
         if self.numbers != DEFAULT:
             raise UsageError(
-                f"This version trains with the fixed point {DEFAULT.header()}. Received: "
-                f"{self.numbers.header()}."
+                f"This version trains with the fixed point {DEFAULT.to_header()}. Received: "
+                f"{self.numbers.to_header()}."
             )
         powers = [0, *(1 << i for i in range(MOST_WEIGHT.bit_length()))]
         if type(self.weighted) is not int or self.weighted not in powers:
@@ -95,21 +95,23 @@ class Recipe:
                 f"{self.weighted!r}."
             )
         check_trainable(self.graph)
-        if shared := self.graph.shared():
-            raise UsageError(f"Layers share weights, which cannot be trained: {sorted(shared)}.")
-        keys = set(self.graph.arrays())
-        order = self.order or tuple(self.graph.arrays())
+        if shared_weights := self.graph.shared_weight_keys():
+            raise UsageError(
+                f"Layers share weights, which cannot be trained: {sorted(shared_weights)}."
+            )
+        keys = set(self.graph.weight_arrays())
+        order = self.order or tuple(self.graph.weight_arrays())
         if set(order) != keys or len(order) != len(keys):
             raise UsageError("A recipe's order names each array of weights once.")
         if not self.frozen <= keys:
             raise UsageError(f"There are no weights {sorted(self.frozen - keys)} to freeze.")
-        if strange := sorted(set(self.optimizer.undecayed) - keys):
-            raise UsageError(f"There are no weights {strange} to exclude from decay.")
-        object.__setattr__(self, "penalties", penalties.of(self.penalties, keys))
+        if unknown_keys := sorted(set(self.optimizer.undecayed) - keys):
+            raise UsageError(f"There are no weights {unknown_keys} to exclude from decay.")
+        object.__setattr__(self, "penalties", penalties.from_header(self.penalties, keys))
         _check_exponents(self.exponents, keys, self.optimizer.least_exponent)
         object.__setattr__(self, "order", order)
-        object.__setattr__(self, "nodes", nodes_of(self.graph, self.numbers))
-        if self.loss.categorical and self.output_shape[-1] < 2:
+        object.__setattr__(self, "nodes", build_nodes(self.graph, self.numbers))
+        if self.loss.is_categorical and self.output_shape[-1] < 2:
             raise UsageError(
                 f"{self.loss.name} wants two classes at least. Received: an output of "
                 f"{list(self.output_shape)}. One output goes with binary_crossentropy."
@@ -130,18 +132,20 @@ class Recipe:
         Raises:
             UsageError: what is not supported, by name.
         """
-        found = reader.read(model)
-        chosen, logits = losses.of_keras(loss)
-        graph = _scaled(found.graph)
-        if left := [x.name for x in graph.layers if x.name in found.private]:
+        training_model = reader.read_model(model)
+        chosen, logits = losses.read_keras_loss(loss)
+        graph = _fold_input_scaling(training_model.graph)
+        if misplaced := [x.name for x in graph.layers if x.name in training_model.private]:
             raise UsageError(
-                f"A Normalization comes first in a model that is trained. Received: {left} behind "
+                f"A Normalization comes first in a model that is trained. Received: {misplaced} behind "
                 "others, or beside them. Its statistics would become public."
             )
-        graph = _from_logits(graph, chosen, logits)
-        own = optimizers.of_keras(optimizer, found.variables)
-        made = cls(graph, chosen, own, batch, found.order, found.frozen, seed)
-        return replace(made, penalties=found.penalties)
+        graph = _remove_folded_activation(graph, chosen, logits)
+        own_optimizer = optimizers.read_keras_optimizer(optimizer, training_model.variables)
+        recipe = cls(
+            graph, chosen, own_optimizer, batch, training_model.order, training_model.frozen, seed
+        )
+        return replace(recipe, penalties=training_model.penalties)
 
     # ---- what it says
 
@@ -162,55 +166,55 @@ class Recipe:
         return (*lead, last + 1) if self.weighted else self.output_shape
 
     @property
-    def share(self) -> Fraction:
+    def gradient_share(self) -> Fraction:
         """What Keras' gradient is of one that is summed over the batch."""
         loss, shape = self.loss, self.output_shape
-        scale = loss.scale(shape, self.batch) * max(1, self.weighted)
-        return loss.share(shape, self.batch) * scale
+        scale = loss.compute_scale(shape, self.batch) * max(1, self.weighted)
+        return loss.compute_share(shape, self.batch) * scale
 
-    def features(self, x: Any) -> Array:
+    def encode_features(self, x: Any) -> Array:
         """Features as their owner shares them, float64 with a batch, at numbers.activation.
 
         Raises:
             UsageError: another shape than the model's.
         """
-        (array,) = plaintext.scaled(self.graph, x).values()
+        (array,) = plaintext.scale_owner_inputs(self.graph, x).values()
         return array
 
-    def targets(self, y: Any, what: str = "labels") -> Array:
+    def encode_labels(self, y: Any, label_name: str = "labels") -> Array:
         """Labels as their owner shares them, float64 with a batch, at numbers.gradient.
 
         Raises:
             UsageError, RangeError: as Loss.targets.
         """
-        return self.loss.targets(self.output_shape, y, what)
+        return self.loss.encode_labels(self.output_shape, y, label_name)
 
     # ---- as data
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """As JSON holds it, without the weights' values."""
         return {
             "format": FORMAT,
             # (the owner of the rows has scaled them: by what, nobody else needs to know)
             "graph": {**self.graph.header(), "scaling": {}},
-            "loss": self.loss.header(),
-            "optimizer": self.optimizer.header(),
+            "loss": self.loss.to_header(),
+            "optimizer": self.optimizer.to_header(),
             "batch": self.batch,
             "order": list(self.order),
             "frozen": sorted(self.frozen),
             "seed": self.seed,
-            "numbers": self.numbers.header(),
+            "numbers": self.numbers.to_header(),
             "weighted": self.weighted,
-            "penalties": {key: list(own) for key, own in sorted(self.penalties.items())},
+            "penalties": {key: list(penalty) for key, penalty in sorted(self.penalties.items())},
             "exponents": dict(sorted(self.exponents.items())),
         }
 
-    def digest(self) -> str:
+    def compute_digest(self) -> str:
         """SHA-256 of the header, in hexadecimal."""
-        return hashlib.sha256(json.dumps(self.header(), sort_keys=True).encode()).hexdigest()
+        return hashlib.sha256(json.dumps(self.to_header(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
-    def of(cls, header: Any) -> Recipe:
+    def from_header(cls, header: Any) -> Recipe:
         """The recipe of a header, which may come from a stranger; its weights are zeros.
 
         Raises:
@@ -226,9 +230,9 @@ class Recipe:
             if len(numbers) != 4 or not all(type(n) is int for n in numbers):
                 raise DataError("A recipe's fixed point is four integers.")
             return cls(
-                Graph.of(header["graph"]),
-                losses.of(header["loss"]),
-                optimizers.of(header["optimizer"]),
+                Graph.from_header(header["graph"]),
+                losses.from_header(header["loss"]),
+                optimizers.from_header(header["optimizer"]),
                 header["batch"],
                 tuple(str(k) for k in header["order"]),
                 frozenset(str(k) for k in header["frozen"]),
@@ -246,41 +250,41 @@ class Recipe:
     def __repr__(self) -> str:
         return (
             f"Recipe({self.graph.name!r}, {self.loss.name}, {self.optimizer.kind}, "
-            f"batch={self.batch}, {self.graph.parameters} parameters)"
+            f"batch={self.batch}, {self.graph.weight_count} parameters)"
         )
 
 
-def _check_exponents(given: Any, keys: set[str], least: int) -> None:
+def _check_exponents(exponents: Any, keys: set[str], min_exponent: int) -> None:
     """Refuses exponents of gradients, which may come from a stranger.
 
     Raises:
         UsageError: they are none.
     """
-    if not isinstance(given, Mapping) or not set(given) <= keys:
+    if not isinstance(exponents, Mapping) or not set(exponents) <= keys:
         raise UsageError("Exponents of gradients go with arrays of weights, by their keys.")
-    for k in given.values():
-        if type(k) is not int or not least <= k <= MOST_EXPONENT:
+    for k in exponents.values():
+        if type(k) is not int or not min_exponent <= k <= MOST_EXPONENT:
             raise UsageError(
-                f"An exponent of gradients is an integer from {least} to {MOST_EXPONENT}. "
+                f"An exponent of gradients is an integer from {min_exponent} to {MOST_EXPONENT}. "
                 f"Received: {k!r}."
             )
 
 
-def _scaled(graph: Graph) -> Graph:
+def _fold_input_scaling(graph: Graph) -> Graph:
     """Rescaling right behind the input is left to the owner of the features."""
     if len(graph.inputs) != 1:
         return graph  # which is refused
     (name,) = graph.inputs
-    uses = graph.uses()[name]
+    uses = graph.find_users()[name]
     first = graph.layers[0]
     if uses != [first.name] or first.op != "rescale" or graph.outputs == (first.name,):
         return graph
     factor, offset = (np.asarray(first.options[k], np.float64) for k in ("scale", "offset"))
     old, more = graph.scaling.get(name, (1.0, 0.0))
     pair = (np.asarray(old) * factor, np.asarray(more) * factor + offset)
-    layers = [_renamed(x, first.name, name) for x in graph.layers[1:]]
+    layers = [_rename_input(x, first.name, name) for x in graph.layers[1:]]
     scaling = {name: tuple(a.tolist() for a in pair)}
-    return graphs.replaced(graph, layers, scaling=scaling)
+    return graphs.replace_layers(graph, layers, scaling=scaling)
 
 
 def scales_inputs(model: Any) -> bool:
@@ -289,41 +293,41 @@ def scales_inputs(model: Any) -> bool:
     Raises:
         UsageError: layers that cannot be trained.
     """
-    graph = reader.read(model).graph
-    return len(graph.inputs) == 1 and bool(_scaled(graph).scaling)
+    graph = reader.read_model(model).graph
+    return len(graph.inputs) == 1 and bool(_fold_input_scaling(graph).scaling)
 
 
-def _renamed(layer: Layer, old: str, new: str) -> Layer:
+def _rename_input(layer: LayerSpec, old: str, new: str) -> LayerSpec:
     return replace(layer, inputs=tuple(new if i == old else i for i in layer.inputs))
 
 
-def _from_logits(graph: Graph, loss: Loss, logits: bool) -> Graph:
+def _remove_folded_activation(graph: Graph, loss: Loss, logits: bool) -> Graph:
     """The graph without the last softmax or sigmoid, if the loss wants it there.
 
     Raises:
         UsageError: it is there with from_logits=True, or missing without.
     """
-    wanted = loss.folded
+    folded_activation = loss.folded_activation
     last = graph.by_name.get(graph.outputs[0])
-    if not wanted or last is None:
+    if not folded_activation or last is None:
         return graph
-    ends = last.op == wanted and graph.uses()[last.name] == [""]
+    ends_in_it = last.op == folded_activation and graph.find_users()[last.name] == [""]
     if last.op == "softmax" and last.options["axis"] != len(graph.shapes[last.name]):
-        ends = False
-    if not ends and not logits:
+        ends_in_it = False
+    if not ends_in_it and not logits:
         other = ", or from_logits=True" if loss.takes_logits else ""
         raise UsageError(
-            f"{loss.name} wants a model that ends in {wanted}{other}. Received: a last layer "
+            f"{loss.name} wants a model that ends in {folded_activation}{other}. Received: a last layer "
             f"{last.name!r} ({last.op})."
         )
-    if ends and logits:
+    if ends_in_it and logits:
         raise UsageError(
-            f"{loss.name} with from_logits=True wants a model without {wanted} at its end. "
+            f"{loss.name} with from_logits=True wants a model without {folded_activation} at its end. "
             f"Received: the last layer {last.name!r}. Leave out one of both."
         )
-    if not ends:
+    if not ends_in_it:
         return graph
     layers = [x for x in graph.layers if x is not last]
     if not layers:
         raise UsageError("The model has nothing to train.")
-    return graphs.replaced(graph, layers, outputs=(last.inputs[0],))
+    return graphs.replace_layers(graph, layers, outputs=(last.inputs[0],))

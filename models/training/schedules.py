@@ -22,40 +22,40 @@ _PI = Decimal("3.14159265358979323846264338327950288419716939937511")
 Options = Mapping[str, Any]
 
 
-def real(value: Any, low: float = 0.0, high: float = 1e6) -> bool:
+def is_real(value: Any, low: float = 0.0, high: float = 1e6) -> bool:
     """Whether this is a finite number from low to high."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool)
     return fits and math.isfinite(value) and low <= value <= high
 
 
-def _count(value: Any, low: int = 1) -> bool:
+def _is_count(value: Any, low: int = 1) -> bool:
     return type(value) is int and low <= value <= MOST_STEPS
 
 
-def _steps(value: Any) -> bool:
+def _is_step_count(value: Any) -> bool:
     """Whether this is a number of steps to divide by."""
-    return real(value, 1e-3, MOST_STEPS)
+    return is_real(value, 1e-3, MOST_STEPS)
 
 
-def _part(value: Any) -> bool:
-    return real(value, 0.0, 1.0)
+def _is_fraction(value: Any) -> bool:
+    return is_real(value, 0.0, 1.0)
 
 
-def _flag(value: Any) -> bool:
+def _is_flag(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _edges(value: Any) -> bool:
-    listed = isinstance(value, (list, tuple)) and all(_count(e, 0) for e in value)
+def _is_boundaries(value: Any) -> bool:
+    listed = isinstance(value, (list, tuple)) and all(_is_count(e, 0) for e in value)
     return listed and all(a < b for a, b in itertools.pairwise(value))
 
 
-def _values(value: Any) -> bool:
+def _is_rates(value: Any) -> bool:
     listed = isinstance(value, (list, tuple)) and 1 <= len(value) <= MOST_PIECES
-    return listed and all(real(v) for v in value)
+    return listed and all(is_real(v) for v in value)
 
 
-def cosine(x: Decimal) -> Decimal:
+def compute_cosine(x: Decimal) -> Decimal:
     """cos(x) for 0 <= x <= pi, by its series."""
     with localcontext(DIGITS):
         term = total = Decimal(1)
@@ -68,38 +68,38 @@ def cosine(x: Decimal) -> Decimal:
 # ---- each kind: the rate of a step, counted from 0
 
 
-def _exponential(o: Options, step: int) -> Decimal:
-    passed = _passed(o, step)
+def _exponential_decay(o: Options, step: int) -> Decimal:
+    passed = _count_decays(o, step)
     return Decimal(o["initial_learning_rate"]) * (Decimal(o["decay_rate"]).ln() * passed).exp()
 
 
-def _inverse_time(o: Options, step: int) -> Decimal:
-    lost = 1 + Decimal(o["decay_rate"]) * _passed(o, step)
+def _inverse_time_decay(o: Options, step: int) -> Decimal:
+    lost = 1 + Decimal(o["decay_rate"]) * _count_decays(o, step)
     return Decimal(o["initial_learning_rate"]) / lost
 
 
-def _passed(o: Options, step: int) -> Decimal:
+def _count_decays(o: Options, step: int) -> Decimal:
     """How often decay_steps have passed, whole times with staircase."""
     passed = Decimal(step) / Decimal(o["decay_steps"])
     return passed.to_integral_value(ROUND_FLOOR) if o["staircase"] else passed
 
 
-def _piecewise(o: Options, step: int) -> Decimal:
+def _piecewise_rate(o: Options, step: int) -> Decimal:
     return Decimal(o["values"][sum(step > e for e in o["boundaries"])])
 
 
-def _polynomial(o: Options, step: int) -> Decimal:
+def _polynomial_decay(o: Options, step: int) -> Decimal:
     first, last = Decimal(o["initial_learning_rate"]), Decimal(o["end_learning_rate"])
     steps, now, power = Decimal(o["decay_steps"]), Decimal(step), Decimal(o["power"])
     if o["cycle"]:
         steps *= max(Decimal(1), (now / steps).to_integral_value(ROUND_CEILING))
-    left = 1 - min(now, steps) / steps
+    remaining = 1 - min(now, steps) / steps
     # (0^0 is 1, as Keras has it)
-    kept = (left.ln() * power).exp() if left else Decimal(not power)
+    kept = (remaining.ln() * power).exp() if remaining else Decimal(not power)
     return (first - last) * kept + last
 
 
-def _cosine(o: Options, step: int) -> Decimal:
+def _cosine_decay(o: Options, step: int) -> Decimal:
     first, target = Decimal(o["initial_learning_rate"]), o["warmup_target"]
     warm: int = o["warmup_steps"]
     if target is not None:
@@ -108,16 +108,16 @@ def _cosine(o: Options, step: int) -> Decimal:
             return first + (top - first) * step / warm
         first, step = top, step - warm
     steps = Decimal(o["decay_steps"])
-    return _cosine_decayed(first, Decimal(o["alpha"]), min(Decimal(step), steps) / steps)
+    return _cosine_rate(first, Decimal(o["alpha"]), min(Decimal(step), steps) / steps)
 
 
-def _cosine_decayed(
+def _cosine_rate(
     first: Decimal, alpha: Decimal, part: Decimal, height: Decimal = Decimal(1)
 ) -> Decimal:
-    return first * ((1 - alpha) * height * (1 + cosine(_PI * part)) / 2 + alpha)
+    return first * ((1 - alpha) * height * (1 + compute_cosine(_PI * part)) / 2 + alpha)
 
 
-def _restarts(o: Options, step: int) -> Decimal:
+def _cosine_restarts(o: Options, step: int) -> Decimal:
     passed, longer = Decimal(step) / Decimal(o["first_decay_steps"]), Decimal(o["t_mul"])
     if longer == 1:
         count = int(passed)
@@ -134,11 +134,11 @@ def _restarts(o: Options, step: int) -> Decimal:
         part = (grown / longer**count - 1) / (longer - 1)
     height = Decimal(o["m_mul"]) ** count if count else Decimal(1)
     first, alpha = Decimal(o["initial_learning_rate"]), Decimal(o["alpha"])
-    return _cosine_decayed(first, alpha, part, height)
+    return _cosine_rate(first, alpha, part, height)
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _ScheduleKind:
     """Learning rates of one kind.
 
     Attributes:
@@ -152,52 +152,56 @@ class _Kind:
     keras: str | None = None
 
 
-_FIRST: Mapping[str, Callable[[Any], bool]] = {"initial_learning_rate": real}
-_DECAY = {**_FIRST, "decay_steps": _steps}
+_FIRST: Mapping[str, Callable[[Any], bool]] = {"initial_learning_rate": is_real}
+_DECAY = {**_FIRST, "decay_steps": _is_step_count}
 # Those that may stand for the largest rate.
 _TOPS = ("rate", "initial_learning_rate", "end_learning_rate", "warmup_target")
-KINDS: Mapping[str, _Kind] = {
-    "constant": _Kind({"rate": real}, lambda o, step: Decimal(o["rate"])),
-    "exponential": _Kind(
-        {**_DECAY, "decay_rate": lambda v: real(v, 1e-9, 1.0), "staircase": _flag},
-        _exponential,
+KINDS: Mapping[str, _ScheduleKind] = {
+    "constant": _ScheduleKind({"rate": is_real}, lambda o, step: Decimal(o["rate"])),
+    "exponential": _ScheduleKind(
+        {**_DECAY, "decay_rate": lambda v: is_real(v, 1e-9, 1.0), "staircase": _is_flag},
+        _exponential_decay,
         "ExponentialDecay",
     ),
-    "piecewise": _Kind(
-        {"boundaries": _edges, "values": _values}, _piecewise, "PiecewiseConstantDecay"
+    "piecewise": _ScheduleKind(
+        {"boundaries": _is_boundaries, "values": _is_rates},
+        _piecewise_rate,
+        "PiecewiseConstantDecay",
     ),
-    "polynomial": _Kind(
+    "polynomial": _ScheduleKind(
         {
             **_DECAY,
-            "end_learning_rate": real,
-            "power": lambda v: real(v, 0.0, 100.0),
-            "cycle": _flag,
+            "end_learning_rate": is_real,
+            "power": lambda v: is_real(v, 0.0, 100.0),
+            "cycle": _is_flag,
         },
-        _polynomial,
+        _polynomial_decay,
         "PolynomialDecay",
     ),
-    "inverse_time": _Kind(
-        {**_DECAY, "decay_rate": real, "staircase": _flag}, _inverse_time, "InverseTimeDecay"
+    "inverse_time": _ScheduleKind(
+        {**_DECAY, "decay_rate": is_real, "staircase": _is_flag},
+        _inverse_time_decay,
+        "InverseTimeDecay",
     ),
-    "cosine": _Kind(
+    "cosine": _ScheduleKind(
         {
             **_DECAY,
-            "alpha": _part,
-            "warmup_target": lambda v: v is None or real(v),
-            "warmup_steps": lambda v: _count(v, 0),
+            "alpha": _is_fraction,
+            "warmup_target": lambda v: v is None or is_real(v),
+            "warmup_steps": lambda v: _is_count(v, 0),
         },
-        _cosine,
+        _cosine_decay,
         "CosineDecay",
     ),
-    "restarts": _Kind(
+    "restarts": _ScheduleKind(
         {
             **_FIRST,
-            "first_decay_steps": _steps,
-            "t_mul": lambda v: real(v, 1.0, 100.0),
-            "m_mul": _part,
-            "alpha": _part,
+            "first_decay_steps": _is_step_count,
+            "t_mul": lambda v: is_real(v, 1.0, 100.0),
+            "m_mul": _is_fraction,
+            "alpha": _is_fraction,
         },
-        _restarts,
+        _cosine_restarts,
         "CosineDecayRestarts",
     ),
 }
@@ -234,51 +238,51 @@ class Schedule:
                 f"{', where ' + ', '.join(bad) + ' do not fit' if bad else ''}."
             )
 
-    def rate(self, step: int) -> Decimal:
+    def compute_rate(self, step: int) -> Decimal:
         """Of a step, counted from 0."""
         with localcontext(DIGITS):
             return +KINDS[self.kind].rate(self.options, step)
 
     @property
-    def largest(self) -> Decimal:
+    def largest_rate(self) -> Decimal:
         """A bound on all rates."""
         tops = [self.options.get(name) for name in _TOPS]
         return max(Decimal(v) for v in (*tops, *self.options.get("values", ())) if v is not None)
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """As JSON holds it."""
         simple = {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
         return {"kind": self.kind, **simple}
 
 
-def of_keras(given: Any) -> Schedule:
+def read_keras_schedule(rate: Any) -> Schedule:
     """The schedule of a number, or of what a Keras optimizer's get_config() says.
 
     Raises:
         UsageError: a schedule that is not supported.
     """
-    if isinstance(given, Mapping):
-        name, options = given.get("class_name"), dict(given.get("config", {}))
+    if isinstance(rate, Mapping):
+        name, options = rate.get("class_name"), dict(rate.get("config", {}))
         options.pop("name", None)
         if name in KERAS:
             kind = KERAS[name]
-            known = {k: plain(options.pop(k)) for k in KINDS[kind].checks if k in options}
+            known = {k: to_json_value(options.pop(k)) for k in KINDS[kind].checks if k in options}
             if "boundaries" in known:  # (which Keras compares as integers)
                 known["boundaries"] = [
-                    int(v) if real(v, 0, MOST_STEPS) else v for v in known["boundaries"]
+                    int(v) if is_real(v, 0, MOST_STEPS) else v for v in known["boundaries"]
                 ]
             if not options:
                 return Schedule(kind, known)
         raise UsageError(f"Learning rates are numbers or {', '.join(KERAS)}. Received: {name!r}.")
-    if not real(given):
+    if not is_real(rate):
         raise UsageError(
-            f"A learning rate is a number from 0 to 10^6. Received: {type(given).__name__}."
+            f"A learning rate is a number from 0 to 10^6. Received: {type(rate).__name__}."
         )
-    return Schedule("constant", {"rate": float(given)})
+    return Schedule("constant", {"rate": float(rate)})
 
 
-def plain(value: Any) -> Any:
+def to_json_value(value: Any) -> Any:
     """Keras' options as JSON holds them."""
     if isinstance(value, (list, tuple)):
-        return [plain(v) for v in value]
+        return [to_json_value(v) for v in value]
     return value.item() if hasattr(value, "item") else value

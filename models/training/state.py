@@ -32,30 +32,32 @@ class StateSpec:
     fractional_bits: int
 
 
-def slots(recipe: Recipe) -> list[Slot]:
+def list_slots(recipe: Recipe) -> list[Slot]:
     """What is remembered of each array of weights that learns."""
-    found = list(recipe.optimizer.slots(recipe.numbers))
+    optimizer_slots = list(recipe.optimizer.list_slots(recipe.numbers))
     average = Slot(AVERAGE, recipe.numbers.weight)
-    return [*found, average] if recipe.optimizer.use_ema else found
+    return [*optimizer_slots, average] if recipe.optimizer.use_ema else optimizer_slots
 
 
-def specs(recipe: Recipe) -> list[StateSpec]:
+def list_specs(recipe: Recipe) -> list[StateSpec]:
     """The arrays of a recipe's state, in their order: weights first."""
-    shapes = {k: tuple(int(n) for n in a.shape) for k, a in recipe.graph.arrays().items()}
-    found = [StateSpec(key, shapes[key], recipe.numbers.weight) for key in recipe.order]
-    for key in learned(recipe):
-        found += [
-            StateSpec(f"{key}:{s.name}", shapes[key], s.fractional_bits) for s in slots(recipe)
+    shapes = {k: tuple(int(n) for n in a.shape) for k, a in recipe.graph.weight_arrays().items()}
+    state_specs = [StateSpec(key, shapes[key], recipe.numbers.weight) for key in recipe.order]
+    for key in list_trained_keys(recipe):
+        state_specs += [
+            StateSpec(f"{key}:{s.name}", shapes[key], s.fractional_bits) for s in list_slots(recipe)
         ]
-    return found
+    return state_specs
 
 
-def learned(recipe: Recipe) -> list[str]:
+def list_trained_keys(recipe: Recipe) -> list[str]:
     """Keys of the weights that the optimizer changes."""
     return [key for key in recipe.order if key not in recipe.frozen]
 
 
-def initial(recipe: Recipe, arrays: Mapping[str, Array] | None = None) -> dict[str, Array]:
+def build_initial_state(
+    recipe: Recipe, arrays: Mapping[str, Array] | None = None
+) -> dict[str, Array]:
     """The state before the first step, float64 by key.
 
     Args:
@@ -64,30 +66,30 @@ def initial(recipe: Recipe, arrays: Mapping[str, Array] | None = None) -> dict[s
     Raises:
         UsageError: arrays are missing or of other shapes.
     """
-    given = recipe.graph.arrays() if arrays is None else arrays
-    found, starts = {}, {slot.name: slot for slot in slots(recipe)}
-    for spec in specs(recipe):
+    weights = recipe.graph.weight_arrays() if arrays is None else arrays
+    state, starts = {}, {slot.name: slot for slot in list_slots(recipe)}
+    for spec in list_specs(recipe):
         key, remembered, name = spec.key.partition(":")
         if remembered:
             slot, k = starts[name], recipe.exponents.get(key, 0)
-            found[spec.key] = np.full(spec.shape, slot.initial * 2.0 ** (-slot.power * k))
+            state[spec.key] = np.full(spec.shape, slot.initial * 2.0 ** (-slot.power * k))
             continue
-        array = given.get(spec.key)
+        array = weights.get(spec.key)
         if array is None or tuple(array.shape) != spec.shape:
             raise UsageError(
                 f"The weights {spec.key!r} are {list(spec.shape)}. Received: "
                 f"{None if array is None else list(array.shape)}."
             )
-        found[spec.key] = np.asarray(array, np.float64)
-    return found
+        state[spec.key] = np.asarray(array, np.float64)
+    return state
 
 
-def final(recipe: Recipe, held: Mapping[str, T]) -> dict[str, T]:
+def select_final_weights(recipe: Recipe, state: Mapping[str, T]) -> dict[str, T]:
     """The weights by key that a training ends with: their averages, if it has them."""
-    averaged = set(learned(recipe)) if recipe.optimizer.use_ema else set()
-    return {k: held[f"{k}:{AVERAGE}" if k in averaged else k] for k in recipe.order}
+    averaged = set(list_trained_keys(recipe)) if recipe.optimizer.use_ema else set()
+    return {k: state[f"{k}:{AVERAGE}" if k in averaged else k] for k in recipe.order}
 
 
-def trained(recipe: Recipe, arrays: Mapping[str, Array]) -> list[Array]:
+def to_keras_weights(recipe: Recipe, arrays: Mapping[str, Array]) -> list[Array]:
     """The weights of a state as the Keras model's set_weights takes them, float32."""
     return [np.asarray(arrays[key], np.float32) for key in recipe.order]

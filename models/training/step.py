@@ -11,13 +11,13 @@ import numpy as np
 from tfe_bench.cluster import profiles
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.kinds.operations import Operations, Setting
-from tfe_bench.models.kinds.passes import Pass
+from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.training import gradients, nodes, penalties, state, updates
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.ring.range_check import RING
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -29,16 +29,16 @@ _WATCH_SHARE, _WATCH_BITS = 0.03, 8 * 4096
 _OUTPUT_BITS = 13
 
 
-def step(
+def run_step(
     party: Party,
     recipe: Recipe,
     setting: Setting,
-    held: Mapping[str, Shared],
+    state_values: Mapping[str, Shared],
     x: Shared,
     y: Shared,
     public: Mapping[str, Any],
     loss: bool = False,
-    left: dict[str, Shared] | None = None,
+    range_flags: dict[str, Shared] | None = None,
     watch: str = ALL,
 ) -> tuple[dict[str, Shared], Shared | None]:
     """The next state, inside party.function.
@@ -58,36 +58,53 @@ def step(
 
     Rounds and bits: `step_cost`.
     """
-    ops, small = Operations(party, setting), recipe.loss.small and not loss
-    p = Pass(ops, held, recipe.numbers, recipe.frozen, public, learning=True, small=small)
-    p.watches, p.steep = None if left is None else {}, left is not None and watch == ALL
-    output = gradients.forward(p, recipe, x)
+    ops, small = Operations(party, setting), recipe.loss.accepts_small_ring and not loss
+    p = ForwardContext(
+        ops,
+        state_values,
+        recipe.numbers,
+        recipe.frozen,
+        public,
+        is_training=True,
+        accepts_small_ring=small,
+    )
+    p.range_checks, p.checks_gradients = (
+        None if range_flags is None else {},
+        range_flags is not None and watch == ALL,
+    )
+    output = gradients.run_forward(p, recipe, x)
     if output.ring_bits == RING:
-        p.inside(recipe.graph.outputs[0], output, output.fractional_bits + _OUTPUT_BITS)
+        p.check_magnitude(recipe.graph.outputs[0], output, output.fractional_bits + _OUTPUT_BITS)
     weight = None
     if recipe.weighted:
-        lead, last = ops.shape(y)[:-1], ops.shape(y)[-1] - 1
-        weight = ops.map(lambda v: shapes.getitem(v, (..., slice(last, None))), y, (*lead, 1))
-        y = ops.map(lambda v: shapes.getitem(v, (..., slice(last))), y, (*lead, last))
-    d, total = recipe.loss.slope(ops, output, y, loss)
+        lead, last = ops.get_shape(y)[:-1], ops.get_shape(y)[-1] - 1
+        weight = ops.apply_local(
+            lambda v: shapes.getitem(v, (..., slice(last, None))), y, (*lead, 1)
+        )
+        y = ops.apply_local(lambda v: shapes.getitem(v, (..., slice(last))), y, (*lead, last))
+    d, total = recipe.loss.compute_gradient(ops, output, y, loss)
     if weight is not None:
         d = ops.truncate(ops.mul(d, weight), weight.fractional_bits)
-    found = gradients.backward(p, recipe, d, nodes.differentiated(recipe.graph, recipe.frozen))
-    found = penalties.added(p, recipe.penalties, recipe.share, found)
+    weight_gradients = gradients.run_backward(
+        p, recipe, d, nodes.find_differentiated(recipe.graph, recipe.frozen)
+    )
+    weight_gradients = penalties.add_penalties(
+        p, recipe.penalties, recipe.gradient_share, weight_gradients
+    )
     if total is not None and (more := _penalty_loss(p, recipe)) is not None:
         total = ops.add(total, more)
-    result = {**updates.update(p, recipe, found), **p.renewed}
-    if left is not None and p.watches is not None:
-        left.update({name: watch.flag() for name, watch in p.watches.items()})
+    result = {**updates.update_state(p, recipe, weight_gradients), **p.new_statistics}
+    if range_flags is not None and p.range_checks is not None:
+        range_flags.update({name: watch.compute_flag() for name, watch in p.range_checks.items()})
     return result, total
 
 
-def _penalty_loss(p: Pass, recipe: Recipe) -> Shared | None:
+def _penalty_loss(p: ForwardContext, recipe: Recipe) -> Shared | None:
     """Sum of the penalties of trained weights, at the scale of the sum of a batch's losses."""
     shape, loss = recipe.output_shape, recipe.loss
-    rows = Fraction(recipe.batch * loss.terms(shape), loss.scale(shape, recipe.batch))
+    rows = Fraction(recipe.batch * loss.count_terms(shape), loss.compute_scale(shape, recipe.batch))
     trained = {k: pair for k, pair in recipe.penalties.items() if k not in recipe.frozen}
-    return penalties.loss(p, trained, rows)
+    return penalties.compute_loss(p, trained, rows)
 
 
 def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
@@ -97,25 +114,25 @@ def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
         number: of the step, counted from 0 over all epochs.
     """
     rates = updates.public_rates(recipe, number)
-    found: dict[str, Any] = {name: np.asarray(rate, np.int64) for name, rate in rates.items()}
+    values: dict[str, Any] = {name: np.asarray(rate, np.int64) for name, rate in rates.items()}
     for layer in recipe.graph.layers:
         shape = (recipe.batch, *recipe.graph.shapes[layer.name])
-        found.update(registry.find(layer.op).public_values(layer, shape, recipe.seed, number))
-    return found
+        values.update(registry.get_kind(layer.op).public_values(layer, shape, recipe.seed, number))
+    return values
 
 
 def mean_loss(recipe: Recipe, total: float, rows: int | None = None) -> float:
     """The mean loss as Keras has it, from the revealed sum over a batch (or so many rows)."""
     rows = recipe.batch if rows is None else rows
     loss, shape = recipe.loss, recipe.output_shape
-    return total * loss.scale(shape, recipe.batch) / (rows * loss.terms(shape))
+    return total * loss.compute_scale(shape, recipe.batch) / (rows * loss.count_terms(shape))
 
 
 # What a round may be worth: from nothing (the lines are full) to all (nothing but rounds count).
 _ROUND_BITS = (1, 3_000_000, 21_000_000, 10**12)
 
 
-def tuned(recipe: Recipe, profile: str = "local") -> Setting:
+def tune_setting(recipe: Recipe, profile: str = "local") -> Setting:
     """The setting for which a step is over soonest, by what is sent and by the rounds.
 
     Args:
@@ -123,15 +140,15 @@ def tuned(recipe: Recipe, profile: str = "local") -> Setting:
     """
     if profile != "wan":
         return Setting(profile)
-    network = profiles.get(profile)
+    network = profiles.get_profile(profile)
 
-    def microseconds(setting: Setting) -> int:
+    def estimate_microseconds(setting: Setting) -> int:
         cost = step_cost(recipe, setting)
         return network.microseconds(cost.by_party(0), cost.rounds)
 
-    thirds = (False, True) if recipe.optimizer.adaptive else (False,)
+    thirds = (False, True) if recipe.optimizer.is_adaptive else (False,)
     choices = [Setting(profile, bits, third) for bits in _ROUND_BITS for third in thirds]
-    return min(choices, key=microseconds)
+    return min(choices, key=estimate_microseconds)
 
 
 def step_cost(recipe: Recipe, setting: Setting, loss: bool = False, watch: str = NOTHING) -> Cost:
@@ -140,15 +157,15 @@ def step_cost(recipe: Recipe, setting: Setting, loss: bool = False, watch: str =
     Args:
         watch: which ranges are checked.
     """
-    return _counted(recipe, setting, loss, watch)[0]
+    return _count_step(recipe, setting, loss, watch)[0]
 
 
-def places(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> list[str]:
+def list_range_checks(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> list[str]:
     """Names of what a step watches, in the order of its flags: layers, then weights by key."""
-    return _counted(recipe, setting, loss, watch)[1] if watch else []
+    return _count_step(recipe, setting, loss, watch)[1] if watch else []
 
 
-def watchable(recipe: Recipe, setting: Setting, loss: bool) -> str:
+def choose_range_checks(recipe: Recipe, setting: Setting, loss: bool) -> str:
     """The most that can be watched for 3% of a step's bytes, or for 4 KiB."""
     plain = step_cost(recipe, setting, loss).total
     for watch in (ALL, VALUES):
@@ -158,16 +175,18 @@ def watchable(recipe: Recipe, setting: Setting, loss: bool) -> str:
     return NOTHING
 
 
-def _counted(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> tuple[Cost, list[str]]:
-    held = {s.key: Private(s.shape, s.fractional_bits).made() for s in state.specs(recipe)}
+def _count_step(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> tuple[Cost, list[str]]:
+    state_values = {
+        s.key: Private(s.shape, s.fractional_bits).to_symbolic() for s in state.list_specs(recipe)
+    }
     x = Private((recipe.batch, *recipe.input_shape), recipe.numbers.activation)
     y = Private((recipe.batch, *recipe.label_shape), recipe.numbers.gradient)
     public = public_values(recipe, 0)
 
-    def counted(party: Party, x: Shared, y: Shared) -> None:
-        found: dict[str, Shared] | None = {} if watch else None
-        step(party, recipe, setting, held, x, y, public, loss, found, watch)
-        names.extend(found or ())
+    def run_counted(party: Party, x: Shared, y: Shared) -> None:
+        flags: dict[str, Shared] | None = {} if watch else None
+        run_step(party, recipe, setting, state_values, x, y, public, loss, flags, watch)
+        names.extend(flags or ())
 
     names: list[str] = []
-    return count(counted, x, y).cost, names
+    return count_cost(run_counted, x, y).cost, names

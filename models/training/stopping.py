@@ -53,32 +53,35 @@ class Stopping:
         if type(self.higher) is not bool:
             raise UsageError(f"higher is true or false. Received: {self.higher!r}.")
 
-    def ends(self, epoch: int, loss: float) -> bool:
+    def should_stop(self, epoch: int, loss: float) -> bool:
         """Whether training ends behind an epoch, counted from 0, with this loss."""
         if epoch < self.start_from_epoch:
             return False
         self._wait += 1
-        if self._better(loss, self._best):
+        if self._is_better(loss, self._best):
             self._best = loss
-            if self.baseline is None or self._better(loss, self.baseline):
+            if self.baseline is None or self._is_better(loss, self.baseline):
                 self._wait = 0
             return False
         return self._wait >= self.patience and epoch > 0
 
-    def _better(self, loss: float, than: float | None) -> bool:
-        if than is None:
+    def _is_better(self, loss: float, reference: float | None) -> bool:
+        if reference is None:
             return True
         delta = abs(self.min_delta)
         # in float32, as Keras compares
-        found, before = np.float32(loss - delta if self.higher else loss + delta), np.float32(than)
-        return bool(found > before if self.higher else found < before)
+        new_loss, before = (
+            np.float32(loss - delta if self.higher else loss + delta),
+            np.float32(reference),
+        )
+        return bool(new_loss > before if self.higher else new_loss < before)
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """As JSON holds it."""
         return {name: getattr(self, name) for name in _NAMES}
 
     @classmethod
-    def of(cls, header: object) -> Stopping:
+    def from_header(cls, header: object) -> Stopping:
         """The rule of a header, which may come from a stranger.
 
         Raises:

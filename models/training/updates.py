@@ -14,9 +14,14 @@ from decimal import localcontext
 from fractions import Fraction
 
 from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import Pass, brought
+from tfe_bench.models.kinds.passes import ForwardContext, convert_scale
 from tfe_bench.models.training import clipping, state
-from tfe_bench.models.training.optimizers.optimizer import BOUND_BITS, Terms, exponent, rounded
+from tfe_bench.models.training.optimizers.optimizer import (
+    BOUND_BITS,
+    UpdateTerms,
+    choose_exponent,
+    round_half_up,
+)
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.nn import adaptive
@@ -30,50 +35,56 @@ _DECAY_BITS, _MOST_DECAY_BITS, _EMA_BITS = 16, 28, 20
 MOST_PRODUCT = 62
 
 
-def terms(recipe: Recipe) -> Terms:
+def build_terms(recipe: Recipe) -> UpdateTerms:
     """What the optimizer has to know of the training."""
-    numbers, share = recipe.numbers, recipe.loss.share(recipe.output_shape, recipe.batch)
-    least, most = numbers.gradient, numbers.activation + numbers.gradient
-    if recipe.optimizer.clips:
-        least = most = clipping.fraction(recipe.share)
-    exponents = {key: recipe.exponents.get(key, 0) for key in state.learned(recipe)}
-    return Terms(numbers, share, int(recipe.share / share), least, most, exponents)
+    numbers, share = recipe.numbers, recipe.loss.compute_share(recipe.output_shape, recipe.batch)
+    min_bits, max_bits = numbers.gradient, numbers.activation + numbers.gradient
+    if recipe.optimizer.clips_gradients:
+        min_bits = max_bits = clipping.choose_fractional_bits(recipe.gradient_share)
+    exponents = {key: recipe.exponents.get(key, 0) for key in state.list_trained_keys(recipe)}
+    return UpdateTerms(
+        numbers, share, int(recipe.gradient_share / share), min_bits, max_bits, exponents
+    )
 
 
-def _most(recipe: Recipe, known: Terms, key: str) -> int:
+def _limit_fractional_bits(recipe: Recipe, update_terms: UpdateTerms, key: str) -> int:
     """Fractional bits of a summed gradient, so that its product with a public factor has room."""
-    k = known.exponents[key]
-    if k <= 0 or recipe.optimizer.clips:  # (clipped gradients are small)
-        return known.most
+    k = update_terms.exponents[key]
+    if k <= 0 or recipe.optimizer.clips_gradients:  # (clipped gradients are small)
+        return update_terms.max_bits
     whole = BOUND_BITS + k + (recipe.batch - 1).bit_length() + recipe.optimizer.factor_bits
-    return min(known.most, max(1, MOST_PRODUCT - whole))
+    return min(update_terms.max_bits, max(1, MOST_PRODUCT - whole))
 
 
 def _decay_exponent(recipe: Recipe) -> int:
     optimizer = recipe.optimizer
     with localcontext(DIGITS):
-        most = Fraction(optimizer.schedule.largest) * Fraction(optimizer.weight_decay)
-    return min(max(exponent(most, _DECAY_BITS), 1), _MOST_DECAY_BITS) if most else 1
+        max_decay = Fraction(optimizer.schedule.largest_rate) * Fraction(optimizer.weight_decay)
+    return (
+        min(max(choose_exponent(max_decay, _DECAY_BITS), 1), _MOST_DECAY_BITS) if max_decay else 1
+    )
 
 
 def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
     """The public integers of a step, counted from 0, by name."""
     optimizer = recipe.optimizer
-    found = optimizer.public(terms(recipe), step)
+    integers = optimizer.compute_public_integers(build_terms(recipe), step)
     if optimizer.weight_decay:
-        lost = Fraction(optimizer.schedule.rate(step)) * Fraction(optimizer.weight_decay)
-        found[_DECAY] = rounded(lost * 2 ** _decay_exponent(recipe))
+        lost = Fraction(optimizer.schedule.compute_rate(step)) * Fraction(optimizer.weight_decay)
+        integers[_DECAY] = round_half_up(lost * 2 ** _decay_exponent(recipe))
     if optimizer.use_ema:
         # (the first average is of one step)
         momentum = Fraction(optimizer.ema_momentum) if step else Fraction(0)
-        found[_FRESH] = rounded((1 - momentum) * (1 << _EMA_BITS))
-        often = optimizer.ema_overwrite_frequency
-        if often is not None:
-            found[_OVERWRITES] = int((step + 1) % often == 0)
-    return found
+        integers[_FRESH] = round_half_up((1 - momentum) * (1 << _EMA_BITS))
+        frequency = optimizer.ema_overwrite_frequency
+        if frequency is not None:
+            integers[_OVERWRITES] = int((step + 1) % frequency == 0)
+    return integers
 
 
-def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
+def update_state(
+    p: ForwardContext, recipe: Recipe, gradients: Mapping[str, Shared]
+) -> dict[str, Shared]:
     """The state after a step.
 
     Args:
@@ -83,64 +94,72 @@ def update(p: Pass, recipe: Recipe, gradients: Mapping[str, Shared]) -> dict[str
     Rounds: those of the optimizer; clipping takes 4 to 6 before it by value and 19 to 21 by norm,
     an average 1 behind it.
     """
-    optimizer, known = recipe.optimizer, terms(recipe)
-    found, given = dict(p.weights), {}
-    for key in state.learned(recipe):
+    optimizer, update_terms = recipe.optimizer, build_terms(recipe)
+    state_values, scaled_gradients = dict(p.weights), {}
+    for key in state.list_trained_keys(recipe):
         if key in gradients:
             g = gradients[key]
-            most = _most(recipe, known, key)
-            g = given[key] = brought(p.ops, g, min(max(g.fractional_bits, known.least), most))
-            if p.steep:
-                p.inside(key, g, MOST_PRODUCT - optimizer.factor_bits)
-    if given:
-        if optimizer.clips:
-            given = clipping.clipped(p.ops, optimizer, recipe.share, given)
-        decayed = _decayed(p, recipe, given)
-        found.update(decayed)
+            max_bits = _limit_fractional_bits(recipe, update_terms, key)
+            g = scaled_gradients[key] = convert_scale(
+                p.ops, g, min(max(g.fractional_bits, update_terms.min_bits), max_bits)
+            )
+            if p.checks_gradients:
+                p.check_magnitude(key, g, MOST_PRODUCT - optimizer.factor_bits)
+    if scaled_gradients:
+        if optimizer.clips_gradients:
+            scaled_gradients = clipping.clip_gradients(
+                p.ops, optimizer, recipe.gradient_share, scaled_gradients
+            )
+        decayed = _decay_weights(p, recipe, scaled_gradients)
+        state_values.update(decayed)
         before = replace(p, weights={**p.weights, **decayed})
-        found.update(optimizer.update(before, known, given))
-    if p.steep:
-        _watch_squares(p, recipe, found, list(given))
-    return _averaged(p, recipe, found) if optimizer.use_ema else found
+        state_values.update(optimizer.update_weights(before, update_terms, scaled_gradients))
+    if p.checks_gradients:
+        _check_squares(p, recipe, state_values, list(scaled_gradients))
+    return _average_weights(p, recipe, state_values) if optimizer.use_ema else state_values
 
 
-def _watch_squares(
-    p: Pass, recipe: Recipe, found: Mapping[str, Shared], keys: Sequence[str]
+def _check_squares(
+    p: ForwardContext, recipe: Recipe, state_values: Mapping[str, Shared], keys: Sequence[str]
 ) -> None:
     """Watches whether what is remembered of squares has left its range."""
-    half, slots = 1 << (adaptive.TOP - 1), recipe.optimizer.slots(recipe.numbers)
+    half, slots = 1 << (adaptive.TOP - 1), recipe.optimizer.list_slots(recipe.numbers)
     for key in keys:
         for slot in slots:
             if slot.power == 2:
-                square = found[f"{key}:{slot.name}"]
-                p.inside(key, p.ops.add_public(square, 1 - half), adaptive.TOP - 1)
+                square = state_values[f"{key}:{slot.name}"]
+                p.check_magnitude(key, p.ops.add_public(square, 1 - half), adaptive.TOP - 1)
 
 
-def _decayed(p: Pass, recipe: Recipe, given: Mapping[str, Shared]) -> dict[str, Shared]:
+def _decay_weights(
+    p: ForwardContext, recipe: Recipe, gradients: Mapping[str, Shared]
+) -> dict[str, Shared]:
     """What is left of the weights that decay.  1 round, beside the gradients."""
     if not recipe.optimizer.weight_decay:
         return {}
-    e, found = _decay_exponent(recipe), {}
-    for key in given:
+    e, decayed = _decay_exponent(recipe), {}
+    for key in gradients:
         if key not in recipe.optimizer.undecayed:
             w = p.weights[key]
-            found[key] = p.ops.sub(w, _part(p.ops, w, p.public[_DECAY], e))
-    return found
+            decayed[key] = p.ops.sub(w, _multiply_fraction(p.ops, w, p.public[_DECAY], e))
+    return decayed
 
 
-def _averaged(p: Pass, recipe: Recipe, found: Mapping[str, Shared]) -> dict[str, Shared]:
+def _average_weights(
+    p: ForwardContext, recipe: Recipe, state_values: Mapping[str, Shared]
+) -> dict[str, Shared]:
     """The state with the average of the weights, which may take their place.  1 round."""
-    ops, made = p.ops, dict(found)
-    for key in state.learned(recipe):
+    ops, new_state = p.ops, dict(state_values)
+    for key in state.list_trained_keys(recipe):
         old = f"{key}:{state.AVERAGE}"
-        w, average = found[key], found[old]
-        step = _part(ops, ops.sub(w, average), p.public[_FRESH], _EMA_BITS)
-        average = made[old] = ops.add(average, step)
+        w, average = state_values[key], state_values[old]
+        step = _multiply_fraction(ops, ops.sub(w, average), p.public[_FRESH], _EMA_BITS)
+        average = new_state[old] = ops.add(average, step)
         if _OVERWRITES in p.public:
-            made[key] = ops.add(w, ops.times(ops.sub(average, w), p.public[_OVERWRITES]))
-    return made
+            new_state[key] = ops.add(w, ops.mul_public(ops.sub(average, w), p.public[_OVERWRITES]))
+    return new_state
 
 
-def _part(ops: Operations, x: Shared, c: object, e: int) -> Shared:
+def _multiply_fraction(ops: Operations, x: Shared, c: object, e: int) -> Shared:
     """c x / 2^e."""
-    return ops.truncate(ops.times(x, c, e), e)
+    return ops.truncate(ops.mul_public(x, c, e), e)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tfe_bench.errors import DataError, UsageError, unknown
+from tfe_bench.errors import DataError, UsageError, unknown_name
 from tfe_bench.models.zoo import networks, seeded, transformers
 
 IMAGENET, SEEDED = "imagenet", "seeded"
@@ -38,7 +38,7 @@ class Entry:
     classes: int
 
     @property
-    def text(self) -> bool:
+    def is_text(self) -> bool:
         """Whether it takes tokens, not pictures."""
         return not self.input_shape
 
@@ -77,27 +77,27 @@ _ENTRIES = {
     },
     **{
         name: Entry(
-            *(name, size.title, size.parameters, () if size.text else _IMAGE),
-            *("none" if size.text else "tf", transformers.CLASSES),
+            *(name, size.title, size.parameters, () if size.is_text else _IMAGE),
+            *("none" if size.is_text else "tf", transformers.CLASSES),
         )
         for name, size in transformers.SIZES.items()
     },
 }
 
 
-def names() -> tuple[str, ...]:
+def list_models() -> tuple[str, ...]:
     """All models."""
     return tuple(_ENTRIES)
 
 
-def find(name: str) -> Entry:
+def find_model(name: str) -> Entry:
     """The model of a name.
 
     Raises:
         UsageError: there is none.
     """
     if name not in _ENTRIES:
-        raise unknown(f"The zoo has no model {name!r}.", name, _ENTRIES)
+        raise unknown_name(f"The zoo has no model {name!r}.", name, _ENTRIES)
     return _ENTRIES[name]
 
 
@@ -116,7 +116,7 @@ def build(
         UsageError: there is no such model, or it has no such weights.
         DataError: the weights cannot be downloaded, or the file is no weights of this model.
     """
-    entry = find(name)
+    entry = find_model(name)
     check_tokens(entry, tokens)
     if name in transformers.SIZES:
         if weights != SEEDED:
@@ -124,7 +124,7 @@ def build(
                 f"{entry.title} is here with seeded weights alone. Received: {str(weights)!r}. "
                 "Trained ones are converted with the model of keras-hub that has them."
             )
-        model = transformers.build(name, tokens, seed)
+        model = transformers.build_transformer(name, tokens, seed)
         return Model(entry, model, f"seeded, with outliers (seed {seed})")
     if name in networks.PARAMETERS:
         model = networks.network(name, seed)
@@ -133,18 +133,18 @@ def build(
                 f"{name} is a network for MNIST. Received: weights 'imagenet'. Use 'seeded', or "
                 "the path of a weights file."
             )
-        said = f"seeded (untrained, seed {seed})"
+        weight_source = f"seeded (untrained, seed {seed})"
     elif weights == IMAGENET:
-        return Model(entry, _downloaded(name), IMAGENET)
+        return Model(entry, _download_weights(name), IMAGENET)
     else:
-        model = _application(name, None)
-        said = f"seeded, calibrated (seed {seed})"
+        model = _build_application(name, None)
+        weight_source = f"seeded, calibrated (seed {seed})"
     if weights != SEEDED:
-        _load(entry, model, Path(weights))
-        said = Path(weights).name
+        _load_weights(entry, model, Path(weights))
+        weight_source = Path(weights).name
     elif entry.name in _APPLICATIONS:
-        seeded.fill(model, samples(entry, seed), seed)
-    return Model(entry, model, said)
+        seeded.fill_weights(model, samples(entry, seed), seed)
+    return Model(entry, model, weight_source)
 
 
 def check_tokens(entry: Entry, tokens: int) -> None:
@@ -153,9 +153,9 @@ def check_tokens(entry: Entry, tokens: int) -> None:
     Raises:
         UsageError: it is none from 2 to the positions that it has.
     """
-    most = transformers.MOST_TOKENS
-    if entry.text and not (type(tokens) is int and 2 <= tokens <= most):
-        raise UsageError(f"{entry.title} takes 2 to {most} tokens. Received: {tokens!r}.")
+    limit = transformers.MAX_TOKENS
+    if entry.is_text and not (type(tokens) is int and 2 <= tokens <= limit):
+        raise UsageError(f"{entry.title} takes 2 to {limit} tokens. Received: {tokens!r}.")
 
 
 def samples(entry: Entry, seed: int = 1, count: int = 4, tokens: int = TOKENS) -> Any:
@@ -165,21 +165,23 @@ def samples(entry: Entry, seed: int = 1, count: int = 4, tokens: int = TOKENS) -
     """
     from tfe_bench.models import images
 
-    if entry.text:
-        return transformers.sentences(tokens, seed, count)
-    return images.prepare(seeded.images(entry.input_shape, seed, count), entry.preprocessing)
+    if entry.is_text:
+        return transformers.generate_sentences(tokens, seed, count)
+    return images.prepare_pixels(
+        seeded.generate_images(entry.input_shape, seed, count), entry.preprocessing
+    )
 
 
-def _application(name: str, weights: str | None) -> Any:
+def _build_application(name: str, weights: str | None) -> Any:
     import keras
 
     make = getattr(keras.applications, _APPLICATIONS[name][0])
     return make(weights=weights, input_shape=_IMAGE, classifier_activation=None)
 
 
-def _downloaded(name: str) -> Any:
+def _download_weights(name: str) -> Any:
     try:
-        return _application(name, IMAGENET)
+        return _build_application(name, IMAGENET)
     except Exception as error:  # urllib's and keras's, according to what is in the way
         raise DataError(
             f"The ImageNet weights of {name} could not be downloaded from {_DOWNLOADS}. Received: "
@@ -188,7 +190,7 @@ def _downloaded(name: str) -> Any:
         ) from error
 
 
-def _load(entry: Entry, model: Any, path: Path) -> None:
+def _load_weights(entry: Entry, model: Any, path: Path) -> None:
     """Loads a file of weights, all of them and nothing else.
 
     Raises:

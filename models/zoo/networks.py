@@ -29,18 +29,24 @@ def network(name: str, seed: int = 1) -> Any:
     """The Keras model of a network, with the same weights for the same seed."""
     import keras
 
-    def seeded(position: int) -> Any:
+    def seeded_initializer(position: int) -> Any:
         # Glorot, as keras does by default, but the same at every start.
         return keras.initializers.GlorotUniform(seed=1000 * seed + position)
 
     layers: list[Any] = [keras.Input(INPUT)]
     for position, (kind, *options) in enumerate(map(str.split, _LAYERS[name].split("; "))):
         if kind == "dense":
-            layer = keras.layers.Dense(int(options[0]), kernel_initializer=seeded(position))
+            layer = keras.layers.Dense(
+                int(options[0]), kernel_initializer=seeded_initializer(position)
+            )
         elif kind == "conv":
             filters, strides, padding = options
             layer = keras.layers.Conv2D(
-                int(filters), 5, int(strides), padding, kernel_initializer=seeded(position)
+                int(filters),
+                5,
+                int(strides),
+                padding,
+                kernel_initializer=seeded_initializer(position),
             )
         else:
             plain = {"pool": keras.layers.MaxPooling2D, "relu": keras.layers.ReLU}

@@ -17,7 +17,7 @@ _IMAGES = 4
 _LOGIT_SPREAD = 3.0  # about that of a trained ResNet50's logits
 
 
-def images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES) -> Any:
+def generate_images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES) -> Any:
     """Made-up photographs: smooth patches of color with some noise, 0 to 255, float32.
 
     Noise alone would look the same to a network after a few layers, whatever the seed.
@@ -26,18 +26,18 @@ def images(shape: tuple[int, ...], seed: int = 1, count: int = _IMAGES) -> Any:
     height, width, channels = shape
     coarse = rng.uniform(0, 255, (count, 7, 7, channels))
     rows, columns = (np.linspace(0, 6, n) for n in (height, width))
-    smooth = _between(_between(coarse, rows, 1), columns, 2)
+    smooth = _interpolate_axis(_interpolate_axis(coarse, rows, 1), columns, 2)
     return np.clip(smooth + rng.normal(0, 12, smooth.shape), 0, 255).astype(np.float32)
 
 
-def _between(values: Any, places: Any, axis: int) -> Any:
+def _interpolate_axis(values: Any, places: Any, axis: int) -> Any:
     """Linear interpolation along one axis."""
     low = np.minimum(places.astype(int), values.shape[axis] - 2)
     weight = (places - low).reshape([-1 if i == axis else 1 for i in range(values.ndim)])
     return np.take(values, low, axis) * (1 - weight) + np.take(values, low + 1, axis) * weight
 
 
-def fill(model: Any, inputs: Any, seed: int = 1) -> None:
+def fill_weights(model: Any, inputs: Any, seed: int = 1) -> None:
     """Gives a model that ends in one Dense layer seeded weights, calibrated on `inputs`.
 
     Args:
@@ -54,15 +54,15 @@ def fill(model: Any, inputs: Any, seed: int = 1) -> None:
             continue
         weights = layer.get_weights()
         if weights:
-            layer.set_weights([_he(w.shape, layer, rng) for w in weights])
+            layer.set_weights([_draw_he_weights(w.shape, layer, rng) for w in weights])
     if normalized:
-        _calibrate(model, inputs)
+        _calibrate_norms(model, inputs)
     else:
-        _scale(model, inputs)
-    _center(model, inputs)
+        _scale_kernels(model, inputs)
+    _center_logits(model, inputs)
 
 
-def _he(shape: tuple[int, ...], layer: Any, rng: np.random.Generator) -> Any:
+def _draw_he_weights(shape: tuple[int, ...], layer: Any, rng: np.random.Generator) -> Any:
     """He's normal distribution for kernels (depthwise ones see one channel); zero biases."""
     import keras
 
@@ -73,7 +73,7 @@ def _he(shape: tuple[int, ...], layer: Any, rng: np.random.Generator) -> Any:
     return (rng.standard_normal(shape, np.float32) * np.sqrt(2 / inputs)).astype(np.float32)
 
 
-def _calibrate(model: Any, inputs: Any) -> None:
+def _calibrate_norms(model: Any, inputs: Any) -> None:
     """Sets every batch normalization's moving statistics to those of its inputs.
 
     Without momentum one pass in training mode does that layer by layer: each normalizes by the
@@ -81,18 +81,18 @@ def _calibrate(model: Any, inputs: Any) -> None:
     """
     import keras
 
-    found = [x for x in model.layers if isinstance(x, keras.layers.BatchNormalization)]
-    momenta = [layer.momentum for layer in found]
+    norms = [x for x in model.layers if isinstance(x, keras.layers.BatchNormalization)]
+    momenta = [layer.momentum for layer in norms]
     try:
-        for layer in found:
+        for layer in norms:
             layer.momentum = 0.0
         model(inputs, training=True)
     finally:
-        for layer, momentum in zip(found, momenta, strict=True):
+        for layer, momentum in zip(norms, momenta, strict=True):
             layer.momentum = momentum
 
 
-def _scale(model: Any, inputs: Any) -> None:
+def _scale_kernels(model: Any, inputs: Any) -> None:
     """Scales the kernels of a chain so that all activations have a mean square of 1.
 
     With zero biases and ReLU a network is homogeneous: one pass tells every layer's factor.
@@ -109,7 +109,7 @@ def _scale(model: Any, inputs: Any) -> None:
         before = size
 
 
-def _center(model: Any, inputs: Any) -> None:
+def _center_logits(model: Any, inputs: Any) -> None:
     """Centers the last layer on `inputs`, so that different images get different classes."""
     last = model.layers[-1]
     logits = np.asarray(model(inputs, training=False), np.float64)

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.errors import UsageError, unknown
+from tfe_bench.errors import UsageError, unknown_name
 
 _LOGIT_SPREAD = 3.0
 _TABLE, _POSITIONS = 0.1, 0.2
 
 
 @dataclass(frozen=True)
-class Text:
+class LanguageModelEntry:
     """One language model.
 
     Attributes:
@@ -42,29 +42,29 @@ class Text:
 _TEXTS = {
     x.name: x
     for x in (
-        Text("gpt2", "GPT-2", 12, 768, 12, 50257, 1024),
-        Text("gpt2-tiny", "tiny GPT", 2, 32, 2, 97, 128),
+        LanguageModelEntry("gpt2", "GPT-2", 12, 768, 12, 50257, 1024),
+        LanguageModelEntry("gpt2-tiny", "tiny GPT", 2, 32, 2, 97, 128),
     )
 }
 
 
-def names() -> tuple[str, ...]:
+def list_language_models() -> tuple[str, ...]:
     """All language models."""
     return tuple(_TEXTS)
 
 
-def find(name: str) -> Text:
+def find_language_model(name: str) -> LanguageModelEntry:
     """The language model of a name.
 
     Raises:
         UsageError: there is none.
     """
     if name not in _TEXTS:
-        raise unknown(f"The zoo has no language model {name!r}.", name, _TEXTS)
+        raise unknown_name(f"The zoo has no language model {name!r}.", name, _TEXTS)
     return _TEXTS[name]
 
 
-def build(name: str, length: int, seed: int = 1) -> Any:
+def build_language_model(name: str, length: int, seed: int = 1) -> Any:
     """The Keras model of a language model for texts of a length, [length] -> [length, vocabulary].
 
     Raises:
@@ -72,7 +72,7 @@ def build(name: str, length: int, seed: int = 1) -> Any:
     """
     import keras
 
-    entry, layers = find(name), keras.layers
+    entry, layers = find_language_model(name), keras.layers
     if type(length) is not int or not 2 <= length <= entry.context:
         raise UsageError(f"{name} takes texts of 2 to {entry.context} tokens. Received: {length}.")
     rng, width = np.random.default_rng([seed, 22]), entry.width
@@ -94,13 +94,15 @@ def build(name: str, length: int, seed: int = 1) -> Any:
     model = keras.Model(tokens, logits, name=name.replace("-", "_"))
     for variable in model.weights:
         if len(variable.shape) > 1:
-            variable.assign(rng.standard_normal(variable.shape, np.float32) * _deviation(variable))
+            variable.assign(
+                rng.standard_normal(variable.shape, np.float32) * _kernel_deviation(variable)
+            )
     # (logits are sums over the width of what the norm gives times rows of the table)
     norm.gamma.assign(np.full(width, _LOGIT_SPREAD / (_TABLE * width**0.5), np.float32))
     return model
 
 
-def _deviation(variable: Any) -> np.float32:
+def _kernel_deviation(variable: Any) -> np.float32:
     """Of a kernel's weights: its sums are as large as what it takes."""
     if variable.name == "embeddings":
         return np.float32(_TABLE)
@@ -109,7 +111,7 @@ def _deviation(variable: Any) -> np.float32:
     return np.float32(float(np.prod(shape[: 2 if heads else 1])) ** -0.5)
 
 
-def samples(name: str, length: int, seed: int = 1, count: int = 2) -> Any:
+def generate_texts(name: str, length: int, seed: int = 1, count: int = 2) -> Any:
     """Made-up public texts, int64 [count, length], from which ranges are taken."""
     rng = np.random.default_rng([seed, 23])
-    return rng.integers(0, find(name).vocabulary, (count, length))
+    return rng.integers(0, find_language_model(name).vocabulary, (count, length))

@@ -13,7 +13,7 @@ _BATCH = 128
 _LEARNING_RATE = 1e-3
 
 
-def train(model: Model, data: Mnist, epochs: int = 1, seed: int = 1) -> Model:
+def train_network(model: Model, data: Mnist, epochs: int = 1, seed: int = 1) -> Model:
     """Trains a network in place, with Adam on batches of 128; the same for the same seed.
 
     Args:
@@ -35,7 +35,7 @@ def train(model: Model, data: Mnist, epochs: int = 1, seed: int = 1) -> Model:
         loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
     )
     network.fit(
-        images.prepare(data.train_images[order, :, :, None], model.entry.preprocessing),
+        images.prepare_pixels(data.train_images[order, :, :, None], model.entry.preprocessing),
         data.train_labels[order],
         batch_size=_BATCH,
         epochs=epochs,

@@ -16,16 +16,16 @@ import numpy as np
 # Of BERT's uncased English vocabulary: its size, and the tokens that begin and end a sentence.
 VOCABULARY, BEGIN, END = 30_522, 101, 102
 _WORDS = 1_000  # numbers below are no words
-MOST_TOKENS = 512
+MAX_TOKENS = 512
 CLASSES = 1000
 _SIDE, _PATCH = 224, 16
 _OUTLIER = 8.0
 # Of queries and keys, and of what comes of them: so that a text's tokens show in its logits.
-_SHARP, _HEARD = 1.4, 2.0
+_QUERY_GAIN, _VALUE_GAIN = 1.4, 2.0
 
 
 @dataclass(frozen=True)
-class Size:
+class TransformerSize:
     """A transformer's.
 
     Attributes:
@@ -36,96 +36,103 @@ class Size:
     title: str
     parameters: int
     layers: int
-    wide: int
+    width: int
     heads: int
-    text: bool
+    is_text: bool
 
 
 SIZES = {
-    "bert-tiny": Size("BERT-tiny", 4_514_920, 2, 128, 2, True),
-    "bert-base": Size("BERT-base", 110_251_240, 12, 768, 12, True),
-    "vit-b16": Size("ViT-B/16", 86_567_656, 12, 768, 12, False),
+    "bert-tiny": TransformerSize("BERT-tiny", 4_514_920, 2, 128, 2, True),
+    "bert-base": TransformerSize("BERT-base", 110_251_240, 12, 768, 12, True),
+    "vit-b16": TransformerSize("ViT-B/16", 86_567_656, 12, 768, 12, False),
 }
 
 
-def build(name: str, tokens: int, seed: int = 1) -> Any:
+def build_transformer(name: str, tokens: int, seed: int = 1) -> Any:
     """The Keras model of a name, with the same weights for the same seed.
 
     Args:
         tokens: the length of its texts.
     """
     size = SIZES[name]
-    return _bert(name, size, tokens, seed) if size.text else _vit(name, size, seed)
+    return _build_bert(name, size, tokens, seed) if size.is_text else _build_vit(name, size, seed)
 
 
-def sentences(tokens: int, seed: int = 1, count: int = 4) -> dict[str, Any]:
+def generate_sentences(tokens: int, seed: int = 1, count: int = 4) -> dict[str, Any]:
     """Made-up public texts: pairs of sentences of common and rare words, the last one padded."""
     rng = np.random.default_rng([seed, 24])
-    found = np.zeros((3, count, tokens), np.int32)
-    for ids, segments, mask in zip(*found, strict=True):
+    arrays = np.zeros((3, count, tokens), np.int32)
+    for ids, segments, mask in zip(*arrays, strict=True):
         length = int(rng.integers(max(1, tokens // 2), tokens + 1))
         words = _WORDS + rng.zipf(1.2, length) % (VOCABULARY - _WORDS)
         words[[length // 2, -1]], words[0] = END, BEGIN
         ids[:length], mask[:length], segments[length // 2 + 1 : length] = words, 1, 1
-    return dict(zip(("token_ids", "segment_ids", "padding_mask"), found, strict=True))
+    return dict(zip(("token_ids", "segment_ids", "padding_mask"), arrays, strict=True))
 
 
-def _bert(name: str, size: Size, tokens: int, seed: int) -> Any:
+def _build_bert(name: str, size: TransformerSize, tokens: int, seed: int) -> Any:
     import keras
 
     kinds = keras.layers
     ids, segments, mask = (
-        keras.Input((tokens,), dtype="int32", name=own)
-        for own in ("token_ids", "segment_ids", "padding_mask")
+        keras.Input((tokens,), dtype="int32", name=input_name)
+        for input_name in ("token_ids", "segment_ids", "padding_mask")
     )
-    words = kinds.Embedding(VOCABULARY, size.wide, name="token_embedding")(ids)
-    kind = kinds.Embedding(2, size.wide, name="segment_embedding")(segments)
-    x = kinds.Add(name="embeddings")([words, kind]) + _places(MOST_TOKENS, size.wide, seed)[:tokens]
+    words = kinds.Embedding(VOCABULARY, size.width, name="token_embedding")(ids)
+    kind = kinds.Embedding(2, size.width, name="segment_embedding")(segments)
+    x = (
+        kinds.Add(name="embeddings")([words, kind])
+        + _position_table(MAX_TOKENS, size.width, seed)[:tokens]
+    )
     x = kinds.LayerNormalization(epsilon=1e-12, name="embeddings_norm")(x)
     for i in range(size.layers):
-        attention = kinds.MultiHeadAttention(size.heads, size.wide // size.heads, name=f"attend{i}")
+        attention = kinds.MultiHeadAttention(
+            size.heads, size.width // size.heads, name=f"attend{i}"
+        )
         y = attention(x, x, attention_mask=mask[:, None, :])
         x = kinds.LayerNormalization(epsilon=1e-12, name=f"attend{i}_norm")(kinds.Add()([x, y]))
-        y = kinds.Dense(4 * size.wide, "gelu", name=f"wide{i}")(x)
-        y = kinds.Dense(size.wide, name=f"narrow{i}")(y)
+        y = kinds.Dense(4 * size.width, "gelu", name=f"wide{i}")(x)
+        y = kinds.Dense(size.width, name=f"narrow{i}")(y)
         x = kinds.LayerNormalization(epsilon=1e-12, name=f"narrow{i}_norm")(kinds.Add()([x, y]))
-    pooled = kinds.Dense(size.wide, "tanh", name="pooled")(x[:, 0])
-    given = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
-    model = keras.Model(given, kinds.Dense(CLASSES, name="logits")(pooled), name=_name(name))
-    _fill(model, size, seed)
+    pooled = kinds.Dense(size.width, "tanh", name="pooled")(x[:, 0])
+    inputs = {"token_ids": ids, "segment_ids": segments, "padding_mask": mask}
+    model = keras.Model(inputs, kinds.Dense(CLASSES, name="logits")(pooled), name=_keras_name(name))
+    _fill_weights(model, size, seed)
     return model
 
 
-def _vit(name: str, size: Size, seed: int) -> Any:
+def _build_vit(name: str, size: TransformerSize, seed: int) -> Any:
     import keras
 
     kinds, places = keras.layers, (_SIDE // _PATCH) ** 2
-    given = keras.Input((_SIDE, _SIDE, 3), name="images")
-    x = kinds.Conv2D(size.wide, _PATCH, _PATCH, name="patches")(given)
-    x = kinds.ZeroPadding1D((1, 0))(kinds.Reshape((places, size.wide))(x))
-    x = x + _places(places + 1, size.wide, seed)  # (the first is the class token)
+    images = keras.Input((_SIDE, _SIDE, 3), name="images")
+    x = kinds.Conv2D(size.width, _PATCH, _PATCH, name="patches")(images)
+    x = kinds.ZeroPadding1D((1, 0))(kinds.Reshape((places, size.width))(x))
+    x = x + _position_table(places + 1, size.width, seed)  # (the first is the class token)
     for i in range(size.layers):
         y = kinds.LayerNormalization(epsilon=1e-6, name=f"attend{i}_norm")(x)
-        attention = kinds.MultiHeadAttention(size.heads, size.wide // size.heads, name=f"attend{i}")
+        attention = kinds.MultiHeadAttention(
+            size.heads, size.width // size.heads, name=f"attend{i}"
+        )
         x = kinds.Add()([x, attention(y, y)])
         y = kinds.LayerNormalization(epsilon=1e-6, name=f"wide{i}_norm")(x)
-        y = kinds.Dense(4 * size.wide, "gelu", name=f"wide{i}")(y)
-        x = kinds.Add()([x, kinds.Dense(size.wide, name=f"narrow{i}")(y)])
+        y = kinds.Dense(4 * size.width, "gelu", name=f"wide{i}")(y)
+        x = kinds.Add()([x, kinds.Dense(size.width, name=f"narrow{i}")(y)])
     x = kinds.LayerNormalization(epsilon=1e-6, name="norm")(x)[:, 0]
-    model = keras.Model(given, kinds.Dense(CLASSES, name="logits")(x), name=_name(name))
-    _fill(model, size, seed)
+    model = keras.Model(images, kinds.Dense(CLASSES, name="logits")(x), name=_keras_name(name))
+    _fill_weights(model, size, seed)
     return model
 
 
-def _name(name: str) -> str:
+def _keras_name(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _places(count: int, wide: int, seed: int) -> Any:
-    return np.random.default_rng([seed, 25]).normal(0, 0.5, (count, wide)).astype(np.float32)
+def _position_table(count: int, width: int, seed: int) -> Any:
+    return np.random.default_rng([seed, 25]).normal(0, 0.5, (count, width)).astype(np.float32)
 
 
-def _fill(model: Any, size: Size, seed: int) -> None:
+def _fill_weights(model: Any, size: TransformerSize, seed: int) -> None:
     """Random weights: kernels keep the size of what they take.
 
     Each norm has outliers in channels of its own, 1 in 128; queries and keys weigh those less, as
@@ -142,14 +149,14 @@ def _fill(model: Any, size: Size, seed: int) -> None:
                 apart = len(shape) == 3 and "attention_output" not in variable.path
                 drawn /= np.sqrt(shape[0] if apart else np.prod(shape[:-1]))
                 if apart and "/value/" not in variable.path:
-                    drawn *= _SHARP
+                    drawn *= _QUERY_GAIN
                     drawn[outliers] /= _OUTLIER
                 elif "attention_output" in variable.path:
-                    drawn *= _HEARD
+                    drawn *= _VALUE_GAIN
             elif variable.name in ("gamma", "beta", "bias"):
                 drawn *= 0.1
             if variable.name == "gamma":
                 drawn += 1
-                outliers = rng.choice(size.wide, max(1, size.wide // 128), replace=False)
+                outliers = rng.choice(size.width, max(1, size.width // 128), replace=False)
                 drawn[outliers] *= _OUTLIER
             variable.assign(drawn)

@@ -4,7 +4,7 @@ from tfe_bench.protocols.api import operators, powers, predicates, rounding
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session import sharing
 
-sharing.bind(
+sharing.bind_operators(
     *(operators.add, operators.subtract, operators.multiply, operators.matmul, operators.divide),
     *(operators.negative, operators.abs, powers.pow, shapes.getitem),
     *(predicates.less, predicates.less_equal, predicates.greater, predicates.greater_equal),

@@ -9,27 +9,27 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.api.rounding import floor_shift
 from tfe_bench.protocols.functions import bit_planes
 from tfe_bench.protocols.ring import arithmetic, checks, convert, logic, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
 
 WORD = 64
 
 
-def _integers(operation: str, x: Shared) -> Shared:
+def _check_integers(operation: str, x: Shared) -> Shared:
     advice = "Bits of reals are those of their ring elements: cast(floor(x)) gives integers."
-    return given.integers(operation, x, "private integers", advice)
+    return operands.check_integers(operation, x, "private integers", advice)
 
 
-def _place(operation: str, what: str, value: int) -> int:
-    if not checks.is_from(value, 0, WORD - 1):
-        received = "a private one" if given.is_private(value) else repr(value)
+def _check_position(operation: str, argument: str, value: int) -> int:
+    if not checks.is_integer_between(value, 0, WORD - 1):
+        received = "a private one" if operands.is_private(value) else repr(value)
         raise UsageError(
-            f"{operation} wants {what} as one public integer from 0 to {WORD - 1}. "
+            f"{operation} wants {argument} as one public integer from 0 to {WORD - 1}. "
             f"Received: {received}."
         )
     return int(value)
@@ -40,10 +40,12 @@ def bit_extract(x: Shared, position: int) -> MaskedBits:
 
     Rounds and bits: those of a comparison of position + 1 bits.
     """
-    x = _integers("bit_extract", x)
-    party = given.in_graph("bit_extract")
-    found = bit_planes.bit(party, x, _place("bit_extract", "position", position))
-    return replace(convert.mask_bits(party, found), shape=tuple(x.shape.as_list()))
+    x = _check_integers("bit_extract", x)
+    party = operands.in_graph("bit_extract")
+    bit_share = bit_planes.extract_bit(
+        party, x, _check_position("bit_extract", "position", position)
+    )
+    return replace(convert.mask_bits(party, bit_share), shape=tuple(x.shape.as_list()))
 
 
 def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
@@ -55,11 +57,11 @@ def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
     Source: ABY3 (Mohassel and Rindal, CCS 2018), section 5.3, for what it is; comparisons of all
     widths side by side instead of an adder.
     """
-    x = _integers("unpack_bits", x)
-    if not checks.is_from(bits, 1, WORD):
+    x = _check_integers("unpack_bits", x)
+    if not checks.is_integer_between(bits, 1, WORD):
         raise UsageError(f"unpack_bits wants 1 to {WORD} bits. Received: {bits!r}.")
-    party, shape = given.in_graph("unpack_bits"), given.sizes("unpack_bits", x)
-    planes = replace(bit_planes.planes(party, x, bits), shape=(bits, *shape))
+    party, shape = operands.in_graph("unpack_bits"), operands.sizes("unpack_bits", x)
+    planes = replace(bit_planes.extract_planes(party, x, bits), shape=(bits, *shape))
     return shapes.transpose(planes, [*range(1, len(shape) + 1), 0])  # type: ignore[arg-type, return-value]
 
 
@@ -72,10 +74,10 @@ def pack_bits(x: MaskedBits) -> Shared:
     if not isinstance(x, MaskedBits) or not x.shape or not 1 <= x.shape[-1] <= WORD:
         raise UsageError(f"pack_bits wants private bits [.., 1 to {WORD}]. Received: {x!r}.")
     *shape, bits = x.shape
-    party = given.in_graph("pack_bits")
+    party = operands.in_graph("pack_bits")
     planes: MaskedBits = shapes.transpose(x, [len(shape), *range(len(shape))])  # type: ignore[arg-type, assignment]
-    weights = _weights(WORD)[:bits]
-    return bit_planes.weighed(party, planes, weights, shape)
+    weights = _bit_weights(WORD)[:bits]
+    return bit_planes.sum_weighted_planes(party, planes, weights, shape)
 
 
 def popcount(x: Shared, bits: int = WORD) -> Shared:
@@ -87,22 +89,22 @@ def popcount(x: Shared, bits: int = WORD) -> Shared:
     Rounds: 5 (6 with dealing).  Bits sent: those of a comparison of every width to `bits`, and D
     64 for each bit.
     """
-    x = _integers("popcount", x)
-    bits = given.bits_of("popcount", bits)
-    party = given.in_graph("popcount")
-    planes = bit_planes.planes(party, x, bits)
-    return bit_planes.weighed(party, planes, np.ones(bits, np.int64), x.shape.as_list())
+    x = _check_integers("popcount", x)
+    bits = operands.check_bits("popcount", bits)
+    party = operands.in_graph("popcount")
+    planes = bit_planes.extract_planes(party, x, bits)
+    return bit_planes.sum_weighted_planes(party, planes, np.ones(bits, np.int64), x.shape.as_list())
 
 
 def invert(x: Shared) -> Shared:
     """NOT of every bit: -1 - x.  Local."""
-    return arithmetic.moved(arithmetic.neg(_integers("invert", x)), -1)
+    return arithmetic.add_constant(arithmetic.neg(_check_integers("invert", x)), -1)
 
 
 def left_shift(x: Shared, y: int) -> Shared:
     """x 2^y modulo 2^64, for a public count from 0 to 63.  Local."""
-    x, y = _integers("left_shift", x), _place("left_shift", "y", y)
-    return x.map(lambda a: local.left_shift(a, y))
+    x, y = _check_integers("left_shift", x), _check_position("left_shift", "y", y)
+    return x.map(lambda a: tensor_ops.left_shift(a, y))
 
 
 def right_shift(x: Shared, y: int) -> Shared:
@@ -111,8 +113,8 @@ def right_shift(x: Shared, y: int) -> Shared:
     Rounds: 3 (4 with dealing), twice for y > 48, none for 0.  Bits sent: those of `cast` to the
     nearest.
     """
-    x, y = _integers("right_shift", x), _place("right_shift", "y", y)
-    return floor_shift(given.in_graph("right_shift"), x, y)
+    x, y = _check_integers("right_shift", x), _check_position("right_shift", "y", y)
+    return floor_shift(operands.in_graph("right_shift"), x, y)
 
 
 # ---- two words
@@ -129,80 +131,80 @@ def bitwise_and(x: Operand, y: Operand, bits: int = WORD) -> Shared:
     width to `bits`, for both words; with one public number those of a `right_shift` for each end
     of a run of ones.
     """
-    return _both("bitwise_and", x, y, bits)
+    return _combine_words("bitwise_and", x, y, bits)
 
 
 def bitwise_or(x: Operand, y: Operand, bits: int = WORD) -> Shared:
     """x OR y, x + y - (x AND y); as `bitwise_and`."""
-    return _both("bitwise_or", x, y, bits)
+    return _combine_words("bitwise_or", x, y, bits)
 
 
 def bitwise_xor(x: Operand, y: Operand, bits: int = WORD) -> Shared:
     """x XOR y, as `bitwise_and` with a round less: x + y - 2 (x AND y) of a public number."""
-    return _both("bitwise_xor", x, y, bits)
+    return _combine_words("bitwise_xor", x, y, bits)
 
 
-def _both(operation: str, x: Operand, y: Operand, bits: int) -> Shared:
-    bits = given.bits_of(operation, bits)
-    first = _integers(operation, given.either_private(operation, x, y))
+def _combine_words(operation: str, x: Operand, y: Operand, bits: int) -> Shared:
+    bits = operands.check_bits(operation, bits)
+    first = _check_integers(operation, operands.either_private(operation, x, y))
     other = y if first is x else x
-    if not given.is_private(other):
-        known = given.static(operation, other)
-        if known is not None and known.size == 1:
-            number = int(given.encode(operation, known, 0).item())
-            both = _masked(operation, first, number)
-            both = _combined(operation, first, number, both)
-            rank = max(known.ndim, len(first.shape))
+    if not operands.is_private(other):
+        static_value = operands.static_value(operation, other)
+        if static_value is not None and static_value.size == 1:
+            number = int(operands.encode_public(operation, static_value, 0).item())
+            conjunction = _and_public(operation, first, number)
+            conjunction = _derive_result(operation, first, number, conjunction)
+            rank = max(static_value.ndim, len(first.shape))
             sizes = first.shape.as_list()
-            return shapes.reshape(both, [1] * (rank - len(sizes)) + sizes)
-    first, second = given.pair(operation, first, other)
-    second = _integers(operation, second)
-    whole = [int(n) for n in given.broadcast(operation, first.shape, second.shape)]
-    first, second = (shapes.broadcast_to(v, whole) for v in (first, second))
-    party = given.in_graph(operation)
-    planes = [bit_planes.planes(party, v, bits) for v in (first, second)]
+            return shapes.reshape(conjunction, [1] * (rank - len(sizes)) + sizes)
+    first, second = operands.share_pair(operation, first, other)
+    second = _check_integers(operation, second)
+    result_shape = [int(n) for n in operands.broadcast_shapes(operation, first.shape, second.shape)]
+    first, second = (shapes.broadcast_to(v, result_shape) for v in (first, second))
+    party = operands.in_graph(operation)
+    planes = [bit_planes.extract_planes(party, v, bits) for v in (first, second)]
     if operation == "bitwise_xor":
-        ones = logic.xor(*planes)
+        ones = logic.xor_bits(*planes)
     else:
-        ones = convert.mask_bits(party, logic.all_of(party, planes))
-    found = bit_planes.weighed(party, ones, _weights(bits), whole)
+        ones = convert.mask_bits(party, logic.and_bits(party, planes))
+    combined = bit_planes.sum_weighted_planes(party, ones, _bit_weights(bits), result_shape)
     if operation == "bitwise_or":
-        return arithmetic.sub(arithmetic.add(first, second), found)
-    return found
+        return arithmetic.sub(arithmetic.add(first, second), combined)
+    return combined
 
 
-def _weights(bits: int) -> npt.NDArray[np.int64]:
+def _bit_weights(bits: int) -> npt.NDArray[np.int64]:
     """Of a word's bits: the highest is its sign."""
-    every = np.left_shift(np.int64(1), np.arange(bits, dtype=np.int64))
+    weights = np.left_shift(np.int64(1), np.arange(bits, dtype=np.int64))
     with np.errstate(over="ignore"):
-        every[-1] = -every[-1]
-    return every
+        weights[-1] = -weights[-1]
+    return weights
 
 
-def _combined(operation: str, x: Shared, number: int, both: Shared) -> Shared:
+def _derive_result(operation: str, x: Shared, number: int, conjunction: Shared) -> Shared:
     """The result of x AND a public number."""
     if operation == "bitwise_and":
-        return both
-    less = both if operation == "bitwise_or" else arithmetic.mul_public(both, 2)
-    return arithmetic.moved(arithmetic.sub(x, less), number)
+        return conjunction
+    subtrahend = conjunction if operation == "bitwise_or" else arithmetic.mul_public(conjunction, 2)
+    return arithmetic.add_constant(arithmetic.sub(x, subtrahend), number)
 
 
-def _masked(operation: str, x: Shared, number: int) -> Shared:
+def _and_public(operation: str, x: Shared, number: int) -> Shared:
     """x AND a public number: for each run of ones what is below its end less what is below its
     beginning."""
     word = number % (1 << WORD)
     ends = [k for k in range(WORD + 1) if (word >> k) % 2 != ((word << 1) >> k) % 2]
-    found = x.map(local.zeros_like)
+    conjunction = x.map(tensor_ops.zeros_like)
     for i, end in enumerate(ends):
-        below = _below(operation, x, end)
+        below = _keep_low_bits(operation, x, end)
         merge: Callable[[Shared, Shared], Shared] = arithmetic.add if i % 2 else arithmetic.sub
-        found = merge(found, below)
-    return found
+        conjunction = merge(conjunction, below)
+    return conjunction
 
 
-def _below(operation: str, x: Shared, end: int) -> Shared:
+def _keep_low_bits(operation: str, x: Shared, end: int) -> Shared:
     """x modulo 2^end, exactly, for every x."""
     if end in (0, WORD):
-        return x if end else x.map(local.zeros_like)
-    high = floor_shift(given.in_graph(operation), x, end)
-    return arithmetic.sub(x, high.map(lambda a: local.left_shift(a, end)))
+        return x if end else x.map(tensor_ops.zeros_like)
+    high = floor_shift(operands.in_graph(operation), x, end)
+    return arithmetic.sub(x, high.map(lambda a: tensor_ops.left_shift(a, end)))

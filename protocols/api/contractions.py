@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.api.operators import matmul
 from tfe_bench.protocols.ring import checks, reductions, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand
 
@@ -29,10 +29,10 @@ def matvec(a: Operand, b: Operand, transpose_a: bool = False) -> Shared:
 
     Scale, error and rounds: as `matmul`.
     """
-    shape = _shape("matvec", b)
+    shape = _known_shape("matvec", b)
     if not shape:
         raise UsageError("matvec wants vectors [..., n]. Received: a single number.")
-    column = _reshaped(b, [*shape, 1])
+    column = _reshape_operand(b, [*shape, 1])
     product = matmul(a, column, transpose_a=transpose_a)
     return shapes.squeeze(product, -1)
 
@@ -48,33 +48,37 @@ def tensordot(
 
     Scale, error and rounds: as `matmul`.
     """
-    ranks = [len(_shape("tensordot", v)) for v in (a, b)]
+    ranks = [len(_known_shape("tensordot", v)) for v in (a, b)]
     if checks.is_integer(axes):
         if not 0 <= axes <= min(ranks):
             raise UsageError(
                 f"tensordot wants 0 to {min(ranks)} axes to sum over. Received: {axes}."
             )
-        over = [list(range(ranks[0] - axes, ranks[0])), list(range(axes))]
+        summed_axes = [list(range(ranks[0] - axes, ranks[0])), list(range(axes))]
     elif not isinstance(axes, (list, tuple, np.ndarray)) or len(axes) != 2:
         raise UsageError(
             f"tensordot wants a number of axes or a pair of lists. Received: {axes!r}."
         )
     else:
         listed: list[Any] = [v if isinstance(v, (list, tuple, np.ndarray)) else [v] for v in axes]
-        over = [
-            [checks.axis_of("tensordot", i, r) for i in part]
+        summed_axes = [
+            [checks.normalize_axis("tensordot", i, r) for i in part]
             for part, r in zip(listed, ranks, strict=True)
         ]
-    if len(over[0]) != len(over[1]) or any(len(set(part)) < len(part) for part in over):
+    if len(summed_axes[0]) != len(summed_axes[1]) or any(
+        len(set(part)) < len(part) for part in summed_axes
+    ):
         raise UsageError(f"tensordot wants as many axes of both, each once. Received: {axes!r}.")
     names = [[f"a{i}" for i in range(ranks[0])], [f"b{i}" for i in range(ranks[1])]]
-    for i, j in zip(*over, strict=True):
+    for i, j in zip(*summed_axes, strict=True):
         names[1][j] = names[0][i]
-    kept = [n for side, part in zip(names, over, strict=True) for n in _without(side, part)]
-    return _contracted("tensordot", [a, b], names, kept)
+    result_names = [
+        n for side, part in zip(names, summed_axes, strict=True) for n in _remove_axes(side, part)
+    ]
+    return _contract_operands("tensordot", [a, b], names, result_names)
 
 
-def _without(names: Axes, places: list[int]) -> Axes:
+def _remove_axes(names: Axes, places: list[int]) -> Axes:
     return [n for i, n in enumerate(names) if i not in places]
 
 
@@ -109,140 +113,152 @@ def einsum(equation: str, *inputs: Operand) -> Shared:
             f"einsum wants a term for each tensor. Received: {len(terms)} terms in {equation!r} "
             f"for {len(inputs)} tensors."
         )
-    ranks = [len(_shape("einsum", v)) for v in inputs]
-    names = [_named(equation, t, r) for t, r in zip(terms, ranks, strict=True)]
-    spread = [f"-{k}" for k in range(_widest(names), 0, -1)]
+    ranks = [len(_known_shape("einsum", v)) for v in inputs]
+    names = [_name_axes(equation, t, r) for t, r in zip(terms, ranks, strict=True)]
+    ellipsis_names = [f"-{k}" for k in range(_ellipsis_rank(names), 0, -1)]
     if arrow:
-        result = [n for part in _parts(right) for n in (spread if part == "..." else [part])]
+        result = [
+            n for part in _split_term(right) for n in (ellipsis_names if part == "..." else [part])
+        ]
     else:
         count = collections.Counter(n for part in names for n in part)
-        result = spread + sorted(n for n, c in count.items() if c == 1 and n[0] != "-")
+        result = ellipsis_names + sorted(n for n, c in count.items() if c == 1 and n[0] != "-")
     unknown = set(result) - {n for part in names for n in part}
-    if unknown or len(set(result)) < len(result) or not set(spread) <= set(result):
+    if unknown or len(set(result)) < len(result) or not set(ellipsis_names) <= set(result):
         raise UsageError(
             "einsum wants a result of axes that its terms have, each once, and of the ellipsis "
             f"where they have one. Received: {equation!r}."
         )
-    return _contracted("einsum", list(inputs), names, result)
+    return _contract_operands("einsum", list(inputs), names, result)
 
 
-def _parts(term: str) -> list[str]:
+def _split_term(term: str) -> list[str]:
     """Letters and the ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *([dots] if dots else []), *after]
 
 
-def _named(equation: str, term: str, rank: int) -> Axes:
-    parts = _parts(term)
-    more = rank - (len(parts) - parts.count("..."))
-    if more < 0 or (more and "..." not in parts):
+def _name_axes(equation: str, term: str, rank: int) -> Axes:
+    parts = _split_term(term)
+    ellipsis_count = rank - (len(parts) - parts.count("..."))
+    if ellipsis_count < 0 or (ellipsis_count and "..." not in parts):
         raise UsageError(
             f"einsum wants a letter for each axis. Received: {term!r} of {equation!r} for a tensor "
             f"with {rank} axes."
         )
-    spread = [f"-{k}" for k in range(more, 0, -1)]
-    return [n for part in parts for n in (spread if part == "..." else [part])]
+    ellipsis_names = [f"-{k}" for k in range(ellipsis_count, 0, -1)]
+    return [n for part in parts for n in (ellipsis_names if part == "..." else [part])]
 
 
-def _widest(names: list[Axes]) -> int:
+def _ellipsis_rank(names: list[Axes]) -> int:
     return max(sum(n[0] == "-" for n in part) for part in names)
 
 
 # ---- one product
 
 
-def _shape(operation: str, value: Operand) -> list[int]:
+def _known_shape(operation: str, value: Operand) -> list[int]:
     if isinstance(value, Shared):
-        return given.sizes(operation, given.private(operation, value))
-    shape = given.shape_of(operation, value)
+        return operands.sizes(operation, operands.check_private(operation, value))
+    shape = operands.public_shape(operation, value)
     if not shape.is_fully_defined():
         raise UsageError(f"{operation} wants a known shape. Received: {shape}.")
     return [int(n) for n in shape.as_list()]
 
 
-def _reshaped(value: Operand, shape: list[int]) -> Operand:
+def _reshape_operand(value: Operand, shape: list[int]) -> Operand:
     if isinstance(value, Shared):
         return shapes.reshape(value, shape)
-    return local.reshape(value, shape) if local.is_tensor(value) else np.reshape(value, shape)
+    return (
+        tensor_ops.reshape(value, shape)
+        if tensor_ops.is_tensor(value)
+        else np.reshape(value, shape)
+    )
 
 
-def _contracted(operation: str, inputs: list[Operand], names: list[Axes], result: Axes) -> Shared:
+def _contract_operands(
+    operation: str, inputs: list[Operand], names: list[Axes], result: Axes
+) -> Shared:
     """The sum over all axes that are not in the result."""
     sizes: dict[str, int] = {}
     for value, part in zip(inputs, names, strict=True):
-        for name, size in zip(part, _shape(operation, value), strict=True):
-            known = sizes.setdefault(name, size)
-            if name[0] == "-" and 1 in (known, size):
-                sizes[name] = max(known, size) if 0 not in (known, size) else 0
-            elif known != size:
+        for name, size in zip(part, _known_shape(operation, value), strict=True):
+            first_size = sizes.setdefault(name, size)
+            if name[0] == "-" and 1 in (first_size, size):
+                sizes[name] = max(first_size, size) if 0 not in (first_size, size) else 0
+            elif first_size != size:
                 raise UsageError(
-                    f"{operation} wants axes of one name to have one size. Received: {known} and "
+                    f"{operation} wants axes of one name to have one size. Received: {first_size} and "
                     f"{size} for {name!r}."
                 )
     reduced = []
     for i, (value, part) in enumerate(zip(inputs, names, strict=True)):
         others = {n for j, other in enumerate(names) if j != i for n in other}
-        kept = [n for n in dict.fromkeys(part) if n in others or n in result]
-        reduced.append((_reduced(operation, value, part, kept), kept))
+        kept_names = [n for n in dict.fromkeys(part) if n in others or n in result]
+        reduced.append((_reduce_operand(operation, value, part, kept_names), kept_names))
     if len(reduced) == 1:
-        value, kept = reduced[0]
-        return shapes.transpose(given.private(operation, value), [kept.index(n) for n in result])
+        value, kept_names = reduced[0]
+        return shapes.transpose(
+            operands.check_private(operation, value), [kept_names.index(n) for n in result]
+        )
     (x, of_x), (y, of_y) = reduced
-    both = [n for n in result if n in of_x and n in of_y]
-    over = [n for n in of_x if n in of_y and n not in result]
-    first = [n for n in result if n in of_x and n not in both]
-    last = [n for n in result if n in of_y and n not in both]
-    left = _grouped(operation, x, of_x, both, first, over)
-    right = _grouped(operation, y, of_y, both, over, last)
-    product = shapes.reshape(matmul(left, right), [sizes[n] for n in (*both, *first, *last)])
-    made = [*both, *first, *last]
-    return shapes.transpose(product, [made.index(n) for n in result])
+    batch_names = [n for n in result if n in of_x and n in of_y]
+    summed_names = [n for n in of_x if n in of_y and n not in result]
+    first = [n for n in result if n in of_x and n not in batch_names]
+    last = [n for n in result if n in of_y and n not in batch_names]
+    left = _group_axes(operation, x, of_x, batch_names, first, summed_names)
+    right = _group_axes(operation, y, of_y, batch_names, summed_names, last)
+    product = shapes.reshape(matmul(left, right), [sizes[n] for n in (*batch_names, *first, *last)])
+    product_names = [*batch_names, *first, *last]
+    return shapes.transpose(product, [product_names.index(n) for n in result])
 
 
-def _reduced(operation: str, value: Operand, part: Axes, kept: Axes) -> Operand:
+def _reduce_operand(operation: str, value: Operand, part: Axes, kept_names: Axes) -> Operand:
     """The diagonals of axes that come twice, summed over those that are not kept."""
-    if part == kept:
+    if part == kept_names:
         return value
     if not isinstance(value, Shared):
-        known = given.static(operation, value)
-        if known is None:
+        static_value = operands.static_value(operation, value)
+        if static_value is None:
             raise UsageError(
                 f"{operation} wants public values that are known while tracing where an axis is "
-                f"summed alone or comes twice. Received: {given.kind_of(value)}."
+                f"summed alone or comes twice. Received: {operands.describe_type(value)}."
             )
         number = {name: i for i, name in enumerate(dict.fromkeys(part))}
-        return np.asarray(np.einsum(known, [number[n] for n in part], [number[n] for n in kept]))
+        return np.asarray(
+            np.einsum(static_value, [number[n] for n in part], [number[n] for n in kept_names])
+        )
     part = list(part)
-    for name in [n for n in kept if part.count(n) > 1] + [
-        n for n in dict.fromkeys(part) if n not in kept and part.count(n) > 1
+    for name in [n for n in kept_names if part.count(n) > 1] + [
+        n for n in dict.fromkeys(part) if n not in kept_names and part.count(n) > 1
     ]:
         while part.count(name) > 1:
-            one = part.index(name)
-            two = part.index(name, one + 1)
-            rest = [i for i in range(len(part)) if i not in (one, two)]
-            shape = _shape(operation, value)
-            size = shape[one]
-            moved = shapes.transpose(value, [one, two, *rest])
-            flat = shapes.reshape(moved, [size * size, *(shape[i] for i in rest)])
+            first_place = part.index(name)
+            second_place = part.index(name, first_place + 1)
+            rest = [i for i in range(len(part)) if i not in (first_place, second_place)]
+            shape = _known_shape(operation, value)
+            size = shape[first_place]
+            transposed = shapes.transpose(value, [first_place, second_place, *rest])
+            flat = shapes.reshape(transposed, [size * size, *(shape[i] for i in rest)])
             value = shapes.gather(flat, np.arange(size) * (size + 1), 0)
             part = [name, *(part[i] for i in rest)]
-    gone = [i for i, n in enumerate(part) if n not in kept]
-    value = reductions.reduce_sum(value, gone) if gone else value
-    left = [n for n in part if n in kept]
+    summed_axes = [i for i, n in enumerate(part) if n not in kept_names]
+    value = reductions.reduce_sum(value, summed_axes) if summed_axes else value
+    remaining_names = [n for n in part if n in kept_names]
     assert isinstance(value, Shared)
-    return shapes.transpose(value, [left.index(n) for n in kept])
+    return shapes.transpose(value, [remaining_names.index(n) for n in kept_names])
 
 
-def _grouped(
-    operation: str, value: Operand, names: Axes, both: Axes, rows: Axes, columns: Axes
+def _group_axes(
+    operation: str, value: Operand, names: Axes, batch_names: Axes, rows: Axes, columns: Axes
 ) -> Operand:
     """[both ..., product of rows, product of columns]"""
-    sizes = dict(zip(names, _shape(operation, value), strict=True))
-    order = [names.index(n) for n in (*both, *rows, *columns)]
-    groups = [given.elements([sizes[n] for n in part]) for part in (rows, columns)]
-    shape = [*(sizes[n] for n in both), *groups]
+    sizes = dict(zip(names, _known_shape(operation, value), strict=True))
+    order = [names.index(n) for n in (*batch_names, *rows, *columns)]
+    groups = [operands.count_elements([sizes[n] for n in part]) for part in (rows, columns)]
+    shape = [*(sizes[n] for n in batch_names), *groups]
     if isinstance(value, Shared):
         return shapes.reshape(shapes.transpose(value, order), shape)
-    if not local.is_tensor(value):
+    if not tensor_ops.is_tensor(value):
         return np.reshape(np.transpose(value, order), shape)
-    return local.reshape(local.transpose(value, order), shape)
+    return tensor_ops.reshape(tensor_ops.transpose(value, order), shape)

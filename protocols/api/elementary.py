@@ -6,7 +6,7 @@ The party is that of the running program; wrong arguments are refused by the fun
 from __future__ import annotations
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.functions import (
     error_function,
     exponential,
@@ -23,8 +23,8 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
 
-def _real(operation: str, x: Shared) -> Shared:
-    value = given.private(operation, x)
+def _check_real(operation: str, x: Shared) -> Shared:
+    value = operands.check_private(operation, x)
     checks.check_scale(operation, value, 1, 24)
     return value
 
@@ -40,8 +40,8 @@ def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
     Error: relative 2^-29 and 1 ulp at 16 fractional bits.
     Rounds: 4 (5 with dealing); 1 without clamp.  Bits sent: those of exponential.exp.
     """
-    x = given.private("exp", x)
-    return exponential.exp(given.in_graph("exp"), x, method, clamp)
+    x = operands.check_private("exp", x)
+    return exponential.exp(operands.in_graph("exp"), x, method, clamp)
 
 
 def log(x: Shared, bits: int = 62) -> Shared:
@@ -49,8 +49,8 @@ def log(x: Shared, bits: int = 62) -> Shared:
 
     Error, rounds and bits: logarithm.log (2^-18 and 1.1 ulp at 16 fractional bits, 8 rounds).
     """
-    x = _real("log", x)
-    return logarithm.log(given.in_graph("log"), x, given.bits_of("log", bits, 62))
+    x = _check_real("log", x)
+    return logarithm.log(operands.in_graph("log"), x, operands.check_bits("log", bits, 62))
 
 
 def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
@@ -61,9 +61,9 @@ def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
 
     Error, rounds and bits: reciprocal.reciprocal (relative 2^-20 and 1.2 ulp, 9 rounds).
     """
-    x = _real("reciprocal", x)
-    bits = given.bits_of("reciprocal", bits, 62)
-    return reciprocals.reciprocal(given.in_graph("reciprocal"), x, bits, signed=signed)
+    x = _check_real("reciprocal", x)
+    bits = operands.check_bits("reciprocal", bits, 62)
+    return reciprocals.reciprocal(operands.in_graph("reciprocal"), x, bits, signed=signed)
 
 
 def sqrt(x: Shared, bits: int = 62) -> Shared:
@@ -71,21 +71,21 @@ def sqrt(x: Shared, bits: int = 62) -> Shared:
 
     Error, rounds and bits: roots.sqrt (relative 2^-20 and 1.2 ulp, 9 rounds).
     """
-    x = _real("sqrt", x)
-    return roots.sqrt(given.in_graph("sqrt"), x, given.bits_of("sqrt", bits, 62))
+    x = _check_real("sqrt", x)
+    return roots.sqrt(operands.in_graph("sqrt"), x, operands.check_bits("sqrt", bits, 62))
 
 
 def rsqrt(x: Shared, bits: int = 62) -> Shared:
     """1 / sqrt(x); as `sqrt`."""
-    x = _real("rsqrt", x)
-    return roots.rsqrt(given.in_graph("rsqrt"), x, given.bits_of("rsqrt", bits, 62))
+    x = _check_real("rsqrt", x)
+    return roots.rsqrt(operands.in_graph("rsqrt"), x, operands.check_bits("rsqrt", bits, 62))
 
 
-def _angle(operation: str, x: Shared, turned: int) -> Shared:
-    x = given.private(operation, x)
-    checks.check_scale(operation, x, 1, trigonometry.MOST_BITS)
-    given.sizes(operation, x)
-    return trigonometry.sine(given.in_graph(operation), x, turned)
+def _sine_of_angle(operation: str, x: Shared, quarter_turns: int) -> Shared:
+    x = operands.check_private(operation, x)
+    checks.check_scale(operation, x, 1, trigonometry.MAX_FRACTIONAL_BITS)
+    operands.sizes(operation, x)
+    return trigonometry.sine(operands.in_graph(operation), x, quarter_turns)
 
 
 def sin(x: Shared) -> Shared:
@@ -95,12 +95,12 @@ def sin(x: Shared) -> Shared:
     all x that are encoded.
     Rounds: 5 (6 with dealing).  Bits sent: those of trigonometry.sine.
     """
-    return _angle("sin", x, 0)
+    return _sine_of_angle("sin", x, 0)
 
 
 def cos(x: Shared) -> Shared:
     """cos(x); as `sin`."""
-    return _angle("cos", x, 1)
+    return _sine_of_angle("cos", x, 1)
 
 
 def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
@@ -112,15 +112,15 @@ def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
 
     Error: below 4 ulp.  Rounds: 21 (22 with dealing).  Bits sent: those of trigonometry.atan2.
     """
-    bits = given.bits_of("atan2", bits, trigonometry.MOST_COMPARED)
-    y, x = given.pair("atan2", y, x)
-    y, x = given.private("atan2", y), given.private("atan2", x)
-    checks.check_scale("atan2", x, 1, trigonometry.MOST_BITS)
-    given.sizes("atan2", x)
-    given.sizes("atan2", y)
-    whole = given.broadcast("atan2", y.shape, x.shape).as_list()
-    y, x = shapes.broadcast_to(y, whole), shapes.broadcast_to(x, whole)
-    return trigonometry.atan2(given.in_graph("atan2"), y, x, bits)
+    bits = operands.check_bits("atan2", bits, trigonometry.MAX_COMPARED_BITS)
+    y, x = operands.share_pair("atan2", y, x)
+    y, x = operands.check_private("atan2", y), operands.check_private("atan2", x)
+    checks.check_scale("atan2", x, 1, trigonometry.MAX_FRACTIONAL_BITS)
+    operands.sizes("atan2", x)
+    operands.sizes("atan2", y)
+    result_shape = operands.broadcast_shapes("atan2", y.shape, x.shape).as_list()
+    y, x = shapes.broadcast_to(y, result_shape), shapes.broadcast_to(x, result_shape)
+    return trigonometry.atan2(operands.in_graph("atan2"), y, x, bits)
 
 
 def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
@@ -131,11 +131,13 @@ def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
 
     Error: below 3 ulp.  Rounds: 10 (11 with dealing).  Bits sent: those of error_function.erf.
     """
-    x = given.private("erf", x)
-    bits = given.bits_of("erf", bits, 62)
-    checks.check_scale("erf", x, error_function.FEWEST_BITS, error_function.MOST_BITS)
-    given.sizes("erf", x)
-    return error_function.erf(given.in_graph("erf"), x, bits)
+    x = operands.check_private("erf", x)
+    bits = operands.check_bits("erf", bits, 62)
+    checks.check_scale(
+        "erf", x, error_function.MIN_FRACTIONAL_BITS, error_function.MAX_FRACTIONAL_BITS
+    )
+    operands.sizes("erf", x)
+    return error_function.erf(operands.in_graph("erf"), x, bits)
 
 
 def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
@@ -146,17 +148,19 @@ def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared
 
     Error: below 1.2 ulp.  Rounds: 1 (2 with dealing).  Bits sent: those of polynomial.polyval.
     """
-    x = given.private("polyval", x)
-    bits = given.bits_of("polyval", bits, 63)
-    known = given.static("polyval", coeffs)
-    if known is None or known.ndim != 1:
+    x = operands.check_private("polyval", x)
+    bits = operands.check_bits("polyval", bits, 63)
+    coefficients = operands.static_value("polyval", coeffs)
+    if coefficients is None or coefficients.ndim != 1:
         raise UsageError(
             "polyval wants a list of public coefficients that is known while tracing. Received: "
-            f"{given.kind_of(coeffs)}."
+            f"{operands.describe_type(coeffs)}."
         )
     try:
-        return polynomial.polyval(given.in_graph("polyval"), known.tolist(), x, bits)
+        return polynomial.polyval(operands.in_graph("polyval"), coefficients.tolist(), x, bits)
     except UsageError as error:
         if str(error).startswith("polyval"):
             raise
-        raise UsageError(f"polyval of degree {len(known) - 1}: {error} Or give bits.") from None
+        raise UsageError(
+            f"polyval of degree {len(coefficients) - 1}: {error} Or give bits."
+        ) from None

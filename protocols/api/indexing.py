@@ -6,23 +6,23 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.order import lookup
 from tfe_bench.protocols.order import one_hot as positions
 from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, shapes
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.party import current
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
 EXACT_BITS = compare.EXACT_BITS
 # Positions that a private index is compared with: bounded before memory is taken.
-MOST_POSITIONS = 1 << 20
+MAX_POSITIONS = 1 << 20
 
 
-def _index(operation: str, indices: object) -> Shared:
-    what, advice = "private integers as indices", "Use cast(floor(x)), or what argmax gives."
-    return given.integers(operation, indices, what, advice)
+def _check_indices(operation: str, indices: object) -> Shared:
+    expected, advice = "private integers as indices", "Use cast(floor(x)), or what argmax gives."
+    return operands.check_integers(operation, indices, expected, advice)
 
 
 def gather(
@@ -53,65 +53,71 @@ def gather(
     Raises:
         UsageError: a public index that is outside, an axis or batch_dims that do not fit.
     """
-    if not given.is_private(indices):
-        known = x if isinstance(x, MaskedBits) else given.private("gather", x, any_ring=True)
-        return shapes.gather(known, indices, axis, batch_dims)
-    if not given.is_private(x):
+    if not operands.is_private(indices):
+        private_value = (
+            x if isinstance(x, MaskedBits) else operands.check_private("gather", x, any_ring=True)
+        )
+        return shapes.gather(private_value, indices, axis, batch_dims)
+    if not operands.is_private(x):
         raise UsageError(
-            f"gather wants a private tensor. Received: {given.kind_of(x)} with private indices. "
+            f"gather wants a private tensor. Received: {operands.describe_type(x)} with private indices. "
             "Of a public table: one_hot(indices, len(table)) @ table."
         )
-    bits = given.bits_of("gather", bits)
-    x, indices = given.private("gather", x), _index("gather", indices)
-    sizes, many = given.sizes("gather", x), given.sizes("gather", indices)
+    bits = operands.check_bits("gather", bits)
+    x, indices = operands.check_private("gather", x), _check_indices("gather", indices)
+    sizes, index_sizes = operands.sizes("gather", x), operands.sizes("gather", indices)
     if x.dealer != indices.dealer:
         raise UsageError(f"gather wants one dealer. Received: {x!r} and {indices!r}.")
-    at, batch = shapes.gathered("gather", x, indices, axis, batch_dims)
-    _check_depth("gather", sizes[at])
-    lead, tail = list(range(batch, at)), list(range(at + 1, len(sizes)))
-    first = given.elements(sizes[:batch])
-    moved = shapes.transpose(x, [*range(batch), at, *lead, *tail])
-    width = given.elements([sizes[i] for i in (*lead, *tail)])
-    table = shapes.reshape(moved, [first, sizes[at], width])
-    asked = shapes.reshape(indices, [first, given.elements(many[batch:])])
-    party = current()
+    gather_axis, batch = shapes.check_gather("gather", x, indices, axis, batch_dims)
+    _check_depth("gather", sizes[gather_axis])
+    lead, tail = list(range(batch, gather_axis)), list(range(gather_axis + 1, len(sizes)))
+    first = operands.count_elements(sizes[:batch])
+    transposed = shapes.transpose(x, [*range(batch), gather_axis, *lead, *tail])
+    width = operands.count_elements([sizes[i] for i in (*lead, *tail)])
+    table = shapes.reshape(transposed, [first, sizes[gather_axis], width])
+    index_rows = shapes.reshape(indices, [first, operands.count_elements(index_sizes[batch:])])
+    party = current_party()
     if not party.tracing:
-        if len(many) != 1 or at or batch:
+        if len(index_sizes) != 1 or gather_axis or batch:
             raise UsageError(
                 "gather between graphs wants a vector of private indices into the first axis. "
-                f"Received: indices {many}, axis {at}, batch_dims {batch}. Call it in a graph."
+                f"Received: indices {index_sizes}, axis {gather_axis}, batch_dims {batch}. Call it in a graph."
             )
-        chosen = lookup.choose(method, sizes[0], width, many[0])
-        if chosen == "shuffle":
-            found = lookup.shuffled(party, shapes.reshape(table, [sizes[0], width]), indices)
-            return shapes.reshape(found, [many[0], *sizes[1:]])
-        key = ("gather", tuple(sizes), many[0], bits, x.dealer, x.fractional_bits)
-        graph = party.cached_function(key, lambda: lambda t, a: lookup.chosen(party, t, a, bits))
-        return shapes.reshape(graph(table, asked), [many[0], *sizes[1:]])
+        chosen_method = lookup.choose_lookup(method, sizes[0], width, index_sizes[0])
+        if chosen_method == "shuffle":
+            gathered = lookup.lookup_shuffled(
+                party, shapes.reshape(table, [sizes[0], width]), indices
+            )
+            return shapes.reshape(gathered, [index_sizes[0], *sizes[1:]])
+        key = ("gather", tuple(sizes), index_sizes[0], bits, x.dealer, x.fractional_bits)
+        graph = party.cached_function(
+            key, lambda: lambda t, a: lookup.lookup_one_hot(party, t, a, bits)
+        )
+        return shapes.reshape(graph(table, index_rows), [index_sizes[0], *sizes[1:]])
     if method not in ("auto", "one-hot"):
         raise UsageError(
             f'gather in a graph knows the methods "auto" and "one-hot". Received: {method!r}. '
             "Return the tensors from the graph and call it with these."
         )
-    found = lookup.chosen(given.in_graph("gather"), table, asked, bits)
-    new = many[batch:]
-    whole = [*sizes[:batch], *new, *(sizes[i] for i in (*lead, *tail))]
+    gathered = lookup.lookup_one_hot(operands.in_graph("gather"), table, index_rows, bits)
+    index_shape = index_sizes[batch:]
+    full_shape = [*sizes[:batch], *index_shape, *(sizes[i] for i in (*lead, *tail))]
     # the new axes go behind what stood between the batch and the axis
-    places = list(range(len(whole)))
-    middle = len(new) + batch
+    places = list(range(len(full_shape)))
+    middle = len(index_shape) + batch
     order = [
         *places[:batch],
         *places[middle : middle + len(lead)],
         *places[batch:middle],
         *places[middle + len(lead) :],
     ]
-    return shapes.transpose(shapes.reshape(found, whole), order)
+    return shapes.transpose(shapes.reshape(gathered, full_shape), order)
 
 
 def _check_depth(operation: str, depth: int) -> None:
-    if not 1 <= depth <= MOST_POSITIONS:
+    if not 1 <= depth <= MAX_POSITIONS:
         raise UsageError(
-            f"{operation} wants 1 to {MOST_POSITIONS} positions for a private index. Received: "
+            f"{operation} wants 1 to {MAX_POSITIONS} positions for a private index. Received: "
             f"{depth}."
         )
 
@@ -135,67 +141,71 @@ def one_hot(
 
     Rounds and bits: those of the cheaper way of order.one_hot, and of `cast` of depth bits.
     """
-    x = _index("one_hot", indices)
-    bits = given.bits_of("one_hot", bits)
-    depth = given.integer("one_hot", "depth", depth)
+    x = _check_indices("one_hot", indices)
+    bits = operands.check_bits("one_hot", bits)
+    depth = operands.check_integer("one_hot", "depth", depth)
     _check_depth("one_hot", depth)
-    sizes = given.sizes("one_hot", x)
-    at = checks.axis_of("one_hot", axis, len(sizes) + 1)
+    sizes = operands.sizes("one_hot", x)
+    new_axis = checks.normalize_axis("one_hot", axis, len(sizes) + 1)
     values = []
     for name, value in (("on_value", on_value), ("off_value", off_value)):
-        known = given.static("one_hot", value)
-        if known is None or known.ndim:
+        static_value = operands.static_value("one_hot", value)
+        if static_value is None or static_value.ndim:
             raise UsageError(
-                f"one_hot wants one public number {name}. Received: {given.kind_of(value)}."
+                f"one_hot wants one public number {name}. Received: {operands.describe_type(value)}."
             )
-        values.append(int(given.encode("one_hot", known, 0)))
+        values.append(int(operands.encode_public("one_hot", static_value, 0)))
     on, off = values
-    party = given.in_graph("one_hot")
+    party = operands.in_graph("one_hot")
     hot = positions.one_hot(party, x, depth, bits)
     ones = convert.b2a(party, hot, [depth, *sizes])
     order = [i + 1 for i in range(len(sizes))]
-    order.insert(at, 0)
+    order.insert(new_axis, 0)
     ones = shapes.transpose(ones, order)
-    return arithmetic.moved(arithmetic.mul_public(ones, on - off), off)
+    return arithmetic.add_constant(arithmetic.mul_public(ones, on - off), off)
 
 
 # ---- values at public places
 
 
-def _places(
+def _check_places(
     operation: str, indices: Public, shape: list[int]
 ) -> tuple[npt.NDArray[np.int64], list[int]]:
     """Public index rows [..., k] into a shape, checked, and the shape of what each names."""
-    if given.is_private(indices):
+    if operands.is_private(indices):
         raise UsageError(
             f"{operation} wants public indices. Received: private ones. Multiply by a one_hot."
         )
-    known = given.static(operation, indices)
-    if known is None or (known.dtype.kind not in "iu" and known.size) or known.ndim < 1:
+    index_array = operands.static_value(operation, indices)
+    if (
+        index_array is None
+        or (index_array.dtype.kind not in "iu" and index_array.size)
+        or index_array.ndim < 1
+    ):
         raise UsageError(
             f"{operation} wants public integer indices [..., k] that are known while tracing. "
-            f"Received: {given.kind_of(indices)}."
+            f"Received: {operands.describe_type(indices)}."
         )
-    depth = known.shape[-1]
+    depth = index_array.shape[-1]
     if depth > len(shape):
         raise UsageError(
             f"{operation} wants indices of {len(shape)} axes at most. Received: {depth} for the "
             f"shape {shape}."
         )
-    outside = (known < 0) | (known >= np.array(shape[:depth], np.int64))
+    outside = (index_array < 0) | (index_array >= np.array(shape[:depth], np.int64))
     if outside.any():
         raise UsageError(
             f"{operation} wants indices inside of the shape {shape}. Received: "
-            f"{int(known[outside].flat[0])}."
+            f"{int(index_array[outside].flat[0])}."
         )
-    return known.astype(np.int64), shape[depth:]
+    return index_array.astype(np.int64), shape[depth:]
 
 
-def _check_updates(operation: str, updates: Shared, wanted: list[int]) -> None:
-    sizes = given.sizes(operation, updates)
-    if sizes != wanted:
+def _check_updates(operation: str, updates: Shared, expected: list[int]) -> None:
+    sizes = operands.sizes(operation, updates)
+    if sizes != expected:
         raise UsageError(
-            f"{operation} wants updates of the shape {wanted}. Received: {sizes}. Reshape them."
+            f"{operation} wants updates of the shape {expected}. Received: {sizes}. Reshape them."
         )
 
 
@@ -206,16 +216,16 @@ def scatter_nd(indices: Public, updates: Shared, shape: list[int]) -> Shared:
         indices: [..., k] for the first k axes; updates of an index that comes twice are added up.
         updates: [..., *shape[k:]], private.
     """
-    updates = given.private("scatter_nd", updates)
-    sizes = given.static("scatter_nd", shape)
+    updates = operands.check_private("scatter_nd", updates)
+    sizes = operands.static_value("scatter_nd", shape)
     if sizes is None or sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
         raise UsageError(f"scatter_nd wants a public shape. Received: {shape!r}.")
-    whole = [int(n) for n in sizes]
-    if min(whole, default=0) < 0:
-        raise UsageError(f"scatter_nd wants sizes >= 0. Received: {whole}.")
-    places, rest = _places("scatter_nd", indices, whole)
-    _check_updates("scatter_nd", updates, [*places.shape[:-1], *rest])
-    return updates.map(lambda a: local.scatter_nd(a, places, whole))
+    result_shape = [int(n) for n in sizes]
+    if min(result_shape, default=0) < 0:
+        raise UsageError(f"scatter_nd wants sizes >= 0. Received: {result_shape}.")
+    places, update_shape = _check_places("scatter_nd", indices, result_shape)
+    _check_updates("scatter_nd", updates, [*places.shape[:-1], *update_shape])
+    return updates.map(lambda a: tensor_ops.scatter_nd(a, places, result_shape))
 
 
 def tensor_scatter_nd_update(tensor: Operand, indices: Public, updates: Operand) -> Shared:
@@ -227,23 +237,30 @@ def tensor_scatter_nd_update(tensor: Operand, indices: Public, updates: Operand)
             updates stays).
     """
     name = "tensor_scatter_nd_update"
-    tensor, updates = given.all_shared(name, [tensor, updates])
-    whole = given.sizes(name, tensor)
-    places, rest = _places(name, indices, whole)
-    _check_updates(name, updates, [*places.shape[:-1], *rest])
+    tensor, updates = operands.as_shared_list(name, [tensor, updates])
+    tensor_shape = operands.sizes(name, tensor)
+    places, update_shape = _check_places(name, indices, tensor_shape)
+    _check_updates(name, updates, [*places.shape[:-1], *update_shape])
     depth = places.shape[-1]
-    rows, width = given.elements(whole[:depth]), given.elements(rest)
+    rows, width = (
+        operands.count_elements(tensor_shape[:depth]),
+        operands.count_elements(update_shape),
+    )
     flat = places.reshape(-1, depth)
-    at = np.zeros(len(flat), np.int64)
+    flat_positions = np.zeros(len(flat), np.int64)
     for axis in range(depth):
-        at = at * whole[axis] + flat[:, axis]
-    if len(np.unique(at)) < len(at):
+        flat_positions = flat_positions * tensor_shape[axis] + flat[:, axis]
+    if len(np.unique(flat_positions)) < len(flat_positions):
         raise UsageError(f"{name} wants each index once. Received: one that comes twice.")
     source = np.broadcast_to(np.int64(0), [rows])
-    if local.known(tensor.any):
+    if tensor_ops.is_concrete(tensor.any):
         source = np.arange(rows)
-        source[at] = rows + np.arange(len(at))
-    both = shapes.concat(
-        [shapes.reshape(tensor, [rows, width]), shapes.reshape(updates, [len(at), width])], 0
+        source[flat_positions] = rows + np.arange(len(flat_positions))
+    rows_and_updates = shapes.concat(
+        [
+            shapes.reshape(tensor, [rows, width]),
+            shapes.reshape(updates, [len(flat_positions), width]),
+        ],
+        0,
     )
-    return shapes.reshape(shapes.gather(both, source, 0), whole)
+    return shapes.reshape(shapes.gather(rows_and_updates, source, 0), tensor_shape)

@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, TypeAlias
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
-from tfe_bench.protocols.api import operators, predicates
+from tfe_bench.protocols.api import operands, operators, predicates
 from tfe_bench.protocols.nn import activations, attention, pool
 from tfe_bench.protocols.nn import gelu as gelus
 from tfe_bench.protocols.nn import relu as rectifier
@@ -35,7 +34,7 @@ def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     Rounds: 4 (5 with dealing).  Bits sent: those of relu.relu.
     """
     x = checks.check_word("relu", x)
-    return rectifier.relu(given.in_graph("relu"), x, given.bits_of("relu", bits))
+    return rectifier.relu(operands.in_graph("relu"), x, operands.check_bits("relu", bits))
 
 
 def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
@@ -44,8 +43,8 @@ def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
     Rounds: 4 (5 with dealing).
     """
     x = checks.check_word("relu_derivative", x)
-    bits = given.bits_of("relu_derivative", bits)
-    return rectifier.derivative(given.in_graph("relu_derivative"), x, bits)
+    bits = operands.check_bits("relu_derivative", bits)
+    return rectifier.relu_derivative(operands.in_graph("relu_derivative"), x, bits)
 
 
 def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
@@ -59,25 +58,25 @@ def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
     Error: below 1 ulp, and that of alpha (see multiply); none for x >= 0.
     Rounds: 5 (6 with dealing).  Bits sent: those of `relu` and a truncation.
     """
-    x = given.private("leaky_relu", x)
-    known = given.static("leaky_relu", alpha)
-    if known is None or known.ndim:
+    x = operands.check_private("leaky_relu", x)
+    factor = operands.static_value("leaky_relu", alpha)
+    if factor is None or factor.ndim:
         raise UsageError(
-            f"leaky_relu wants one public number alpha. Received: {given.kind_of(alpha)}."
+            f"leaky_relu wants one public number alpha. Received: {operands.describe_type(alpha)}."
         )
     if x.fractional_bits == 0:
         raise UsageError(f"leaky_relu wants fractional bits. Received: {x!r}. Use cast(x, 16).")
-    bits = given.bits_of("leaky_relu", bits, _most_bits(known))
-    positive = rectifier.relu(given.in_graph("leaky_relu"), x, bits)
-    low = operators.weighted(
-        "leaky_relu", arithmetic.sub(x, positive), known, arithmetic.mul_public
+    bits = operands.check_bits("leaky_relu", bits, _max_input_bits(factor))
+    positive = rectifier.relu(operands.in_graph("leaky_relu"), x, bits)
+    low = operators.multiply_weight(
+        "leaky_relu", arithmetic.sub(x, positive), factor, arithmetic.mul_public
     )
     return arithmetic.add(positive, low)
 
 
-def _most_bits(alpha: Public) -> int:
+def _max_input_bits(alpha: Public) -> int:
     """The widest x whose product with alpha can be truncated: below 2^62 ring units (T3)."""
-    ring, scale = given.encode_weight("leaky_relu", alpha)
+    ring, scale = operands.encode_weight("leaky_relu", alpha)
     factor = abs(int(ring))
     return 63 - (factor - 1).bit_length() if scale else 64
 
@@ -87,14 +86,14 @@ def sigmoid(x: Shared, bits: int = LAYER_BITS) -> Shared:
 
     Rounds: 6 or 7 (many elements).  Bits sent: those of activations.sigmoid.
     """
-    x = _activated("sigmoid", x, bits)
-    return activations.sigmoid(given.in_graph("sigmoid"), x, bits)
+    x = _check_activation("sigmoid", x, bits)
+    return activations.sigmoid(operands.in_graph("sigmoid"), x, bits)
 
 
 def tanh(x: Shared, bits: int = LAYER_BITS) -> Shared:
     """tanh(x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
-    x = _activated("tanh", x, bits)
-    return activations.tanh(given.in_graph("tanh"), x, bits)
+    x = _check_activation("tanh", x, bits)
+    return activations.tanh(operands.in_graph("tanh"), x, bits)
 
 
 def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
@@ -104,8 +103,8 @@ def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     Raises:
         UsageError: more than 16 fractional bits.
     """
-    x = _activated("gelu", x, bits)
-    return gelus.gelu(given.in_graph("gelu"), x, bits)
+    x = _check_activation("gelu", x, bits)
+    return gelus.gelu(operands.in_graph("gelu"), x, bits)
 
 
 def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
@@ -115,8 +114,8 @@ def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
     Raises:
         UsageError: fewer than 8 or more than 16 fractional bits.
     """
-    x = _activated("silu", x, bits)
-    return silus.silu(given.in_graph("silu"), x, bits)
+    x = _check_activation("silu", x, bits)
+    return silus.silu(operands.in_graph("silu"), x, bits)
 
 
 def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
@@ -124,9 +123,9 @@ def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
 
     Rounds and bits: those of activations.softmax.
     """
-    x = _activated("softmax", x, bits)
-    at = checks.axis_of("softmax", axis, checks.rank_of("softmax", x))
-    return activations.softmax(given.in_graph("softmax"), x, at, bits=bits)
+    x = _check_activation("softmax", x, bits)
+    at = checks.normalize_axis("softmax", axis, checks.check_known_rank("softmax", x))
+    return activations.softmax(operands.in_graph("softmax"), x, at, bits=bits)
 
 
 def scaled_dot_product_attention(
@@ -159,8 +158,8 @@ def scaled_dot_product_attention(
         UsageError: what does not fit, and a spread above 119.2 (172 units of the base 2).
     """
     name = "scaled_dot_product_attention"
-    query, key, value = (given.private(name, x) for x in (query, key, value))
-    party = given.in_graph(name)
+    query, key, value = (operands.check_private(name, x) for x in (query, key, value))
+    party = operands.in_graph(name)
     if isinstance(mask, MaskedBits):
         mask = predicates.cast(mask)
     try:
@@ -173,15 +172,15 @@ def scaled_dot_product_attention(
             mask=mask,
             causal=is_causal,
             spread=spread,
-            bits=given.bits_of(name, bits, 62),
+            bits=operands.check_bits(name, bits, 62),
         )
     except UsageError as error:
         raise UsageError(str(error).replace("attention ", f"{name} ", 1)) from None
 
 
-def _activated(operation: str, x: Shared, bits: int) -> Shared:
-    value = given.private(operation, x)
-    given.bits_of(operation, bits, 62)
+def _check_activation(operation: str, x: Shared, bits: int) -> Shared:
+    value = operands.check_private(operation, x)
+    operands.check_bits(operation, bits, 62)
     return value
 
 
@@ -204,12 +203,14 @@ def max_pool2d(
 
     Rounds and bits: those of pool.max_pool2d.
     """
-    x = given.private("max_pool2d", x)
-    bits = given.bits_of("max_pool2d", bits)
-    kernel = conv.pair_of("max_pool2d", "ksize", ksize)
-    steps = kernel if strides is None else conv.pair_of("max_pool2d", "strides", strides)
-    chosen = padding.upper() if isinstance(padding, str) else padding
-    return pool.max_pool2d(given.in_graph("max_pool2d"), x, kernel, steps, chosen, bits=bits)
+    x = operands.check_private("max_pool2d", x)
+    bits = operands.check_bits("max_pool2d", bits)
+    kernel = conv.parse_pair("max_pool2d", "ksize", ksize)
+    steps = kernel if strides is None else conv.parse_pair("max_pool2d", "strides", strides)
+    chosen_padding = padding.upper() if isinstance(padding, str) else padding
+    return pool.max_pool2d(
+        operands.in_graph("max_pool2d"), x, kernel, steps, chosen_padding, bits=bits
+    )
 
 
 def avg_pool2d(
@@ -223,12 +224,12 @@ def avg_pool2d(
     The mean of integers has 16 fractional bits.
     Error, domain, rounds and bits: reductions.avg_pool (1 round; 1 ulp and 2^-31 of the sum).
     """
-    x = given.private("avg_pool2d", x)
-    given.sizes("avg_pool2d", x)
-    party = given.in_graph("avg_pool2d")
+    x = operands.check_private("avg_pool2d", x)
+    operands.sizes("avg_pool2d", x)
+    party = operands.in_graph("avg_pool2d")
     try:
-        more = 0 if x.fractional_bits else given.WEIGHT_BITS
-        return reductions.avg_pool(party, x, ksize, strides, padding, more=more)
+        extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
+        return reductions.avg_pool(party, x, ksize, strides, padding, extra_bits=extra_bits)
     except UsageError as error:
         raise UsageError(str(error).replace("avg_pool ", "avg_pool2d ", 1)) from None
 
@@ -253,7 +254,7 @@ def conv2d(
     The result has the larger of the two scales; error below 1 ulp (T3), and that of a public
     kernel (see multiply).  Rounds: 2 (3 with dealing); 1 (2) with a public kernel.
     """
-    return _convolution("conv2d", x, filters, strides, padding, dilations, bias, False)
+    return _convolve_images("conv2d", x, filters, strides, padding, dilations, bias, False)
 
 
 def depthwise_conv2d(
@@ -265,10 +266,10 @@ def depthwise_conv2d(
     bias: Operand | None = None,
 ) -> Shared:
     """tf.nn.depthwise_conv2d, plus a bias: [h, w, channels, multiplier]; as `conv2d`."""
-    return _convolution("depthwise_conv2d", x, filters, strides, padding, dilations, bias, True)
+    return _convolve_images("depthwise_conv2d", x, filters, strides, padding, dilations, bias, True)
 
 
-def _convolution(
+def _convolve_images(
     name: str,
     x: Operand,
     filters: Operand,
@@ -278,26 +279,26 @@ def _convolution(
     bias: Operand | None,
     depthwise: bool,
 ) -> Shared:
-    like = given.private(name, given.either_private(name, x, filters))
-    x = given.shared(name, x, like)
-    windows = conv.Windows.of(name, strides, padding, dilations)
-    if given.is_private(filters):
-        filters = given.private(name, filters)
+    private_operand = operands.check_private(name, operands.either_private(name, x, filters))
+    x = operands.as_shared(name, x, private_operand)
+    windows = conv.Windows.from_arguments(name, strides, padding, dilations)
+    if operands.is_private(filters):
+        filters = operands.check_private(name, filters)
         conv.check_shapes(name, x.shape, filters.shape, windows)
-        party = given.in_graph(name)
+        party = operands.in_graph(name)
         z = conv.conv2d(party, x, filters, strides, padding, dilations, depthwise)
         y = operators.scaled_product(name, z, x.fractional_bits, filters.fractional_bits)
     else:
-        conv.check_shapes(name, x.shape, given.shape_of(name, filters), windows)
+        conv.check_shapes(name, x.shape, operands.public_shape(name, filters), windows)
 
-        def times(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
+        def convolve_public(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
             return conv.conv2d_public(a, ring, strides, padding, dilations, bits, depthwise)
 
-        y = operators.weighted(name, x, filters, times)
+        y = operators.multiply_weight(name, x, filters, convolve_public)
     if bias is None:
         return y
-    y, bias = given.pair(f"{name} with its bias", y, bias)
-    if given.broadcast(name, y.shape, bias.shape).as_list() != y.shape.as_list():
+    y, bias = operands.share_pair(f"{name} with its bias", y, bias)
+    if operands.broadcast_shapes(name, y.shape, bias.shape).as_list() != y.shape.as_list():
         raise UsageError(
             f"{name} wants a bias that broadcasts to the result {y.shape.as_list()}. "
             f"Received: {bias!r}."

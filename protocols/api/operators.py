@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.ring import (
     arithmetic,
     checks,
@@ -22,7 +22,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
@@ -30,54 +30,58 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 # A private value, ring elements and their fractional bits.
-Times: TypeAlias = "Callable[[Shared, tf.Tensor, int], Shared]"
+WeightProduct: TypeAlias = "Callable[[Shared, tf.Tensor, int], Shared]"
 
 EXACT_BITS = compare.EXACT_BITS
 
 
 def add(x: Operand, y: Operand) -> Shared:
     """x + y, broadcast; one of them may be public.  Local."""
-    return arithmetic.add(*given.pair("add", x, y))
+    return arithmetic.add(*operands.share_pair("add", x, y))
 
 
 def subtract(x: Operand, y: Operand) -> Shared:
     """x - y, broadcast; one of them may be public.  Local."""
-    return arithmetic.sub(*given.pair("subtract", x, y))
+    return arithmetic.sub(*operands.share_pair("subtract", x, y))
 
 
 def negative(x: Shared) -> Shared:
     """-x.  Local."""
-    return arithmetic.neg(given.private("negative", x, any_ring=True))
+    return arithmetic.neg(operands.check_private("negative", x, any_ring=True))
 
 
 def scaled_product(operation: str, z: Shared, f: int, g: int) -> Shared:
     """Drops the smaller of two scales from their product."""
     drop = min(f, g)
-    return truncation.truncate(given.in_graph(operation), z, drop) if drop else z
+    return truncation.truncate(operands.in_graph(operation), z, drop) if drop else z
 
 
-def _factors(operation: str, x: Operand, y: Operand) -> tuple[Shared, Operand]:
+def _private_first(operation: str, x: Operand, y: Operand) -> tuple[Shared, Operand]:
     """Both, a private one first: over Z_2^64 and of one dealer what is private."""
-    first = given.either_private(operation, x, y)
-    both = [given.private(operation, value) for value in (x, y) if given.is_private(value)]
-    if both[0].dealer != both[-1].dealer:
+    first = operands.either_private(operation, x, y)
+    private_values = [
+        operands.check_private(operation, value) for value in (x, y) if operands.is_private(value)
+    ]
+    if private_values[0].dealer != private_values[-1].dealer:
         raise UsageError(
-            f"{operation} wants operands of one dealer. Received: {both[0].dealer} and "
-            f"{both[1].dealer}."
+            f"{operation} wants operands of one dealer. Received: {private_values[0].dealer} and "
+            f"{private_values[1].dealer}."
         )
     return first, y if first is x else x
 
 
-def weighted(operation: str, x: Shared, weight: Operand, times: Times) -> Shared:
+def multiply_weight(
+    operation: str, x: Shared, weight: Operand, weight_product: WeightProduct
+) -> Shared:
     """times(x, ring elements, their fractional bits) for a public weight, truncated to x's scale.
 
     An integer x gets WEIGHT_BITS fractional bits, unless the weight is whole too.
     """
-    kept = 0 if x.fractional_bits else given.WEIGHT_BITS
-    ring, bits = given.encode_weight(operation, weight, kept)
-    z = times(x, ring, bits)
-    drop = bits - min(bits, kept)
-    return truncation.truncate(given.in_graph(operation), z, drop) if drop else z
+    kept_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
+    ring, bits = operands.encode_weight(operation, weight, kept_bits)
+    z = weight_product(x, ring, bits)
+    drop = bits - min(bits, kept_bits)
+    return truncation.truncate(operands.in_graph(operation), z, drop) if drop else z
 
 
 def multiply(x: Operand, y: Operand) -> Shared:
@@ -88,13 +92,13 @@ def multiply(x: Operand, y: Operand) -> Shared:
     least; the exact product must be below 2^62 ring units before it is truncated.
     Rounds: 2 (3 with dealing); a public real 1 (2), whole public numbers none.
     """
-    first, second = _factors("multiply", x, y)
+    first, second = _private_first("multiply", x, y)
     if isinstance(second, Shared):
-        given.check_fit("multiply", first, second, same_scale=False)
-        z = arithmetic.mul(given.in_graph("multiply"), first, second)
+        operands.check_fit("multiply", first, second, same_scale=False)
+        z = arithmetic.mul(operands.in_graph("multiply"), first, second)
         return scaled_product("multiply", z, first.fractional_bits, second.fractional_bits)
-    given.broadcast("multiply", first.shape, given.shape_of("multiply", second))
-    return weighted("multiply", first, second, arithmetic.mul_public)
+    operands.broadcast_shapes("multiply", first.shape, operands.public_shape("multiply", second))
+    return multiply_weight("multiply", first, second, arithmetic.mul_public)
 
 
 def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Shared:
@@ -104,41 +108,41 @@ def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool 
     again, as in NumPy and Keras (of two vectors their inner product is left).
     Scale, error and rounds: as `multiply`, the sums taken before the truncation.
     """
-    inner, other = _factors("matmul", x, y)
-    ranks = [_rank(v) for v in (x, y)]
+    inner, other = _private_first("matmul", x, y)
+    ranks = [_operand_rank(v) for v in (x, y)]
     if 1 in ranks and 0 not in ranks and not transpose_a and not transpose_b:
-        z = matmul(_row(x) if ranks[0] == 1 else x, _column(y) if ranks[1] == 1 else y)
+        z = matmul(_as_row(x) if ranks[0] == 1 else x, _as_column(y) if ranks[1] == 1 else y)
         return shapes.squeeze(z, [a for a, r in zip((-2, -1), ranks, strict=True) if r == 1])
     left, right = (
-        v.shape if isinstance(v, Shared) else given.shape_of("matmul", v) for v in (x, y)
+        v.shape if isinstance(v, Shared) else operands.public_shape("matmul", v) for v in (x, y)
     )
-    checks.check_multipliable("matmul", left, right, transpose_a, transpose_b)
+    checks.check_matmul_shapes("matmul", left, right, transpose_a, transpose_b)
     if isinstance(other, Shared):
-        z = arithmetic.matmul(given.in_graph("matmul"), inner, other, transpose_a, transpose_b)
+        z = arithmetic.matmul(operands.in_graph("matmul"), inner, other, transpose_a, transpose_b)
         return scaled_product("matmul", z, inner.fractional_bits, other.fractional_bits)
 
-    def times(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
+    def matmul_public(a: Shared, ring: tf.Tensor, bits: int) -> Shared:
         first, second = (a, ring) if isinstance(x, Shared) else (ring, a)
         return arithmetic.matmul_public(first, second, bits, transpose_a, transpose_b)
 
-    return weighted("matmul", inner, other, times)
+    return multiply_weight("matmul", inner, other, matmul_public)
 
 
-def _rank(value: Operand) -> int | None:
-    shape = value.shape if isinstance(value, Shared) else given.shape_of("matmul", value)
+def _operand_rank(value: Operand) -> int | None:
+    shape = value.shape if isinstance(value, Shared) else operands.public_shape("matmul", value)
     return shape.rank  # type: ignore[no-any-return]
 
 
-def _row(x: Operand) -> Operand:
-    return shapes.expand_dims(x, 0) if isinstance(x, Shared) else _reshaped(x, (1, -1))
+def _as_row(x: Operand) -> Operand:
+    return shapes.expand_dims(x, 0) if isinstance(x, Shared) else _reshape_public(x, (1, -1))
 
 
-def _column(x: Operand) -> Operand:
-    return shapes.expand_dims(x, 1) if isinstance(x, Shared) else _reshaped(x, (-1, 1))
+def _as_column(x: Operand) -> Operand:
+    return shapes.expand_dims(x, 1) if isinstance(x, Shared) else _reshape_public(x, (-1, 1))
 
 
-def _reshaped(value: Public, shape: tuple[int, int]) -> Public:
-    if not local.is_tensor(value):
+def _reshape_public(value: Public, shape: tuple[int, int]) -> Public:
+    if not tensor_ops.is_tensor(value):
         return np.asarray(value).reshape(shape)
     import tensorflow as tf
 
@@ -158,50 +162,56 @@ def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Share
     """
     from tfe_bench.protocols.functions import reciprocal
 
-    given.either_private("divide", x, y)
-    if not given.is_private(y):
-        return multiply(given.private("divide", x), _inverse(y))
-    x, y = given.pair("divide", x, y)
-    given.private("divide", y)
-    given.bits_of("divide", bits, 62)
+    operands.either_private("divide", x, y)
+    if not operands.is_private(y):
+        return multiply(operands.check_private("divide", x), _invert_divisor(y))
+    x, y = operands.share_pair("divide", x, y)
+    operands.check_private("divide", y)
+    operands.check_bits("divide", bits, 62)
     if not 1 <= y.fractional_bits <= 24:
         raise UsageError(
             f"divide wants 1 to 24 fractional bits. Received: {y.fractional_bits}. "
-            f"Rescale both: cast(x, {given.WEIGHT_BITS})."
+            f"Rescale both: cast(x, {operands.WEIGHT_BITS})."
         )
-    whole = given.broadcast("divide", x.shape, y.shape)
+    result_shape = operands.broadcast_shapes("divide", x.shape, y.shape)
 
-    def spread(v: Any) -> Any:
-        return v.map(lambda a: local.broadcast_to(a, whole)) if whole.is_fully_defined() else v
+    def broadcast_operand(v: Any) -> Any:
+        return (
+            v.map(lambda a: tensor_ops.broadcast_to(a, result_shape))
+            if result_shape.is_fully_defined()
+            else v
+        )
 
-    return reciprocal.divide(given.in_graph("divide"), spread(x), spread(y), bits, signed)
+    return reciprocal.divide(
+        operands.in_graph("divide"), broadcast_operand(x), broadcast_operand(y), bits, signed
+    )
 
 
-def _inverse(y: Public) -> Public:
-    known = given.static("divide", y)
-    if known is None:
+def _invert_divisor(y: Public) -> Public:
+    divisor = operands.static_value("divide", y)
+    if divisor is None:
         import tensorflow as tf
 
         return 1.0 / tf.cast(y, tf.float64)
-    if not np.all(known.astype(np.float64)):
+    if not np.all(divisor.astype(np.float64)):
         raise UsageError(
             "divide wants a public divisor that is not 0. Received: a 0 in it. "
             "Replace it, or mask the result with where."
         )
-    return 1.0 / known.astype(np.float64)
+    return 1.0 / divisor.astype(np.float64)
 
 
 def square(x: Shared) -> Shared:
     """x * x, at x's scale; error below 1 ulp.  Rounds: 2 (3 with dealing), 1 (2) for integers."""
     from tfe_bench.protocols.ring import reductions
 
-    x = given.private("square", x)
-    z = reductions.square(given.in_graph("square"), x)
+    x = operands.check_private("square", x)
+    z = reductions.square(operands.in_graph("square"), x)
     return scaled_product("square", z, x.fractional_bits, x.fractional_bits)
 
 
 def abs(x: Shared, bits: int = EXACT_BITS) -> Shared:
     """|x|, exact for |x| < 2^(bits-2) ring units.  Rounds: those of `less`, and 1."""
-    x = given.private("abs", x)
-    bits = given.bits_of("abs", bits)
-    return relational.maximum(given.in_graph("abs"), x, arithmetic.neg(x), bits)
+    x = operands.check_private("abs", x)
+    bits = operands.check_bits("abs", bits)
+    return relational.maximum(operands.in_graph("abs"), x, arithmetic.neg(x), bits)

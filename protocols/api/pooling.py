@@ -9,7 +9,7 @@ from typing import TypeAlias
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.nn import pool
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, conv, reductions, shapes
@@ -43,30 +43,36 @@ def max_pool_with_argmax(
     but one of every window.
     """
     name = "max_pool_with_argmax"
-    x = given.private(name, input)
-    bits = given.bits_of(name, bits)
-    kernel = conv.pair_of(name, "ksize", ksize)
-    steps = kernel if strides is None else conv.pair_of(name, "strides", strides)
-    chosen = padding.upper() if isinstance(padding, str) else padding
+    x = operands.check_private(name, input)
+    bits = operands.check_bits(name, bits)
+    kernel = conv.parse_pair(name, "ksize", ksize)
+    steps = kernel if strides is None else conv.parse_pair(name, "strides", strides)
+    chosen_padding = padding.upper() if isinstance(padding, str) else padding
     return pool.max_pool_with_argmax(
-        given.in_graph(name), x, kernel, steps, chosen, with_batch=include_batch_in_index, bits=bits
+        operands.in_graph(name),
+        x,
+        kernel,
+        steps,
+        chosen_padding,
+        with_batch=include_batch_in_index,
+        bits=bits,
     )
 
 
-def _windows(name: str, x: Shared, output_size: Window) -> tuple[Shared, list[Spans]]:
+def _adaptive_windows(name: str, x: Shared, output_size: Window) -> tuple[Shared, list[Spans]]:
     """The images, and the [begin, end) of each window along both axes."""
-    x = given.private(name, x)
-    sizes = given.sizes(name, x)
+    x = operands.check_private(name, x)
+    sizes = operands.sizes(name, x)
     if len(sizes) != 4:
         raise UsageError(f"{name} wants images [n, h, w, channels]. Received: {x!r}. Reshape them.")
-    wanted = conv.pair_of(name, "output_size", output_size)
-    if any(n > size for n, size in zip(wanted, sizes[1:3], strict=True)):
+    output_sizes = conv.parse_pair(name, "output_size", output_size)
+    if any(n > size for n, size in zip(output_sizes, sizes[1:3], strict=True)):
         raise UsageError(
-            f"{name} wants an output_size of the images' {sizes[1:3]} at most. Received: {wanted}."
+            f"{name} wants an output_size of the images' {sizes[1:3]} at most. Received: {output_sizes}."
         )
     return x, [
         [(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
-        for n, size in zip(wanted, sizes[1:3], strict=True)
+        for n, size in zip(output_sizes, sizes[1:3], strict=True)
     ]
 
 
@@ -80,21 +86,21 @@ def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
     Error, domain, rounds and bits: those of `reduce_mean` of the largest window.
     """
     name = "adaptive_avg_pool2d"
-    x, spans = _windows(name, x, output_size)
+    x, spans = _adaptive_windows(name, x, output_size)
     counts = np.ones((1, 1), np.int64)
-    for axis, every in enumerate(spans, 1):
-        begins, ends = np.array(every, np.int64).reshape(-1, 2).T
+    for axis, axis_spans in enumerate(spans, 1):
+        begins, ends = np.array(axis_spans, np.int64).reshape(-1, 2).T
         # the sum of a window is a difference of sums from the edge on
-        room = [(1 if i == axis else 0, 0) for i in range(4)]
-        sums = shapes.pad(reductions.cumsum(x, axis), room)
+        paddings = [(1 if i == axis else 0, 0) for i in range(4)]
+        sums = shapes.pad(reductions.cumsum(x, axis), paddings)
         x = arithmetic.sub(shapes.gather(sums, ends, axis), shapes.gather(sums, begins, axis))
         if 0 not in x.shape.as_list():
             lengths = ends - begins
             counts = lengths[:, None] if axis == 1 else counts * lengths[None, :]
-    more = 0 if x.fractional_bits else given.WEIGHT_BITS
+    extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
     if 0 in x.shape.as_list():  # no mean is made
-        return replace(x, fractional_bits=x.fractional_bits + more)
-    return reductions.divided(given.in_graph(name), x, counts, more=more)
+        return replace(x, fractional_bits=x.fractional_bits + extra_bits)
+    return reductions.divide_by_counts(operands.in_graph(name), x, counts, extra_bits=extra_bits)
 
 
 def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) -> Shared:
@@ -106,12 +112,12 @@ def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) 
     Rounds and bits: those of `reduce_max` along both axes, one after the other.
     """
     name = "adaptive_max_pool2d"
-    bits = given.bits_of(name, bits)
-    x, spans = _windows(name, x, output_size)
-    for axis, every in enumerate(spans, 1):
-        longest = max(end - begin for begin, end in every)
+    bits = operands.check_bits(name, bits)
+    x, spans = _adaptive_windows(name, x, output_size)
+    for axis, axis_spans in enumerate(spans, 1):
+        longest = max(end - begin for begin, end in axis_spans)
         # shorter windows have their last cell several times
-        places = np.array([[min(b + k, e - 1) for b, e in every] for k in range(longest)])
+        places = np.array([[min(b + k, e - 1) for b, e in axis_spans] for k in range(longest)])
         cells = shapes.gather(x, places, axis)
-        x = extremes.reduce_max(given.in_graph(name), cells, axis, bits=bits)
+        x = extremes.reduce_max(operands.in_graph(name), cells, axis, bits=bits)
     return x

@@ -5,15 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import elementary
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import elementary, operands
 from tfe_bench.protocols.api.operators import multiply, square
 from tfe_bench.protocols.ring import arithmetic, checks
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
-MOST_POWER = 64
+MAX_POWER = 64
 
 
 def pow(x: Operand, y: Operand) -> Shared:
@@ -33,16 +32,16 @@ def pow(x: Operand, y: Operand) -> Shared:
     Raises:
         UsageError: integers with another y than a whole one from 0 to 64.
     """
-    if given.is_private(y):
-        return _private_power(x, given.private("pow", y))
-    known = given.static("pow", y)
-    usable = known is not None and known.size == 1 and known.dtype.kind != "b"
-    if known is None or not usable or not np.isfinite(known).all():
+    if operands.is_private(y):
+        return _private_power(x, operands.check_private("pow", y))
+    exponent = operands.static_value("pow", y)
+    is_usable = exponent is not None and exponent.size == 1 and exponent.dtype.kind != "b"
+    if exponent is None or not is_usable or not np.isfinite(exponent).all():
         raise UsageError(
             "pow wants one public number that is known while tracing, or a private tensor, as its "
-            f"exponent. Received: {given.kind_of(y)}. Take the powers one by one."
+            f"exponent. Received: {operands.describe_type(y)}. Take the powers one by one."
         )
-    x, power = given.private("pow", x), float(known.item())
+    x, power = operands.check_private("pow", x), float(exponent.item())
     if power == int(power):
         return _whole_power(x, int(power))
     checks.check_scale("pow", x, 1, 24)
@@ -52,9 +51,9 @@ def pow(x: Operand, y: Operand) -> Shared:
 
 
 def _whole_power(x: Shared, n: int) -> Shared:
-    if not -MOST_POWER <= n <= MOST_POWER:
+    if not -MAX_POWER <= n <= MAX_POWER:
         raise UsageError(
-            f"pow wants a whole exponent from {-MOST_POWER} to {MOST_POWER}. Received: {n}. "
+            f"pow wants a whole exponent from {-MAX_POWER} to {MAX_POWER}. Received: {n}. "
             "Use exp and log for others."
         )
     if n < 0:
@@ -68,24 +67,24 @@ def _whole_power(x: Shared, n: int) -> Shared:
         if n:
             x = square(x)
     if result is None:
-        return arithmetic.moved(x.map(local.zeros_like), 1 << x.fractional_bits)
+        return arithmetic.add_constant(x.map(tensor_ops.zeros_like), 1 << x.fractional_bits)
     return result
 
 
 def _private_power(x: Operand, y: Shared) -> Shared:
     """e^(y ln(x)), the logarithm of a public x taken of it as it is."""
     checks.check_scale("pow", y, 1, 24)
-    if not given.is_private(x):
-        return elementary.exp(multiply(y, _logarithms(x)))
-    base, y = given.pair("pow", x, y)
+    if not operands.is_private(x):
+        return elementary.exp(multiply(y, _public_logarithms(x)))
+    base, y = operands.share_pair("pow", x, y)
     return elementary.exp(multiply(y, elementary.log(base)))
 
 
-def _logarithms(x: Public) -> Public:
-    known = given.static("pow", x)
-    if known is None or not np.all(np.isfinite(known)) or np.any(known <= 0):
+def _public_logarithms(x: Public) -> Public:
+    bases = operands.static_value("pow", x)
+    if bases is None or not np.all(np.isfinite(bases)) or np.any(bases <= 0):
         raise UsageError(
             "pow wants public bases that are positive, finite and known while tracing beside a "
-            f"private exponent. Received: {given.kind_of(x)}."
+            f"private exponent. Received: {operands.describe_type(x)}."
         )
-    return np.log(known.astype(np.float64))
+    return np.log(bases.astype(np.float64))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.ring import (
     arithmetic,
     compare,
@@ -22,7 +22,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
@@ -34,15 +34,15 @@ EXACT_BITS = compare.EXACT_BITS
 Bits: TypeAlias = "MaskedBits | Public"  # truth values
 
 
-def _compared(
-    operation: relational.OfTwo[MaskedBits], x: Operand, y: Operand, bits: int
+def _compare_operands(
+    operation: relational.Comparison[MaskedBits], x: Operand, y: Operand, bits: int
 ) -> MaskedBits:
     name = operation.__name__
-    bits = given.bits_of(name, bits)
-    x, y = given.pair(name, x, y)
-    found = operation(given.in_graph(name), given.private(name, x), y, bits)
-    shape = given.broadcast(name, x.shape, y.shape)
-    return replace(found, shape=None if shape.rank is None else tuple(shape.as_list()))
+    bits = operands.check_bits(name, bits)
+    x, y = operands.share_pair(name, x, y)
+    result_bits = operation(operands.in_graph(name), operands.check_private(name, x), y, bits)
+    shape = operands.broadcast_shapes(name, x.shape, y.shape)
+    return replace(result_bits, shape=None if shape.rank is None else tuple(shape.as_list()))
 
 
 def less(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
@@ -53,32 +53,32 @@ def less(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
 
     Rounds and bits: relational.less.
     """
-    return _compared(relational.less, x, y, bits)
+    return _compare_operands(relational.less, x, y, bits)
 
 
 def greater(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x > y]; as `less`."""
-    return _compared(relational.greater, x, y, bits)
+    return _compare_operands(relational.greater, x, y, bits)
 
 
 def less_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x <= y]; as `less`."""
-    return _compared(relational.less_equal, x, y, bits)
+    return _compare_operands(relational.less_equal, x, y, bits)
 
 
 def greater_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x >= y]; as `less`."""
-    return _compared(relational.greater_equal, x, y, bits)
+    return _compare_operands(relational.greater_equal, x, y, bits)
 
 
 def equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x == y]; as `less`, for twice the bits.  Rounds and bits: relational.equal."""
-    return _compared(relational.equal, x, y, bits)
+    return _compare_operands(relational.equal, x, y, bits)
 
 
 def not_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
     """[x != y]; as `equal`."""
-    return _compared(relational.not_equal, x, y, bits)
+    return _compare_operands(relational.not_equal, x, y, bits)
 
 
 def in_range(x: Shared, bits: int) -> MaskedBits:
@@ -91,8 +91,8 @@ def in_range(x: Shared, bits: int) -> MaskedBits:
 
     Rounds and bits: those of range_check.in_range.
     """
-    x = given.private("in_range", x)
-    return range_check.in_range(given.in_graph("in_range"), x, bits)
+    x = operands.check_private("in_range", x)
+    return range_check.in_range(operands.in_graph("in_range"), x, bits)
 
 
 # ---- bits
@@ -101,13 +101,13 @@ def in_range(x: Shared, bits: int) -> MaskedBits:
 def _truth_values(operation: str, value: Public) -> tuple[tf.Tensor, bool]:
     """A public array or tensor, and whether it holds truth values."""
     tensor: tf.Tensor = value
-    known = given.static(operation, value)
-    if known is None:
+    array = operands.static_value(operation, value)
+    if array is None:
         return tensor, tensor.dtype.is_bool
-    return known, known.dtype.kind == "b"
+    return array, array.dtype.kind == "b"
 
 
-def as_bits(operation: str, value: Operand | MaskedBits, like: MaskedBits) -> MaskedBits:
+def as_bits(operation: str, value: Operand | MaskedBits, template: MaskedBits) -> MaskedBits:
     """Private bits as they are, public truth values under a mask of zero.
 
     Raises:
@@ -118,30 +118,30 @@ def as_bits(operation: str, value: Operand | MaskedBits, like: MaskedBits) -> Ma
     if isinstance(value, Shared):
         raise UsageError(f"{operation} wants bits beside bits. Received: {value!r}.")
     values, are_true_or_false = _truth_values(operation, value)
-    shape = given.shape_of(operation, value)
+    shape = operands.public_shape(operation, value)
     if not are_true_or_false or not shape.is_fully_defined():
         raise UsageError(
             f"{operation} wants public truth values of a known shape beside private bits. "
-            f"Received: {given.kind_of(values)} of shape {shape}. Compare to get bits."
+            f"Received: {operands.describe_type(values)} of shape {shape}. Compare to get bits."
         )
     n = shape.num_elements()
-    if isinstance(like.masked, local.Abstract):
-        ones = local.joined([1, n])
+    if isinstance(template.masked, tensor_ops.SymbolicTensor):
+        ones = tensor_ops.symbolic_result([1, n])
     else:
         import tensorflow as tf
 
         ones = tf.reshape(tf.cast(values, tf.int64), [1, n])
-    packed = logic.packed(ones)[0]
+    packed = logic.pack_bits(ones)[0]
     return MaskedBits(
-        None if like.masked is None else packed,
-        None if like.beta is None else local.zeros_like(packed),
+        None if template.masked is None else packed,
+        None if template.beta is None else tensor_ops.zeros_like(packed),
         n,
-        like.dealer,
+        template.dealer,
         tuple(shape.as_list()),
     )
 
 
-def spread(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> MaskedBits:
+def broadcast_bits(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> MaskedBits:
     """Bits in a larger shape.  Local.
 
     Raises:
@@ -151,36 +151,41 @@ def spread(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> MaskedBi
         return bits
     if bits.shape is None or None in bits.shape:
         raise UsageError(f"{operation} wants bits of a known shape. Received: {bits!r}.")
-    if given.broadcast(operation, bits.shape, shape).as_list() != list(shape):
+    if operands.broadcast_shapes(operation, bits.shape, shape).as_list() != list(shape):
         raise UsageError(
             f"{operation} wants bits that broadcast to {list(shape)}. Received: {bits!r}."
         )
-    n = given.elements(shape)
-    moved = logic.rearrange(bits, bits.shape, lambda a: local.broadcast_to(a, shape), n)
-    return replace(moved, shape=shape)
+    n = operands.count_elements(shape)
+    broadcast = logic.rearrange_bits(
+        bits, bits.shape, lambda a: tensor_ops.broadcast_to(a, shape), n
+    )
+    return replace(broadcast, shape=shape)
 
 
-def _both(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedBits]:
-    private = [v for v in (a, b) if isinstance(v, MaskedBits)]
-    if not private or isinstance(a, Shared) or isinstance(b, Shared):
+def _bit_operands(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedBits]:
+    private_bits = [v for v in (a, b) if isinstance(v, MaskedBits)]
+    if not private_bits or isinstance(a, Shared) or isinstance(b, Shared):
         raise UsageError(
             f"{operation} wants private bits (the results of comparisons). Received: "
-            f"{given.kind_of(a)} and {given.kind_of(b)}."
+            f"{operands.describe_type(a)} and {operands.describe_type(b)}."
         )
-    a, b = (as_bits(operation, v, private[0]) for v in (a, b))
+    a, b = (as_bits(operation, v, private_bits[0]) for v in (a, b))
     if a.dealer != b.dealer:
         raise UsageError(f"{operation} wants bits of one dealer. Received: {a!r} and {b!r}.")
     if a.shape != b.shape:
         if a.shape is None or b.shape is None or None in (*a.shape, *b.shape):
             raise UsageError(f"{operation} wants bits of known shapes. Received: {a!r} and {b!r}.")
-        whole = tuple(given.broadcast(operation, a.shape, b.shape).as_list())
-        a, b = spread(operation, a, whole), spread(operation, b, whole)
+        result_shape = tuple(operands.broadcast_shapes(operation, a.shape, b.shape).as_list())
+        a, b = (
+            broadcast_bits(operation, a, result_shape),
+            broadcast_bits(operation, b, result_shape),
+        )
     return a, b
 
 
-def _and(operation: str, a: MaskedBits, b: MaskedBits) -> MaskedBits:
-    party = given.in_graph(operation)
-    masked_bits = convert.mask_bits(party, logic.all_of(party, [a, b]))
+def _and_bits(operation: str, a: MaskedBits, b: MaskedBits) -> MaskedBits:
+    party = operands.in_graph(operation)
+    masked_bits = convert.mask_bits(party, logic.and_bits(party, [a, b]))
     return replace(masked_bits, shape=a.shape)
 
 
@@ -189,18 +194,18 @@ def logical_and(a: Bits, b: Bits) -> MaskedBits:
 
     Rounds: 1 (2 with dealing).  Bits sent: D 3, E1, E2 1 per bit.
     """
-    return _and("logical_and", *_both("logical_and", a, b))
+    return _and_bits("logical_and", *_bit_operands("logical_and", a, b))
 
 
 def logical_or(a: Bits, b: Bits) -> MaskedBits:
     """a OR b; as `logical_and`."""
-    a, b = _both("logical_or", a, b)
-    return logic.invert(_and("logical_or", logic.invert(a), logic.invert(b)))
+    a, b = _bit_operands("logical_or", a, b)
+    return logic.invert_bits(_and_bits("logical_or", logic.invert_bits(a), logic.invert_bits(b)))
 
 
 def logical_xor(a: Bits, b: Bits) -> MaskedBits:
     """a XOR b, broadcast; one side may be public.  Local."""
-    return logic.xor(*_both("logical_xor", a, b))
+    return logic.xor_bits(*_bit_operands("logical_xor", a, b))
 
 
 def logical_not(a: MaskedBits) -> MaskedBits:
@@ -208,9 +213,9 @@ def logical_not(a: MaskedBits) -> MaskedBits:
     if not isinstance(a, MaskedBits):
         raise UsageError(
             "logical_not wants private bits (the result of a comparison). "
-            f"Received: {given.kind_of(a)}."
+            f"Received: {operands.describe_type(a)}."
         )
-    return logic.invert(a)
+    return logic.invert_bits(a)
 
 
 def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe") -> Shared:
@@ -236,28 +241,30 @@ def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe")
     if isinstance(x, MaskedBits):
         sizes = None
         if x.shape is not None:
-            known = given.elements([d for d in x.shape if d is not None])
-            free = x.n // max(known, 1)
+            known_elements = operands.count_elements([d for d in x.shape if d is not None])
+            free_size = x.n // max(known_elements, 1)
             if None not in x.shape:
                 sizes = list(x.shape)
             elif x.shape.count(None) < 2:
                 import tensorflow as tf
 
-                sizes = tf.stack([free if d is None else tf.constant(d, tf.int64) for d in x.shape])
+                sizes = tf.stack(
+                    [free_size if d is None else tf.constant(d, tf.int64) for d in x.shape]
+                )
                 sizes = tf.reshape(sizes, [len(x.shape)])
-        x = convert.b2a(given.in_graph("cast"), x, sizes)
-    x = given.private("cast", x)
+        x = convert.b2a(operands.in_graph("cast"), x, sizes)
+    x = operands.check_private("cast", x)
     if method not in truncation.METHODS:
         raise UsageError(f"cast knows {', '.join(truncation.METHODS)}. Received: {method!r}.")
-    more = int(fractional_bits) - x.fractional_bits
-    if more >= 0:
-        return arithmetic.mul_public(x, np.int64(1 << more), more) if more else x
-    if more < -truncation.MOST_DROPPED:
+    added_bits = int(fractional_bits) - x.fractional_bits
+    if added_bits >= 0:
+        return arithmetic.mul_public(x, np.int64(1 << added_bits), added_bits) if added_bits else x
+    if added_bits < -truncation.MAX_DROPPED_BITS:
         raise UsageError(
-            f"cast drops {truncation.MOST_DROPPED} bits at most. Received: {x!r} for "
+            f"cast drops {truncation.MAX_DROPPED_BITS} bits at most. Received: {x!r} for "
             f"{fractional_bits} fractional bits. Cast twice."
         )
-    return truncation.truncate(given.in_graph("cast"), x, -more, method)
+    return truncation.truncate(operands.in_graph("cast"), x, -added_bits, method)
 
 
 def where(condition: Bits, x: Operand, y: Operand) -> Shared:
@@ -270,24 +277,24 @@ def where(condition: Bits, x: Operand, y: Operand) -> Shared:
     Rounds: 1 (2 with dealing).  Bits sent: D 128, E1, E2 64 per element.
     """
 
-    x, y = given.pair("where", x, y)
-    d = arithmetic.sub(x, y)
+    x, y = operands.share_pair("where", x, y)
+    difference = arithmetic.sub(x, y)
     if not isinstance(condition, MaskedBits):
-        return arithmetic.add(y, _chosen(condition, d))
-    if condition.dealer != d.dealer:
-        raise UsageError(f"where wants one dealer. Received: {condition!r} and {d!r}.")
+        return arithmetic.add(y, _select_public(condition, difference))
+    if condition.dealer != difference.dealer:
+        raise UsageError(f"where wants one dealer. Received: {condition!r} and {difference!r}.")
     shape = condition.shape
-    if shape is not None and None not in shape and d.shape.is_fully_defined():
-        whole = tuple(given.broadcast("where", shape, x.shape, y.shape).as_list())
-        condition = spread("where", condition, whole)
-        d = shapes.broadcast_to(d, whole)
+    if shape is not None and None not in shape and difference.shape.is_fully_defined():
+        result_shape = tuple(operands.broadcast_shapes("where", shape, x.shape, y.shape).as_list())
+        condition = broadcast_bits("where", condition, result_shape)
+        difference = shapes.broadcast_to(difference, result_shape)
     # (Of sizes that only the graph knows, the kernels refuse another number of bits.)
-    return arithmetic.add(y, convert.inject(given.in_graph("where"), condition, d))
+    return arithmetic.add(y, convert.inject(operands.in_graph("where"), condition, difference))
 
 
-def _chosen(condition: Bits, d: Shared) -> Shared:
+def _select_public(condition: Bits, difference: Shared) -> Shared:
     """d where a public condition is true, else 0."""
-    if given.is_private(condition):
+    if operands.is_private(condition):
         raise UsageError(
             "where wants private bits as its condition (the result of a private comparison). "
             f"Received: {condition!r}. Compare it: x != 0."
@@ -296,12 +303,12 @@ def _chosen(condition: Bits, d: Shared) -> Shared:
     if not are_true_or_false:
         raise UsageError(
             "where wants truth values as its condition. Received: "
-            f"{given.kind_of(values)}. Compare to get them."
+            f"{operands.describe_type(values)}. Compare to get them."
         )
-    given.private("where", d)
-    given.broadcast("where", given.shape_of("where", condition), d.shape)
+    operands.check_private("where", difference)
+    operands.broadcast_shapes("where", operands.public_shape("where", condition), difference.shape)
     if isinstance(values, np.ndarray):
-        return arithmetic.mul_public(d, values.astype(np.int64))
+        return arithmetic.mul_public(difference, values.astype(np.int64))
     import tensorflow as tf
 
-    return arithmetic.mul_public(d, tf.cast(values, tf.int64))
+    return arithmetic.mul_public(difference, tf.cast(values, tf.int64))

@@ -9,22 +9,24 @@ from typing import NoReturn
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.order import extremes, order_statistics
 from tfe_bench.protocols.order import sort as sorting
 from tfe_bench.protocols.ring import checks, compare, convert, relational, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
 EXACT_BITS = compare.EXACT_BITS
 
 
-def _larger(operation: relational.OfTwo[Shared], x: Operand, y: Operand, bits: int) -> Shared:
+def _compare_elements(
+    operation: relational.Comparison[Shared], x: Operand, y: Operand, bits: int
+) -> Shared:
     name = operation.__name__
-    bits = given.bits_of(name, bits)
-    x, y = given.pair(name, x, y)
-    return operation(given.in_graph(name), given.private(name, x), y, bits)
+    bits = operands.check_bits(name, bits)
+    x, y = operands.share_pair(name, x, y)
+    return operation(operands.in_graph(name), operands.check_private(name, x), y, bits)
 
 
 def maximum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
@@ -35,12 +37,12 @@ def maximum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
 
     Rounds and bits: those of relational.maximum.
     """
-    return _larger(relational.maximum, x, y, bits)
+    return _compare_elements(relational.maximum, x, y, bits)
 
 
 def minimum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
     """min(x, y); as `maximum`."""
-    return _larger(relational.minimum, x, y, bits)
+    return _compare_elements(relational.minimum, x, y, bits)
 
 
 def clip_by_value(
@@ -50,20 +52,23 @@ def clip_by_value(
 
     Rounds and bits: those of `maximum` twice.
     """
-    x = given.private("clip_by_value", x)
+    x = operands.check_private("clip_by_value", x)
     limits = (clip_value_min, clip_value_max)
-    known = [None if given.is_private(v) else given.static("clip_by_value", v) for v in limits]
-    low, high = known
+    public_limits = [
+        None if operands.is_private(v) else operands.static_value("clip_by_value", v)
+        for v in limits
+    ]
+    low, high = public_limits
     if low is not None and high is not None:
-        given.broadcast("clip_by_value", low.shape, high.shape)
+        operands.broadcast_shapes("clip_by_value", low.shape, high.shape)
         if np.any(low > high):
             raise UsageError(
                 "clip_by_value wants clip_value_min <= clip_value_max. Received: a larger one. "
                 "Swap them."
             )
-    bits = given.bits_of("clip_by_value", bits)
+    bits = operands.check_bits("clip_by_value", bits)
     for limit in limits:
-        given.pair("clip_by_value", x, limit)
+        operands.share_pair("clip_by_value", x, limit)
     return minimum(maximum(x, clip_value_min, bits), clip_value_max, bits)
 
 
@@ -72,38 +77,40 @@ def sign(x: Shared, bits: int = EXACT_BITS) -> Shared:
 
     Rounds: those of `less`, and 1.  Bits sent: those of `less` and of `cast`, twice.
     """
-    x = given.private("sign", x)
-    bits = given.bits_of("sign", bits)
-    shape = given.sizes("sign", x)
-    party = given.in_graph("sign")
-    n = given.elements(shape)
-    both = x.map(lambda a: local.stack([local.reshape(-a, [n]), local.reshape(a, [n])]))
-    signs = relational.negative(party, both, bits)
+    x = operands.check_private("sign", x)
+    bits = operands.check_bits("sign", bits)
+    shape = operands.sizes("sign", x)
+    party = operands.in_graph("sign")
+    n = operands.count_elements(shape)
+    negated_and_value = x.map(
+        lambda a: tensor_ops.stack([tensor_ops.reshape(-a, [n]), tensor_ops.reshape(a, [n])])
+    )
+    signs = relational.is_negative(party, negated_and_value, bits)
     ones = convert.b2a(party, signs, [2, n])
     one = 1 << x.fractional_bits
-    result = ones.map(lambda a: local.reshape(a[0] - a[1], shape) * one)
+    result = ones.map(lambda a: tensor_ops.reshape(a[0] - a[1], shape) * one)
     return replace(result, fractional_bits=x.fractional_bits)
 
 
-def _rows(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], list[int]]:
+def _flatten_axes(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], list[int]]:
     """x with the given axes as its last one, the sizes of the others, and all axes."""
-    x = given.private(operation, x)
-    sizes = given.sizes(operation, x)
-    axes = checks.axes_of(operation, axis, len(sizes))
-    kept = [i for i in range(len(sizes)) if i not in axes]
-    width = given.elements([sizes[i] for i in axes])
+    x = operands.check_private(operation, x)
+    sizes = operands.sizes(operation, x)
+    axes = checks.normalize_axes(operation, axis, len(sizes))
+    kept_axes = [i for i in range(len(sizes)) if i not in axes]
+    width = operands.count_elements([sizes[i] for i in axes])
     if width == 0:
         raise UsageError(
             f"{operation} wants at least one value along the axis. Received: shape {sizes}. "
             "An empty tensor has none."
         )
-    rest = [sizes[i] for i in kept]
-    order = [*kept, *axes]
-    rows = x.map(lambda a: local.reshape(local.transpose(a, order), [*rest, width]))
-    return rows, rest, axes
+    kept_sizes = [sizes[i] for i in kept_axes]
+    order = [*kept_axes, *axes]
+    rows = x.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a, order), [*kept_sizes, width]))
+    return rows, kept_sizes, axes
 
 
-def _extreme(
+def _reduce_axes(
     operation: str,
     function: Callable[..., Shared],
     x: Shared,
@@ -111,13 +118,13 @@ def _extreme(
     keepdims: bool,
     bits: int,
 ) -> Shared:
-    bits = given.bits_of(operation, bits)
-    rows, rest, axes = _rows(operation, x, axis)
-    found = function(given.in_graph(operation), rows, -1, bits=bits)
+    bits = operands.check_bits(operation, bits)
+    rows, kept_sizes, axes = _flatten_axes(operation, x, axis)
+    reduced = function(operands.in_graph(operation), rows, -1, bits=bits)
     if keepdims:
         for i in axes:
-            rest.insert(i, 1)
-    return shapes.reshape(found, rest)
+            kept_sizes.insert(i, 1)
+    return shapes.reshape(reduced, kept_sizes)
 
 
 def reduce_max(
@@ -130,14 +137,14 @@ def reduce_max(
 
     Rounds and bits: those of extremes.reduce_max.
     """
-    return _extreme("reduce_max", extremes.reduce_max, x, axis, keepdims, bits)
+    return _reduce_axes("reduce_max", extremes.reduce_max, x, axis, keepdims, bits)
 
 
 def reduce_min(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int = EXACT_BITS
 ) -> Shared:
     """The smallest value; as `reduce_max`."""
-    return _extreme("reduce_min", extremes.reduce_min, x, axis, keepdims, bits)
+    return _reduce_axes("reduce_min", extremes.reduce_min, x, axis, keepdims, bits)
 
 
 def argmax(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
@@ -145,12 +152,12 @@ def argmax(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
 
     Rounds and bits: those of extremes.argmax.
     """
-    return _extreme("argmax", extremes.argmax, x, [axis], False, bits)
+    return _reduce_axes("argmax", extremes.argmax, x, [axis], False, bits)
 
 
 def argmin(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
     """Index of the first smallest value; as `argmax`."""
-    return _extreme("argmin", extremes.argmin, x, [axis], False, bits)
+    return _reduce_axes("argmin", extremes.argmin, x, [axis], False, bits)
 
 
 # ---- order: between graphs
@@ -165,17 +172,23 @@ def sort(x: Shared, axis: int = -1, direction: str = "ASCENDING") -> Shared:
         raise UsageError(
             f'sort wants the direction "ASCENDING" or "DESCENDING". Received: {direction!r}.'
         )
-    party = given.between_graphs("sort")
-    rank = checks.rank_of("sort", given.private("sort", x))
-    rows, rest, (at,) = _rows("sort", x, [axis] if rank else _no_axis("sort", x))
-    flat = rows.map(lambda a: local.reshape(a, [given.elements(rest), a.shape[-1]]))
-    found = sorting.sort(party, flat, descending=direction == "DESCENDING").keys
+    party = operands.between_graphs("sort")
+    rank = checks.check_known_rank("sort", operands.check_private("sort", x))
+    rows, kept_sizes, (sort_axis,) = _flatten_axes(
+        "sort", x, [axis] if rank else _raise_no_axis("sort", x)
+    )
+    flat = rows.map(
+        lambda a: tensor_ops.reshape(a, [operands.count_elements(kept_sizes), a.shape[-1]])
+    )
+    sorted_keys = sorting.sort(party, flat, descending=direction == "DESCENDING").keys
     order = list(range(rank - 1))
-    order.insert(at, rank - 1)
-    return found.map(lambda a: local.transpose(local.reshape(a, [*rest, a.shape[-1]]), order))
+    order.insert(sort_axis, rank - 1)
+    return sorted_keys.map(
+        lambda a: tensor_ops.transpose(tensor_ops.reshape(a, [*kept_sizes, a.shape[-1]]), order)
+    )
 
 
-def _no_axis(operation: str, x: Shared) -> NoReturn:
+def _raise_no_axis(operation: str, x: Shared) -> NoReturn:
     raise UsageError(f"{operation} wants a tensor with an axis. Received: {x!r}. Reshape it.")
 
 
@@ -184,8 +197,10 @@ def top_k(x: Shared, k: int = 1) -> tuple[Shared, Shared]:
 
     Called between graphs.  Rounds and bits: those of sort.sort.
     """
-    party = given.between_graphs("top_k")
-    return order_statistics.top_k(party, given.private("top_k", x), given.integer("top_k", "k", k))
+    party = operands.between_graphs("top_k")
+    return order_statistics.top_k(
+        party, operands.check_private("top_k", x), operands.check_integer("top_k", "k", k)
+    )
 
 
 def median(x: Shared, axis: Axes = None) -> Shared:
@@ -194,7 +209,7 @@ def median(x: Shared, axis: Axes = None) -> Shared:
 
     Called between graphs.  Rounds and bits: those of sort.sort, and 1 round more for the mean.
     """
-    return _quantile("median", x, 0.5, axis)
+    return _axis_quantile("median", x, 0.5, axis)
 
 
 def quantile(x: Shared, q: float, axis: Axes = None) -> Shared:
@@ -205,14 +220,14 @@ def quantile(x: Shared, q: float, axis: Axes = None) -> Shared:
 
     Called between graphs.  Error: order_statistics.quantile.  Rounds and bits: as `median`.
     """
-    if given.is_private(q) or isinstance(q, bool) or not isinstance(q, (int, float, np.number)):
+    if operands.is_private(q) or isinstance(q, bool) or not isinstance(q, (int, float, np.number)):
         raise UsageError(
             f"quantile wants a public number q from 0 to 1. Received: {type(q).__name__}."
         )
-    return _quantile("quantile", x, float(q), axis)
+    return _axis_quantile("quantile", x, float(q), axis)
 
 
-def _quantile(operation: str, x: Shared, q: float, axis: Axes) -> Shared:
-    party = given.between_graphs(operation)
-    rows, _, _ = _rows(operation, x, axis)
+def _axis_quantile(operation: str, x: Shared, q: float, axis: Axes) -> Shared:
+    party = operands.between_graphs(operation)
+    rows, _, _ = _flatten_axes(operation, x, axis)
     return order_statistics.quantile(party, rows, q)

@@ -6,7 +6,7 @@ import builtins
 from dataclasses import replace
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.functions import reciprocal
 from tfe_bench.protocols.ring import (
     arithmetic,
@@ -16,48 +16,48 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
 
 # A product of x and a public reciprocal of as many bits is below 2^62.
-MOST_DIVIDED = 31
+MAX_DIVIDED = 31
 # Of a private divisor: a remainder that is off by one divisor stays below 2^62.
-MOST_DIVISOR = 60
+MAX_DIVISOR = 60
 # A quotient is computed with so many bits of its own and after the point: below 2^(30 - 9) it is
 # off by 2^(21 - 22) and a few units, less than one.
 _PRECISION, _POINT = 22, 9
 
 
-def _real(operation: str, x: Shared) -> Shared:
-    x = given.private(operation, x)
-    if x.fractional_bits > truncation.MOST_DROPPED:
+def _check_real(operation: str, x: Shared) -> Shared:
+    x = operands.check_private(operation, x)
+    if x.fractional_bits > truncation.MAX_DROPPED_BITS:
         raise UsageError(
-            f"{operation} takes {truncation.MOST_DROPPED} fractional bits at most. Received: "
+            f"{operation} takes {truncation.MAX_DROPPED_BITS} fractional bits at most. Received: "
             f"{x!r}. Rescale it: cast(x, 16)."
         )
     return x
 
 
-def floor_shift(party: Party, x: Shared, down: int) -> Shared:
+def floor_shift(party: Party, x: Shared, dropped_bits: int) -> Shared:
     """floor(x / 2^down) of ring elements, as an integer; modulo 2^(64-down) for every x.
 
     Rounds: 3 (4 with dealing), twice for more than 48 bits.  Bits sent: truncation.truncate's.
     """
-    while down:
-        drop = min(down, truncation.MOST_DROPPED)
-        lower = arithmetic.moved(replace(x, fractional_bits=drop), -(1 << (drop - 1)))
+    while dropped_bits:
+        drop = min(dropped_bits, truncation.MAX_DROPPED_BITS)
+        lower = arithmetic.add_constant(replace(x, fractional_bits=drop), -(1 << (drop - 1)))
         x = truncation.truncate(party, lower, drop, "exact")
-        down -= drop
+        dropped_bits -= drop
     return replace(x, fractional_bits=0)
 
 
-def _whole(operation: str, x: Shared) -> Shared:
+def _floor_at_scale(operation: str, x: Shared) -> Shared:
     """floor(x) at x's scale.  (What floor_shift loses is shifted out again.)"""
     f = x.fractional_bits
-    whole = floor_shift(given.in_graph(operation), x, f)
-    return replace(whole.map(lambda a: local.left_shift(a, f)), fractional_bits=f)
+    whole = floor_shift(operands.in_graph(operation), x, f)
+    return replace(whole.map(lambda a: tensor_ops.left_shift(a, f)), fractional_bits=f)
 
 
 def floor(x: Shared) -> Shared:
@@ -68,12 +68,12 @@ def floor(x: Shared) -> Shared:
     Raises:
         UsageError: more than 48 fractional bits.
     """
-    return _whole("floor", _real("floor", x))
+    return _floor_at_scale("floor", _check_real("floor", x))
 
 
 def ceil(x: Shared) -> Shared:
     """The smallest whole number that is not below x; as `floor`."""
-    return arithmetic.neg(_whole("ceil", arithmetic.neg(_real("ceil", x))))
+    return arithmetic.neg(_floor_at_scale("ceil", arithmetic.neg(_check_real("ceil", x))))
 
 
 def round(x: Shared) -> Shared:
@@ -85,20 +85,20 @@ def round(x: Shared) -> Shared:
     Raises:
         UsageError: more than 48 fractional bits.
     """
-    x = _real("round", x)
+    x = _check_real("round", x)
     f = x.fractional_bits
     if f == 0:
         return x
-    party = given.in_graph("round")
+    party = operands.in_graph("round")
     odd = convert.b2a(party, convert.mask_bits(party, compare.msb(party, x, f + 1)), x.shape)
     even_down = arithmetic.add(x, replace(odd, fractional_bits=f))
-    return _whole("round", arithmetic.moved(even_down, (1 << (f - 1)) - 1))
+    return _floor_at_scale("round", arithmetic.add_constant(even_down, (1 << (f - 1)) - 1))
 
 
 # ---- division with a remainder
 
 
-def floordiv(x: Operand, y: Operand, signed: bool = True, bits: int = MOST_DIVIDED) -> Shared:
+def floordiv(x: Operand, y: Operand, signed: bool = True, bits: int = MAX_DIVIDED) -> Shared:
     """floor(x / y) at their common scale, exact; one of them may be public.
 
     Args:
@@ -115,39 +115,39 @@ def floordiv(x: Operand, y: Operand, signed: bool = True, bits: int = MOST_DIVID
     Raises:
         UsageError: a public divisor that is 0 or rounds to it.
     """
-    return _divided("floordiv", x, y, signed, bits, remainder=False)
+    return _divide_floor("floordiv", x, y, signed, bits, remainder=False)
 
 
-def floormod(x: Operand, y: Operand, signed: bool = True, bits: int = MOST_DIVIDED) -> Shared:
+def floormod(x: Operand, y: Operand, signed: bool = True, bits: int = MAX_DIVIDED) -> Shared:
     """x - y floor(x / y) at their common scale, exact: of the sign of y; as `floordiv`."""
-    return _divided("floormod", x, y, signed, bits, remainder=True)
+    return _divide_floor("floormod", x, y, signed, bits, remainder=True)
 
 
 floor_div = floordiv
 mod = floormod
 
 
-def _divided(
+def _divide_floor(
     operation: str, x: Operand, y: Operand, signed: bool, bits: int, remainder: bool
 ) -> Shared:
-    given.either_private(operation, x, y)
-    known = None if given.is_private(y) else given.static(operation, y)
-    if known is None or known.size != 1:
-        return _by_private(operation, x, y, signed, bits, remainder)
-    x = given.private(operation, x)
+    operands.either_private(operation, x, y)
+    array = None if operands.is_private(y) else operands.static_value(operation, y)
+    if array is None or array.size != 1:
+        return _divide_by_private(operation, x, y, signed, bits, remainder)
+    x = operands.check_private(operation, x)
     f = x.fractional_bits
-    sizes = given.sizes(operation, x)
-    if known.ndim > len(sizes):
-        x = shapes.reshape(x, [1] * (known.ndim - len(sizes)) + sizes)
-    divisor = int(given.encode(operation, known, f).item())
-    quotient = _by_public(operation, x, divisor, bits)
+    sizes = operands.sizes(operation, x)
+    if array.ndim > len(sizes):
+        x = shapes.reshape(x, [1] * (array.ndim - len(sizes)) + sizes)
+    divisor = int(operands.encode_public(operation, array, f).item())
+    quotient = _divide_by_public(operation, x, divisor, bits)
     if not remainder:
         return arithmetic.mul_public(quotient, 1 << f, f)
-    times = arithmetic.mul_public(quotient, divisor)
-    return arithmetic.sub(x, replace(times, fractional_bits=f))
+    product = arithmetic.mul_public(quotient, divisor)
+    return arithmetic.sub(x, replace(product, fractional_bits=f))
 
 
-def _by_public(operation: str, x: Shared, divisor: int, bits: int) -> Shared:
+def _divide_by_public(operation: str, x: Shared, divisor: int, bits: int) -> Shared:
     """floor(X / divisor) of ring elements, as an integer.
 
     With M = round(2^e / divisor) and 2^e > divisor (2^(bits-1) + 1), (M X + M / 2) / 2^e is closer
@@ -161,39 +161,47 @@ def _by_public(operation: str, x: Shared, divisor: int, bits: int) -> Shared:
         )
     x = replace(x if divisor > 0 else arithmetic.neg(x), fractional_bits=0)
     divisor = builtins.abs(divisor)
-    party = given.in_graph(operation)
+    party = operands.in_graph(operation)
     if divisor & (divisor - 1) == 0:
-        given.bits_of(operation, bits)
+        operands.check_bits(operation, bits)
         return floor_shift(party, x, divisor.bit_length() - 1)
-    bits = given.bits_of(operation, bits, MOST_DIVIDED)
+    bits = operands.check_bits(operation, bits, MAX_DIVIDED)
     e = (divisor * ((1 << (bits - 1)) + 1)).bit_length()
     factor = ((2 << e) + divisor) // (2 * divisor)
-    return floor_shift(party, arithmetic.moved(arithmetic.mul_public(x, factor), factor // 2), e)
+    return floor_shift(
+        party, arithmetic.add_constant(arithmetic.mul_public(x, factor), factor // 2), e
+    )
 
 
-def _by_private(
+def _divide_by_private(
     operation: str, x: Operand, y: Operand, signed: bool, bits: int, remainder: bool
 ) -> Shared:
     """A quotient that is off by one at most, and what the sign of its remainder says of it."""
-    bits = given.bits_of(operation, bits, MOST_DIVISOR)
-    x, y = (given.private(operation, v) for v in given.pair(operation, x, y))
-    party, f = given.in_graph(operation), x.fractional_bits
-    whole = [int(n) for n in given.broadcast(operation, x.shape, y.shape)]
-    x, y = (replace(shapes.broadcast_to(v, whole), fractional_bits=0) for v in (x, y))
+    bits = operands.check_bits(operation, bits, MAX_DIVISOR)
+    x, y = (operands.check_private(operation, v) for v in operands.share_pair(operation, x, y))
+    party, f = operands.in_graph(operation), x.fractional_bits
+    result_shape = [int(n) for n in operands.broadcast_shapes(operation, x.shape, y.shape)]
+    x, y = (replace(shapes.broadcast_to(v, result_shape), fractional_bits=0) for v in (x, y))
     negative: MaskedBits | None = None
     if signed:
         negative = convert.mask_bits(party, compare.msb(party, y, bits + 1))
-        x, y = (convert.negated(party, negative, v) for v in (x, y))
-    above, under = (replace(v, fractional_bits=_POINT) for v in (x, y))
-    about = reciprocal.divide(party, above, under, bits, precision=_PRECISION)
-    quotient = floor_shift(party, about, _POINT)
-    rest = arithmetic.sub(x, arithmetic.mul(party, quotient, y))
-    tested = shapes.stack([rest, arithmetic.sub(rest, y)])
+        x, y = (convert.negate_where(party, negative, v) for v in (x, y))
+    numerator, denominator = (replace(v, fractional_bits=_POINT) for v in (x, y))
+    approximate_quotient = reciprocal.divide(
+        party, numerator, denominator, bits, precision=_PRECISION
+    )
+    quotient = floor_shift(party, approximate_quotient, _POINT)
+    remainder_value = arithmetic.sub(x, arithmetic.mul(party, quotient, y))
+    tested = shapes.stack([remainder_value, arithmetic.sub(remainder_value, y)])
     below = convert.mask_bits(party, compare.msb(party, tested, bits + 2))
     ones = convert.b2a(party, below, tested.shape)
-    less = arithmetic.moved(reductions.reduce_sum(ones, 0), -1)  # -1, 0 or 1
+    correction = arithmetic.add_constant(reductions.reduce_sum(ones, 0), -1)  # -1, 0 or 1
     if not remainder:
-        return arithmetic.mul_public(arithmetic.sub(quotient, less), 1 << f, f)
-    rest = arithmetic.add(rest, arithmetic.mul(party, less, y))
-    rest = rest if negative is None else convert.negated(party, negative, rest)
-    return replace(rest, fractional_bits=f)
+        return arithmetic.mul_public(arithmetic.sub(quotient, correction), 1 << f, f)
+    remainder_value = arithmetic.add(remainder_value, arithmetic.mul(party, correction, y))
+    remainder_value = (
+        remainder_value
+        if negative is None
+        else convert.negate_where(party, negative, remainder_value)
+    )
+    return replace(remainder_value, fractional_bits=f)

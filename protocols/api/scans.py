@@ -7,17 +7,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from tfe_bench.protocols.api import operands as given
+from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.api.operators import multiply
 from tfe_bench.protocols.ring import arithmetic, checks, compare, relational, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes
 
 
-def _one(like: Shared, shape: list[int]) -> Shared:
-    ring = np.broadcast_to(np.int64(1 << like.fractional_bits), shape)
-    return replace(arithmetic.public(like, ring), fractional_bits=like.fractional_bits)
+def _ones_like(template: Shared, shape: list[int]) -> Shared:
+    ring = np.broadcast_to(np.int64(1 << template.fractional_bits), shape)
+    return replace(
+        arithmetic.share_public(template, ring), fractional_bits=template.fractional_bits
+    )
 
 
 def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
@@ -29,16 +31,16 @@ def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     integers.
     Rounds: 2 (integers: 1) for each binary digit of n - 1.  Bits sent: those of n - 1 `multiply`.
     """
-    x = given.private("reduce_prod", x)
-    sizes = given.sizes("reduce_prod", x)
-    axes = checks.axes_of("reduce_prod", axis, len(sizes))
-    kept = [i for i in range(len(sizes)) if i not in axes]
-    rest = [sizes[i] for i in kept]
-    count = given.elements([sizes[i] for i in axes])
-    moved = shapes.transpose(x, [*axes, *kept])
-    rows = shapes.reshape(moved, [count, *rest])
+    x = operands.check_private("reduce_prod", x)
+    sizes = operands.sizes("reduce_prod", x)
+    axes = checks.normalize_axes("reduce_prod", axis, len(sizes))
+    kept_axes = [i for i in range(len(sizes)) if i not in axes]
+    kept_sizes = [sizes[i] for i in kept_axes]
+    count = operands.count_elements([sizes[i] for i in axes])
+    transposed = shapes.transpose(x, [*axes, *kept_axes])
+    rows = shapes.reshape(transposed, [count, *kept_sizes])
     if count == 0:
-        rows, count = _one(x, [1, *rest]), 1
+        rows, count = _ones_like(x, [1, *kept_sizes]), 1
     while count > 1:
         half = count // 2
         low, high, odd = shapes.split(rows, [half, half, count % 2])
@@ -46,47 +48,47 @@ def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
         count -= half
     if keepdims:
         for i in axes:
-            rest.insert(i, 1)
-    return shapes.reshape(rows, rest)
+            kept_sizes.insert(i, 1)
+    return shapes.reshape(rows, kept_sizes)
 
 
-def _scanned(
+def _scan_axis(
     operation: str,
     x: Shared,
     axis: int,
     reverse: bool,
-    joined: Callable[[Shared, Shared], Shared],
+    combine: Callable[[Shared, Shared], Shared],
 ) -> tuple[Shared, int]:
     """Running results along an axis, which comes first, and the axis.
 
     Source: Sklansky, Conditional-sum addition logic, 1960: in step s each second block of 2^s
     values takes the last of the block before it.
     """
-    x = given.private(operation, x)
-    sizes = given.sizes(operation, x)
-    at = checks.axis_of(operation, axis, len(sizes))
-    order = [at, *(i for i in range(len(sizes)) if i != at)]
+    x = operands.check_private(operation, x)
+    sizes = operands.sizes(operation, x)
+    scan_axis = checks.normalize_axis(operation, axis, len(sizes))
+    order = [scan_axis, *(i for i in range(len(sizes)) if i != scan_axis)]
     rows = shapes.transpose(x, order)
-    count = sizes[at]
+    count = sizes[scan_axis]
     rows = shapes.reverse(rows, 0) if reverse else rows
-    if not given.elements(sizes):
-        return rows, at
+    if not operands.count_elements(sizes):
+        return rows, scan_axis
     places, width = np.arange(count), 1
     while width < count:
         later = places[places // width % 2 == 1]
-        before = shapes.gather(rows, later // width * width - 1)
-        made = joined(before, shapes.gather(rows, later))
+        previous_ends = shapes.gather(rows, later // width * width - 1)
+        combined = combine(previous_ends, shapes.gather(rows, later))
         source = places.copy()
         source[later] = count + np.arange(len(later))
-        rows = shapes.gather(shapes.concat([rows, made], 0), source)
+        rows = shapes.gather(shapes.concat([rows, combined], 0), source)
         width *= 2
-    return rows, at
+    return rows, scan_axis
 
 
-def _back(rows: Shared, at: int, reverse: bool) -> Shared:
+def _restore_axis(rows: Shared, scan_axis: int, reverse: bool) -> Shared:
     rows = shapes.reverse(rows, 0) if reverse else rows
     rank = len(rows.shape)
-    return shapes.transpose(rows, [*range(1, at + 1), 0, *range(at + 1, rank)])
+    return shapes.transpose(rows, [*range(1, scan_axis + 1), 0, *range(scan_axis + 1, rank)])
 
 
 def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Shared:
@@ -99,12 +101,14 @@ def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = F
     Error and range: as `reduce_prod`.  Rounds: 2 (integers: 1) for each binary digit of n - 1.
     Bits sent: those of n/2 `multiply` for each of these digits.
     """
-    rows, at = _scanned("cumprod", x, axis, reverse, multiply)
+    rows, scan_axis = _scan_axis("cumprod", x, axis, reverse, multiply)
     count = int(rows.shape[0])
     if exclusive and count:
-        first = _one(rows, [1, *rows.shape.as_list()[1:]])
-        rows = shapes.concat([first, rows.map(lambda a: local.at(a, np.s_[: count - 1]))], 0)
-    return _back(rows, at, reverse)
+        first = _ones_like(rows, [1, *rows.shape.as_list()[1:]])
+        rows = shapes.concat(
+            [first, rows.map(lambda a: tensor_ops.strided_slice(a, np.s_[: count - 1]))], 0
+        )
+    return _restore_axis(rows, scan_axis, reverse)
 
 
 def cummax(
@@ -119,10 +123,10 @@ def cummax(
     Rounds: those of `maximum` for each binary digit of n - 1.  Bits sent: those of n/2 `maximum`
     for each.
     """
-    bits = given.bits_of("cummax", bits)
+    bits = operands.check_bits("cummax", bits)
 
-    def larger(a: Shared, b: Shared) -> Shared:
-        return relational.maximum(given.in_graph("cummax"), a, b, bits)
+    def take_larger(a: Shared, b: Shared) -> Shared:
+        return relational.maximum(operands.in_graph("cummax"), a, b, bits)
 
-    rows, at = _scanned("cummax", x, axis, reverse, larger)
-    return _back(rows, at, reverse)
+    rows, scan_axis = _scan_axis("cummax", x, axis, reverse, take_larger)
+    return _restore_axis(rows, scan_axis, reverse)

@@ -10,8 +10,7 @@ from fractions import Fraction
 import numpy as np
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
-from tfe_bench.protocols.api import operators, ranking
+from tfe_bench.protocols.api import operands, operators, ranking
 from tfe_bench.protocols.api.tensors import reduce_mean
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.order import extremes, one_hot
@@ -23,7 +22,7 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
@@ -31,25 +30,25 @@ ORDERS = ("euclidean", 1, 2, math.inf)
 # The square root of ring elements comes out with half as many fractional bits of its own.
 _ROOT_BITS = 8
 # Edges that are compared: bounded before memory is taken.
-MOST_BINS = 1 << 16
+MAX_BINS = 1 << 16
 
 
-def _real(operation: str, x: Shared) -> Shared:
-    x = given.private(operation, x)
+def _check_real(operation: str, x: Shared) -> Shared:
+    x = operands.check_private(operation, x)
     if x.fractional_bits == 0:
         raise UsageError(f"{operation} wants fractional bits. Received: {x!r}. Use cast(x, 16).")
-    if 2 * x.fractional_bits > truncation.MOST_DROPPED:
+    if 2 * x.fractional_bits > truncation.MAX_DROPPED_BITS:
         raise UsageError(
-            f"{operation} takes {truncation.MOST_DROPPED // 2} fractional bits at most. Received: "
+            f"{operation} takes {truncation.MAX_DROPPED_BITS // 2} fractional bits at most. Received: "
             f"{x!r}. Rescale it: cast(x, 16)."
         )
-    given.sizes(operation, x)
+    operands.sizes(operation, x)
     return x
 
 
 def _root_of_squares(operation: str, x: Shared, axes: list[int], keepdims: bool) -> Shared:
     """sqrt(sum x^2) with f + _ROOT_BITS / 2 fractional bits: of the exact sum of squares."""
-    party = given.in_graph(operation)
+    party = operands.in_graph(operation)
     total = reductions.reduce_sum(reductions.square(party, x), axes, keepdims)
     root = roots.sqrt(party, replace(total, fractional_bits=_ROOT_BITS))
     return replace(root, fractional_bits=x.fractional_bits + _ROOT_BITS // 2)
@@ -73,8 +72,8 @@ def norm(
     Raises:
         UsageError: another order or a matrix norm, integers, or more than 24 fractional bits.
     """
-    x = _real("norm", tensor)
-    axes = checks.axes_of("norm", axis, len(x.shape))
+    x = _check_real("norm", tensor)
+    axes = checks.normalize_axes("norm", axis, len(x.shape))
     if isinstance(ord, bool) or ord not in ORDERS:
         raise UsageError(
             'norm knows the orders "euclidean", 1, 2 and infinity. '
@@ -90,15 +89,15 @@ def norm(
     if ord == math.inf:
         return ranking.reduce_max(operators.abs(x), axes, keepdims)
     root = _root_of_squares("norm", x, axes, keepdims)
-    return truncation.truncate(given.in_graph("norm"), root, _ROOT_BITS // 2)
+    return truncation.truncate(operands.in_graph("norm"), root, _ROOT_BITS // 2)
 
 
-def _centered(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], int]:
+def _center_values(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], int]:
     """x less its means, the axes, and how many values each mean is of."""
-    x = _real(operation, x)
+    x = _check_real(operation, x)
     sizes = x.shape.as_list()
-    axes = checks.axes_of(operation, axis, len(sizes))
-    count = given.elements([sizes[i] for i in axes])
+    axes = checks.normalize_axes(operation, axis, len(sizes))
+    count = operands.count_elements([sizes[i] for i in axes])
     if count == 0:
         raise UsageError(f"{operation} wants at least one value. Received: axes {axes} of {x!r}.")
     return arithmetic.sub(x, reduce_mean(x, axes, True)), axes, count
@@ -114,11 +113,11 @@ def reduce_variance(x: Shared, axis: Axes = None, keepdims: bool = False) -> Sha
     Raises:
         UsageError: integers, no values, or more than 24 fractional bits.
     """
-    moved, axes, count = _centered("reduce_variance", x, axis)
-    party = given.in_graph("reduce_variance")
-    total = reductions.reduce_sum(reductions.square(party, moved), axes, keepdims)
-    total = truncation.truncate(party, total, moved.fractional_bits)
-    return reductions.divided(party, total, count)
+    centered, axes, count = _center_values("reduce_variance", x, axis)
+    party = operands.in_graph("reduce_variance")
+    total = reductions.reduce_sum(reductions.square(party, centered), axes, keepdims)
+    total = truncation.truncate(party, total, centered.fractional_bits)
+    return reductions.divide_by_counts(party, total, count)
 
 
 def reduce_std(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
@@ -127,40 +126,40 @@ def reduce_std(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
     Error: relative 2^-19 and 3 ulp; range and errors raised: as `reduce_variance`.
     Rounds: 12 (13 with dealing).  Bits sent: those of `reduce_mean`, `square` and `sqrt`.
     """
-    moved, axes, count = _centered("reduce_std", x, axis)
-    root = _root_of_squares("reduce_std", moved, axes, keepdims)
-    ring, bits = given.encode_weight("reduce_std", 1 / math.sqrt(count))
+    centered, axes, count = _center_values("reduce_std", x, axis)
+    root = _root_of_squares("reduce_std", centered, axes, keepdims)
+    ring, bits = operands.encode_weight("reduce_std", 1 / math.sqrt(count))
     scaled = arithmetic.mul_public(root, ring, bits)
-    return truncation.truncate(given.in_graph("reduce_std"), scaled, bits + _ROOT_BITS // 2)
+    return truncation.truncate(operands.in_graph("reduce_std"), scaled, bits + _ROOT_BITS // 2)
 
 
 # ---- counts
 
 
-def _counted(
+def _count_below(
     operation: str, x: Shared, edges: list[int], weights: Shared | None, bits: int
 ) -> Shared:
     """The sum of the weights (None: 1) of the values below each edge, of x [..., n]."""
     *rows, n = x.shape.as_list()
-    party = given.in_graph(operation)
-    found = one_hot.below(party, x, np.array(edges, np.int64), bits)
+    party = operands.in_graph(operation)
+    below_bits = one_hot.compare_edges(party, x, np.array(edges, np.int64), bits)
     if weights is None:
-        one = arithmetic.public(x, np.ones([1], np.int64))
+        one = arithmetic.share_public(x, np.ones([1], np.int64))
         weights = shapes.broadcast_to(one, [*rows, n])
     # pick sums over a first axis: of [n, edges, rows]
-    count, several = len(edges), given.elements(rows)
-    bits_of = one_hot.values_first(found, count, several, n)
-    flat = shapes.transpose(shapes.reshape(weights, [several, n]), [1, 0])
-    every = shapes.broadcast_to(shapes.expand_dims(flat, 1), [n, count, several])
-    summed = shapes.transpose(extremes.pick(party, bits_of, every), [1, 0])
+    count, row_count = len(edges), operands.count_elements(rows)
+    bits_of = one_hot.move_values_first(below_bits, count, row_count, n)
+    flat = shapes.transpose(shapes.reshape(weights, [row_count, n]), [1, 0])
+    repeated_weights = shapes.broadcast_to(shapes.expand_dims(flat, 1), [n, count, row_count])
+    summed = shapes.transpose(extremes.sum_selected(party, bits_of, repeated_weights), [1, 0])
     return shapes.reshape(summed, [*rows, count])
 
 
-def _differences(below: Shared) -> Shared:
+def _adjacent_differences(below: Shared) -> Shared:
     """Along the last axis."""
     return arithmetic.sub(
-        below.map(lambda a: local.at(a, np.s_[..., 1:])),
-        below.map(lambda a: local.at(a, np.s_[..., :-1])),
+        below.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., 1:])),
+        below.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., :-1])),
     )
 
 
@@ -185,46 +184,48 @@ def bincount(
     Rounds: 5 (6 with dealing).  Bits sent: for each value those of maxlength + 1 comparisons, and
     of D 128 for each of them.
     """
-    arr = given.integers("bincount", arr, "private integers", "Use histogram_fixed_width.")
-    bits = given.bits_of("bincount", bits)
-    sizes = given.sizes("bincount", arr)
-    if not checks.is_from(maxlength, 1, MOST_BINS):
+    arr = operands.check_integers("bincount", arr, "private integers", "Use histogram_fixed_width.")
+    bits = operands.check_bits("bincount", bits)
+    sizes = operands.sizes("bincount", arr)
+    if not checks.is_integer_between(maxlength, 1, MAX_BINS):
         raise UsageError(
-            f"bincount wants maxlength from 1 to {MOST_BINS}, the length of its result. Received: "
+            f"bincount wants maxlength from 1 to {MAX_BINS}, the length of its result. Received: "
             f"{maxlength!r}."
         )
-    if minlength is not None and not checks.is_from(minlength, 0, maxlength):
+    if minlength is not None and not checks.is_integer_between(minlength, 0, maxlength):
         raise UsageError(
             f"bincount wants minlength from 0 to maxlength {maxlength}. Received: {minlength!r}."
         )
     if axis not in (None, 0, -1) or isinstance(axis, bool) or (axis == -1 and not sizes):
         raise UsageError(f"bincount wants the axis None, 0 or -1. Received: {axis!r}.")
-    shape = sizes if axis == -1 else [given.elements(sizes)]
-    weighing: Shared | None = None
+    shape = sizes if axis == -1 else [operands.count_elements(sizes)]
+    shared_weights: Shared | None = None
     if weights is not None:
-        weighing = _weights(arr, weights, sizes)
-        weighing = shapes.reshape(weighing, shape)
-    below = _counted(
-        "bincount", shapes.reshape(arr, shape), list(range(maxlength + 1)), weighing, bits
+        shared_weights = _share_weights(arr, weights, sizes)
+        shared_weights = shapes.reshape(shared_weights, shape)
+    below = _count_below(
+        "bincount", shapes.reshape(arr, shape), list(range(maxlength + 1)), shared_weights, bits
     )
-    return _differences(below)
+    return _adjacent_differences(below)
 
 
-def _weights(arr: Shared, weights: Operand, sizes: Sequence[int]) -> Shared:
-    if given.is_private(weights):
-        found = given.private("bincount", weights)
-        fits = found.shape.as_list() == list(sizes) and found.dealer == arr.dealer
-    else:
-        known = given.static("bincount", weights)
-        real = known is None or known.dtype.kind == "f"
-        like = replace(arr, fractional_bits=given.WEIGHT_BITS if real else 0)
-        found = given.shared("bincount", weights, like)
-        fits = found.shape.as_list() == list(sizes)
-    if not fits:
-        raise UsageError(
-            f"bincount wants weights of the values' shape {list(sizes)}. Received: {found!r}."
+def _share_weights(arr: Shared, weights: Operand, sizes: Sequence[int]) -> Shared:
+    if operands.is_private(weights):
+        shared_weights = operands.check_private("bincount", weights)
+        has_shape = (
+            shared_weights.shape.as_list() == list(sizes) and shared_weights.dealer == arr.dealer
         )
-    return found
+    else:
+        array = operands.static_value("bincount", weights)
+        is_real = array is None or array.dtype.kind == "f"
+        like = replace(arr, fractional_bits=operands.WEIGHT_BITS if is_real else 0)
+        shared_weights = operands.as_shared("bincount", weights, like)
+        has_shape = shared_weights.shape.as_list() == list(sizes)
+    if not has_shape:
+        raise UsageError(
+            f"bincount wants weights of the values' shape {list(sizes)}. Received: {shared_weights!r}."
+        )
+    return shared_weights
 
 
 def histogram_fixed_width(
@@ -245,24 +246,24 @@ def histogram_fixed_width(
     128 for each of them.
     """
     name = "histogram_fixed_width"
-    x = given.private(name, values)
-    bits = given.bits_of(name, bits)
-    n = given.elements(given.sizes(name, x))
-    limits = given.static(name, value_range)
+    x = operands.check_private(name, values)
+    bits = operands.check_bits(name, bits)
+    n = operands.count_elements(operands.sizes(name, x))
+    limits = operands.static_value(name, value_range)
     if limits is None or limits.shape != (2,) or not np.all(np.isfinite(limits)):
         raise UsageError(f"{name} wants a public range (low, high). Received: {value_range!r}.")
     low, high = (Fraction(v.item()) for v in limits)
     if not low < high:
         raise UsageError(f"{name} wants low < high. Received: {value_range!r}.")
-    if not checks.is_from(nbins, 1, MOST_BINS):
-        raise UsageError(f"{name} wants nbins from 1 to {MOST_BINS}. Received: {nbins!r}.")
+    if not checks.is_integer_between(nbins, 1, MAX_BINS):
+        raise UsageError(f"{name} wants nbins from 1 to {MAX_BINS}. Received: {nbins!r}.")
     steps = [low + (high - low) * j / nbins for j in range(1, nbins)]
     edges = [math.ceil(e * (1 << x.fractional_bits)) for e in steps]
-    given.encode(name, limits.astype(np.float64), max(x.fractional_bits, 1))  # what fits
-    whole = arithmetic.public(x, np.array([n], np.int64))
+    operands.encode_public(name, limits.astype(np.float64), max(x.fractional_bits, 1))  # what fits
+    total_count = arithmetic.share_public(x, np.array([n], np.int64))
     if not edges:
-        return whole
+        return total_count
     flat = replace(shapes.reshape(x, [n]), fractional_bits=0)
-    below = _counted(name, flat, edges, None, bits)
-    zero = arithmetic.public(x, np.array([0], np.int64))
-    return _differences(shapes.concat([zero, below, whole], 0))
+    below = _count_below(name, flat, edges, None, bits)
+    zero = arithmetic.share_public(x, np.array([0], np.int64))
+    return _adjacent_differences(shapes.concat([zero, below, total_count], 0))

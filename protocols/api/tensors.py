@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.api import operands as given
-from tfe_bench.protocols.api import predicates
+from tfe_bench.protocols.api import operands, predicates
 from tfe_bench.protocols.api.predicates import cast
 from tfe_bench.protocols.ring import reductions, shapes
-from tfe_bench.protocols.ring.checks import is_from
-from tfe_bench.protocols.session import fixedpoint, io, local
+from tfe_bench.protocols.ring.checks import is_integer_between
+from tfe_bench.protocols.session import fixedpoint, io, tensor_ops
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Axes, Operand, Public
 
@@ -36,18 +35,22 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
 
     Rounds: 1 (bits: 2).  Bits sent: those of io.reveal.  See io.reveal for ring elements.
     """
-    party = given.in_graph("reveal")
+    party = operands.in_graph("reveal")
     if isinstance(x, MaskedBits):
-        ones = io.reveal(party, cast(x), to)
-        return ones if ones is None or not local.known(ones) else ones != 0
+        bit_values = io.reveal(party, cast(x), to)
+        return (
+            bit_values
+            if bit_values is None or not tensor_ops.is_concrete(bit_values)
+            else bit_values != 0
+        )
     if isinstance(x, Shared) and x.limbs == 1:
         ring = io.reveal(party, x, to)
-        if ring is None or x.fractional_bits == 0 or not local.known(ring):
+        if ring is None or x.fractional_bits == 0 or not tensor_ops.is_concrete(ring):
             return ring
         import tensorflow as tf
 
         return tf.cast(ring, tf.float64) * 2.0**-x.fractional_bits
-    x = given.private("reveal", x)  # which refuses it
+    x = operands.check_private("reveal", x)  # which refuses it
     raise AssertionError(x)
 
 
@@ -57,23 +60,23 @@ def bitcast(x: Shared, fractional_bits: int) -> Shared:
     It multiplies by a power of two without touching a bit: what has f of them becomes
     x 2^(f - fractional_bits).  `cast` keeps the value instead.
     """
-    x = given.private("bitcast", x)
-    if not is_from(fractional_bits, 0, 61):
+    x = operands.check_private("bitcast", x)
+    if not is_integer_between(fractional_bits, 0, 61):
         raise UsageError(f"bitcast wants 0 to 61 fractional bits. Received: {fractional_bits!r}.")
     return replace(x, fractional_bits=int(fractional_bits))
 
 
 def add_n(inputs: Sequence[Operand]) -> Shared:
     """The sum of tensors of one shape, some of which may be public.  Local."""
-    several = given.all_shared("add_n", inputs)
-    for value in several[1:]:
-        given.check_fit("add_n", several[0], value)
-        if value.shape.as_list() != several[0].shape.as_list():
+    addends = operands.as_shared_list("add_n", inputs)
+    for value in addends[1:]:
+        operands.check_fit("add_n", addends[0], value)
+        if value.shape.as_list() != addends[0].shape.as_list():
             raise UsageError(
                 "add_n wants tensors of one shape. Received: "
-                f"{several[0].shape.as_list()} and {value.shape.as_list()}."
+                f"{addends[0].shape.as_list()} and {value.shape.as_list()}."
             )
-    return reductions.add_n(several)
+    return reductions.add_n(addends)
 
 
 def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
@@ -84,35 +87,41 @@ def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
 
     Error, domain, rounds and bits: reductions.reduce_mean (1 round; 1 ulp and 2^-31 of the sum).
     """
-    x = given.private("reduce_mean", x)
-    more = 0 if x.fractional_bits else given.WEIGHT_BITS
-    return reductions.reduce_mean(given.in_graph("reduce_mean"), x, axis, keepdims, more=more)
+    x = operands.check_private("reduce_mean", x)
+    extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
+    return reductions.reduce_mean(
+        operands.in_graph("reduce_mean"), x, axis, keepdims, extra_bits=extra_bits
+    )
 
 
-def _alike(operation: str, values: Sequence[Operand]) -> Sequence[Shared]:
+def _share_alike(operation: str, values: Sequence[Operand]) -> Sequence[Shared]:
     """The values of a list, all numbers or all bits; public ones as such."""
     if isinstance(values, (list, tuple)):
-        private = next((v for v in values if isinstance(v, MaskedBits)), None)
-        if private is not None:
-            found: list[Any] = [predicates.as_bits(operation, v, private) for v in values]
-            return found
-    return given.all_shared(operation, values)
+        private_bits = next((v for v in values if isinstance(v, MaskedBits)), None)
+        if private_bits is not None:
+            bit_tensors: list[Any] = [
+                predicates.as_bits(operation, v, private_bits) for v in values
+            ]
+            return bit_tensors
+    return operands.as_shared_list(operation, values)
 
 
 def concat(values: Sequence[Operand], axis: int) -> Shared:
     """The tensors, some of which may be public, one after the other along an axis.  Local."""
-    return shapes.concat(_alike("concat", values), axis)
+    return shapes.concat(_share_alike("concat", values), axis)
 
 
 def stack(values: Sequence[Operand], axis: int = 0) -> Shared:
     """Tensors of one shape, some of which may be public, along a new axis.  Local."""
-    return shapes.stack(_alike("stack", values), axis)
+    return shapes.stack(_share_alike("stack", values), axis)
 
 
 def unstack(x: Shared, num: int | None = None, axis: int = 0) -> list[Shared]:
     """The parts of x along an axis, which is dropped; `num` of them.  Local."""
-    whole = x if isinstance(x, MaskedBits) else given.private("unstack", x, any_ring=True)
-    parts = shapes.unstack(whole, axis)
+    private_value = (
+        x if isinstance(x, MaskedBits) else operands.check_private("unstack", x, any_ring=True)
+    )
+    parts = shapes.unstack(private_value, axis)
     if num is not None and num != len(parts):
         raise UsageError(
             f"unstack wants num to be the size {len(parts)} of axis {axis}. Received: {num!r}."
@@ -128,23 +137,23 @@ def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: fl
             "SYMMETRIC" only.
         constant_values: a public number.
     """
-    x = x if isinstance(x, MaskedBits) else given.private("pad", x, any_ring=True)
-    chosen = mode.upper() if isinstance(mode, str) else mode
-    if chosen in ("REFLECT", "SYMMETRIC"):
-        return shapes.mirrored(x, paddings, chosen == "SYMMETRIC")
-    if chosen != "CONSTANT":
+    x = x if isinstance(x, MaskedBits) else operands.check_private("pad", x, any_ring=True)
+    chosen_mode = mode.upper() if isinstance(mode, str) else mode
+    if chosen_mode in ("REFLECT", "SYMMETRIC"):
+        return shapes.pad_mirrored(x, paddings, chosen_mode == "SYMMETRIC")
+    if chosen_mode != "CONSTANT":
         raise UsageError(
             f'pad knows the modes "CONSTANT", "REFLECT" and "SYMMETRIC". Received: {mode!r}.'
         )
-    number = given.static("pad", constant_values)
+    number = operands.static_value("pad", constant_values)
     if number is None or number.ndim:
         raise UsageError(
             "pad wants one public number as constant_values. Received: "
-            f"{given.kind_of(constant_values)}."
+            f"{operands.describe_type(constant_values)}."
         )
     if isinstance(x, MaskedBits):
         if number not in (0, 1):
             raise UsageError(f"pad wants bits to pad bits with. Received: {constant_values!r}.")
         return shapes.pad(x, paddings, int(number))
-    given.encode("pad", number, x.fractional_bits)  # which refuses what does not fit
+    operands.encode_public("pad", number, x.fractional_bits)  # which refuses what does not fit
     return shapes.pad(x, paddings, int(fixedpoint.FixedPoint(x.fractional_bits).encode(number)))

@@ -19,12 +19,12 @@ MAX_DEGREE = 20
 DIGITS = decimal.Context(prec=100)
 
 
-def reciprocal(x: Decimal) -> Decimal:
+def decimal_reciprocal(x: Decimal) -> Decimal:
     """1 / x."""
     return 1 / x
 
 
-def rsqrt(x: Decimal) -> Decimal:
+def decimal_rsqrt(x: Decimal) -> Decimal:
     """1 / sqrt(x)."""
     return 1 / x.sqrt()
 
@@ -54,7 +54,7 @@ class Approximation:
 
 
 @functools.cache
-def pi() -> Decimal:
+def decimal_pi() -> Decimal:
     """Machin: pi = 16 atan(1/5) - 4 atan(1/239)."""
 
     def atan_inverse(n: int) -> Decimal:
@@ -67,7 +67,7 @@ def pi() -> Decimal:
     return 16 * atan_inverse(5) - 4 * atan_inverse(239)
 
 
-def cosine(x: Decimal) -> Decimal:
+def decimal_cosine(x: Decimal) -> Decimal:
     """cos(x), by its series."""
     total, term, k = Decimal(0), Decimal(1), 0
     while abs(term) > Decimal(10) ** -105:
@@ -77,23 +77,23 @@ def cosine(x: Decimal) -> Decimal:
     return total
 
 
-def _interpolated(values: Callable[[Decimal], Decimal], degree: int) -> list[Decimal]:
+def _interpolate(values: Callable[[Decimal], Decimal], degree: int) -> list[Decimal]:
     """Monomial coefficients of the interpolation at the degree + 1 Chebyshev nodes of [-1, 1]."""
     count = degree + 1
-    nodes = [cosine(pi() * (2 * i + 1) / (2 * count)) for i in range(count)]
+    nodes = [decimal_cosine(decimal_pi() * (2 * i + 1) / (2 * count)) for i in range(count)]
     divided = [values(t) for t in nodes]
     for level in range(1, count):
         for i in range(count - 1, level - 1, -1):
             divided[i] = (divided[i] - divided[i - 1]) / (nodes[i] - nodes[i - level])
     coefficients = [Decimal(0)] * count
     for i in range(count - 1, -1, -1):  # Newton's form, expanded from the inside
-        moved = [Decimal(0), *coefficients[:-1]]
-        coefficients = [a - nodes[i] * b for a, b in zip(moved, coefficients, strict=True)]
+        shifted = [Decimal(0), *coefficients[:-1]]
+        coefficients = [a - nodes[i] * b for a, b in zip(shifted, coefficients, strict=True)]
         coefficients[0] += divided[i]
     return coefficients
 
 
-def horner(coefficients: Sequence[Decimal | int], x: Decimal) -> Decimal:
+def evaluate_horner(coefficients: Sequence[Decimal | int], x: Decimal) -> Decimal:
     """sum_i c_i x^i."""
     total = Decimal(0)
     for c in reversed(coefficients):
@@ -101,31 +101,31 @@ def horner(coefficients: Sequence[Decimal | int], x: Decimal) -> Decimal:
     return total
 
 
-def _with_degree(
+def _fit_degree(
     function: Function, low: Decimal, high: Decimal, units: int, bits: int, degree: int
 ) -> Approximation:
-    one = Decimal(2) ** units
-    center = int(((low + high) / 2 * one).to_integral_value())
-    half = max(high * one - center, center - low * one)
+    unit = Decimal(2) ** units
+    center = int(((low + high) / 2 * unit).to_integral_value())
+    half = max(high * unit - center, center - low * unit)
 
-    def g(t: Decimal) -> Decimal:
-        return function(max(low, min(high, (center + t * half) / one)))
+    def rescaled_function(t: Decimal) -> Decimal:
+        return function(max(low, min(high, (center + t * half) / unit)))
 
     # A rounding e of the leading coefficient, of which the lower ones take what they can, is off
     # by e / 2^(degree - 1) at most.  So the scale needs no more than this:
     scale = max(bits, bits + 1 - degree + degree * (int(half).bit_length()))
-    whole = Decimal(2) ** scale
-    free = _interpolated(g, degree)
-    leading = int((free[degree] / half**degree * whole).to_integral_value())
-    rest = _interpolated(
-        lambda t: horner(free, t) - leading * (t * half) ** degree / whole, degree - 1
+    factor = Decimal(2) ** scale
+    free = _interpolate(rescaled_function, degree)
+    leading = int((free[degree] / half**degree * factor).to_integral_value())
+    rest = _interpolate(
+        lambda t: evaluate_horner(free, t) - leading * (t * half) ** degree / factor, degree - 1
     )
-    lower = [int((a / half**i * whole).to_integral_value()) for i, a in enumerate(rest)]
+    lower = [int((a / half**i * factor).to_integral_value()) for i, a in enumerate(rest)]
     return Approximation((*lower, leading), scale, center, int(half) + 1, 0.0)
 
 
 @functools.cache
-def approximate(
+def fit_approximation(
     function: Function,
     low: Decimal,
     high: Decimal,
@@ -149,17 +149,24 @@ def approximate(
     with decimal.localcontext(DIGITS):
         bits = int(1 / error).bit_length() + 3
         for degree in range(1, MAX_DEGREE + 1):
-            found = _with_degree(function, low, high, units, bits, degree)
+            candidate = _fit_degree(function, low, high, units, bits, degree)
             worst, steps = Decimal(0), 16 * (degree + 1)
             for i in range(steps + 1):
                 x = low + (high - low) * i / steps
-                v = x * Decimal(2) ** units - found.center
+                v = x * Decimal(2) ** units - candidate.center
                 exact = function(x)
-                off = abs(horner(found.coefficients, v) / Decimal(2) ** found.scale - exact)
-                worst = max(worst, off / abs(exact) if relative else off)
+                deviation = abs(
+                    evaluate_horner(candidate.coefficients, v) / Decimal(2) ** candidate.scale
+                    - exact
+                )
+                worst = max(worst, deviation / abs(exact) if relative else deviation)
             if worst <= error:
                 return Approximation(
-                    found.coefficients, found.scale, found.center, found.limit, float(worst)
+                    candidate.coefficients,
+                    candidate.scale,
+                    candidate.center,
+                    candidate.limit,
+                    float(worst),
                 )
     raise UsageError(
         f"No polynomial of degree {MAX_DEGREE} approximates to {float(error)} on "
@@ -167,6 +174,6 @@ def approximate(
     )
 
 
-def tolerance(precision: int) -> Decimal:
+def polynomial_tolerance(precision: int) -> Decimal:
     """What of an error of 2^-precision is the polynomial's share."""
     return Decimal("0.55") / (1 << precision)

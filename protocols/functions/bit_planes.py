@@ -12,36 +12,38 @@ import numpy as np
 import numpy.typing as npt
 
 from tfe_bench.protocols.ring import compare, convert, logic, masked
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.cost import words
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.cost import words_for_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
 
-def bit(party: Party, x: Shared, position: int) -> EvaluatorBits:
+def extract_bit(party: Party, x: Shared, position: int) -> EvaluatorBits:
     """One bit of every element, 0 being the lowest.
 
     Rounds and bits: those of compare.msb of position + 1 bits, 2 at least.
     """
     if position == 0:  # the second lowest of 2 x
-        return compare.msb(party, x.map(lambda a: local.left_shift(a, 1)), 2, absorb=False)
+        return compare.msb(party, x.map(lambda a: tensor_ops.left_shift(a, 1)), 2, absorb=False)
     return compare.msb(party, x, position + 1, absorb=False)
 
 
-def planes(party: Party, x: Shared, bits: int) -> MaskedBits:
+def extract_planes(party: Party, x: Shared, bits: int) -> MaskedBits:
     """The lowest bits of every element, [bits, n], the lowest first.
 
     Rounds: those of the widest comparison, and 1.  Bits sent: those of compare.msb of 2, 2, 3, ..,
     `bits` bits, and of convert.mask_bits.
     """
     n = x.shape.num_elements()
-    together = convert.mask_each(party, [bit(party, x, k) for k in range(bits)])
-    padded = (bits, 64 * words(n))
-    return logic.rearrange(together, padded, lambda a: local.at(a, np.s_[:, :n]), bits * n)
+    all_bits = convert.mask_together(party, [extract_bit(party, x, k) for k in range(bits)])
+    padded = (bits, 64 * words_for_bits(n))
+    return logic.rearrange_bits(
+        all_bits, padded, lambda a: tensor_ops.strided_slice(a, np.s_[:, :n]), bits * n
+    )
 
 
-def weighed(
+def sum_weighted_planes(
     party: Party, bits: MaskedBits, weights: npt.NDArray[np.int64], shape: Sequence[int]
 ) -> Shared:
     """The sum over k of weights[k] times bit plane k: integers of a shape.
@@ -55,10 +57,12 @@ def weighed(
     Rounds: 1 (2 with dealing).  Bits sent: D 64 per bit, E1, E2 64 per element.
     """
     n = math.prod(shape)
-    if isinstance(party, Counting):
-        return party.exchanged(shape, 64 * len(weights) * n, bits)
+    if isinstance(party, CostParty):
+        return party.count_exchange(shape, 64 * len(weights) * n, bits)
     s = party.site("weighed", dealer=bits.dealer)
     share = convert.b2a_shares(s, bits, [len(weights), n], 0, 0)
     if not s.is_dealer:
-        share = local.reshape(local.reduce_sum(share * weights[:, None], axis=0), list(shape))
-    return masked.exchanged(s, share, list(shape), 1, 1)
+        share = tensor_ops.reshape(
+            tensor_ops.reduce_sum(share * weights[:, None], axis=0), list(shape)
+        )
+    return masked.exchange_masked(s, share, list(shape), 1, 1)

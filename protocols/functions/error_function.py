@@ -13,25 +13,25 @@ import numpy as np
 
 from tfe_bench.protocols.functions import approximation, polynomial
 from tfe_bench.protocols.ring import arithmetic, compare, convert, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-FEWEST_BITS, MOST_BITS = 8, 16  # fractional
+MIN_FRACTIONAL_BITS, MAX_FRACTIONAL_BITS = 8, 16  # fractional
 
 
-def _exact(x: Decimal) -> Decimal:
+def _exact_erf(x: Decimal) -> Decimal:
     """Its series: the sum of (-1)^n x^(2n+1) / (n! (2n+1)), times 2 / sqrt(pi)."""
     total, power, n = Decimal(0), x, 0
     while abs(power) > Decimal(10) ** -90:
         total += power / (2 * n + 1)
         n += 1
         power = -power * x * x / n
-    return 2 * total / approximation.pi().sqrt()
+    return 2 * total / approximation.decimal_pi().sqrt()
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
+class ErfPolynomials:
     """The function in two steps.
 
     Attributes:
@@ -40,25 +40,27 @@ class Parts:
     """
 
     step: int
-    first: polynomial.Fitted
-    second: polynomial.Fitted
+    first: polynomial.FittedPolynomial
+    second: polynomial.FittedPolynomial
 
 
 @functools.cache
-def parts(f: int) -> Parts:
+def fit_erf(f: int) -> ErfPolynomials:
     """The polynomials for f fractional bits."""
     ulp = Decimal(2) ** -f
     eighths = 8
-    while 1 - _exact(Decimal(2 * eighths) / 8) > ulp / 4:
+    while 1 - _exact_erf(Decimal(2 * eighths) / 8) > ulp / 4:
         eighths += 1
     step = Decimal(eighths) / 8
-    at_step = _exact(step)
-    made = [
-        polynomial.fitted(approximation.approximate(part, Decimal(0), step, f, ulp / 16, False), f)
-        for part in (_exact, lambda a: _exact(step + a) - at_step)
+    at_step = _exact_erf(step)
+    polynomials = [
+        polynomial.fit_polynomial(
+            approximation.fit_approximation(part, Decimal(0), step, f, ulp / 16, False), f
+        )
+        for part in (_exact_erf, lambda a: _exact_erf(step + a) - at_step)
     ]
     # (q ends as near to 1 - erf(S) as all else of it is right)
-    return Parts(eighths << (f - 3), *made)
+    return ErfPolynomials(eighths << (f - 3), *polynomials)
 
 
 def erf(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
@@ -67,19 +69,19 @@ def erf(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
     Rounds: 10 (11 with dealing).  Bits sent: those of three comparisons, four choices and both
     polynomials.
     """
-    own = parts(x.fractional_bits)
+    polynomials = fit_erf(x.fractional_bits)
     shape = x.shape.as_list()
-    x = x.map(lambda a: local.reshape(a, [-1]))
+    x = x.map(lambda a: tensor_ops.reshape(a, [-1]))
     negative = convert.mask_bits(party, compare.msb(party, x, bits))
-    size = convert.negated(party, negative, x)
-    ends = np.array([[own.step], [2 * own.step]], np.int64)
-    beyond = arithmetic.moved(shapes.stack([size, size]), -ends)  # |x| - S, |x| - 2 S
-    width = compare.moved(bits, 2 * own.step)
+    size = convert.negate_where(party, negative, x)
+    ends = np.array([[polynomials.step], [2 * polynomials.step]], np.int64)
+    beyond = arithmetic.add_constant(shapes.stack([size, size]), -ends)  # |x| - S, |x| - 2 S
+    width = compare.bits_with_constant(bits, 2 * polynomials.step)
     inside = convert.mask_bits(party, compare.msb(party, beyond, width))
-    capped = arithmetic.moved(convert.inject(party, inside, beyond), ends)
+    capped = arithmetic.add_constant(convert.inject(party, inside, beyond), ends)
     low, high = shapes.unstack(capped)
     y = arithmetic.add(
-        own.first.evaluate(party, "erf", low),
-        own.second.evaluate(party, "erf", arithmetic.sub(high, low)),
+        polynomials.first.evaluate(party, "erf", low),
+        polynomials.second.evaluate(party, "erf", arithmetic.sub(high, low)),
     )
-    return convert.negated(party, negative, y).map(lambda a: local.reshape(a, shape))
+    return convert.negate_where(party, negative, y).map(lambda a: tensor_ops.reshape(a, shape))

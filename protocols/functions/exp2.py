@@ -19,12 +19,12 @@ from tfe_bench.protocols.functions.exp_one_round import (
     MODULUS_BITS,
     OneRound,
     deal_factor,
-    share_of_product,
+    share_product,
 )
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import local, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import sizes, tensor_ops
+from tfe_bench.protocols.session.cost import Cost, packed_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -35,8 +35,8 @@ _OFFSET: Final = 175
 LOW: Final = -174.0
 HIGH: Final = 0.5
 # t may have so many fractional bits, and 2^t.
-MOST_BITS: Final = 30
-MOST_SCALE: Final = 24
+MAX_INPUT_BITS: Final = 30
+MAX_RESULT_BITS: Final = 24
 
 
 class _PowerOfTwo(OneRound):
@@ -77,30 +77,36 @@ def exp2(
         UsageError: another ring, or bits that do not fit.
     """
     f = t.fractional_bits
-    fits = 1 <= f <= MOST_BITS and 1 <= scale <= MOST_SCALE and scale + 2 <= width <= masked.RING
+    fits = (
+        1 <= f <= MAX_INPUT_BITS
+        and 1 <= scale <= MAX_RESULT_BITS
+        and scale + 2 <= width <= masked.RING
+    )
     if t.limbs != 1 or t.ring_bits != ring_bits(f) or not fits:
         raise UsageError(
-            f"exp2 wants 1 to {MOST_BITS} fractional bits and 9 whole ones, 1 to {MOST_SCALE} of "
+            f"exp2 wants 1 to {MAX_INPUT_BITS} fractional bits and 9 whole ones, 1 to {MAX_RESULT_BITS} of "
             f"its result, and two more in all. Received: {t!r}, {scale} and {width}."
         )
-    if isinstance(party, Counting):
-        of_sums = rows(t.any).shape[:-1]
+    if isinstance(party, CostParty):
+        sums_shape = rows(t.any).shape[:-1]
         n = t.shape.num_elements()
-        each = packed(n, width) + 64 * of_sums.num_elements()
-        cost = Cost(MODULUS_BITS * n, each, each, rounds=1, with_dealing=2)
-        m = party.sent(cost, t.shape, t)
+        evaluator_bits = packed_bits(n, width) + 64 * sums_shape.num_elements()
+        cost = Cost(MODULUS_BITS * n, evaluator_bits, evaluator_bits, rounds=1, with_dealing=2)
+        m = party.count_messages(cost, t.shape, t)
         y = Shared(m, None, None, t.dealer, scale, 1, width % masked.RING)
-        return y, Shared(local.joined(of_sums, m), None, None, t.dealer, scale)
+        return y, Shared(tensor_ops.symbolic_result(sums_shape, m), None, None, t.dealer, scale)
     form = _PowerOfTwo(t.ring_bits, scale, _MANTISSA, _OFFSET, softmax=True)
     s = party.site("exp2", form, width, dealer=t.dealer)
     share = total = None
     if s.is_dealer:
         deal_factor(s, form, t, "one-round", 0)
     else:
-        share, _ = share_of_product(s, form, t, "one-round", 4 * sizes.size(t.any))
-        total = local.reduce_sum(rows(share), -1)
-    of_rows = local.shape(rows(t.any))[:-1]
+        share, _ = share_product(s, form, t, "one-round", 4 * sizes.tensor_size(t.any))
+        total = tensor_ops.reduce_sum(rows(share), -1)
+    rows_shape = tensor_ops.dynamic_shape(rows(t.any))[:-1]
     return (
-        masked.exchanged(s, share, local.shape(t.any), 1, 1, scale=scale, width=width),
-        masked.exchanged(s, total, of_rows, 2, 2, scale=scale),
+        masked.exchange_masked(
+            s, share, tensor_ops.dynamic_shape(t.any), 1, 1, scale=scale, width=width
+        ),
+        masked.exchange_masked(s, total, rows_shape, 2, 2, scale=scale),
     )

@@ -16,8 +16,8 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -31,14 +31,14 @@ WORD = 1 << 64
 
 
 @functools.cache
-def log2e(fractional_bits: int) -> int:
+def encode_log2e(fractional_bits: int) -> int:
     """round(log2(e) 2^fractional_bits), the same on every host."""
     with localcontext() as context:
         context.prec = 80
         return int((Decimal(2) ** fractional_bits / Decimal(2).ln()).to_integral_value())
 
 
-def word(value: int) -> int:
+def to_signed_word(value: int) -> int:
     """The low 64 bits of an integer as a signed word."""
     low = value % WORD
     return low - WORD if low >> 63 else low
@@ -64,7 +64,7 @@ class ExponentForm:
         return self.offset + 2 * self.mantissa - self.fractional_bits
 
     @property
-    def low(self) -> float:
+    def lowest_input(self) -> float:
         """Least x: a lower exponent would be negative."""
         return (1 - self.offset) * LN2 + MARGIN
 
@@ -82,22 +82,22 @@ class OneRound(ExponentForm):
     @property
     def factor(self) -> int:
         """log2(e) such that x * factor has its exponent in the ring's top 9 bits."""
-        return log2e(self.ring_bits - EXPONENT_BITS - self.fractional_bits)
+        return encode_log2e(self.ring_bits - EXPONENT_BITS - self.fractional_bits)
 
     @property
-    def high(self) -> float:
+    def highest_input(self) -> float:
         """Greatest x: failures below 2^-40, the result in the ring, at most 0 for softmax."""
         room = MODULUS_BITS - FAILURE_BITS - self.offset - 2 * self.mantissa
         fits = self.ring_bits - 1 - self.fractional_bits
         return 0.0 if self.softmax else min(room, fits) * LN2 - MARGIN
 
     @property
-    def failure(self) -> float:
+    def failure_probability(self) -> float:
         """Probability of a wrong result at the greatest x; at x it is e^(x - high) of that."""
-        power = self.high / LN2 + self.offset + 2 * self.mantissa - MODULUS_BITS
+        power = self.highest_input / LN2 + self.offset + 2 * self.mantissa - MODULUS_BITS
         return float(2.0**power)
 
-    def run(self, party: Party, x: Shared) -> Shared:
+    def evaluate_exp(self, party: Party, x: Shared) -> Shared:
         """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
         D:  A = 2^offset 2^(-lam log2 e) mod N, A = A1 + A2 with A1 = PRF(K1); A2 to E2
@@ -114,26 +114,28 @@ class OneRound(ExponentForm):
         modulus with an order of 2^9 and the missing wrap bit are this project's.
         """
         scale = self.fractional_bits
-        if isinstance(party, Counting):
+        if isinstance(party, CostParty):
             dealt = MODULUS_BITS * x.shape.num_elements()
-            return party.exchanged(x.shape, dealt, x, scale=scale, width=self.ring_bits)
+            return party.count_exchange(x.shape, dealt, x, scale=scale, width=self.ring_bits)
         s = party.site("exp_one_round", self, dealer=x.dealer)
         y = None
         if s.is_dealer:
             deal_factor(s, self, x, "one-round", 0)
         else:
-            y, _ = share_of_product(s, self, x, "one-round", 4 * (sizes.size(x.any) // x.limbs))
-        return masked.exchanged(s, y, local.shape(x.any), 1, 1, scale=scale, width=self.ring_bits)
+            y, _ = share_product(s, self, x, "one-round", 4 * (sizes.tensor_size(x.any) // x.limbs))
+        return masked.exchange_masked(
+            s, y, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale, width=self.ring_bits
+        )
 
 
-def attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dict[str, Any]:
+def exp_attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dict[str, Any]:
     """Of the ops for exponentials."""
     return {
-        **s.attributes(),
+        **s.kernel_attributes(),
         "key": K1,
         "form": name,
         "limbs": limbs,
-        "factor": [word(form.factor), word(form.factor >> 64)],
+        "factor": [to_signed_word(form.factor), to_signed_word(form.factor >> 64)],
         "offset": form.offset,
         "mantissa": form.mantissa,
         "drop": form.drop,
@@ -144,12 +146,12 @@ def attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dic
 def deal_factor(s: Site, form: Any, x: Shared, name: str, point: int) -> None:
     """The dealer splits its factor under mask 0 of the site and sends E2's part in slot 0."""
     message = ops.module().tfe_bench_exp_deal(
-        l1=x.l1, l2=x.l2, **attributes(s, form, name, x.limbs, point)
+        l1=x.l1, l2=x.l2, **exp_attributes(s, form, name, x.limbs, point)
     )
     s.send(message, s.e2, slot=0, run_ahead=True)
 
 
-def share_of_product(
+def share_product(
     s: Site, form: Any, x: Shared, name: str, dealt: Any, point: int = 0
 ) -> tuple[Any, Any]:
     """An evaluator's additive share of e^x, and (prime form) whether it was below p / 2.
@@ -159,22 +161,24 @@ def share_of_product(
     """
     y, low = ops.module().tfe_bench_exp_share(
         m=x.m,
-        dealt=s.dealt(dealt),
-        **attributes(s, form, name, x.limbs, point),
+        dealt=s.receive_dealt(dealt),
+        **exp_attributes(s, form, name, x.limbs, point),
     )
     return y, low
 
 
-def check_scale(method: str, ring_bits: int, fractional_bits: int, least: int, most: int) -> None:
+def check_scale(
+    method: str, ring_bits: int, fractional_bits: int, lowest: int, highest: int
+) -> None:
     """Refuses a scale that a form does not fit."""
-    if not least <= fractional_bits <= most:
+    if not lowest <= fractional_bits <= highest:
         raise UsageError(
-            f"The {method} exponential over Z_2^{ring_bits} has {least} to {most} fractional bits. "
+            f"The {method} exponential over Z_2^{ring_bits} has {lowest} to {highest} fractional bits. "
             f"Received: {fractional_bits}."
         )
 
 
-def plan(ring_bits: int, fractional_bits: int, softmax: bool = False) -> OneRound:
+def plan_one_round(ring_bits: int, fractional_bits: int, softmax: bool = False) -> OneRound:
     """Parameters for a ring and a scale.
 
     Over Z_2^64, q = 30 and an exponent from -109 to 46: x from -75.5 to 31.8 at f = 16.

@@ -13,9 +13,9 @@ from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.functions.exp_one_round import LN2, MARGIN
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -47,30 +47,30 @@ class Pade:
         return self.ring_bits // 64
 
     @property
-    def kind(self) -> str:
+    def truncation_method(self) -> str:
         """Truncation: never failing over Z_2^64, one round less over Z_2^128."""
         return "safe" if self.ring_bits == 64 else "probable"
 
     @property
-    def low(self) -> float:
+    def lowest_input(self) -> float:
         """Least x: x log2(e) >= -32."""
         return -(1 << BITS) * LN2 + 4 * 2.0**-self.fractional_bits + MARGIN
 
     @property
-    def high(self) -> float:
+    def highest_input(self) -> float:
         """Greatest x: x log2(e) < 32, with a unit to spare for rounding."""
-        return -self.low
+        return -self.lowest_input
 
     @property
-    def failure(self) -> float:
+    def failure_probability(self) -> float:
         """Sum of |value| / 2^l over the "probable" truncations."""
-        if self.kind == "safe":
+        if self.truncation_method == "safe":
             return 0.0
         f = self.fractional_bits
         bits = [BITS + 2 * f, *[2 * f] * 4, 2 * f + 1, f + 32]
         return float(sum(2.0 ** (b - self.ring_bits) for b in bits))
 
-    def run(self, party: Party, x: Shared) -> Shared:
+    def evaluate_exp(self, party: Party, x: Shared) -> Shared:
         """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
         X = x log2 e = -32 b5 + sum over j < 5 of 2^j b_j + z;  e^x = 2^z prod (1 + b_j (2^2^j - 1))
@@ -82,35 +82,39 @@ class Pade:
         Rounds: 9 over Z_2^128, 15 over Z_2^64 (safe truncations).
         """
         f, limbs = self.fractional_bits, x.limbs
-        scaled = ring.truncate(party, ring.mul_constant(x, exp_one_round.log2e(f), f), f, self.kind)
+        scaled = ring.truncate(
+            party, ring.mul_constant(x, exp_one_round.encode_log2e(f), f), f, self.truncation_method
+        )
         bits = [
             convert.mask_bits(party, compare.msb(party, scaled, f + 1 + j, EXCHANGES))
             for j in range(BITS + 1)
         ]
-        z, *factors = self._factors(party, scaled, bits)
-        polynomial = self._polynomial(party, z)
+        z, *factors = self._extract_factors(party, scaled, bits)
+        polynomial = self._evaluate_polynomial(party, z)
         whole = ring.mul(party, ring.mul(party, factors[0], factors[1]), factors[2])
         large = ring.mul(party, polynomial, whole)
-        small = replace(ring.truncate(party, large, 32, self.kind), fractional_bits=f)
+        small = replace(ring.truncate(party, large, 32, self.truncation_method), fractional_bits=f)
         # Not convert.select: the bit says which of the two is the smaller one.
         y = convert.inject(party, bits[BITS], arithmetic.sub(small, large))
         y = arithmetic.add(large, y)
         return Shared(y.m, y.l1, y.l2, x.dealer, f, limbs)
 
-    def _factors(self, party: Party, x: Shared, bits: list[MaskedBits]) -> list[Shared]:
+    def _extract_factors(self, party: Party, x: Shared, bits: list[MaskedBits]) -> list[Shared]:
         """The fraction z of X, and the powers of two of the bits 0 and 1, of 2 and 3, and of 4."""
         f, limbs = self.fractional_bits, x.limbs
-        if isinstance(party, Counting):
+        if isinstance(party, CostParty):
             w = self.ring_bits * x.shape.num_elements()
-            m = party.sent(
+            m = party.count_messages(
                 Cost(8 * w, 4 * w, 4 * w, rounds=1, with_dealing=2), x.any.shape, x, *bits
             )
             return [Shared(m, None, None, x.dealer, f if i == 0 else 0, limbs) for i in range(4)]
         import tensorflow as tf
 
         s = party.site("pade_factors", f, dealer=x.dealer)
-        shape = local.shape(x.any)
-        masked_bits = [convert.unpacked(b, shape, limbs) for b in bits]  # at the dealer: beta
+        shape = tensor_ops.dynamic_shape(x.any)
+        masked_bits = [
+            convert.unpack_elements(b, shape, limbs) for b in bits
+        ]  # at the dealer: beta
         # (the evaluators' products of masked bits are not looked at)
         both = [tf.bitwise.bitwise_and(masked_bits[j], masked_bits[k]) for j, k in PRODUCTS]
         masks = [
@@ -120,77 +124,82 @@ class Pade:
         shares: list[Any] = [None] * 4
         if not s.is_dealer:
             b = [
-                ring.flipped(s, o, mask, limbs) for o, mask in zip(masked_bits, masks, strict=False)
+                ring.unmask_bit_share(s, o, mask, limbs)
+                for o, mask in zip(masked_bits, masks, strict=False)
             ]
-            z = ring.minus(x.m, x.l2, limbs) if s.is_e2 else -x.l1
+            z = ring.subtract_elements(x.m, x.l2, limbs) if s.is_e2 else -x.l1
             if limbs == 2 and s.is_e1:
                 z = arithmetic.neg(x).l1
             for j in range(BITS + 1):
                 weight = -(1 << (f + j)) if j < BITS else 1 << (f + BITS)
-                z = ring.plus(z, _scaled(b[j], weight, limbs), limbs)
+                z = ring.add_elements(z, _scale_share(b[j], weight, limbs), limbs)
             shares = [z]
             for i, (j, k) in enumerate(PRODUCTS):
-                product = self._product(
+                product = self._multiply_bits(
                     s, masked_bits[j], masked_bits[k], masks[j], masks[k], masks[6 + i]
                 )
-                shares.append(_powers(s, [(b[j], j), (b[k], k)], product, limbs))
-            shares.append(_powers(s, [(b[4], 4)], None, limbs))
+                shares.append(_share_powers(s, [(b[j], j), (b[k], k)], product, limbs))
+            shares.append(_share_powers(s, [(b[4], 4)], None, limbs))
         return [
-            masked.exchanged(s, y, shape, 8 + i, 8 + i, scale=0 if i else f, width=self.ring_bits)
+            masked.exchange_masked(
+                s, y, shape, 8 + i, 8 + i, scale=0 if i else f, width=self.ring_bits
+            )
             for i, y in enumerate(shares)
         ]
 
-    def _product(self, s: Site, o1: Any, o2: Any, b1: Any, b2: Any, b12: Any) -> Any:
+    def _multiply_bits(self, s: Site, o1: Any, o2: Any, b1: Any, b2: Any, b12: Any) -> Any:
         """Shares of (o1 ^ b1)(o2 ^ b2) from shares of b1, b2 and b1 b2."""
         limbs = self.limbs
-        mixed = ring.plus(
-            ring.signed(o1, ring.times(b1, o2, limbs), limbs),
-            ring.signed(o2, ring.times(b2, o1, limbs), limbs),
+        mixed = ring.add_elements(
+            ring.apply_sign(o1, ring.multiply_elements(b1, o2, limbs), limbs),
+            ring.apply_sign(o2, ring.multiply_elements(b2, o1, limbs), limbs),
             limbs,
         )
-        y = ring.plus(mixed, ring.signed(o1, ring.signed(o2, b12, limbs), limbs), limbs)
-        return ring.plus(y, ring.times(o1, o2, limbs), limbs) if s.is_e2 else y
+        y = ring.add_elements(
+            mixed, ring.apply_sign(o1, ring.apply_sign(o2, b12, limbs), limbs), limbs
+        )
+        return ring.add_elements(y, ring.multiply_elements(o1, o2, limbs), limbs) if s.is_e2 else y
 
-    def _polynomial(self, party: Party, z: Shared) -> Shared:
+    def _evaluate_polynomial(self, party: Party, z: Shared) -> Shared:
         """2^z for 0 <= z < 1."""
         f = self.fractional_bits
 
-        def product(a: Shared, b: Shared) -> Shared:
-            return ring.truncate(party, ring.mul(party, a, b), f, self.kind)
+        def multiply(a: Shared, b: Shared) -> Shared:
+            return ring.truncate(party, ring.mul(party, a, b), f, self.truncation_method)
 
-        z2 = product(z, z)
-        z3, z4 = product(z, z2), product(z2, z2)
-        z5 = product(z, z4)
+        z2 = multiply(z, z)
+        z3, z4 = multiply(z, z2), multiply(z2, z2)
+        z5 = multiply(z, z4)
         c = [(v * 2 ** (f + 1) + UNIT) // (2 * UNIT) for v in COEFFICIENTS]
         total = ring.mul_constant(z, c[1], f)
         for power, coefficient in zip((z2, z3, z4, z5), c[2:], strict=True):
             total = arithmetic.add(total, ring.mul_constant(power, coefficient, f))
-        return ring.add_constant(ring.truncate(party, total, f, self.kind), c[0])
+        return ring.add_constant(ring.truncate(party, total, f, self.truncation_method), c[0])
 
 
-def _scaled(share: Any, weight: int, limbs: int) -> Any:
-    return ring.times(share, ring.constant(weight, limbs), limbs)
+def _scale_share(share: Any, weight: int, limbs: int) -> Any:
+    return ring.multiply_elements(share, ring.encode_constant(weight, limbs), limbs)
 
 
-def _powers(s: Site, bits: list[tuple[Any, int]], both: Any, limbs: int) -> Any:
+def _share_powers(s: Site, bits: list[tuple[Any, int]], bit_product: Any, limbs: int) -> Any:
     """Shares of the product of 1 + b_j (2^(2^j) - 1) over one bit, or two with their product."""
     import tensorflow as tf
 
     weights = [(1 << (1 << j)) - 1 for _, j in bits]
     y = tf.zeros_like(bits[0][0])
     for (b, _), weight in zip(bits, weights, strict=True):
-        y = ring.plus(y, _scaled(b, weight, limbs), limbs)
-    if both is not None:
-        y = ring.plus(y, _scaled(both, weights[0] * weights[1], limbs), limbs)
-    return ring.plus(y, ring.constant(1, limbs), limbs) if s.is_e2 else y
+        y = ring.add_elements(y, _scale_share(b, weight, limbs), limbs)
+    if bit_product is not None:
+        y = ring.add_elements(y, _scale_share(bit_product, weights[0] * weights[1], limbs), limbs)
+    return ring.add_elements(y, ring.encode_constant(1, limbs), limbs) if s.is_e2 else y
 
 
-def plan(ring_bits: int, fractional_bits: int) -> Pade:
+def plan_pade(ring_bits: int, fractional_bits: int) -> Pade:
     """Parameters for a ring and a scale.
 
     Raises:
         UsageError: too few or too many fractional bits for 2^32 in the ring.
     """
-    most = 24 if ring_bits == 64 else 48
-    exp_one_round.check_scale("pade", ring_bits, fractional_bits, 2, most)
+    highest = 24 if ring_bits == 64 else 48
+    exp_one_round.check_scale("pade", ring_bits, fractional_bits, 2, highest)
     return Pade(ring_bits, fractional_bits)

@@ -15,8 +15,8 @@ from tfe_bench.protocols.functions.exp_one_round import LN2, ExponentForm
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.session import ops, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.cost import Cost, packed_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -36,7 +36,7 @@ class Prime(ExponentForm):
     @property
     def factor(self) -> int:
         """log2(e)."""
-        return exp_one_round.log2e(self.extra)
+        return exp_one_round.encode_log2e(self.extra)
 
     @property
     def point(self) -> int:
@@ -44,17 +44,17 @@ class Prime(ExponentForm):
         return self.fractional_bits + self.extra
 
     @property
-    def high(self) -> float:
+    def highest_input(self) -> float:
         """Greatest x: the product stays below p / 4, where p / 2 would do for exact factors."""
         return (self.q - 2 - self.offset - 2 * self.mantissa) * LN2
 
     @property
-    def failure(self) -> float:
+    def failure_probability(self) -> float:
         """|x log2(e) + offset| 2^point / 2^ring_bits: the parts' signed words wrap."""
-        greatest = max(abs(self.low), abs(self.high)) / LN2 + self.offset
+        greatest = max(abs(self.lowest_input), abs(self.highest_input)) / LN2 + self.offset
         return float(greatest * 2.0 ** (self.point - self.ring_bits))
 
-    def run(self, party: Party, x: Shared) -> Shared:
+    def evaluate_exp(self, party: Party, x: Shared) -> Shared:
         """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
         D:  A = 2^(offset - lam log2 e) 2^mantissa mod p, A = u1 + u2; u1 = PRF(K1) mod p, u2 to E2
@@ -69,19 +69,21 @@ class Prime(ExponentForm):
         Z_2^128), the single bits in whole bytes.
         """
         limbs = x.limbs
-        if isinstance(party, Counting):
+        if isinstance(party, CostParty):
             w = self.ring_bits * x.shape.num_elements()
-            sent = w + packed(x.shape.num_elements(), 1)
-            m = party.sent(Cost(2 * w, sent, sent, rounds=2, with_dealing=3), x.any.shape, x)
+            sent = w + packed_bits(x.shape.num_elements(), 1)
+            m = party.count_messages(
+                Cost(2 * w, sent, sent, rounds=2, with_dealing=3), x.any.shape, x
+            )
             return Shared(m, None, None, x.dealer, self.fractional_bits, limbs)
         import tensorflow as tf
 
         s = party.site("exp_prime", self, dealer=x.dealer)
         shape = tf.shape(x.any, out_type=tf.int64)
-        n = sizes.size(x.any) // limbs
+        n = sizes.tensor_size(x.any) // limbs
         y = below = product = None
 
-        def wide(bit: tf.Tensor) -> tf.Tensor:
+        def to_elements(bit: tf.Tensor) -> tf.Tensor:
             """0 and 1 per element as ring elements in x's shape."""
             if limbs == 2:
                 bit = tf.stack([bit, tf.zeros_like(bit)], axis=-1)
@@ -92,30 +94,40 @@ class Prime(ExponentForm):
 
         if s.is_dealer:
             exp_one_round.deal_factor(s, self, x, "prime", self.point)
-            a, b = (low_bit(s.mask(key, 1, sizes.vector(n))) for key in (K1, K2))
-            product = wide(a * b)
+            a, b = (low_bit(s.mask(key, 1, sizes.vector_shape(n))) for key in (K1, K2))
+            product = to_elements(a * b)
         else:
-            y, below = exp_one_round.share_of_product(s, self, x, "prime", n * limbs, self.point)
+            y, below = exp_one_round.share_product(s, self, x, "prime", n * limbs, self.point)
         ab = masked.deal(s, product, shape, 2, 2, self.ring_bits)
         if not s.is_dealer:
-            own = s.apply_mask(below, s.own_key, 1, "xor")
-            got = s.swap(ops.module().tfe_bench_pack_words(x=own, width=1), slot=1)
-            other = ops.module().tfe_bench_unpack_words(packed=got, n=n, width=1)
-            own = low_bit(own)
+            own_message = s.apply_mask(below, s.own_key, 1, "xor")
+            received = s.swap(ops.module().tfe_bench_pack_words(x=own_message, width=1), slot=1)
+            other_message = ops.module().tfe_bench_unpack_words(packed=received, n=n, width=1)
+            own_message = low_bit(own_message)
             # c = o + (1 - 2 o) a at its owner; c1 c2 = o1 o2 + o2 s1 a + o1 s2 b + s1 s2 a b,
             # and o2 s1 a = o2 (c1 - o1).
-            linear = other * (below - own) + (own * other if s.is_e2 else 0)
-            sign = own + other - 2 * own * other  # s1 s2 = 1 - 2 (o1 ^ o2)
-            both = ring.plus(_ring(linear, shape, limbs), ring.signed(wide(sign), ab, limbs), limbs)
+            linear = other_message * (below - own_message) + (
+                own_message * other_message if s.is_e2 else 0
+            )
+            sign = (
+                own_message + other_message - 2 * own_message * other_message
+            )  # s1 s2 = 1 - 2 (o1 ^ o2)
+            both_below = ring.add_elements(
+                _to_ring(linear, shape, limbs), ring.apply_sign(to_elements(sign), ab, limbs), limbs
+            )
             top = 1 << (self.q - self.drop)  # p / 2^t, rounded up
-            y = ring.plus(y, ring.times(both, ring.constant(top, limbs), limbs), limbs)
+            y = ring.add_elements(
+                y,
+                ring.multiply_elements(both_below, ring.encode_constant(top, limbs), limbs),
+                limbs,
+            )
             if s.is_e2:
-                y = ring.minus(y, ring.constant(top, limbs), limbs)
+                y = ring.subtract_elements(y, ring.encode_constant(top, limbs), limbs)
         scale = self.fractional_bits
-        return masked.exchanged(s, y, shape, 3, 3, scale=scale, width=self.ring_bits)
+        return masked.exchange_masked(s, y, shape, 3, 3, scale=scale, width=self.ring_bits)
 
 
-def _ring(small: object, shape: object, limbs: int) -> object:
+def _to_ring(small: object, shape: object, limbs: int) -> object:
     """Small signed numbers as ring elements in a shape."""
     import tensorflow as tf
 
@@ -125,7 +137,7 @@ def _ring(small: object, shape: object, limbs: int) -> object:
     return tf.reshape(small, shape)
 
 
-def plan(ring_bits: int, fractional_bits: int, softmax: bool = False) -> Prime:
+def plan_prime(ring_bits: int, fractional_bits: int, softmax: bool = False) -> Prime:
     """Parameters for a ring and a scale.
 
     Over Z_2^128 those of SPU: p = 2^127 - 1, 23-bit mantissas, x from -31.8 to 22.1; for softmax
@@ -135,8 +147,8 @@ def plan(ring_bits: int, fractional_bits: int, softmax: bool = False) -> Prime:
     Raises:
         UsageError: too many fractional bits.
     """
-    most = 20 if ring_bits == 64 else 61
-    exp_one_round.check_scale("prime", ring_bits, fractional_bits, 1, most)
+    highest = 20 if ring_bits == 64 else 61
+    exp_one_round.check_scale("prime", ring_bits, fractional_bits, 1, highest)
     if ring_bits == 128:
         return Prime(128, fractional_bits, 23, 79 if softmax else 47, 127, 24)
     extra = min(13, 29 - fractional_bits)

@@ -11,8 +11,8 @@ from __future__ import annotations
 from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.ring import convert, masked
 from tfe_bench.protocols.ring.checks import check_ring
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -35,12 +35,12 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     """
     convert.check_inject("select_exp", bits, x)
     check_ring("select_exp", x)
-    form = exp_one_round.plan(64, x.fractional_bits, softmax=True)
-    if isinstance(party, Counting):
+    form = exp_one_round.plan_one_round(64, x.fractional_bits, softmax=True)
+    if isinstance(party, CostParty):
         dealt = 64 * WORDS * x.shape.num_elements()
-        return party.exchanged(x.shape, dealt, bits, x, scale=x.fractional_bits)
+        return party.count_exchange(x.shape, dealt, bits, x, scale=x.fractional_bits)
     s = party.site("select_exp", form, dealer=x.dealer)
-    attributes = exp_one_round.attributes(s, form, "one-round", x.limbs)
+    attributes = exp_one_round.exp_attributes(s, form, "one-round", x.limbs)
     y = None
     if s.is_dealer:
         message = ops.module().tfe_bench_exp_select_deal(
@@ -48,8 +48,10 @@ def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = s.dealt(WORDS * sizes.size(x.m))
+        dealt = s.receive_dealt(WORDS * sizes.tensor_size(x.m))
         y = ops.module().tfe_bench_exp_select_share(
             masked_bits=bits.masked, m=x.m, dealt=dealt, **attributes
         )
-    return masked.exchanged(s, y, local.shape(x.any), 1, 1, scale=x.fractional_bits)
+    return masked.exchange_masked(
+        s, y, tensor_ops.dynamic_shape(x.any), 1, 1, scale=x.fractional_bits
+    )

@@ -29,42 +29,42 @@ class Taylor:
     iterations: int
 
     @property
-    def low(self) -> float:
+    def lowest_input(self) -> float:
         """Least x: there the approximation is 0, and below it grows again."""
         return -(2.0**self.iterations)
 
     @property
-    def high(self) -> float:
+    def highest_input(self) -> float:
         """Greatest x: the last square, of 2 f fractional bits, stays below 2^(l - 2)."""
         return (self.ring_bits - 2 - 2 * self.fractional_bits) * LN2 - MARGIN
 
     @property
-    def extra(self) -> int:
+    def extra_bits(self) -> int:
         """Fractional bits of the start, more than f."""
         return self.iterations if self.ring_bits == 64 else 0
 
-    def squares(self) -> list[tuple[int, float]]:
+    def list_squares(self) -> list[tuple[int, float]]:
         """By squaring: bits to drop, and log2 of the greatest square in units of its last bit."""
-        f, k, more = self.fractional_bits, self.iterations, 2 * self.extra
-        first = 2 * f + more + 2 * math.log2(1 + max(self.high, 0) / 2**k)
-        rest = [2 * f + self.high / LN2 / 2 ** (k - j) for j in range(2, k + 1)]
-        return [(f + more, first), *((f, bits) for bits in rest)]
+        f, k, doubled_extra = self.fractional_bits, self.iterations, 2 * self.extra_bits
+        first = 2 * f + doubled_extra + 2 * math.log2(1 + max(self.highest_input, 0) / 2**k)
+        rest = [2 * f + self.highest_input / LN2 / 2 ** (k - j) for j in range(2, k + 1)]
+        return [(f + doubled_extra, first), *((f, bits) for bits in rest)]
 
-    def kinds(self) -> list[tuple[int, str]]:
+    def list_truncations(self) -> list[tuple[int, str]]:
         """By squaring: bits to drop, and how; one round less where failures stay below 2^-40."""
         rare = self.ring_bits - FAILURE_BITS
-        return [(f, "probable" if bits <= rare else "safe") for f, bits in self.squares()]
+        return [(f, "probable" if bits <= rare else "safe") for f, bits in self.list_squares()]
 
     @property
-    def failure(self) -> float:
+    def failure_probability(self) -> float:
         """Sum over the "probable" truncations of |value| / 2^l."""
-        pairs = zip(self.squares(), self.kinds(), strict=True)
+        pairs = zip(self.list_squares(), self.list_truncations(), strict=True)
         bits = [b for (_, b), (_, kind) in pairs if kind != "safe"]
         if self.ring_bits == 128:
             bits.append(self.fractional_bits + self.iterations)
         return float(sum(2.0 ** (b - self.ring_bits) for b in bits))
 
-    def run(self, party: Party, x: Shared) -> Shared:
+    def evaluate_exp(self, party: Party, x: Shared) -> Shared:
         """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
         Error: relative x^2 / 2^(k+1) below the truth, and 3 2^(k - f) max(1, e^x).
@@ -75,13 +75,13 @@ class Taylor:
         """
         f, k = self.fractional_bits, self.iterations
         y = x if x.limbs == 1 else ring.truncate(party, x, k, "probable")
-        y = ring.add_constant(y, 1 << (f + self.extra))
-        for drop, kind in self.kinds():
+        y = ring.add_constant(y, 1 << (f + self.extra_bits))
+        for drop, kind in self.list_truncations():
             y = ring.truncate(party, ring.mul(party, y, y), drop, kind)
         return Shared(y.m, y.l1, y.l2, x.dealer, f, x.limbs)
 
 
-def plan(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Taylor:
+def plan_taylor(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Taylor:
     """Parameters for a ring, a scale and k.
 
     Raises:
@@ -93,16 +93,16 @@ def plan(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Taylor:
             "The Taylor exponential wants at least 1 iteration and 1 fractional bit. "
             f"Received: {k} and {f}."
         )
-    found = Taylor(ring_bits, f, k)
-    most = 48 if ring_bits == 64 else ring.MOST_DROPPED
-    if k > most or found.squares()[0][0] > most or found.high <= 1:
-        raise _too_large(ring_bits, f, k)
-    if found.squares()[0][1] >= ring_bits - 2:
-        raise _too_large(ring_bits, f, k)
-    return found
+    candidate = Taylor(ring_bits, f, k)
+    highest = 48 if ring_bits == 64 else ring.MAX_DROPPED_BITS
+    if k > highest or candidate.list_squares()[0][0] > highest or candidate.highest_input <= 1:
+        raise _scale_error(ring_bits, f, k)
+    if candidate.list_squares()[0][1] >= ring_bits - 2:
+        raise _scale_error(ring_bits, f, k)
+    return candidate
 
 
-def _too_large(ring_bits: int, f: int, k: int) -> UsageError:
+def _scale_error(ring_bits: int, f: int, k: int) -> UsageError:
     rule = "f + k <= 30 and f + 2 k <= 48" if ring_bits == 64 else "f <= 61 and k <= 63"
     return UsageError(
         f"The Taylor exponential over Z_2^{ring_bits} wants {rule}. "

@@ -24,8 +24,8 @@ from tfe_bench.protocols.functions import exp_one_round, exp_pade, exp_prime, ex
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
 from tfe_bench.protocols.ring.checks import check_choice, check_private
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -35,7 +35,7 @@ CLAMPS = ("none", "low", "both")
 EXCHANGES = 2
 
 
-class Form(Protocol):
+class ExpForm(Protocol):
     """One way of computing e^x, its parameters chosen.
 
     Attributes:
@@ -44,12 +44,12 @@ class Form(Protocol):
     """
 
     @property
-    def low(self) -> float: ...
+    def lowest_input(self) -> float: ...
     @property
-    def high(self) -> float: ...
+    def highest_input(self) -> float: ...
     @property
-    def failure(self) -> float: ...
-    def run(self, party: Party, x: Shared) -> Shared: ...
+    def failure_probability(self) -> float: ...
+    def evaluate_exp(self, party: Party, x: Shared) -> Shared: ...
 
 
 def exp(
@@ -79,14 +79,14 @@ def exp(
     check_private("exp", x)
     if x.ring_bits != 64 * x.limbs:
         raise UsageError(f"exp works over Z_2^64 and Z_2^128. Received: {x!r}.")
-    own = form(method, x.ring_bits, x.fractional_bits, clamp, softmax, iterations)
-    y = own.run(party, x)
-    return y if clamp == "none" else _clamped(party, x, y, own, clamp == "both")
+    exp_form = choose_form(method, x.ring_bits, x.fractional_bits, clamp, softmax, iterations)
+    y = exp_form.evaluate_exp(party, x)
+    return y if clamp == "none" else _clamp_result(party, x, y, exp_form, clamp == "both")
 
 
-def _limits(own: Form, f: int) -> tuple[int, int, int, int]:
+def _clamp_limits(exp_form: ExpForm, f: int) -> tuple[int, int, int, int]:
     """The range's ends as ring elements, rounded inwards, and e^x there; the same on every host."""
-    low, high = math.ceil(own.low * 2**f), math.floor(own.high * 2**f)
+    low, high = math.ceil(exp_form.lowest_input * 2**f), math.floor(exp_form.highest_input * 2**f)
     with localcontext() as context:
         context.prec = 80
         ends = [(Decimal(x) / 2**f).exp() * 2**f for x in (low, high)]
@@ -94,44 +94,46 @@ def _limits(own: Form, f: int) -> tuple[int, int, int, int]:
     return low, high, at_low, at_high
 
 
-def _clamped(party: Party, x: Shared, y: Shared, own: Form, both: bool) -> Shared:
+def _clamp_result(
+    party: Party, x: Shared, y: Shared, exp_form: ExpForm, clamp_high: bool
+) -> Shared:
     """keep y + below e^low + above e^high, in one exchange; a constant 0 costs nothing."""
-    low, high, at_low, at_high = _limits(own, x.fractional_bits)
+    low, high, at_low, at_high = _clamp_limits(exp_form, x.fractional_bits)
 
-    def negative(value: Shared) -> MaskedBits:
+    def compare_negative(value: Shared) -> MaskedBits:
         return convert.mask_bits(party, compare.msb(party, value, value.ring_bits, EXCHANGES))
 
-    below = negative(ring.add_constant(x, -low))
+    below = compare_negative(ring.add_constant(x, -low))
     outside, constants = below, [(below, at_low)] if at_low else []
-    if both:
-        above = negative(ring.add_constant(arithmetic.neg(x), high))
-        outside = logic.xor(below, above)  # at most one of them is 1
+    if clamp_high:
+        above = compare_negative(ring.add_constant(arithmetic.neg(x), high))
+        outside = logic.xor_bits(below, above)  # at most one of them is 1
         constants.append((above, at_high))
-    keep = logic.invert(outside)
+    keep = logic.invert_bits(outside)
     scale, width = y.fractional_bits, y.ring_bits
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         n = x.shape.num_elements()
         dealt = convert.inject_dealt(n, x.limbs) + len(constants) * width * n
-        return party.exchanged(y.shape, dealt, keep, y, scale=scale, width=width)
-    s = party.site("exp_clamp", low, high, both, dealer=x.dealer)
-    shape = local.shape(y.any)
+        return party.count_exchange(y.shape, dealt, keep, y, scale=scale, width=width)
+    s = party.site("exp_clamp", low, high, clamp_high, dealer=x.dealer)
+    shape = tensor_ops.dynamic_shape(y.any)
     z = convert.inject_shares(s, keep, y, tensor=0, slot=0)
     for i, (bits, value) in enumerate(constants):
-        share = ring.bit_shares(s, bits, shape, 2 + i, 2 + i, y.limbs)
+        share = ring.share_bits(s, bits, shape, 2 + i, 2 + i, y.limbs)
         if not s.is_dealer:
-            added = ring.times(share, ring.constant(value, y.limbs), y.limbs)
-            z = ring.plus(z, added, y.limbs)
-    return masked.exchanged(s, z, shape, 4, 4, scale=scale, width=width)
+            added = ring.multiply_elements(share, ring.encode_constant(value, y.limbs), y.limbs)
+            z = ring.add_elements(z, added, y.limbs)
+    return masked.exchange_masked(s, z, shape, 4, 4, scale=scale, width=width)
 
 
-def form(
+def choose_form(
     method: str,
     ring_bits: int,
     fractional_bits: int,
     clamp: str = "none",
     softmax: bool = False,
     iterations: int = 8,
-) -> Form:
+) -> ExpForm:
     """The parameters of a method.
 
     Raises:
@@ -142,8 +144,8 @@ def form(
     if ring_bits not in (64, 128):
         raise UsageError(f"exp works over Z_2^64 and Z_2^128. Received: 2^{ring_bits}.")
     if method == "taylor":
-        return exp_taylor.plan(ring_bits, fractional_bits, iterations)
+        return exp_taylor.plan_taylor(ring_bits, fractional_bits, iterations)
     if method == "pade":
-        return exp_pade.plan(ring_bits, fractional_bits)
-    chosen = exp_one_round.plan if method == "one-round" else exp_prime.plan
+        return exp_pade.plan_pade(ring_bits, fractional_bits)
+    chosen = exp_one_round.plan_one_round if method == "one-round" else exp_prime.plan_prime
     return chosen(ring_bits, fractional_bits, softmax)

@@ -25,9 +25,9 @@ import numpy.typing as npt
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
 from tfe_bench.protocols.ring.checks import check_word
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import packed
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.cost import packed_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -38,10 +38,10 @@ DEALT_BITS: Final = 16
 _COARSE_BITS: Final = 14
 _COARSE_RESULT: Final = 13
 _COARSE_SUM: Final = 2
-MOST_HARMONICS: Final = 16
-MOST_MODULUS_BITS: Final = 62
+MAX_HARMONICS: Final = 16
+MAX_MODULUS_BITS: Final = 62
 # p: the finest phase.
-MOST_PHASE_BITS: Final = 32
+MAX_PHASE_BITS: Final = 32
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,11 @@ class Series:
     weights: tuple[int, ...]
 
     @property
-    def count(self) -> int:
+    def harmonic_count(self) -> int:
         """The number of harmonics."""
         return (len(self.weights) - 1) // 2
 
-    def at(self, v: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def evaluate_plain(self, v: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Its values in float64, of any shape."""
         constant, *others = (w * 2.0**-WEIGHT_BITS for w in self.weights)
         total = np.full(np.shape(v), constant)
@@ -71,13 +71,13 @@ class Series:
             total += a * np.cos(angle) + b * np.sin(angle)
         return total
 
-    def values(self, fractional_bits: int) -> tuple[int, int]:
+    def find_range(self, fractional_bits: int) -> tuple[int, int]:
         """(a, k): a >= 0, and 0 <= v + a < 2^(k-1), for what is made of it, in ring units."""
         constant, *others = self.weights
-        most, one = sum(map(abs, others)), 1 << fractional_bits
+        amplitude, one = sum(map(abs, others)), 1 << fractional_bits
         # (what is made of it is off by less than the last number)
-        up = (constant + most << fractional_bits) // (1 << WEIGHT_BITS) + (one >> 5) + 2
-        down = (most - constant << fractional_bits) // (1 << WEIGHT_BITS) + (one >> 5) + 2
+        up = (constant + amplitude << fractional_bits) // (1 << WEIGHT_BITS) + (one >> 5) + 2
+        down = (amplitude - constant << fractional_bits) // (1 << WEIGHT_BITS) + (one >> 5) + 2
         below = max(down, 0)
         return below, (max(up, 0) + below).bit_length() + 1
 
@@ -88,12 +88,12 @@ class Series:
         return _COARSE_BITS if few else DEALT_BITS
 
 
-def most_bits(fractional_bits: int) -> int:
+def max_result_bits(fractional_bits: int) -> int:
     """The largest k of `evaluate` for a result of so many fractional bits."""
-    return MOST_MODULUS_BITS - WEIGHT_BITS - DEALT_BITS + fractional_bits
+    return MAX_MODULUS_BITS - WEIGHT_BITS - DEALT_BITS + fractional_bits
 
 
-def evaluate(
+def evaluate_series(
     party: Party, name: str, series: Series, x: Shared, fractional_bits: int, bits: int
 ) -> Shared:
     """The series of x in Z_2^bits, stochastically rounded.
@@ -118,26 +118,26 @@ def evaluate(
     drop = WEIGHT_BITS + fine - fractional_bits
     modulus = drop + bits
     phase = series.turn + f
-    most = most_bits(fractional_bits)
-    if not (drop >= 1 and 2 <= bits <= most and 1 <= phase <= MOST_PHASE_BITS) or (
+    highest = max_result_bits(fractional_bits)
+    if not (drop >= 1 and 2 <= bits <= highest and 1 <= phase <= MAX_PHASE_BITS) or (
         phase > x.ring_bits
     ):
         raise UsageError(
             f"{name} wants at most {WEIGHT_BITS + fine - 1} fractional bits of its result, "
-            f"{MOST_PHASE_BITS - series.turn} of x, of a ring of {phase} bits or more, and a ring "
-            f"of 2 to {most} bits. Received: {fractional_bits}, {x!r} and {bits}."
+            f"{MAX_PHASE_BITS - series.turn} of x, of a ring of {phase} bits or more, and a ring "
+            f"of 2 to {highest} bits. Received: {fractional_bits}, {x!r} and {bits}."
         )
-    rows = 2 * series.count
-    if isinstance(party, Counting):
-        dealt = rows * packed(x.shape.num_elements(), modulus)
-        return party.exchanged(x.shape, dealt, x, scale=fractional_bits, width=bits)
+    rows = 2 * series.harmonic_count
+    if isinstance(party, CostParty):
+        dealt = rows * packed_bits(x.shape.num_elements(), modulus)
+        return party.count_exchange(x.shape, dealt, x, scale=fractional_bits, width=bits)
     import tensorflow as tf
 
     s = party.site(name, series, f, fractional_bits, bits, dealer=x.dealer)
     kernels = ops.module()
     attributes: dict[str, Any] = {
-        **s.attributes(0),
-        "count": series.count,
+        **s.kernel_attributes(0),
+        "count": series.harmonic_count,
         "odd": series.odd,
         "phase_bits": phase,
         "scale": fine,
@@ -148,13 +148,13 @@ def evaluate(
         message = kernels.tfe_bench_harmonics_deal(l1=x.l1, l2=x.l2, **attributes)
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        n = sizes.size(x.m)
+        n = sizes.tensor_size(x.m)
         share = kernels.tfe_bench_harmonics_share(
             m=x.m,
-            dealt=s.dealt(rows * ((n * modulus + 7) // 8), 0, tf.uint8),
+            dealt=s.receive_dealt(rows * ((n * modulus + 7) // 8), 0, tf.uint8),
             weights=list(series.weights),
             drop=drop,
             **attributes,
         )
-    shape = local.shape(x.any)
-    return masked.exchanged(s, share, shape, 1, 1, scale=fractional_bits, width=bits)
+    shape = tensor_ops.dynamic_shape(x.any)
+    return masked.exchange_masked(s, share, shape, 1, 1, scale=fractional_bits, width=bits)

@@ -17,38 +17,40 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 @dataclass(frozen=True)
-class _Log:
-    scheme: normalize_plan.Scheme
+class _LogPlan:
+    scheme: normalize_plan.NormalizationPlan
     exponent: normalize_plan.Table
     plan: polynomial.Plan
     center: int
 
 
 @functools.cache
-def _log(f: int, bits: int, precision: int | None) -> _Log:
+def _plan_log(f: int, bits: int, precision: int | None) -> _LogPlan:
     check_fractional("log", f)
     if precision is None:
         precision = min(PRECISION, max(f + 2, normalize_plan.PRECISIONS.start))
-    scheme = normalize_plan.scheme(bits, precision)
-    found = approximation.approximate(
+    scheme = normalize_plan.plan_normalization(bits, precision)
+    fitted = approximation.fit_approximation(
         Decimal.ln,
         scheme.low,
         scheme.high,
         scheme.units,
-        approximation.tolerance(precision),
+        approximation.polynomial_tolerance(precision),
         relative=False,
     )
-    more = max(0, f + 3 - found.scale)
-    scale = found.scale + more
+    extra_bits = max(0, f + 3 - fitted.scale)
+    scale = fitted.scale + extra_bits
     with decimal.localcontext(approximation.DIGITS):
         ln2 = int((Decimal(2).ln() * Decimal(2) ** scale).to_integral_value())
     exponents = [[-s.shift for s in stage.segments] for stage in scheme.stages]
     exponents[0] = [e + scheme.top - f for e in exponents[0]]
-    table = normalize_plan.table(exponents, additive=True)
-    coefficients = {(i, 0): a << more for i, a in enumerate(found.coefficients)}
+    table = normalize_plan.build_table(exponents, additive=True)
+    coefficients = {(i, 0): a << extra_bits for i, a in enumerate(fitted.coefficients)}
     coefficients[0, 1] = ln2
-    plan = polynomial.plan((found.limit.bit_length() + 1, table.bits + 1), coefficients, scale - f)
-    return _Log(scheme, table, plan, found.center)
+    plan = polynomial.plan_polynomial(
+        (fitted.limit.bit_length() + 1, table.bits + 1), coefficients, scale - f
+    )
+    return _LogPlan(scheme, table, plan, fitted.center)
 
 
 def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -> Shared:
@@ -63,6 +65,6 @@ def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -
     Off by 2^-precision (absolute) and 1.1 ulp at most.
     Rounds: 8 (4 for bits <= 12), one more with dealing.
     """
-    p = _log(x.fractional_bits, bits, precision)
+    p = _plan_log(x.fractional_bits, bits, precision)
     c, exponent = normalize.normalize(party, x, p.scheme, p.center, p.exponent)
-    return polynomial.evaluate(party, "log", p.plan, [c, exponent], x.fractional_bits)
+    return polynomial.evaluate_polynomial(party, "log", p.plan, [c, exponent], x.fractional_bits)

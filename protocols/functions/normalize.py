@@ -26,70 +26,77 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.protocols.functions.exp_one_round import word
-from tfe_bench.protocols.functions.normalize_plan import RING, Cut, Scheme, Segment, Stage, Table
+from tfe_bench.protocols.functions.exp_one_round import to_signed_word
+from tfe_bench.protocols.functions.normalize_plan import (
+    RING,
+    Cut,
+    NormalizationPlan,
+    Segment,
+    Stage,
+    Table,
+)
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_ring
-from tfe_bench.protocols.session import local, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.graph_ops import tensorflow
+from tfe_bench.protocols.session import sizes, tensor_ops
+from tfe_bench.protocols.session.cost import Cost, packed_bits
+from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.graph_ops import get_raw_op
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 # ---- local pieces
 
 
-def shifted(x: Shared, shift: int) -> Shared:
+def shift_bits(x: Shared, shift: int) -> Shared:
     """x * 2^shift, exactly, or x / 2^-shift in a smaller ring, off by less than 2.  Local."""
     if shift >= 0:
-        return x.map(lambda a: local.left_shift(a, shift))
+        return x.map(lambda a: tensor_ops.left_shift(a, shift))
     ring = x.ring_bits
-    kept = x.map(lambda a: local.logical_shift(local.low_bits(a, ring), -shift))
+    kept = x.map(lambda a: tensor_ops.logical_shift(tensor_ops.low_bits(a, ring), -shift))
     return replace(kept, bits=ring + shift)
 
 
-def _for_comparison(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
+def _prepare_comparisons(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
     """(x - cut) / 2^drop, floor or one more, for each cut, as compare.masked_part gives words."""
     part = compare.masked_part(party, x)
-    if not local.known(part):
+    if not tensor_ops.is_concrete(part):
         return [part] * len(cuts)
 
-    one = local.expand_dims(local.low_bits(part, x.ring_bits), 0)
-    drops, rest = [c.drop for c in cuts], [word((1 << (RING - c.drop)) - 1) for c in cuts]
-    kept = tensorflow("RightShift")(x=one, y=_along(drops, one))
-    kept = tensorflow("BitwiseAnd")(x=kept, y=_along(rest, one))
+    expanded = tensor_ops.expand_dims(tensor_ops.low_bits(part, x.ring_bits), 0)
+    drops, rest = [c.drop for c in cuts], [to_signed_word((1 << (RING - c.drop)) - 1) for c in cuts]
+    kept = get_raw_op("RightShift")(x=expanded, y=_broadcast_cuts(drops, expanded))
+    kept = get_raw_op("BitwiseAnd")(x=kept, y=_broadcast_cuts(rest, expanded))
     if x.m is not None:
-        kept = local.sub(kept, _along([c.at >> c.drop for c in cuts], one))
-    return [local.at(kept, i) for i in range(len(cuts))]
+        kept = tensor_ops.sub(kept, _broadcast_cuts([c.at >> c.drop for c in cuts], expanded))
+    return [tensor_ops.strided_slice(kept, i) for i in range(len(cuts))]
 
 
-def nested_bits(party: Party, x: Shared, stage: Stage) -> MaskedBits:
+def compare_with_cuts(party: Party, x: Shared, stage: Stage) -> MaskedBits:
     """[x < cut] for every cut, each padded to whole words, exchanged under masks.
 
     Rounds: stage.exchanges + 1 (one more with dealing).  Bits sent: those of compare.msb and of
         mask_bits.
     """
-    parts = zip(stage.cuts, _for_comparison(party, x, stage.cuts), strict=True)
-    recipes = [(part, compare.recipe(cut.bits, stage.exchanges)) for cut, part in parts]
-    found = [compare.msb_of_words(party, part, x.dealer, r, absorb=False) for part, r in recipes]
-    return convert.mask_each(party, found)
+    parts = zip(stage.cuts, _prepare_comparisons(party, x, stage.cuts), strict=True)
+    plans = [(part, compare.plan_comparison(cut.bits, stage.exchanges)) for cut, part in parts]
+    signs = [compare.msb_of_words(party, part, x.dealer, r, absorb=False) for part, r in plans]
+    return convert.mask_together(party, signs)
 
 
 # ---- sums of injections
 
 
-def _stacked(cuts: int, shape: Any) -> Any:
+def _prepend_axis(cuts: int, shape: Any) -> Any:
     """A shape with an axis of cuts before."""
     import tensorflow as tf
 
     known = tf.get_static_value(shape)
     if known is not None:
-        return local.constant([cuts, *known])
+        return tensor_ops.constant([cuts, *known])
     return tf.concat([[cuts], shape], axis=0)
 
 
-class Chosen:
+class SegmentSelector:
     """Telescoped sums over the bits of one stage, as shares at the evaluators.
 
     Args:
@@ -106,24 +113,27 @@ class Chosen:
         self, s: Site, bits: MaskedBits, cuts: int, shape: Any, width: int, tensor: int, slot: int
     ) -> None:
         self._s = s
-        self.stacked = _stacked(cuts, shape)
-        flat, n = logic.unpacked(bits), sizes.elements(shape)
-        every = local.reshape(local.at(local.reshape(flat, [cuts, -1]), np.s_[:, :n]), self.stacked)
-        self._known = every  # beta at D, the masked bit at the evaluators
-        self._beta = masked.deal(s, every, self.stacked, tensor, slot, width)
+        self.stacked_shape = _prepend_axis(cuts, shape)
+        flat, n = logic.unpack_bits(bits), sizes.count_elements(shape)
+        all_bits = tensor_ops.reshape(
+            tensor_ops.strided_slice(tensor_ops.reshape(flat, [cuts, -1]), np.s_[:, :n]),
+            self.stacked_shape,
+        )
+        self._known = all_bits  # beta at D, the masked bit at the evaluators
+        self._beta = masked.deal(s, all_bits, self.stacked_shape, tensor, slot, width)
 
-    def constants(self, values: Sequence[int]) -> Any:
+    def select_constants(self, values: Sequence[int]) -> Any:
         """Shares of the constant of x's segment.  No message."""
         if self._s.is_dealer:
             return None
-        steps = [word(a - b) for a, b in itertools.pairwise(values)]
-        share = local.mul(local.signs(self._known), self._beta)
-        share = local.add(share, self._known) if self._s.is_e2 else share
-        total = local.reduce_sum(local.mul(share, _along(steps, share)), axis=0)
-        last = local.constant(word(values[-1]))
-        return local.add(total, last) if self._s.is_e2 else total
+        steps = [to_signed_word(a - b) for a, b in itertools.pairwise(values)]
+        share = tensor_ops.mul(tensor_ops.bit_signs(self._known), self._beta)
+        share = tensor_ops.add(share, self._known) if self._s.is_e2 else share
+        total = tensor_ops.reduce_sum(tensor_ops.mul(share, _broadcast_cuts(steps, share)), axis=0)
+        last = tensor_ops.constant(to_signed_word(values[-1]))
+        return tensor_ops.add(total, last) if self._s.is_e2 else total
 
-    def values(self, pieces: Pieces, width: int, tensor: int, slot: int) -> Any:
+    def select_values(self, pieces: SegmentMaps, width: int, tensor: int, slot: int) -> Any:
         """Shares mod 2^width of the piece of x's segment.
 
         With d_j = pieces[j] - pieces[j+1] it is pieces[-1] + sum_j b_j d_j (convert.inject).
@@ -131,22 +141,24 @@ class Chosen:
         """
         s, steps, last = self._s, pieces.steps, pieces.last
         if s.is_dealer:
-            lam = local.add(steps.l1, steps.l2)
-            masked.deal(s, local.mul(self._known, lam), self.stacked, tensor, slot, width)
+            lam = tensor_ops.add(steps.l1, steps.l2)
+            masked.deal(
+                s, tensor_ops.mul(self._known, lam), self.stacked_shape, tensor, slot, width
+            )
             return None
-        products = masked.deal(s, None, self.stacked, tensor, slot, width)
-        crossed = local.sub(local.mul(steps.m, self._beta), products)
-        flipped = local.mul(local.signs(self._known), crossed)
+        products = masked.deal(s, None, self.stacked_shape, tensor, slot, width)
+        crossed = tensor_ops.sub(tensor_ops.mul(steps.m, self._beta), products)
+        flipped = tensor_ops.mul(tensor_ops.bit_signs(self._known), crossed)
         if s.is_e1:
-            own, rest = local.neg(steps.l1), local.neg(last.l1)
+            own_part, last_part = tensor_ops.neg(steps.l1), tensor_ops.neg(last.l1)
         else:
-            own, rest = local.sub(steps.m, steps.l2), local.sub(last.m, last.l2)
-        terms = local.add(flipped, local.mul(self._known, own))
-        return local.add(local.reduce_sum(terms, axis=0), rest)
+            own_part, last_part = tensor_ops.sub(steps.m, steps.l2), tensor_ops.sub(last.m, last.l2)
+        terms = tensor_ops.add(flipped, tensor_ops.mul(self._known, own_part))
+        return tensor_ops.add(tensor_ops.reduce_sum(terms, axis=0), last_part)
 
 
 @dataclass(frozen=True, eq=False)
-class Pieces:
+class SegmentMaps:
     """A linear map of x for each segment.
 
     Attributes:
@@ -158,61 +170,72 @@ class Pieces:
     last: Shared
 
 
-def _along(numbers: Sequence[int], a: Any) -> Any:
+def _broadcast_cuts(numbers: Sequence[int], a: Any) -> Any:
     """Numbers along the first axis of a tensor of cuts."""
-    return local.constant(np.reshape(numbers, [-1, *[1] * (a.shape.rank - 1)]))
+    return tensor_ops.constant(np.reshape(numbers, [-1, *[1] * (a.shape.rank - 1)]))
 
 
-def multiples(x: Shared, factors: Sequence[int]) -> Pieces:
+def multiply_each(x: Shared, factors: Sequence[int]) -> SegmentMaps:
     """x times each factor.  Local."""
-    steps = [word(a - b) for a, b in itertools.pairwise(factors)]
+    steps = [to_signed_word(a - b) for a, b in itertools.pairwise(factors)]
 
-    def stacked(a: Any) -> Any:
-        one = local.expand_dims(a, 0)
-        return local.mul(one, _along(steps, one))
+    def multiply_steps(a: Any) -> Any:
+        expanded = tensor_ops.expand_dims(a, 0)
+        return tensor_ops.mul(expanded, _broadcast_cuts(steps, expanded))
 
-    return Pieces(x.map(stacked), x.map(lambda a: local.mul(a, local.constant(word(factors[-1])))))
+    return SegmentMaps(
+        x.map(multiply_steps),
+        x.map(lambda a: tensor_ops.mul(a, tensor_ops.constant(to_signed_word(factors[-1])))),
+    )
 
 
-def pieces_of(x: Shared, stage: Stage) -> Pieces:
+def map_segments(x: Shared, stage: Stage) -> SegmentMaps:
     """The linear map of each segment, mod 2^width.  Local."""
     segments = stage.segments
     if all(s.shift >= 0 for s in segments):
-        found = multiples(x, [s.sign << s.shift for s in segments])
+        maps = multiply_each(x, [s.sign << s.shift for s in segments])
     else:
-        every = x.map(functools.partial(_shifted, ring=x.ring_bits, segments=segments))
-        found = Pieces(
-            every.map(lambda a: local.sub(local.at(a, np.s_[:-1]), local.at(a, np.s_[1:]))),
-            every.map(lambda a: local.at(a, -1)),
+        all_segments = x.map(
+            functools.partial(_shift_by_segment, ring=x.ring_bits, segments=segments)
         )
-    steps, last = found.steps, found.last
+        maps = SegmentMaps(
+            all_segments.map(
+                lambda a: tensor_ops.sub(
+                    tensor_ops.strided_slice(a, np.s_[:-1]), tensor_ops.strided_slice(a, np.s_[1:])
+                )
+            ),
+            all_segments.map(lambda a: tensor_ops.strided_slice(a, -1)),
+        )
+    steps, last = maps.steps, maps.last
     constants = [s.constant for s in segments]
     if steps.m is not None and any(constants):
-        moved = [word(a - b) for a, b in itertools.pairwise(constants)]
-        steps = arithmetic.moved(steps, _along(moved, steps.m))
-        last = arithmetic.moved(last, word(constants[-1]))
-    return Pieces(replace(steps, bits=stage.width), replace(last, bits=stage.width))
+        constant_steps = [to_signed_word(a - b) for a, b in itertools.pairwise(constants)]
+        steps = arithmetic.add_constant(steps, _broadcast_cuts(constant_steps, steps.m))
+        last = arithmetic.add_constant(last, to_signed_word(constants[-1]))
+    return SegmentMaps(replace(steps, bits=stage.width), replace(last, bits=stage.width))
 
 
-def _shifted(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
+def _shift_by_segment(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
     """A field of sign * x * 2^shift for each segment: as `shifted`, along a first axis."""
     import tensorflow as tf
 
-    one = local.expand_dims(a, 0)
-    left = one * _along([word(s.sign << max(s.shift, 0)) for s in segments], one)
+    expanded = tensor_ops.expand_dims(a, 0)
+    left = expanded * _broadcast_cuts(
+        [to_signed_word(s.sign << max(s.shift, 0)) for s in segments], expanded
+    )
     right = [max(-s.shift, 0) for s in segments]
-    before = [word((1 << ring) - 1 if n else -1) for n in right]
-    after = [word((1 << (RING - n)) - 1) for n in right]
-    left = tf.bitwise.bitwise_and(left, _along(before, one))
-    kept = tf.bitwise.right_shift(left, _along(right, one))
-    return tf.bitwise.bitwise_and(kept, _along(after, one))
+    masks_before = [to_signed_word((1 << ring) - 1 if n else -1) for n in right]
+    masks_after = [to_signed_word((1 << (RING - n)) - 1) for n in right]
+    left = tf.bitwise.bitwise_and(left, _broadcast_cuts(masks_before, expanded))
+    kept = tf.bitwise.right_shift(left, _broadcast_cuts(right, expanded))
+    return tf.bitwise.bitwise_and(kept, _broadcast_cuts(masks_after, expanded))
 
 
 # ---- the whole
 
 
 def normalize(
-    party: Party, x: Shared, plan: Scheme, center: int, factor: Table
+    party: Party, x: Shared, plan: NormalizationPlan, center: int, factor: Table
 ) -> tuple[Shared, Shared]:
     """(c * 2^units - center, factor of x's segment), both in small rings.
 
@@ -222,61 +245,65 @@ def normalize(
         `_selected_cost`.
     """
     check_ring("This function", x)
-    shape = local.shape(x.any)
+    shape = tensor_ops.dynamic_shape(x.any)
     x = replace(x, fractional_bits=0)
-    before: MaskedBits | None = None
+    previous_bits: MaskedBits | None = None
     running: Shared | None = None
     for i, stage in enumerate(plan.stages):
-        bits = nested_bits(party, x, stage)
+        bits = compare_with_cuts(party, x, stage)
         final = i + 1 == len(plan.stages)
         narrowed = plan.top - plan.units if final else 0
         kept = factor.drop if final else 0
         cuts = len(stage.cuts)
-        if isinstance(party, Counting):
-            cost = _selected_cost(sizes.size(x.any), plan, i, factor)
-            m = party.sent(cost, shape, x, bits, before, running)
+        if isinstance(party, CostParty):
+            cost = _selection_cost(sizes.tensor_size(x.any), plan, i, factor)
+            m = party.count_messages(cost, shape, x, bits, previous_bits, running)
             if final or not factor.additive:
-                running = _counted(m, x.dealer, factor.width - kept)
-            x, before = _counted(m, x.dealer, stage.width - narrowed), bits
+                running = _symbolic_shared(m, x.dealer, factor.width - kept)
+            x, previous_bits = _symbolic_shared(m, x.dealer, stage.width - narrowed), bits
             continue
         s = party.site("normalize", stage, center, factor, dealer=x.dealer)
-        chosen = Chosen(s, bits, cuts, shape, max(stage.width, factor.width), 0, 0)
-        y = chosen.values(pieces_of(x, stage), stage.width, 1, 1)
+        selector = SegmentSelector(s, bits, cuts, shape, max(stage.width, factor.width), 0, 0)
+        y = selector.select_values(map_segments(x, stage), stage.width, 1, 1)
         u = None
         if factor.additive and final:
-            u = chosen.constants(factor.stages[i])
-            if before is not None:
-                coarse = Chosen(s, before, len(plan.stages[0].cuts), shape, factor.width, 2, 2)
-                more = coarse.constants(factor.stages[0])
-                u = None if u is None else u + more
+            u = selector.select_constants(factor.stages[i])
+            if previous_bits is not None:
+                coarse = SegmentSelector(
+                    s, previous_bits, len(plan.stages[0].cuts), shape, factor.width, 2, 2
+                )
+                coarse_constants = coarse.select_constants(factor.stages[0])
+                u = None if u is None else u + coarse_constants
         elif not factor.additive and i == 0:
-            u = chosen.constants(factor.stages[0])
+            u = selector.select_constants(factor.stages[0])
         elif not factor.additive:
             assert running is not None
-            u = chosen.values(multiples(running, factor.stages[i]), factor.width, 2, 2)
+            u = selector.select_values(multiply_each(running, factor.stages[i]), factor.width, 2, 2)
         if final or not factor.additive:
-            u = masked.truncated(s, u, kept)
-            running = masked.exchanged(s, u, shape, 3, 3, width=factor.width - kept)
-        y = masked.truncated(s, y, narrowed)
-        x = masked.exchanged(s, y, shape, 4, 4, width=stage.width - narrowed)
-        before = bits
+            u = masked.truncate_shares(s, u, kept)
+            running = masked.exchange_masked(s, u, shape, 3, 3, width=factor.width - kept)
+        y = masked.truncate_shares(s, y, narrowed)
+        x = masked.exchange_masked(s, y, shape, 4, 4, width=stage.width - narrowed)
+        previous_bits = bits
     assert running is not None
-    return arithmetic.moved(x, -center), running
+    return arithmetic.add_constant(x, -center), running
 
 
-def _counted(m: local.Abstract, dealer: int, width: int) -> Shared:
+def _symbolic_shared(m: tensor_ops.SymbolicTensor, dealer: int, width: int) -> Shared:
     return Shared(m, None, None, dealer, 0, 1, width % RING)
 
 
-def _selected_cost(n: int, plan: Scheme, i: int, factor: Table) -> Cost:
+def _selection_cost(n: int, plan: NormalizationPlan, i: int, factor: Table) -> Cost:
     """What stage i sends besides its comparisons, for n elements."""
     stage, final, cuts = plan.stages[i], i + 1 == len(plan.stages), len(plan.stages[i].cuts)
-    dealt = packed(n * cuts, max(stage.width, factor.width)) + packed(n * cuts, stage.width)
+    dealt = packed_bits(n * cuts, max(stage.width, factor.width)) + packed_bits(
+        n * cuts, stage.width
+    )
     if factor.additive and final and i:
-        dealt += packed(n * len(plan.stages[0].cuts), factor.width)
+        dealt += packed_bits(n * len(plan.stages[0].cuts), factor.width)
     if not factor.additive and i:
-        dealt += packed(n * cuts, factor.width)
-    sent = packed(n, stage.width - (plan.top - plan.units if final else 0))
+        dealt += packed_bits(n * cuts, factor.width)
+    sent = packed_bits(n, stage.width - (plan.top - plan.units if final else 0))
     if final or not factor.additive:
-        sent += packed(n, factor.width - (factor.drop if final else 0))
+        sent += packed_bits(n, factor.width - (factor.drop if final else 0))
     return Cost(dealt, sent, sent, rounds=1, with_dealing=2)

@@ -14,7 +14,7 @@ MAX_MAGNITUDE = 62
 RESOLUTION = 5
 GROUP = 8  # binades
 # Up to so many binades one stage is cheaper than two.
-ONE_STAGE = 12
+MAX_ONE_STAGE_BINADES = 12
 PRECISIONS = range(6, 23)
 
 
@@ -57,7 +57,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Scheme:
+class NormalizationPlan:
     """How x is normalized.
 
     Attributes:
@@ -73,7 +73,7 @@ class Scheme:
     units: int
     low: Decimal
     high: Decimal
-    most: int
+    max_shift: int
 
     @property
     def rounds(self) -> int:
@@ -81,23 +81,25 @@ class Scheme:
         return sum(stage.exchanges + 2 for stage in self.stages)
 
 
-def _binades(top: int, count: int, to: int, clamp: bool) -> Stage:
+def _plan_binades(top: int, count: int, to_power: int, clamp: bool) -> Stage:
     """Single binades up to 2^top, which becomes 2^to; x < 1 apart if clamp."""
-    cuts = [_cut(top - count + i, top, clamp) for i in range(1, count)]
-    segments = [Segment(1, to - (top - count + i)) for i in range(1, count + 1)]
+    cuts = [_plan_cut(top - count + i, top, clamp) for i in range(1, count)]
+    segments = [Segment(1, to_power - (top - count + i)) for i in range(1, count + 1)]
     if clamp:
         cuts.insert(0, Cut(1, 0, top + 1))
         segments.insert(0, Segment(0, segments[0].shift, 1 << segments[0].shift))
-    return Stage(tuple(cuts), tuple(segments), 1, to + 2)
+    return Stage(tuple(cuts), tuple(segments), 1, to_power + 2)
 
 
-def _cut(power: int, top: int, negative: bool) -> Cut:
+def _plan_cut(power: int, top: int, negative: bool) -> Cut:
     """[x < 2^power] for x < 2^top and, if negative, x > -2^top; else x >= 0."""
     drop = max(0, power - RESOLUTION)
     return Cut(1 << power, drop, top - drop + 1 + negative)
 
 
-def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> Scheme:
+def plan_normalization(
+    bits: int, precision: int, signed: bool = False, lowest: int = 0
+) -> NormalizationPlan:
     """The scheme for 0 < x < 2^bits, or 0 < |x| < 2^bits if signed.
 
     Args:
@@ -116,14 +118,14 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
     fuzz = Decimal(2) ** -(precision + 2)
     low = (1 - Decimal(2) ** -RESOLUTION) / 2 - fuzz
     count = bits - lowest
-    if count <= ONE_STAGE and not signed:
+    if count <= MAX_ONE_STAGE_BINADES and not signed:
         top = max(bits, units)
-        stage = _binades(bits, count, top, lowest == 0)
-        return Scheme((stage,), top, units, low, 1 + fuzz, top - lowest - 1)
+        stage = _plan_binades(bits, count, top, lowest == 0)
+        return NormalizationPlan((stage,), top, units, low, 1 + fuzz, top - lowest - 1)
     top = precision + GROUP + 6
     groups = -(-count // GROUP)
     tops = [bits - GROUP * (groups - 1 - g) for g in range(groups)]
-    cuts = [_cut(t, bits, lowest == 0) for t in tops[:-1]]
+    cuts = [_plan_cut(t, bits, lowest == 0) for t in tops[:-1]]
     segments = [Segment(1, top - t) for t in tops]
     if lowest == 0:
         cuts.insert(0, Cut(1, 0, bits + 1 + signed))
@@ -134,10 +136,10 @@ def scheme(bits: int, precision: int, signed: bool = False, lowest: int = 0) -> 
         cuts = [*mirrored, *cuts]
         segments = [*(replace(s, sign=-s.sign) for s in segments[:0:-1]), *segments]
     coarse = Stage(tuple(cuts), tuple(segments), 2, top + 2)
-    fine = _binades(top, GROUP, top, False)
+    fine = _plan_binades(top, GROUP, top, False)
     # The lowest group may have fewer binades.  Where its x is rounded it may count as lower still.
-    most = top - lowest - 1 + (tops[0] > top)
-    return Scheme((coarse, fine), top, units, low, 1 + fuzz, most)
+    max_shift = top - lowest - 1 + (tops[0] > top)
+    return NormalizationPlan((coarse, fine), top, units, low, 1 + fuzz, max_shift)
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ class Table:
         return self.bits + 2 + self.drop
 
 
-def table(
+def build_table(
     stages: Sequence[Sequence[int]],
     drop: int = 0,
     additive: bool = False,
@@ -176,16 +178,22 @@ def table(
     Raises:
         UsageError: the products do not fit 63 bits.
     """
-    most = [max(abs(v) for v in values) for values in stages]
+    stage_maxima = [max(abs(v) for v in values) for values in stages]
     if largest is None:
-        largest = sum(most) if additive else most[0] * (most[1] if len(most) > 1 else 1)
-    found = Table(tuple(tuple(v) for v in stages), additive, drop, (largest >> drop).bit_length())
+        largest = (
+            sum(stage_maxima)
+            if additive
+            else stage_maxima[0] * (stage_maxima[1] if len(stage_maxima) > 1 else 1)
+        )
+    candidate = Table(
+        tuple(tuple(v) for v in stages), additive, drop, (largest >> drop).bit_length()
+    )
     # the rounding may add a unit to a largest value that is all ones
-    if (largest + (1 << drop) - 1) >> drop >= 1 << found.bits:
-        found = replace(found, bits=found.bits + 1)
-    if found.width >= RING:
+    if (largest + (1 << drop) - 1) >> drop >= 1 << candidate.bits:
+        candidate = replace(candidate, bits=candidate.bits + 1)
+    if candidate.width >= RING:
         raise UsageError(
-            f"A scale factor takes {found.width} bits. Received: parameters for which it does not "
+            f"A scale factor takes {candidate.width} bits. Received: parameters for which it does not "
             "fit 63. Use fewer fractional bits, a lower precision or a smaller range."
         )
-    return found
+    return candidate

@@ -24,11 +24,11 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import normalize
-from tfe_bench.protocols.functions.exp_one_round import word
+from tfe_bench.protocols.functions.exp_one_round import to_signed_word
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
-from tfe_bench.protocols.ring.checks import check_scale, check_word, known_shape
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import check_known_shape, check_scale, check_word
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -59,12 +59,12 @@ class Pieces:
     error: float
 
     @property
-    def reach(self) -> int:
+    def integer_bits(self) -> int:
         """Bits that the largest knot takes before the point."""
         return (max(map(abs, self.knots)) >> KNOT_BITS).bit_length()
 
 
-def fit(
+def fit_pieces(
     function: Callable[[Decimal], Decimal],
     low: int,
     high: int,
@@ -95,40 +95,40 @@ def fit(
         abs(table[first] - (below << _TABLE_BITS)), abs(table[last] - (above << _TABLE_BITS))
     )
 
-    def piece(a: int, b: int) -> tuple[int, int, int]:
+    def fit_piece(a: int, b: int) -> tuple[int, int, int]:
         """Slope, constant and error on [a, b]."""
         rise = (table[b] - table[a]) * unit
-        slope = _rounded(rise << _SLOPE_BITS, (b - a) << _TABLE_BITS)
+        slope = _divide_rounded(rise << _SLOPE_BITS, (b - a) << _TABLE_BITS)
         scaled = _TABLE_BITS - _SLOPE_BITS - KNOT_BITS
         rest = [table[i] - (slope * i << scaled) for i in range(a, b + 1)]
-        constant = _rounded(max(rest) + min(rest), 2 << down)
+        constant = _divide_rounded(max(rest) + min(rest), 2 << down)
         at = constant << down
         return slope, constant, max(max(rest) - at, at - min(rest))
 
     start = first
     while start < last:
-        end, found = start + 1, piece(start, start + 1)
+        end, accepted = start + 1, fit_piece(start, start + 1)
         while end < last:
-            longer = piece(start, end + 1)
+            longer = fit_piece(start, end + 1)
             if longer[2] > allowed:
                 break
-            end, found = end + 1, longer
-        slopes.append(found[0])
-        constants.append(found[1])
+            end, accepted = end + 1, longer
+        slopes.append(accepted[0])
+        constants.append(accepted[1])
         knots.append(end)
-        worst = max(worst, found[2])
+        worst = max(worst, accepted[2])
         start = end
     slopes.append(0)
     constants.append(above << RESULT_BITS)
     return Pieces(tuple(knots), tuple(slopes), tuple(constants), worst / 2**_TABLE_BITS)
 
 
-def _rounded(a: int, b: int) -> int:
+def _divide_rounded(a: int, b: int) -> int:
     """a / b to the nearest integer, b > 0."""
     return (2 * a + b) // (2 * b)
 
 
-def _rings(ring: int, f: int, bits: int | None) -> tuple[int, int]:
+def _ring_widths(ring: int, f: int, bits: int | None) -> tuple[int, int]:
     """Width of the comparisons, and ring of x with X_BITS."""
     width = ring - (f - COMPARED_BITS)
     if bits is not None:
@@ -136,19 +136,19 @@ def _rings(ring: int, f: int, bits: int | None) -> tuple[int, int]:
     return width, ring - (f - X_BITS)
 
 
-def _check(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
+def _check_input(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
     check_scale(name, check_word(name, x), X_BITS + 1, 44)
-    width, ring = _rings(x.ring_bits, x.fractional_bits, bits)
-    least = pieces.reach + 3
-    if width < COMPARED_BITS + least or ring < X_BITS + least:
+    width, ring = _ring_widths(x.ring_bits, x.fractional_bits, bits)
+    min_integer_bits = pieces.integer_bits + 3
+    if width < COMPARED_BITS + min_integer_bits or ring < X_BITS + min_integer_bits:
         raise UsageError(
-            f"{name} wants a ring with {least} bits before the point at least. Received: {x!r}, "
+            f"{name} wants a ring with {min_integer_bits} bits before the point at least. Received: {x!r}, "
             f"compared with bits={bits}."
         )
-    known_shape(name, x)
+    check_known_shape(name, x)
 
 
-def evaluate(
+def evaluate_pieces(
     party: Party, name: str, x: Shared, pieces: Pieces, bits: int | None = compare.LAYER_BITS
 ) -> Shared:
     """The function of x, with RESULT_BITS fractional bits over Z_2^64.
@@ -165,42 +165,44 @@ def evaluate(
     Raises:
         UsageError: another scale, or too small a ring.
     """
-    _check(name, x, pieces, bits)
+    _check_input(name, x, pieces, bits)
     f, shape = x.fractional_bits, x.shape.as_list()
-    flat = x.map(lambda a: local.reshape(a, [1, -1]))
+    flat = x.map(lambda a: tensor_ops.reshape(a, [1, -1]))
     count = len(pieces.knots)
     n = int(flat.shape[1])
-    width, ring = _rings(x.ring_bits, f, bits)
+    width, ring = _ring_widths(x.ring_bits, f, bits)
 
-    def every(value: Shared) -> Shared:
-        return value.map(lambda a: local.tile(a, [count, 1]))
+    def repeat_rows(value: Shared) -> Shared:
+        return value.map(lambda a: tensor_ops.tile(a, [count, 1]))
 
-    compared = every(normalize.shifted(flat, COMPARED_BITS - f))
+    compared = repeat_rows(normalize.shift_bits(flat, COMPARED_BITS - f))
     knots = np.array([k << (COMPARED_BITS - KNOT_BITS) for k in pieces.knots], np.int64)
-    compared = arithmetic.moved(compared, -knots[:, None])
-    below = convert.mask_bits(party, compare.msb(party, compared, width, compare.fewest(width)))
+    compared = arithmetic.add_constant(compared, -knots[:, None])
+    below = convert.mask_bits(
+        party, compare.msb(party, compared, width, compare.min_exchanges(width))
+    )
     # x without its lowest bits, half a unit taken off for the mean, and at least 0
     lift = 1 << (ring - 2)
-    flat = arithmetic.moved(flat, -(1 << (f - X_BITS - 1)))
-    kept = arithmetic.moved(normalize.shifted(flat, X_BITS - f), lift)
+    flat = arithmetic.add_constant(flat, -(1 << (f - X_BITS - 1)))
+    kept = arithmetic.add_constant(normalize.shift_bits(flat, X_BITS - f), lift)
     steps = [a - b for a, b in itertools.pairwise(pieces.slopes)]
-    moves = [a - b for a, b in itertools.pairwise(pieces.constants)]
-    if isinstance(party, Counting):
+    constant_steps = [a - b for a, b in itertools.pairwise(pieces.constants)]
+    if isinstance(party, CostParty):
         dealt = convert.inject_dealt(count * n, ring_bits=ring) + 64 * count * n
-        return party.exchanged(shape, dealt, below, kept, scale=RESULT_BITS)
+        return party.count_exchange(shape, dealt, below, kept, scale=RESULT_BITS)
     import tensorflow as tf
 
     s = party.site(name, pieces, f, width, ring, dealer=x.dealer)
-    products = convert.inject_shares(s, below, every(kept), 0, 0, extend_ring=True)
+    products = convert.inject_shares(s, below, repeat_rows(kept), 0, 0, extend_ring=True)
     ones = convert.b2a_shares(s, below, tf.constant([count, n], tf.int64), 5, 1)
     share = None
     if not s.is_dealer:
         by_slope = tf.constant(steps, tf.int64)[:, None]
-        by_one = [word(c - a * lift) for a, c in zip(steps, moves, strict=True)]
+        by_one = [to_signed_word(c - a * lift) for a, c in zip(steps, constant_steps, strict=True)]
         terms = products * by_slope + ones * tf.constant(by_one, tf.int64)[:, None]
         share = tf.reduce_sum(terms, axis=0)
-    y = masked.exchanged(s, share, tf.constant([n], tf.int64), 6, 2, scale=RESULT_BITS)
-    y = arithmetic.moved(y, pieces.constants[-1])
+    y = masked.exchange_masked(s, share, tf.constant([n], tf.int64), 6, 2, scale=RESULT_BITS)
+    y = arithmetic.add_constant(y, pieces.constants[-1])
     return y.map(lambda a: tf.reshape(a, shape))
 
 
@@ -210,14 +212,14 @@ EDGE = 8
 _TOLERANCE = Decimal(2) ** -12
 
 
-def _sigmoid(x: Decimal) -> Decimal:
+def _exact_sigmoid(x: Decimal) -> Decimal:
     return 1 / (1 + (-x).exp())
 
 
 @functools.cache
 def logistic_pieces() -> Pieces:
     """The pieces of `logistic`."""
-    return fit(_sigmoid, -EDGE, EDGE, 0, 1, _TOLERANCE)
+    return fit_pieces(_exact_sigmoid, -EDGE, EDGE, 0, 1, _TOLERANCE)
 
 
 def logistic(party: Party, z: Shared, *, bits: int | None = compare.LAYER_BITS) -> Shared:
@@ -235,4 +237,4 @@ def logistic(party: Party, z: Shared, *, bits: int | None = compare.LAYER_BITS) 
     Raises:
         UsageError: another scale, or too small a ring.
     """
-    return evaluate(party, "logistic", z, logistic_pieces(), bits)
+    return evaluate_pieces(party, "logistic", z, logistic_pieces(), bits)

@@ -31,8 +31,8 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.approximation import Approximation
 from tfe_bench.protocols.ring import arithmetic, masked
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -66,7 +66,7 @@ class Plan:
     out_bits: int
 
     @property
-    def dealt(self) -> int:
+    def dealt_bits(self) -> int:
         """Bits of material per element."""
         exponents = itertools.product(*(range(d + 1) for d in self.degrees))
         return sum(
@@ -75,11 +75,11 @@ class Plan:
         )
 
     @property
-    def words(self) -> int:
+    def dealt_words(self) -> int:
         """Words of material per element."""
-        return -(-self.dealt // 64)
+        return -(-self.dealt_bits // 64)
 
-    def attributes(self) -> dict[str, Any]:
+    def kernel_attributes(self) -> dict[str, Any]:
         """What both kernels want to know."""
         return {
             "bits": list(self.bits),
@@ -95,7 +95,7 @@ class Plan:
         return [w - 2**64 if w >> 63 else w for w in words]
 
 
-def plan(
+def plan_polynomial(
     bits: Sequence[int],
     coefficients: Mapping[Any, int],
     drop: int,
@@ -122,32 +122,34 @@ def plan(
             f"{MAX_BITS - 1}. Received: {modulus} bits, of factors with {tuple(bits)}. Use fewer "
             "fractional bits, a lower degree or a smaller range."
         )
-    every = list(itertools.product(*(range(d + 1) for d in degrees)))
+    exponents = list(itertools.product(*(range(d + 1) for d in degrees)))
     bounds = {}
-    for beta in every[1:]:
+    for beta in exponents[1:]:
         bound = 0  # on |Q_beta(M)| for |M| <= 2^(k-2)
         for alpha, a in coefficients.items():
             if all(i >= j for i, j in zip(alpha, beta, strict=True)):
                 ways = math.prod(math.comb(i, j) for i, j in zip(alpha, beta, strict=True))
-                more = sum((k - 2) * (i - j) for k, i, j in zip(rings, alpha, beta, strict=True))
-                bound += abs(a) * ways << more
+                power_bits = sum(
+                    (k - 2) * (i - j) for k, i, j in zip(rings, alpha, beta, strict=True)
+                )
+                bound += abs(a) * ways << power_bits
         bounds[beta] = bound
-    needed = sum(b > 0 for b in bounds.values())
-    if not needed:
+    needed_fields = sum(b > 0 for b in bounds.values())
+    if not needed_fields:
         raise UsageError("A polynomial depends on its argument. Received: a constant.")
     widths = [0]
     for bound in bounds.values():
         rounded = 0
         if slack is not None and bound:
             # bound * 2^(rounded - 1) * needed <= 2^(drop - slack)
-            rounded = max(0, drop - slack - (bound * needed).bit_length() + 1)
+            rounded = max(0, drop - slack - (bound * needed_fields).bit_length() + 1)
         widths.append(max(1, modulus - rounded) if bound else 0)
-    flat = tuple(coefficients.get(e, 0) for e in every)
+    flat = tuple(coefficients.get(e, 0) for e in exponents)
     return Plan(rings, degrees, flat, drop, modulus, tuple(widths), out_bits)
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FittedPolynomial:
     """A polynomial approximation of a function, in one round.
 
     Attributes:
@@ -161,32 +163,34 @@ class Fitted:
 
     def evaluate(self, party: Party, name: str, x: Shared) -> Shared:
         """The function of x.  Rounds and bits: as `evaluate`."""
-        centered = arithmetic.moved(x, -self.center)
-        return evaluate(party, name, self.plan, [centered], self.fractional_bits)
+        centered = arithmetic.add_constant(x, -self.center)
+        return evaluate_polynomial(party, name, self.plan, [centered], self.fractional_bits)
 
 
-def fitted(
-    found: Approximation,
+def fit_polynomial(
+    approximation: Approximation,
     fractional_bits: int,
     *,
     bits: int | None = None,
     out_bits: int = RING,
     spare: int = 2,
-) -> Fitted:
+) -> FittedPolynomial:
     """The plan of an approximation whose result has so many fractional bits.
 
     Args:
         bits: of the argument; None: what the approximation's limit takes.
         spare: bits that the approximation has beyond those of the result, at least.
     """
-    more = max(0, fractional_bits + spare - found.scale)
-    whole = {(i,): a << more for i, a in enumerate(found.coefficients)}
-    width = found.limit.bit_length() + 1 if bits is None else bits
-    made = plan((width,), whole, found.scale + more - fractional_bits, out_bits)
-    return Fitted(made, found.center, fractional_bits)
+    extra_bits = max(0, fractional_bits + spare - approximation.scale)
+    coefficients = {(i,): a << extra_bits for i, a in enumerate(approximation.coefficients)}
+    width = approximation.limit.bit_length() + 1 if bits is None else bits
+    polynomial_plan = plan_polynomial(
+        (width,), coefficients, approximation.scale + extra_bits - fractional_bits, out_bits
+    )
+    return FittedPolynomial(polynomial_plan, approximation.center, fractional_bits)
 
 
-def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) -> Any:
+def share_polynomial(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) -> Any:
     """The evaluators' additive shares of p(factors) / 2^drop, not exchanged yet; None at the
     dealer.
 
@@ -198,14 +202,14 @@ def shares(s: Site, p: Plan, factors: Sequence[Shared], tensor: int, slot: int) 
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 64 * p.words per element.
     """
-    named = {**s._named(K1, tensor), **p.attributes()}
+    named = {**s._named(K1, tensor), **p.kernel_attributes()}
     if s.is_dealer:
-        lam = [local.add(x.l1, x.l2) for x in factors]
+        lam = [tensor_ops.add(x.l1, x.l2) for x in factors]
         message = ops.module().tfe_bench_polynomial_deal(lam=lam, **named)
         s.send(message, s.e2, slot, run_ahead=True)
         return None
     return ops.module().tfe_bench_polynomial_share(
-        dealt=s.dealt(sizes.size(factors[0].m), slot, width=p.words),
+        dealt=s.receive_dealt(sizes.tensor_size(factors[0].m), slot, width=p.dealt_words),
         m=[x.m for x in factors],
         coefficients=p.coefficient_words(),
         drop=p.drop,
@@ -226,7 +230,7 @@ def check_factors(name: str, p: Plan, factors: Sequence[Shared]) -> None:
             )
 
 
-def evaluate(
+def evaluate_polynomial(
     party: Party, name: str, p: Plan, factors: Sequence[Shared], fractional_bits: int
 ) -> Shared:
     """p(factors) / 2^drop in Z_2^out_bits, stochastically rounded.
@@ -235,17 +239,19 @@ def evaluate(
     """
     check_factors(name, p, factors)
     first = factors[0]
-    if isinstance(party, Counting):
-        dealt = 64 * p.words * sizes.size(first.any)
+    if isinstance(party, CostParty):
+        dealt = 64 * p.dealt_words * sizes.tensor_size(first.any)
         width = p.out_bits
-        return party.exchanged(first.shape, dealt, *factors, scale=fractional_bits, width=width)
+        return party.count_exchange(
+            first.shape, dealt, *factors, scale=fractional_bits, width=width
+        )
     s = party.site(name, p, fractional_bits, dealer=first.dealer)
-    y = shares(s, p, factors, tensor=0, slot=0)
-    shape = local.shape(first.any)
-    return masked.exchanged(s, y, shape, 1, 1, scale=fractional_bits, width=p.out_bits)
+    y = share_polynomial(s, p, factors, tensor=0, slot=0)
+    shape = tensor_ops.dynamic_shape(first.any)
+    return masked.exchange_masked(s, y, shape, 1, 1, scale=fractional_bits, width=p.out_bits)
 
 
-def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:
+def plan_polyval(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> Plan:
     """The plan of `polyval`: x has x_bits fractional bits, the result f."""
     exact = [Fraction(float(c)) for c in reversed(coefficients)]
     while len(exact) > 2 and exact[-1] == 0:
@@ -253,8 +259,10 @@ def real_plan(coefficients: Sequence[float], bits: int, x_bits: int, f: int) -> 
     degree = len(exact) - 1
     # a_i x^i errs by |x|^i / 2 for each unit of 2^-(scale - i x_bits): an eighth of an ulp in all
     scale = f + 2 + len(exact).bit_length() + max(degree * (bits - 1), 0)
-    whole = {(i,): round(a * Fraction(2) ** (scale - i * x_bits)) for i, a in enumerate(exact)}
-    return plan((bits,), whole, scale - f)
+    scaled_coefficients = {
+        (i,): round(a * Fraction(2) ** (scale - i * x_bits)) for i, a in enumerate(exact)
+    }
+    return plan_polynomial((bits,), scaled_coefficients, scale - f)
 
 
 def polyval(
@@ -280,8 +288,8 @@ def polyval(
     """
     f = x.fractional_bits if fractional_bits is None else fractional_bits
     _check_coefficients(coefficients)
-    p = real_plan(coefficients, bits, x.fractional_bits, f)
-    return evaluate(party, "polyval", p, [x], f)
+    p = plan_polyval(coefficients, bits, x.fractional_bits, f)
+    return evaluate_polynomial(party, "polyval", p, [x], f)
 
 
 def _check_coefficients(coefficients: Sequence[float]) -> None:

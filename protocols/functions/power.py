@@ -26,7 +26,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of the powers of sqrt(2), at least.
-LEAST_FINE = 12
+MIN_FINE_BITS = 12
 _ONE = Fraction(1)
 
 
@@ -46,9 +46,9 @@ class Mantissa:
 
 
 @functools.cache
-def mantissa(
+def fit_mantissa(
     function: approximation.Function,
-    scheme: normalize_plan.Scheme,
+    scheme: normalize_plan.NormalizationPlan,
     precision: int,
     sqrt2: bool = False,
     times: Fraction = _ONE,
@@ -57,40 +57,46 @@ def mantissa(
 
     Off by a factor of 1 +- 0.65 * 2^-precision at most.
     """
-    found = approximation.approximate(
-        function, scheme.low, scheme.high, scheme.units, approximation.tolerance(precision)
+    fitted = approximation.fit_approximation(
+        function,
+        scheme.low,
+        scheme.high,
+        scheme.units,
+        approximation.polynomial_tolerance(precision),
     )
     fractional = precision + 4
-    coefficients = found.coefficients
+    coefficients = fitted.coefficients
     if sqrt2 or times != 1:
         with decimal.localcontext(approximation.DIGITS):
-            by = Decimal(times.numerator) / times.denominator * (Decimal(2).sqrt() if sqrt2 else 1)
-            coefficients = tuple(int((a * by).to_integral_value()) for a in coefficients)
+            multiplier = (
+                Decimal(times.numerator) / times.denominator * (Decimal(2).sqrt() if sqrt2 else 1)
+            )
+            coefficients = tuple(int((a * multiplier).to_integral_value()) for a in coefficients)
     bits = fractional + 3  # below 2.1
-    plan = polynomial.plan(
-        (found.limit.bit_length() + 1,),
+    plan = polynomial.plan_polynomial(
+        (fitted.limit.bit_length() + 1,),
         {(i,): a for i, a in enumerate(coefficients)},
-        found.scale - fractional,
+        fitted.scale - fractional,
         bits + 1,
     )
-    return Mantissa(plan, found.center, fractional, bits)
+    return Mantissa(plan, fitted.center, fractional, bits)
 
 
 @dataclass(frozen=True)
-class Power:
+class PowerPlan:
     """All that is public about one power."""
 
-    scheme: normalize_plan.Scheme
+    scheme: normalize_plan.NormalizationPlan
     mantissa: Mantissa
-    factor: Factor
+    factor: PowerTable
 
     @property
-    def drop(self) -> int:
+    def dropped_bits(self) -> int:
         """Fractional bits of g(c) U beyond the result's."""
         return self.mantissa.fractional + self.factor.bits
 
 
-def power_of_two(exponent: Fraction) -> Fraction:
+def exact_power_of_two(exponent: Fraction) -> Fraction:
     """2^exponent for a multiple of 1/2, to 60 digits: alike on every host."""
     whole, half = divmod(exponent * 2, 2)
     root = Fraction(1)
@@ -101,7 +107,7 @@ def power_of_two(exponent: Fraction) -> Fraction:
 
 
 @dataclass(frozen=True)
-class Factor:
+class PowerTable:
     """U as a table.
 
     Attributes:
@@ -114,14 +120,14 @@ class Factor:
     sqrt2: bool
 
 
-def factors(
-    scheme: normalize_plan.Scheme,
+def tabulate_powers(
+    scheme: normalize_plan.NormalizationPlan,
     slope: Fraction,
     offset: Fraction,
     coarse: int,
     fine: int,
     keep: int,
-) -> Factor:
+) -> PowerTable:
     """2^(slope * shift + offset) with the shift of x's segments; 0 for x = 0.
 
     Args:
@@ -135,42 +141,44 @@ def factors(
     if len(scheme.stages) == 2:
         # The fine constants are 1 or more, the coarse ones whole powers of two.
         second = [slope * s.shift for s in scheme.stages[1].segments]
-        moved = min(second)
-        sqrt2 = (slope * first[-1].shift + offset + moved).denominator == 2
-        moved -= Fraction(1, 2) if sqrt2 else 0
-        stages = [[(sign, e + moved) for sign, e in stages[0]]]
+        exponent_shift = min(second)
+        sqrt2 = (slope * first[-1].shift + offset + exponent_shift).denominator == 2
+        exponent_shift -= Fraction(1, 2) if sqrt2 else 0
+        stages = [[(sign, e + exponent_shift) for sign, e in stages[0]]]
         stages.append([(1, e - min(second)) for e in second])
         bits = min(coarse, max(0, -math.floor(min(e for _, e in stages[0]))))
     while True:
         fractional = [bits, fine] if len(stages) == 2 else [fine]
         values = [
-            [_fixed(sign, e, b) for sign, e in stage]
+            [_to_fixed_point(sign, e, b) for sign, e in stage]
             for stage, b in zip(stages, fractional, strict=True)
         ]
         kept = min(keep, sum(fractional))
         largest = None
         if slope > 0:
-            exponent = slope * scheme.most + offset - (Fraction(1, 2) if sqrt2 else 0)
-            largest = _fixed(1, exponent, sum(fractional)) + 1
+            exponent = slope * scheme.max_shift + offset - (Fraction(1, 2) if sqrt2 else 0)
+            largest = _to_fixed_point(1, exponent, sum(fractional)) + 1
             if len(stages) == 2 and fine:  # what the fine constants' rounding adds
                 largest += max(abs(v) for v in values[0])
         try:
-            made = normalize_plan.table(values, sum(fractional) - kept, largest=largest)
-            return Factor(made, kept, sqrt2)
+            table = normalize_plan.build_table(values, sum(fractional) - kept, largest=largest)
+            return PowerTable(table, kept, sqrt2)
         except UsageError:
-            if fine <= LEAST_FINE:
+            if fine <= MIN_FINE_BITS:
                 raise
             fine -= 1
 
 
-def _fixed(sign: int, exponent: Fraction, fractional: int) -> int:
-    return sign * int(power_of_two(exponent + fractional) + Fraction(1, 2)) if sign else 0
+def _to_fixed_point(sign: int, exponent: Fraction, fractional: int) -> int:
+    return sign * int(exact_power_of_two(exponent + fractional) + Fraction(1, 2)) if sign else 0
 
 
-def power(party: Party, x: Shared, p: Power, fractional_bits: int) -> Shared:
+def compute_power(party: Party, x: Shared, p: PowerPlan, fractional_bits: int) -> Shared:
     """g(c) U. Rounds: p.scheme.rounds + 2 (one more with dealing)."""
     u_bits = p.factor.table.bits + 1
     c, u = normalize.normalize(party, x, p.scheme, p.mantissa.center, p.factor.table)
-    g = polynomial.evaluate(party, "mantissa", p.mantissa.plan, [c], p.mantissa.fractional)
-    y = small_product.product(party, [(g, p.mantissa.bits), (u, u_bits)], p.drop)
+    g = polynomial.evaluate_polynomial(
+        party, "mantissa", p.mantissa.plan, [c], p.mantissa.fractional
+    )
+    y = small_product.multiply_small(party, [(g, p.mantissa.bits), (u, u_bits)], p.dropped_bits)
     return replace(y, fractional_bits=fractional_bits)

@@ -29,11 +29,11 @@ from tfe_bench.protocols.session.sharing import Shared
 
 PRECISION = 20
 # A range [low, high] with high <= NARROW * low is one polynomial.
-NARROW = 2.2
+MAX_NARROW_RATIO = 2.2
 # Bits of the numerator's and the quotient's ring elements: |v| < 2^14 at 16 fractional bits.
 QUOTIENT_BITS = 31
 # Of a division's scale and numerator: its powers of two fit a word.
-MOST_DIVISION_BITS = 54
+MAX_DIVISION_BITS = 54
 
 
 def check_fractional(name: str, f: int) -> None:
@@ -43,15 +43,15 @@ def check_fractional(name: str, f: int) -> None:
 
 
 @functools.cache
-def _power(f: int, bits: int, precision: int, signed: bool, lowest: int) -> power.Power:
+def _plan_power(f: int, bits: int, precision: int, signed: bool, lowest: int) -> power.PowerPlan:
     check_fractional("reciprocal", f)
-    scheme = normalize_plan.scheme(bits, precision, signed, lowest)
+    scheme = normalize_plan.plan_normalization(bits, precision, signed, lowest)
     offset = Fraction(2 * f - scheme.top)
     # constants below 2^-11 ulp vanish: 2^-12 * 2^7 * 2.1 ulp
     coarse, fine = (11, 0) if len(scheme.stages) == 2 else (0, 5)
-    factor = power.factors(scheme, Fraction(1), offset, coarse, fine, keep=5)
-    mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
-    return power.Power(scheme, mantissa, factor)
+    factor = power.tabulate_powers(scheme, Fraction(1), offset, coarse, fine, keep=5)
+    mantissa = power.fit_mantissa(approximation.decimal_reciprocal, scheme, precision)
+    return power.PowerPlan(scheme, mantissa, factor)
 
 
 def reciprocal(
@@ -69,43 +69,43 @@ def reciprocal(
     Off by 2^-precision of the result and 1.2 ulp at most.
     Rounds: 9 (5 for bits <= 12), one more with dealing.
     """
-    p = _power(x.fractional_bits, bits, precision, signed, 0)
-    return power.power(party, x, p, x.fractional_bits)
+    p = _plan_power(x.fractional_bits, bits, precision, signed, 0)
+    return power.compute_power(party, x, p, x.fractional_bits)
 
 
 # ---- a range that is known
 
 
 @functools.cache
-def _direct(f: int, low: float, high: float, precision: int) -> polynomial.Fitted:
+def _fit_reciprocal(f: int, low: float, high: float, precision: int) -> polynomial.FittedPolynomial:
     """One polynomial of x in ring units."""
-    found = approximation.approximate(
-        approximation.reciprocal,
+    fitted = approximation.fit_approximation(
+        approximation.decimal_reciprocal,
         Decimal(low),
         Decimal(high),
         f,
-        approximation.tolerance(precision),
+        approximation.polynomial_tolerance(precision),
     )
     # the scale may be too small for f fractional bits to be left
-    return polynomial.fitted(found, f, bits=max(2, found.limit.bit_length() + 1), spare=3)
+    return polynomial.fit_polynomial(fitted, f, bits=max(2, fitted.limit.bit_length() + 1), spare=3)
 
 
-def _enough(f: int, low: float, precision: int | None) -> int:
+def _default_precision(f: int, low: float, precision: int | None) -> int:
     """By default a quarter of an ulp of the largest result, where that is less than PRECISION."""
     if precision is not None:
         return precision
     return min(PRECISION, max(normalize_plan.PRECISIONS.start, f + 3 - math.frexp(low)[1]))
 
 
-def plan_in(f: int, lowest: int, bits: int, precision: int) -> power.Power:
+def plan_reciprocal(f: int, lowest: int, bits: int, precision: int) -> power.PowerPlan:
     """How 1 / x is computed for ring elements 2^lowest <= X < 2^bits; its last step is g(c) U."""
-    return _power(f, bits, precision, False, lowest)
+    return _plan_power(f, bits, precision, False, lowest)
 
 
-def _ranged(f: int, low: float, high: float, precision: int) -> power.Power:
+def _plan_range(f: int, low: float, high: float, precision: int) -> power.PowerPlan:
     lowest = int(low * 2**f).bit_length() - 1
     bits = int(high * 2**f).bit_length()
-    return _power(f, bits, precision, False, lowest)
+    return _plan_power(f, bits, precision, False, lowest)
 
 
 def _check_range(f: int, low: float, high: float) -> None:
@@ -133,60 +133,60 @@ def reciprocal_in(
     """
     f = x.fractional_bits
     _check_range(f, low, high)
-    precision = _enough(f, low, precision)
-    if high > NARROW * low:
-        return power.power(party, x, _ranged(f, low, high, precision), f)
-    return _direct(f, low, high, precision).evaluate(party, "reciprocal_in", x)
+    precision = _default_precision(f, low, precision)
+    if high > MAX_NARROW_RATIO * low:
+        return power.compute_power(party, x, _plan_range(f, low, high, precision), f)
+    return _fit_reciprocal(f, low, high, precision).evaluate(party, "reciprocal_in", x)
 
 
 # ---- division
 
 
 @dataclass(frozen=True)
-class _Division:
-    power: power.Power
+class _DivisionPlan:
+    power: power.PowerPlan
     numerator_bits: int
     quotient_bits: int
 
     @property
-    def factors(self) -> tuple[int, int]:
+    def factor_bits(self) -> tuple[int, int]:
         """Bits of x and of U."""
         return self.numerator_bits, self.power.factor.table.bits + 1
 
     @property
-    def fractional(self) -> int:
+    def fractional_bits(self) -> int:
         """Fractional bits of x U in ulp: its rounding shall not show."""
         return min(5, self.power.factor.bits)
 
     @property
     def scaled_drop(self) -> int:
         """Bits dropped from x U."""
-        return self.power.factor.bits - self.fractional
+        return self.power.factor.bits - self.fractional_bits
 
     @property
     def scaled_bits(self) -> int:
         """|x U| < 2^(scaled_bits - 1); g(c) may be a little less than 1."""
-        return self.quotient_bits + self.fractional + 1
+        return self.quotient_bits + self.fractional_bits + 1
 
     @property
-    def quotient(self) -> tuple[int, int]:
+    def last_factor_bits(self) -> tuple[int, int]:
         """Bits of g(c) and of x U."""
         return self.power.mantissa.bits, self.scaled_bits
 
     @property
     def quotient_drop(self) -> int:
         """Bits dropped from g(c) x U."""
-        return self.power.mantissa.fractional + self.fractional
+        return self.power.mantissa.fractional + self.fractional_bits
 
 
 @functools.cache
-def _division(
+def _plan_division(
     f: int, bits: int, signed: bool, precision: int, numerator_bits: int | None, quotient_bits: int
-) -> _Division:
+) -> _DivisionPlan:
     check_fractional("divide", f)
     if numerator_bits is None:
-        numerator_bits = min(QUOTIENT_BITS, MOST_DIVISION_BITS - f)
-    scheme = normalize_plan.scheme(bits, precision, signed)
+        numerator_bits = min(QUOTIENT_BITS, MAX_DIVISION_BITS - f)
+    scheme = normalize_plan.plan_normalization(bits, precision, signed)
     offset = Fraction(f - scheme.top)
     factor = None
     for spare in (4, 3, 2, 1):
@@ -194,15 +194,15 @@ def _division(
         keep = numerator_bits + spare
         coarse, fine = (keep + 6, 0) if len(scheme.stages) == 2 else (0, keep)
         try:
-            factor = power.factors(scheme, Fraction(1), offset, coarse, fine, keep)
+            factor = power.tabulate_powers(scheme, Fraction(1), offset, coarse, fine, keep)
             break
         except UsageError:
             if spare == 1:
                 raise
     assert factor is not None
-    mantissa = power.mantissa(approximation.reciprocal, scheme, precision)
-    made = power.Power(scheme, mantissa, factor)
-    return _Division(made, numerator_bits, quotient_bits)
+    mantissa = power.fit_mantissa(approximation.decimal_reciprocal, scheme, precision)
+    power_plan = power.PowerPlan(scheme, mantissa, factor)
+    return _DivisionPlan(power_plan, numerator_bits, quotient_bits)
 
 
 def divide(
@@ -234,24 +234,28 @@ def divide(
         UsageError: f + numerator_bits > 54: the powers of two do not fit a word.
     """
     f = y.fractional_bits
-    p = _division(f, bits, signed, precision, numerator_bits, quotient_bits)
-    x = _shared(x, y)
-    made = p.power
-    c, u = normalize.normalize(party, y, made.scheme, made.mantissa.center, made.factor.table)
-    g = polynomial.evaluate(party, "mantissa", made.mantissa.plan, [c], made.mantissa.fractional)
-    first, second = p.factors
-    scaled = small_product.product(
+    p = _plan_division(f, bits, signed, precision, numerator_bits, quotient_bits)
+    x = _share_numerator(x, y)
+    power_plan = p.power
+    c, u = normalize.normalize(
+        party, y, power_plan.scheme, power_plan.mantissa.center, power_plan.factor.table
+    )
+    g = polynomial.evaluate_polynomial(
+        party, "mantissa", power_plan.mantissa.plan, [c], power_plan.mantissa.fractional
+    )
+    first, second = p.factor_bits
+    scaled = small_product.multiply_small(
         party, [(x, first), (u, second)], p.scaled_drop, p.scaled_bits + 1
     )
-    pair = list(zip((g, scaled), p.quotient, strict=True))
-    return replace(small_product.product(party, pair, p.quotient_drop), fractional_bits=f)
+    pair = list(zip((g, scaled), p.last_factor_bits, strict=True))
+    return replace(small_product.multiply_small(party, pair, p.quotient_drop), fractional_bits=f)
 
 
-def _shared(x: Shared | npt.ArrayLike, y: Shared) -> Shared:
+def _share_numerator(x: Shared | npt.ArrayLike, y: Shared) -> Shared:
     """x as shares of y's shape; a public x has masks of zero."""
     if isinstance(x, Shared):
         if x.fractional_bits != y.fractional_bits or x.dealer != y.dealer:
             raise UsageError(f"divide wants one scale and one dealer. Received: {x!r} and {y!r}.")
         return x
     ring = FixedPoint(y.fractional_bits).encode(x)
-    return arithmetic.moved(y.map(lambda a: 0 * a), ring)
+    return arithmetic.add_constant(y.map(lambda a: 0 * a), ring)

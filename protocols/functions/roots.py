@@ -16,28 +16,30 @@ _ONE = Fraction(1)
 
 
 @functools.cache
-def _rsqrt(
+def _plan_rsqrt(
     twice: int, bits: int, precision: int, lowest: int = 0, times: Fraction = _ONE
-) -> power.Power:
-    scheme = normalize_plan.scheme(bits, precision, lowest=lowest)
+) -> power.PowerPlan:
+    scheme = normalize_plan.plan_normalization(bits, precision, lowest=lowest)
     # 2^(twice/2) / sqrt(X) with X = c 2^(top - shift)
-    factor = power.factors(
+    factor = power.tabulate_powers(
         scheme, Fraction(1, 2), Fraction(twice - scheme.top, 2), 8, precision + 2, keep=5
     )
-    mantissa = power.mantissa(approximation.rsqrt, scheme, precision, factor.sqrt2, times)
-    return power.Power(scheme, mantissa, factor)
+    mantissa = power.fit_mantissa(
+        approximation.decimal_rsqrt, scheme, precision, factor.sqrt2, times
+    )
+    return power.PowerPlan(scheme, mantissa, factor)
 
 
 @functools.cache
-def _sqrt(f: int, bits: int, precision: int) -> power.Power:
+def _plan_sqrt(f: int, bits: int, precision: int) -> power.PowerPlan:
     check_fractional("sqrt", f)
-    scheme = normalize_plan.scheme(bits, precision)
+    scheme = normalize_plan.plan_normalization(bits, precision)
     # 2^(f/2) sqrt(X)
-    factor = power.factors(
+    factor = power.tabulate_powers(
         scheme, Fraction(-1, 2), Fraction(f + scheme.top, 2), 8, precision + 2, keep=4
     )
-    mantissa = power.mantissa(Decimal.sqrt, scheme, precision, factor.sqrt2)
-    return power.Power(scheme, mantissa, factor)
+    mantissa = power.fit_mantissa(Decimal.sqrt, scheme, precision, factor.sqrt2)
+    return power.PowerPlan(scheme, mantissa, factor)
 
 
 def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -> Shared:
@@ -54,7 +56,7 @@ def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -
     """
     f = x.fractional_bits
     check_fractional("rsqrt", f)
-    return power.power(party, x, _rsqrt(3 * f, bits, precision), f)
+    return power.compute_power(party, x, _plan_rsqrt(3 * f, bits, precision), f)
 
 
 def reciprocal_root(
@@ -83,8 +85,8 @@ def reciprocal_root(
     """
     if not (isinstance(times, Fraction) and _ONE / 2 < times <= 1):
         raise UsageError(f"reciprocal_root wants a factor in (1/2, 1]. Received: {times!r}.")
-    found = _rsqrt(2 * scale, bits, precision, lowest, times)
-    return power.power(party, x, found, 0)
+    power_plan = _plan_rsqrt(2 * scale, bits, precision, lowest, times)
+    return power.compute_power(party, x, power_plan, 0)
 
 
 def sqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -> Shared:
@@ -95,4 +97,6 @@ def sqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) ->
     Arguments, error, rounds: as `rsqrt`.  The powers of sqrt(2) take what is left of 63 bits: with
     more than 20 fractional bits, or a precision above 20, the error can be 2^-19 of the result.
     """
-    return power.power(party, x, _sqrt(x.fractional_bits, bits, precision), x.fractional_bits)
+    return power.compute_power(
+        party, x, _plan_sqrt(x.fractional_bits, bits, precision), x.fractional_bits
+    )

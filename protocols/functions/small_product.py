@@ -15,15 +15,17 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def plan(bits: Sequence[int], drop: int, out_bits: int = polynomial.RING) -> polynomial.Plan:
+def plan_product(
+    bits: Sequence[int], drop: int, out_bits: int = polynomial.RING
+) -> polynomial.Plan:
     """The plan of a product: |factor| < 2^(bits - 1) each."""
     if len(bits) not in (2, 3):
         raise UsageError(f"product takes two or three factors. Received: {len(bits)}.")
     # D rounds nothing: a product with an exact zero stays zero.
-    return polynomial.plan(bits, {(1,) * len(bits): 1}, drop, out_bits, slack=None)
+    return polynomial.plan_polynomial(bits, {(1,) * len(bits): 1}, drop, out_bits, slack=None)
 
 
-def product(
+def multiply_small(
     party: Party,
     factors: Sequence[tuple[Shared, int]],
     drop: int,
@@ -42,6 +44,6 @@ def product(
     Raises:
         UsageError: another number of factors, of different dealers, or in too small a ring.
     """
-    p = plan([bits for _, bits in factors], drop, out_bits)
+    p = plan_product([bits for _, bits in factors], drop, out_bits)
     scale = sum(x.fractional_bits for x, _ in factors) - drop
-    return polynomial.evaluate(party, "product", p, [x for x, _ in factors], scale)
+    return polynomial.evaluate_polynomial(party, "product", p, [x for x, _ in factors], scale)

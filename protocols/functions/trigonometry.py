@@ -22,42 +22,42 @@ from tfe_bench.protocols.ring import (
     shapes,
     small_ring,
 )
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
-MOST_BITS = 16  # fractional bits of values
-MOST_COMPARED = 31  # bits of a point: what a division takes
+MAX_FRACTIONAL_BITS = 16  # fractional bits of values
+MAX_COMPARED_BITS = 31  # bits of a point: what a division takes
 # An angle keeps so many bits beyond those of the result.
 _SPARE = 7
 _ATAN_SPARE = 3
 
 
-def _turns(x: Decimal) -> Decimal:
+def _sine_of_turns(x: Decimal) -> Decimal:
     """sin(2 pi x)"""
-    return approximation.cosine(2 * approximation.pi() * (x - Decimal(1) / 4))
+    return approximation.decimal_cosine(2 * approximation.decimal_pi() * (x - Decimal(1) / 4))
 
 
 @functools.cache
-def _per_ulp(f: int) -> int:
+def _turns_per_ulp(f: int) -> int:
     """2^64 / 2 pi of an ulp, rounded."""
     with localcontext(approximation.DIGITS):
-        turn = Decimal(2) ** (RING - f) / (2 * approximation.pi())
+        turn = Decimal(2) ** (RING - f) / (2 * approximation.decimal_pi())
         return int(turn.to_integral_value())
 
 
 @functools.cache
-def _quarter(f: int) -> polynomial.Fitted:
+def _fit_quarter_sine(f: int) -> polynomial.FittedPolynomial:
     """sin(2 pi x) for |x| <= 1/4, x in units of 2^-(f + _SPARE + 1)."""
     quarter = Decimal(1) / 4
-    found = approximation.approximate(
-        _turns, -quarter, quarter, f + _SPARE + 1, Decimal(2) ** -(f + 3), False
+    fitted = approximation.fit_approximation(
+        _sine_of_turns, -quarter, quarter, f + _SPARE + 1, Decimal(2) ** -(f + 3), False
     )
-    return polynomial.fitted(found, f, bits=f + _SPARE)
+    return polynomial.fit_polynomial(fitted, f, bits=f + _SPARE)
 
 
-def sine(party: Party, x: Shared, turned: int = 0) -> Shared:
+def sine(party: Party, x: Shared, quarter_turns: int = 0) -> Shared:
     """sin(x + turned pi / 2), at x's scale of 1 to 16 fractional bits.
 
     Where the angle is between 1/4 and 3/4 of a turn, it is taken from 1/2; what is left is within
@@ -69,23 +69,23 @@ def sine(party: Party, x: Shared, turned: int = 0) -> Shared:
     """
     f = x.fractional_bits
     k = f + _SPARE  # bits of an angle, and one more for its half unit
-    whole = arithmetic.mul_public(replace(x, fractional_bits=0), _per_ulp(f))
-    whole = arithmetic.moved(whole, turned << (RING - 2))
-    angle = normalize.shifted(whole, k - RING)
+    scaled_angle = arithmetic.mul_public(replace(x, fractional_bits=0), _turns_per_ulp(f))
+    scaled_angle = arithmetic.add_constant(scaled_angle, quarter_turns << (RING - 2))
+    angle = normalize.shift_bits(scaled_angle, k - RING)
     # 2 a + 1 is in the middle of its unit, so that no quarter is at an end of its range
-    angle = replace(angle.map(lambda a: local.left_shift(a, 1)), bits=k + 1)
-    angle = arithmetic.moved(angle, 1)
-    far = arithmetic.moved(angle, 1 << (k - 1))
+    angle = replace(angle.map(lambda a: tensor_ops.left_shift(a, 1)), bits=k + 1)
+    angle = arithmetic.add_constant(angle, 1)
+    far = arithmetic.add_constant(angle, 1 << (k - 1))
     bits = convert.mask_bits(party, compare.msb(party, far, k + 1))
-    other = arithmetic.moved(arithmetic.neg(angle), 1 << k)
+    other = arithmetic.add_constant(arithmetic.neg(angle), 1 << k)
     near = small_ring.select(party, bits, other, angle)
-    return replace(_quarter(f).evaluate(party, "sine", near), fractional_bits=f)
+    return replace(_fit_quarter_sine(f).evaluate(party, "sine", near), fractional_bits=f)
 
 
 # ---- the angle of a point
 
 
-def _arctangent(x: Decimal) -> Decimal:
+def _exact_arctangent(x: Decimal) -> Decimal:
     """Halved twice, then its series."""
     for _ in range(2):
         x = x / (1 + (1 + x * x).sqrt())
@@ -97,17 +97,19 @@ def _arctangent(x: Decimal) -> Decimal:
 
 
 @functools.cache
-def _octant(f: int) -> polynomial.Fitted:
+def _fit_arctangent(f: int) -> polynomial.FittedPolynomial:
     """atan(x) for 0 <= x <= 1."""
     error = Decimal(2) ** -(f + _ATAN_SPARE)
-    found = approximation.approximate(_arctangent, Decimal(0), Decimal(1), f, error, False)
+    fitted = approximation.fit_approximation(
+        _exact_arctangent, Decimal(0), Decimal(1), f, error, False
+    )
     # (a quotient may be a few ulp more than 1)
-    return polynomial.fitted(found, f, bits=f + 1)
+    return polynomial.fit_polynomial(fitted, f, bits=f + 1)
 
 
-def _of_pi(f: int, part: Fraction) -> int:
+def _encode_pi_fraction(f: int, part: Fraction) -> int:
     with localcontext(approximation.DIGITS):
-        exact = approximation.pi() * part.numerator / part.denominator * 2**f
+        exact = approximation.decimal_pi() * part.numerator / part.denominator * 2**f
         return int(exact.to_integral_value())
 
 
@@ -124,18 +126,24 @@ def atan2(party: Party, y: Shared, x: Shared, bits: int) -> Shared:
     Rounds: those of two comparisons, a division, a polynomial and 3.  Bits sent: theirs.
     """
     f = x.fractional_bits
-    both = shapes.stack([y, x])
-    signs = convert.mask_bits(party, compare.msb(party, both, bits))
-    high, wide = shapes.unstack(convert.negated(party, signs, both))
+    stacked = shapes.stack([y, x])
+    signs = convert.mask_bits(party, compare.msb(party, stacked, bits))
+    high, wide = shapes.unstack(convert.negate_where(party, signs, stacked))
     steep = relational.less(party, wide, high, bits)
     swapped = convert.inject(party, steep, arithmetic.sub(high, wide))
     longest, other = arithmetic.add(wide, swapped), arithmetic.sub(high, swapped)
     slope = reciprocal.divide(party, other, longest, max(2, bits - 1))
-    a = _octant(f).evaluate(party, "atan", slope)
+    a = _fit_arctangent(f).evaluate(party, "atan", slope)
     n = x.shape.num_elements()
-    down = logic.rearrange(signs, (2, n), operator.itemgetter(0), n)
-    left = logic.rearrange(signs, (2, n), operator.itemgetter(1), n)
-    for bit, whole in ((steep, Fraction(1, 2)), (left, Fraction(1)), (down, Fraction(0))):
-        mirrored = arithmetic.moved(arithmetic.mul_public(a, -2), _of_pi(f, whole))
+    negative_y = logic.rearrange_bits(signs, (2, n), operator.itemgetter(0), n)
+    negative_x = logic.rearrange_bits(signs, (2, n), operator.itemgetter(1), n)
+    for bit, pi_part in (
+        (steep, Fraction(1, 2)),
+        (negative_x, Fraction(1)),
+        (negative_y, Fraction(0)),
+    ):
+        mirrored = arithmetic.add_constant(
+            arithmetic.mul_public(a, -2), _encode_pi_fraction(f, pi_part)
+        )
         a = arithmetic.add(a, convert.inject(party, bit, mirrored))
     return a

@@ -38,8 +38,8 @@ from tfe_bench.protocols.ring import (
     truncation,
 )
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -49,17 +49,17 @@ INNER_BITS = 24
 _MARGIN = 1.5
 
 
-def _cutoff(f: int, classes: int = 1) -> int:
+def _cutoff_units(f: int, classes: int = 1) -> int:
     """Ring units (at f) of the argument from where so many e^-x count as 0 together."""
     return math.ceil((f + _MARGIN + (classes - 1).bit_length()) * math.log(2)) << f
 
 
-def edge(f: int) -> int:
+def saturation_units(f: int) -> int:
     """Ring units of where sigmoid is compared: beyond it e^-|x| counts as 0."""
-    return _cutoff(f) + (1 << f)
+    return _cutoff_units(f) + (1 << f)
 
 
-def _check(name: str, x: Any) -> int:
+def _check_input(name: str, x: Any) -> int:
     check_scale(name, check_ring(name, x, known=True), 8, 20)
     return int(x.fractional_bits)
 
@@ -67,18 +67,20 @@ def _check(name: str, x: Any) -> int:
 # ---- sigmoid
 
 
-def _part(t: Decimal) -> Decimal:
+def _tail_function(t: Decimal) -> Decimal:
     return t / (1 + t)
 
 
 @functools.cache
-def _tail(f: int) -> polynomial.Fitted:
+def _fit_tail(f: int) -> polynomial.FittedPolynomial:
     """t / (1 + t) on [0, 1] for t with INNER_BITS, in a small ring."""
-    found = approximation.approximate(
-        _part, Decimal(0), Decimal(1), INNER_BITS, Decimal(2) ** -(f + 3), False
+    polynomial_fit = approximation.fit_approximation(
+        _tail_function, Decimal(0), Decimal(1), INNER_BITS, Decimal(2) ** -(f + 3), False
     )
     # the value is below 1/2 and a rounding; one bit of sign
-    return polynomial.fitted(found, f, bits=found.limit.bit_length() + 2, out_bits=f + 2)
+    return polynomial.fit_polynomial(
+        polynomial_fit, f, bits=polynomial_fit.limit.bit_length() + 2, out_bits=f + 2
+    )
 
 
 def sigmoid(
@@ -94,8 +96,8 @@ def sigmoid(
 
     Rounds: exchanges + 5 (+ 6 with dealing).
     """
-    f = _check("sigmoid", x)
-    return _logistic(party, x, f, f, bits, exchanges)
+    f = _check_input("sigmoid", x)
+    return _scaled_logistic(party, x, f, f, bits, exchanges)
 
 
 def tanh(
@@ -105,16 +107,16 @@ def tanh(
 
     Rounds and bits: as `sigmoid` with one fractional bit more.
     """
-    f = _check("tanh", x)
+    f = _check_input("tanh", x)
     # twice the value is the same ring element with one fractional bit less
     doubled = replace(x, fractional_bits=f - 1)
-    y = _logistic(party, doubled, f - 1, f + 1, bits, exchanges)
-    halves = replace(y, fractional_bits=f)  # 2 sigmoid
-    return arithmetic.add_public(halves, np.int64(-(1 << f)))
+    y = _scaled_logistic(party, doubled, f - 1, f + 1, bits, exchanges)
+    doubled_sigmoid = replace(y, fractional_bits=f)  # 2 sigmoid
+    return arithmetic.add_public(doubled_sigmoid, np.int64(-(1 << f)))
 
 
 @dataclass(frozen=True)
-class Halves:
+class SigmoidParts:
     """What sigmoid is made of: t / (1 + t), t = e^-|x|, and where it is used.
 
     Attributes:
@@ -131,7 +133,9 @@ class Halves:
     tail: Shared
 
 
-def halves(party: Party, x: Shared, f_out: int, bits: int, exchanges: int | None = None) -> Halves:
+def sigmoid_parts(
+    party: Party, x: Shared, f_out: int, bits: int, exchanges: int | None = None
+) -> SigmoidParts:
     """The halves of sigmoid for |x| < 2^(bits-1) ring units.
 
     Args:
@@ -141,50 +145,61 @@ def halves(party: Party, x: Shared, f_out: int, bits: int, exchanges: int | None
     Rounds: exchanges + 4 (+ 5 with dealing).
     """
     n, f = x.shape.num_elements(), x.fractional_bits
-    knot = edge(f)
+    knot = saturation_units(f)
     # [x < -T], [x < 0], [x < T]
     shifts = np.array([[knot], [0], [-knot]], np.int64)
-    three = replace(
-        x.map(lambda a: local.tile(a[None], [3, 1])),
+    shifted = replace(
+        x.map(lambda a: tensor_ops.tile(a[None], [3, 1])),
         m=None if x.m is None else x.m[None] + shifts,
     )
-    width = compare.moved(bits, knot)
-    count = compare.few_openings(n, width, exchanges)
-    nested = convert.mask_bits(party, compare.msb(party, three, width, count))
-    low, negative, below = (
-        logic.rearrange(nested, (3, n), operator.itemgetter(i), n) for i in range(3)
+    width = compare.bits_with_constant(bits, knot)
+    count = compare.default_exchanges(n, width, exchanges)
+    nested_bits = convert.mask_bits(party, compare.msb(party, shifted, width, count))
+    is_below_range, negative, is_below_end = (
+        logic.rearrange_bits(nested_bits, (3, n), operator.itemgetter(i), n) for i in range(3)
     )
-    left, right = logic.xor(low, negative), logic.xor(negative, below)
+    left, right = logic.xor_bits(is_below_range, negative), logic.xor_bits(negative, is_below_end)
     # outside of (-T, T) it is 0: the exponential then never leaves its range
-    magnitude = _magnitude(party, left, right, x, f)
-    t = falling(party, arithmetic.neg(magnitude))
-    tail = _tail(f_out).evaluate(party, "sigmoid_tail", t)
-    return Halves(left, right, negative, magnitude, tail)
+    magnitude = _select_magnitude(party, left, right, x, f)
+    t = exp_nonpositive(party, arithmetic.neg(magnitude))
+    tail = _fit_tail(f_out).evaluate(party, "sigmoid_tail", t)
+    return SigmoidParts(left, right, negative, magnitude, tail)
 
 
-def _logistic(
+def _scaled_logistic(
     party: Party, x: Shared, f: int, f_out: int, bits: int, exchanges: int | None
 ) -> Shared:
     shape = x.shape.as_list()
-    own = halves(party, x.map(lambda a: local.reshape(a, [-1])), f_out, bits, exchanges)
-    result = _joined(party, own.left, own.right, own.negative, own.tail, f)
-    return result.map(lambda v: local.reshape(v, shape))
+    sigmoid_halves = sigmoid_parts(
+        party, x.map(lambda a: tensor_ops.reshape(a, [-1])), f_out, bits, exchanges
+    )
+    result = _combine_halves(
+        party,
+        sigmoid_halves.left,
+        sigmoid_halves.right,
+        sigmoid_halves.negative,
+        sigmoid_halves.tail,
+        f,
+    )
+    return result.map(lambda v: tensor_ops.reshape(v, shape))
 
 
-def _magnitude(party: Party, left: MaskedBits, right: MaskedBits, x: Shared, f: int) -> Shared:
+def _select_magnitude(
+    party: Party, left: MaskedBits, right: MaskedBits, x: Shared, f: int
+) -> Shared:
     """right x - left x.  Rounds: 1 (2 with dealing).  Bits sent: D 256, E1, E2 64 per element
     each.
     """
     n = x.shape.num_elements()
-    if isinstance(party, Counting):
-        return party.exchanged([n], 256 * n, left, right, x, scale=f)
+    if isinstance(party, CostParty):
+        return party.count_exchange([n], 256 * n, left, right, x, scale=f)
     s = party.site("magnitude", f, dealer=x.dealer)
     a, b = convert.inject_shares(s, right, x, 0, 0), convert.inject_shares(s, left, x, 2, 1)
     share = None if s.is_dealer else a - b
-    return masked.exchanged(s, share, local.shape(x.any), 4, 2, scale=f)
+    return masked.exchange_masked(s, share, tensor_ops.dynamic_shape(x.any), 4, 2, scale=f)
 
 
-def _joined(
+def _combine_halves(
     party: Party, left: MaskedBits, right: MaskedBits, negative: MaskedBits, h: Shared, f: int
 ) -> Shared:
     """(1 - negative) + left h - right h over Z_2^64, for h of a small ring, exchanged as one.
@@ -193,44 +208,44 @@ def _joined(
         each.
     """
     n, f_out = h.shape.num_elements(), h.fractional_bits
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         dealt = 2 * convert.inject_dealt(n, ring_bits=h.ring_bits) + 64 * n
-        return party.exchanged([n], dealt, left, right, negative, h, scale=f_out)
+        return party.count_exchange([n], dealt, left, right, negative, h, scale=f_out)
     s = party.site("sigmoid", f, dealer=h.dealer)
-    shape = local.shape(h.any)
+    shape = tensor_ops.dynamic_shape(h.any)
     a = convert.inject_shares(s, left, h, 0, 0, extend_ring=True)
     b = convert.inject_shares(s, right, h, 5, 1, extend_ring=True)
-    c = convert.b2a_shares(s, logic.invert(negative), shape, 10, 2)
+    c = convert.b2a_shares(s, logic.invert_bits(negative), shape, 10, 2)
     share = None if s.is_dealer else a - b + c * (1 << f_out)
-    return masked.exchanged(s, share, shape, 11, 3, scale=f_out)
+    return masked.exchange_masked(s, share, shape, 11, 3, scale=f_out)
 
 
-def falling(party: Party, x: Shared, f: int = INNER_BITS) -> Shared:
+def exp_nonpositive(party: Party, x: Shared, f: int = INNER_BITS) -> Shared:
     """e^x for -107 < x <= 0, with f fractional bits: no fewer than x has.
 
     Rounds and bits: those of exponential.exp.
     """
-    return exponential.exp(party, _widened(x, f), softmax=True)
+    return exponential.exp(party, _raise_scale(x, f), softmax=True)
 
 
-def _widened(x: Shared, f: int = INNER_BITS) -> Shared:
+def _raise_scale(x: Shared, f: int = INNER_BITS) -> Shared:
     """The same value with f fractional bits.  Local."""
-    more = f - x.fractional_bits
-    return replace(x.map(lambda a: local.left_shift(a, more)), fractional_bits=f)
+    extra_bits = f - x.fractional_bits
+    return replace(x.map(lambda a: tensor_ops.left_shift(a, extra_bits)), fractional_bits=f)
 
 
 # ---- softmax
 
 # Largest number of classes: the sum of their exponentials has to fit.
-MOST_CLASSES = 1 << 16
+MAX_CLASSES = 1 << 16
 _SOFTMAX_PRECISION = 19
 
 
 @functools.cache
-def _denominator(classes: int) -> power.Power:
+def _denominator_plan(classes: int) -> power.PowerPlan:
     """1 / S for 1 <= S <= classes with INNER_BITS fractional bits."""
     top = INNER_BITS + classes.bit_length()
-    return reciprocal.plan_in(INNER_BITS, INNER_BITS, top, _SOFTMAX_PRECISION)
+    return reciprocal.plan_reciprocal(INNER_BITS, INNER_BITS, top, _SOFTMAX_PRECISION)
 
 
 def softmax(
@@ -251,20 +266,24 @@ def softmax(
     Raises:
         UsageError: a wrong axis, no or more than 65536 classes.
     """
-    f = _check("softmax", x)
+    f = _check_input("softmax", x)
 
-    def of_columns(x: Shared, classes: int) -> Shared:
-        _, e, total = _shares(party, x, f, classes, bits, exchanges, profile)
-        p = _denominator(classes)
+    def softmax_columns(x: Shared, classes: int) -> Shared:
+        _, e, total = _shifted_exponentials(party, x, f, classes, bits, exchanges, profile)
+        p = _denominator_plan(classes)
         c, u = normalize.normalize(party, total, p.scheme, p.mantissa.center, p.factor.table)
-        found = p.mantissa
-        g = polynomial.evaluate(party, "softmax_mantissa", found.plan, [c], found.fractional)
-        pair = ((g, found.bits), (u, p.factor.table.bits + 1))
-        factors = [(_spread(factor, classes), width) for factor, width in pair]
-        y = small_product.product(party, [*factors, (e, INNER_BITS + 3)], _drop(p, f))
+        mantissa = p.mantissa
+        g = polynomial.evaluate_polynomial(
+            party, "softmax_mantissa", mantissa.plan, [c], mantissa.fractional
+        )
+        pair = ((g, mantissa.bits), (u, p.factor.table.bits + 1))
+        factors = [(_repeat_classes(factor, classes), width) for factor, width in pair]
+        y = small_product.multiply_small(
+            party, [*factors, (e, INNER_BITS + 3)], _dropped_bits(p, f)
+        )
         return replace(y, fractional_bits=f)
 
-    return _along("softmax", x, axis, 1 << f, of_columns)
+    return _apply_along_axis("softmax", x, axis, 1 << f, softmax_columns)
 
 
 def log_softmax(
@@ -281,19 +300,19 @@ def log_softmax(
     Arguments and errors: as `softmax`.
     Rounds: those of the maximum, exchanges + 3, and 9.
     """
-    f = _check("log_softmax", x)
+    f = _check_input("log_softmax", x)
 
-    def of_columns(x: Shared, classes: int) -> Shared:
-        d, _, total = _shares(party, x, f, classes, bits, exchanges, profile)
+    def log_softmax_columns(x: Shared, classes: int) -> Shared:
+        shifted, _, total = _shifted_exponentials(party, x, f, classes, bits, exchanges, profile)
         log = logarithm.log(party, total, INNER_BITS + classes.bit_length())
         log = truncation.truncate(party, log, INNER_BITS - f)
-        return arithmetic.sub(d, log.map(lambda a: local.at(a, None)))
+        return arithmetic.sub(shifted, log.map(lambda a: tensor_ops.strided_slice(a, None)))
 
-    return _along("log_softmax", x, axis, 0, of_columns)
+    return _apply_along_axis("log_softmax", x, axis, 0, log_softmax_columns)
 
 
-def _along(
-    name: str, x: Shared, axis: int, alone: int, function: Callable[[Shared, int], Shared]
+def _apply_along_axis(
+    name: str, x: Shared, axis: int, single_value: int, function: Callable[[Shared, int], Shared]
 ) -> Shared:
     """A function of columns [classes, rows], along an axis.
 
@@ -301,21 +320,21 @@ def _along(
         alone: what it is of one class, in ring units.
     """
     shape = x.shape.as_list()
-    axis = checks.axis_of(name, axis, len(shape))
+    axis = checks.normalize_axis(name, axis, len(shape))
     classes = shape[axis]
-    if not 1 <= classes <= MOST_CLASSES:
-        raise UsageError(f"{name} wants 1 to {MOST_CLASSES} classes. Received: {classes}.")
+    if not 1 <= classes <= MAX_CLASSES:
+        raise UsageError(f"{name} wants 1 to {MAX_CLASSES} classes. Received: {classes}.")
     if classes == 1 or 0 in shape:
-        return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(alone))
+        return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(single_value))
     order = [axis, *(i for i in range(len(shape)) if i != axis)]
-    back = [order.index(i) for i in range(len(shape))]
-    moved = [shape[i] for i in order]
-    columns = x.map(lambda a: local.reshape(local.transpose(a, order), [classes, -1]))
+    inverse_order = [order.index(i) for i in range(len(shape))]
+    moved_shape = [shape[i] for i in order]
+    columns = x.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a, order), [classes, -1]))
     y = function(columns, classes)
-    return y.map(lambda a: local.transpose(local.reshape(a, moved), back))
+    return y.map(lambda a: tensor_ops.transpose(tensor_ops.reshape(a, moved_shape), inverse_order))
 
 
-def _shares(
+def _shifted_exponentials(
     party: Party,
     x: Shared,
     f: int,
@@ -326,25 +345,25 @@ def _shares(
 ) -> tuple[Shared, Shared, Shared]:
     """x less the largest of its column, e^ of it, and the sum of these with INNER_BITS."""
     rows = int(x.shape[1])
-    cut = _cutoff(f, classes)
-    width = compare.moved(bits + 1, cut)
-    count = compare.few_openings(rows * classes, width, exchanges)
-    if extremes.choose("auto", rows, classes, profile, bits + 1) == "all-pairs":
-        hot = extremes.one_hot(party, x, bits + 1, count)
-        largest = extremes.pick(party, hot, x)
+    cutoff = _cutoff_units(f, classes)
+    width = compare.bits_with_constant(bits + 1, cutoff)
+    count = compare.default_exchanges(rows * classes, width, exchanges)
+    if extremes.choose_method("auto", rows, classes, profile, bits + 1) == "all-pairs":
+        hot = extremes.argmax_bits(party, x, bits + 1, count)
+        largest = extremes.sum_selected(party, hot, x)
     else:
         largest = extremes.reduce_max(party, x, 0, bits=bits + 1, method="tree", exchanges=count)
-    d = arithmetic.sub(x, largest.map(lambda a: local.at(a, None)))
-    raised = arithmetic.add_public(d, np.int64(cut))
-    low = convert.mask_bits(party, compare.msb(party, raised, width, count))
-    e = convert.inject(party, low, falling(party, d), negated=True)
-    return d, e, e.map(lambda a: local.reduce_sum(a, axis=0))
+    shifted = arithmetic.sub(x, largest.map(lambda a: tensor_ops.strided_slice(a, None)))
+    raised = arithmetic.add_public(shifted, np.int64(cutoff))
+    is_negligible = convert.mask_bits(party, compare.msb(party, raised, width, count))
+    e = convert.inject(party, is_negligible, exp_nonpositive(party, shifted), negated=True)
+    return shifted, e, e.map(lambda a: tensor_ops.reduce_sum(a, axis=0))
 
 
-def _spread(x: Shared, classes: int) -> Shared:
+def _repeat_classes(x: Shared, classes: int) -> Shared:
     """One value for each class."""
-    return x.map(lambda v: local.tile(v[None], [classes, 1]))
+    return x.map(lambda v: tensor_ops.tile(v[None], [classes, 1]))
 
 
-def _drop(p: power.Power, f: int) -> int:
-    return p.drop + 2 * INNER_BITS - f
+def _dropped_bits(p: power.PowerPlan, f: int) -> int:
+    return p.dropped_bits + 2 * INNER_BITS - f

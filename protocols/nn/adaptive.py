@@ -23,9 +23,9 @@ from tfe_bench.protocols.functions import approximation, normalize, polynomial
 from tfe_bench.protocols.functions.normalize_plan import Cut, Segment, Stage
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import checks, masked, rotation
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.counting import Counting, Private, cost_of
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.cost import Cost, packed_bits
+from tfe_bench.protocols.session.counting import CostParty, Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -54,24 +54,24 @@ class _Scheme:
     factors: tuple[tuple[int, ...], tuple[int, ...]]
 
 
-def _cut(power: int, top: int) -> Cut:
+def _make_cut(power: int, top: int) -> Cut:
     """[x < 2^power] for 0 <= x < 2^top."""
     drop = max(0, power - _RESOLUTION)
     return Cut(1 << power, drop, top - drop + 1)
 
 
 @functools.cache
-def _scheme() -> _Scheme:
+def _build_scheme() -> _Scheme:
     tops = [TOP - GROUP * g for g in range(TOP // GROUP, -1, -1)]
     coarse = Stage(
-        tuple(_cut(t, TOP) for t in tops[:-1]),
+        tuple(_make_cut(t, TOP) for t in tops[:-1]),
         tuple(Segment(1, _NORMAL - t) for t in tops),
         2,
         _NORMAL + 2,
     )
     quads = [_NORMAL - 2 * q for q in range(GROUP // 2 - 1, -1, -1)]
     fine = Stage(
-        tuple(_cut(t, _NORMAL) for t in quads[:-1]),
+        tuple(_make_cut(t, _NORMAL) for t in quads[:-1]),
         tuple(Segment(1, _NORMAL - t) for t in quads),
         1,
         _NORMAL + 2,
@@ -87,21 +87,23 @@ def _scheme() -> _Scheme:
 
 
 @functools.cache
-def _root() -> polynomial.Fitted:
+def _fit_root() -> polynomial.FittedPolynomial:
     """g(c) = 1 / sqrt(c) with _ROOT_BITS, in a ring to be lifted."""
     low = (1 - Decimal(2) ** -_RESOLUTION) / 4 - Decimal(2) ** -_UNITS
-    found = approximation.approximate(
-        approximation.rsqrt, low, 1 + Decimal(2) ** -(_UNITS - 1), _UNITS, _ERROR
+    polynomial_fit = approximation.fit_approximation(
+        approximation.decimal_rsqrt, low, 1 + Decimal(2) ** -(_UNITS - 1), _UNITS, _ERROR
     )
     # v = 0 leaves c = 0
-    bits = found.center.bit_length() + 1
-    return polynomial.fitted(found, _ROOT_BITS, bits=bits, out_bits=_ROOT_WIDTH, spare=0)
+    bits = polynomial_fit.center.bit_length() + 1
+    return polynomial.fit_polynomial(
+        polynomial_fit, _ROOT_BITS, bits=bits, out_bits=_ROOT_WIDTH, spare=0
+    )
 
 
 # ---- selection
 
 
-def _selected(
+def _select_segment(
     party: Party,
     x: Shared,
     u: Shared | None,
@@ -116,11 +118,13 @@ def _selected(
         rings'.
     """
     width = stage.width - drop
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         n = x.shape.num_elements()
-        dealt = sum(len(stage.cuts) * packed(n, w) for w in _field_widths(stage, u is not None))
-        exchanged = packed(n, width) + packed(n, _FACTOR_WIDTH)
-        m = party.sent(
+        dealt = sum(
+            len(stage.cuts) * packed_bits(n, w) for w in _field_widths(stage, u is not None)
+        )
+        exchanged = packed_bits(n, width) + packed_bits(n, _FACTOR_WIDTH)
+        m = party.count_messages(
             Cost(dealt, exchanged, exchanged, rounds=1, with_dealing=2), x.shape, x, u, bits
         )
         return (
@@ -131,7 +135,7 @@ def _selected(
 
     s = party.site("adaptive_select", stage, tuple(factors), drop, u is None, dealer=x.dealer)
     attributes = {
-        **s.attributes(),
+        **s.kernel_attributes(),
         "ring": x.ring_bits,
         "shifts": [segment.shift for segment in stage.segments],
         "factors": list(factors),
@@ -139,35 +143,35 @@ def _selected(
         "factor_width": _FACTOR_WIDTH,
         "multiply": u is not None,
     }
-    none = tf.zeros([0], tf.int64)
+    empty = tf.zeros([0], tf.int64)
     y = f = None
     if s.is_dealer:
         message = ops.module().tfe_bench_select_deal(
             beta=bits.beta,
             l1=x.l1,
             l2=x.l2,
-            u1=none if u is None else u.l1,
-            u2=none if u is None else u.l2,
+            u1=empty if u is None else u.l1,
+            u2=empty if u is None else u.l2,
             **attributes,
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        n, widths = sizes.size(x.m), _field_widths(stage, u is not None)
+        n, widths = sizes.tensor_size(x.m), _field_widths(stage, u is not None)
         length = sum(len(stage.cuts) * ((n * w + 7) // 8) for w in widths)
         y, f = ops.module().tfe_bench_select_share(
             masked_bits=bits.masked,
             m=x.m,
             part=x.l1 if s.is_e1 else x.l2,
-            um=none if u is None else u.m,
-            upart=none if u is None else u.l1 if s.is_e1 else u.l2,
-            dealt=s.dealt(length, 0, tf.uint8),
+            um=empty if u is None else u.m,
+            upart=empty if u is None else u.l1 if s.is_e1 else u.l2,
+            dealt=s.receive_dealt(length, 0, tf.uint8),
             drop=drop,
             **attributes,
         )
-    shape = local.shape(x.any)
+    shape = tensor_ops.dynamic_shape(x.any)
     return (
-        masked.exchanged(s, y, shape, 3, 1, width=width),
-        masked.exchanged(s, f, shape, 4, 2, width=_FACTOR_WIDTH),
+        masked.exchange_masked(s, y, shape, 3, 1, width=width),
+        masked.exchange_masked(s, f, shape, 4, 2, width=_FACTOR_WIDTH),
     )
 
 
@@ -195,38 +199,48 @@ def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
     """
     _check_product(x, y)
     k, scale = y.ring_bits, x.fractional_bits + y.fractional_bits
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         n = x.shape.num_elements()
-        return party.exchanged(x.shape, 64 * n + 3 * packed(n, RING - k), x, y, scale=scale)
+        return party.count_exchange(
+            x.shape, 64 * n + 3 * packed_bits(n, RING - k), x, y, scale=scale
+        )
     import tensorflow as tf
 
     s = party.site("lifted_product", k, x.fractional_bits, y.fractional_bits, dealer=x.dealer)
-    attributes = {**s.attributes(), "ring": k}
-    last = 4
-    own = None
+    attributes = {**s.kernel_attributes(), "ring": k}
+    mask_number = 4
+    product_share = None
     if s.is_dealer:
         message = ops.module().tfe_bench_lifted_product_deal(
             x1=x.l1, x2=x.l2, y1=y.l1, y2=y.l2, **attributes
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        n = sizes.size(x.m)
+        n = sizes.tensor_size(x.m)
         length = 8 * n + 3 * ((n * (RING - k) + 7) // 8)
-        own = ops.module().tfe_bench_lifted_product_share(
+        product_share = ops.module().tfe_bench_lifted_product_share(
             x=x.m,
             xpart=x.l1 if s.is_e1 else x.l2,
             y=y.m,
             ypart=y.l1 if s.is_e1 else y.l2,
-            dealt=s.dealt(length, 0, tf.uint8),
-            mask=last,
+            dealt=s.receive_dealt(length, 0, tf.uint8),
+            mask=mask_number,
             **attributes,
         )
-    return masked.exchanged(s, own, local.shape(x.any), last, 1, scale=scale, left=True)
+    return masked.exchange_masked(
+        s,
+        product_share,
+        tensor_ops.dynamic_shape(x.any),
+        mask_number,
+        1,
+        scale=scale,
+        is_masked=True,
+    )
 
 
 def _check_product(x: Shared, y: Shared) -> None:
-    for given in (x, y):
-        checks.check_private("lifted_product", given)
+    for factor in (x, y):
+        checks.check_private("lifted_product", factor)
     if x.limbs != 1 or x.ring_bits != RING or y.limbs != 1 or not 3 <= y.ring_bits < RING:
         raise UsageError(
             f"lifted_product wants a factor of Z_2^64 and one of a smaller ring. Received: {x!r} "
@@ -241,7 +255,7 @@ def _check_product(x: Shared, y: Shared) -> None:
 # ---- the whole
 
 
-def update(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> Shared:
+def scale_by_root(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> Shared:
     """m / sqrt(v) elementwise, with RESULT_BITS = 13 fractional bits more than m, over Z_2^64.
 
     Nothing is truncated: the step's own truncation takes those bits too.
@@ -259,8 +273,8 @@ def update(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> Sha
     Raises:
         UsageError: m and v of other rings, scales, shapes or dealers; an unknown profile.
     """
-    for given in (m, v):
-        checks.check_ring("update", given)
+    for operand in (m, v):
+        checks.check_ring("update", operand)
     shape = m.shape.as_list()
     if m.dealer != v.dealer or shape != v.shape.as_list() or None in shape:
         raise UsageError(
@@ -271,30 +285,30 @@ def update(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> Sha
             f"update wants v with {VARIANCE_BITS} fractional bits, and m with 32 at most. "
             f"Received: {m!r} and {v!r}."
         )
-    flat = [a.map(lambda t: local.reshape(t, [-1])) for a in (m, v)]
-    if _rotated(int(flat[0].shape[0]), profile):
-        y = rotation.by_thirds(party, lambda m, v: [_update(party, m, v)], flat)[0]
+    flat = [a.map(lambda t: tensor_ops.reshape(t, [-1])) for a in (m, v)]
+    if _is_rotation_worthwhile(int(flat[0].shape[0]), profile):
+        y = rotation.compute_by_thirds(party, lambda m, v: [_scale_flat(party, m, v)], flat)[0]
     else:
-        y = _update(party, *flat)
-    return y.map(lambda a: local.reshape(a, shape))
+        y = _scale_flat(party, *flat)
+    return y.map(lambda a: tensor_ops.reshape(a, shape))
 
 
-def _update(party: Party, m: Shared, v: Shared) -> Shared:
-    scheme = _scheme()
+def _scale_flat(party: Party, m: Shared, v: Shared) -> Shared:
+    scheme = _build_scheme()
     (coarse, fine), (first, second) = scheme.stages, scheme.factors
     x = replace(v, fractional_bits=0)
-    bits = normalize.nested_bits(party, x, coarse)
-    x, u = _selected(party, x, None, bits, coarse, first, 0)
-    bits = normalize.nested_bits(party, x, fine)
-    c, u = _selected(party, x, u, bits, fine, second, _NORMAL - _UNITS)
-    g = _root().evaluate(party, "adaptive_root", c)
+    bits = normalize.compare_with_cuts(party, x, coarse)
+    x, u = _select_segment(party, x, None, bits, coarse, first, 0)
+    bits = normalize.compare_with_cuts(party, x, fine)
+    c, u = _select_segment(party, x, u, bits, fine, second, _NORMAL - _UNITS)
+    g = _fit_root().evaluate(party, "adaptive_root", c)
     scaled = lifted_product(party, m, replace(u, fractional_bits=_FINE))
     return lifted_product(party, scaled, g)
 
 
-def _rotated(n: int, profile: str) -> bool:
-    extremes.choose("tree", 1, 1, profile)  # refuses an unknown one
+def _is_rotation_worthwhile(n: int, profile: str) -> bool:
+    extremes.choose_method("tree", 1, 1, profile)  # refuses an unknown one
     if profile != "wan" or n < 3:
         return False
-    cost = cost_of(_update, Private((n,)), Private((n,), VARIANCE_BITS))
-    return rotation.worthwhile(cost, extremes.ROUND_BITS[profile])
+    cost = cost_of(_scale_flat, Private((n,)), Private((n,), VARIANCE_BITS))
+    return rotation.is_worthwhile(cost, extremes.ROUND_BITS[profile])

@@ -24,10 +24,15 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp2, reciprocal
 from tfe_bench.protocols.order import row_maximum
 from tfe_bench.protocols.ring import arithmetic, compare, products, shapes, small_ring
-from tfe_bench.protocols.ring.checks import check_ring, check_word, is_from, known_shape
+from tfe_bench.protocols.ring.checks import (
+    check_known_shape,
+    check_ring,
+    check_word,
+    is_integer_between,
+)
 from tfe_bench.protocols.ring.products import Product
-from tfe_bench.protocols.ring.range_check import Watch
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.range_check import RangeMonitor
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -38,35 +43,35 @@ _INVERSE_BITS: Final = 13
 # The maximum is taken of quarters, and is off by two of them at most.
 _COARSE_BITS: Final = 2
 # Units of the base 2: t = s - m is at least -spread - 1/2.
-MOST_UNITS: Final = int(-exp2.LOW) - 2
+MAX_UNITS: Final = int(-exp2.LOW) - 2
 # S is in [0.7, 1.2 keys], and rounding.
 _LOW, _HIGH = 0.6, 1.3
 # For which 1 / S has as many bits as a reciprocal may have.
-MOST_KEYS: Final = 1024
+MAX_KEYS: Final = 1024
 # A private mask leaves a key a weight of 2^-13 over the number of keys.
 _MASKED_UNITS: Final = 13
 # Significant bits of the public factor, and the fewest that are taken.
 _FACTOR_BITS: Final = 14
-_FEWEST_FACTOR_BITS: Final = 8
+_MIN_FACTOR_BITS: Final = 8
 
 
-def most_units(keys: int, private_mask: bool) -> int:
+def max_units(keys: int, private_mask: bool) -> int:
     """The largest spread of a row's scores, in units of the base 2 (ln 2 of Keras').
 
     A private mask lowers scores by the spread and more, which takes half of the window.
     """
     if not private_mask:
-        return MOST_UNITS
-    return (MOST_UNITS - _lowered(0, keys)) // 2
+        return MAX_UNITS
+    return (MAX_UNITS - _mask_units(0, keys)) // 2
 
 
-def most_bits(keys: int) -> int:
+def max_bits(keys: int) -> int:
     """The largest `bits` of values: their products with weights, and with 1 / S, fit a word."""
     sums = math.ceil(math.log2(_HIGH * keys))
     return products.RING - max(WEIGHT_BITS, _INVERSE_BITS) - sums - 2
 
 
-def _lowered(units: int, keys: int) -> int:
+def _mask_units(units: int, keys: int) -> int:
     """By how much a private mask lowers the scores of a key."""
     return units + _MASKED_UNITS + (keys - 1).bit_length()
 
@@ -84,7 +89,7 @@ def attention(
     spread: float | None = None,
     bits: int = compare.LAYER_BITS,
     profile: str = "local",
-    watch: Watch | None = None,
+    monitor: RangeMonitor | None = None,
     to: int = 64,
 ) -> Shared:
     """softmax(scale Q K^T) V over the keys, [..., queries, channels], at V's scale.
@@ -114,24 +119,30 @@ def attention(
     Raises:
         UsageError: shapes, scales or masks that do not fit, a spread that is too large.
     """
-    s = _planned(query, key, value, scale, mask, causal, last, spread, bits)
+    plan = _plan_attention(query, key, value, scale, mask, causal, last, spread, bits)
     query, key, value = (replace(x, bits=0) for x in (query, key, value))
-    if 0 in s.scores or 0 in value.shape.as_list():
-        return _nothing(value, s)
-    largest, t_bits = s.coarse_bits, exp2.ring_bits(SCORE_BITS)
-    scores = _scores(party, query, key, mask, s, t_bits)
-    cut = SCORE_BITS - _COARSE_BITS
-    top = row_maximum.row_maximum(
-        party, row_maximum.coarse(scores, cut), s.lengths, largest, profile
+    if 0 in plan.scores or 0 in value.shape.as_list():
+        return _empty_result(value, plan)
+    comparison_bits, t_bits = plan.coarse_bits, exp2.ring_bits(SCORE_BITS)
+    scores = _compute_scores(party, query, key, mask, plan, t_bits)
+    dropped_bits = SCORE_BITS - _COARSE_BITS
+    row_maxima = row_maximum.row_maximum(
+        party,
+        row_maximum.coarsen_values(scores, dropped_bits),
+        plan.lengths,
+        comparison_bits,
+        profile,
     )
-    top = top.map(lambda a: local.left_shift(s.along(a), cut))
-    top = replace(top, bits=t_bits, fractional_bits=SCORE_BITS)
-    t = arithmetic.sub(scores, top)
-    e, total = exp2.exp2(party, t, WEIGHT_BITS, WEIGHT_BITS + s.sum_bits, s.dense)
-    if watch is not None:
-        low, high = (round(v * (1 << WEIGHT_BITS)) for v in (_LOW, _HIGH * s.scores[-1]))
-        watch.within(total, low, high)
-    return _divided(party, e, total, value, s, bits, to)
+    row_maxima = row_maxima.map(lambda a: tensor_ops.left_shift(plan.spread_rows(a), dropped_bits))
+    row_maxima = replace(row_maxima, bits=t_bits, fractional_bits=SCORE_BITS)
+    t = arithmetic.sub(scores, row_maxima)
+    powers, total = exp2.exp2(
+        party, t, WEIGHT_BITS, WEIGHT_BITS + plan.sum_bits, plan.scatter_scores
+    )
+    if monitor is not None:
+        low, high = (round(v * (1 << WEIGHT_BITS)) for v in (_LOW, _HIGH * plan.scores[-1]))
+        monitor.record_range(total, low, high)
+    return _weighted_mean(party, powers, total, value, plan, bits, to)
 
 
 def read_bits(
@@ -143,7 +154,7 @@ def read_bits(
         query_bits, key_bits: their fractional bits.
         bits, scale: as `attention` has them.
     """
-    factor_bits = _factor(query_bits, key_bits, scale, depth)[1]
+    factor_bits = _score_factor(query_bits, key_bits, scale, depth)[1]
     drop = query_bits + key_bits + factor_bits - SCORE_BITS
     return drop + exp2.ring_bits(SCORE_BITS), WEIGHT_BITS + _sum_bits(bits, keys)
 
@@ -176,45 +187,47 @@ class _Plan:
     factor: int
     factor_bits: int
     coarse_bits: int
-    lowered: int
+    mask_units: int
     sum_bits: int
     inverse_bits: int
-    shown: tuple[Any, Any] | None
+    visible_keys: tuple[Any, Any] | None
 
-    def taken(self, a: Any) -> Any:
+    def take_scores(self, a: Any) -> Any:
         """A tensor of the scores' shape as those that are computed.  Local."""
-        if self.shown is not None:  # (in place of what is hidden, so that no maximum is of it)
-            a = local.gather(a, self.shown[0], axis=len(self.scores) - 1)
-        flat = local.reshape(a, [-1])
-        return flat if self.keep is None else local.gather(flat, self.keep)
+        if (
+            self.visible_keys is not None
+        ):  # (in place of what is hidden, so that no maximum is of it)
+            a = tensor_ops.gather(a, self.visible_keys[0], axis=len(self.scores) - 1)
+        flat_scores = tensor_ops.reshape(a, [-1])
+        return flat_scores if self.keep is None else tensor_ops.gather(flat_scores, self.keep)
 
-    def along(self, a: Any) -> Any:
+    def spread_rows(self, a: Any) -> Any:
         """What each row has, for each of its scores that are computed.  Local."""
         if self.keep is not None:
-            return local.gather(a, self.rows)
+            return tensor_ops.gather(a, self.rows)
         # (no large index is part of the graph)
-        return local.reshape(local.tile(a[:, None], [1, self.scores[-1]]), [-1])
+        return tensor_ops.reshape(tensor_ops.tile(a[:, None], [1, self.scores[-1]]), [-1])
 
-    def dense(self, a: Any) -> Any:
+    def scatter_scores(self, a: Any) -> Any:
         """The same back, 0 elsewhere.  Local."""
         if self.keep is not None:
-            a = local.scatter_nd(a, self.keep[:, None], [math.prod(self.scores)])
-        a = local.reshape(a, self.scores)
-        return a if self.shown is None else a * self.shown[1]
+            a = tensor_ops.scatter_nd(a, self.keep[:, None], [math.prod(self.scores)])
+        a = tensor_ops.reshape(a, self.scores)
+        return a if self.visible_keys is None else a * self.visible_keys[1]
 
 
-def _shown(last: Any, keys: int) -> tuple[Any, Any]:
+def _visible_keys(last: Any, keys: int) -> tuple[Any, Any]:
     """Keys up to the last are themselves; those behind it are the last one again, times 0."""
-    own = np.arange(keys)
-    if not local.is_tensor(last):
-        return np.minimum(own, int(last)), (own <= int(last)).astype(np.int64)
+    key_indices = np.arange(keys)
+    if not tensor_ops.is_tensor(last):
+        return np.minimum(key_indices, int(last)), (key_indices <= int(last)).astype(np.int64)
     import tensorflow as tf
 
     last = tf.cast(last, tf.int64)
-    return tf.minimum(own, last), tf.cast(own <= last, tf.int64)
+    return tf.minimum(key_indices, last), tf.cast(key_indices <= last, tf.int64)
 
 
-def _planned(
+def _plan_attention(
     query: Shared,
     key: Shared,
     value: Shared,
@@ -225,7 +238,9 @@ def _planned(
     spread: float | None,
     bits: int,
 ) -> _Plan:
-    q, k, v = (known_shape("attention", check_word("attention", x)) for x in (query, key, value))
+    q, k, v = (
+        check_known_shape("attention", check_word("attention", x)) for x in (query, key, value)
+    )
     fits = min(map(len, (q, k, v))) >= 2 and q[:-2] == k[:-2] == v[:-2]
     if not (fits and q[-1] == k[-1] and k[-2] == v[-2] and q[-1] > 0):
         raise UsageError(
@@ -233,59 +248,61 @@ def _planned(
             f"channels] of the same leading axes. Received: {q}, {k} and {v}."
         )
     scores, keys = (*q[:-1], k[-2]), k[-2]
-    if not 1 <= keys <= MOST_KEYS:
+    if not 1 <= keys <= MAX_KEYS:
         raise UsageError(
-            f"attention wants 1 to {MOST_KEYS} keys. Received: {keys}. Attend to blocks of them."
+            f"attention wants 1 to {MAX_KEYS} keys. Received: {keys}. Attend to blocks of them."
         )
     if last is not None and (causal or mask is not None):
         raise UsageError("attention takes a mask, causal or last. Received: last and another.")
-    if last is not None and not (local.is_tensor(last) or is_from(last, 0, keys - 1)):
+    if last is not None and not (
+        tensor_ops.is_tensor(last) or is_integer_between(last, 0, keys - 1)
+    ):
         raise UsageError(f"attention takes a last from 0 to {keys - 1}. Received: {last!r}.")
-    private = isinstance(mask, Shared)
-    keep = _attended(scores, None if private else mask, causal)
+    is_mask_private = isinstance(mask, Shared)
+    keep = _attended_scores(scores, None if is_mask_private else mask, causal)
     lengths = keep.reshape([-1, keys]).sum(1)
     if keep.size and not lengths.all():
         raise UsageError(
             "attention wants every query to attend to a key. Received: a public mask with a row "
             "of zeros. Let such a query attend to any key, and take no notice of what it gives."
         )
-    everything = bool(keep.all())
-    factor, factor_bits = _factor(query.fractional_bits, key.fractional_bits, scale, q[-1])
-    units = _units(spread, keys, private)
-    lowered = _lowered(units, keys) if private else 0
-    furthest = (units + lowered << _COARSE_BITS) + 3
+    attends_all = bool(keep.all())
+    factor, factor_bits = _score_factor(query.fractional_bits, key.fractional_bits, scale, q[-1])
+    units = _spread_units(spread, keys, is_mask_private)
+    mask_units = _mask_units(units, keys) if is_mask_private else 0
+    max_distance = (units + mask_units << _COARSE_BITS) + 3
     sum_bits = _sum_bits(bits, keys)
     inverse_bits = _INVERSE_BITS + math.ceil(math.log2(_HIGH * keys))
-    most = most_bits(keys)
-    if not 2 <= bits <= most or value.fractional_bits > 30:
+    value_limit = max_bits(keys)
+    if not 2 <= bits <= value_limit or value.fractional_bits > 30:
         raise UsageError(
-            f"attention to {keys} keys takes values of 2 to {most} bits, of which 30 are "
+            f"attention to {keys} keys takes values of 2 to {value_limit} bits, of which 30 are "
             f"fractional at most. Received: bits={bits} and {value!r}."
         )
-    read, of_values = read_bits(
+    score_bits, value_bits = read_bits(
         query.fractional_bits, key.fractional_bits, q[-1], keys, bits, scale
     )
-    if min(query.ring_bits, key.ring_bits) < read or value.ring_bits < of_values:
+    if min(query.ring_bits, key.ring_bits) < score_bits or value.ring_bits < value_bits:
         raise UsageError(
-            f"attention reads {read} bits of queries and keys and {of_values} of values. "
+            f"attention reads {score_bits} bits of queries and keys and {value_bits} of values. "
             f"Received: {query!r}, {key!r} and {value!r}."
         )
     return _Plan(
         scores,
-        None if everything else np.flatnonzero(keep),
-        np.repeat(np.arange(lengths.size), 0 if everything else lengths),
+        None if attends_all else np.flatnonzero(keep),
+        np.repeat(np.arange(lengths.size), 0 if attends_all else lengths),
         lengths.astype(np.int64),
         factor,
         factor_bits,
-        furthest.bit_length() + 1,
-        lowered,
+        max_distance.bit_length() + 1,
+        mask_units,
         sum_bits,
         inverse_bits,
-        None if last is None else _shown(last, keys),
+        None if last is None else _visible_keys(last, keys),
     )
 
 
-def _attended(
+def _attended_scores(
     scores: Sequence[int], mask: npt.ArrayLike | None, causal: bool
 ) -> npt.NDArray[np.bool_]:
     """Which scores are computed."""
@@ -294,123 +311,139 @@ def _attended(
         keep &= np.tri(*scores[-2:], dtype=np.bool_)
     if mask is None:
         return keep
-    if local.is_tensor(mask):
+    if tensor_ops.is_tensor(mask):
         raise UsageError(
             "attention wants a public mask that is known where the graph is built. Received: a "
             "tensor. Use a numpy array."
         )
-    given = np.asarray(mask)
-    if not np.isin(given, (0, 1)).all():
+    mask_array = np.asarray(mask)
+    if not np.isin(mask_array, (0, 1)).all():
         raise UsageError(
             "attention wants a mask of truth values. Received: others. Use mask > 0, or add what "
             "is to be added to the scores otherwise."
         )
-    return keep & _broadcast(given.astype(bool), scores)
+    return keep & _broadcast_mask(mask_array.astype(bool), scores)
 
 
-def _broadcast(given: npt.NDArray[np.bool_], scores: Sequence[int]) -> npt.NDArray[np.bool_]:
+def _broadcast_mask(
+    mask_array: npt.NDArray[np.bool_], scores: Sequence[int]
+) -> npt.NDArray[np.bool_]:
     try:
-        return np.broadcast_to(given, scores)
+        return np.broadcast_to(mask_array, scores)
     except ValueError:
         raise UsageError(
             f"attention wants a mask that broadcasts to its scores {list(scores)}. Received: "
-            f"shape {list(given.shape)}."
+            f"shape {list(mask_array.shape)}."
         ) from None
 
 
-def _factor(query_bits: int, key_bits: int, scale: float | None, depth: int) -> tuple[int, int]:
+def _score_factor(
+    query_bits: int, key_bits: int, scale: float | None, depth: int
+) -> tuple[int, int]:
     """scale log2(e) as an integer and its fractional bits."""
     if scale is None:
         scale = 1 / math.sqrt(depth)
-    real = isinstance(scale, (int, float)) and not isinstance(scale, bool)
-    if not (real and math.isfinite(scale) and scale > 0):
+    is_real = isinstance(scale, (int, float)) and not isinstance(scale, bool)
+    if not (is_real and math.isfinite(scale) and scale > 0):
         raise UsageError(f"attention wants a positive scale. Received: {scale!r}.")
-    binary = scale / math.log(2)
-    given = query_bits + key_bits
-    room = products.RING - exp2.ring_bits(SCORE_BITS) + SCORE_BITS - given
-    exponent = math.frexp(binary)[1]
-    bits = 0 if abs(binary - 1) < 2.0**-20 else min(_FACTOR_BITS - exponent, room)
-    significant = bits + exponent if bits else _FACTOR_BITS
-    if bits > room or significant < _FEWEST_FACTOR_BITS or given + bits <= SCORE_BITS:
+    binary_scale = scale / math.log(2)
+    operand_bits = query_bits + key_bits
+    available_bits = products.RING - exp2.ring_bits(SCORE_BITS) + SCORE_BITS - operand_bits
+    exponent = math.frexp(binary_scale)[1]
+    bits = 0 if abs(binary_scale - 1) < 2.0**-20 else min(_FACTOR_BITS - exponent, available_bits)
+    significant_bits = bits + exponent if bits else _FACTOR_BITS
+    if (
+        bits > available_bits
+        or significant_bits < _MIN_FACTOR_BITS
+        or operand_bits + bits <= SCORE_BITS
+    ):
         raise UsageError(
-            f"attention wants queries and keys of {SCORE_BITS + 1} to {room + given} fractional "
+            f"attention wants queries and keys of {SCORE_BITS + 1} to {available_bits + operand_bits} fractional "
             f"bits together, with those of its scale. Received: {query_bits} and {key_bits}, and a "
             f"scale of {scale!r}."
         )
-    return round(binary * 2.0**bits), bits
+    return round(binary_scale * 2.0**bits), bits
 
 
-def _units(spread: float | None, keys: int, private: bool) -> int:
+def _spread_units(spread: float | None, keys: int, is_mask_private: bool) -> int:
     """The spread in units of the base 2, rounded up."""
-    most = most_units(keys, private)
+    limit = max_units(keys, is_mask_private)
     if spread is None:
-        return most
-    real = isinstance(spread, (int, float)) and not isinstance(spread, bool)
-    if not (real and 0 < spread <= most * math.log(2)):
+        return limit
+    is_real = isinstance(spread, (int, float)) and not isinstance(spread, bool)
+    if not (is_real and 0 < spread <= limit * math.log(2)):
         raise UsageError(
-            f"attention takes a spread of a row's scores up to {most * math.log(2):.1f} ({most} "
-            f"units of the base 2){' with a private mask' if private else ''}. Received: "
+            f"attention takes a spread of a row's scores up to {limit * math.log(2):.1f} ({limit} "
+            f"units of the base 2){' with a private mask' if is_mask_private else ''}. Received: "
             f"{spread!r}. Scale queries down, or use matmul and softmax."
         )
-    return min(most, math.ceil(spread / math.log(2)))
+    return min(limit, math.ceil(spread / math.log(2)))
 
 
-def _nothing(value: Shared, s: _Plan) -> Shared:
+def _empty_result(value: Shared, plan: _Plan) -> Shared:
     """The result of no elements."""
-    shape = [*s.scores[:-1], int(value.shape[-1])]
-    return value.map(lambda a: local.zeros_like(local.reshape(a[..., :0, :], [0]))).map(
-        lambda a: local.reshape(a, shape)
+    shape = [*plan.scores[:-1], int(value.shape[-1])]
+    return value.map(lambda a: tensor_ops.zeros_like(tensor_ops.reshape(a[..., :0, :], [0]))).map(
+        lambda a: tensor_ops.reshape(a, shape)
     )
 
 
-def _scores(party: Party, query: Shared, key: Shared, mask: Any, s: _Plan, ring: int) -> Shared:
+def _compute_scores(
+    party: Party, query: Shared, key: Shared, mask: Any, plan: _Plan, ring: int
+) -> Shared:
     """Those that are computed, modulo 2^ring; 1 round."""
-    query = arithmetic.mul_public(query, np.int64(s.factor), s.factor_bits)
-    rank = len(s.scores)
+    query = arithmetic.mul_public(query, np.int64(plan.factor), plan.factor_bits)
+    rank = len(plan.scores)
     order = [*range(rank - 2), rank - 1, rank - 2]
     product = Product(
         query,
-        key.map(lambda a: local.transpose(a, order)),
-        lambda a, b: s.taken(products.matrix_product(a, b)),
+        key.map(lambda a: tensor_ops.transpose(a, order)),
+        lambda a, b: plan.take_scores(products.matrix_product(a, b)),
     )
-    addend = _addend(mask, s, product.scale) if isinstance(mask, Shared) else None
+    addend = _mask_addend(mask, plan, product.scale) if isinstance(mask, Shared) else None
     drop = product.scale - SCORE_BITS
-    return products.truncated(party, "truncated_sum", [product], addend, drop, ring)[0]
+    return products.exchange_truncated_sum(party, "truncated_sum", [product], addend, drop, ring)[0]
 
 
-def _addend(mask: Shared, s: _Plan, scale: int) -> Shared:
+def _mask_addend(mask: Shared, plan: _Plan, scale: int) -> Shared:
     """(mask - 1) times what a mask takes off, for each score."""
-    shape = known_shape("attention", check_ring("attention", mask))
-    _broadcast(np.empty(shape, bool), s.scores)
-    more = scale - mask.fractional_bits
-    if more < 0:
+    shape = check_known_shape("attention", check_ring("attention", mask))
+    _broadcast_mask(np.empty(shape, bool), plan.scores)
+    extra_bits = scale - mask.fractional_bits
+    if extra_bits < 0:
         raise UsageError(
             f"attention wants a mask of {scale} fractional bits at most. Received: {mask!r}."
         )
-    whole = arithmetic.mul_public(mask, np.int64(s.lowered << more), more)
-    whole = arithmetic.moved(whole, -(s.lowered << scale))
-    return shapes.broadcast_to(whole, list(s.scores)).map(s.taken)
+    scaled_mask = arithmetic.mul_public(mask, np.int64(plan.mask_units << extra_bits), extra_bits)
+    scaled_mask = arithmetic.add_constant(scaled_mask, -(plan.mask_units << scale))
+    return shapes.broadcast_to(scaled_mask, list(plan.scores)).map(plan.take_scores)
 
 
-def _divided(
-    party: Party, e: Shared, total: Shared, value: Shared, s: _Plan, bits: int, to: int
+def _weighted_mean(
+    party: Party, powers: Shared, total: Shared, value: Shared, plan: _Plan, bits: int, to: int
 ) -> Shared:
     """(e V) / S over Z_2^to."""
-    low, high = _LOW, _HIGH * s.scores[-1]
-    more = s.inverse_bits - WEIGHT_BITS
-    wide = replace(total.map(lambda a: local.left_shift(a, more)), fractional_bits=s.inverse_bits)
-    inverse = reciprocal.reciprocal_in(party, wide, low, high, _INVERSE_BITS)
+    low, high = _LOW, _HIGH * plan.scores[-1]
+    extra_bits = plan.inverse_bits - WEIGHT_BITS
+    rescaled_total = replace(
+        total.map(lambda a: tensor_ops.left_shift(a, extra_bits)), fractional_bits=plan.inverse_bits
+    )
+    inverse = reciprocal.reciprocal_in(party, rescaled_total, low, high, _INVERSE_BITS)
     # (right modulo 2^(drop+k), which is all that the product is read modulo)
-    weights = replace(e.map(s.dense), bits=0)
+    weights = replace(powers.map(plan.scatter_scores), bits=0)
     product = Product(weights, value, products.matrix_product)
-    z, _ = products.truncated(party, "truncated_sum", [product], None, WEIGHT_BITS, s.sum_bits)
-    width = s.inverse_bits + bits + 2
-    if width > s.sum_bits:
-        z = small_ring.lift(party, z, width)
+    z, _ = products.exchange_truncated_sum(
+        party, "truncated_sum", [product], None, WEIGHT_BITS, plan.sum_bits
+    )
+    width = plan.inverse_bits + bits + 2
+    if width > plan.sum_bits:
+        z = small_ring.lift_signed(party, z, width)
     product = Product(
         replace(z, bits=0),
-        inverse.map(lambda a: local.at(a, np.s_[..., None])),
-        products.elementwise,
+        inverse.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., None])),
+        products.elementwise_product,
     )
-    y, _ = products.truncated(party, "truncated_sum", [product], None, s.inverse_bits, bits + 2)
-    return small_ring.lift(party, y, to) if y.ring_bits < to else y
+    y, _ = products.exchange_truncated_sum(
+        party, "truncated_sum", [product], None, plan.inverse_bits, bits + 2
+    )
+    return small_ring.lift_signed(party, y, to) if y.ring_bits < to else y

@@ -24,8 +24,8 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import roots, small_product
 from tfe_bench.protocols.ring import arithmetic, checks, shapes, truncation
-from tfe_bench.protocols.ring.products import Product, exchanged
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.products import Product, exchange_sum
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -38,11 +38,11 @@ _ROOT = 20  # of the public factor that undoes the count's part in the root
 _COUNT = 12  # bits of 1/M
 _SUM = 60  # bits of T and of sums of gradients
 RUNNING_BITS = 20  # of the public momentum
-LEAST_RECIPROCAL = 7  # significant bits of the 1/M that makes the mean
+MIN_RECIPROCAL_BITS = 7  # significant bits of the 1/M that makes the mean
 
 
 @dataclass(frozen=True)
-class Numbers:
+class BatchNormPlan:
     """What is public about a layer: count of elements per channel, scales and bits.
 
     Attributes:
@@ -60,32 +60,34 @@ class Numbers:
     mean_bits: int
 
     @property
-    def lift(self) -> Fraction:
+    def variance_scale(self) -> Fraction:
         """M / 2^shift, from 1 to below 2."""
         return Fraction(self.count, 1 << self.shift)
 
     @property
-    def most(self) -> int:
+    def rstd_bits(self) -> int:
         """rstd < 2^most."""
         return max(1, (((1 << 40) // self.epsilon).bit_length() + 1) // 2)
 
     @property
-    def slope(self) -> int:
+    def slope_bits(self) -> int:
         """Fractional bits of A rstd^2, so that it takes 47 bits."""
-        return min(FACTOR, 46 - GAMMA_BITS - 3 * self.most)
+        return min(FACTOR, 46 - GAMMA_BITS - 3 * self.rstd_bits)
 
     @property
-    def root(self) -> int:
+    def root_factor(self) -> int:
         """round(2^_ROOT sqrt(M / 2^shift)), in integers."""
-        whole = int(self.lift * (1 << (2 * _ROOT + 2)))
-        return (math.isqrt(whole) + 1) // 2
+        squared = int(self.variance_scale * (1 << (2 * _ROOT + 2)))
+        return (math.isqrt(squared) + 1) // 2
 
-    def reciprocal(self, bits: int) -> int:
+    def count_reciprocal(self, bits: int) -> int:
         """round(2^bits / M)."""
         return ((2 << bits) + self.count) // (2 * self.count)
 
 
-def numbers(count: int, fraction: int = 16, epsilon: float = 1e-3, bits: int = 31) -> Numbers:
+def plan_batch_norm(
+    count: int, fraction: int = 16, epsilon: float = 1e-3, bits: int = 31
+) -> BatchNormPlan:
     """The numbers of a layer.
 
     Args:
@@ -101,20 +103,20 @@ def numbers(count: int, fraction: int = 16, epsilon: float = 1e-3, bits: int = 3
             "Batch normalization wants 2 elements of each channel at least. Received: a batch of "
             "one row, with one. Use larger batches, as batch_size=32."
         )
-    fits = isinstance(count, int) and 2 <= count <= 1 << 24 and 13 <= fraction <= 24
-    if not fits or not 1e-5 <= epsilon <= 1 or not fraction < bits <= 40:
+    is_valid = isinstance(count, int) and 2 <= count <= 1 << 24 and 13 <= fraction <= 24
+    if not is_valid or not 1e-5 <= epsilon <= 1 or not fraction < bits <= 40:
         raise UsageError(
             "Batch normalization wants 2 to 2^24 elements per channel, epsilon from 1e-5 to 1, 13 "
             f"to 24 fractional bits and values of up to 40 bits. Received: count={count!r}, "
             f"epsilon={epsilon!r}, {fraction} of {bits} bits."
         )
-    most = 62 - LEAST_RECIPROCAL - (count.bit_length() - 1)
-    if bits > most:
+    max_bits = 62 - MIN_RECIPROCAL_BITS - (count.bit_length() - 1)
+    if bits > max_bits:
         raise UsageError(
-            f"Batch normalization of {count} elements per channel takes values of {most} bits at "
+            f"Batch normalization of {count} elements per channel takes values of {max_bits} bits at "
             f"most. Received: bits={bits}."
         )
-    return Numbers(count, fraction, count.bit_length() - 1, round(epsilon * 2**40), 62 - bits)
+    return BatchNormPlan(count, fraction, count.bit_length() - 1, round(epsilon * 2**40), 62 - bits)
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +132,7 @@ class Normalized:
         variance: var M / 2^shift per channel, FACTOR bits.
     """
 
-    numbers: Numbers
+    plan: BatchNormPlan
     centered: Shared
     factor: Shared
     rstd: Shared
@@ -139,43 +141,43 @@ class Normalized:
     variance: Shared
 
 
-def _per_channel(a: list[Any], b: list[Any]) -> Any:
+def _sum_per_channel(a: list[Any], b: list[Any]) -> Any:
     """Sums of paired elementwise products over all axes but the last."""
     total = None
     for p, q in zip(a, b, strict=True):
-        part = local.reduce_sum(p * q, axis=list(range(len(p.shape) - 1)))
+        part = tensor_ops.reduce_sum(p * q, axis=list(range(len(p.shape) - 1)))
         total = part if total is None else total + part
     return total
 
 
-def _sums(x: Shared) -> Shared:
-    return x.map(lambda a: local.reduce_sum(a, axis=list(range(len(a.shape) - 1))))
+def _channel_sums(x: Shared) -> Shared:
+    return x.map(lambda a: tensor_ops.reduce_sum(a, axis=list(range(len(a.shape) - 1))))
 
 
-def _correlation(party: Party, name: str, x: Shared, y: Shared) -> Shared:
+def _channel_correlation(party: Party, name: str, x: Shared, y: Shared) -> Shared:
     """sum x y per channel; 1 round."""
-    return exchanged(party, name, [Product(x, y, _per_channel)], len(x.shape))
+    return exchange_sum(party, name, [Product(x, y, _sum_per_channel)], len(x.shape))
 
 
-def _stacked(a: Shared, b: Shared) -> Shared:
+def _stack_pair(a: Shared, b: Shared) -> Shared:
     """[a, b], at a's scale."""
     return shapes.stack([a, replace(b, fractional_bits=a.fractional_bits)])
 
 
-def _times(x: Shared, factor: int, bits: int) -> Shared:
+def _multiply_public(x: Shared, factor: int, bits: int) -> Shared:
     """x times a public factor that has `bits` fractional bits.  Local."""
     return arithmetic.mul_public(x, np.int64(factor), bits)
 
 
-def _checked(name: str, x: Any) -> int:
+def _channel_count(name: str, x: Any) -> int:
     """Elements per channel."""
-    sizes = checks.known_shape(name, checks.check_ring(name, x))
+    sizes = checks.check_known_shape(name, checks.check_ring(name, x))
     if len(sizes) < 2:
         raise UsageError(f"{name} wants two axes or more, the channels last. Received: {x.shape}.")
     return math.prod(sizes[:-1])
 
 
-def normalize(
+def normalize_batch(
     party: Party, x: Shared, gamma: Shared, *, epsilon: float = 1e-3, bits: int = 31
 ) -> Normalized:
     """Statistics of a batch and the factors that normalize it.
@@ -192,44 +194,46 @@ def normalize(
     Raises:
         UsageError: shapes, scales or rings that do not fit.
     """
-    count = _checked("normalize", x)
-    n = numbers(count, x.fractional_bits, epsilon, bits)
-    _like_channels("gamma", gamma, x)
-    sums = _times(_sums(x), n.reciprocal(n.mean_bits), n.mean_bits)
-    mean = truncation.truncate(party, sums, n.mean_bits)
+    count = _channel_count("normalize", x)
+    plan = plan_batch_norm(count, x.fractional_bits, epsilon, bits)
+    _check_channels("gamma", gamma, x)
+    sums = _multiply_public(_channel_sums(x), plan.count_reciprocal(plan.mean_bits), plan.mean_bits)
+    mean = truncation.truncate(party, sums, plan.mean_bits)
     centered = arithmetic.sub(x, mean)
-    squares = _correlation(party, "squares", centered, centered)
+    squares = _channel_correlation(party, "squares", centered, centered)
     # what the squares have beyond the variance's
-    held = truncation.truncate(party, squares, n.shift + 2 * n.fraction - FACTOR)
+    truncated_squares = truncation.truncate(party, squares, plan.shift + 2 * plan.fraction - FACTOR)
     # its ring elements are those of var M / 2^shift with FACTOR fractional bits
-    variance = replace(held, fractional_bits=FACTOR)
-    offset = int(n.epsilon * n.lift / (1 << (40 - FACTOR)) + Fraction(1, 2))
-    raised = arithmetic.moved(variance, offset)
-    root = _times(roots.rsqrt(party, raised, VARIANCE_BITS, PRECISION), n.root, _ROOT)
+    variance = replace(truncated_squares, fractional_bits=FACTOR)
+    offset = int(plan.epsilon * plan.variance_scale / (1 << (40 - FACTOR)) + Fraction(1, 2))
+    raised_variance = arithmetic.add_constant(variance, offset)
+    root = _multiply_public(
+        roots.rsqrt(party, raised_variance, VARIANCE_BITS, PRECISION), plan.root_factor, _ROOT
+    )
     rstd = truncation.truncate(party, root, _ROOT)
-    wide = FACTOR + _ROOT + n.most + 2
-    factor = small_product.product(
-        party, [(gamma, FACTOR + GAMMA_BITS + 1), (root, wide)], FACTOR + _ROOT
+    root_width = FACTOR + _ROOT + plan.rstd_bits + 2
+    factor = small_product.multiply_small(
+        party, [(gamma, FACTOR + GAMMA_BITS + 1), (root, root_width)], FACTOR + _ROOT
     )
-    most = FACTOR + n.most + 2
-    slope = small_product.product(
+    rstd_width = FACTOR + plan.rstd_bits + 2
+    slope = small_product.multiply_small(
         party,
-        [(factor, most + GAMMA_BITS), (rstd, most), (rstd, most)],
-        3 * FACTOR - n.slope,
+        [(factor, rstd_width + GAMMA_BITS), (rstd, rstd_width), (rstd, rstd_width)],
+        3 * FACTOR - plan.slope_bits,
     )
-    return Normalized(n, centered, factor, rstd, slope, mean, variance)
+    return Normalized(plan, centered, factor, rstd, slope, mean, variance)
 
 
-def _like_channels(what: str, value: Any, x: Shared) -> None:
-    fits = isinstance(value, Shared) and value.shape.is_compatible_with([x.shape[-1]])
-    if not fits or value.fractional_bits != FACTOR or value.dealer != x.dealer:
+def _check_channels(name: str, value: Any, x: Shared) -> None:
+    is_valid = isinstance(value, Shared) and value.shape.is_compatible_with([x.shape[-1]])
+    if not is_valid or value.fractional_bits != FACTOR or value.dealer != x.dealer:
         raise UsageError(
-            f"Batch normalization wants {what} of {x.shape[-1]} channels with {FACTOR} fractional "
+            f"Batch normalization wants {name} of {x.shape[-1]} channels with {FACTOR} fractional "
             f"bits and dealer {x.dealer}. Received: {value!r}."
         )
 
 
-def apply(party: Party, normalized: Normalized, beta: Shared) -> Shared:
+def apply_normalization(party: Party, normalized: Normalized, beta: Shared) -> Shared:
     """y = A (x - mean) + beta at x's scale.
 
     The sum before its truncation is that of Product(centered, factor, elementwise)
@@ -238,15 +242,15 @@ def apply(party: Party, normalized: Normalized, beta: Shared) -> Shared:
     Error: below 1 ulp besides that of A.  Rounds: 2.
     """
     y = arithmetic.mul(party, normalized.centered, normalized.factor)
-    y = arithmetic.add(y, addend(normalized, beta))
+    y = arithmetic.add(y, beta_addend(normalized, beta))
     return truncation.truncate(party, y, FACTOR)
 
 
-def addend(normalized: Normalized, beta: Shared) -> Shared:
+def beta_addend(normalized: Normalized, beta: Shared) -> Shared:
     """beta at the scale of A (x - mean).  Local."""
-    _like_channels("beta", beta, normalized.centered)
+    _check_channels("beta", beta, normalized.centered)
     f = normalized.centered.fractional_bits
-    return replace(beta.map(lambda a: local.left_shift(a, f)), fractional_bits=FACTOR + f)
+    return replace(beta.map(lambda a: tensor_ops.left_shift(a, f)), fractional_bits=FACTOR + f)
 
 
 @dataclass(frozen=True, eq=False)
@@ -264,7 +268,7 @@ class Gradients:
     beta: Shared
 
 
-def backward(party: Party, normalized: Normalized, dy: Shared) -> Gradients:
+def batch_norm_gradients(party: Party, normalized: Normalized, dy: Shared) -> Gradients:
     """The gradients of x, gamma and beta.
 
     Args:
@@ -276,55 +280,65 @@ def backward(party: Party, normalized: Normalized, dy: Shared) -> Gradients:
     Raises:
         UsageError: dy does not fit x.
     """
-    n, x = normalized.numbers, normalized.centered
+    plan, x = normalized.plan, normalized.centered
     checks.check_ring("backward", dy)
     checks.check_scale("backward", dy, 1, 24)
     if not dy.shape.is_compatible_with(x.shape) or dy.dealer != x.dealer:
         raise UsageError(f"backward wants the gradient of {x!r}. Received: {dy!r}.")
-    beta = _sums(dy)
-    correlation = _correlation(party, "correlation", dy, x)
-    s = _scales(n, dy.fractional_bits)
-    by_count = n.reciprocal(s.count)
-    most = FACTOR + n.most + 2
-    offset = small_product.product(
+    beta = _channel_sums(dy)
+    correlation = _channel_correlation(party, "correlation", dy, x)
+    scales = _gradient_scales(plan, dy.fractional_bits)
+    count_factor = plan.count_reciprocal(scales.count)
+    rstd_width = FACTOR + plan.rstd_bits + 2
+    offset = small_product.multiply_small(
         party,
-        [(beta, _SUM), (_times(normalized.factor, by_count, s.count), s.factor_bits)],
-        s.count,
+        [
+            (beta, _SUM),
+            (_multiply_public(normalized.factor, count_factor, scales.count), scales.factor_bits),
+        ],
+        scales.count,
     )
-    slope = small_product.product(
+    slope = small_product.multiply_small(
         party,
-        [(correlation, _SUM), (_times(normalized.slope, by_count, s.count), _SUM)],
-        s.drop,
+        [
+            (correlation, _SUM),
+            (_multiply_public(normalized.slope, count_factor, scales.count), _SUM),
+        ],
+        scales.drop,
     )
-    gamma = small_product.product(party, [(correlation, _SUM), (normalized.rstd, most)], FACTOR)
+    gamma = small_product.multiply_small(
+        party, [(correlation, _SUM), (normalized.rstd, rstd_width)], FACTOR
+    )
 
-    def two(a: list[Any], b: list[Any]) -> Any:
+    def sum_both_terms(a: list[Any], b: list[Any]) -> Any:
         total = None
         for p, q in zip(a, b, strict=True):
             part = p[0] * q[0] + p[1] * q[1]
             total = part if total is None else total + part
         return total
 
-    terms, factors = _stacked(dy, x), _stacked(normalized.factor, arithmetic.neg(slope))
-    both = exchanged(party, "batch_norm_gradient", [Product(terms, factors, two)])
-    both = replace(both, fractional_bits=dy.fractional_bits + FACTOR)
-    return Gradients(arithmetic.sub(both, offset), gamma, beta)
+    terms, factors = _stack_pair(dy, x), _stack_pair(normalized.factor, arithmetic.neg(slope))
+    gradient_sum = exchange_sum(
+        party, "batch_norm_gradient", [Product(terms, factors, sum_both_terms)]
+    )
+    gradient_sum = replace(gradient_sum, fractional_bits=dy.fractional_bits + FACTOR)
+    return Gradients(arithmetic.sub(gradient_sum, offset), gamma, beta)
 
 
 @dataclass(frozen=True)
-class _Scales:
+class _GradientScales:
     count: int  # fractional bits of 1/M
     drop: int  # of the product that makes B, which has h + FACTOR - f
     factor_bits: int
 
 
-def _scales(n: Numbers, h: int) -> _Scales:
-    count = n.shift + _COUNT
-    drop = h + n.fraction + n.slope + count - (h + FACTOR - n.fraction)
-    return _Scales(count, drop, FACTOR + n.most + 2 + GAMMA_BITS + _COUNT + 1)
+def _gradient_scales(plan: BatchNormPlan, h: int) -> _GradientScales:
+    count = plan.shift + _COUNT
+    drop = h + plan.fraction + plan.slope_bits + count - (h + FACTOR - plan.fraction)
+    return _GradientScales(count, drop, FACTOR + plan.rstd_bits + 2 + GAMMA_BITS + _COUNT + 1)
 
 
-def running(
+def update_running(
     party: Party, normalized: Normalized, mean: Shared, variance: Shared, momentum: float = 0.99
 ) -> tuple[Shared, Shared]:
     """The running mean and variance: momentum times the old ones and the rest of the batch's.
@@ -339,25 +353,27 @@ def running(
         UsageError: other shapes or scales, or a momentum outside 0 .. 1.
     """
 
-    n = normalized.numbers
+    plan = normalized.plan
     if not 0 <= momentum <= 1:
         raise UsageError(f"running wants a momentum from 0 to 1. Received: {momentum!r}.")
-    _like_channels("a running mean", mean, normalized.centered)
-    _like_channels("a running variance", variance, normalized.centered)
-    kept = round(momentum * 2**RUNNING_BITS)
-    rest = (1 << RUNNING_BITS) - kept
-    finer = FACTOR - n.fraction
-    of_variance = int(rest / n.lift + Fraction(1, 2))
+    _check_channels("a running mean", mean, normalized.centered)
+    _check_channels("a running variance", variance, normalized.centered)
+    old_weight = round(momentum * 2**RUNNING_BITS)
+    batch_weight = (1 << RUNNING_BITS) - old_weight
+    extra_bits = FACTOR - plan.fraction
+    variance_weight = int(batch_weight / plan.variance_scale + Fraction(1, 2))
     parts = [
-        (mean, normalized.mean, rest << finer),
-        (variance, normalized.variance, of_variance),
+        (mean, normalized.mean, batch_weight << extra_bits),
+        (variance, normalized.variance, variance_weight),
     ]
-    new = [
+    updated = [
         arithmetic.add(
-            _times(old, kept, RUNNING_BITS),
-            replace(_times(batch, factor, 0), fractional_bits=FACTOR + RUNNING_BITS),
+            _multiply_public(old, old_weight, RUNNING_BITS),
+            replace(_multiply_public(batch, factor, 0), fractional_bits=FACTOR + RUNNING_BITS),
         )
         for old, batch, factor in parts
     ]
-    both = truncation.truncate(party, _stacked(*new), RUNNING_BITS)
-    return both.map(lambda a: local.at(a, 0)), both.map(lambda a: local.at(a, 1))
+    statistics = truncation.truncate(party, _stack_pair(*updated), RUNNING_BITS)
+    return statistics.map(lambda a: tensor_ops.strided_slice(a, 0)), statistics.map(
+        lambda a: tensor_ops.strided_slice(a, 1)
+    )

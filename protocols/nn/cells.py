@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from tfe_bench.protocols.nn import series
-from tfe_bench.protocols.nn.series import BENDS, HELD
+from tfe_bench.protocols.nn.series import ACTIVATIONS, MEMORY_GATE
 from tfe_bench.protocols.ring import compare, products
 
 # Kinds of cells, with the number of their gates (and candidates), and of their states.  "gru"
@@ -18,10 +18,10 @@ STATES: Final = {"lstm": 2, "gru": 1, "gru_before": 1, "simple": 1}
 GATE_FUNCTIONS: Final = ("sigmoid", "ramp")
 FUNCTIONS: Final = ("tanh", "sigmoid", "relu", "linear")
 _UNBOUNDED: Final = ("relu", "linear")
-MOST_STEPS: Final = 1024
+MAX_STEPS: Final = 1024
 # Fractional bits of states: the fewest, with which a step's rounding does not show in a hundred.
-FEWEST_BITS: Final = {True: 13, False: 16}  # by whether there are series
-MOST_BITS: Final = {True: 13, False: 20}
+MIN_BITS: Final = {True: 13, False: 16}  # by whether there are series
+MAX_BITS: Final = {True: 13, False: 20}
 # What a gate, or a candidate, and their products are below.
 _GATE: Final = 1 + 2.0**-10
 _ONE: Final = 1.01
@@ -43,11 +43,11 @@ class Cell:
     series: bool = False
 
     @property
-    def bounded(self) -> bool:
+    def is_bounded(self) -> bool:
         """Whether states have a bound whatever comes."""
         return self.activation not in _UNBOUNDED
 
-    def reach(self, steps: int, start: float) -> tuple[float, float]:
+    def state_bounds(self, steps: int, start: float) -> tuple[float, float]:
         """(c, h): largest |memory| and |output| after so many steps of a bounded cell.
 
         Args:
@@ -62,7 +62,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Rings:
+class RecurrentFormat:
     """The fixed point of a layer: of each value v its fractional bits, and k with |v| < 2^(k-1).
 
     Attributes:
@@ -79,66 +79,71 @@ class Rings:
     h: int
 
     @property
-    def drop(self) -> int:
+    def dropped_bits(self) -> int:
         """What sums drop."""
         return self.scale - self.fraction
 
-    def _ring(self, bits: int, series_of: bool = True) -> int:
+    def _ring_width(self, bits: int, has_series: bool = True) -> int:
         """Room for a lift, and for what series want."""
-        bends = (BENDS["sigmoid"], HELD) if self.cell.series and series_of else ()
+        activations = (
+            (ACTIVATIONS["sigmoid"], MEMORY_GATE) if self.cell.series and has_series else ()
+        )
         # (of twice a value too, which has one fractional bit less)
-        least = [
-            series.least_ring(b, self.fraction - i, 1 << (bits - 1)) for b in bends for i in (0, 1)
+        min_rings = [
+            series.min_ring(b, self.fraction - i, 1 << (bits - 1))
+            for b in activations
+            for i in (0, 1)
         ]
-        return max([bits + 1, *least])
+        return max([bits + 1, *min_rings])
 
     @property
-    def sums(self) -> int:
+    def sum_ring(self) -> int:
         """The ring of sums before gates."""
-        return self._ring(self.z)
+        return self._ring_width(self.z)
 
     @property
-    def memories(self) -> int:
+    def memory_ring(self) -> int:
         """The ring of an LSTM's memory."""
-        return self._ring(self.c)
+        return self._ring_width(self.c)
 
     @property
-    def outputs(self) -> int:
+    def output_ring(self) -> int:
         """The ring of outputs."""
-        return self._ring(self.h, False)
+        return self._ring_width(self.h, False)
 
     @property
-    def factor(self) -> int:
+    def factor_ring(self) -> int:
         """The smallest ring of what a sum of products with weights reads."""
-        return self.drop + self.sums
+        return self.dropped_bits + self.sum_ring
 
     @property
-    def kept(self) -> int:
+    def memory_factor_ring(self) -> int:
         """The smallest ring of what an LSTM's memory is made of."""
-        return self.fraction + self.memories
+        return self.fraction + self.memory_ring
 
     @property
-    def told(self) -> int:
+    def output_factor_ring(self) -> int:
         """The smallest ring of what outputs are made of."""
-        return self.fraction + self.outputs
+        return self.fraction + self.output_ring
 
     @property
-    def fits(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether all of that fits words, and comparisons."""
         f, s = self.fraction, self.cell.series
         return (
-            FEWEST_BITS[s] <= f <= MOST_BITS[s]
+            MIN_BITS[s] <= f <= MAX_BITS[s]
             and self.scale >= 2 * f
-            and self.drop >= 1
+            and self.dropped_bits >= 1
             and min(self.z, self.c, self.h) >= f + 1
-            and max(self.factor, self.kept, self.told) <= products.RING
-            and max(self.z, self.c, self.h) <= compare.MOST_AT_ONCE - 4
+            and max(self.factor_ring, self.memory_factor_ring, self.output_factor_ring)
+            <= products.RING
+            and max(self.z, self.c, self.h) <= compare.MAX_SINGLE_EXCHANGE_BITS - 4
         )
 
 
-def rings(
-    cell: Cell, fraction: int, scale: int, bits: int, steps: int, initial: bool = False
-) -> Rings:
+def derive_format(
+    cell: Cell, fraction: int, scale: int, bits: int, steps: int, has_initial: bool = False
+) -> RecurrentFormat:
     """The fixed point that follows from a few numbers.
 
     Args:
@@ -146,10 +151,11 @@ def rings(
             that have no bounds for all states.
         initial: whether there are initial states.
     """
-    if not cell.bounded:
-        return Rings(cell, fraction, scale, bits, bits, bits)
-    start = 2.0 ** (bits - 1 - fraction) if initial else 0.0
+    if not cell.is_bounded:
+        return RecurrentFormat(cell, fraction, scale, bits, bits, bits)
+    start = 2.0 ** (bits - 1 - fraction) if has_initial else 0.0
     c, h = (
-        fraction + 1 + max(0, math.ceil(math.log2(max(v, 1.0)))) for v in cell.reach(steps, start)
+        fraction + 1 + max(0, math.ceil(math.log2(max(v, 1.0))))
+        for v in cell.state_bounds(steps, start)
     )
-    return Rings(cell, fraction, scale, bits, c, h)
+    return RecurrentFormat(cell, fraction, scale, bits, c, h)

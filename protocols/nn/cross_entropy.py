@@ -42,16 +42,16 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.ring.products import Product, exchanged
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.products import Product, exchange_sum
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RESULT_BITS = 20  # fractional, of the probabilities
 LOGIT_BITS = range(16, 41)  # fractional, of the logits
 # Up to so many classes every pair is compared; above it is activations.softmax.
-MOST_PAIRED = 16
+MAX_PAIRED = 16
 COARSE = 4  # fractional bits of compared logits
 CUTOFF = 32  # a class so far below another one counts as 0
 INNER = activations.INNER_BITS
@@ -61,19 +61,19 @@ _RELATIVE = Decimal("0.07")  # of y0
 _FACTOR_BITS, _EPS_BITS = 22, 14  # e_i y0 < 2, |eps| < 1 / 8
 # The fallback's scale.
 _PLAIN = 16
-_MOST_PRODUCT = 62  # bits of what is truncated
+_MAX_PRODUCT = 62  # bits of what is truncated
 
 
-def _check(name: str, x: Any, bits: int) -> tuple[int, int]:
+def _check_logits(name: str, x: Any, bits: int) -> tuple[int, int]:
     """Rows and classes."""
     checks.check_ring(name, x)
     checks.check_scale(name, x, LOGIT_BITS.start, LOGIT_BITS.stop - 1)
-    shape = checks.known_shape(name, x)
+    shape = checks.check_known_shape(name, x)
     if not shape:
         raise UsageError(f"{name} wants a known shape [..., classes]. Received: {x.shape}.")
-    if not 2 <= shape[-1] <= activations.MOST_CLASSES:
+    if not 2 <= shape[-1] <= activations.MAX_CLASSES:
         raise UsageError(
-            f"{name} wants 2 to {activations.MOST_CLASSES} classes along the last axis. Received: "
+            f"{name} wants 2 to {activations.MAX_CLASSES} classes along the last axis. Received: "
             f"shape {shape}. One logit for two classes is piecewise.logistic's."
         )
     if not 23 <= bits <= 45:  # fewer do not hold logits that are CUTOFF apart
@@ -84,61 +84,71 @@ def _check(name: str, x: Any, bits: int) -> tuple[int, int]:
 # ---- comparisons
 
 
-def _groups(operands: int) -> list[int]:
+def _and_group_sizes(operands: int) -> list[int]:
     """Sizes of the ANDs that become one: a single one for up to 9 operands."""
-    if operands <= logic.MOST:
+    if operands <= logic.MAX_AND_INPUTS:
         return [operands]
     count = -(-operands // 4)
     return [operands // count + (k < operands % count) for k in range(count)]
 
 
-def _all(party: Party, ones: Any, count: int, n: int, dealer: int) -> MaskedBits:
+def _and_rows(party: Party, ones: Any, count: int, n: int, dealer: int) -> MaskedBits:
     """AND over the first axis of 0s and 1s [count, n] (masked, or beta at D), exchanged again."""
-    packed_rows = logic.packed(ones)
-    groups = _groups(count)
+    packed_rows = logic.pack_bits(ones)
+    groups = _and_group_sizes(count)
     if len(groups) == 1:
-        return convert.mask_bits(party, logic.all_of_rows(party, packed_rows, count, n, dealer))
+        return convert.mask_bits(party, logic.and_rows(party, packed_rows, count, n, dealer))
     parts, start = [], 0
     for group in groups:
         rows = packed_rows[start : start + group]
-        found = logic.all_of_rows(party, rows, group, n, dealer)
-        parts.append(convert.mask_bits(party, found))
+        group_bits = logic.and_rows(party, rows, group, n, dealer)
+        parts.append(convert.mask_bits(party, group_bits))
         start += group
-    return convert.mask_bits(party, logic.all_of(party, parts))
+    return convert.mask_bits(party, logic.and_bits(party, parts))
 
 
-def _chosen(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, MaskedBits]:
+def _compare_classes(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, MaskedBits]:
     """(hot, keep) for x [classes, rows]: the largest of each row, and who is not far below it.
 
     Rounds: 3 (4 for more than 10 classes).
     """
     classes, rows = (int(n) for n in x.shape.as_list())
-    duels = extremes.duels(classes)
+    pair_table = extremes.build_pair_table(classes)
     # [left < right] of all pairs, [left + T < right] in both orders
     ordered = [(i, j) for i in range(classes) for j in range(classes) if i != j]
-    far = {pair: len(duels.pairs) + k for k, pair in enumerate(ordered)}
-    kept = [[far[pair] for pair in enumerate(row)] for row in duels.rivals]
-    every = [*duels.pairs, *ordered]
-    coarse = normalize.shifted(x, COARSE - x.fractional_bits)
+    shifted_pairs = {pair: len(pair_table.pairs) + k for k, pair in enumerate(ordered)}
+    shifted_rivals = [[shifted_pairs[pair] for pair in enumerate(row)] for row in pair_table.rivals]
+    all_pairs = [*pair_table.pairs, *ordered]
+    coarse = normalize.shift_bits(x, COARSE - x.fractional_bits)
     left, right = (
-        coarse.map(lambda a, k=k: local.gather(a, [pair[k] for pair in every])) for k in (0, 1)
+        coarse.map(lambda a, k=k: tensor_ops.gather(a, [pair[k] for pair in all_pairs]))
+        for k in (0, 1)
     )
-    shift = np.array([0] * len(duels.pairs) + [CUTOFF << COARSE] * len(ordered), np.int64)
-    d = arithmetic.moved(arithmetic.sub(left, right), shift[:, None])
-    found = convert.mask_bits(party, compare.msb(party, d, _width(bits), exchanges=1))
-    ones = local.reshape(logic.unpacked(found), [len(every), rows])
-    both = local.stack([local.gather(ones, duels.asked), local.gather(ones, kept)], axis=1)
-    if found.masked is not None:
-        flips = np.array(duels.flips, np.int64)
-        both = local.xor(both, np.stack([flips, np.ones_like(flips)], axis=1)[..., None])
+    shift = np.array([0] * len(pair_table.pairs) + [CUTOFF << COARSE] * len(ordered), np.int64)
+    d = arithmetic.add_constant(arithmetic.sub(left, right), shift[:, None])
+    less_bits = convert.mask_bits(party, compare.msb(party, d, _comparison_bits(bits), exchanges=1))
+    ones = tensor_ops.reshape(logic.unpack_bits(less_bits), [len(all_pairs), rows])
+    rival_bits = tensor_ops.stack(
+        [tensor_ops.gather(ones, pair_table.pair_indices), tensor_ops.gather(ones, shifted_rivals)],
+        axis=1,
+    )
+    if less_bits.masked is not None:
+        flips = np.array(pair_table.flips, np.int64)
+        rival_bits = tensor_ops.xor(
+            rival_bits, np.stack([flips, np.ones_like(flips)], axis=1)[..., None]
+        )
     n = 2 * classes * rows
-    result = _all(party, local.reshape(both, [classes - 1, n]), classes - 1, n, x.dealer)
+    result = _and_rows(
+        party, tensor_ops.reshape(rival_bits, [classes - 1, n]), classes - 1, n, x.dealer
+    )
     size = classes * rows
-    halves = logic.packed(local.reshape(logic.unpacked(result), [2, size]))
-    return logic.held_as(result, halves[0], size), logic.held_as(result, halves[1], size)
+    halves = logic.pack_bits(tensor_ops.reshape(logic.unpack_bits(result), [2, size]))
+    return logic.replace_words(result, halves[0], size), logic.replace_words(
+        result, halves[1], size
+    )
 
 
-def _width(bits: int) -> int:
+def _comparison_bits(bits: int) -> int:
     """Bits of the comparisons of differences at COARSE fractional bits."""
     return bits + 1 - (16 - COARSE)
 
@@ -146,7 +156,7 @@ def _width(bits: int) -> int:
 # ---- exponents
 
 
-def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
+def _subtract_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     """x - sum_j hot_j x_j for x [classes, rows], with INNER fractional bits.
 
     Rounds: 1 (2 with dealing).  Bits sent: those of extremes.pick; where bits are dropped D those
@@ -155,73 +165,77 @@ def _below_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
     classes, rows = (int(n) for n in x.shape.as_list())
     drop = x.fractional_bits - INNER
     if drop <= 0:
-        wide = x if drop == 0 else activations._widened(x)
-        largest = extremes.pick(party, hot, wide)
-        return arithmetic.sub(wide, largest.map(lambda a: local.at(a, None)))
+        rescaled = x if drop == 0 else activations._raise_scale(x)
+        largest = extremes.sum_selected(party, hot, rescaled)
+        return arithmetic.sub(rescaled, largest.map(lambda a: tensor_ops.strided_slice(a, None)))
     n = classes * rows
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         dealt = convert.inject_dealt(2 * n, ring_bits=64 - drop)
-        return party.exchanged(x.shape, dealt, hot, x, scale=INNER)
+        return party.count_exchange(x.shape, dealt, hot, x, scale=INNER)
     import tensorflow as tf
 
     # The values themselves lose their bits in the same way: times bits that are all 1.
     constant = tf.zeros([n], tf.int64) if hot.masked is None else tf.ones([n], tf.int64)
-    joined = logic.packed(tf.concat([logic.unpacked(hot), constant], 0)[None])[0]
-    both = logic.held_as(hot, joined, 2 * n)
+    joined_bits = logic.pack_bits(tf.concat([logic.unpack_bits(hot), constant], 0)[None])[0]
+    all_bits = logic.replace_words(hot, joined_bits, 2 * n)
     s = party.site("below_largest", drop, dealer=x.dealer)
     twice = x.map(lambda a: tf.stack([a, a]))
-    y = convert.inject_shares(s, both, twice, 0, 0, drop=drop)
+    y = convert.inject_shares(s, all_bits, twice, 0, 0, drop=drop)
     share = None if s.is_dealer else y[1] - tf.reduce_sum(y[0], axis=0)
     shape = tf.constant([classes, rows], tf.int64)
-    return masked.exchanged(s, share, shape, backward.MASKS, 1, scale=INNER)
+    return masked.exchange_masked(s, share, shape, backward.MASKS, 1, scale=INNER)
 
 
 # ---- division by the sum
 
 
 @functools.cache
-def _inverse(classes: int) -> polynomial.Fitted:
+def _fit_inverse(classes: int) -> polynomial.FittedPolynomial:
     """y0 of S with _SUM fractional bits, over Z_2^64."""
     # the largest is right within 3/16 of the others
     high = 1 + Decimal(classes - 1) * (Decimal(3) / 16).exp()
     slack = Decimal(1) / 64
-    found = approximation.approximate(
-        approximation.reciprocal, 1 - slack, high + slack, _SUM, _RELATIVE
+    polynomial_fit = approximation.fit_approximation(
+        approximation.decimal_reciprocal, 1 - slack, high + slack, _SUM, _RELATIVE
     )
-    return polynomial.fitted(found, _INVERSE, bits=(found.limit + 2).bit_length() + 1)
+    return polynomial.fit_polynomial(
+        polynomial_fit, _INVERSE, bits=(polynomial_fit.limit + 2).bit_length() + 1
+    )
 
 
 @functools.cache
-def _series() -> polynomial.Plan:
+def _series_plan() -> polynomial.Plan:
     """q (1 + eps + eps^2 + eps^3), over Z_2^64 with RESULT_BITS."""
     terms = {(1, j): 1 << _EPS * (3 - j) for j in range(4)}
     drop = _PRODUCT + 3 * _EPS - RESULT_BITS
-    return polynomial.plan((_FACTOR_BITS, _EPS_BITS), terms, drop)
+    return polynomial.plan_polynomial((_FACTOR_BITS, _EPS_BITS), terms, drop)
 
 
-def _normalized(party: Party, e: Shared, total: Shared) -> Shared:
+def _divide_by_sum(party: Party, e: Shared, total: Shared) -> Shared:
     """e_i / S.  Rounds: 3 (4 with dealing)."""
     classes = int(e.shape[0])
-    coarse = normalize.shifted(total, _SUM - INNER)
-    y0 = _inverse(classes).evaluate(party, "softmax_inverse", coarse)
-    factors = shapes.concat([e, total.map(lambda a: local.at(a, None))], 0)
+    coarse = normalize.shift_bits(total, _SUM - INNER)
+    y0 = _fit_inverse(classes).evaluate(party, "softmax_inverse", coarse)
+    factors = shapes.concat([e, total.map(lambda a: tensor_ops.strided_slice(a, None))], 0)
     drop = INNER + _INVERSE - _PRODUCT
-    z = relu.truncated_product(
+    products = relu.truncated_product(
         party,
         factors,
-        y0.map(lambda a: local.at(a, None)),
+        y0.map(lambda a: tensor_ops.strided_slice(a, None)),
         drop,
         _FACTOR_BITS + 1,
-        lambda a, b: functools.reduce(lambda u, v: u + v, map(_times, a, b)),
+        lambda a, b: functools.reduce(lambda u, v: u + v, map(_multiply_pair, a, b)),
     )
-    q = z.map(lambda a: local.at(a, np.s_[:classes]))
-    eps = normalize.shifted(z.map(lambda a: -a[classes:]), _EPS - _PRODUCT)
-    eps = arithmetic.moved(eps, 1 << _EPS)
-    eps = eps.map(lambda a: local.tile(a, [classes, 1]))
-    return polynomial.evaluate(party, "softmax_series", _series(), [q, eps], RESULT_BITS)
+    q = products.map(lambda a: tensor_ops.strided_slice(a, np.s_[:classes]))
+    eps = normalize.shift_bits(products.map(lambda a: -a[classes:]), _EPS - _PRODUCT)
+    eps = arithmetic.add_constant(eps, 1 << _EPS)
+    eps = eps.map(lambda a: tensor_ops.tile(a, [classes, 1]))
+    return polynomial.evaluate_polynomial(
+        party, "softmax_series", _series_plan(), [q, eps], RESULT_BITS
+    )
 
 
-def _times(a: Any, b: Any) -> Any:
+def _multiply_pair(a: Any, b: Any) -> Any:
     return a * b
 
 
@@ -245,33 +259,35 @@ def softmax_for_gradient(
     Raises:
         UsageError: another ring, scale or shape, fewer than 2 classes.
     """
-    rows, classes = _check("softmax_for_gradient", logits, bits)
-    if classes > MOST_PAIRED or rows == 0:
-        return _plain(party, logits, bits, profile)
-    return _parts(party, logits, bits, rows, classes)[0]
+    rows, classes = _check_logits("softmax_for_gradient", logits, bits)
+    if classes > MAX_PAIRED or rows == 0:
+        return _fallback_softmax(party, logits, bits, profile)
+    return _softmax_parts(party, logits, bits, rows, classes)[0]
 
 
-def _parts(
+def _softmax_parts(
     party: Party, logits: Shared, bits: int, rows: int, classes: int
 ) -> tuple[Shared, Shared, Shared]:
     """(p as the logits' shape, x - largest [classes, rows], S [rows])."""
     shape = logits.shape.as_list()
-    x = logits.map(lambda a: local.transpose(local.reshape(a, [rows, classes])))
-    hot, keep = _chosen(party, x, bits)
-    d = _below_largest(party, x, hot)
-    e = exp_select.select_exp(party, keep, d)
-    total = e.map(lambda a: local.reduce_sum(a, axis=0))
-    p = _normalized(party, e, total)
-    return p.map(lambda a: local.reshape(local.transpose(a), shape)), d, total
+    x = logits.map(lambda a: tensor_ops.transpose(tensor_ops.reshape(a, [rows, classes])))
+    hot, is_kept = _compare_classes(party, x, bits)
+    d = _subtract_largest(party, x, hot)
+    e = exp_select.select_exp(party, is_kept, d)
+    total = e.map(lambda a: tensor_ops.reduce_sum(a, axis=0))
+    p = _divide_by_sum(party, e, total)
+    return p.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a), shape)), d, total
 
 
-def _plain(party: Party, logits: Shared, bits: int, profile: str) -> Shared:
+def _fallback_softmax(party: Party, logits: Shared, bits: int, profile: str) -> Shared:
     x = logits
     if x.fractional_bits > _PLAIN:
         x = truncation.truncate(party, x, x.fractional_bits - _PLAIN)
     p = activations.softmax(party, x, -1, bits=bits, profile=profile)
-    more = RESULT_BITS - _PLAIN
-    return replace(p.map(lambda a: local.left_shift(a, more)), fractional_bits=RESULT_BITS)
+    extra_bits = RESULT_BITS - _PLAIN
+    return replace(
+        p.map(lambda a: tensor_ops.left_shift(a, extra_bits)), fractional_bits=RESULT_BITS
+    )
 
 
 def softmax_and_loss(
@@ -296,30 +312,32 @@ def softmax_and_loss(
     Raises:
         UsageError: labels of another shape, ring or dealer, or more classes.
     """
-    rows, classes = _check("softmax_and_loss", logits, bits)
-    if classes > MOST_PAIRED or rows == 0:
+    rows, classes = _check_logits("softmax_and_loss", logits, bits)
+    if classes > MAX_PAIRED or rows == 0:
         raise UsageError(
-            f"softmax_and_loss wants rows of up to {MOST_PAIRED} classes. Received: {logits!r}."
+            f"softmax_and_loss wants rows of up to {MAX_PAIRED} classes. Received: {logits!r}."
         )
     checks.check_pair("softmax_and_loss", logits, labels, same_scale=False)
-    most = _MOST_PRODUCT - INNER - (bits - 16)
-    if labels.shape != logits.shape or not 0 <= labels.fractional_bits <= most:
+    max_label_bits = _MAX_PRODUCT - INNER - (bits - 16)
+    if labels.shape != logits.shape or not 0 <= labels.fractional_bits <= max_label_bits:
         raise UsageError(
-            f"softmax_and_loss wants labels of the logits' shape with up to {most} fractional "
+            f"softmax_and_loss wants labels of the logits' shape with up to {max_label_bits} fractional "
             f"bits beside bits={bits}. Received: {labels!r} for {logits!r}."
         )
-    p, d, total = _parts(party, logits, bits, rows, classes)
-    y = labels.map(lambda a: local.transpose(local.reshape(a, [rows, classes])))
+    p, d, total = _softmax_parts(party, logits, bits, rows, classes)
+    y = labels.map(lambda a: tensor_ops.transpose(tensor_ops.reshape(a, [rows, classes])))
 
-    def along(a: list[Any], b: list[Any]) -> Any:
-        return local.reduce_sum(functools.reduce(lambda u, v: u + v, map(_times, a, b)), axis=0)
+    def sum_over_classes(a: list[Any], b: list[Any]) -> Any:
+        return tensor_ops.reduce_sum(
+            functools.reduce(lambda u, v: u + v, map(_multiply_pair, a, b)), axis=0
+        )
 
-    of_label = exchanged(party, "label", [Product(y, d, along)])
+    label_logit = exchange_sum(party, "label", [Product(y, d, sum_over_classes)])
     if labels.fractional_bits:
-        of_label = truncation.truncate(party, of_label, labels.fractional_bits)
+        label_logit = truncation.truncate(party, label_logit, labels.fractional_bits)
     log = logarithm.log(party, total, _sum_bits(classes))
-    loss = arithmetic.sub(log, of_label)
-    return p, loss.map(local.reduce_sum)
+    loss = arithmetic.sub(log, label_logit)
+    return p, loss.map(tensor_ops.reduce_sum)
 
 
 def _sum_bits(classes: int) -> int:

@@ -17,12 +17,12 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations, linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
-from tfe_bench.protocols.ring.truncation import MOST_DROPPED, truncate
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.truncation import MAX_DROPPED_BITS, truncate
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-LARGEST = 64  # of a factor, and of 1 / decay
+MAX_FACTOR = 64  # of a factor, and of 1 / decay
 INNER = activations.INNER_BITS
 _SLOPE_BITS = 20
 # Of public factors: of what is below 2^6 with INNER fractional bits, and of 1 / decay.
@@ -32,7 +32,7 @@ _LN2 = Fraction(7, 10)  # or more
 
 
 @dataclass(frozen=True)
-class Form:
+class EluForm:
     """positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1).
 
     Raises:
@@ -44,23 +44,23 @@ class Form:
     decay: float = 1.0
 
     def __post_init__(self) -> None:
-        fits = max(abs(self.positive), abs(self.negative)) <= LARGEST
-        if not (fits and Fraction(1, LARGEST) <= self.decay <= LARGEST):
+        is_valid = max(abs(self.positive), abs(self.negative)) <= MAX_FACTOR
+        if not (is_valid and Fraction(1, MAX_FACTOR) <= self.decay <= MAX_FACTOR):
             raise UsageError(
-                f"An exponential linear unit wants factors up to {LARGEST}, and a decay from "
-                f"1/{LARGEST} to {LARGEST}. Received: {self}."
+                f"An exponential linear unit wants factors up to {MAX_FACTOR}, and a decay from "
+                f"1/{MAX_FACTOR} to {MAX_FACTOR}. Received: {self}."
             )
 
-    def edge(self, f: int) -> int:
+    def cutoff_units(self, f: int) -> int:
         """Ring units of -x from where the exponential counts as 0."""
-        many = f + 3 + int(abs(self.negative)).bit_length()
-        return math.ceil(many * _LN2 * Fraction(self.decay) * (1 << f))
+        exponent_bits = f + 3 + int(abs(self.negative)).bit_length()
+        return math.ceil(exponent_bits * _LN2 * Fraction(self.decay) * (1 << f))
 
 
 def elu(
     party: Party,
     x: Shared,
-    form: Form = Form(),
+    form: EluForm = EluForm(),
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
 ) -> Shared:
@@ -77,13 +77,13 @@ def elu(
         UsageError: another ring, fewer than 8 or more than 16 fractional bits, or more bits than
             leave room for a factor.
     """
-    return _value(party, x, form, bits, exchanges)[0]
+    return _compute_parts(party, x, form, bits, exchanges)[0]
 
 
 def elu_with_slope(
     party: Party,
     x: Shared,
-    form: Form = Form(),
+    form: EluForm = EluForm(),
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
 ) -> tuple[Shared, Shared]:
@@ -91,45 +91,55 @@ def elu_with_slope(
 
     Rounds: as `elu`.
     """
-    y, t, negative = _value(party, x, form, bits, exchanges)
-    steep = Fraction(form.negative) / Fraction(form.decay)
-    low = _times(t, steep, _FACTOR_BITS) if steep != 1 else t
-    slope = truncate(party, low, low.fractional_bits - _SLOPE_BITS)
-    jump = round((Fraction(form.positive) - steep) * (1 << _SLOPE_BITS))
+    y, t, negative = _compute_parts(party, x, form, bits, exchanges)
+    slope_factor = Fraction(form.negative) / Fraction(form.decay)
+    negative_slope = _multiply_public(t, slope_factor, _FACTOR_BITS) if slope_factor != 1 else t
+    slope = truncate(party, negative_slope, negative_slope.fractional_bits - _SLOPE_BITS)
+    jump = round((Fraction(form.positive) - slope_factor) * (1 << _SLOPE_BITS))
     if jump:
-        above = convert.b2a(party, logic.invert(negative), local.shape(x.any))
-        slope = arithmetic.add(slope, arithmetic.mul_public(above, np.int64(jump), _SLOPE_BITS))
+        is_nonnegative = convert.b2a(
+            party, logic.invert_bits(negative), tensor_ops.dynamic_shape(x.any)
+        )
+        slope = arithmetic.add(
+            slope, arithmetic.mul_public(is_nonnegative, np.int64(jump), _SLOPE_BITS)
+        )
     return y, slope
 
 
-def _value(
-    party: Party, x: Shared, form: Form, bits: int, exchanges: int | None
+def _compute_parts(
+    party: Party, x: Shared, form: EluForm, bits: int, exchanges: int | None
 ) -> tuple[Shared, Shared, MaskedBits]:
     """The value, e^(min(x, 0) / decay) with INNER bits, and where x is below 0."""
     check_scale("elu", check_ring("elu", x, known=True), 8, 16)
-    f, edge, n = x.fractional_bits, form.edge(x.fractional_bits), x.shape.num_elements()
-    high, below = linear.above(party, x, (-edge, 0), bits, exchanges)
-    low, y = (high.map(lambda a, i=i: local.at(a, i)) for i in range(2))
-    u = arithmetic.moved(arithmetic.sub(low, y), -edge)  # min(x, 0), where it counts
+    f, edge, n = x.fractional_bits, form.cutoff_units(x.fractional_bits), x.shape.num_elements()
+    knot_values, below_knots = linear.relu_at_knots(party, x, (-edge, 0), bits, exchanges)
+    low, y = (knot_values.map(lambda a, i=i: tensor_ops.strided_slice(a, i)) for i in range(2))
+    u = arithmetic.add_constant(arithmetic.sub(low, y), -edge)  # min(x, 0), where it counts
     if form.decay != 1:
-        u = _times(u, 1 / Fraction(form.decay), _DECAY_BITS)
+        u = _multiply_public(u, 1 / Fraction(form.decay), _DECAY_BITS)
         u = truncate(party, u, u.fractional_bits - INNER)
-        u = arithmetic.moved(u, -2)  # what is rounded up is not above 0
-    t = activations.falling(party, u)
-    tail = arithmetic.moved(t, -(1 << INNER))
+        u = arithmetic.add_constant(u, -2)  # what is rounded up is not above 0
+    t = activations.exp_nonpositive(party, u)
+    tail = arithmetic.add_constant(t, -(1 << INNER))
     if form.negative != 1:
-        tail = _times(tail, Fraction(form.negative), _FACTOR_BITS)
+        tail = _multiply_public(tail, Fraction(form.negative), _FACTOR_BITS)
     if form.positive != 1:
-        more = min(MOST_DROPPED, _PRODUCT_BITS - bits - int(abs(form.positive)).bit_length())
-        if more < 8:
+        extra_bits = min(
+            MAX_DROPPED_BITS, _PRODUCT_BITS - bits - int(abs(form.positive)).bit_length()
+        )
+        if extra_bits < 8:
             raise UsageError(
-                f"A factor leaves room for {bits - 8 + more} bits or fewer. Received: {bits}."
+                f"A factor leaves room for {bits - 8 + extra_bits} bits or fewer. Received: {bits}."
             )
-        y = truncate(party, _times(y, Fraction(form.positive), more), more)
+        y = truncate(party, _multiply_public(y, Fraction(form.positive), extra_bits), extra_bits)
     y = arithmetic.add(y, truncate(party, tail, tail.fractional_bits - f))
-    return y, t, logic.rearrange(below, (2, n), lambda a: local.at(a, 1), n)
+    return (
+        y,
+        t,
+        logic.rearrange_bits(below_knots, (2, n), lambda a: tensor_ops.strided_slice(a, 1), n),
+    )
 
 
-def _times(x: Shared, factor: Fraction, more: int) -> Shared:
+def _multiply_public(x: Shared, factor: Fraction, extra_bits: int) -> Shared:
     """x times a public factor, with more fractional bits.  Local."""
-    return arithmetic.mul_public(x, np.int64(round(factor * (1 << more))), more)
+    return arithmetic.mul_public(x, np.int64(round(factor * (1 << extra_bits))), extra_bits)

@@ -13,19 +13,19 @@ from typing import Final, TypeAlias
 
 from tfe_bench.protocols.functions import piecewise, polynomial
 from tfe_bench.protocols.ring import compare, convert, masked
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 # Fractional bits of the values.
-FEWEST_BITS: Final = 8
-MOST_BITS: Final = 16
+MIN_BITS: Final = 8
+MAX_BITS: Final = 16
 
 Term: TypeAlias = "tuple[polynomial.Plan, Sequence[Shared]]"
 
 
-def positive_less(
+def relu_minus_terms(
     party: Party, name: str, negative: MaskedBits, x: Shared, terms: Sequence[Term]
 ) -> Shared:
     """max(x, 0) less polynomials, each of its own masked values of x's shape [n].
@@ -39,16 +39,18 @@ def positive_less(
     """
     f = x.fractional_bits
     plans = tuple(plan for plan, _ in terms)
-    if isinstance(party, Counting):
-        n, words = x.shape.num_elements(), sum(plan.words for plan in plans)
-        given = [value for _, values in terms for value in values]
-        return party.exchanged([n], (128 + 64 * words) * n, negative, x, *given, scale=f)
+    if isinstance(party, CostParty):
+        n, words = x.shape.num_elements(), sum(plan.dealt_words for plan in plans)
+        term_values = [value for _, values in terms for value in values]
+        return party.count_exchange([n], (128 + 64 * words) * n, negative, x, *term_values, scale=f)
     s = party.site(name, plans, f, dealer=x.dealer)
     share = convert.inject_shares(s, negative, x, 0, 0, negated=True)
     for i, (plan, values) in enumerate(terms):
-        term = polynomial.shares(s, plan, values, 2 + i, 1 + i)
+        term = polynomial.share_polynomial(s, plan, values, 2 + i, 1 + i)
         share = None if s.is_dealer else share - term
-    return masked.exchanged(s, share, local.shape(x.any), 2 + len(terms), 1 + len(terms), scale=f)
+    return masked.exchange_masked(
+        s, share, tensor_ops.dynamic_shape(x.any), 2 + len(terms), 1 + len(terms), scale=f
+    )
 
 
 # Of a piece of a slope.
@@ -70,9 +72,9 @@ class Slope:
     edge: int
 
     @functools.cached_property
-    def pieces(self) -> piecewise.Pieces:
+    def fitted_pieces(self) -> piecewise.Pieces:
         """Which all parties come to alike."""
-        return piecewise.fit(self.derivative, -self.edge, self.edge, 0, 1, _TOLERANCE)
+        return piecewise.fit_pieces(self.derivative, -self.edge, self.edge, 0, 1, _TOLERANCE)
 
     def __call__(self, party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
         """The slope at x, with piecewise.RESULT_BITS fractional bits.
@@ -85,4 +87,4 @@ class Slope:
             UsageError: as piecewise.evaluate.
         """
         # (one bit more: x is compared with knots other than 0)
-        return piecewise.evaluate(party, self.name, x, self.pieces, bits + 1)
+        return piecewise.evaluate_pieces(party, self.name, x, self.fitted_pieces, bits + 1)

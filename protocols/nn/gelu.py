@@ -19,42 +19,42 @@ from tfe_bench.protocols.functions import approximation, polynomial
 from tfe_bench.protocols.nn import gated
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 # 1 / sqrt(2 pi)
 _PEAK = Decimal("0.39894228040143267793994605993438186847585863116493465766592582967065792589930")
-_LEAST = Decimal(10) ** -70
+_MIN_TERM = Decimal(10) ** -70
 
 
-def _density(a: Decimal) -> Decimal:
+def _normal_density(a: Decimal) -> Decimal:
     return _PEAK * (-a * a / 2).exp()
 
 
-def _below(a: Decimal) -> Decimal:
+def _normal_tail(a: Decimal) -> Decimal:
     """Phi(-a) for a >= 0: 1/2 - phi(a) (a + a^3/3 + a^5/(3 5) + ...)."""
     total, term, n = Decimal(0), a, 1
-    while term > _LEAST:
+    while term > _MIN_TERM:
         total += term
         n += 2
         term = term * a * a / n
-    return Decimal(1) / 2 - _density(a) * total
+    return Decimal(1) / 2 - _normal_density(a) * total
 
 
-def _bump(a: Decimal) -> Decimal:
+def _residual_function(a: Decimal) -> Decimal:
     """max(x, 0) - gelu(x) for |x| = a."""
-    return a * _below(a)
+    return a * _normal_tail(a)
 
 
-def _slope(x: Decimal) -> Decimal:
-    rising = _below(-x) if x < 0 else 1 - _below(x)
-    return rising + x * _density(x)
+def _gelu_slope(x: Decimal) -> Decimal:
+    rising = _normal_tail(-x) if x < 0 else 1 - _normal_tail(x)
+    return rising + x * _normal_density(x)
 
 
 @dataclass(frozen=True, eq=False)
-class Bump:
+class Residual:
     """a Phi(-a) for a < 2 step as p(min(a, step)) + q(max(a - step, 0)); 0 from there on.
 
     Attributes:
@@ -63,10 +63,10 @@ class Bump:
     """
 
     step: int
-    parts: tuple[polynomial.Fitted, polynomial.Fitted]
+    parts: tuple[polynomial.FittedPolynomial, polynomial.FittedPolynomial]
 
 
-def fitted(function: Callable[[Decimal], Decimal], f: int) -> Bump:
+def fit_residual(function: Callable[[Decimal], Decimal], f: int) -> Residual:
     """A bump for f fractional bits, off by less than an eighth of an ulp where it is not 0."""
     half_ulp, eighths = Decimal(2) ** -(f + 1), 8
     while function(Decimal(2 * eighths) / 8) > half_ulp:
@@ -74,22 +74,22 @@ def fitted(function: Callable[[Decimal], Decimal], f: int) -> Bump:
     step = Decimal(eighths) / 8
     off = function(step)
 
-    def outer(a: Decimal) -> Decimal:
+    def outer_part(a: Decimal) -> Decimal:
         return function(step + a) - off
 
     p, q = (
-        polynomial.fitted(
-            approximation.approximate(part, Decimal(0), step, f, half_ulp / 8, False), f
+        polynomial.fit_polynomial(
+            approximation.fit_approximation(part, Decimal(0), step, f, half_ulp / 8, False), f
         )
-        for part in (function, outer)
+        for part in (function, outer_part)
     )
-    return Bump(eighths << (f - 3), (p, q))
+    return Residual(eighths << (f - 3), (p, q))
 
 
 @functools.cache
-def bump(f: int) -> Bump:
+def residual_for_scale(f: int) -> Residual:
     """GELU's."""
-    return fitted(_bump, f)
+    return fit_residual(_residual_function, f)
 
 
 def gelu(
@@ -109,14 +109,14 @@ def gelu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    return bumped(party, "gelu", x, bump, bits, exchanges)
+    return minus_residual(party, "gelu", x, residual_for_scale, bits, exchanges)
 
 
-def bumped(
+def minus_residual(
     party: Party,
     name: str,
     x: Shared,
-    bump: Callable[[int], Bump],
+    residual_of: Callable[[int], Residual],
     bits: int,
     exchanges: int | None,
 ) -> Shared:
@@ -124,59 +124,67 @@ def bumped(
 
     Rounds, bits and errors: as `gelu`.
     """
-    check_scale(name, check_ring(name, x, known=True), gated.FEWEST_BITS, gated.MOST_BITS)
+    check_scale(name, check_ring(name, x, known=True), gated.MIN_BITS, gated.MAX_BITS)
     f = x.fractional_bits
-    shape, own = x.shape.as_list(), bump(f)
-    flat = x.map(lambda a: local.reshape(a, [-1]))
+    shape, residual = x.shape.as_list(), residual_of(f)
+    flat = x.map(lambda a: tensor_ops.reshape(a, [-1]))
     n = int(flat.shape[0])
-    width = compare.moved(bits, 2 * own.step)
-    knots = np.array([[k * own.step] for k in (-2, -1, 0, 1, 2)], np.int64)
-    five = replace(
-        flat.map(lambda a: local.tile(a[None], [5, 1])),
+    width = compare.bits_with_constant(bits, 2 * residual.step)
+    knots = np.array([[k * residual.step] for k in (-2, -1, 0, 1, 2)], np.int64)
+    shifted = replace(
+        flat.map(lambda a: tensor_ops.tile(a[None], [5, 1])),
         m=None if flat.m is None else flat.m[None] - knots,
     )
     below = convert.mask_bits(
-        party, compare.msb(party, five, width, compare.few_openings(n, width, exchanges))
+        party, compare.msb(party, shifted, width, compare.default_exchanges(n, width, exchanges))
     )
-    under = [logic.rearrange(below, (5, n), operator.itemgetter(i), n) for i in range(5)]
-    first, second = _parts(party, own, under, flat)
-    terms = [(part.plan, [a]) for part, a in zip(own.parts, (first, second), strict=True)]
-    y = gated.positive_less(party, "gelu", under[2], flat, terms)
-    return y.map(lambda a: local.reshape(a, shape))
+    is_below = [logic.rearrange_bits(below, (5, n), operator.itemgetter(i), n) for i in range(5)]
+    first, second = _residual_arguments(party, residual, is_below, flat)
+    terms = [(part.plan, [a]) for part, a in zip(residual.parts, (first, second), strict=True)]
+    y = gated.relu_minus_terms(party, "gelu", is_below[2], flat, terms)
+    return y.map(lambda a: tensor_ops.reshape(a, shape))
 
 
-def _parts(party: Party, own: Bump, under: list[MaskedBits], x: Shared) -> tuple[Shared, Shared]:
+def _residual_arguments(
+    party: Party, residual: Residual, is_below: list[MaskedBits], x: Shared
+) -> tuple[Shared, Shared]:
     """min(|x|, S) and max(|x| - S, 0) where |x| < 2S, else 0; both moved by their centers.
 
     Rounds: 1 (2 with dealing).  Bits sent: D 576, E1, E2 128 per element each.
     """
     # [-2S, -S), [-S, 0), [0, S), [S, 2S)
-    far_left, left, right, far_right = (logic.xor(a, b) for a, b in itertools.pairwise(under))
-    if isinstance(party, Counting):
+    far_left, left, right, far_right = (
+        logic.xor_bits(a, b) for a, b in itertools.pairwise(is_below)
+    )
+    if isinstance(party, CostParty):
         n = x.shape.num_elements()
-        both = party.exchanged([2, n], 576 * n, *under, x, scale=x.fractional_bits)
-        return both.map(operator.itemgetter(0)), both.map(operator.itemgetter(1))
+        arguments = party.count_exchange([2, n], 576 * n, *is_below, x, scale=x.fractional_bits)
+        return arguments.map(operator.itemgetter(0)), arguments.map(operator.itemgetter(1))
     import tensorflow as tf
 
-    s = party.site("gelu_parts", own.step, dealer=x.dealer)
-    shape = local.shape(x.any)
+    s = party.site("gelu_parts", residual.step, dealer=x.dealer)
+    shape = tensor_ops.dynamic_shape(x.any)
     dealt = [
         convert.inject_shares(s, bits, x, 2 * i, i)
         for i, bits in enumerate((right, left, far_right, far_left))
     ]
-    far = convert.b2a_shares(s, logic.xor(far_left, far_right), shape, 8, 4)
+    is_far = convert.b2a_shares(s, logic.xor_bits(far_left, far_right), shape, 8, 4)
     share = None
     if not s.is_dealer:
         a, b, c, d = dealt
-        edge = far * own.step
+        edge = is_far * residual.step
         share = tf.stack([a - b + edge, c - d - edge])
-    both = masked.exchanged(s, share, tf.concat([[2], shape], 0), 9, 5, scale=x.fractional_bits)
-    both = arithmetic.moved(both, np.array([[-part.center] for part in own.parts], np.int64))
-    first, second = (both.map(operator.itemgetter(i)) for i in range(2))
+    arguments = masked.exchange_masked(
+        s, share, tf.concat([[2], shape], 0), 9, 5, scale=x.fractional_bits
+    )
+    arguments = arithmetic.add_constant(
+        arguments, np.array([[-part.center] for part in residual.parts], np.int64)
+    )
+    first, second = (arguments.map(operator.itemgetter(i)) for i in range(2))
     return first, second
 
 
 # ---- the slope, for gradients
 
 
-slope = gated.Slope("gelu_slope", _slope, 5)
+slope = gated.Slope("gelu_slope", _gelu_slope, 5)

@@ -18,24 +18,24 @@ _ROOT = Decimal("0.7978845608028653558798921198687637369517172623298693153318516
 _CUBIC = Decimal("0.044715")
 
 
-def _below(a: Decimal) -> Decimal:
+def _tanh_tail(a: Decimal) -> Decimal:
     """(1 - tanh z(a)) / 2 with z(a) = sqrt(2 / pi) (a + 0.044715 a^3)."""
     return 1 / (1 + (2 * _ROOT * (a + _CUBIC * a**3)).exp())
 
 
-def _bump(a: Decimal) -> Decimal:
-    return a * _below(a)
+def _residual_function(a: Decimal) -> Decimal:
+    return a * _tanh_tail(a)
 
 
-def _slope(x: Decimal) -> Decimal:
-    rising = _below(-x)
+def _gelu_tanh_slope(x: Decimal) -> Decimal:
+    rising = _tanh_tail(-x)
     return rising + x * 2 * rising * (1 - rising) * _ROOT * (1 + 3 * _CUBIC * x * x)
 
 
 @functools.cache
-def bump(f: int) -> gelu.Bump:
+def residual_for_scale(f: int) -> gelu.Residual:
     """max(x, 0) - gelu_tanh(x) for |x| = a."""
-    return gelu.fitted(_bump, f)
+    return gelu.fit_residual(_residual_function, f)
 
 
 def gelu_tanh(
@@ -45,7 +45,7 @@ def gelu_tanh(
 
     Range, arguments, rounds, bits and errors: as gelu.gelu.
     """
-    return gelu.bumped(party, "gelu_tanh", x, bump, bits, exchanges)
+    return gelu.minus_residual(party, "gelu_tanh", x, residual_for_scale, bits, exchanges)
 
 
-slope = gated.Slope("gelu_tanh_slope", _slope, 5)
+slope = gated.Slope("gelu_tanh_slope", _gelu_tanh_slope, 5)

@@ -12,16 +12,16 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring import compare, small_ring
 from tfe_bench.protocols.ring.checks import check_ring
-from tfe_bench.protocols.ring.range_check import Watch
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.range_check import RangeMonitor
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 64
 
 
-def above(
+def relu_at_knots(
     party: Party, x: Shared, knots: Sequence[int], bits: int, exchanges: int | None = None
 ) -> tuple[Shared, MaskedBits]:
     """max(x - k, 0) for each of some public knots k, [len(knots), *shape], and where x < k.
@@ -38,14 +38,14 @@ def above(
         UsageError: another ring, or bits that leave no room for the knots.
     """
     check_ring("above", x, known=True)
-    width = compare.moved(bits, max(map(abs, knots)))
+    width = compare.bits_with_constant(bits, max(map(abs, knots)))
     n = x.shape.num_elements() * len(knots)
-    count = compare.few_openings(n, width, exchanges)
-    return relu.relu_with_derivative(party, lowered(x, knots), width, count)
+    count = compare.default_exchanges(n, width, exchanges)
+    return relu.relu_with_derivative(party, subtract_knots(x, knots), width, count)
 
 
 def capped_relu(
-    party: Party, x: Shared, most: int, bits: int, exchanges: int | None, to: int | None = None
+    party: Party, x: Shared, cap: int, bits: int, exchanges: int | None, to: int | None = None
 ) -> Shared:
     """min(max(x, 0), most) = relu(x) - relu(x - most), both compared at once.
 
@@ -59,30 +59,36 @@ def capped_relu(
         UsageError: the comparison has no room for most.
     """
     width = bits if to or x.ring_bits == 64 else x.ring_bits
-    if most >> (width - 1):
+    if cap >> (width - 1):
         raise UsageError(
-            f"A ReLU capped at {most} ring units wants {most.bit_length() + 2} bits or more. "
+            f"A ReLU capped at {cap} ring units wants {cap.bit_length() + 2} bits or more. "
             f"Received: {width}."
         )
-    two = lowered(x, (0, most))
+    shifted = subtract_knots(x, (0, cap))
     if to:
-        both = relu.relu_in(party, two, bits, exchanges, to)
+        rectified = relu.relu_in(party, shifted, bits, exchanges, to)
     else:
-        both = relu.relu(party, two, bits, exchanges)
-    return both.map(lambda a: a[0] - a[1])
+        rectified = relu.relu(party, shifted, bits, exchanges)
+    return rectified.map(lambda a: a[0] - a[1])
 
 
-def lowered(x: Shared, knots: Sequence[int]) -> Shared:
+def subtract_knots(x: Shared, knots: Sequence[int]) -> Shared:
     """x - k for each k."""
-    several = x.map(lambda a: local.stack([a] * len(knots)))
-    if several.m is None:
-        return several
+    repeated = x.map(lambda a: tensor_ops.stack([a] * len(knots)))
+    if repeated.m is None:
+        return repeated
     shift = np.array(knots, np.int64).reshape([-1, *([1] * len(x.shape))])
-    return replace(several, m=local.low_bits(several.m - shift, x.ring_bits))
+    return replace(repeated, m=tensor_ops.low_bits(repeated.m - shift, x.ring_bits))
 
 
-def watched_lift(
-    party: Party, watch: Watch, x: Shared, u: Any, width: int, to: int = RING, bits: int = 0
+def monitored_lift(
+    party: Party,
+    monitor: RangeMonitor,
+    x: Shared,
+    u: Any,
+    width: int,
+    to: int = RING,
+    bits: int = 0,
 ) -> Shared:
     """x over Z_2^to; `watch` is told where |x| < 2^(bits-2) does not hold.
 
@@ -99,27 +105,27 @@ def watched_lift(
         small_ring.lift_with_shares of `bits` bits.
     """
     bits = bits or x.ring_bits
-    small, stays = small_ring.reduced(x, bits), x.ring_bits >= to
+    reduced, keeps_ring = small_ring.reduce_ring(x, bits), x.ring_bits >= to
     if width <= bits:
-        return x if stays else small_ring.lift(party, small, to)
-    y, share = small_ring.lift_with_shares(party, small, bits if stays else to, width)
-    if isinstance(party, Counting):
-        watch.zero(local.joined(u.shape, u, share), width, bits)
+        return x if keeps_ring else small_ring.lift_signed(party, reduced, to)
+    y, share = small_ring.lift_with_shares(party, reduced, bits if keeps_ring else to, width)
+    if isinstance(party, CostParty):
+        monitor.record_zero(tensor_ops.symbolic_result(u.shape, u, share), width, bits)
     else:
-        watch.zero(None if u is None else u - share, width, bits)
-    return x if stays else y
+        monitor.record_zero(None if u is None else u - share, width, bits)
+    return x if keeps_ring else y
 
 
-def within(party: Party, watch: Watch, x: Shared, bits: int) -> None:
+def monitor_range(party: Party, monitor: RangeMonitor, x: Shared, bits: int) -> None:
     """Notes where |x| < 2^bits does not hold, for x over Z_2^64; a multiple below 3 may pass.
 
     The evaluators' shares of x are compared with those of its lowest bits + 2 bits.
 
     Rounds: 0 (1 with dealing).  Bits sent: D 2 (62 - bits) per element.
     """
-    own: Any = None
-    if isinstance(party, Counting):
-        own = party.dealt(x.shape, x)
+    value_share: Any = None
+    if isinstance(party, CostParty):
+        value_share = party.count_dealt(x.shape, x)
     elif x.m is not None:
-        own = local.neg(x.l2) if x.l1 is None else local.sub(x.m, x.l1)
-    watched_lift(party, watch, x, own, RING, RING, bits + 2)
+        value_share = tensor_ops.neg(x.l2) if x.l1 is None else tensor_ops.sub(x.m, x.l1)
+    monitored_lift(party, monitor, x, value_share, RING, RING, bits + 2)

@@ -19,17 +19,17 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 # What is left of x is multiplied by up to 16, so it has these fractional bits more than x.
-_MORE = 5
+_EXTRA_BITS = 5
 # Fractional bits of e^-|x| above 0, where it counts by its square, and below.
 _ABOVE, _BELOW = 21, 24
 
 
-def _left(t: Decimal) -> Decimal:
+def _upper_factor(t: Decimal) -> Decimal:
     """1 - tanh(softplus(x)) for t = e^-x."""
     return 2 * t * t / (1 + 2 * t + 2 * t * t)
 
 
-def _kept(t: Decimal) -> Decimal:
+def _lower_factor(t: Decimal) -> Decimal:
     """tanh(softplus(x)) for t = e^x."""
     return (t * t + 2 * t) / (t * t + 2 * t + 2)
 
@@ -43,27 +43,34 @@ class _Half:
     """
 
     inner: int
-    part: polynomial.Fitted
+    part: polynomial.FittedPolynomial
 
 
 @functools.cache
-def edge(f: int) -> int:
+def cutoff_units(f: int) -> int:
     """Where |x| e^-|x| falls below an eighth of an ulp, in ring units."""
-    least, a = Decimal(2) ** -(f + 3), 1
-    while a * Decimal(-a).exp() > least:
+    tolerance, a = Decimal(2) ** -(f + 3), 1
+    while a * Decimal(-a).exp() > tolerance:
         a += 1
     return a << f
 
 
 @functools.cache
-def _halves(f: int) -> tuple[_Half, _Half]:
-    def half(function: Callable[[Decimal], Decimal], inner: int) -> _Half:
-        error = Decimal(2) ** -(f + _MORE + 2)
-        found = approximation.approximate(function, Decimal(0), Decimal(1), inner, error, False)
-        bits, more = found.limit.bit_length() + 2, f + _MORE
-        return _Half(inner, polynomial.fitted(found, more, bits=bits, out_bits=more + 2))
+def _fit_halves(f: int) -> tuple[_Half, _Half]:
+    def fit_half(function: Callable[[Decimal], Decimal], inner: int) -> _Half:
+        error = Decimal(2) ** -(f + _EXTRA_BITS + 2)
+        polynomial_fit = approximation.fit_approximation(
+            function, Decimal(0), Decimal(1), inner, error, False
+        )
+        bits, result_bits = polynomial_fit.limit.bit_length() + 2, f + _EXTRA_BITS
+        return _Half(
+            inner,
+            polynomial.fit_polynomial(
+                polynomial_fit, result_bits, bits=bits, out_bits=result_bits + 2
+            ),
+        )
 
-    return half(_left, _ABOVE), half(_kept, _BELOW)
+    return fit_half(_upper_factor, _ABOVE), fit_half(_lower_factor, _BELOW)
 
 
 def mish(
@@ -82,14 +89,16 @@ def mish(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("mish", check_ring("mish", x, known=True), gated.FEWEST_BITS, gated.MOST_BITS)
+    check_scale("mish", check_ring("mish", x, known=True), gated.MIN_BITS, gated.MAX_BITS)
     f = x.fractional_bits
-    y, *both = softplus.sides(party, x, edge(f), bits, exchanges)
-    width = edge(f).bit_length() + 1
-    for side, own in zip(both, _halves(f), strict=True):
-        t = activations.falling(party, arithmetic.neg(side), own.inner)
-        part = own.part.evaluate(party, "polyval", t)
-        term = small_product.product(party, [(side, width), (part, f + _MORE + 1)], f + _MORE)
+    y, *distances = softplus.split_sides(party, x, cutoff_units(f), bits, exchanges)
+    width = cutoff_units(f).bit_length() + 1
+    for distance, half in zip(distances, _fit_halves(f), strict=True):
+        t = activations.exp_nonpositive(party, arithmetic.neg(distance), half.inner)
+        part = half.part.evaluate(party, "polyval", t)
+        term = small_product.multiply_small(
+            party, [(distance, width), (part, f + _EXTRA_BITS + 1)], f + _EXTRA_BITS
+        )
         y = arithmetic.sub(y, term)
     return y
 
@@ -97,11 +106,11 @@ def mish(
 # ---- the slope, for gradients
 
 
-def _slope(x: Decimal) -> Decimal:
+def _mish_slope(x: Decimal) -> Decimal:
     grown = x.exp()
     square = (1 + grown) ** 2
-    kept = (square - 1) / (square + 1)
-    return kept + x * (1 - kept * kept) * grown / (1 + grown)
+    tanh_softplus = (square - 1) / (square + 1)
+    return tanh_softplus + x * (1 - tanh_softplus * tanh_softplus) * grown / (1 + grown)
 
 
-slope = gated.Slope("mish_slope", _slope, 11)
+slope = gated.Slope("mish_slope", _mish_slope, 11)

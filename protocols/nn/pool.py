@@ -15,8 +15,8 @@ import numpy as np
 
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, checks, compare, shapes
-from tfe_bench.protocols.ring.conv import Pair, pooled_places
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.conv import Pair, pooling_positions
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -46,12 +46,12 @@ def max_pool2d(
         UsageError: ranks, sizes or padding that do not fit.
     """
     checks.check_ring("max_pool2d", x)
-    _, kernel, (rows, columns) = pooled_places("max_pool2d", x.shape, ksize, strides, padding)
+    _, kernel, (rows, columns) = pooling_positions("max_pool2d", x.shape, ksize, strides, padding)
     steps: list[Cells] = [[(r, c) for r in rows for c in columns]]
     if max(kernel) >= 3:
         steps = [[(None, c) for c in columns], [(r, None) for r in rows]]
     for cells in steps:
-        x = _largest(party, x, cells, bits, profile)
+        x = _reduce_windows(party, x, cells, bits, profile)
     return x
 
 
@@ -68,36 +68,36 @@ def max_pool_with_argmax(
     """
     name = "max_pool_with_argmax"
     checks.check_ring(name, x)
-    image, _, (rows, columns) = pooled_places(name, x.shape, ksize, strides, padding)
+    image, _, (rows, columns) = pooling_positions(name, x.shape, ksize, strides, padding)
     cells: Cells = [(r, c) for r in rows for c in columns]
     sizes = [image[0], len(rows[0]), len(columns[0]), image[3]]
-    taken = np.broadcast_to(np.int64(0), [len(cells), math.prod(sizes)])
-    if local.known(x.any):
+    cell_labels = np.broadcast_to(np.int64(0), [len(cells), math.prod(sizes)])
+    if tensor_ops.is_concrete(x.any):
         labels = np.arange(np.prod(image), dtype=np.int64).reshape(image)
         if not with_batch:
             labels %= max(1, int(np.prod(image[1:])))
-        taken = np.stack([labels[:, r][:, :, c] for r, c in cells]).reshape(len(cells), -1)
-    values = x.map(lambda a: _taken(a, cells))
-    places = arithmetic.public(x, taken)
-    best, at = extremes.labeled(party, values, places, bits)
-    assert at is not None
-    return shapes.reshape(best, sizes), shapes.reshape(at, sizes)
+        cell_labels = np.stack([labels[:, r][:, :, c] for r, c in cells]).reshape(len(cells), -1)
+    values = x.map(lambda a: _gather_cells(a, cells))
+    places = arithmetic.share_public(x, cell_labels)
+    maxima, positions = extremes.reduce_labeled(party, values, places, bits)
+    assert positions is not None
+    return shapes.reshape(maxima, sizes), shapes.reshape(positions, sizes)
 
 
-def _taken(a: local.Tensor, cells: Cells) -> local.Tensor:
+def _gather_cells(a: tensor_ops.Tensor, cells: Cells) -> tensor_ops.Tensor:
     """The cells of all windows, [cells, windows]."""
-    taken = []
+    gathered = []
     for rows, columns in cells:
-        cell = a if rows is None else local.gather(a, rows, 1)
-        taken.append(cell if columns is None else local.gather(cell, columns, 2))
-    return local.reshape(local.stack(taken), [len(taken), -1])
+        cell = a if rows is None else tensor_ops.gather(a, rows, 1)
+        gathered.append(cell if columns is None else tensor_ops.gather(cell, columns, 2))
+    return tensor_ops.reshape(tensor_ops.stack(gathered), [len(gathered), -1])
 
 
-def _largest(party: Party, x: Shared, cells: Cells, bits: int, profile: str) -> Shared:
+def _reduce_windows(party: Party, x: Shared, cells: Cells, bits: int, profile: str) -> Shared:
     """One value per window, of cells that are given by their places along both axes (None: all)."""
     sizes = x.shape.as_list()
     for axis, places in enumerate(cells[0], 1):
         sizes[axis] = sizes[axis] if places is None else len(places)
-    values = x.map(lambda a: _taken(a, cells))
-    best = extremes.reduce_max(party, values, 0, bits=bits, profile=profile)
-    return best.map(lambda a: local.reshape(a, sizes))
+    values = x.map(lambda a: _gather_cells(a, cells))
+    maxima = extremes.reduce_max(party, values, 0, bits=bits, profile=profile)
+    return maxima.map(lambda a: tensor_ops.reshape(a, sizes))

@@ -18,14 +18,14 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes, small_ring
 from tfe_bench.protocols.ring.checks import check_ring, check_word
-from tfe_bench.protocols.ring.conv import Pair, pooled_places
-from tfe_bench.protocols.session import local, ops
-from tfe_bench.protocols.session.cost import packed
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.conv import Pair, pooling_positions
+from tfe_bench.protocols.session import ops, tensor_ops
+from tfe_bench.protocols.session.cost import packed_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
-MOST_CELLS = 128  # of a window: a cell's bit is an AND of up to 7 comparisons and that with 0
+MAX_CELLS = 128  # of a window: a cell's bit is an AND of up to 7 comparisons and that with 0
 
 
 @dataclass(frozen=True)
@@ -46,28 +46,28 @@ class Geometry:
     order: tuple[int, ...]
 
     @property
-    def pooled(self) -> tuple[int, int, int, int]:
+    def pooled_shape(self) -> tuple[int, int, int, int]:
         """Shape of the result."""
         return self.image[0], len(self.rows[0]), len(self.columns[0]), self.image[3]
 
     @property
-    def windows(self) -> int:
+    def window_count(self) -> int:
         """Number of windows, channels apart."""
-        return math.prod(self.pooled)
+        return math.prod(self.pooled_shape)
 
     @property
-    def width(self) -> int:
+    def padded_windows(self) -> int:
         """Windows in whole words of bits: all bits of a cell start with a word of their own."""
-        return -(-self.windows // 64) * 64
+        return -(-self.window_count // 64) * 64
 
     @property
-    def disjoint(self) -> bool:
+    def is_disjoint(self) -> bool:
         """Whether no cell lies in two windows."""
         along = ([i for cell in axis for i in cell] for axis in (self.rows, self.columns))
         return all(len(set(places)) == len(places) for places in along)
 
     @property
-    def attributes(self) -> dict[str, Any]:
+    def op_attributes(self) -> dict[str, Any]:
         """Of the ops TakeCells and PlaceCells."""
         return {
             "image": list(self.image),
@@ -75,39 +75,43 @@ class Geometry:
             "columns": [i for cell in self.columns for i in cell],
             "windows": [len(self.rows[0]), len(self.columns[0])],
             "cells": list(self.order),
-            "width": self.width,
+            "width": self.padded_windows,
         }
 
 
-def _order(width: int) -> list[int]:
+def _tree_order(width: int) -> list[int]:
     """Of nodes 0 .. width - 1: the even ones that have a neighbor, those neighbors, the rest."""
     if width == 1:
         return [0]
-    parents = _order((width + 1) // 2)
+    parents = _tree_order((width + 1) // 2)
     pairs = [i for i in parents if 2 * i + 1 < width]
-    rest = [2 * i for i in parents if 2 * i + 1 == width]
-    return [2 * i for i in pairs] + [2 * i + 1 for i in pairs] + rest
+    unpaired = [2 * i for i in parents if 2 * i + 1 == width]
+    return [2 * i for i in pairs] + [2 * i + 1 for i in pairs] + unpaired
 
 
-def geometry(name: str, shape: Any, ksize: Pair, strides: Pair, padding: str = "VALID") -> Geometry:
+def window_geometry(
+    name: str, shape: Any, ksize: Pair, strides: Pair, padding: str = "VALID"
+) -> Geometry:
     """The cells of max or average pooling's windows.
 
     Raises:
         UsageError: sizes that are unknown or do not fit, named by the operation.
     """
-    (batch, height, width, channels), kernel, places = pooled_places(
+    (batch, height, width, channels), kernel, places = pooling_positions(
         name, shape, ksize, strides, padding
     )
     cells = math.prod(kernel)
-    if cells > MOST_CELLS:
+    if cells > MAX_CELLS:
         raise UsageError(
-            f"{name} wants windows of {MOST_CELLS} cells at most. Received: windows {kernel}."
+            f"{name} wants windows of {MAX_CELLS} cells at most. Received: windows {kernel}."
         )
-    return Geometry((batch, height, width, channels), places[0], places[1], tuple(_order(cells)))
+    return Geometry(
+        (batch, height, width, channels), places[0], places[1], tuple(_tree_order(cells))
+    )
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class PoolChoice:
     """Which cell of each window the maximum is.
 
     Attributes:
@@ -122,7 +126,7 @@ class Choice:
     relu: bool
 
 
-def _ring(x: Shared, bits: int) -> int:
+def _comparison_ring(x: Shared, bits: int) -> int:
     """k: all comparisons and choices are made in Z_2^k."""
     return x.ring_bits if x.ring_bits < 64 else bits
 
@@ -138,7 +142,7 @@ def max_pool2d_with_choice(
     bits: int = compare.LAYER_BITS,
     profile: str = "local",
     exchanges: int | None = None,
-) -> tuple[Shared, Choice]:
+) -> tuple[Shared, PoolChoice]:
     """(the largest of each window over Z_2^64, which cell it is); with relu max(largest, 0).
 
     Of equal cells the first wins, as in TensorFlow.  With relu a window whose largest value is 0 or
@@ -160,100 +164,107 @@ def max_pool2d_with_choice(
     """
     name = "max_pool2d_with_choice"
     check_word(name, x)
-    extremes.choose("tree", 1, 1, profile)  # refuses an unknown one
+    extremes.choose_method("tree", 1, 1, profile)  # refuses an unknown one
     if not isinstance(bits, int) or not 4 <= bits <= 64:
         raise UsageError(f"{name} compares 4 to 64 bits. Received: {bits!r}.")
-    g = geometry(name, x.shape, ksize, strides, padding)
-    k = _ring(x, bits)
-    nodes = small_ring.reduced(x, k).map(lambda a: _cells(a, g))
-    path: list[list[tuple[MaskedBits, bool]]] = [[] for _ in g.order]
-    under: list[list[int]] = [[i] for i in range(len(g.order))]  # the cells of each node
-    while len(under) > 1:
-        half = len(under) // 2
-        even, odd, rest = (
-            nodes.map(lambda a, b=b, e=e: local.at(a, np.s_[b:e]))
-            for b, e in ((0, half), (half, 2 * half), (2 * half, len(under)))
+    windows = window_geometry(name, x.shape, ksize, strides, padding)
+    k = _comparison_ring(x, bits)
+    nodes = small_ring.reduce_ring(x, k).map(lambda a: _take_cells(a, windows))
+    bit_paths: list[list[tuple[MaskedBits, bool]]] = [[] for _ in windows.order]
+    node_cells: list[list[int]] = [[i] for i in range(len(windows.order))]  # the cells of each node
+    while len(node_cells) > 1:
+        half = len(node_cells) // 2
+        even, odd, unpaired = (
+            nodes.map(lambda a, b=b, e=e: tensor_ops.strided_slice(a, np.s_[b:e]))
+            for b, e in ((0, half), (half, 2 * half), (2 * half, len(node_cells)))
         )
         below = convert.mask_bits(
             party, compare.msb(party, arithmetic.sub(even, odd), k, exchanges)
         )
         nodes = small_ring.select(party, below, odd, even)
-        if len(under) % 2:
-            nodes = shapes.concat([nodes, rest], 0)
+        if len(node_cells) % 2:
+            nodes = shapes.concat([nodes, unpaired], 0)
         for i in range(half):
-            bit = _part(below, i, g.width)
-            for side, cells in ((False, under[i]), (True, under[half + i])):
+            bit = _bit_row(below, i, windows.padded_windows)
+            for side, cells in ((False, node_cells[i]), (True, node_cells[half + i])):
                 for cell in cells:
-                    path[cell].append((bit, side))
-        under = [under[i] + under[half + i] for i in range(half)] + under[2 * half :]
-    best = nodes.map(lambda a: local.at(a, 0))
+                    bit_paths[cell].append((bit, side))
+        node_cells = [node_cells[i] + node_cells[half + i] for i in range(half)] + node_cells[
+            2 * half :
+        ]
+    maxima = nodes.map(lambda a: tensor_ops.strided_slice(a, 0))
     if relu:
-        below_one = arithmetic.moved(best, -1)
-        none = convert.mask_bits(party, compare.msb(party, below_one, k, exchanges))
-        best = small_ring.rectified(party, none, best)
-        for each in path:
-            each.append((none, False))
+        below_one = arithmetic.add_constant(maxima, -1)
+        is_not_positive = convert.mask_bits(party, compare.msb(party, below_one, k, exchanges))
+        maxima = small_ring.zero_where(party, is_not_positive, maxima)
+        for cell_path in bit_paths:
+            cell_path.append((is_not_positive, False))
     elif k < 64:
-        best = small_ring.lift(party, best)
-    hot = _all_of(party, path, g, x)
-    y = best.map(lambda a: local.reshape(a[: g.windows], g.pooled))
-    return y, Choice(hot, g, relu)
+        maxima = small_ring.lift_signed(party, maxima)
+    choice_bits = _and_paths(party, bit_paths, windows, x)
+    y = maxima.map(lambda a: tensor_ops.reshape(a[: windows.window_count], windows.pooled_shape))
+    return y, PoolChoice(choice_bits, windows, relu)
 
 
-def _cells(a: local.Tensor, g: Geometry) -> local.Tensor:
+def _take_cells(a: tensor_ops.Tensor, g: Geometry) -> tensor_ops.Tensor:
     """[cells, width]: each cell of each window, in the geometry's order."""
-    if isinstance(a, local.Abstract):
-        return a.like([len(g.order), g.width])
-    return ops.module().tfe_bench_take_cells(x=a, **g.attributes)
+    if isinstance(a, tensor_ops.SymbolicTensor):
+        return a.like([len(g.order), g.padded_windows])
+    return ops.module().tfe_bench_take_cells(x=a, **g.op_attributes)
 
 
-def _part(bits: MaskedBits, i: int, width: int) -> MaskedBits:
+def _bit_row(bits: MaskedBits, i: int, width: int) -> MaskedBits:
     """Row i of bits [rows, width], width in whole words."""
     words = slice(i * width // 64, (i + 1) * width // 64)
     masked_bits, beta = (None if a is None else a[words] for a in (bits.masked, bits.beta))
     return MaskedBits(masked_bits, beta, width, bits.dealer)
 
 
-def _all_of(
-    party: Party, path: list[list[tuple[MaskedBits, bool]]], g: Geometry, x: Shared
+def _and_paths(
+    party: Party, bit_paths: list[list[tuple[MaskedBits, bool]]], g: Geometry, x: Shared
 ) -> MaskedBits:
     """For each cell the AND of the bits of its path, each negated where its side is False."""
-    held: list[Any] = [None] * len(path)  # packed words by cell, masked or beta
-    lengths = sorted({len(p) for p in path})
+    cell_words: list[Any] = [None] * len(bit_paths)  # packed words by cell, masked or beta
+    lengths = sorted({len(p) for p in bit_paths})
     dealer, is_dealer = x.dealer, x.m is None
 
-    def words(bit: MaskedBits, side: bool) -> Any:
+    def path_words(bit: MaskedBits, side: bool) -> Any:
         if is_dealer:
             return bit.beta
-        return bit.masked if side else local.invert(bit.masked)
+        return bit.masked if side else tensor_ops.invert(bit.masked)
 
     shares, cells_of = [], []
     for length in lengths:
-        cells = [i for i, p in enumerate(path) if len(p) == length]
+        cells = [i for i, p in enumerate(bit_paths) if len(p) == length]
         if length == 0:
-            held[cells[0]] = np.full([g.width // 64], 0 if is_dealer else -1, np.int64)
+            cell_words[cells[0]] = np.full(
+                [g.padded_windows // 64], 0 if is_dealer else -1, np.int64
+            )
         elif length == 1:
             for i in cells:
-                held[i] = words(*path[i][0])
+                cell_words[i] = path_words(*bit_paths[i][0])
         else:
-            rows = [local.concat([words(*path[i][j]) for i in cells], 0) for j in range(length)]
-            count = len(cells) * g.width
-            share = logic.all_of_rows(party, local.stack(rows), length, count, dealer)
+            rows = [
+                tensor_ops.concat([path_words(*bit_paths[i][j]) for i in cells], 0)
+                for j in range(length)
+            ]
+            count = len(cells) * g.padded_windows
+            share = logic.and_rows(party, tensor_ops.stack(rows), length, count, dealer)
             shares.append(share.share)
             cells_of += cells
     if cells_of:
-        count = len(cells_of) * g.width
-        joined = None if is_dealer else local.concat(shares, 0)
-        won = convert.mask_bits(party, EvaluatorBits(joined, None, count, dealer))
+        count = len(cells_of) * g.padded_windows
+        joined = None if is_dealer else tensor_ops.concat(shares, 0)
+        joined_bits = convert.mask_bits(party, EvaluatorBits(joined, None, count, dealer))
         for at, i in enumerate(cells_of):
-            part = _part(won, at, g.width)
-            held[i] = part.beta if is_dealer else part.masked
-    words_of = local.concat(held, 0)
-    n = len(path) * g.width
-    return MaskedBits(None if is_dealer else words_of, words_of if is_dealer else None, n, dealer)
+            part = _bit_row(joined_bits, at, g.padded_windows)
+            cell_words[i] = part.beta if is_dealer else part.masked
+    all_words = tensor_ops.concat(cell_words, 0)
+    n = len(bit_paths) * g.padded_windows
+    return MaskedBits(None if is_dealer else all_words, all_words if is_dealer else None, n, dealer)
 
 
-def unpool(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
+def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> Shared:
     """The gradient of the pooled images: each window's g / 2^drop at its chosen cell, else 0.
 
     v = g / 2^drop = P + 2^(64-drop) W msb(r) - (r >> drop) as in truncation "safe", P and W known
@@ -275,37 +286,46 @@ def unpool(party: Party, choice: Choice, g: Shared, drop: int) -> Shared:
     Raises:
         UsageError: g does not fit the choice, or is not over Z_2^64.
     """
-    geo = choice.geometry
+    windows = choice.geometry
     check_ring("unpool", g)
     if not isinstance(drop, int) or not 1 <= drop <= 48:
         raise UsageError(f"unpool drops 1 to 48 bits. Received: {drop!r}.")
-    if g.dealer != choice.bits.dealer or not g.shape.is_compatible_with(geo.pooled):
+    if g.dealer != choice.bits.dealer or not g.shape.is_compatible_with(windows.pooled_shape):
         raise UsageError(
-            f"unpool wants a gradient {list(geo.pooled)} with dealer {choice.bits.dealer}. "
+            f"unpool wants a gradient {list(windows.pooled_shape)} with dealer {choice.bits.dealer}. "
             f"Received: {g!r}."
         )
     scale = g.fractional_bits - drop
-    if isinstance(party, Counting):
-        return party.exchanged(geo.image, _dealt(geo, drop), choice.bits, g, scale=scale)
+    if isinstance(party, CostParty):
+        return party.count_exchange(
+            windows.image, _dealt_bits(windows, drop), choice.bits, g, scale=scale
+        )
     import tensorflow as tf
 
-    s = party.site("unpool", drop, geo, dealer=g.dealer)
+    s = party.site("unpool", drop, windows, dealer=g.dealer)
     kernels, share = ops.module(), None
-    named = {"call": s.ctx, "site": s.number, "dealer": s.dealer, "drop": drop}
-    named |= {"cells": len(geo.order), "width": geo.width}
+    attributes = {"call": s.ctx, "site": s.number, "dealer": s.dealer, "drop": drop}
+    attributes |= {"cells": len(windows.order), "width": windows.padded_windows}
     if s.is_dealer:
-        message = kernels.tfe_bench_unpool_deal(beta=choice.bits.beta, l1=g.l1, l2=g.l2, **named)
+        message = kernels.tfe_bench_unpool_deal(
+            beta=choice.bits.beta, l1=g.l1, l2=g.l2, **attributes
+        )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        dealt = s.dealt(_dealt(geo, drop) // 8, 0, tf.uint8)
-        of_cells = kernels.tfe_bench_unpool_share(
-            masked_bits=choice.bits.masked, m=g.m, dealt=dealt, **named
+        dealt = s.receive_dealt(_dealt_bits(windows, drop) // 8, 0, tf.uint8)
+        cell_shares = kernels.tfe_bench_unpool_share(
+            masked_bits=choice.bits.masked, m=g.m, dealt=dealt, **attributes
         )
-        share = kernels.tfe_bench_place_cells(x=of_cells, **geo.attributes)
-    return masked.exchanged(s, share, tf.constant(geo.image, tf.int64), 5, 1, scale=scale)
+        share = kernels.tfe_bench_place_cells(x=cell_shares, **windows.op_attributes)
+    return masked.exchange_masked(s, share, tf.constant(windows.image, tf.int64), 5, 1, scale=scale)
 
 
-def _dealt(g: Geometry, drop: int) -> int:
+def _dealt_bits(g: Geometry, drop: int) -> int:
     """Bits of the dealer's message."""
-    n = len(g.order) * g.width
-    return 64 * g.width + packed(g.width, drop) + 2 * 64 * n + packed(n, drop)
+    n = len(g.order) * g.padded_windows
+    return (
+        64 * g.padded_windows
+        + packed_bits(g.padded_windows, drop)
+        + 2 * 64 * n
+        + packed_bits(n, drop)
+    )

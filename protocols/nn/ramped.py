@@ -15,7 +15,7 @@ from tfe_bench.protocols.functions import polynomial
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -44,7 +44,7 @@ HARD_SILU = Ramp(3, Fraction(1, 6), Fraction(-1, 2))
 SPARSE_PLUS = Ramp(1, Fraction(1, 4), Fraction(0))
 
 
-def ramped(
+def ramp_with_slope(
     party: Party,
     x: Shared,
     ramp: Ramp = HARD_SILU,
@@ -65,22 +65,22 @@ def ramped(
     check_scale("ramped", check_ring("ramped", x, known=True), 8, 20)
     f, shape = x.fractional_bits, x.shape.as_list()
     n, edge = x.shape.num_elements(), ramp.reach << f
-    high, below = linear.above(party, x, (-edge, edge), bits, exchanges)
-    low, beyond = (high.map(lambda a, i=i: local.at(a, i)) for i in range(2))
+    high, below = linear.relu_at_knots(party, x, (-edge, edge), bits, exchanges)
+    low, beyond = (high.map(lambda a, i=i: tensor_ops.strided_slice(a, i)) for i in range(2))
     v = arithmetic.sub(low, beyond)
     coefficients = [float(ramp.square), float(ramp.linear), 0.0]
     width = (2 * edge).bit_length() + 1
     y = arithmetic.add(beyond, polynomial.polyval(party, coefficients, v, width))
-    steep = arithmetic.mul_public(
+    scaled_slope = arithmetic.mul_public(
         v, np.int64(round(2 * ramp.square * (1 << SLOPE_BITS))), SLOPE_BITS
     )
-    slope = arithmetic.moved(steep, round(ramp.linear * (1 << (f + SLOPE_BITS))))
+    slope = arithmetic.add_constant(scaled_slope, round(ramp.linear * (1 << (f + SLOPE_BITS))))
     first, last = ramp.slope_at(0), ramp.slope_at(2 * ramp.reach)
     # where x is not between, v is 0 or 2 reach
     for i, jump in enumerate((-first, last - 1)):
         if jump:
-            where = logic.rearrange(below, (2, n), operator.itemgetter(i), n)
-            ones = convert.b2a(party, where, shape)
+            knot_bits = logic.rearrange_bits(below, (2, n), operator.itemgetter(i), n)
+            ones = convert.b2a(party, knot_bits, shape)
             factor = np.int64(round(jump * (1 << (f + SLOPE_BITS))))
             slope = arithmetic.add(slope, arithmetic.mul_public(ones, factor, f + SLOPE_BITS))
-    return y, arithmetic.moved(slope, round((1 - last) * (1 << (f + SLOPE_BITS))))
+    return y, arithmetic.add_constant(slope, round((1 - last) * (1 << (f + SLOPE_BITS))))

@@ -20,13 +20,13 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import activations, linear, relu, series
-from tfe_bench.protocols.nn.cells import MOST_STEPS, STATES, Cell, Rings
-from tfe_bench.protocols.nn.series import BENDS, HELD
+from tfe_bench.protocols.nn.cells import MAX_STEPS, STATES, Cell, RecurrentFormat
+from tfe_bench.protocols.nn.series import ACTIVATIONS, MEMORY_GATE
 from tfe_bench.protocols.ring import arithmetic, compare, products, shapes, small_ring
-from tfe_bench.protocols.ring.checks import check_ring, known_shape
-from tfe_bench.protocols.ring.products import Made, Product, matrix_product
-from tfe_bench.protocols.ring.range_check import Watch
-from tfe_bench.protocols.session import local, loops
+from tfe_bench.protocols.ring.checks import check_known_shape, check_ring
+from tfe_bench.protocols.ring.products import LocalProduct, Product, matrix_product
+from tfe_bench.protocols.ring.range_check import RangeMonitor
+from tfe_bench.protocols.session import loops, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -48,7 +48,7 @@ class Weights:
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class RecurrentOutput:
     """What a layer gives.
 
     Attributes:
@@ -61,21 +61,21 @@ class Found:
     memory: Shared | None
 
 
-def recurrent(
+def run_recurrent(
     party: Party,
     cell: Cell,
     x: Shared,
     weights: Sequence[Weights],
-    numbers: Rings,
+    fixed_point: RecurrentFormat,
     *,
     backwards: Sequence[bool] = (False,),
     states: Sequence[Shared] = (),
     sequences: bool = False,
     mask: Shared | None = None,
-    zeroed: bool = False,
-    exchanges: Callable[[int, int], int] = compare.few_openings,
-    watch: Watch | None = None,
-) -> Found:
+    zero_masked: bool = False,
+    exchanges: Callable[[int, int], int] = compare.default_exchanges,
+    monitor: RangeMonitor | None = None,
+) -> RecurrentOutput:
     """A layer of one direction or several, whose steps are taken side by side.
 
     Args:
@@ -98,294 +98,358 @@ def recurrent(
     Raises:
         UsageError: shapes, scales or rings that do not fit.
     """
-    given = known_shape("recurrent", check_ring("recurrent", x))
+    input_shape = check_known_shape("recurrent", check_ring("recurrent", x))
     count, units = len(weights), int(weights[0].recurrent.shape[0]) if weights else 0
-    fits = len(given) == 3 and 1 <= given[1] <= MOST_STEPS and numbers.fits
-    fits = fits and count == len(backwards) > 0
-    fits = fits and len(states) in (0, count * STATES[cell.kind])
+    is_valid = len(input_shape) == 3 and 1 <= input_shape[1] <= MAX_STEPS and fixed_point.is_valid
+    is_valid = is_valid and count == len(backwards) > 0
+    is_valid = is_valid and len(states) in (0, count * STATES[cell.kind])
     if mask is not None:
-        steps = known_shape("recurrent", check_ring("recurrent", mask))
-        fits = fits and steps == given[:2] and mask.fractional_bits == 0
-    if not fits:
+        steps = check_known_shape("recurrent", check_ring("recurrent", mask))
+        is_valid = is_valid and steps == input_shape[:2] and mask.fractional_bits == 0
+    if not is_valid:
         raise UsageError(
-            f"recurrent wants x [batch, 1 to {MOST_STEPS} steps, inputs], weights and states of "
-            f"each direction, and numbers that fit. Received: {given}, {count} weights, "
-            f"{len(states)} states, {len(backwards)} directions, {mask!r} as a mask, {numbers}."
+            f"recurrent wants x [batch, 1 to {MAX_STEPS} steps, inputs], weights and states of "
+            f"each direction, and numbers that fit. Received: {input_shape}, {count} weights, "
+            f"{len(states)} states, {len(backwards)} directions, {mask!r} as a mask, {fixed_point}."
         )
-    own = _Steps(party, cell, numbers, weights, units, exchanges, watch)
-    parts = own.of_inputs(x, backwards)
-    shown = None if mask is None else own.by_steps(mask, backwards)
+    runner = _StepRunner(party, cell, fixed_point, weights, units, exchanges, monitor)
+    input_products = runner.project_inputs(x, backwards)
+    step_masks = None if mask is None else runner.order_mask(mask, backwards)
 
-    def turn(i: Any, values: Sequence[Shared]) -> tuple[Sequence[Shared], Shared | None]:
-        at = parts.map(lambda a: local.gather(a, i))
-        shape = (count, given[0], units)
-        after = own.step(at, values)
-        output = after[0]
-        if shown is not None:
-            here = shown.map(lambda a: local.gather(a, i))
-            after = own.where(here, after, values)
-            output = own.shown(here, output, None) if zeroed else after[0]
-        after, (output,) = (
-            [v.map(lambda a: local.ensure_shape(a, shape)) for v in several]
-            for several in (after, [output])
+    def run_step(i: Any, values: Sequence[Shared]) -> tuple[Sequence[Shared], Shared | None]:
+        step_product = input_products.map(lambda a: tensor_ops.gather(a, i))
+        shape = (count, input_shape[0], units)
+        new_states = runner.run_cell(step_product, values)
+        output = new_states[0]
+        if step_masks is not None:
+            step_mask = step_masks.map(lambda a: tensor_ops.gather(a, i))
+            new_states = runner.select_states(step_mask, new_states, values)
+            output = runner.select_masked(step_mask, output, None) if zero_masked else new_states[0]
+        new_states, (output,) = (
+            [v.map(lambda a: tensor_ops.ensure_shape(a, shape)) for v in tensors]
+            for tensors in (new_states, [output])
         )
-        return after, output if sequences else None
+        return new_states, output if sequences else None
 
-    start = own.start(given[0], x, states)
-    last, kept = loops.repeated(party, given[1], turn, start, own.noting)
-    output = last[0] if kept is None else kept
-    found = [output, *last[1:]]
-    axes = [(1, 0, 2) if v.shape.rank == 3 else (2, 1, 0, 3) for v in found]
-    whole = [
-        own.lifted(v, products.RING).map(lambda a, order=order: local.transpose(a, order))
-        for v, order in zip(found, axes, strict=True)
+    start = runner.initial_states(input_shape[0], x, states)
+    last, step_outputs = loops.repeat_protocol(
+        party, input_shape[1], run_step, start, runner.loop_monitor
+    )
+    output = last[0] if step_outputs is None else step_outputs
+    states_found = [output, *last[1:]]
+    axes = [(1, 0, 2) if v.shape.rank == 3 else (2, 1, 0, 3) for v in states_found]
+    results = [
+        runner.lift_ring(v, products.RING).map(
+            lambda a, order=order: tensor_ops.transpose(a, order)
+        )
+        for v, order in zip(states_found, axes, strict=True)
     ]
-    return Found(whole[0], whole[1] if len(whole) > 1 else None)
+    return RecurrentOutput(results[0], results[1] if len(results) > 1 else None)
 
 
-class _Steps:
+class _StepRunner:
     """What a step needs; values are [directions, batch, units]."""
 
     def __init__(
         self,
         party: Party,
         cell: Cell,
-        numbers: Rings,
+        fixed_point: RecurrentFormat,
         weights: Sequence[Weights],
         units: int,
         exchanges: Callable[[int, int], int],
-        watch: Watch | None,
+        monitor: RangeMonitor | None,
     ) -> None:
-        self.party, self.cell, self.n, self.units = party, cell, numbers, units
+        self.party, self.cell, self.fixed_point, self.units = party, cell, fixed_point, units
         self.exchanges = exchanges
-        self.watch = None if watch is None or cell.bounded else _Turned(watch)
-        self.noting = None if cell.bounded else watch
+        self.monitor = None if monitor is None or cell.is_bounded else _TransposedMonitor(monitor)
+        self.loop_monitor = None if cell.is_bounded else monitor
         # what is watched may be three times as large as planned, and be right
-        self.more = 0 if self.watch is None else 2
+        self.margin_bits = 0 if self.monitor is None else 2
         self.kernel, self.recurrent = (
             shapes.stack([getattr(w, name) for w in weights]) for name in ("kernel", "recurrent")
         )
-        self.bias, self.inner = (self._rows(weights, name) for name in ("bias", "inner"))
+        self.bias, self.inner = (self._stack_rows(weights, name) for name in ("bias", "inner"))
 
     @staticmethod
-    def _rows(weights: Sequence[Weights], name: str) -> Shared | None:
-        found = [v for w in weights if (v := getattr(w, name)) is not None]
-        return shapes.stack(found).map(lambda a: local.at(a, np.s_[:, None])) if found else None
+    def _stack_rows(weights: Sequence[Weights], name: str) -> Shared | None:
+        rows = [v for w in weights if (v := getattr(w, name)) is not None]
+        return (
+            shapes.stack(rows).map(lambda a: tensor_ops.strided_slice(a, np.s_[:, None]))
+            if rows
+            else None
+        )
 
     # ---- what is not of a step
 
-    def of_inputs(self, x: Shared, backwards: Sequence[bool]) -> Made:
+    def project_inputs(self, x: Shared, backwards: Sequence[bool]) -> LocalProduct:
         """x W of all steps as they are taken, [steps, directions, batch, G]."""
         batch, steps, inputs = (int(n) for n in x.shape)
         by_steps = x.map(
-            lambda a: local.reshape(local.transpose(a, [1, 0, 2]), [1, steps * batch, inputs])
+            lambda a: tensor_ops.reshape(
+                tensor_ops.transpose(a, [1, 0, 2]), [1, steps * batch, inputs]
+            )
         )
-        found = products.made(
+        input_products = products.multiply_locally(
             self.party, "recurrent", Product(by_steps, self.kernel, matrix_product)
         )
         shape = [len(backwards), steps, batch, self.kernel.shape[2]]
 
-        def taken(a: Any) -> Any:
-            a = local.reshape(a, shape)
-            each = [local.reverse(a[d], [0]) if back else a[d] for d, back in enumerate(backwards)]
-            return local.stack(each, 1)
+        def order_steps(a: Any) -> Any:
+            a = tensor_ops.reshape(a, shape)
+            directions = [
+                tensor_ops.reverse(a[d], [0]) if is_backwards else a[d]
+                for d, is_backwards in enumerate(backwards)
+            ]
+            return tensor_ops.stack(directions, 1)
 
-        return found.map(taken)
+        return input_products.map(order_steps)
 
-    def by_steps(self, mask: Shared, backwards: Sequence[bool]) -> Shared:
+    def order_mask(self, mask: Shared, backwards: Sequence[bool]) -> Shared:
         """A mask of all steps as they are taken, [steps, directions, batch, 1]."""
 
-        def taken(a: Any) -> Any:
-            a = local.transpose(a, [1, 0])
-            each = [local.reverse(a, [0]) if back else a for back in backwards]
-            found = local.stack(each, 1)
-            return local.reshape(found, [*(int(n) for n in found.shape), 1])
+        def order_steps(a: Any) -> Any:
+            a = tensor_ops.transpose(a, [1, 0])
+            directions = [
+                tensor_ops.reverse(a, [0]) if is_backwards else a for is_backwards in backwards
+            ]
+            stacked = tensor_ops.stack(directions, 1)
+            return tensor_ops.reshape(stacked, [*(int(n) for n in stacked.shape), 1])
 
-        return mask.map(taken)
+        return mask.map(order_steps)
 
-    def where(self, here: Shared, new: Sequence[Shared], old: Sequence[Shared]) -> list[Shared]:
+    def select_states(
+        self, step_mask: Shared, new: Sequence[Shared], old: Sequence[Shared]
+    ) -> list[Shared]:
         """The new values where a mask is 1, else the old ones; 1 round."""
         # (what a step ends with comes last)
         pairs = list(zip(new, old, strict=True))[::-1]
-        return [self.shown(here, v, w) for v, w in pairs][::-1]
+        return [self.select_masked(step_mask, v, w) for v, w in pairs][::-1]
 
-    def shown(self, here: Shared, new: Shared, old: Shared | None) -> Shared:
+    def select_masked(self, step_mask: Shared, new: Shared, old: Shared | None) -> Shared:
         """The new value where a mask is 1, else the old one or 0, exactly; 1 round."""
         ring = new.ring_bits
         if old is not None:
-            old = small_ring.reduced(old, ring)
-        apart = new if old is None else arithmetic.sub(new, old)
+            old = small_ring.reduce_ring(old, ring)
+        difference = new if old is None else arithmetic.sub(new, old)
         if ring == products.RING:
-            z = products.exchanged(self.party, "product_sum", [self.product(here, apart)])
+            z = products.exchange_sum(
+                self.party, "product_sum", [self.make_product(step_mask, difference)]
+            )
             return z if old is None else arithmetic.add(z, old)
         # (twice all that: half of it is not rounded)
-        twice = here.map(lambda a: local.left_shift(a, 1))
-        product = self.product(replace(twice, fractional_bits=1), apart)
+        doubled_mask = step_mask.map(lambda a: tensor_ops.left_shift(a, 1))
+        product = self.make_product(replace(doubled_mask, fractional_bits=1), difference)
         if old is not None:
-            old = old.map(lambda a: local.left_shift(a, 1))
+            old = old.map(lambda a: tensor_ops.left_shift(a, 1))
             old = replace(old, bits=0, fractional_bits=old.fractional_bits + 1)
-        found = products.truncated(self.party, "truncated_sum", [product], old, 1, ring)
-        return found[0]
+        truncated_sum = products.exchange_truncated_sum(
+            self.party, "truncated_sum", [product], old, 1, ring
+        )
+        return truncated_sum[0]
 
-    def start(self, batch: int, x: Shared, states: Sequence[Shared]) -> list[Shared]:
+    def initial_states(self, batch: int, x: Shared, states: Sequence[Shared]) -> list[Shared]:
         """The states before the first step."""
         count = STATES[self.cell.kind]
         if states:
             return [shapes.stack(list(states[i::count])) for i in range(count)]
         shape = [self.kernel.shape[0], batch, self.units]
         # (a value that is known: under no mask)
-        zero = x.map(lambda a: local.broadcast_to(local.zeros_like(a[:1, :1, :1]), shape))
-        return [replace(zero, fractional_bits=self.n.fraction)] * count
+        zero = x.map(lambda a: tensor_ops.broadcast_to(tensor_ops.zeros_like(a[:1, :1, :1]), shape))
+        return [replace(zero, fractional_bits=self.fixed_point.fraction)] * count
 
     # ---- of all cells
 
-    def part(self, x: Any, first: int, count: int = 1) -> Any:
+    def gate_part(self, x: Any, first: int, count: int = 1) -> Any:
         """Some gates of a value, or of a product."""
         low, high = first * self.units, (first + count) * self.units
-        return x.map(lambda a: local.at(a, np.s_[..., low:high]))
+        return x.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., low:high]))
 
-    def lifted(self, x: Shared, to: int) -> Shared:
+    def lift_ring(self, x: Shared, to: int) -> Shared:
         """x in a ring of so many bits at least; what is watched has all."""
-        to = to if self.watch is None else products.RING
-        return x if x.ring_bits >= to else small_ring.lift(self.party, x, to)
+        to = to if self.monitor is None else products.RING
+        return x if x.ring_bits >= to else small_ring.lift_signed(self.party, x, to)
 
-    def product(self, x: Shared, w: Shared, two: products.Two = products.elementwise) -> Product:
+    def make_product(
+        self, x: Shared, w: Shared, bilinear: products.BilinearMap = products.elementwise_product
+    ) -> Product:
         """A product of which bits below those of both rings are right."""
-        return Product(replace(x, bits=0), replace(w, bits=0), two)
+        return Product(replace(x, bits=0), replace(w, bits=0), bilinear)
 
-    def opened(
-        self, sums: Sequence[Product | Made], addend: Shared | None, drop: int, ring: int
+    def open_sum(
+        self, sums: Sequence[Product | LocalProduct], addend: Shared | None, drop: int, ring: int
     ) -> Shared:
         """A sum with so many fractional bits less, in a ring; 1 round."""
-        width = 0 if self.watch is None else products.RING
-        y, u = products.truncated(self.party, "truncated_sum", sums, addend, drop, ring, width)
-        if self.watch is None:
+        width = 0 if self.monitor is None else products.RING
+        y, u = products.exchange_truncated_sum(
+            self.party, "truncated_sum", sums, addend, drop, ring, width
+        )
+        if self.monitor is None:
             return y
-        return linear.watched_lift(self.party, self.watch, y, u, width - drop)  # type: ignore[arg-type]
+        return linear.monitored_lift(self.party, self.monitor, y, u, width - drop)  # type: ignore[arg-type]
 
-    def bent(self, function: str, x: Shared, bits: int, to: int) -> Shared:
+    def apply_activation(self, function: str, x: Shared, bits: int, to: int) -> Shared:
         """An activation of |x| < 2^(bits-1) in a ring of so many bits at least, or any (0)."""
         party, f, n = self.party, x.fractional_bits, x.shape.num_elements()
-        bits += self.more
+        bits += self.margin_bits
         if function == "linear":
-            return self.lifted(x, to)
-        small = x.ring_bits < products.RING
+            return self.lift_ring(x, to)
+        is_small = x.ring_bits < products.RING
         if function == "relu":
-            count = self.exchanges(n, x.ring_bits if small else bits)
+            count = self.exchanges(n, x.ring_bits if is_small else bits)
             return relu.relu(party, x, bits, count)
         if function == "ramp":
-            width = x.ring_bits if small else compare.moved(bits, 1 << f)
+            width = x.ring_bits if is_small else compare.bits_with_constant(bits, 1 << f)
             return linear.capped_relu(party, x, 1 << f, width, self.exchanges(2 * n, width))
         if self.cell.series:
             # tanh(x) = 2 sigmoid(2x) - 1: twice a value has one fractional bit less, and so on
-            twice = int(function == "tanh")
-            bend = HELD if function == "held" else BENDS["sigmoid"]
-            x = replace(x, fractional_bits=f - twice)
+            doubling = int(function == "tanh")
+            activation = MEMORY_GATE if function == "held" else ACTIVATIONS["sigmoid"]
+            x = replace(x, fractional_bits=f - doubling)
             below = 1 << (bits - 1)
-            count = self.exchanges(2 * n, series.compared(bend, f - twice, below))
-            y = self.lifted(series.curved(party, x, bend, below, count, 2 * twice), to)
-            return replace(arithmetic.moved(y, -(twice << f)), fractional_bits=f)
-        whole = self.lifted(x, products.RING)
+            count = self.exchanges(2 * n, series.comparison_bits(activation, f - doubling, below))
+            y = self.lift_ring(
+                series.evaluate_in_ring(party, x, activation, below, count, 2 * doubling), to
+            )
+            return replace(arithmetic.add_constant(y, -(doubling << f)), fractional_bits=f)
+        lifted = self.lift_ring(x, products.RING)
         protocol = activations.tanh if function == "tanh" else activations.sigmoid
-        count = self.exchanges(3 * n, compare.moved(bits, activations.edge(f)))
-        return protocol(party, whole, bits, count)
+        count = self.exchanges(
+            3 * n, compare.bits_with_constant(bits, activations.saturation_units(f))
+        )
+        return protocol(party, lifted, bits, count)
 
-    def gates(
+    def apply_gates(
         self, z: Shared, functions: Sequence[str], bits: int, to: Sequence[int]
     ) -> list[Shared]:
         """Activations of the parts of a value in their rings, those of one function as one."""
-        found: dict[int, Shared] = {}
+        activated: dict[int, Shared] = {}
         for function in dict.fromkeys(functions):
-            own = [i for i, f in enumerate(functions) if f == function]
-            given = shapes.concat([self.part(z, i) for i in own], 2)
-            y = self.bent(function, given, bits, 0)
-            found |= {i: self.lifted(self.part(y, at), to[i]) for at, i in enumerate(own)}
-        return [found[i] for i in range(len(functions))]
+            gate_numbers = [i for i, f in enumerate(functions) if f == function]
+            gate_inputs = shapes.concat([self.gate_part(z, i) for i in gate_numbers], 2)
+            y = self.apply_activation(function, gate_inputs, bits, 0)
+            activated |= {
+                i: self.lift_ring(self.gate_part(y, at), to[i]) for at, i in enumerate(gate_numbers)
+            }
+        return [activated[i] for i in range(len(functions))]
 
     @property
-    def held(self) -> str:
+    def memory_gate(self) -> str:
         """The function of a gate that multiplies a memory."""
         sigmoid = self.cell.gate == "sigmoid" and self.cell.series
         return "held" if sigmoid else self.cell.gate
 
-    def step(self, x: Made, values: Sequence[Shared]) -> list[Shared]:
+    def run_cell(self, x: LocalProduct, values: Sequence[Shared]) -> list[Shared]:
         """The states behind a step."""
         if self.cell.kind == "lstm":
-            return self._lstm(x, *values)
-        return self._simple(x, *values) if self.cell.kind == "simple" else self._gru(x, *values)
+            return self._lstm_cell(x, *values)
+        return (
+            self._simple_cell(x, *values)
+            if self.cell.kind == "simple"
+            else self._gru_cell(x, *values)
+        )
 
     # ---- cells
 
-    def _simple(self, x: Made, h: Shared) -> list[Shared]:
+    def _simple_cell(self, x: LocalProduct, h: Shared) -> list[Shared]:
         """f(x W + h U + b)."""
-        product = self.product(h, self.recurrent, matrix_product)
-        z = self.opened([x, product], self.bias, self.n.drop, self.n.sums)
-        return [self.bent(self.cell.activation, z, self.n.z, self.n.factor)]
+        product = self.make_product(h, self.recurrent, matrix_product)
+        z = self.open_sum(
+            [x, product], self.bias, self.fixed_point.dropped_bits, self.fixed_point.sum_ring
+        )
+        return [
+            self.apply_activation(
+                self.cell.activation, z, self.fixed_point.z, self.fixed_point.factor_ring
+            )
+        ]
 
-    def _lstm(self, x: Made, h: Shared, c: Shared) -> list[Shared]:
+    def _lstm_cell(self, x: LocalProduct, h: Shared, c: Shared) -> list[Shared]:
         """i, f, g, o of x W + h U + b; f c + i g; o tanh(c)."""
-        n, cell = self.n, self.cell
-        product = self.product(h, self.recurrent, matrix_product)
-        z = self.opened([x, product], self.bias, n.drop, n.sums)
-        functions = [cell.gate, self.held, cell.activation, cell.gate]
-        i, f, g, o = self.gates(z, functions, n.z, [n.kept, n.kept, n.kept, n.told])
-        sums = [self.product(f, c), self.product(i, g)]
-        c = self.opened(sums, None, n.fraction, n.memories)
-        bent = self.bent(cell.activation, c, n.c, n.told)
-        h = self.opened([self.product(o, bent)], None, n.fraction, n.outputs)
-        c = self.lifted(c, n.kept)
-        return [self.lifted(h, n.factor), c]  # what a step ends with comes last
+        n, cell = self.fixed_point, self.cell
+        product = self.make_product(h, self.recurrent, matrix_product)
+        z = self.open_sum([x, product], self.bias, n.dropped_bits, n.sum_ring)
+        functions = [cell.gate, self.memory_gate, cell.activation, cell.gate]
+        i, f, g, o = self.apply_gates(
+            z,
+            functions,
+            n.z,
+            [
+                n.memory_factor_ring,
+                n.memory_factor_ring,
+                n.memory_factor_ring,
+                n.output_factor_ring,
+            ],
+        )
+        sums = [self.make_product(f, c), self.make_product(i, g)]
+        c = self.open_sum(sums, None, n.fraction, n.memory_ring)
+        activated_memory = self.apply_activation(cell.activation, c, n.c, n.output_factor_ring)
+        h = self.open_sum([self.make_product(o, activated_memory)], None, n.fraction, n.output_ring)
+        c = self.lift_ring(c, n.memory_factor_ring)
+        return [self.lift_ring(h, n.factor_ring), c]  # what a step ends with comes last
 
-    def _gru(self, x: Made, h: Shared) -> list[Shared]:
+    def _gru_cell(self, x: LocalProduct, h: Shared) -> list[Shared]:
         """z, r of x W + h U + b; g of x W + r (h U) + b, or x W + (r h) U + b; z h + (1 - z) g."""
-        n, cell, u = self.n, self.cell, self.units
-        after = cell.kind == "gru"
-        gates = self.part(x, 0, 2)
-        recurrent, bias = self.recurrent, None if self.bias is None else self.part(self.bias, 0, 2)
-        if after:
-            gates = gates.map(lambda a: local.pad(a, [[0, 0], [0, 0], [0, u]]))
+        n, cell, u = self.fixed_point, self.cell, self.units
+        resets_product = cell.kind == "gru"
+        gates = self.gate_part(x, 0, 2)
+        recurrent, bias = (
+            self.recurrent,
+            None if self.bias is None else self.gate_part(self.bias, 0, 2),
+        )
+        if resets_product:
+            gates = gates.map(lambda a: tensor_ops.pad(a, [[0, 0], [0, 0], [0, u]]))
             bias = self._with_inner(bias)
         else:
-            recurrent = self.part(recurrent, 0, 2)
-        a = self.opened([gates, self.product(h, recurrent, matrix_product)], bias, n.drop, n.sums)
-        z, r = self.gates(
-            self.part(a, 0, 2), [self.held, cell.gate], n.z, [max(n.told, n.factor)] * 2
+            recurrent = self.gate_part(recurrent, 0, 2)
+        a = self.open_sum(
+            [gates, self.make_product(h, recurrent, matrix_product)],
+            bias,
+            n.dropped_bits,
+            n.sum_ring,
         )
-        candidate = self.part(x, 2)
-        bias = None if self.bias is None else self.part(self.bias, 2)
-        if after:
-            inner = self.lifted(self.part(a, 2), n.factor)
-            inner = inner.map(lambda v: local.left_shift(v, n.scale - 2 * n.fraction))
+        z, r = self.apply_gates(
+            self.gate_part(a, 0, 2),
+            [self.memory_gate, cell.gate],
+            n.z,
+            [max(n.output_factor_ring, n.factor_ring)] * 2,
+        )
+        candidate = self.gate_part(x, 2)
+        bias = None if self.bias is None else self.gate_part(self.bias, 2)
+        if resets_product:
+            inner = self.lift_ring(self.gate_part(a, 2), n.factor_ring)
+            inner = inner.map(lambda v: tensor_ops.left_shift(v, n.scale - 2 * n.fraction))
             inner = replace(inner, fractional_bits=n.scale - n.fraction)
-            product = self.product(r, inner)
+            product = self.make_product(r, inner)
         else:
-            reset = self.opened([self.product(r, h)], None, n.fraction, n.outputs)
-            reset = self.lifted(reset, n.factor)
-            product = self.product(reset, self.part(self.recurrent, 2), matrix_product)
-        p = self.opened([candidate, product], bias, n.drop, n.sums)
-        g = self.bent(cell.activation, p, n.z, n.told)
-        known = replace(g.map(lambda v: local.left_shift(v, n.fraction)), bits=0)
-        known = replace(known, fractional_bits=2 * n.fraction)
-        apart = arithmetic.sub(replace(h, bits=0), replace(g, bits=0))
-        h = self.opened([self.product(z, apart)], known, n.fraction, n.outputs)
-        return [self.lifted(h, max(n.factor, n.told))]
+            reset = self.open_sum([self.make_product(r, h)], None, n.fraction, n.output_ring)
+            reset = self.lift_ring(reset, n.factor_ring)
+            product = self.make_product(reset, self.gate_part(self.recurrent, 2), matrix_product)
+        p = self.open_sum([candidate, product], bias, n.dropped_bits, n.sum_ring)
+        g = self.apply_activation(cell.activation, p, n.z, n.output_factor_ring)
+        scaled_candidate = replace(g.map(lambda v: tensor_ops.left_shift(v, n.fraction)), bits=0)
+        scaled_candidate = replace(scaled_candidate, fractional_bits=2 * n.fraction)
+        difference = arithmetic.sub(replace(h, bits=0), replace(g, bits=0))
+        h = self.open_sum(
+            [self.make_product(z, difference)], scaled_candidate, n.fraction, n.output_ring
+        )
+        return [self.lift_ring(h, max(n.factor_ring, n.output_factor_ring))]
 
     def _with_inner(self, bias: Shared | None) -> Shared | None:
         """The biases of a GRU's gates, and of what it resets."""
         if bias is None:
             return None
         if self.inner is None:
-            return bias.map(lambda a: local.pad(a, [[0, 0], [0, 0], [0, self.units]]))
+            return bias.map(lambda a: tensor_ops.pad(a, [[0, 0], [0, 0], [0, self.units]]))
         return shapes.concat([bias, self.inner], 2)
 
 
-class _Turned:
+class _TransposedMonitor:
     """A watch of values whose batch is their second axis."""
 
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
+    def __init__(self, monitor: RangeMonitor) -> None:
+        self._monitor = monitor
 
-    def zero(self, share: Any, width: int, low: int = 0) -> None:
+    def record_zero(self, share: Any, width: int, low: int = 0) -> None:
         """As Watch.zero."""
-        turned = None if share is None else local.transpose(share, [1, 0, 2])
-        self._watch.zero(turned, width, low)
+        transposed = None if share is None else tensor_ops.transpose(share, [1, 0, 2])
+        self._monitor.record_zero(transposed, width, low)

@@ -8,8 +8,13 @@ truncation and ReLU then take 5 rounds in all.
 from __future__ import annotations
 
 from tfe_bench.protocols.ring import checks, compare, convert, logic, small_ring
-from tfe_bench.protocols.ring.products import Product, Two, matrix_product, truncated
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.products import (
+    BilinearMap,
+    Product,
+    exchange_truncated_sum,
+    matrix_product,
+)
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -46,11 +51,11 @@ def relu_with_derivative(
 
     Rounds and bits: as `relu`.
     """
-    small = _is_small("relu", x)
+    is_small = _is_small("relu", x)
     negative = convert.mask_bits(
-        party, compare.msb(party, x, x.ring_bits if small else bits, exchanges)
+        party, compare.msb(party, x, x.ring_bits if is_small else bits, exchanges)
     )
-    return convert.inject(party, negative, x, negated=True, extend_ring=small), negative
+    return convert.inject(party, negative, x, negated=True, extend_ring=is_small), negative
 
 
 def relu_in(
@@ -69,21 +74,21 @@ def relu_in(
     """
     checks.check_word("relu", x)
     negative = convert.mask_bits(party, compare.msb(party, x, bits, exchanges))
-    return small_ring.rectified(party, negative, x, to or x.ring_bits)
+    return small_ring.zero_where(party, negative, x, to or x.ring_bits)
 
 
-def derivative(
+def relu_derivative(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = 2
 ) -> Shared:
     """[x >= 0] as ring elements 0 and 1; |x| < 2^(bits-1).  At 0 it is 1 (TensorFlow says 0).
 
     Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: those of msb, mask_bits and b2a.
     """
-    small = _is_small("relu derivative", x)
+    is_small = _is_small("relu derivative", x)
     negative = convert.mask_bits(
-        party, compare.msb(party, x, x.ring_bits if small else bits, exchanges)
+        party, compare.msb(party, x, x.ring_bits if is_small else bits, exchanges)
     )
-    return convert.b2a(party, logic.invert(negative), local.shape(x.any))
+    return convert.b2a(party, logic.invert_bits(negative), tensor_ops.dynamic_shape(x.any))
 
 
 def truncated_product(
@@ -92,7 +97,7 @@ def truncated_product(
     y: Shared,
     drop: int,
     bits: int = compare.LAYER_BITS,
-    two: Two | None = None,
+    bilinear: BilinearMap | None = None,
     bias: Shared | None = None,
 ) -> Shared:
     """(x . y + bias) / 2^drop in Z_2^bits, stochastically rounded; never fails (T4).
@@ -110,14 +115,14 @@ def truncated_product(
     Raises:
         UsageError: rings, dealers or shapes that do not fit; bits + drop over 64.
     """
-    two = matrix_product if two is None else two
+    bilinear = matrix_product if bilinear is None else bilinear
     checks.check_factors("truncated_product", x, y)
-    if two is matrix_product:
-        checks.check_multipliable("truncated_product", x.shape, y.shape)
+    if bilinear is matrix_product:
+        checks.check_matmul_shapes("truncated_product", x.shape, y.shape)
     if bias is not None:
         checks.check_ring("truncated_product", bias)
-    product = Product(x, y, two)
-    return truncated(party, "truncated_product", [product], bias, drop, bits)[0]
+    product = Product(x, y, bilinear)
+    return exchange_truncated_sum(party, "truncated_product", [product], bias, drop, bits)[0]
 
 
 def _is_small(name: str, x: Shared) -> bool:

@@ -23,18 +23,18 @@ from tfe_bench.protocols.functions import harmonics
 from tfe_bench.protocols.functions.harmonics import Series
 from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.ring import arithmetic, compare, convert, shapes, small_ring
-from tfe_bench.protocols.ring.checks import check_scale, check_word, known_shape
+from tfe_bench.protocols.ring.checks import check_known_shape, check_scale, check_word
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-FEWEST_BITS: Final = 8
-MOST_BITS: Final = 16
+MIN_BITS: Final = 8
+MAX_BITS: Final = 16
 # Comparisons see quarters.
 _STEP_BITS: Final = 2
 
 
 @dataclass(frozen=True)
-class Bend:
+class SeriesActivation:
     """A function in three pieces.
 
     Attributes:
@@ -50,38 +50,42 @@ class Bend:
     ends: tuple[int, int] | None = None
     room: int = 0
 
-    def at(self, v: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def evaluate_plain(self, v: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """What the protocol makes of v, but for roundings: float64, of any shape."""
         half, lower, upper = v / 2, np.zeros(()), v
         if self.ends is not None:
             half, (lower, upper) = np.zeros(()), np.asarray(self.ends, np.float64)
-        between = np.where(v < self.high / 4, self.series.at(v) + half, upper)
+        between = np.where(v < self.high / 4, self.series.evaluate_plain(v) + half, upper)
         return np.where(v < self.low / 4, lower, between)
 
 
-def _even(turn: int, odd: int, *cosines: int) -> Series:
+def _even_series(turn: int, odd: int, *cosines: int) -> Series:
     first, *rest = cosines
     return Series(turn, odd, (first, *(w for a in rest for w in (a, 0))))
 
 
-def _odd(turn: int, odd: int, *sines: int) -> Series:
+def _odd_series(turn: int, odd: int, *sines: int) -> Series:
     first, *rest = sines
     return Series(turn, odd, (first, *(w for b in rest for w in (0, b))))
 
 
 # Least largest error on [low - 1, high + 1] quarters, by linear programming, rounded.
-BENDS: Final[Mapping[str, Bend]] = MappingProxyType(
+ACTIVATIONS: Final[Mapping[str, SeriesActivation]] = MappingProxyType(
     {
-        "gelu": Bend(-15, 15, _even(8, 23, 87050, -76196, -4007, -6016, -363, -461)),
-        "gelu_tanh": Bend(-15, 15, _even(8, 23, 87088, -76263, -3968, -6050, -329, -468)),
-        "silu": Bend(
+        "gelu": SeriesActivation(
+            -15, 15, _even_series(8, 23, 87050, -76196, -4007, -6016, -363, -461)
+        ),
+        "gelu_tanh": SeriesActivation(
+            -15, 15, _even_series(8, 23, 87088, -76263, -3968, -6050, -329, -468)
+        ),
+        "silu": SeriesActivation(
             *(-40, 40),
-            _even(9, 21, 194430, -167182, -5119, -16944, -652, -3676, 133, -860, 76, -179),
+            _even_series(9, 21, 194430, -167182, -5119, -16944, -652, -3676, 133, -860, 76, -179),
         ),
-        "softplus": Bend(
-            *(-31, 31), _even(9, 23, 184269, -133262, 1841, -6838, 70, -481, -142), room=5
+        "softplus": SeriesActivation(
+            *(-31, 31), _even_series(9, 23, 184269, -133262, 1841, -6838, 70, -481, -142), room=5
         ),
-        "mish": Bend(
+        "mish": SeriesActivation(
             *(-40, 20),
             Series(
                 *(9, 25),
@@ -91,22 +95,26 @@ BENDS: Final[Mapping[str, Bend]] = MappingProxyType(
                 ),
             ),
         ),
-        "sigmoid": Bend(
-            *(-31, 31), _odd(9, 23, 32768, 38286, -2203, 7152, -1337, 1624, -330, 249), (0, 1)
+        "sigmoid": SeriesActivation(
+            *(-31, 31),
+            _odd_series(9, 23, 32768, 38286, -2203, 7152, -1337, 1624, -330, 249),
+            (0, 1),
         ),
-        "tanh": Bend(
+        "tanh": SeriesActivation(
             *(-17, 17),
-            _odd(8, 21, 0, 77819, -4271, 16191, -3290, 4574, -1302, 1128, -274, 172),
+            _odd_series(8, 21, 0, 77819, -4271, 16191, -3290, 4574, -1302, 1128, -274, 172),
             (-1, 1),
         ),
-        "erf": Bend(-10, 10, _odd(7, 15, 0, 75058, -3116, 10834, -1508, 1144, -118), (-1, 1)),
+        "erf": SeriesActivation(
+            -10, 10, _odd_series(7, 15, 0, 75058, -3116, 10834, -1508, 1144, -118), (-1, 1)
+        ),
     }
 )
 
 # Of what a memory is multiplied by in every step: off by 2^-13.7 where the sigmoid is off by 2^-11.
-HELD: Final = Bend(
+MEMORY_GATE: Final = SeriesActivation(
     *(-38, 38),
-    _odd(
+    _odd_series(
         *(5, 1, 32768),
         *(-2215, 73902, -83164, 92651, -78231, 61162, -39879, 23314, -11185, 4553, -1330, 273),
     ),
@@ -114,24 +122,24 @@ HELD: Final = Bend(
 )
 
 
-def more_bits(name: str) -> int:
+def extra_bits(name: str) -> int:
     """Fractional bits that a function's value has more than x."""
-    return 1 if BENDS[name].ends is None else 0
+    return 1 if ACTIVATIONS[name].ends is None else 0
 
 
-def most_bits(name: str, fractional_bits: int) -> int:
+def max_bits(name: str, fractional_bits: int) -> int:
     """The most bits of x that `bent` takes, |x| < 2^(bits-1) units, at its fractional bits."""
-    if BENDS[name].ends is not None:
+    if ACTIVATIONS[name].ends is not None:
         return compare.EXACT_BITS - 2
-    return harmonics.most_bits(fractional_bits + 1) - 2  # f + 29: room is no matter
+    return harmonics.max_result_bits(fractional_bits + 1) - 2  # f + 29: room is no matter
 
 
 def read_bits(name: str, fractional_bits: int, below: int) -> int:
     """How many low bits of x, |x| < below, `bent` reads: it may be of such a ring."""
-    return least_ring(BENDS[name], fractional_bits, below)
+    return min_ring(ACTIVATIONS[name], fractional_bits, below)
 
 
-def bent(
+def evaluate_series(
     party: Party,
     x: Shared,
     name: str,
@@ -158,67 +166,78 @@ def bent(
         UsageError: no such function, another ring or number of fractional bits, or bits that leave
             no room in a word.
     """
-    if name not in BENDS:
-        raise UsageError(f"A series is one of {', '.join(BENDS)}. Received: {name!r}.")
-    check_scale("series", check_word("series", x), FEWEST_BITS, MOST_BITS)
+    if name not in ACTIVATIONS:
+        raise UsageError(f"A series is one of {', '.join(ACTIVATIONS)}. Received: {name!r}.")
+    check_scale("series", check_word("series", x), MIN_BITS, MAX_BITS)
     f = x.fractional_bits
-    if not 2 <= bits <= most_bits(name, f):
+    if not 2 <= bits <= max_bits(name, f):
         raise UsageError(
-            f"A series of {name} takes 2 to {most_bits(name, f)} bits. Received: {bits}. Use a "
+            f"A series of {name} takes 2 to {max_bits(name, f)} bits. Received: {bits}. Use a "
             "smaller range or fewer fractional bits."
         )
-    bend, below = BENDS[name], min(below or 1 << (bits - 1), 1 << (bits - 1))
-    _check_read(x, bend, below)
-    known_shape("series", x)
-    n, width = x.shape.num_elements(), compared(bend, f, below)
-    count = compare.few_openings(2 * n, width, exchanges)
-    y = curved(party, x, bend, below, count)
+    activation, below = ACTIVATIONS[name], min(below or 1 << (bits - 1), 1 << (bits - 1))
+    _check_read(x, activation, below)
+    check_known_shape("series", x)
+    n, width = x.shape.num_elements(), comparison_bits(activation, f, below)
+    count = compare.default_exchanges(2 * n, width, exchanges)
+    y = evaluate_in_ring(party, x, activation, below, count)
     if y.ring_bits >= to:
         return y
-    if bend.ends is not None:
-        return small_ring.lift(party, y, to)
+    if activation.ends is not None:
+        return small_ring.lift_signed(party, y, to)
     least = 1 << (y.fractional_bits - 1)  # (all of them are above -1/2)
-    return arithmetic.moved(small_ring.extend(party, arithmetic.moved(y, least), to), -least)
+    return arithmetic.add_constant(
+        small_ring.extend_nonnegative(party, arithmetic.add_constant(y, least), to), -least
+    )
 
 
-def compared(bend: Bend, fractional_bits: int, below: int) -> int:
+def comparison_bits(activation: SeriesActivation, fractional_bits: int, below: int) -> int:
     """Bits of the comparisons with the knots of |x| < below units."""
     quarters = max(-(-below >> (fractional_bits - _STEP_BITS)), 2)
-    return (quarters - 1 + max(map(abs, _knots(bend))) + 1).bit_length() + 1
+    return (quarters - 1 + max(map(abs, _knot_quarters(activation))) + 1).bit_length() + 1
 
 
-def _knots(bend: Bend) -> tuple[int, int]:
-    return bend.low, bend.high + 1
+def _knot_quarters(activation: SeriesActivation) -> tuple[int, int]:
+    return activation.low, activation.high + 1
 
 
-def _ring(bend: Bend, fractional_bits: int, below: int, more: int) -> int:
+def _result_ring(
+    activation: SeriesActivation, fractional_bits: int, below: int, added_bits: int
+) -> int:
     """The ring of a result of `curved`."""
-    if bend.ends is not None:
-        return fractional_bits + more + 3
+    if activation.ends is not None:
+        return fractional_bits + added_bits + 3
     one = 1 << fractional_bits
     # twice x, with one fractional bit more; -1/2, and what a series is off by
-    return (2 * max(below, one << bend.room >> 1) + one + (one >> 6)).bit_length() + 1
+    return (2 * max(below, one << activation.room >> 1) + one + (one >> 6)).bit_length() + 1
 
 
-def least_ring(bend: Bend, fractional_bits: int, below: int) -> int:
+def min_ring(activation: SeriesActivation, fractional_bits: int, below: int) -> int:
     """The smallest ring of an x that `curved` takes: of the period, the comparisons, and x / 2."""
-    read = fractional_bits - _STEP_BITS + compared(bend, fractional_bits, below)
-    half = _ring(bend, fractional_bits, below, 0) if bend.ends is None else 0
-    return min(max(bend.series.turn + fractional_bits, read, half), 64)
+    compared_bits = (
+        fractional_bits - _STEP_BITS + comparison_bits(activation, fractional_bits, below)
+    )
+    half = _result_ring(activation, fractional_bits, below, 0) if activation.ends is None else 0
+    return min(max(activation.series.turn + fractional_bits, compared_bits, half), 64)
 
 
-def _check_read(x: Shared, bend: Bend, below: int) -> None:
+def _check_read(x: Shared, activation: SeriesActivation, below: int) -> None:
     """Raises UsageError for an x of a ring of fewer bits than `least_ring`."""
-    least = least_ring(bend, x.fractional_bits, below)
-    if x.ring_bits < least:
+    min_bits = min_ring(activation, x.fractional_bits, below)
+    if x.ring_bits < min_bits:
         raise UsageError(
-            f"A series of values below {below} ring units reads {least} bits of them. "
+            f"A series of values below {below} ring units reads {min_bits} bits of them. "
             f"Received: {x!r}."
         )
 
 
-def curved(
-    party: Party, x: Shared, bend: Bend, below: int, exchanges: int, more: int = 0
+def evaluate_in_ring(
+    party: Party,
+    x: Shared,
+    activation: SeriesActivation,
+    below: int,
+    exchanges: int,
+    added_bits: int = 0,
 ) -> Shared:
     """`bent` without the lift, in a ring Z_2^k.
 
@@ -230,33 +249,43 @@ def curved(
 
     Rounds: exchanges + 2 (+ 3 with dealing).
     """
-    _check_read(x, bend, below)
+    _check_read(x, activation, below)
     f, x = x.fractional_bits, replace(x, bits=0)  # (of what is above nothing is read)
-    cut, width = f - _STEP_BITS, compared(bend, f, below)
-    moved = linear.lowered(x, [k << cut for k in _knots(bend)])
-    under = convert.mask_bits(party, compare.coarse(party, moved, cut, width, exchanges))
-    scale, k = f + (1 if bend.ends is None else more), _ring(bend, f, below, more)
-    inner = _summed(party, bend.series, x, scale, k)
-    if bend.ends is None:
-        half = replace(small_ring.reduced(x, k), fractional_bits=scale)
+    cut, width = f - _STEP_BITS, comparison_bits(activation, f, below)
+    knot_differences = linear.subtract_knots(x, [k << cut for k in _knot_quarters(activation)])
+    is_below = convert.mask_bits(
+        party, compare.compare_coarsely(party, knot_differences, cut, width, exchanges)
+    )
+    scale, k = (
+        f + (1 if activation.ends is None else added_bits),
+        _result_ring(activation, f, below, added_bits),
+    )
+    inner = _sum_series(party, activation.series, x, scale, k)
+    if activation.ends is None:
+        half = replace(small_ring.reduce_ring(x, k), fractional_bits=scale)
         inner = arithmetic.add(inner, half)
         lower, upper = arithmetic.neg(inner), arithmetic.sub(arithmetic.add(half, half), inner)
     else:
         lower, upper = (
-            arithmetic.moved(arithmetic.neg(inner), value << scale) for value in bend.ends
+            arithmetic.add_constant(arithmetic.neg(inner), value << scale)
+            for value in activation.ends
         )
     # [x below the lower knot] lower + upper - [x below the upper one] upper
     steps = shapes.stack([lower, arithmetic.neg(upper)])
-    return arithmetic.add(arithmetic.add(inner, upper), small_ring.pick(party, under, steps))
+    return arithmetic.add(
+        arithmetic.add(inner, upper), small_ring.pick_one_hot(party, is_below, steps)
+    )
 
 
-def _summed(party: Party, series: Series, x: Shared, fractional_bits: int, k: int) -> Shared:
+def _sum_series(party: Party, series: Series, x: Shared, fractional_bits: int, k: int) -> Shared:
     """The series in Z_2^k: made in the ring of its own values, which 2J dealt words pay for.
 
     Its lift takes the second round, while knots are compared.
     """
-    below, own = series.values(fractional_bits)
-    if own >= k:
-        return harmonics.evaluate(party, "harmonics", series, x, fractional_bits, k)
-    y = harmonics.evaluate(party, "harmonics", series, x, fractional_bits, own)
-    return arithmetic.moved(small_ring.extend(party, arithmetic.moved(y, below), k), -below)
+    below, value_ring = series.find_range(fractional_bits)
+    if value_ring >= k:
+        return harmonics.evaluate_series(party, "harmonics", series, x, fractional_bits, k)
+    y = harmonics.evaluate_series(party, "harmonics", series, x, fractional_bits, value_ring)
+    return arithmetic.add_constant(
+        small_ring.extend_nonnegative(party, arithmetic.add_constant(y, below), k), -below
+    )

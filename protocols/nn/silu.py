@@ -13,12 +13,12 @@ from tfe_bench.protocols.functions import polynomial, small_product
 from tfe_bench.protocols.nn import activations, gated
 from tfe_bench.protocols.ring import compare
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 # The tail is multiplied by up to 14, so it has these fractional bits more than x.
-_MORE = 5
+_EXTRA_BITS = 5
 
 
 def silu(
@@ -37,27 +37,29 @@ def silu(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("silu", check_ring("silu", x, known=True), gated.FEWEST_BITS, gated.MOST_BITS)
-    shape, more = x.shape.as_list(), x.fractional_bits + _MORE
-    flat = x.map(lambda a: local.reshape(a, [-1]))
-    own = activations.halves(party, flat, more, bits, exchanges)
-    term = _product(x.fractional_bits), [own.magnitude, own.tail]
-    y = gated.positive_less(party, "silu", own.negative, flat, [term])
-    return y.map(lambda a: local.reshape(a, shape))
+    check_scale("silu", check_ring("silu", x, known=True), gated.MIN_BITS, gated.MAX_BITS)
+    shape, tail_bits = x.shape.as_list(), x.fractional_bits + _EXTRA_BITS
+    flat = x.map(lambda a: tensor_ops.reshape(a, [-1]))
+    parts = activations.sigmoid_parts(party, flat, tail_bits, bits, exchanges)
+    term = _product_plan(x.fractional_bits), [parts.magnitude, parts.tail]
+    y = gated.relu_minus_terms(party, "silu", parts.negative, flat, [term])
+    return y.map(lambda a: tensor_ops.reshape(a, shape))
 
 
 @functools.cache
-def _product(f: int) -> polynomial.Plan:
+def _product_plan(f: int) -> polynomial.Plan:
     """|x| h: |x| is at most where sigmoid is cut, h at most 1/2 and a rounding."""
-    return small_product.plan([activations.edge(f).bit_length() + 1, f + _MORE + 1], f + _MORE)
+    return small_product.plan_product(
+        [activations.saturation_units(f).bit_length() + 1, f + _EXTRA_BITS + 1], f + _EXTRA_BITS
+    )
 
 
 # ---- the slope, for gradients
 
 
-def _slope(x: Decimal) -> Decimal:
+def _silu_slope(x: Decimal) -> Decimal:
     rising = 1 / (1 + (-x).exp())
     return rising + x * rising * (1 - rising)
 
 
-slope = gated.Slope("silu_slope", _slope, 10)
+slope = gated.Slope("silu_slope", _silu_slope, 10)

@@ -9,38 +9,38 @@ from tfe_bench.protocols.functions import approximation, piecewise, polynomial
 from tfe_bench.protocols.nn import activations, linear
 from tfe_bench.protocols.ring import arithmetic, compare
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-FEWEST_BITS = 8
-MOST_BITS = 16
+MIN_BITS = 8
+MAX_BITS = 16
 
 
-def sides(
+def split_sides(
     party: Party, x: Shared, edge: int, bits: int, exchanges: int | None
 ) -> tuple[Shared, Shared, Shared]:
     """max(x, 0), and how far x is above and below 0: at most edge, in ring units.
 
     Rounds and bits: those of linear.above with three knots.
     """
-    high, _ = linear.above(party, x, (-edge, 0, edge), bits, exchanges)
-    low, positive, far = (high.map(lambda a, i=i: local.at(a, i)) for i in range(3))
-    below = arithmetic.moved(arithmetic.sub(positive, low), edge)
+    high, _ = linear.relu_at_knots(party, x, (-edge, 0, edge), bits, exchanges)
+    low, positive, far = (high.map(lambda a, i=i: tensor_ops.strided_slice(a, i)) for i in range(3))
+    below = arithmetic.add_constant(arithmetic.sub(positive, low), edge)
     return positive, arithmetic.sub(positive, far), below
 
 
-def _log1p(t: Decimal) -> Decimal:
+def _log_one_plus(t: Decimal) -> Decimal:
     return (1 + t).ln()
 
 
 @functools.cache
-def _tail(f: int) -> polynomial.Fitted:
+def _fit_tail(f: int) -> polynomial.FittedPolynomial:
     """log(1 + t) on [0, 1] for t with INNER_BITS."""
-    found = approximation.approximate(
-        _log1p, Decimal(0), Decimal(1), activations.INNER_BITS, Decimal(2) ** -(f + 3), False
+    polynomial_fit = approximation.fit_approximation(
+        _log_one_plus, Decimal(0), Decimal(1), activations.INNER_BITS, Decimal(2) ** -(f + 3), False
     )
-    return polynomial.fitted(found, f, bits=found.limit.bit_length() + 2)
+    return polynomial.fit_polynomial(polynomial_fit, f, bits=polynomial_fit.limit.bit_length() + 2)
 
 
 def softplus(
@@ -59,11 +59,11 @@ def softplus(
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
-    check_scale("softplus", check_ring("softplus", x, known=True), FEWEST_BITS, MOST_BITS)
+    check_scale("softplus", check_ring("softplus", x, known=True), MIN_BITS, MAX_BITS)
     f = x.fractional_bits
-    positive, above, below = sides(party, x, activations.edge(f), bits, exchanges)
-    t = activations.falling(party, arithmetic.neg(arithmetic.add(above, below)))
-    return arithmetic.add(positive, _tail(f).evaluate(party, "polyval", t))
+    positive, above, below = split_sides(party, x, activations.saturation_units(f), bits, exchanges)
+    t = activations.exp_nonpositive(party, arithmetic.neg(arithmetic.add(above, below)))
+    return arithmetic.add(positive, _fit_tail(f).evaluate(party, "polyval", t))
 
 
 def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:

@@ -24,10 +24,10 @@ def softsign(
     Raises:
         UsageError: another ring, or fewer than 8 or more than 20 fractional bits.
     """
-    return softsign_and_rest(party, x, bits, exchanges)[0]
+    return softsign_with_reciprocal(party, x, bits, exchanges)[0]
 
 
-def softsign_and_rest(
+def softsign_with_reciprocal(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> tuple[Shared, Shared]:
     """The value, and 1 / (1 + |x|), of which the derivative is the square.
@@ -36,11 +36,13 @@ def softsign_and_rest(
     """
     check_scale("softsign", check_ring("softsign", x, known=True), 8, 20)
     one = 1 << x.fractional_bits
-    count = compare.few_openings(x.shape.num_elements(), bits, exchanges)
+    count = compare.default_exchanges(x.shape.num_elements(), bits, exchanges)
     positive, negative = relu.relu_with_derivative(party, x, bits, count)
-    size = arithmetic.sub(arithmetic.add(positive, positive), x)
-    width = compare.moved(bits, one) - 1
-    rest = reciprocal.reciprocal(party, arithmetic.moved(size, one), width)
-    kept = arithmetic.moved(arithmetic.neg(rest), one)
-    turned = convert.inject(party, negative, kept)
-    return arithmetic.sub(kept, arithmetic.add(turned, turned)), rest
+    magnitude = arithmetic.sub(arithmetic.add(positive, positive), x)
+    width = compare.bits_with_constant(bits, one) - 1
+    reciprocal_part = reciprocal.reciprocal(party, arithmetic.add_constant(magnitude, one), width)
+    unsigned_value = arithmetic.add_constant(arithmetic.neg(reciprocal_part), one)
+    negative_part = convert.inject(party, negative, unsigned_value)
+    return arithmetic.sub(
+        unsigned_value, arithmetic.add(negative_part, negative_part)
+    ), reciprocal_part

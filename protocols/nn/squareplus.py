@@ -16,15 +16,15 @@ from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring import arithmetic, compare
 from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.ring.truncation import truncate
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-LARGEST = 64
+MAX_OFFSET = 64
 _INNER = 20
 
 
-def most_bits(f: int) -> int:
+def max_bits(f: int) -> int:
     """How wide a value with f fractional bits may be: its square fits."""
     return min(31, _INNER + f)
 
@@ -51,32 +51,34 @@ def squareplus(
             bits.
     """
     check_scale("squareplus", check_ring("squareplus", x, known=True), 8, 16)
-    f, more = x.fractional_bits, _INNER - x.fractional_bits
-    if not 2.0**-8 <= b <= LARGEST or not 2 <= bits <= most_bits(f):
+    f, extra_bits = x.fractional_bits, _INNER - x.fractional_bits
+    if not 2.0**-8 <= b <= MAX_OFFSET or not 2 <= bits <= max_bits(f):
         raise UsageError(
-            f"squareplus wants b from 2^-8 to {LARGEST}, and values of 2 to {most_bits(f)} bits. "
+            f"squareplus wants b from 2^-8 to {MAX_OFFSET}, and values of 2 to {max_bits(f)} bits. "
             f"Received: b={b!r}, bits={bits!r}."
         )
-    count = compare.few_openings(x.shape.num_elements(), bits, exchanges)
+    count = compare.default_exchanges(x.shape.num_elements(), bits, exchanges)
     positive = relu.relu(party, x, bits, count)
-    size = arithmetic.sub(arithmetic.add(positive, positive), x)
-    square = arithmetic.mul(party, size, size)
+    magnitude = arithmetic.sub(arithmetic.add(positive, positive), x)
+    square = arithmetic.mul(party, magnitude, magnitude)
     if 2 * f > _INNER:
         square = truncate(party, square, 2 * f - _INNER)
     else:
-        square = _shifted(square, _INNER - 2 * f)
+        square = _raise_scale(square, _INNER - 2 * f)
     offset = round(Fraction(b) * (1 << _INNER))
-    wide = 2 * (bits - 1) + _INNER - 2 * f
-    inside = arithmetic.moved(square, offset)
-    root = roots.sqrt(party, inside, max(wide, offset.bit_length()) + 1)
-    total = arithmetic.add(_shifted(size, more), root)
-    rest = reciprocal.reciprocal(party, total, max(bits + more, (8 << _INNER).bit_length()) + 2)
+    square_bits = 2 * (bits - 1) + _INNER - 2 * f
+    inside = arithmetic.add_constant(square, offset)
+    root = roots.sqrt(party, inside, max(square_bits, offset.bit_length()) + 1)
+    total = arithmetic.add(_raise_scale(magnitude, extra_bits), root)
+    inverse_sum = reciprocal.reciprocal(
+        party, total, max(bits + extra_bits, (8 << _INNER).bit_length()) + 2
+    )
     half = np.int64(round(Fraction(b) * (1 << 15)))  # of 16 fractional bits
-    tail = truncate(party, arithmetic.mul_public(rest, half, 16), 16 + more)
+    tail = truncate(party, arithmetic.mul_public(inverse_sum, half, 16), 16 + extra_bits)
     return arithmetic.add(positive, tail)
 
 
-def _shifted(x: Shared, more: int) -> Shared:
+def _raise_scale(x: Shared, extra_bits: int) -> Shared:
     """x with more fractional bits.  Local."""
-    y = x.map(lambda a: local.left_shift(a, more))
-    return Shared(y.m, y.l1, y.l2, y.dealer, x.fractional_bits + more)
+    y = x.map(lambda a: tensor_ops.left_shift(a, extra_bits))
+    return Shared(y.m, y.l1, y.l2, y.dealer, x.fractional_bits + extra_bits)

@@ -19,11 +19,11 @@ import numpy.typing as npt
 from tfe_bench.errors import UsageError
 
 # |G| is below: of so many random bits no -log(-log(u)) is larger, and no u rounds to 1.
-LARGEST: Final = 38
-MOST_TEMPERATURE: Final = 8.0
+MAX_MAGNITUDE: Final = 38
+MAX_TEMPERATURE: Final = 8.0
 _BITS: Final = 52
 # So many random bytes; in tests those of a seed.
-Random = Callable[[int], bytes]
+RandomBytes = Callable[[int], bytes]
 
 
 def check_temperature(temperature: object) -> float:
@@ -33,27 +33,27 @@ def check_temperature(temperature: object) -> float:
         UsageError: it is none.
     """
     real = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
-    if not (real and 0 <= temperature <= MOST_TEMPERATURE):  # type: ignore[operator]
+    if not (real and 0 <= temperature <= MAX_TEMPERATURE):  # type: ignore[operator]
         raise UsageError(
-            f"A temperature is 0 (the likeliest token) to {MOST_TEMPERATURE:g}. Received: "
+            f"A temperature is 0 (the likeliest token) to {MAX_TEMPERATURE:g}. Received: "
             f"{str(temperature)[:40]}."
         )
     return float(temperature)  # type: ignore[arg-type]
 
 
-def noise(
+def draw_gumbel(
     shape: tuple[int, ...],
     temperature: float,
     fractional_bits: int,
-    random: Random = secrets.token_bytes,
+    random_bytes: RandomBytes = secrets.token_bytes,
 ) -> npt.NDArray[np.int64]:
     """temperature G in ring units, drawn anew.
 
     |noise| <= LARGEST temperature 2^fractional_bits.
     """
     count = math.prod(shape)
-    words = np.frombuffer(random(8 * count), np.uint64) >> np.uint64(64 - _BITS)
+    words = np.frombuffer(random_bytes(8 * count), np.uint64) >> np.uint64(64 - _BITS)
     uniform = (words.astype(np.float64) + 0.5) * 2.0**-_BITS
     real = -np.log(-np.log(uniform)) * temperature * 2.0**fractional_bits
-    found: npt.NDArray[np.int64] = np.rint(real).astype(np.int64).reshape(shape)
-    return found
+    ring_noise: npt.NDArray[np.int64] = np.rint(real).astype(np.int64).reshape(shape)
+    return ring_noise

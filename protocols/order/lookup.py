@@ -17,7 +17,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes, one_hot, sort
 from tfe_bench.protocols.order.shuffle import MAX_COLUMNS, shuffle
 from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, logic, reductions, shapes
-from tfe_bench.protocols.session import io, local
+from tfe_bench.protocols.session import io, tensor_ops
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -25,11 +25,11 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 PRODUCTS = ("pick", "matmul")
 # Of a table whose rows are moved: a sort adds the wide key, the key and the position.
-MOST_COLUMNS = MAX_COLUMNS - 3
-WAYS = ("auto", "one-hot", "shuffle")
+MAX_TABLE_COLUMNS = MAX_COLUMNS - 3
+METHODS = ("auto", "one-hot", "shuffle")
 
 
-def chosen(
+def lookup_one_hot(
     party: Party, table: Shared, positions: Shared, bits: int = compare.EXACT_BITS
 ) -> Shared:
     """table[b, positions[b, i]], [batch, asked, width]; 0 for a position that is not there.
@@ -41,19 +41,23 @@ def chosen(
     Rounds and bits: those of one_hot.one_hot and the cheaper of `product`.
     """
     batch, n, width = (int(d) for d in table.shape)
-    asked = int(positions.shape[1])
+    request_count = int(positions.shape[1])
     hot = one_hot.one_hot(party, positions, n, bits)
-    return product(party, hot, table, asked, _cheaper(batch, n, asked, width))
+    return select_rows(
+        party, hot, table, request_count, _cheaper_product(batch, n, request_count, width)
+    )
 
 
 @functools.cache
-def _cheaper(batch: int, n: int, asked: int, width: int) -> str:
-    bits, table = PrivateBits((n, batch * asked)), Private((batch, n, width))
-    made = [cost_of(product, bits, table, asked, way) for way in PRODUCTS]
-    return PRODUCTS[int(np.argmin([_price(c) for c in made]))]
+def _cheaper_product(batch: int, n: int, request_count: int, width: int) -> str:
+    bits, table = PrivateBits((n, batch * request_count)), Private((batch, n, width))
+    costs = [cost_of(select_rows, bits, table, request_count, method) for method in PRODUCTS]
+    return PRODUCTS[int(np.argmin([_estimate_price(c) for c in costs]))]
 
 
-def product(party: Party, hot: MaskedBits, table: Shared, asked: int, way: str) -> Shared:
+def select_rows(
+    party: Party, hot: MaskedBits, table: Shared, request_count: int, method: str
+) -> Shared:
     """The sum over a table's rows of those whose bit is 1, for bits [n, batch * asked].
 
     Args:
@@ -65,25 +69,25 @@ def product(party: Party, hot: MaskedBits, table: Shared, asked: int, way: str) 
     of the elements of the result.
     """
     batch, n, width = (int(d) for d in table.shape)
-    if way == "matmul":
-        ones = convert.b2a(party, hot, [n, batch, asked])
+    if method == "matmul":
+        ones = convert.b2a(party, hot, [n, batch, request_count])
         rows = shapes.transpose(ones, [1, 2, 0])
         return arithmetic.matmul(party, rows, table)
-    whole = [n, batch, asked, width]
-    spread = logic.rearrange(
+    product_shape = [n, batch, request_count, width]
+    repeated_bits = logic.rearrange_bits(
         hot,
-        (n, batch, asked, 1),
-        lambda a: local.broadcast_to(a, whole),
-        n * batch * asked * width,
+        (n, batch, request_count, 1),
+        lambda a: tensor_ops.broadcast_to(a, product_shape),
+        n * batch * request_count * width,
     )
     columns = shapes.expand_dims(shapes.transpose(table, [1, 0, 2]), 2)
-    return extremes.pick(party, spread, shapes.broadcast_to(columns, whole))
+    return extremes.sum_selected(party, repeated_bits, shapes.broadcast_to(columns, product_shape))
 
 
 # ---- large tables, between graphs
 
 
-def shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
+def lookup_shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
     """table[positions[i]], [asked, width]; 0 for a position that is not there.  Between graphs.
 
     The rows 0 .. n and the positions are sorted together, a row before the positions that name it.
@@ -99,50 +103,56 @@ def shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
     256 bits for each of these elements and of the keys, and 192 for a key.
     """
     n, width = (int(d) for d in table.shape)
-    asked = int(positions.shape[0])
+    request_count = int(positions.shape[0])
     scale = table.fractional_bits
 
-    def joined(table: Shared, positions: Shared) -> list[Shared]:
-        rows = arithmetic.public_range(table, n + 1)
+    def merge_keys(table: Shared, positions: Shared) -> list[Shared]:
+        rows = arithmetic.share_public_range(table, n + 1)
         keys = shapes.concat([rows, positions], 0)
-        none = table.map(lambda a: local.zeros_like(a[:1]))
-        steps = arithmetic.sub(shapes.concat([table, none], 0), shapes.concat([none, table], 0))
-        padded = shapes.pad(steps, [[0, asked], [0, 0]])
+        zero_row = table.map(lambda a: tensor_ops.zeros_like(a[:1]))
+        steps = arithmetic.sub(
+            shapes.concat([table, zero_row], 0), shapes.concat([zero_row, table], 0)
+        )
+        padded = shapes.pad(steps, [[0, request_count], [0, 0]])
         return [keys, *shapes.unstack(padded, 1)]
 
-    def mixed(indices: Shared, *columns: Shared) -> Any:
+    def shuffle_sums(indices: Shared, *columns: Shared) -> Any:
         sums = [reductions.cumsum(c, 0) for c in columns]
-        rows = [c.map(lambda a: local.at(a, None)) for c in (indices, *sums)]
+        rows = [c.map(lambda a: tensor_ops.strided_slice(a, None)) for c in (indices, *sums)]
         first, *rest = shuffle(party, rows)
         return io.reveal(party, first), rest
 
-    def back(origins: Any, *columns: Shared) -> Shared:
-        slots = _inverse(origins)[n + 1 :]
-        moved = shapes.stack([c.map(lambda a: local.gather(a[0], slots)) for c in columns], 1)
-        return replace(moved, fractional_bits=scale)
+    def restore_order(origins: Any, *columns: Shared) -> Shared:
+        slots = _invert_origins(origins)[n + 1 :]
+        gathered_rows = shapes.stack(
+            [c.map(lambda a: tensor_ops.gather(a[0], slots)) for c in columns], 1
+        )
+        return replace(gathered_rows, fractional_bits=scale)
 
-    key = (n, width, asked, table.dealer)
-    found = party.cached_function(("lookup.joined", *key), lambda: joined)(table, positions)
-    keys, *columns = found
-    done = sort.sort(party, keys, columns)
-    mix = party.cached_function(("lookup.mixed", *key), lambda: mixed)
-    origins, sums = mix(done.indices, *done.payload)
-    brought: Shared = party.cached_function(("lookup.back", scale, *key), lambda: back)(
-        origins, *sums
+    key = (n, width, request_count, table.dealer)
+    keys_and_steps = party.cached_function(("lookup.joined", *key), lambda: merge_keys)(
+        table, positions
     )
-    return brought
+    keys, *columns = keys_and_steps
+    sorted_keys = sort.sort(party, keys, columns)
+    shuffle_graph = party.cached_function(("lookup.mixed", *key), lambda: shuffle_sums)
+    origins, sums = shuffle_graph(sorted_keys.indices, *sorted_keys.payload)
+    requested_rows: Shared = party.cached_function(
+        ("lookup.back", scale, *key), lambda: restore_order
+    )(origins, *sums)
+    return requested_rows
 
 
-def _inverse(origins: Any) -> Any:
+def _invert_origins(origins: Any) -> Any:
     """Where each original position is now."""
-    if isinstance(origins, local.Abstract):
+    if isinstance(origins, tensor_ops.SymbolicTensor):
         return np.zeros(origins.shape[-1], np.int64)
     import tensorflow as tf
 
     return tf.argsort(origins[0])
 
 
-def choose(way: str, n: int, width: int, asked: int) -> str:
+def choose_lookup(method: str, n: int, width: int, request_count: int) -> str:
     """What "auto" stands for between graphs: "one-hot" (`chosen`) or "shuffle" (`shuffled`).
 
     A sort of all pairs is counted.  A quicksort's comparisons follow its shuffle: they are taken as
@@ -151,26 +161,34 @@ def choose(way: str, n: int, width: int, asked: int) -> str:
     Raises:
         UsageError: a table of too many columns to be shuffled.
     """
-    checks.check_choice("way to look rows up", way, WAYS, "gather")
-    if way == "shuffle" and width > MOST_COLUMNS:
+    checks.check_choice("way to look rows up", method, METHODS, "gather")
+    if method == "shuffle" and width > MAX_TABLE_COLUMNS:
         raise UsageError(
-            f"gather shuffles rows of {MOST_COLUMNS} numbers at most. Received: {width}. "
+            f"gather shuffles rows of {MAX_TABLE_COLUMNS} numbers at most. Received: {width}. "
             'Use method="one-hot".'
         )
-    if way != "auto" or width > MOST_COLUMNS:
-        return "one-hot" if way == "auto" else way
-    direct = cost_of(chosen, Private((1, n, width)), Private((1, asked), 0))
-    keys = n + 1 + asked
-    if sort.choose("auto", keys, "local") == "all-pairs":
-        sorting = cost_of(shuffled, Private((n, width)), Private((asked,), 0), graphs=True)
-        return "one-hot" if _price(direct) <= _price(sorting) else "shuffle"
+    if method != "auto" or width > MAX_TABLE_COLUMNS:
+        return "one-hot" if method == "auto" else method
+    direct_cost = cost_of(lookup_one_hot, Private((1, n, width)), Private((1, request_count), 0))
+    keys = n + 1 + request_count
+    if sort.choose_algorithm("auto", keys, "local") == "all-pairs":
+        sort_cost = cost_of(
+            lookup_shuffled, Private((n, width)), Private((request_count,), 0), graphs=True
+        )
+        return (
+            "one-hot" if _estimate_price(direct_cost) <= _estimate_price(sort_cost) else "shuffle"
+        )
     depth = math.log2(keys)
-    compared = compare.recipe(65 + sort.index_bits(keys), 2).total + 4
-    moved = 2 * 256 * keys * (width + 4)
-    price = 1.25 * keys * depth * compared + moved + 6 * depth * extremes.ROUND_BITS["local"]
-    return "one-hot" if _price(direct) <= price else "shuffle"
+    comparison_bits = compare.plan_comparison(65 + sort.index_bits(keys), 2).total_bits + 4
+    shuffle_bits = 2 * 256 * keys * (width + 4)
+    price = (
+        1.25 * keys * depth * comparison_bits
+        + shuffle_bits
+        + 6 * depth * extremes.ROUND_BITS["local"]
+    )
+    return "one-hot" if _estimate_price(direct_cost) <= price else "shuffle"
 
 
-def _price(cost: Cost) -> float:
+def _estimate_price(cost: Cost) -> float:
     """Bits, and a round as what it takes as long as."""
     return cost.total + cost.rounds * extremes.ROUND_BITS["local"]

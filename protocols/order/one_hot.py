@@ -12,15 +12,15 @@ import numpy.typing as npt
 
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, shapes
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-WAYS = ("direct", "clamped")
+METHODS = ("direct", "clamped")
 
 
-def below(party: Party, x: Shared, edges: npt.NDArray[np.int64], bits: int) -> MaskedBits:
+def compare_edges(party: Party, x: Shared, edges: npt.NDArray[np.int64], bits: int) -> MaskedBits:
     """[x < edge], [edges, n], for public edges in ring units.
 
     Args:
@@ -29,39 +29,44 @@ def below(party: Party, x: Shared, edges: npt.NDArray[np.int64], bits: int) -> M
     Rounds and bits: those of relational.less of so many pairs.
     """
     count, n = len(edges), x.shape.num_elements()
-    flat = x.map(lambda a: local.tile(local.reshape(a, [1, n]), [count, 1]))
-    moved = arithmetic.moved(flat, -edges.astype(np.int64)[:, None])
-    return convert.mask_bits(party, compare.msb(party, moved, bits))
+    flat = x.map(lambda a: tensor_ops.tile(tensor_ops.reshape(a, [1, n]), [count, 1]))
+    shifted = arithmetic.add_constant(flat, -edges.astype(np.int64)[:, None])
+    return convert.mask_bits(party, compare.msb(party, shifted, bits))
 
 
-def steps(bits: MaskedBits, edges: int, n: int, first: bool) -> MaskedBits:
+def segment_bits(bits: MaskedBits, edges: int, n: int, first: bool) -> MaskedBits:
     """Of nested bits [edges, n] the segments that end at an edge.  Local.
 
     Args:
         first: also the segment below the first edge.
     """
-    kept = edges if first else edges - 1
+    segments = edges if first else edges - 1
 
-    def lower(a: local.Tensor) -> local.Tensor:
-        return local.pad(a[: edges - 1], [(1 if first else 0, 0), (0, 0)])
+    def previous_edge(a: tensor_ops.Tensor) -> tensor_ops.Tensor:
+        return tensor_ops.pad(a[: edges - 1], [(1 if first else 0, 0), (0, 0)])
 
-    return logic.xor(
-        logic.rearrange(bits, (edges, n), lambda a: local.at(a, np.s_[edges - kept :]), kept * n),
-        logic.rearrange(bits, (edges, n), lower, kept * n),
+    return logic.xor_bits(
+        logic.rearrange_bits(
+            bits,
+            (edges, n),
+            lambda a: tensor_ops.strided_slice(a, np.s_[edges - segments :]),
+            segments * n,
+        ),
+        logic.rearrange_bits(bits, (edges, n), previous_edge, segments * n),
     )
 
 
-def choose(way: str, n: int, depth: int, bits: int) -> str:
+def choose_one_hot(method: str, n: int, depth: int, bits: int) -> str:
     """What "auto" stands for: the way that sends less, a round for as many bits as it is worth."""
-    if way != "auto":
-        return way
-    made = (cost_of(one_hot, Private((n,), 0), depth, bits, w) for w in WAYS)
-    price = [c.total + c.rounds * extremes.ROUND_BITS["local"] for c in made]
-    return WAYS[int(np.argmin(price))]
+    if method != "auto":
+        return method
+    costs = (cost_of(one_hot, Private((n,), 0), depth, bits, w) for w in METHODS)
+    price = [c.total + c.rounds * extremes.ROUND_BITS["local"] for c in costs]
+    return METHODS[int(np.argmin(price))]
 
 
 def one_hot(
-    party: Party, x: Shared, depth: int, bits: int = compare.EXACT_BITS, way: str = "auto"
+    party: Party, x: Shared, depth: int, bits: int = compare.EXACT_BITS, method: str = "auto"
 ) -> MaskedBits:
     """[x == j] for j from 0 to depth - 1, [depth, n], of n integers; none for what is outside.
 
@@ -76,17 +81,21 @@ def one_hot(
     """
     n = x.shape.num_elements()
     narrow = max(2, (depth - 1).bit_length() + 1)
-    width = min(compare.moved(bits, depth), compare.EXACT_BITS)
-    if narrow >= bits or choose(way, n, depth, bits) == "direct":
-        return steps(below(party, x, np.arange(depth + 1), width), depth + 1, n, first=False)
-    inside = steps(below(party, x, np.array([0, depth]), width), 2, n, first=False)
-    moved = arithmetic.moved(shapes.reshape(x, [n]), -depth)
-    clamped = arithmetic.moved(convert.inject(party, inside, moved), depth)
-    return steps(below(party, clamped, np.arange(1, depth + 1), narrow), depth, n, first=True)
+    width = min(compare.bits_with_constant(bits, depth), compare.EXACT_BITS)
+    if narrow >= bits or choose_one_hot(method, n, depth, bits) == "direct":
+        return segment_bits(
+            compare_edges(party, x, np.arange(depth + 1), width), depth + 1, n, first=False
+        )
+    inside = segment_bits(compare_edges(party, x, np.array([0, depth]), width), 2, n, first=False)
+    shifted = arithmetic.add_constant(shapes.reshape(x, [n]), -depth)
+    clamped = arithmetic.add_constant(convert.inject(party, inside, shifted), depth)
+    return segment_bits(
+        compare_edges(party, clamped, np.arange(1, depth + 1), narrow), depth, n, first=True
+    )
 
 
-def values_first(bits: MaskedBits, edges: int, rows: int, n: int) -> MaskedBits:
+def move_values_first(bits: MaskedBits, edges: int, rows: int, n: int) -> MaskedBits:
     """Bits [edges, rows, n] as [n, edges, rows].  Local."""
-    return logic.rearrange(
-        bits, (edges, rows, n), lambda a: local.transpose(a, [2, 0, 1]), edges * rows * n
+    return logic.rearrange_bits(
+        bits, (edges, rows, n), lambda a: tensor_ops.transpose(a, [2, 0, 1]), edges * rows * n
     )

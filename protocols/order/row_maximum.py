@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import compare, small_ring
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -28,16 +28,18 @@ from tfe_bench.protocols.session.sharing import Shared
 Indices: TypeAlias = "npt.NDArray[np.int64]"
 
 # Groups are of two values or more.
-_RADICES: Final = range(2, extremes.MOST_PAIRED + 1)
+_RADICES: Final = range(2, extremes.MAX_PAIRED + 1)
 
 
-def coarse(x: Shared, cut: int) -> Shared:
+def coarsen_values(x: Shared, cut: int) -> Shared:
     """x / 2^cut in Z_2^(k-cut), floor or one or two more, of one value with itself.  Local.
 
     All parts are cut one by one, as what is picked must be what was compared.
     """
-    kept = x.map(lambda a: local.logical_shift(local.low_bits(a, x.ring_bits), cut))
-    return replace(kept, bits=x.ring_bits - cut, fractional_bits=x.fractional_bits - cut)
+    coarse_values = x.map(
+        lambda a: tensor_ops.logical_shift(tensor_ops.low_bits(a, x.ring_bits), cut)
+    )
+    return replace(coarse_values, bits=x.ring_bits - cut, fractional_bits=x.fractional_bits - cut)
 
 
 def row_maximum(
@@ -54,69 +56,71 @@ def row_maximum(
     Rounds: 4 for each level, 5 where a comparison takes two exchanges; levels and bits: those of
         `radices`.
     """
-    for radix in radices(int(lengths.sum()), int(lengths.max()), x.ring_bits, bits, profile):
-        columns, lengths = cut(lengths, radix)
-        x = _level(party, x.map(columns), bits)
+    for radix in plan_radices(int(lengths.sum()), int(lengths.max()), x.ring_bits, bits, profile):
+        columns, lengths = split_groups(lengths, radix)
+        x = _reduce_level(party, x.map(columns), bits)
     return x
 
 
-def _level(party: Party, x: Shared, bits: int) -> Shared:
+def _reduce_level(party: Party, x: Shared, bits: int) -> Shared:
     """The largest along the first axis of [values, groups]."""
-    return small_ring.pick(party, extremes.one_hot(party, x, bits, compare.fewest(bits)), x)
+    return small_ring.pick_one_hot(
+        party, extremes.argmax_bits(party, x, bits, compare.min_exchanges(bits)), x
+    )
 
 
-def cut(lengths: Indices, radix: int) -> tuple[Callable[[Any], Any], Indices]:
+def split_groups(lengths: Indices, radix: int) -> tuple[Callable[[Any], Any], Indices]:
     """Rows as the columns of their groups, [radix, groups], and the lengths that are left.
 
     Rows of one length have one index, which is small: it is part of the graph.
     """
     rows, width = len(lengths), int(lengths[0])
     if rows == 1 or np.any(lengths != width):
-        index, left = _groups(lengths, radix)
-        return lambda a: local.gather(a, index), left
-    index, left = _groups(lengths[:1], radix)
+        index, group_counts = _group_indices(lengths, radix)
+        return lambda a: tensor_ops.gather(a, index), group_counts
+    index, group_counts = _group_indices(lengths[:1], radix)
 
-    def columns(a: Any) -> Any:
-        a = local.gather(local.reshape(a, [rows, width]), index, axis=1)
-        return local.reshape(local.transpose(a, [1, 0, 2]), [radix, -1])
+    def gather_columns(a: Any) -> Any:
+        a = tensor_ops.gather(tensor_ops.reshape(a, [rows, width]), index, axis=1)
+        return tensor_ops.reshape(tensor_ops.transpose(a, [1, 0, 2]), [radix, -1])
 
-    return columns, np.repeat(left, rows)
+    return gather_columns, np.repeat(group_counts, rows)
 
 
-def _groups(lengths: Indices, radix: int) -> tuple[Indices, Indices]:
+def _group_indices(lengths: Indices, radix: int) -> tuple[Indices, Indices]:
     """([radix, groups], the lengths that are left): a group that is not full asks its row's last
     value several times, which changes nothing.
     """
-    left = -(-lengths // radix)
-    row = np.repeat(np.arange(len(lengths)), left)
+    group_counts = -(-lengths // radix)
+    row = np.repeat(np.arange(len(lengths)), group_counts)
     first = (np.cumsum(lengths) - lengths)[row]
-    group = np.arange(len(row)) - (np.cumsum(left) - left)[row]
-    at = group * radix + np.arange(radix)[:, None]
-    return first + np.minimum(at, lengths[row] - 1), left
+    group = np.arange(len(row)) - (np.cumsum(group_counts) - group_counts)[row]
+    offset = group * radix + np.arange(radix)[:, None]
+    return first + np.minimum(offset, lengths[row] - 1), group_counts
 
 
 @functools.lru_cache(maxsize=256)
-def radices(values: int, longest: int, ring: int, bits: int, profile: str) -> tuple[int, ...]:
+def plan_radices(values: int, longest: int, ring: int, bits: int, profile: str) -> tuple[int, ...]:
     """The sizes of the groups of each level, in all the cheapest for a network.
 
     Args:
         values: of all rows.
         longest: of a row.
     """
-    worth = extremes.ROUND_BITS[profile]
+    round_bits = extremes.ROUND_BITS[profile]
 
     @functools.cache
-    def best(width: int, count: int) -> tuple[float, tuple[int, ...]]:
+    def best_plan(width: int, count: int) -> tuple[float, tuple[int, ...]]:
         if width == 1:
             return 0.0, ()
-        found = []
+        candidates = []
         for radix in _RADICES:
             if radix > width and radix > _RADICES.start:
                 break
             groups = -(-count // radix)
-            cost = cost_of(_level, Private((radix, groups), 0, ring), bits)
-            price, rest = best(-(-width // radix), groups)
-            found.append((cost.total + worth * cost.rounds + price, (radix, *rest)))
-        return min(found)
+            cost = cost_of(_reduce_level, Private((radix, groups), 0, ring), bits)
+            price, rest = best_plan(-(-width // radix), groups)
+            candidates.append((cost.total + round_bits * cost.rounds + price, (radix, *rest)))
+        return min(candidates)
 
-    return best(longest, values)[1]
+    return best_plan(longest, values)[1]

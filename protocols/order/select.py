@@ -26,8 +26,8 @@ from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.order.sort_costs import expected_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan
-from tfe_bench.protocols.ring.checks import is_from
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import is_integer_between
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -35,10 +35,10 @@ Positions = np.ndarray[Any, np.dtype[np.int32]]
 # Of a sample, which finishes segments of so many elements by all pairs.
 _ALL_PAIRS_AT = 10
 # Places of a sample behind that of the last of the first ones, and three deviations of it.
-_MORE = 6
+_EXTRA_PLACES = 6
 
 
-def positions_of(
+def select_ranks(
     party: Party, keys: Shared, ranks: Sequence[int], profile: str = "local"
 ) -> Positions:
     """The positions of the elements of some ranks, made public.  Between graph calls.
@@ -52,43 +52,43 @@ def positions_of(
         RangeError: the answers contradict each other, as those of keys out of range do.
     """
     n = int(keys.shape[1])
-    compared = sort.comparer(party, keys, profile)
-    if isinstance(party, Counting):
-        for count in _expected(n, len(ranks), profile):
+    compare_positions = sort.make_comparer(party, keys, profile)
+    if isinstance(party, CostParty):
+        for count in _average_levels(n, len(ranks), profile):
             positions = np.broadcast_to(np.int32(0), [count])
-            compared(positions, positions)
+            compare_positions(positions, positions)
         return np.zeros(len(ranks), np.int32)
 
-    def less(left: Positions, right: Positions) -> np.ndarray[Any, np.dtype[np.bool_]]:
-        packed = compared(left, right)
+    def is_less(left: Positions, right: Positions) -> np.ndarray[Any, np.dtype[np.bool_]]:
+        packed = compare_positions(left, right)
         bits = np.unpackbits(packed.view(np.uint8), bitorder="little")[: len(left)]
         return bits.astype(np.bool_)
 
-    found: dict[int, int] = {}
-    todo = [(np.arange(n, dtype=np.int32), sorted(set(ranks)), 0)]
-    while todo:
-        segment, wanted, base = todo.pop()
-        if _few(len(segment), profile):
-            ordered = _sorted(less, segment)
-            found.update((w, int(ordered[w - base])) for w in wanted)
+    rank_positions: dict[int, int] = {}
+    pending = [(np.arange(n, dtype=np.int32), sorted(set(ranks)), 0)]
+    while pending:
+        segment, wanted, base = pending.pop()
+        if _is_small(len(segment), profile):
+            ordered = _sort_all_pairs(is_less, segment)
+            rank_positions.update((w, int(ordered[w - base])) for w in wanted)
             continue
-        sample = _sorted_sample(compared, segment, profile)
-        cuts = _splitters(sample, [w - base for w in wanted], len(segment))
-        every = np.tile(segment, len(cuts))
-        below = less(every, np.repeat(cuts, len(segment))).reshape(len(cuts), -1)
-        part = np.sum(~below, axis=0)
-        edges = np.concatenate([[0], np.cumsum(np.bincount(part, minlength=len(cuts) + 1))])
+        sample = _sort_sample(compare_positions, segment, profile)
+        cuts = _choose_splitters(sample, [w - base for w in wanted], len(segment))
+        repeated_segment = np.tile(segment, len(cuts))
+        below = is_less(repeated_segment, np.repeat(cuts, len(segment))).reshape(len(cuts), -1)
+        part_numbers = np.sum(~below, axis=0)
+        edges = np.concatenate([[0], np.cumsum(np.bincount(part_numbers, minlength=len(cuts) + 1))])
         for i in range(len(cuts) + 1):
-            inside = [w for w in wanted if edges[i] <= w - base < edges[i + 1]]
-            rest = segment[part == i]
-            if len(rest) == len(segment):
-                raise _contradiction()
-            if inside:
-                todo.append((rest, inside, base + int(edges[i])))
-    return np.array([found[rank] for rank in ranks], np.int32)
+            inner_ranks = [w for w in wanted if edges[i] <= w - base < edges[i + 1]]
+            inner_segment = segment[part_numbers == i]
+            if len(inner_segment) == len(segment):
+                raise _contradiction_error()
+            if inner_ranks:
+                pending.append((inner_segment, inner_ranks, base + int(edges[i])))
+    return np.array([rank_positions[rank] for rank in ranks], np.int32)
 
 
-def first_of(party: Party, keys: Shared, count: int, profile: str = "local") -> Positions:
+def select_first(party: Party, keys: Shared, count: int, profile: str = "local") -> Positions:
     """The positions of the first elements in their order, made public.  Between graph calls.
 
     Args:
@@ -102,93 +102,95 @@ def first_of(party: Party, keys: Shared, count: int, profile: str = "local") -> 
         RangeError: as positions_of.
     """
     n = int(keys.shape[1])
-    if not is_from(count, 1, n):
+    if not is_integer_between(count, 1, n):
         raise UsageError(f"first_of takes 1 to {n} elements. Received: {count!r}.")
-    compared = sort.comparer(party, keys, profile)
-    cut = _cut(n, count, profile)
-    if isinstance(party, Counting):
+    compare_positions = sort.make_comparer(party, keys, profile)
+    cut = _plan_cut(n, count, profile)
+    if isinstance(party, CostParty):
         if not party.expected:
             raise UsageError("What a selection compares follows the shuffled order.")
-        for pairs in _levels(n, profile) if cut is None else _levels_of_cut(n, *cut, profile):
+        for pairs in _sort_levels(n, profile) if cut is None else _cut_levels(n, *cut, profile):
             positions = np.broadcast_to(np.int32(0), [pairs])
-            compared(positions, positions)
+            compare_positions(positions, positions)
         return np.zeros(count, np.int32)
-    every = np.arange(n, dtype=np.int32)
+    candidates = np.arange(n, dtype=np.int32)
     if cut is not None:
         size, place = cut
-        splitter = _ordered(compared, every[:size], profile)[place]
-        packed = compared(every, np.full(n, splitter, np.int32))
-        below = every[np.unpackbits(packed.view(np.uint8), bitorder="little")[:n] == 1]
+        splitter = _sort_segment(compare_positions, candidates[:size], profile)[place]
+        packed = compare_positions(candidates, np.full(n, splitter, np.int32))
+        below = candidates[np.unpackbits(packed.view(np.uint8), bitorder="little")[:n] == 1]
         # (hardly ever are there too few)
-        every = below if len(below) >= count else every
-    return _ordered(compared, every, profile)[:count]
+        candidates = below if len(below) >= count else candidates
+    return _sort_segment(compare_positions, candidates, profile)[:count]
 
 
-def saves(n: int, count: int, profile: str = "local") -> bool:
+def is_selection_cheaper(n: int, count: int, profile: str = "local") -> bool:
     """Whether `first_of` is expected to compare less than a sort of n elements."""
-    return _cut(n, count, profile) is not None
+    return _plan_cut(n, count, profile) is not None
 
 
 @functools.lru_cache(maxsize=256)
-def _cut(n: int, count: int, profile: str) -> tuple[int, int] | None:
+def _plan_cut(n: int, count: int, profile: str) -> tuple[int, int] | None:
     """The size of a sample and the place in it below which the first ones are; None: sort all."""
-    best, least = None, _cost(_levels(n, profile), profile)
+    best_cut, lowest_cost = None, _sum_cost(_sort_levels(n, profile), profile)
     size = 16
     while size <= n // 2:
         share = count / n
-        place = int(size * share + 3 * math.sqrt(size * share * (1 - share))) + _MORE
+        place = int(size * share + 3 * math.sqrt(size * share * (1 - share))) + _EXTRA_PLACES
         if place < size:
-            cost = _cost(_levels_of_cut(n, size, place, profile), profile)
-            if cost < least:
-                best, least = (size, place), cost
+            cost = _sum_cost(_cut_levels(n, size, place, profile), profile)
+            if cost < lowest_cost:
+                best_cut, lowest_cost = (size, place), cost
         size *= 2
-    return best
+    return best_cut
 
 
-def _cost(levels: Sequence[int], profile: str) -> float:
+def _sum_cost(levels: Sequence[int], profile: str) -> float:
     return sum(levels) + len(levels) * sort.round_cost(profile)
 
 
-def _levels(count: int, profile: str) -> list[int]:
+def _sort_levels(count: int, profile: str) -> list[int]:
     """Comparisons of each level of a sort, as they are on average."""
-    if sort.choose("auto", count, profile) == "all-pairs":
+    if sort.choose_algorithm("auto", count, profile) == "all-pairs":
         return [count * (count - 1) // 2]
     return expected_levels(count, profile)
 
 
-def _levels_of_cut(n: int, size: int, place: int, profile: str) -> list[int]:
+def _cut_levels(n: int, size: int, place: int, profile: str) -> list[int]:
     """Of a sample's sort, of all with its element at a place, and of those below."""
-    below = min(n - 1, (place + 1) * (n + 1) // (size + 1) - 1)
-    last = _levels(below, profile)
-    if len(last) == 1:  # all pairs: on average of the square
-        last = [round(last[0] * (1 + 1 / (place + 1)))]
-    return [*_levels(size, profile), n, *last]
+    remaining = min(n - 1, (place + 1) * (n + 1) // (size + 1) - 1)
+    last_levels = _sort_levels(remaining, profile)
+    if len(last_levels) == 1:  # all pairs: on average of the square
+        last_levels = [round(last_levels[0] * (1 + 1 / (place + 1)))]
+    return [*_sort_levels(size, profile), n, *last_levels]
 
 
-def _contradiction() -> RangeError:
+def _contradiction_error() -> RangeError:
     return RangeError(
         "The comparisons contradict each other: keys lie outside of the range that was promised "
         "for them. Sort them with full_range=True and no key_bits."
     )
 
 
-def _few(count: int, profile: str) -> bool:
+def _is_small(count: int, profile: str) -> bool:
     """Whether comparing all pairs is worth no other level."""
     return count * (count - 1) // 2 <= 2 * sort.round_cost(profile)
 
 
-def _sorted(less: Callable[[Positions, Positions], Any], segment: Positions) -> Positions:
+def _sort_all_pairs(
+    is_less: Callable[[Positions, Positions], Any], segment: Positions
+) -> Positions:
     """By all pairs."""
     count = len(segment)
     if count < 2:
         return segment
     a, b = np.triu_indices(count, 1)
-    below = less(segment[a], segment[b])
+    below = is_less(segment[a], segment[b])
     rank = np.bincount(np.where(below, b, a), minlength=count)
     ordered = np.full(count, -1, np.int32)
     ordered[rank] = segment
     if ordered.min() < 0:
-        raise _contradiction()
+        raise _contradiction_error()
     return ordered
 
 
@@ -196,53 +198,55 @@ def _sample_size(count: int) -> int:
     return min(count // 2, max(32, round(math.pow(count, 2 / 3))))
 
 
-def _gap(size: int) -> int:
+def _splitter_gap(size: int) -> int:
     """How far from its place in the sample an element is rarely found."""
     return int(1.5 * math.sqrt(size)) + 1
 
 
-def _sorted_sample(
-    compared: Callable[[Positions, Positions], Any], segment: Positions, profile: str
+def _sort_sample(
+    compare_positions: Callable[[Positions, Positions], Any], segment: Positions, profile: str
 ) -> Positions:
     sample = segment[: _sample_size(len(segment))]
-    return _planned(compared, sample, _ALL_PAIRS_AT, profile)
+    return _run_plan(compare_positions, sample, _ALL_PAIRS_AT, profile)
 
 
-def _ordered(
-    compared: Callable[[Positions, Positions], Any], segment: Positions, profile: str
+def _sort_segment(
+    compare_positions: Callable[[Positions, Positions], Any], segment: Positions, profile: str
 ) -> Positions:
     count = len(segment)
-    chosen = sort.choose("auto", count, profile)
-    return _planned(compared, segment, count if chosen == "all-pairs" else _ALL_PAIRS_AT, profile)
+    algorithm = sort.choose_algorithm("auto", count, profile)
+    return _run_plan(
+        compare_positions, segment, count if algorithm == "all-pairs" else _ALL_PAIRS_AT, profile
+    )
 
 
-def _planned(
-    compared: Callable[[Positions, Positions], Any],
+def _run_plan(
+    compare_positions: Callable[[Positions, Positions], Any],
     segment: Positions,
     all_pairs_at: int,
     profile: str,
 ) -> Positions:
     with SortPlan(1, len(segment), all_pairs_at, sort.round_cost(profile)) as plan:
-        for left, right in plan.levels():
-            plan.answer(compared(segment[left], segment[right]))
-        ordered: Positions = segment[plan.order()]
+        for left, right in plan.next_levels():
+            plan.add_answers(compare_positions(segment[left], segment[right]))
+        ordered: Positions = segment[plan.final_order()]
     return ordered
 
 
-def _splitters(sample: Positions, wanted: Sequence[int], count: int) -> Positions:
+def _choose_splitters(sample: Positions, wanted: Sequence[int], count: int) -> Positions:
     """The elements of a sorted sample that enclose what has some ranks among count."""
     size = len(sample)
-    gap = _gap(size)
+    gap = _splitter_gap(size)
     places = {w * size // count + side for w in wanted for side in (-gap, gap)}
     return sample[sorted(p for p in places if 0 <= p < size)]
 
 
-def _expected(n: int, ranks: int, profile: str) -> list[int]:
+def _average_levels(n: int, ranks: int, profile: str) -> list[int]:
     """Comparisons of each level, as they are on average for ranks far from each other."""
-    found, count = [], n
-    while not _few(count, profile):
+    level_counts, count = [], n
+    while not _is_small(count, profile):
         size = _sample_size(count)
-        found += expected_levels(size, profile)
-        found.append(2 * ranks * count)
-        count = min(count - 1, 2 * _gap(size) * count // size)
-    return [*found, ranks * count * (count - 1) // 2]
+        level_counts += expected_levels(size, profile)
+        level_counts.append(2 * ranks * count)
+        count = min(count - 1, 2 * _splitter_gap(size) * count // size)
+    return [*level_counts, ranks * count * (count - 1) // 2]

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import local, ops, sizes, wide
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.packing import as_sent, received
+from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session.cost import Cost, packed_bits
+from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.packing import pack_words, receive_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -34,7 +34,7 @@ MAX_COLUMNS = (256 - _FIRST) // _PER_COLUMN
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Factors:
+class PermutationFactors:
     """The two of a permutation's three factors that this worker knows: of p2 after p1 after p0.
 
     Attributes:
@@ -53,40 +53,44 @@ class Factors:
         return f"Factors(dealer={self.dealer})"
 
 
-def _permute(x: tf.Tensor, permutation: tf.Tensor) -> tf.Tensor:
+def _permute_rows(x: tf.Tensor, permutation: tf.Tensor) -> tf.Tensor:
     return ops.module().tfe_bench_permute(x=x, permutation=permutation)
 
 
-def _composed(p2: Any, positions: Any) -> Any:
+def _compose_positions(p2: Any, positions: Any) -> Any:
     if p2 is None or positions is None:
         return p2
-    composed = ops.module().tfe_bench_compose(p=_only(p2), q=positions)
-    return local.expand_dims(composed, 0)
+    composed = ops.module().tfe_bench_compose(p=_single_row(p2), q=positions)
+    return tensor_ops.expand_dims(composed, 0)
 
 
-def _only(p: tf.Tensor) -> tf.Tensor:
+def _single_row(p: tf.Tensor) -> tf.Tensor:
     """A permutation [1, n] as [n]."""
-    return local.reshape(p, [-1])
+    return tensor_ops.reshape(p, [-1])
 
 
-def _with_rows(shape: Any, n: Any) -> Any:
+def _replace_row_length(shape: Any, n: Any) -> Any:
     """The shape [rows, n, ...] of another shape's, an int64 tensor."""
     import tensorflow as tf
 
-    known = tf.get_static_value(shape)
-    if known is not None and isinstance(n, int):
-        return local.constant([int(known[0]), n, *map(int, known[2:])])
+    static_shape = tf.get_static_value(shape)
+    if static_shape is not None and isinstance(n, int):
+        return tensor_ops.constant([int(static_shape[0]), n, *map(int, static_shape[2:])])
     return tf.concat([shape[:1], tf.reshape(tf.cast(n, tf.int64), [1]), shape[2:]], 0)
 
 
-def _two(x: tf.Tensor) -> Any:
+def _leading_sizes(x: tf.Tensor) -> Any:
     """The shape's first two sizes, an int64 tensor."""
-    known = local.static_shape(x)[:2]
-    return local.constant(known.as_list()) if known.is_fully_defined() else local.shape(x)[:2]
+    static_sizes = tensor_ops.static_shape(x)[:2]
+    return (
+        tensor_ops.constant(static_sizes.as_list())
+        if static_sizes.is_fully_defined()
+        else tensor_ops.dynamic_shape(x)[:2]
+    )
 
 
-def _drawn(s: Site, shape: Any) -> Factors:
-    return Factors(
+def _draw_factors(s: Site, shape: Any) -> PermutationFactors:
+    return PermutationFactors(
         None if s.is_e1 else s.permutation(K2, 0, shape),
         None if s.is_e2 else s.permutation(K1, 1, shape),
         None if s.is_dealer else s.permutation(K3, 2, shape),
@@ -94,11 +98,13 @@ def _drawn(s: Site, shape: Any) -> Factors:
     )
 
 
-def draw(party: Party, rows: int, n: int, dealer: int) -> Factors:
+def draw_permutation(party: Party, rows: int, n: int, dealer: int) -> PermutationFactors:
     """A secret permutation of n for each row.  Rounds: 0.  Bits sent: none."""
-    if isinstance(party, Counting):
-        return Factors(None, None, None, dealer)
-    return _drawn(party.site("order", rows, n, dealer=dealer), local.constant([rows, n]))
+    if isinstance(party, CostParty):
+        return PermutationFactors(None, None, None, dealer)
+    return _draw_factors(
+        party.site("order", rows, n, dealer=dealer), tensor_ops.constant([rows, n])
+    )
 
 
 def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
@@ -111,11 +117,14 @@ def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
     Raises:
         UsageError: too many columns, or of several dealers.
     """
-    return move(party, None, columns)
+    return apply_permutation(party, None, columns)
 
 
-def move(
-    party: Party, factors: Factors | None, columns: Sequence[Shared], positions: Any = None
+def apply_permutation(
+    party: Party,
+    factors: PermutationFactors | None,
+    columns: Sequence[Shared],
+    positions: Any = None,
 ) -> list[Shared]:
     """`shuffle` by a permutation that is there already, under masks of its own.
 
@@ -124,54 +133,66 @@ def move(
 
     Rounds and bits, errors: as `shuffle`; what the evaluators exchange is m elements.
     """
-    dealer = _check("shuffle", columns, None if factors is None else factors.dealer)
-    if isinstance(party, Counting):
-        shapes = [_chosen(c.any.shape, positions) for c in columns]
-        w, out = (_bits(columns, each) for each in ([c.any.shape for c in columns], shapes))
-        party.sent(Cost(w, out, w + out, rounds=2, with_dealing=2), (), *columns)
-        nothing = Cost(0, 0, 0, rounds=2, with_dealing=2)
+    dealer = _check_columns("shuffle", columns, None if factors is None else factors.dealer)
+    if isinstance(party, CostParty):
+        shapes = [_result_shape(c.any.shape, positions) for c in columns]
+        column_bits, result_bits = (
+            _packed_bits(columns, shape_list)
+            for shape_list in ([c.any.shape for c in columns], shapes)
+        )
+        party.count_messages(
+            Cost(column_bits, result_bits, column_bits + result_bits, rounds=2, with_dealing=2),
+            (),
+            *columns,
+        )
+        no_bits = Cost(0, 0, 0, rounds=2, with_dealing=2)
         return [
-            replace(c, m=party.sent(nothing, shape, *columns))
+            replace(c, m=party.count_messages(no_bits, shape, *columns))
             for c, shape in zip(columns, shapes, strict=True)
         ]
 
-    drawn = factors is None
-    s = party.site("shuffle", drawn, tuple(c.ring_bits for c in columns), dealer=dealer)
-    p = _drawn(s, _two(columns[0].any)) if factors is None else factors
+    is_fresh = factors is None
+    s = party.site("shuffle", is_fresh, tuple(c.ring_bits for c in columns), dealer=dealer)
+    known_factors = _draw_factors(s, _leading_sizes(columns[0].any)) if factors is None else factors
     # the last factor and the choice are one permutation, before there are masks to be moved too
-    last = _composed(p.p2, positions)
+    last_factor = _compose_positions(known_factors.p2, positions)
     result = []
     for c, x in enumerate(columns):
-        a0, a1, fresh = _tensors(c)
-        width = _width(x)
-        plus, minus = (masked.operation(name, width) for name in ("add", "sub"))
-        shape = local.shape(x.any)
+        a0, a1, fresh = _mask_numbers(c)
+        width = _element_bits(x)
+        add_name, subtract_name = (masked.mask_operation(name, width) for name in ("add", "sub"))
+        shape = tensor_ops.dynamic_shape(x.any)
         y = None
         if s.is_dealer:
-            both = local.add(x.l1, x.l2) if x.limbs == 1 else wide.add(x.l1, x.l2)
-            known = local.neg(both) if x.limbs == 1 else wide.negate(both)
-            inner = s.apply_mask(_permute(known, p.p0), K2, a0, minus, sent=False)
-            delta = s.apply_mask(_permute(inner, p.p1), K1, a1, minus)
-            s.send(as_sent(delta, width), s.e2, 3 * c, run_ahead=True)
+            mask_sum = tensor_ops.add(x.l1, x.l2) if x.limbs == 1 else wide.add(x.l1, x.l2)
+            negated_mask = tensor_ops.neg(mask_sum) if x.limbs == 1 else wide.negate(mask_sum)
+            inner = s.apply_mask(
+                _permute_rows(negated_mask, known_factors.p0), K2, a0, subtract_name, sent=False
+            )
+            delta = s.apply_mask(_permute_rows(inner, known_factors.p1), K1, a1, subtract_name)
+            s.send(pack_words(delta, width), s.e2, 3 * c, run_ahead=True)
         elif s.is_e2:
-            gamma = s.apply_mask(_permute(x.m, p.p0), K2, a0, plus)
-            s.send(as_sent(gamma, width), s.e1, 3 * c + 1)
-            y = _permute(received(s, shape, s.d, 3 * c, width), last)
+            gamma = s.apply_mask(_permute_rows(x.m, known_factors.p0), K2, a0, add_name)
+            s.send(pack_words(gamma, width), s.e1, 3 * c + 1)
+            y = _permute_rows(receive_words(s, shape, s.d, 3 * c, width), last_factor)
         else:
-            gamma = received(s, shape, s.e2, 3 * c + 1, width)
-            y = _permute(s.apply_mask(_permute(gamma, p.p1), K1, a1, plus, sent=False), last)
+            gamma = receive_words(s, shape, s.e2, 3 * c + 1, width)
+            y = _permute_rows(
+                s.apply_mask(_permute_rows(gamma, known_factors.p1), K1, a1, add_name, sent=False),
+                last_factor,
+            )
         if positions is not None:
-            shape = _with_rows(shape, sizes.size(positions))
-        moved = masked.exchanged(
+            shape = _replace_row_length(shape, sizes.tensor_size(positions))
+        permuted = masked.exchange_masked(
             s, y, shape, fresh, 3 * c + 2, scale=x.fractional_bits, width=width
         )
-        result.append(replace(moved, bits=x.bits))
+        result.append(replace(permuted, bits=x.bits))
     return result
 
 
-def undo(
+def apply_inverse(
     party: Party,
-    factors: Factors,
+    factors: PermutationFactors,
     columns: Sequence[Shared],
     positions: Any = None,
     begin: int = 0,
@@ -191,81 +212,96 @@ def undo(
     Raises:
         UsageError: as `shuffle`; several rows or wide columns.
     """
-    dealer = _check("undo", columns, factors.dealer)
+    dealer = _check_columns("undo", columns, factors.dealer)
     if any(c.limbs != 1 or c.shape[0] != 1 for c in columns):
         raise UsageError(f"undo takes one row of words. Received: {list(columns)}.")
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         shapes = [[1, c.shape[1] - begin] for c in columns]
-        w, out = (_bits(columns, each) for each in ([c.shape for c in columns], shapes))
-        party.sent(Cost(out, w, w + out, rounds=2, with_dealing=2), (), *columns)
-        nothing = Cost(0, 0, 0, rounds=2, with_dealing=2)
-        found = [party.sent(nothing, shape, *columns) for shape in shapes]
+        column_bits, result_bits = (
+            _packed_bits(columns, shape_list) for shape_list in ([c.shape for c in columns], shapes)
+        )
+        party.count_messages(
+            Cost(result_bits, column_bits, column_bits + result_bits, rounds=2, with_dealing=2),
+            (),
+            *columns,
+        )
+        no_bits = Cost(0, 0, 0, rounds=2, with_dealing=2)
+        counted = [party.count_messages(no_bits, shape, *columns) for shape in shapes]
         # one of the dealer's masks is what was exchanged
         return [
             replace(c, m=replace(m, masks=m.with_dealing))
-            for c, m in zip(columns, found, strict=True)
+            for c, m in zip(columns, counted, strict=True)
         ]
     import tensorflow as tf
 
     s = party.site("undo", tuple(c.ring_bits for c in columns), begin, dealer=dealer)
     q0, q1, q2 = (
-        None if p is None else local.expand_dims(ops.module().tfe_bench_invert(p=_only(p)), 0)
-        for p in (factors.p0, factors.p1, _composed(factors.p2, positions))
+        None
+        if p is None
+        else tensor_ops.expand_dims(ops.module().tfe_bench_invert(p=_single_row(p)), 0)
+        for p in (factors.p0, factors.p1, _compose_positions(factors.p2, positions))
     )
     q0 = q0 if q0 is None or not begin else q0[:, begin:]
     result = []
     for c, x in enumerate(columns):
-        a0, a1, fresh = _tensors(c)
+        a0, a1, fresh = _mask_numbers(c)
         width = x.ring_bits
-        shape = local.shape(x.any)
-        kept = _with_rows(shape, sizes.size(x.any) - begin)
+        shape = tensor_ops.dynamic_shape(x.any)
+        result_shape = _replace_row_length(shape, sizes.tensor_size(x.any) - begin)
         # delta waits for what has just arrived: nobody runs ahead
         if s.is_e1:
-            inner = s.apply_mask(_permute(x.m - x.l1, q2), K3, a0, "sub", sent=False)
-            delta = s.apply_mask(_permute(inner, q1), K1, a1, "sub")
-            s.send(as_sent(delta, width), s.e2, 3 * c)
-            back = Shared(-s.mask(K3, fresh, kept), s.mask(K1, fresh, kept), None, s.dealer)
+            inner = s.apply_mask(_permute_rows(x.m - x.l1, q2), K3, a0, "sub", sent=False)
+            delta = s.apply_mask(_permute_rows(inner, q1), K1, a1, "sub")
+            s.send(pack_words(delta, width), s.e2, 3 * c)
+            restored = Shared(
+                -s.mask(K3, fresh, result_shape), s.mask(K1, fresh, result_shape), None, s.dealer
+            )
         else:
             if s.is_e2:
-                gamma = s.apply_mask(_permute(-x.l2, q2), K3, a0, "add")
-                s.send(as_sent(gamma, width), s.d, 3 * c + 1)
-                y = _permute(received(s, shape, s.e1, 3 * c, width), q0)
+                gamma = s.apply_mask(_permute_rows(-x.l2, q2), K3, a0, "add")
+                s.send(pack_words(gamma, width), s.d, 3 * c + 1)
+                y = _permute_rows(receive_words(s, shape, s.e1, 3 * c, width), q0)
             else:
-                gamma = received(s, shape, s.e2, 3 * c + 1, width)
-                y = _permute(s.apply_mask(_permute(gamma, q1), K1, a1, "add", sent=False), q0)
+                gamma = receive_words(s, shape, s.e2, 3 * c + 1, width)
+                y = _permute_rows(
+                    s.apply_mask(_permute_rows(gamma, q1), K1, a1, "add", sent=False), q0
+                )
             key, peer = (K3, s.d) if s.is_e2 else (K1, s.e2)
-            own = as_sent(s.apply_mask(y, key, fresh, "add"), width)
-            s.send(own, peer, 3 * c + 2)
-            got = s.recv(tf.shape(own, out_type=tf.int64), peer, 3 * c + 2, own.dtype)
-            l2 = -masked.joined(own, got, kept, width)
-            mask = s.mask(key, fresh, kept)
-            back = (
+            sent_value = pack_words(s.apply_mask(y, key, fresh, "add"), width)
+            s.send(sent_value, peer, 3 * c + 2)
+            received_value = s.recv(
+                tf.shape(sent_value, out_type=tf.int64), peer, 3 * c + 2, sent_value.dtype
+            )
+            l2 = -masked.add_messages(sent_value, received_value, result_shape, width)
+            mask = s.mask(key, fresh, result_shape)
+            restored = (
                 Shared(-mask, None, l2, s.dealer) if s.is_e2 else Shared(None, mask, l2, s.dealer)
             )
-        result.append(replace(back, fractional_bits=x.fractional_bits, bits=x.bits))
+        result.append(replace(restored, fractional_bits=x.fractional_bits, bits=x.bits))
     return result
 
 
-def _tensors(column: int) -> list[int]:
+def _mask_numbers(column: int) -> list[int]:
     return [_FIRST + _PER_COLUMN * column + i for i in range(_PER_COLUMN)]
 
 
-def _width(x: Shared) -> int:
+def _element_bits(x: Shared) -> int:
     """Bits of an element that travel."""
     return 64 * x.limbs if x.limbs == 2 else x.ring_bits
 
 
-def _chosen(shape: Any, positions: Any) -> Any:
+def _result_shape(shape: Any, positions: Any) -> Any:
     return shape if positions is None else [shape[0], positions.shape[0], *shape[2:]]
 
 
-def _bits(columns: Sequence[Shared], shapes: Sequence[Any]) -> int:
+def _packed_bits(columns: Sequence[Shared], shapes: Sequence[Any]) -> int:
     return sum(
-        packed(shape[0] * shape[1], _width(c)) for c, shape in zip(columns, shapes, strict=True)
+        packed_bits(shape[0] * shape[1], _element_bits(c))
+        for c, shape in zip(columns, shapes, strict=True)
     )
 
 
-def _check(name: str, columns: Sequence[Shared], dealer: int | None) -> int:
+def _check_columns(name: str, columns: Sequence[Shared], dealer: int | None) -> int:
     if not columns or len(columns) > MAX_COLUMNS:
         raise UsageError(f"{name} takes 1 to {MAX_COLUMNS} columns. Received: {len(columns)}.")
     dealer = columns[0].dealer if dealer is None else dealer

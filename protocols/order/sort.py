@@ -22,9 +22,9 @@ from tfe_bench.protocols.order.shuffle import shuffle
 from tfe_bench.protocols.order.sort_costs import expected_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
 from tfe_bench.protocols.ring import arithmetic, compare, convert, rotation, shapes
-from tfe_bench.protocols.ring.checks import check_choice, check_ring, is_from
-from tfe_bench.protocols.session import local, ops, sizes, wide
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import check_choice, check_ring, is_integer_between
+from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.io import reveal_bits
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -40,7 +40,7 @@ ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 ROUND_COST = {"local": 20_000.0, "lan": 20_000.0, "wan": 100_000.0}
 _ALL_PAIRS_AT = 10
 # A third exchange saves 17 bytes of a comparison: as much as a round of 20 ms at 44 MB/s.
-_THREE_OPENINGS_AT = 50_000
+_THREE_EXCHANGES_AT = 50_000
 # Comparisons per graph call and per pipelined slice of one: bound memory, keep both links busy.
 _CALL_PAIRS = 1 << 20
 _SLICE_PAIRS = 1 << 17
@@ -49,11 +49,11 @@ _SLICES = 2  # of each dealer's
 # saves more than what a slice costs.
 _ROTATED_AT = 5_000
 # A key of so many bits is a number of one word with a sign.
-MOST_KEY_BITS = 62
+MAX_KEY_BITS = 62
 
 
 @dataclass(frozen=True)
-class Sorted:
+class SortResult:
     """What `sort` returns, all of it private.
 
     Attributes:
@@ -77,7 +77,7 @@ def round_cost(profile: str) -> float:
     return ROUND_COST[profile]
 
 
-def choose(algorithm: str, n: int, profile: str, rows: int = 1) -> str:
+def choose_algorithm(algorithm: str, n: int, profile: str, rows: int = 1) -> str:
     """The algorithm behind "auto": quick, or all-pairs where that saves round trips for little.
 
     Raises:
@@ -89,7 +89,7 @@ def choose(algorithm: str, n: int, profile: str, rows: int = 1) -> str:
     return "all-pairs" if rows * n * (n - 1) // 2 <= 2 * round_cost(profile) else "quick"
 
 
-def largest(
+def max_array_words(
     rows: int, n: int, columns: int, algorithm: str = "auto", profile: str = "local"
 ) -> int:
     """An upper bound on the words of the largest array that `sort` makes.
@@ -101,27 +101,29 @@ def largest(
         UsageError: as `choose`.
     """
 
-    def dealt(count: int, bits: int) -> int:
+    def dealt_words(count: int, bits: int) -> int:
         return compare.msb_cost(count, bits).dealer // 64
 
     rows, n = max(1, rows), max(1, n)  # (of no elements a bound all the same)
     elements = rows * n
     # Wide keys, the index and the columns are moved as one; each key is extended by a comparison.
-    moved = max(elements * (columns + 4), dealt(elements, compare.EXACT_BITS))
+    shuffled_words = max(elements * (columns + 4), dealt_words(elements, compare.EXACT_BITS))
     bits = 65 + index_bits(n)
-    chosen = choose(algorithm, n, profile, rows)
-    if chosen == "network":
+    chosen_algorithm = choose_algorithm(algorithm, n, profile, rows)
+    if chosen_algorithm == "network":
         # All comparators of a row at once, two positions in a word, and a layer's of all rows.
         depth = n.bit_length()
-        return max(moved, n * depth * (depth + 1) // 4, dealt(elements // 2, bits))
+        return max(shuffled_words, n * depth * (depth + 1) // 4, dealt_words(elements // 2, bits))
     pairs = rows * n * (n - 1) // 2
-    if chosen == "quick":
+    if chosen_algorithm == "quick":
         # Of small segments all pairs, of others one pivot each, and more of either only where that
         # costs less than some more levels.
         pairs = min(pairs, 5 * elements + 6 * int(round_cost(profile)))
     call = min(pairs, _CALL_PAIRS)
     return max(
-        moved, pairs, dealt(call if call < 2 * _SLICE_PAIRS else call // _SLICES + 512, bits)
+        shuffled_words,
+        pairs,
+        dealt_words(call if call < 2 * _SLICE_PAIRS else call // _SLICES + 512, bits),
     )
 
 
@@ -130,7 +132,7 @@ def index_bits(n: int) -> int:
     return max(1, (n - 1).bit_length())
 
 
-def wide_keys(
+def make_distinct_keys(
     party: Party, keys: Shared, descending: bool, full_range: bool, key_bits: int | None = None
 ) -> Shared:
     """(key, index) as one element per key: key * 2^p + index, over a ring with a bit for the sign.
@@ -145,32 +147,32 @@ def wide_keys(
     # Descending: ~key reverses the order without overflow, and keeps ties in their order.
     x = keys
     if descending:
-        top = -1 if key_bits is None else (1 << key_bits) - 1
-        x = arithmetic.add_public(arithmetic.neg(x), np.int64(top))
+        largest_key = -1 if key_bits is None else (1 << key_bits) - 1
+        x = arithmetic.add_public(arithmetic.neg(x), np.int64(largest_key))
     bits = 64 + p if key_bits is None else key_bits + p + 1
     if bits <= 64:
-        lifted = replace(x.map(lambda a: local.left_shift(a, p)), bits=bits % 64)
+        wide_key = replace(x.map(lambda a: tensor_ops.left_shift(a, p)), bits=bits % 64)
     elif full_range and key_bits is None:
         # signed -> unsigned order
         x = arithmetic.add_public(x, np.int64(-(2**63)))
-        lifted = convert.extend(party, x, p)
+        wide_key = convert.extend_to_wide(party, x, p)
     else:
-        lifted = replace(x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=bits)
-    if lifted.m is None or not local.known(lifted.m):
-        return lifted
+        wide_key = replace(x.map(lambda a: wide.shift_left(a, p)), limbs=2, bits=bits)
+    if wide_key.m is None or not tensor_ops.is_concrete(wide_key.m):
+        return wide_key
     import tensorflow as tf
 
-    index = tf.range(tf.shape(lifted.m)[1], dtype=tf.int64)
-    if lifted.limbs == 1:
-        return replace(lifted, m=lifted.m + index)
-    index = tf.broadcast_to(index, tf.shape(lifted.m)[:2])
-    added = wide.add(lifted.m, tf.stack([index, tf.zeros_like(index)], axis=-1))
-    return replace(lifted, m=added)
+    index = tf.range(tf.shape(wide_key.m)[1], dtype=tf.int64)
+    if wide_key.limbs == 1:
+        return replace(wide_key, m=wide_key.m + index)
+    index = tf.broadcast_to(index, tf.shape(wide_key.m)[:2])
+    indexed_key = wide.add(wide_key.m, tf.stack([index, tf.zeros_like(index)], axis=-1))
+    return replace(wide_key, m=indexed_key)
 
 
-def _flat(x: Shared) -> Shared:
+def _flatten_keys(x: Shared) -> Shared:
     shape = [-1] if x.limbs == 1 else [-1, 2]
-    return x.map(lambda a: local.reshape(a, shape))
+    return x.map(lambda a: tensor_ops.reshape(a, shape))
 
 
 def compare_pairs(
@@ -178,7 +180,7 @@ def compare_pairs(
     parts: Sequence[tf.Tensor],
     left: Any,
     right: Any,
-    recipe: compare.Recipe,
+    recipe: compare.ComparisonPlan,
     dealers: Sequence[int],
     slices: int,
 ) -> tf.Tensor:
@@ -190,67 +192,69 @@ def compare_pairs(
     Args:
         parts: this party's `compare.masked_part` of the keys, as each of the dealers names them.
     """
-    n = sizes.size(left)
+    n = sizes.tensor_size(left)
     # slices begin at whole words, so that their packed results join
     step = ((n + slices - 1) // slices + 511) // 512 * 512
     bits = []
     for i in range(slices):
-        begin, end = (local.minimum(k * step, n) for k in (i, i + 1))
+        begin, end = (tensor_ops.minimum(k * step, n) for k in (i, i + 1))
         part, a, b = parts[i % len(parts)], left[begin:end], right[begin:end]
         planes = part
-        if local.known(part):
+        if tensor_ops.is_concrete(part):
             planes = ops.module().tfe_bench_difference_planes(
                 x=part, left=a, right=b, bits=recipe.bits
             )
         dealer = dealers[i % len(dealers)]
         less = compare.msb_of_planes(party, planes, end - begin, recipe, dealer)
         bits.append(reveal_bits(party, less))
-    return bits[0] if slices == 1 else local.concat(bits, axis=0)
+    return bits[0] if slices == 1 else tensor_ops.concat(bits, axis=0)
 
 
-def comparer(party: Party, keys: Shared, profile: str = "local") -> Callable[[Any, Any], Any]:
+def make_comparer(party: Party, keys: Shared, profile: str = "local") -> Callable[[Any, Any], Any]:
     """What reveals [keys[left] < keys[right]] for positions of shuffled distinct keys, packed.
 
     Args:
         keys: [rows, n] of `wide_keys`, shuffled; positions are of all rows.
     """
-    keys = _flat(keys)
+    keys = _flatten_keys(keys)
     first = keys.dealer
-    turns = 3 if profile == "wan" else 1
-    dealers = tuple((first + turn) % 3 for turn in range(turns))
+    dealer_count = 3 if profile == "wan" else 1
+    dealers = tuple((first + offset) % 3 for offset in range(dealer_count))
 
-    def make(recipe: compare.Recipe, dealers: Sequence[int], slices: int) -> Callable[..., Any]:
+    def build_graph(
+        recipe: compare.ComparisonPlan, dealers: Sequence[int], slices: int
+    ) -> Callable[..., Any]:
         return lambda a, b, *k: compare_pairs(party, k, a, b, recipe, dealers, slices)
 
-    parts = [compare.masked_part(party, rotation.named(party, keys, d)) for d in dealers]
+    parts = [compare.masked_part(party, rotation.relabel_dealer(party, keys, d)) for d in dealers]
 
-    def compared(a: Any, b: Any) -> Any:
-        used = turns if len(a) >= _ROTATED_AT else 1
-        slices = used * (_SLICES if len(a) >= 2 * _SLICE_PAIRS else 1)
-        recipe = compare.recipe(keys.ring_bits, 3 if len(a) > _THREE_OPENINGS_AT else 2)
+    def compare_call(a: Any, b: Any) -> Any:
+        used_dealers = dealer_count if len(a) >= _ROTATED_AT else 1
+        slices = used_dealers * (_SLICES if len(a) >= 2 * _SLICE_PAIRS else 1)
+        recipe = compare.plan_comparison(keys.ring_bits, 3 if len(a) > _THREE_EXCHANGES_AT else 2)
         graph = party.cached_function(
-            ("sort.compare_pairs", recipe, slices, dealers[:used]),
-            functools.partial(make, recipe, dealers[:used], slices),
+            ("sort.compare_pairs", recipe, slices, dealers[:used_dealers]),
+            functools.partial(build_graph, recipe, dealers[:used_dealers], slices),
             True,
         )
-        return graph(a, b, *parts[:used])
+        return graph(a, b, *parts[:used_dealers])
 
-    def all_compared(left: Any, right: Any) -> Any:
+    def compare_all(left: Any, right: Any) -> Any:
         starts = range(0, len(left), _CALL_PAIRS)
-        cuts = [slice(start, start + _CALL_PAIRS) for start in starts]
-        answers = [compared(left[cut], right[cut]) for cut in cuts]
-        if isinstance(party, Counting):
+        calls = [slice(start, start + _CALL_PAIRS) for start in starts]
+        answers = [compare_call(left[cut], right[cut]) for cut in calls]
+        if isinstance(party, CostParty):
             return None
         words = [a.numpy() for a in answers]
         return np.concatenate(words) if len(words) > 1 else words[0]
 
-    return all_compared
+    return compare_all
 
 
-def revealed_order(
+def reveal_order(
     party: Party,
     keys: Shared,
-    chosen: str,
+    algorithm: str,
     profile: str = "local",
     progress: Callable[[float], None] | None = None,
 ) -> Any:
@@ -261,24 +265,24 @@ def revealed_order(
         chosen: "quick" or "all-pairs".
     """
     rows, n = (int(d) for d in keys.shape)
-    all_pairs_at = n if chosen == "all-pairs" else _ALL_PAIRS_AT
-    compared = comparer(party, keys, profile)
-    if isinstance(party, Counting):
-        return _count(party, compared, rows, n, all_pairs_at, profile)
-    expected = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
-    done = 0
+    all_pairs_at = n if algorithm == "all-pairs" else _ALL_PAIRS_AT
+    compare_positions = make_comparer(party, keys, profile)
+    if isinstance(party, CostParty):
+        return _count_comparisons(party, compare_positions, rows, n, all_pairs_at, profile)
+    expected_pairs = max(1.0, rows * n * math.log2(max(2, n)) * 1.25)
+    compared_pairs = 0
     with SortPlan(rows, n, all_pairs_at, round_cost(profile)) as plan:
-        for left, right in plan.levels():
-            plan.answer(compared(left, right))
-            done += len(left)
+        for left, right in plan.next_levels():
+            plan.add_answers(compare_positions(left, right))
+            compared_pairs += len(left)
             if progress:
-                progress(min(0.99, done / expected))
-        return plan.order().reshape(rows, n)
+                progress(min(0.99, compared_pairs / expected_pairs))
+        return plan.final_order().reshape(rows, n)
 
 
-def _count(
-    party: Counting,
-    compared: Callable[[Any, Any], Any],
+def _count_comparisons(
+    party: CostParty,
+    compare_positions: Callable[[Any, Any], Any],
     rows: int,
     n: int,
     all_pairs_at: int,
@@ -294,9 +298,9 @@ def _count(
             )
         levels = expected_levels(rows * n, profile)
     # (all levels are alike)
-    before, positions = party.mark(), np.broadcast_to(np.int32(0), levels[:1])
-    compared(positions, positions)
-    party.again(before, len(levels) - 1)
+    cost_before, positions = party.take_snapshot(), np.broadcast_to(np.int32(0), levels[:1])
+    compare_positions(positions, positions)
+    party.repeat(cost_before, len(levels) - 1)
     return np.broadcast_to(np.int32(0), [rows, n])
 
 
@@ -311,7 +315,7 @@ def sort(
     key_bits: int | None = None,
     profile: str = "local",
     progress: Callable[[float], None] | None = None,
-) -> Sorted:
+) -> SortResult:
     """Sorts along the last axis; equal keys keep their order, each row is sorted by itself.
 
     Called between graph calls (not inside party.function): its control flow follows revealed
@@ -343,63 +347,76 @@ def sort(
             raise UsageError(
                 f"sort wants payload of the keys' shape {shape}. Received: {column!r}."
             )
-    if key_bits is not None and not is_from(key_bits, 1, MOST_KEY_BITS):
+    if key_bits is not None and not is_integer_between(key_bits, 1, MAX_KEY_BITS):
         raise UsageError(
-            f"sort takes 1 to {MOST_KEY_BITS} key_bits, or None. Received: {key_bits!r}."
+            f"sort takes 1 to {MAX_KEY_BITS} key_bits, or None. Received: {key_bits!r}."
         )
     rows, n = (1, shape[0]) if len(shape) == 1 else shape
-    chosen = choose(algorithm, n, profile, rows)
+    chosen_algorithm = choose_algorithm(algorithm, n, profile, rows)
 
     columns = (keys, *payload)
     dealer = keys.dealer
     if rows * n == 0 or n == 1:
-        return Sorted(keys, tuple(payload), _positions(keys, rows, n, shape))
+        return SortResult(keys, tuple(payload), _position_column(keys, rows, n, shape))
 
     # Graphs are kept for later sorts: they hold shapes, which are in their keys, and no share.
-    def prepare(k: Shared, *more: Shared) -> list[Shared]:
-        parts = [c.map(lambda a: local.reshape(a, [rows, n])) for c in (k, *more)]
-        lifted = wide_keys(party, parts[0], descending, full_range, key_bits)
-        moved = [lifted, *parts, _positions(k, rows, n, [rows, n])]
-        return moved if chosen == "network" else shuffle(party, moved)
+    def prepare_columns(k: Shared, *payload_columns: Shared) -> list[Shared]:
+        parts = [c.map(lambda a: tensor_ops.reshape(a, [rows, n])) for c in (k, *payload_columns)]
+        wide_key = make_distinct_keys(party, parts[0], descending, full_range, key_bits)
+        all_columns = [wide_key, *parts, _position_column(k, rows, n, [rows, n])]
+        return all_columns if chosen_algorithm == "network" else shuffle(party, all_columns)
 
-    start = party.cached_function(
-        ("sort.prepare", chosen == "network", descending, full_range, key_bits, rows, n, dealer),
-        lambda: prepare,
+    prepare_graph = party.cached_function(
+        (
+            "sort.prepare",
+            chosen_algorithm == "network",
+            descending,
+            full_range,
+            key_bits,
+            rows,
+            n,
+            dealer,
+        ),
+        lambda: prepare_columns,
     )
-    lifted, *moved = start(*columns)
-    if chosen == "network":
-        moved = _run_network(party, lifted, moved, rows, n, progress)
+    wide_key, *shuffled = prepare_graph(*columns)
+    if chosen_algorithm == "network":
+        shuffled = _run_network(party, wide_key, shuffled, rows, n, progress)
     else:
-        order = revealed_order(party, lifted, chosen, profile, progress)
+        order = reveal_order(party, wide_key, chosen_algorithm, profile, progress)
 
-        def finish(positions: Any, *parts: Shared) -> list[Shared]:
-            return [_reorder(c, positions, shape) for c in parts]
+        def finish_columns(positions: Any, *parts: Shared) -> list[Shared]:
+            return [_reorder_column(c, positions, shape) for c in parts]
 
-        end = party.cached_function(("sort.finish", tuple(shape), dealer), lambda: finish)
-        if not isinstance(party, Counting):  # (whose order takes no memory)
+        finish_graph = party.cached_function(
+            ("sort.finish", tuple(shape), dealer), lambda: finish_columns
+        )
+        if not isinstance(party, CostParty):  # (whose order takes no memory)
             order = order - (np.arange(rows, dtype=np.int32) * n)[:, None]
-        moved = end(order, *moved)
+        shuffled = finish_graph(order, *shuffled)
     if progress:
         progress(1.0)
-    result = [c.map(lambda a: local.reshape(a, shape)) for c in moved]
-    return Sorted(result[0], tuple(result[1:-1]), result[-1])
+    result = [c.map(lambda a: tensor_ops.reshape(a, shape)) for c in shuffled]
+    return SortResult(result[0], tuple(result[1:-1]), result[-1])
 
 
-def _positions(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
+def _position_column(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
     """The public column 0..n-1 of each row, as a share with empty masks."""
     if rows * n == 0 or n == 1:
-        return arithmetic.public(like, np.zeros(shape, np.int64))
-    index = shapes.broadcast_to(arithmetic.public_range(like, n), [rows, n])
-    return index.map(lambda a: local.reshape(a, shape))
+        return arithmetic.share_public(like, np.zeros(shape, np.int64))
+    index = shapes.broadcast_to(arithmetic.share_public_range(like, n), [rows, n])
+    return index.map(lambda a: tensor_ops.reshape(a, shape))
 
 
-def _reorder(x: Shared, positions: Any, shape: Any) -> Shared:
-    def move(a: local.Tensor) -> local.Tensor:
-        if local.known(a):
-            a = ops.module().tfe_bench_permute(x=local.expand_dims(a, -1), permutation=positions)
-        return local.reshape(a, shape)
+def _reorder_column(x: Shared, positions: Any, shape: Any) -> Shared:
+    def permute_part(a: tensor_ops.Tensor) -> tensor_ops.Tensor:
+        if tensor_ops.is_concrete(a):
+            a = ops.module().tfe_bench_permute(
+                x=tensor_ops.expand_dims(a, -1), permutation=positions
+            )
+        return tensor_ops.reshape(a, shape)
 
-    return x.map(move)
+    return x.map(permute_part)
 
 
 def _run_network(
@@ -410,11 +427,11 @@ def _run_network(
     n: int,
     progress: Callable[[float], None] | None,
 ) -> list[Shared]:
-    def exchange(a: Any, b: Any, *parts: Shared) -> list[Shared]:
+    def exchange_pairs(a: Any, b: Any, *parts: Shared) -> list[Shared]:
         return _compare_exchange(party, a, b, parts)
 
-    graph = party.cached_function(("sort.exchange", keys.dealer), lambda: exchange, True)
-    state = [_flat(keys), *(_flat(c) for c in columns)]
+    graph = party.cached_function(("sort.exchange", keys.dealer), lambda: exchange_pairs, True)
+    state = [_flatten_keys(keys), *(_flatten_keys(c) for c in columns)]
     layers = odd_even_merge(n)
     offsets = (np.arange(rows, dtype=np.int32) * n)[:, None]
     for i, (low, high) in enumerate(layers):
@@ -428,20 +445,22 @@ def _run_network(
 def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> list[Shared]:
     """Orders positions a and b of every pair by the first column (wide keys)."""
     keys = parts[0]
-    low, high = (keys.map(lambda t, i=i: local.gather(t, i)) for i in (a, b))
-    less = compare.less_than(party, low, high, keys.ring_bits)
-    keep = convert.mask_bits(party, less)
+    low, high = (keys.map(lambda t, i=i: tensor_ops.gather(t, i)) for i in (a, b))
+    is_less = compare.less_than(party, low, high, keys.ring_bits)
+    keep = convert.mask_bits(party, is_less)
     result = []
     for x in parts:
         add, sub = (operator.add, operator.sub) if x.limbs == 1 else (wide.add, wide.sub)
-        p, q = (x.map(lambda t, i=i: local.gather(t, i)) for i in (a, b))
-        chosen = convert.inject(party, keep, arithmetic.sub(p, q))
+        p, q = (x.map(lambda t, i=i: tensor_ops.gather(t, i)) for i in (a, b))
+        selected = convert.inject(party, keep, arithmetic.sub(p, q))
 
-        def place(whole: Any, pa: Any, qa: Any, delta: Any, add: Any = add, sub: Any = sub) -> Any:
+        def place_pairs(
+            whole: Any, pa: Any, qa: Any, delta: Any, add: Any = add, sub: Any = sub
+        ) -> Any:
             if whole is None:
                 return None
-            if not local.known(whole):
-                return local.joined(whole.shape, whole, pa, qa, delta)
+            if not tensor_ops.is_concrete(whole):
+                return tensor_ops.symbolic_result(whole.shape, whole, pa, qa, delta)
             import tensorflow as tf
 
             first = add(qa, delta)
@@ -450,7 +469,7 @@ def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> 
             return tf.tensor_scatter_nd_update(whole, b[:, None], second)
 
         m, l1, l2 = (
-            place(getattr(x, k), getattr(p, k), getattr(q, k), getattr(chosen, k))
+            place_pairs(getattr(x, k), getattr(p, k), getattr(q, k), getattr(selected, k))
             for k in ("m", "l1", "l2")
         )
         result.append(replace(x, m=m, l1=l1, l2=l2))

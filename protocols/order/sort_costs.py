@@ -29,10 +29,10 @@ _WAN = (
 
 def expected_levels(n: int, profile: str) -> list[int]:
     """The comparisons of each level of a quicksort of n elements, all alike."""
-    sizes, each_of, levels_of = np.array(_WAN if profile == "wan" else _LOCAL).T
+    sizes, comparisons_of, levels_of = np.array(_WAN if profile == "wan" else _LOCAL).T
     size = math.log2(max(2, n))
     # beyond the last: a comparison and 4 levels more for each doubling
     over = max(0.0, size - math.log2(sizes[-1]))
-    each = float(np.interp(size, np.log2(sizes), each_of)) + 1.2 * over
+    comparisons = float(np.interp(size, np.log2(sizes), comparisons_of)) + 1.2 * over
     levels = max(1, round(float(np.interp(size, np.log2(sizes), levels_of)) + 4 * over))
-    return [round(n * min((n - 1) / 2, each) / levels)] * levels
+    return [round(n * min((n - 1) / 2, comparisons) / levels)] * levels

@@ -39,7 +39,7 @@ class SortPlan:
         self._native.plan_drop(self._plan)
         self._plan = None
 
-    def levels(self) -> Iterator[tuple[Pairs, Pairs]]:
+    def next_levels(self) -> Iterator[tuple[Pairs, Pairs]]:
         """Yields (left, right) positions; call `answer` before taking the next level.
 
         Raises:
@@ -49,7 +49,7 @@ class SortPlan:
         while count := self._native.plan_next(self._plan, ctypes.byref(left), ctypes.byref(right)):
             if count < 0:
                 raise self._too_large()
-            yield _view(left.value, count), _view(right.value, count)
+            yield _view_array(left.value, count), _view_array(right.value, count)
 
     def _too_large(self) -> UsageError:
         return UsageError(
@@ -57,7 +57,7 @@ class SortPlan:
             "Sort fewer at a time, or with another algorithm."
         )
 
-    def answer(self, words: np.ndarray[Any, Any]) -> None:
+    def add_answers(self, words: np.ndarray[Any, Any]) -> None:
         """Takes packed bits: bit i set when element left[i] < right[i].
 
         Raises:
@@ -65,23 +65,23 @@ class SortPlan:
                 full_range=False or key_bits promises do.
         """
         words = np.ascontiguousarray(words)
-        answered = self._native.plan_answer(self._plan, words.ctypes.data)
-        if answered == -2:
+        status = self._native.plan_answer(self._plan, words.ctypes.data)
+        if status == -2:
             raise self._too_large()
-        if answered != 0:
+        if status != 0:
             raise RangeError(
                 "The comparisons contradict each other: keys lie outside of the range that was "
                 "promised for them. Sort them with full_range=True and no key_bits."
             )
 
-    def order(self) -> Pairs:
+    def final_order(self) -> Pairs:
         """order[r*n + i] = position of the element of rank i in row r."""
         if self._size == 0:
             return np.zeros(0, np.int32)
-        return _view(self._native.plan_order(self._plan), self._size).copy()
+        return _view_array(self._native.plan_order(self._plan), self._size).copy()
 
 
-def _view(address: int | None, count: int) -> Pairs:
+def _view_array(address: int | None, count: int) -> Pairs:
     array = (ctypes.c_int32 * count).from_address(address or 0)
     return np.ctypeslib.as_array(array)
 

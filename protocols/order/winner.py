@@ -16,13 +16,13 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes, row_maximum
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, small_ring
-from tfe_bench.protocols.ring.checks import known_shape
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.checks import check_known_shape
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 
-def one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
+def argmax_one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
     """[x_j is the first largest of its row], 0 or 1 over Z_2^64, [rows, width].
 
     Args:
@@ -36,33 +36,33 @@ def one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
     Raises:
         UsageError: another shape, or no values.
     """
-    rows, width = _sizes(x)
+    rows, width = _check_shape(x)
     if width == 1:
-        return arithmetic.public(x, np.ones([rows, 1], np.int64))
-    chosen = row_maximum.radices(rows * width, width, x.ring_bits, x.ring_bits, profile)
+        return arithmetic.share_public(x, np.ones([rows, 1], np.int64))
+    level_radices = row_maximum.plan_radices(rows * width, width, x.ring_bits, x.ring_bits, profile)
     lengths = np.full(rows, width)
-    x = x.map(lambda a: local.reshape(a, [-1]))
+    x = x.map(lambda a: tensor_ops.reshape(a, [-1]))
     bits, before = [], 1
-    for radix in chosen:
-        columns, lengths = row_maximum.cut(lengths, radix)
+    for radix in level_radices:
+        columns, lengths = row_maximum.split_groups(lengths, radix)
         x = x.map(columns)
-        hot = extremes.one_hot(party, x, x.ring_bits, compare.fewest(x.ring_bits))
-        bits.append(_asked(hot, radix, rows, width, before))
+        hot = extremes.argmax_bits(party, x, x.ring_bits, compare.min_exchanges(x.ring_bits))
+        bits.append(_ancestor_bits(hot, radix, rows, width, before))
         before *= radix
         if before < width:
-            x = small_ring.pick(party, hot, x)
-    won = convert.mask_bits(party, logic.all_of(party, bits))
-    return convert.b2a(party, won, [rows, width])
+            x = small_ring.pick_one_hot(party, hot, x)
+    winner_bits = convert.mask_bits(party, logic.and_bits(party, bits))
+    return convert.b2a(party, winner_bits, [rows, width])
 
 
-def _sizes(x: Shared) -> tuple[int, int]:
-    shape = known_shape("one_hot", x)
+def _check_shape(x: Shared) -> tuple[int, int]:
+    shape = check_known_shape("one_hot", x)
     if len(shape) != 2 or x.limbs != 1 or math.prod(shape) == 0:
         raise UsageError(f"one_hot wants rows of values, [rows, width]. Received: {x!r}.")
     return shape[0], shape[1]
 
 
-def _asked(hot: MaskedBits, radix: int, rows: int, width: int, before: int) -> MaskedBits:
+def _ancestor_bits(hot: MaskedBits, radix: int, rows: int, width: int, before: int) -> MaskedBits:
     """Of each value the bit of the one of its group that it is below, [rows, width].  Local.
 
     Args:
@@ -70,10 +70,12 @@ def _asked(hot: MaskedBits, radix: int, rows: int, width: int, before: int) -> M
     """
     item = np.arange(width) // before
     groups = math.ceil(math.ceil(width / before) / radix)
-    place = (item % radix) * groups + item // radix
+    bit_positions = (item % radix) * groups + item // radix
 
-    def moved(a: Any) -> Any:
-        by_row = local.transpose(local.reshape(a, [radix, rows, groups]), [1, 0, 2])
-        return local.gather(local.reshape(by_row, [rows, radix * groups]), place, axis=1)
+    def gather_bits(a: Any) -> Any:
+        by_row = tensor_ops.transpose(tensor_ops.reshape(a, [radix, rows, groups]), [1, 0, 2])
+        return tensor_ops.gather(
+            tensor_ops.reshape(by_row, [rows, radix * groups]), bit_positions, axis=1
+        )
 
-    return logic.rearrange(hot, (radix, rows * groups), moved, rows * width)
+    return logic.rearrange_bits(hot, (radix, rows * groups), gather_bits, rows * width)

@@ -11,14 +11,14 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import products
 from tfe_bench.protocols.ring.checks import (
-    broadcast,
+    broadcast_shapes,
     check_factors,
-    check_multipliable,
+    check_matmul_shapes,
     check_pair,
     check_public_factor,
 )
 from tfe_bench.protocols.ring.products import Product, matrix_product
-from tfe_bench.protocols.session import local, wide
+from tfe_bench.protocols.session import tensor_ops, wide
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
+def _map_pairs(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shared:
     m, l1, l2 = (
         None if a is None else function(a, b) for a, b in ((x.m, y.m), (x.l1, y.l1), (x.l2, y.l2))
     )
@@ -36,44 +36,48 @@ def _pairwise(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Shar
 def add(x: Shared, y: Shared) -> Shared:
     """x + y, with broadcasting.  Local."""
     check_pair("add", x, y)
-    broadcast("add", x.shape, y.shape)
-    return _pairwise(local.add if x.limbs == 1 else wide.add, x, y)
+    broadcast_shapes("add", x.shape, y.shape)
+    return _map_pairs(tensor_ops.add if x.limbs == 1 else wide.add, x, y)
 
 
 def sub(x: Shared, y: Shared) -> Shared:
     """x - y, with broadcasting.  Local."""
     check_pair("sub", x, y)
-    broadcast("sub", x.shape, y.shape)
-    return _pairwise(local.sub if x.limbs == 1 else wide.sub, x, y)
+    broadcast_shapes("sub", x.shape, y.shape)
+    return _map_pairs(tensor_ops.sub if x.limbs == 1 else wide.sub, x, y)
 
 
 def neg(x: Shared) -> Shared:
     """-x.  Local."""
-    return x.map(local.neg if x.limbs == 1 else wide.negate)
+    return x.map(tensor_ops.neg if x.limbs == 1 else wide.negate)
 
 
-def moved(x: Shared, ring: Any) -> Shared:
+def add_constant(x: Shared, constant: Any) -> Shared:
     """x + c for public ring elements that broadcast to x's shape.  Local: only m moves."""
-    return x if x.m is None else replace(x, m=local.add(x.m, _public(x, ring)))
+    return x if x.m is None else replace(x, m=tensor_ops.add(x.m, _align_public(x, constant)))
 
 
-def _public(x: Shared, ring: Any) -> Any:
+def _align_public(x: Shared, ring: Any) -> Any:
     """Public ring elements as they meet x's fields."""
-    return ring if local.is_tensor(ring) or not local.known(x.any) else local.constant(ring)
+    return (
+        ring
+        if tensor_ops.is_tensor(ring) or not tensor_ops.is_concrete(x.any)
+        else tensor_ops.constant(ring)
+    )
 
 
 def add_public(x: Shared, ring: tf.Tensor) -> Shared:
     """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
     check_public_factor("add_public", x, ring)
-    if not local.known(x.any):
-        return replace(x, m=local.add(x.m, ring))
+    if not tensor_ops.is_concrete(x.any):
+        return replace(x, m=tensor_ops.add(x.m, ring))
     import tensorflow as tf
 
     if x.m is None:
         # The dealer's masks take the shape that m gets by broadcasting.
         shape = tf.broadcast_dynamic_shape(tf.shape(x.any), tf.shape(ring))
         return x.map(lambda a: tf.broadcast_to(a, shape))
-    m = local.add(x.m, ring)
+    m = tensor_ops.add(x.m, ring)
     return replace(
         x,
         m=m,
@@ -85,15 +89,15 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
 def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
     """x * c for public ring elements c with their own scale.  Local; scales add up."""
     check_public_factor("mul_public", x, ring)
-    ring = _public(x, ring)
-    y = x.map(lambda a: local.mul(a, ring))
+    ring = _align_public(x, ring)
+    y = x.map(lambda a: tensor_ops.mul(a, ring))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
-def public(like: Shared, ring: Any) -> Shared:
+def share_public(like: Shared, ring: Any) -> Shared:
     """Public ring elements as shares with masks of zero, with the dealer of others.  Local."""
-    if not local.known(like.any):
-        return Shared(local.joined(np.shape(ring)), None, None, like.dealer)
+    if not tensor_ops.is_concrete(like.any):
+        return Shared(tensor_ops.symbolic_result(np.shape(ring)), None, None, like.dealer)
     import tensorflow as tf
 
     ring = tf.convert_to_tensor(ring)
@@ -106,31 +110,31 @@ def public(like: Shared, ring: Any) -> Shared:
     )
 
 
-def public_range(like: Shared, n: int) -> Shared:
+def share_public_range(like: Shared, n: int) -> Shared:
     """0, 1, ..., n - 1 as shares with masks of zero, as `public`.  Local.
 
     No array of n words is made where the values are only counted, and a graph keeps none.
     """
-    if not local.known(like.any):
-        return Shared(local.joined([n]), None, None, like.dealer)
-    return public(like, local.arange(n))
+    if not tensor_ops.is_concrete(like.any):
+        return Shared(tensor_ops.symbolic_result([n]), None, None, like.dealer)
+    return share_public(like, tensor_ops.arange(n))
 
 
-def ring_tensor(operation: str, value: Any) -> Any:
+def to_ring_tensor(operation: str, value: Any) -> Any:
     """Public ring elements as an int64 tensor or array.
 
     Raises:
         UsageError: the value is private, or not of integers (reals must be encoded first).
     """
     if not isinstance(value, Shared):
-        tensor = value if local.is_tensor(value) else np.asarray(value)
+        tensor = value if tensor_ops.is_tensor(value) else np.asarray(value)
         if not isinstance(tensor, np.ndarray) and tensor.dtype == np.int64:
             return tensor
         if isinstance(tensor, np.ndarray) and tensor.dtype.kind in "iu":
             return tensor.astype(np.int64)
-    what = repr(value) if isinstance(value, Shared) else getattr(value, "dtype", type(value))
+    received = repr(value) if isinstance(value, Shared) else getattr(value, "dtype", type(value))
     raise UsageError(
-        f"{operation} wants public ring elements, int64. Received: {what}. Encode reals as fixed "
+        f"{operation} wants public ring elements, int64. Received: {received}. Encode reals as fixed "
         f"point; use {operation.removesuffix('_public')} for a private operand."
     )
 
@@ -151,24 +155,26 @@ def matmul_public(
     """
     private, public = (x, y) if isinstance(x, Shared) else (y, x)
     check_public_factor("matmul_public", private, public)
-    ring = ring_tensor("matmul_public", public)
-    shape = local.static_shape(ring)
+    ring = to_ring_tensor("matmul_public", public)
+    shape = tensor_ops.static_shape(ring)
     left, right = (private.shape, shape) if private is x else (shape, private.shape)
-    check_multipliable("matmul_public", left, right, transpose_a, transpose_b)
+    check_matmul_shapes("matmul_public", left, right, transpose_a, transpose_b)
 
-    def times(a: Any) -> Any:
+    def multiply_public(a: Any) -> Any:
         operands = (a, ring) if private is x else (ring, a)
         return matrix_product(
-            [_swapped(operands[0], transpose_a)], [_swapped(operands[1], transpose_b)]
+            [_transpose_last(operands[0], transpose_a)], [_transpose_last(operands[1], transpose_b)]
         )
 
-    return replace(private.map(times), fractional_bits=private.fractional_bits + fractional_bits)
+    return replace(
+        private.map(multiply_public), fractional_bits=private.fractional_bits + fractional_bits
+    )
 
 
-def _swapped(a: Any, transpose: bool) -> Any:
+def _transpose_last(a: Any, transpose: bool) -> Any:
     if not transpose:
         return a
-    if not local.known(a):
+    if not tensor_ops.is_concrete(a):
         return a.like([*a.shape[:-2], a.shape[-1], a.shape[-2]])
     import tensorflow as tf
 
@@ -181,8 +187,8 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element each.
     """
     check_factors("mul", x, y)
-    broadcast("mul", x.shape, y.shape)
-    return products.exchanged(party, "mul", [Product(x, y, products.elementwise)])
+    broadcast_shapes("mul", x.shape, y.shape)
+    return products.exchange_sum(party, "mul", [Product(x, y, products.elementwise_product)])
 
 
 def matmul(
@@ -197,7 +203,7 @@ def matmul(
     Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element of the result each.
     """
     check_factors("matmul", x, y)
-    check_multipliable("matmul", x.shape, y.shape, transpose_a, transpose_b)
-    x = x.map(lambda a: _swapped(a, transpose_a))
-    y = y.map(lambda b: _swapped(b, transpose_b))
-    return products.exchanged(party, "matmul", [Product(x, y, matrix_product)])
+    check_matmul_shapes("matmul", x.shape, y.shape, transpose_a, transpose_b)
+    x = x.map(lambda a: _transpose_last(a, transpose_a))
+    y = y.map(lambda b: _transpose_last(b, transpose_b))
+    return products.exchange_sum(party, "matmul", [Product(x, y, matrix_product)])

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, masked
-from tfe_bench.protocols.ring.checks import check_ring, is_from
-from tfe_bench.protocols.ring.truncation import MOST_DROPPED
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import check_ring, is_integer_between
+from tfe_bench.protocols.ring.truncation import MAX_DROPPED_BITS
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -27,12 +27,12 @@ RING = 64
 MASKS = 5
 
 
-def _check(bits: MaskedBits, x: Shared, drop: int) -> None:
+def _check_injection(bits: MaskedBits, x: Shared, drop: int) -> None:
     convert.check_inject("inject_truncated", bits, x)
     check_ring("inject_truncated", x)
-    if not is_from(drop, 1, MOST_DROPPED):
+    if not is_integer_between(drop, 1, MAX_DROPPED_BITS):
         raise UsageError(
-            f"inject_truncated drops 1 to {MOST_DROPPED} bits. Received: {drop!r}. "
+            f"inject_truncated drops 1 to {MAX_DROPPED_BITS} bits. Received: {drop!r}. "
             "Use convert.inject where nothing is dropped."
         )
 
@@ -55,11 +55,13 @@ def inject_truncated(
     Raises:
         UsageError: bits and x of different dealers or numbers, another ring, a wrong drop.
     """
-    _check(bits, x, drop)
+    _check_injection(bits, x, drop)
     scale = x.fractional_bits - drop
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         dealt = convert.inject_dealt(x.shape.num_elements(), ring_bits=RING - drop)
-        return party.exchanged(x.shape, dealt, bits, x, scale=scale)
+        return party.count_exchange(x.shape, dealt, bits, x, scale=scale)
     s = party.site("inject_truncated", drop, negated, dealer=x.dealer)
-    own = convert.inject_shares(s, bits, x, 0, 0, negated=negated, leave=MASKS, drop=drop)
-    return masked.exchanged(s, own, local.shape(x.any), MASKS, 1, scale=scale, left=True)
+    share = convert.inject_shares(s, bits, x, 0, 0, negated=negated, output_mask=MASKS, drop=drop)
+    return masked.exchange_masked(
+        s, share, tensor_ops.dynamic_shape(x.any), MASKS, 1, scale=scale, is_masked=True
+    )

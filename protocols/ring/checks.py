@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 import numpy as np
 
 from tfe_bench.errors import UsageError, did_you_mean
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.sharing import MaskedBits, Shared, kind_of
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.sharing import MaskedBits, Shared, describe_type
 from tfe_bench.protocols.session.types import Axes, Shape
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def check_private(operation: str, x: object) -> Shared:
         )
     if not isinstance(x, Shared):
         raise UsageError(
-            f"{operation} wants a private tensor. Received: {kind_of(x)}. "
+            f"{operation} wants a private tensor. Received: {describe_type(x)}. "
             "Use TensorFlow's own operation for a public one, or share it first."
         )
     return x
@@ -51,47 +51,47 @@ def check_ring(operation: str, x: object, known: bool = False) -> Shared:
             "Use a value of 64 bits, as inputs and all operations but conversions give them."
         )
     if known:
-        known_shape(operation, value)
+        check_known_shape(operation, value)
     return value
 
 
-def known_shape(operation: str, x: Shared) -> list[int]:
+def check_known_shape(operation: str, x: Shared) -> list[int]:
     """The shape, where it must be known while tracing.
 
     Raises:
         UsageError: it is not.
     """
-    shape = x.shape if hasattr(x.shape, "as_list") else local.Shape(x.shape)
+    shape = x.shape if hasattr(x.shape, "as_list") else tensor_ops.Shape(x.shape)
     if shape.rank is None or None in shape.as_list():
         raise UsageError(f"{operation} wants a known shape. Received: {x.shape}. Reshape it first.")
     return [int(n) for n in shape.as_list()]
 
 
-def check_scale(operation: str, x: Shared, least: int, most: int) -> None:
+def check_scale(operation: str, x: Shared, lowest: int, highest: int) -> None:
     """Raises UsageError unless x has so many fractional bits."""
-    if not least <= x.fractional_bits <= most:
+    if not lowest <= x.fractional_bits <= highest:
         raise UsageError(
-            f"{operation} wants {least} to {most} fractional bits. Received: {x!r}. "
+            f"{operation} wants {lowest} to {highest} fractional bits. Received: {x!r}. "
             "Rescale it: cast(x, 16)."
         )
 
 
-def check_choice(what: str, value: str, known: Collection[str], operation: str = "") -> None:
+def check_choice(noun: str, value: str, choices: Collection[str], operation: str = "") -> None:
     """Raises UsageError, with the nearest, unless a word is among those that are known."""
-    if value not in known:
-        wrong = f"{operation} does not know this {what}." if operation else f"Unknown {what}."
+    if value not in choices:
+        problem = f"{operation} does not know this {noun}." if operation else f"Unknown {noun}."
         raise UsageError(
-            f"{wrong} Received: {value!r}.{did_you_mean(str(value), known)} "
-            f"Known: {', '.join(known)}."
+            f"{problem} Received: {value!r}.{did_you_mean(str(value), choices)} "
+            f"Known: {', '.join(choices)}."
         )
 
 
-def is_from(value: object, least: int, most: int) -> TypeGuard[int]:
+def is_integer_between(value: object, lowest: int, highest: int) -> TypeGuard[int]:
     """Whether a value is an integer between two."""
-    return is_integer(value) and least <= value <= most
+    return is_integer(value) and lowest <= value <= highest
 
 
-def check_alike(operation: str, values: Sequence[Shared]) -> list[Shared]:
+def check_same_kind(operation: str, values: Sequence[Shared]) -> list[Shared]:
     """The values as a list, if they are private tensors of one dealer, scale and ring.
 
     Raises:
@@ -114,7 +114,7 @@ def check_alike(operation: str, values: Sequence[Shared]) -> list[Shared]:
     return list(values)
 
 
-def rank_of(operation: str, x: Shared) -> int:
+def check_known_rank(operation: str, x: Shared) -> int:
     """The number of axes of elements.
 
     Raises:
@@ -133,7 +133,7 @@ def is_integer(value: object) -> TypeGuard[int]:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
-def axis_of(operation: str, axis: int, rank: int) -> int:
+def normalize_axis(operation: str, axis: int, rank: int) -> int:
     """An axis as a number from 0, a negative one counted from the end.
 
     Raises:
@@ -150,7 +150,7 @@ def axis_of(operation: str, axis: int, rank: int) -> int:
     return int(axis) % rank
 
 
-def axes_of(operation: str, axes: Axes, rank: int) -> list[int]:
+def normalize_axes(operation: str, axes: Axes, rank: int) -> list[int]:
     """One axis, several or None (all) as a sorted list of numbers from 0.
 
     Raises:
@@ -158,11 +158,11 @@ def axes_of(operation: str, axes: Axes, rank: int) -> list[int]:
     """
     if axes is None:
         return list(range(rank))
-    several: list[Any] = list(axes) if isinstance(axes, (list, tuple, np.ndarray)) else [axes]
-    found = sorted(axis_of(operation, axis, rank) for axis in several)
-    if len(set(found)) < len(found):
-        raise UsageError(f"{operation} wants each axis once. Received: {several!r}.")
-    return found
+    axis_list: list[Any] = list(axes) if isinstance(axes, (list, tuple, np.ndarray)) else [axes]
+    normalized = sorted(normalize_axis(operation, axis, rank) for axis in axis_list)
+    if len(set(normalized)) < len(normalized):
+        raise UsageError(f"{operation} wants each axis once. Received: {axis_list!r}.")
+    return normalized
 
 
 def check_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
@@ -183,23 +183,23 @@ def check_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) ->
         )
 
 
-def broadcast(operation: str, *several: Shape) -> tf.TensorShape:
+def broadcast_shapes(operation: str, *shapes: Shape) -> tf.TensorShape:
     """The static shape that shapes broadcast to.
 
     Raises:
         UsageError: they do not.
     """
-    every = [s if hasattr(s, "as_list") else local.Shape(s) for s in several]
-    whole = every[0]
-    for shape in every[1:]:
+    static_shapes = [s if hasattr(s, "as_list") else tensor_ops.Shape(s) for s in shapes]
+    joint = static_shapes[0]
+    for shape in static_shapes[1:]:
         try:
-            whole = local.broadcast_shape(whole, shape)
+            joint = tensor_ops.broadcast_shape(joint, shape)
         except ValueError:
             raise UsageError(
                 f"{operation} wants shapes that broadcast. Received: "
-                f"{' and '.join(str(list(s)) for s in every)}."
+                f"{' and '.join(str(list(s)) for s in static_shapes)}."
             ) from None
-    return whole
+    return joint
 
 
 def check_factors(name: str, x: Shared, y: Shared) -> None:
@@ -208,7 +208,7 @@ def check_factors(name: str, x: Shared, y: Shared) -> None:
     check_ring(name, x)
 
 
-def check_multipliable(
+def check_matmul_shapes(
     name: str, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:
     """Raises UsageError unless what is known of two shapes admits a matrix product."""
@@ -219,7 +219,7 @@ def check_multipliable(
         depth_a, depth_b = a[-2 if transpose_a else -1], b[-1 if transpose_b else -2]
         fits = depth_a is None or depth_b is None or depth_a == depth_b
         try:
-            local.broadcast_shape(a[:-2], b[:-2])
+            tensor_ops.broadcast_shape(a[:-2], b[:-2])
         except ValueError:
             fits = False
     if not fits:

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
-from tfe_bench.protocols.session import local, ops, sizes, wide
-from tfe_bench.protocols.session.cost import Cost, words
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session.cost import Cost, words_for_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
@@ -28,10 +28,10 @@ LAYER_BITS = 31
 # A chunk's table has 2^width entries.
 MAX_CHUNK_BITS = 6
 # What one exchange compares: eight chunks and the sign.
-MOST_AT_ONCE = 8 * MAX_CHUNK_BITS + 1
+MAX_SINGLE_EXCHANGE_BITS = 8 * MAX_CHUNK_BITS + 1
 
 
-def moved(bits: int, by: int) -> int:
+def bits_with_constant(bits: int, constant_bound: int) -> int:
     """Bits that compare x + c with 0 for every |x| < 2^(bits-1) and |c| <= by.
 
     One more than bits while the constant is no larger than x may be, else as many as it wants.
@@ -41,11 +41,11 @@ def moved(bits: int, by: int) -> int:
     """
     if bits < 2:
         raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
-    return ((1 << (bits - 1)) - 1 + by).bit_length() + 1
+    return ((1 << (bits - 1)) - 1 + constant_bound).bit_length() + 1
 
 
 @dataclass(frozen=True)
-class Recipe:
+class ComparisonPlan:
     """How the k-1 low bits are cut into chunks and their nodes combined.
 
     Attributes:
@@ -59,61 +59,68 @@ class Recipe:
     groups: tuple[tuple[int, ...], ...]
 
     @property
-    def exchanges(self) -> int:
+    def exchange_count(self) -> int:
         """Exchanges between the evaluators."""
         return len(self.groups)
 
-    def nodes(self, level: int) -> int:
+    def node_count(self, level: int) -> int:
         """Nodes before a level."""
         return len(self.widths) if level == 0 else len(self.groups[level - 1])
 
     @property
-    def exchanged(self) -> int:
+    def exchanged_bits(self) -> int:
         """Bits that each evaluator sends per comparison."""
-        return sum(2 * self.nodes(level) - 1 for level in range(self.exchanges))
+        return sum(2 * self.node_count(level) - 1 for level in range(self.exchange_count))
 
     @property
-    def dealt(self) -> int:
+    def dealt_bits(self) -> int:
         """Bits that the dealer sends per comparison (without lam's top bit)."""
         tables = sum((1 << w) - 1 for w in self.widths)
         return tables + sum(
-            _monomials(r, g == len(level) - 1) for level in self.groups for g, r in enumerate(level)
+            _count_monomials(r, g == len(level) - 1)
+            for level in self.groups
+            for g, r in enumerate(level)
         )
 
     @property
-    def total(self) -> int:
+    def total_bits(self) -> int:
         """Bits that all three send per comparison."""
-        return self.dealt + 2 * self.exchanged
+        return self.dealt_bits + 2 * self.exchanged_bits
 
 
-def _monomials(radix: int, last: bool) -> int:
+def _count_monomials(radix: int, last: bool) -> int:
     if last:  # no one asks for the equality of the last node
         return 3 * (1 << (radix - 1)) - 2 * radix - 1
     return (1 << (radix + 1)) - 2 * radix - 2
 
 
-def _split(total: int, parts: int) -> tuple[int, ...]:
+def _split_evenly(total: int, parts: int) -> tuple[int, ...]:
     """Even group sizes, the larger ones last (the last node is the cheapest)."""
-    small, more = divmod(total, parts)
-    return (small,) * (parts - more) + (small + 1,) * more
+    small, larger_groups = divmod(total, parts)
+    return (small,) * (parts - larger_groups) + (small + 1,) * larger_groups
 
 
-def few_openings(n: int, bits: int, exchanges: int | None = None) -> int:
+def default_exchanges(count: int, bits: int, exchanges: int | None = None) -> int:
     """Of n comparisons, unless given: one where they are few, or it sends no more, else two."""
     if exchanges is not None:
         return exchanges
-    if bits > MOST_AT_ONCE:
+    if bits > MAX_SINGLE_EXCHANGE_BITS:
         return 2
-    return 1 if n <= 4096 or recipe(bits, 1).total <= recipe(bits, 2).total else 2
+    return (
+        1
+        if count <= 4096
+        or plan_comparison(bits, 1).total_bits <= plan_comparison(bits, 2).total_bits
+        else 2
+    )
 
 
-def fewest(bits: int) -> int:
+def min_exchanges(bits: int) -> int:
     """Exchanges that a comparison takes at least."""
-    return 1 if bits <= MOST_AT_ONCE else 2
+    return 1 if bits <= MAX_SINGLE_EXCHANGE_BITS else 2
 
 
 @functools.cache
-def recipe(bits: int, exchanges: int | None = None) -> Recipe:
+def plan_comparison(bits: int, exchanges: int | None = None) -> ComparisonPlan:
     """The cheapest recipe for k = bits, with a given number of exchanges.
 
     Unless it is given: 2, or 3 where the third saves an eighth of the bits.
@@ -124,17 +131,17 @@ def recipe(bits: int, exchanges: int | None = None) -> Recipe:
     if not 2 <= bits <= 128:
         raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
     if exchanges is None:
-        two, three = recipe(bits, 2), recipe(bits, 3)
-        return three if 8 * three.total <= 7 * two.total else two
+        two, three = plan_comparison(bits, 2), plan_comparison(bits, 3)
+        return three if 8 * three.total_bits <= 7 * two.total_bits else two
     if exchanges not in (1, 2, 3):
         raise UsageError(f"A comparison takes 1, 2 or 3 exchanges. Received: {exchanges}.")
-    best: Recipe | None = None
+    best: ComparisonPlan | None = None
     low = bits - 1
     for widest in range(1, MAX_CHUNK_BITS + 1):
-        widths = _split(low, -(-low // widest))[::-1]
-        for groups in _groupings(len(widths), exchanges):
-            candidate = Recipe(bits, widths, groups)
-            if best is None or candidate.total < best.total:
+        widths = _split_evenly(low, -(-low // widest))[::-1]
+        for groups in _list_groupings(len(widths), exchanges):
+            candidate = ComparisonPlan(bits, widths, groups)
+            if best is None or candidate.total_bits < best.total_bits:
                 best = candidate
     if best is None:
         raise UsageError(
@@ -143,18 +150,18 @@ def recipe(bits: int, exchanges: int | None = None) -> Recipe:
     return best
 
 
-def _groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
+def _list_groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]]:
     if levels == 1:
         return [((nodes,),)] if nodes <= 8 else []
     return [
-        (_split(nodes, parts), *rest)
+        (_split_evenly(nodes, parts), *rest)
         for parts in range(max(1, -(-nodes // 8)), max(1, nodes // 2) + 1)
-        for rest in _groupings(parts, levels - 1)
+        for rest in _list_groupings(parts, levels - 1)
     ]
 
 
 def msb_of_planes(
-    party: Party, planes: tf.Tensor, n: Any, r: Recipe, dealer: int, absorb: bool = True
+    party: Party, planes: tf.Tensor, n: Any, plan: ComparisonPlan, dealer: int, absorb: bool = True
 ) -> EvaluatorBits:
     """The most significant bits of n masked values given as bit planes.
 
@@ -163,33 +170,35 @@ def msb_of_planes(
         absorb: deal lam's top bit (1 bit each), so that the evaluators hold all of the result;
             else the dealer keeps it as `top`.
     """
-    if isinstance(party, Counting):
-        share = party.sent_bits(_cost(r, n, absorb), n, planes, dealer=dealer)
+    if isinstance(party, CostParty):
+        share = party.count_bit_messages(_plan_cost(plan, n, absorb), n, planes, dealer=dealer)
         return EvaluatorBits(share, None, n, dealer)
-    s = party.site("msb", r.bits, r.widths, r.groups, absorb, dealer=dealer)
+    s = party.site("msb", plan.bits, plan.widths, plan.groups, absorb, dealer=dealer)
     kernels = ops.module()
     attributes = {
         "call": s.ctx,
         "site": s.number,
         "dealer": dealer,
-        "bits": r.bits,
-        "widths": list(r.widths),
-        "groups": [size for level in r.groups for size in level],
-        "group_counts": [len(level) for level in r.groups],
+        "bits": plan.bits,
+        "widths": list(plan.widths),
+        "groups": [size for level in plan.groups for size in level],
+        "group_counts": [len(level) for level in plan.groups],
         "absorb": absorb,
     }
     if s.is_dealer:
         message, top = kernels.tfe_bench_lut_deal(lam_planes=planes, **attributes)
         s.send(message, s.e2, slot=0, run_ahead=True)
         return EvaluatorBits(None, None if absorb else top, n, dealer)
-    dealt = s.dealt((sizes.known(n) + 63) // 64 * (r.dealt + (1 if absorb else 0)))
-    found = kernels.tfe_bench_lut_exchange(m_planes=planes, dealt=dealt, **attributes)
-    for level in range(r.exchanges):
-        other = s.swap(found, slot=1 + level)
-        found = kernels.tfe_bench_lut_node(
-            m_planes=planes, own=found, other=other, dealt=dealt, level=level, **attributes
+    dealt = s.receive_dealt(
+        (sizes.static_value(n) + 63) // 64 * (plan.dealt_bits + (1 if absorb else 0))
+    )
+    node_share = kernels.tfe_bench_lut_exchange(m_planes=planes, dealt=dealt, **attributes)
+    for level in range(plan.exchange_count):
+        other = s.swap(node_share, slot=1 + level)
+        node_share = kernels.tfe_bench_lut_node(
+            m_planes=planes, own=node_share, other=other, dealt=dealt, level=level, **attributes
         )
-    return EvaluatorBits(found, None, n, dealer)
+    return EvaluatorBits(node_share, None, n, dealer)
 
 
 def masked_part(party: Party, x: Shared) -> Any:
@@ -197,10 +206,10 @@ def masked_part(party: Party, x: Shared) -> Any:
     if x.m is not None:
         part = x.m
     elif x.limbs == 1:
-        part = local.add(x.l1, x.l2)
+        part = tensor_ops.add(x.l1, x.l2)
     else:
         part = wide.add(x.l1, x.l2)
-    return local.reshape(part, [-1, x.limbs])
+    return tensor_ops.reshape(part, [-1, x.limbs])
 
 
 def msb(
@@ -220,24 +229,28 @@ def msb(
     """
     if bits > x.ring_bits:
         raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
-    return msb_of_words(party, masked_part(party, x), x.dealer, recipe(bits, exchanges), absorb)
+    return msb_of_words(
+        party, masked_part(party, x), x.dealer, plan_comparison(bits, exchanges), absorb
+    )
 
 
-def msb_of_words(party: Party, part: Any, dealer: int, r: Recipe, absorb: bool) -> EvaluatorBits:
+def msb_of_words(
+    party: Party, part: Any, dealer: int, plan: ComparisonPlan, absorb: bool
+) -> EvaluatorBits:
     """`msb` of what `masked_part` gives, by a recipe."""
-    if isinstance(part, local.Abstract):
-        return msb_of_planes(party, part, part.shape[0], r, dealer, absorb)
+    if isinstance(part, tensor_ops.SymbolicTensor):
+        return msb_of_planes(party, part, part.shape[0], plan, dealer, absorb)
     import tensorflow as tf
 
-    planes = ops.module().tfe_bench_planes(x=part, bits=r.bits)
+    planes = ops.module().tfe_bench_planes(x=part, bits=plan.bits)
     # Known where it can be, so that a use of the bits for another shape fails while it is traced.
     known = part.shape[0]
-    n = tf.shape(part, out_type=tf.int64)[0] if known is None else local.constant(known)
-    return msb_of_planes(party, planes, n, r, dealer, absorb)
+    n = tf.shape(part, out_type=tf.int64)[0] if known is None else tensor_ops.constant(known)
+    return msb_of_planes(party, planes, n, plan, dealer, absorb)
 
 
-def coarse(
-    party: Party, x: Shared, cut: int, bits: int, exchanges: int | None = None
+def compare_coarsely(
+    party: Party, x: Shared, dropped_bits: int, bits: int, exchanges: int | None = None
 ) -> EvaluatorBits:
     """[y < 0] for y that is floor(x / 2^cut) or one more, |y| < 2^(bits-1).
 
@@ -249,11 +262,13 @@ def coarse(
 
     Rounds: exchanges (one more with dealing).  Bits sent: as `msb`.
     """
-    part = local.arithmetic_shift(masked_part(party, x), cut)
-    return msb_of_words(party, part, x.dealer, recipe(bits, exchanges), absorb=True)
+    part = tensor_ops.arithmetic_shift(masked_part(party, x), dropped_bits)
+    return msb_of_words(party, part, x.dealer, plan_comparison(bits, exchanges), absorb=True)
 
 
-def borrow(party: Party, x: Shared, low: int, exchanges: int | None = None) -> EvaluatorBits:
+def compare_low_bits(
+    party: Party, x: Shared, low: int, exchanges: int | None = None
+) -> EvaluatorBits:
     """[m mod 2^low < lam mod 2^low]: whether the low bits of x = m - lam borrow from the others.
 
     The msb of their difference with low + 1 bits, of which the highest is 0 on both sides.
@@ -263,8 +278,8 @@ def borrow(party: Party, x: Shared, low: int, exchanges: int | None = None) -> E
 
     Rounds: exchanges (one more with dealing).  Bits sent: as `msb` of low + 1 bits.
     """
-    part = local.low_bits(masked_part(party, x), low)
-    return msb_of_words(party, part, x.dealer, recipe(low + 1, exchanges), absorb=False)
+    part = tensor_ops.low_bits(masked_part(party, x), low)
+    return msb_of_words(party, part, x.dealer, plan_comparison(low + 1, exchanges), absorb=False)
 
 
 def less_than(
@@ -281,16 +296,16 @@ def msb_cost(
     n: int, bits: int = EXACT_BITS, exchanges: int | None = None, absorb: bool = True
 ) -> Cost:
     """Cost of `msb` and `less_than` for n elements; planes travel in whole words."""
-    return _cost(recipe(bits, exchanges), n, absorb)
+    return _plan_cost(plan_comparison(bits, exchanges), n, absorb)
 
 
-def _cost(r: Recipe, n: int, absorb: bool) -> Cost:
-    w = 64 * words(n)
-    dealt = r.dealt + (1 if absorb else 0)
+def _plan_cost(plan: ComparisonPlan, n: int, absorb: bool) -> Cost:
+    w = 64 * words_for_bits(n)
+    dealt = plan.dealt_bits + (1 if absorb else 0)
     return Cost(
         dealer=dealt * w,
-        e1=r.exchanged * w,
-        e2=r.exchanged * w,
-        rounds=r.exchanges,
-        with_dealing=r.exchanges + 1,
+        e1=plan.exchanged_bits * w,
+        e2=plan.exchanged_bits * w,
+        rounds=plan.exchange_count,
+        with_dealing=plan.exchange_count + 1,
     )

@@ -19,31 +19,33 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, products
 from tfe_bench.protocols.ring.products import Product
-from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.session import ops, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Pair = int | Sequence[int]
 # Cells of all windows along an axis, where their places are listed.
-MOST_LISTED = 1 << 22
+MAX_WINDOW_CELLS = 1 << 22
 
 
-def pair_of(operation: str, what: str, value: Any) -> tuple[int, int]:
+def parse_pair(operation: str, noun: str, value: Any) -> tuple[int, int]:
     """A number for both axes, a pair, or TensorFlow's list for all four axes.
 
     Raises:
         UsageError: anything else, or a number below 1.
     """
-    several = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value, value]
-    if len(several) == 4 and several[0] == several[3] == 1:
-        several = several[1:3]
-    whole = all(isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in several)
-    if len(several) != 2 or not whole or min(several) < 1:
+    numbers = list(value) if isinstance(value, (list, tuple, np.ndarray)) else [value, value]
+    if len(numbers) == 4 and numbers[0] == numbers[3] == 1:
+        numbers = numbers[1:3]
+    are_integers = all(
+        isinstance(v, (int, np.integer)) and not isinstance(v, bool) for v in numbers
+    )
+    if len(numbers) != 2 or not are_integers or min(numbers) < 1:
         raise UsageError(
-            f"{operation} wants {what} as an integer of at least 1, or a pair (height, width). "
+            f"{operation} wants {noun} as an integer of at least 1, or a pair (height, width). "
             f"Received: {value!r}."
         )
-    return int(several[0]), int(several[1])
+    return int(numbers[0]), int(numbers[1])
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,9 @@ class Windows:
     pads: tuple[int, int, int, int] = (0, 0, 0, 0)
 
     @classmethod
-    def of(cls, operation: str, strides: Pair, padding: Any, dilations: Pair = 1) -> Windows:
+    def from_arguments(
+        cls, operation: str, strides: Pair, padding: Any, dilations: Pair = 1
+    ) -> Windows:
         """Windows from a layer's arguments.
 
         Args:
@@ -73,8 +77,8 @@ class Windows:
         Raises:
             UsageError: anything else; `operation` is named.
         """
-        steps = pair_of(operation, "strides", strides)
-        spread = pair_of(operation, "dilations", dilations)
+        steps = parse_pair(operation, "strides", strides)
+        spread = parse_pair(operation, "dilations", dilations)
         if isinstance(padding, str):
             if padding.upper() in ("SAME", "VALID"):
                 return cls(steps, padding.upper(), spread)
@@ -93,46 +97,46 @@ class Windows:
             f"Received: {padding!r}."
         )
 
-    def room(self, axis: int, image: Any, kernel: Any) -> Any:
+    def free_extent(self, axis: int, image: Any, kernel: Any) -> Any:
         """How far a window can move along axis 0 or 1; negative if it does not fit the image."""
         before, after = self.pads[2 * axis : 2 * axis + 2]
         return image + before + after - (kernel - 1) * self.dilations[axis] - 1
 
-    def size(self, axis: int, image: Any, kernel: Any) -> Any:
+    def window_count(self, axis: int, image: Any, kernel: Any) -> Any:
         """Number of windows along axis 0 or 1, of integers or of integer tensors."""
         stride = self.strides[axis]
         if self.padding == "SAME":
             return (image + stride - 1) // stride
-        return self.room(axis, image, kernel) // stride + 1
+        return self.free_extent(axis, image, kernel) // stride + 1
 
-    def check_listed(self, name: str, image: Sequence[int], kernel: Sequence[int]) -> None:
+    def check_cell_count(self, name: str, image: Sequence[int], kernel: Sequence[int]) -> None:
         """Refuses windows that are too many to be listed one by one, of an empty batch too.
 
         Raises:
             UsageError: more than MOST_LISTED cells of windows along an axis.
         """
         for axis in range(2):
-            if self.size(axis, image[axis], kernel[axis]) * kernel[axis] > MOST_LISTED:
+            if self.window_count(axis, image[axis], kernel[axis]) * kernel[axis] > MAX_WINDOW_CELLS:
                 raise UsageError(
-                    f"{name} wants at most {MOST_LISTED} cells of windows along an axis. Received: "
+                    f"{name} wants at most {MAX_WINDOW_CELLS} cells of windows along an axis. Received: "
                     f"{tuple(kernel)} windows on images of {tuple(image)}. Split the images."
                 )
 
-    def before(self, axis: int, image: int, kernel: int) -> int:
+    def padding_before(self, axis: int, image: int, kernel: int) -> int:
         """Zeros before the first cell along axis 0 or 1."""
         if self.padding != "SAME":
             return self.pads[2 * axis]
         reach = (kernel - 1) * self.dilations[axis] + 1
-        last = (self.size(axis, image, kernel) - 1) * self.strides[axis]
+        last = (self.window_count(axis, image, kernel) - 1) * self.strides[axis]
         return max(int(last) + reach - image, 0) // 2
 
-    def places(self, axis: int, image: int, kernel: int) -> tuple[tuple[int, ...], ...]:
+    def cell_positions(self, axis: int, image: int, kernel: int) -> tuple[tuple[int, ...], ...]:
         """For each cell of a window along axis 0 or 1 its place in each window.
 
         Places outside of the image repeat one inside of it, so that they change no maximum.
         """
-        count = max(int(self.size(axis, image, kernel)), 0)
-        before = self.before(axis, image, kernel) if count else 0
+        count = max(int(self.window_count(axis, image, kernel)), 0)
+        before = self.padding_before(axis, image, kernel) if count else 0
         starts = [i * self.strides[axis] - before for i in range(count)]
         return tuple(
             tuple(min(max(start + cell, max(start, 0)), image - 1) for start in starts)
@@ -140,7 +144,7 @@ class Windows:
         )
 
     @property
-    def attributes(self) -> dict[str, Any]:
+    def kernel_attributes(self) -> dict[str, Any]:
         """Of the op RingConv2D and its gradients."""
         return {
             "strides": list(self.strides),
@@ -166,14 +170,14 @@ def check_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
         image, kernel = x[1 + axis], w[axis]
         if windows.padding == "SAME" or image is None or kernel is None:
             continue
-        if windows.room(axis, image, kernel) < 0:
+        if windows.free_extent(axis, image, kernel) < 0:
             raise UsageError(
                 f"{operation} wants a kernel no larger than the padded image. Received: "
                 f"{x.as_list()} and {w.as_list()} with {windows}. Pad more."
             )
 
 
-def pooled_places(
+def pooling_positions(
     name: str, shape: Any, ksize: Pair, strides: Pair, padding: str
 ) -> tuple[list[int], tuple[int, int], list[tuple[tuple[int, ...], ...]]]:
     """(the images' shape, the windows' size, `Windows.places` along both axes) of a max pooling.
@@ -186,20 +190,20 @@ def pooled_places(
         raise UsageError(f"{name} wants [batch, height, width, channels]. Received: {known}.")
     if padding not in ("VALID", "SAME"):
         raise UsageError(f'{name} knows padding "VALID" and "SAME". Received: {padding!r}.')
-    kernel = pair_of(name, "ksize", ksize)
-    windows = Windows.of(name, strides, padding)
+    kernel = parse_pair(name, "ksize", ksize)
+    windows = Windows.from_arguments(name, strides, padding)
     image = [int(n) for n in known]
-    windows.check_listed(name, image[1:3], kernel)
-    places = [windows.places(axis, image[1 + axis], kernel[axis]) for axis in range(2)]
-    if not all(len(cells[0]) for cells in places):
+    windows.check_cell_count(name, image[1:3], kernel)
+    positions = [windows.cell_positions(axis, image[1 + axis], kernel[axis]) for axis in range(2)]
+    if not all(len(cells[0]) for cells in positions):
         raise UsageError(
             f"{name} wants windows no larger than the image. Received: windows {kernel} on "
             f"{image[1:3]}."
         )
-    return image, kernel, places
+    return image, kernel, positions
 
 
-def sizes_of(a: Any) -> list[Any]:
+def list_sizes(a: Any) -> list[Any]:
     """Of a tensor, as integers where they are known."""
     if a.shape.is_fully_defined():
         return list(a.shape.as_list())
@@ -211,14 +215,18 @@ def sizes_of(a: Any) -> list[Any]:
 
 def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = False) -> Any:
     """The sum of the convolutions of paired tensors of words over Z_2^64.  Local, public or not."""
-    if not (local.known(a[0]) and local.known(b[0])):
+    if not (tensor_ops.is_concrete(a[0]) and tensor_ops.is_concrete(b[0])):
         n, *image, _ = a[0].shape
         *kernel, channels, filters = b[0].shape
-        size = [windows.size(i, image[i], kernel[i]) for i in range(2)]
+        size = [windows.window_count(i, image[i], kernel[i]) for i in range(2)]
         shape = [n, *size, channels * filters if depthwise else filters]
-        each = math.prod(kernel) * (1 if depthwise else channels)
-        return local.joined(shape, *a, *b, work=math.prod(shape) * each)
-    return ops.module().tfe_bench_ring_conv2d(a=a, b=b, depthwise=depthwise, **windows.attributes)
+        products_per_output = math.prod(kernel) * (1 if depthwise else channels)
+        return tensor_ops.symbolic_result(
+            shape, *a, *b, work=math.prod(shape) * products_per_output
+        )
+    return ops.module().tfe_bench_ring_conv2d(
+        a=a, b=b, depthwise=depthwise, **windows.kernel_attributes
+    )
 
 
 def conv2d(
@@ -249,10 +257,10 @@ def conv2d(
     """
     name = "depthwise_conv2d" if depthwise else "conv2d"
     checks.check_factors(name, x, w)
-    windows = Windows.of(name, strides, padding, dilations)
+    windows = Windows.from_arguments(name, strides, padding, dilations)
     check_shapes(name, x.shape, w.shape, windows)
     product = Product(x, w, lambda a, b: convolve(a, b, windows, depthwise))
-    return products.exchanged(party, name, [product], windows)
+    return products.exchange_sum(party, name, [product], windows)
 
 
 def conv2d_public(
@@ -271,9 +279,9 @@ def conv2d_public(
     """
     name = "depthwise_conv2d_public" if depthwise else "conv2d_public"
     checks.check_word(name, x)
-    kernel = arithmetic.ring_tensor(name, ring)
-    windows = Windows.of(name, strides, padding, dilations)
-    check_shapes(name, x.shape, local.static_shape(kernel), windows)
+    kernel = arithmetic.to_ring_tensor(name, ring)
+    windows = Windows.from_arguments(name, strides, padding, dilations)
+    check_shapes(name, x.shape, tensor_ops.static_shape(kernel), windows)
     y = x.map(lambda a: convolve([a], [kernel], windows, depthwise))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 

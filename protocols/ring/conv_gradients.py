@@ -14,41 +14,47 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring.conv import Windows
-from tfe_bench.protocols.ring.products import Two
-from tfe_bench.protocols.session import local, ops
+from tfe_bench.protocols.ring.products import BilinearMap
+from tfe_bench.protocols.session import ops, tensor_ops
 
 
-def _listed(shape: Any) -> list[Any]:
+def _list_shape(shape: Any) -> list[Any]:
     return shape.as_list() if hasattr(shape, "as_list") else list(shape)
 
 
-def _sizes(name: str, what: str, shape: Sequence[Any], axes: slice, ranks: tuple[int, ...]) -> Any:
+def _static_sizes(
+    name: str, noun: str, shape: Sequence[Any], axes: slice, ranks: tuple[int, ...]
+) -> Any:
     """Height and width within a static shape.
 
     Raises:
         UsageError: another rank, or a size that is not known.
     """
-    sizes = _listed(shape)
-    found = sizes[axes] if len(sizes) in ranks else []
-    if len(found) != 2 or not all(isinstance(n, int) and n >= 0 for n in found):
-        raise UsageError(f"{name} wants {what} with known height and width. Received: {sizes}.")
-    return [int(n) for n in found]
+    sizes = _list_shape(shape)
+    selected = sizes[axes] if len(sizes) in ranks else []
+    if len(selected) != 2 or not all(isinstance(n, int) and n >= 0 for n in selected):
+        raise UsageError(f"{name} wants {noun} with known height and width. Received: {sizes}.")
+    return [int(n) for n in selected]
 
 
-def _fits(name: str, windows: Windows, size: Sequence[int], kernel: Any, out: Any) -> None:
+def _check_gradient_size(
+    name: str, windows: Windows, size: Sequence[int], kernel: Any, out: Any
+) -> None:
     """Refuses a gradient that is not of the convolution's shape, as far as that is known."""
     for axis in range(2):
         if kernel[axis] is None or out[axis] is None:
             continue
-        want = windows.size(axis, size[axis], kernel[axis])
-        if want != out[axis]:
+        expected = windows.window_count(axis, size[axis], kernel[axis])
+        if expected != out[axis]:
             raise UsageError(
                 f"{name} wants a gradient of the size that the convolution gives along axis "
-                f"{1 + axis}, {want}. Received: {out[axis]} with {windows}."
+                f"{1 + axis}, {expected}. Received: {out[axis]} with {windows}."
             )
 
 
-def input_gradient(windows: Windows, image_shape: Sequence[Any], depthwise: bool = False) -> Two:
+def input_gradient(
+    windows: Windows, image_shape: Sequence[Any], depthwise: bool = False
+) -> BilinearMap:
     """The map (d, w) -> dx, the gradient of a convolution's images.
 
     dx[n, y, x, c] = sum of d[n, i, j, f] w[a, b, c, f] over all i, j, a, b, f with
@@ -65,22 +71,26 @@ def input_gradient(windows: Windows, image_shape: Sequence[Any], depthwise: bool
         UsageError: height and width are not known; from the map, operands that do not fit.
     """
     name = "input_gradient"
-    size = _sizes(name, "an image", _listed(image_shape)[-3:], slice(0, 2), (3,))
+    size = _static_sizes(name, "an image", _list_shape(image_shape)[-3:], slice(0, 2), (3,))
 
-    def two(d: list[Any], w: list[Any]) -> Any:
-        _ranks(name, d, w)
-        _fits(name, windows, size, w[0].shape[:2], d[0].shape[1:3])
-        if not (local.known(d[0]) and local.known(w[0])):
+    def bilinear(d: list[Any], w: list[Any]) -> Any:
+        _check_ranks(name, d, w)
+        _check_gradient_size(name, windows, size, w[0].shape[:2], d[0].shape[1:3])
+        if not (tensor_ops.is_concrete(d[0]) and tensor_ops.is_concrete(w[0])):
             work = math.prod(d[0].shape) * math.prod(w[0].shape[: 2 if depthwise else 3])
-            return local.joined([d[0].shape[0], *size, w[0].shape[2]], *d, *w, work=work)
+            return tensor_ops.symbolic_result(
+                [d[0].shape[0], *size, w[0].shape[2]], *d, *w, work=work
+            )
         return ops.module().tfe_bench_ring_conv2d_input_gradient(
-            a=d, b=w, size=size, depthwise=depthwise, **windows.attributes
+            a=d, b=w, size=size, depthwise=depthwise, **windows.kernel_attributes
         )
 
-    return two
+    return bilinear
 
 
-def kernel_gradient(windows: Windows, kernel_shape: Sequence[Any], depthwise: bool = False) -> Two:
+def kernel_gradient(
+    windows: Windows, kernel_shape: Sequence[Any], depthwise: bool = False
+) -> BilinearMap:
     """The map (x, d) -> dw, the gradient of a convolution's kernel.
 
     dw[a, b, c, f] = sum of x[n, y, x, c] d[n, i, j, f] over all n, i, j, with
@@ -97,29 +107,29 @@ def kernel_gradient(windows: Windows, kernel_shape: Sequence[Any], depthwise: bo
         UsageError: height and width are not known; from the map, operands that do not fit.
     """
     name = "kernel_gradient"
-    size = _sizes(name, "a kernel", kernel_shape, slice(0, 2), (4,))
+    size = _static_sizes(name, "a kernel", kernel_shape, slice(0, 2), (4,))
 
-    def two(x: list[Any], d: list[Any]) -> Any:
-        _ranks(name, x, d)
+    def bilinear(x: list[Any], d: list[Any]) -> Any:
+        _check_ranks(name, x, d)
         for axis in range(2):
             if x[0].shape[1 + axis] is not None:
                 image = [x[0].shape[1 + axis]] * 2
                 out = [None, None]
                 out[axis] = d[0].shape[1 + axis]
-                _fits(name, windows, image, size, out)
-        if not (local.known(x[0]) and local.known(d[0])):
+                _check_gradient_size(name, windows, image, size, out)
+        if not (tensor_ops.is_concrete(x[0]) and tensor_ops.is_concrete(d[0])):
             channels, filters = x[0].shape[3], d[0].shape[3]
             last = [channels, filters // channels if depthwise else filters]
             work = math.prod(d[0].shape) * math.prod(size) * (1 if depthwise else channels)
-            return local.joined([*size, *last], *x, *d, work=work)
+            return tensor_ops.symbolic_result([*size, *last], *x, *d, work=work)
         return ops.module().tfe_bench_ring_conv2d_kernel_gradient(
-            a=x, b=d, size=size, depthwise=depthwise, **windows.attributes
+            a=x, b=d, size=size, depthwise=depthwise, **windows.kernel_attributes
         )
 
-    return two
+    return bilinear
 
 
-def _ranks(name: str, a: list[Any], b: list[Any]) -> None:
-    shapes = [local.static_shape(t) for t in (*a, *b)]
+def _check_ranks(name: str, a: list[Any], b: list[Any]) -> None:
+    shapes = [tensor_ops.static_shape(t) for t in (*a, *b)]
     if any(s.rank not in (4, None) for s in shapes):
         raise UsageError(f"{name} wants tensors of rank 4. Received: {[str(s) for s in shapes]}.")

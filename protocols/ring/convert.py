@@ -15,9 +15,9 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, logic, masked
-from tfe_bench.protocols.session import local, ops, sizes, wide
-from tfe_bench.protocols.session.cost import Cost, packed, words
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -27,55 +27,57 @@ def mask_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
 
     Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole words.
     """
-    if isinstance(party, Counting):
-        masked_bits = party.sent_bits(_exchange(bits.n), bits.n, bits)
+    if isinstance(party, CostParty):
+        masked_bits = party.count_bit_messages(_masking_cost(bits.n), bits.n, bits)
         return MaskedBits(masked_bits, None, bits.n, bits.dealer)
     s = party.site("mask_bits", dealer=bits.dealer)
     masked_bits = beta = None
     if s.is_dealer:
-        beta = local.xor(*_tau(s, bits))
+        beta = tensor_ops.xor(*_draw_bit_masks(s, bits))
         if bits.top is not None:
-            beta = local.xor(beta, bits.top)
+            beta = tensor_ops.xor(beta, bits.top)
     else:
-        masked_bits = _exchanged(s, bits)
+        masked_bits = _exchange_masked(s, bits)
     return MaskedBits(masked_bits, beta, bits.n, bits.dealer)
 
 
-def mask_each(party: Party, found: Sequence[EvaluatorBits]) -> MaskedBits:
+def mask_together(party: Party, bit_arrays: Sequence[EvaluatorBits]) -> MaskedBits:
     """`mask_bits` of several, one after the other, each padded to whole words; in one exchange."""
-    held = [b.top if b.share is None else b.share for b in found]
-    together = local.concat(held, axis=0)
-    n = sizes.size(together) * 64
-    if found[0].share is None:
-        return mask_bits(party, EvaluatorBits(None, together, n, found[0].dealer))
-    return mask_bits(party, EvaluatorBits(together, None, n, found[0].dealer))
+    held_words = [b.top if b.share is None else b.share for b in bit_arrays]
+    together = tensor_ops.concat(held_words, axis=0)
+    n = sizes.tensor_size(together) * 64
+    if bit_arrays[0].share is None:
+        return mask_bits(party, EvaluatorBits(None, together, n, bit_arrays[0].dealer))
+    return mask_bits(party, EvaluatorBits(together, None, n, bit_arrays[0].dealer))
 
 
-def _exchange(n: int) -> Cost:
-    return Cost(dealer=0, e1=64 * words(n), e2=64 * words(n), rounds=1, with_dealing=1)
+def _masking_cost(n: int) -> Cost:
+    return Cost(
+        dealer=0, e1=64 * words_for_bits(n), e2=64 * words_for_bits(n), rounds=1, with_dealing=1
+    )
 
 
-def _tau(s: Site, bits: EvaluatorBits) -> tuple[Any, Any]:
+def _draw_bit_masks(s: Site, bits: EvaluatorBits) -> tuple[Any, Any]:
     """The masks of bits that this party knows: E1's and E2's."""
-    n_words = sizes.vector((sizes.known(bits.n) + 63) // 64)
+    n_words = sizes.vector_shape((sizes.static_value(bits.n) + 63) // 64)
     return (
         None if s.is_e2 else s.mask(K1, 0, n_words),
         None if s.is_e1 else s.mask(K2, 0, n_words),
     )
 
 
-def _exchanged(s: Site, bits: EvaluatorBits) -> Any:
+def _exchange_masked(s: Site, bits: EvaluatorBits) -> Any:
     """At the evaluators, the XOR of what they hold under masks."""
-    own = s.apply_mask(bits.share, s.own_key, 0, "xor")
-    return local.xor(own, s.swap(own))
+    message = s.apply_mask(bits.share, s.own_key, 0, "xor")
+    return tensor_ops.xor(message, s.swap(message))
 
 
-def unpacked(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
+def unpack_elements(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
     """masked or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
-    ones = logic.unpacked(bits)
+    ones = logic.unpack_bits(bits)
     if limbs == 2:
-        ones = local.stack([ones, local.zeros_like(ones)], axis=-1)
-    return local.reshape(ones, shape)
+        ones = tensor_ops.stack([ones, tensor_ops.zeros_like(ones)], axis=-1)
+    return tensor_ops.reshape(ones, shape)
 
 
 def b2a_shares(
@@ -91,12 +93,12 @@ def b2a_shares(
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D width per bit.
     """
-    known = unpacked(bits, shape)
+    known = unpack_elements(bits, shape)
     share = masked.deal(s, known, shape, tensor, slot, width)
     if s.is_dealer:
         return None
-    y = local.mul(local.signs(known), share)
-    return local.add(y, known) if s.is_e2 else y
+    y = tensor_ops.mul(tensor_ops.bit_signs(known), share)
+    return tensor_ops.add(y, known) if s.is_e2 else y
 
 
 def b2a(party: Party, bits: MaskedBits, shape: Any = None, width: int = masked.RING) -> Shared:
@@ -108,15 +110,15 @@ def b2a(party: Party, bits: MaskedBits, shape: Any = None, width: int = masked.R
 
     Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 width per bit each.
     """
-    if isinstance(party, Counting):
-        dealt = packed(bits.n, width)
-        return party.exchanged([bits.n] if shape is None else shape, dealt, bits, width=width)
+    if isinstance(party, CostParty):
+        dealt = packed_bits(bits.n, width)
+        return party.count_exchange([bits.n] if shape is None else shape, dealt, bits, width=width)
     import tensorflow as tf
 
     s = party.site("b2a", width, dealer=bits.dealer)
-    shape = sizes.vector(bits.n) if shape is None else tf.cast(shape, tf.int64)
+    shape = sizes.vector_shape(bits.n) if shape is None else tf.cast(shape, tf.int64)
     share = b2a_shares(s, bits, shape, 0, 0, width)
-    return masked.exchanged(s, share, shape, 1, 1, width=width)
+    return masked.exchange_masked(s, share, shape, 1, 1, width=width)
 
 
 def inject_shares(
@@ -128,7 +130,7 @@ def inject_shares(
     *,
     negated: bool = False,
     extend_ring: bool = False,
-    leave: int | None = None,
+    output_mask: int | None = None,
     drop: int = 0,
 ) -> Any:
     """The evaluators' additive shares of b * x, not exchanged yet, so that sums of them are
@@ -154,27 +156,27 @@ def inject_shares(
     """
     check_inject("inject", bits, x, extend_ring)
     if x.limbs == 2:
-        assert leave is None and not negated and not drop
+        assert output_mask is None and not negated and not drop
         return _wide_inject_shares(s, bits, x, tensor, slot)
     import tensorflow as tf
 
     k = x.ring_bits if extend_ring else 64 - drop
-    attributes = {**s.attributes(tensor), "bits": k, "drop": drop}
+    attributes = {**s.kernel_attributes(tensor), "bits": k, "drop": drop}
     if s.is_dealer:
         message = ops.module().tfe_bench_inject_deal(
             beta=bits.beta, l1=x.l1, l2=x.l2, n=bits.n, **attributes
         )
         s.send(message, s.e2, slot, run_ahead=True)
         return None
-    n = sizes.size(x.m)
+    n = sizes.tensor_size(x.m)
     wraps = 0 if k == 64 else 3 * ((n * (64 - k) + 7) // 8)
     return ops.module().tfe_bench_inject_share(
         masked_bits=bits.masked,
         m=x.m,
         part=x.l1 if s.is_e1 else x.l2,
-        dealt=s.dealt(16 * n + wraps, slot, tf.uint8),
+        dealt=s.receive_dealt(16 * n + wraps, slot, tf.uint8),
         n=bits.n,
-        mask=-1 if leave is None else leave,
+        mask=-1 if output_mask is None else output_mask,
         negate=negated,
         **attributes,
     )
@@ -182,17 +184,17 @@ def inject_shares(
 
 def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = False) -> None:
     """Refuses what can be refused while tracing; the kernels check the number of bits again."""
-    for wanted, given in ((MaskedBits, bits), (Shared, x)):
-        if not isinstance(given, wanted):
+    for expected_type, operand in ((MaskedBits, bits), (Shared, x)):
+        if not isinstance(operand, expected_type):
             raise UsageError(
                 f"{name} wants private bits, exchanged under a mask, and a private tensor. "
-                f"Received: {type(given).__name__} for {wanted.__name__}."
+                f"Received: {type(operand).__name__} for {expected_type.__name__}."
             )
     if bits.dealer != x.dealer:
         raise UsageError(f"{name} wants one dealer. Received: {bits!r} and {x!r}.")
     if extend_ring and x.limbs != 1:
         raise UsageError(f"{name} extends rings of at most 64 bits. Received: {x!r}.")
-    n, elements = sizes.known(bits.n), x.shape.num_elements()
+    n, elements = sizes.static_value(bits.n), x.shape.num_elements()
     if isinstance(n, int) and elements is not None and n != elements:
         raise UsageError(
             f"{name} wants one bit per element. "
@@ -205,7 +207,7 @@ def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot:
     import tensorflow as tf
 
     shape = tf.shape(x.any, out_type=tf.int64)
-    known = unpacked(bits, shape, 2)
+    known = unpack_elements(bits, shape, 2)
     masked_bits = known[..., :1]
     product = wide.add(x.l1, x.l2) * masked_bits if s.is_dealer else None
     b = masked.deal(s, known, shape, tensor, slot, masked.WIDE)
@@ -237,32 +239,36 @@ def inject(
     """
     check_inject("inject", bits, x, extend_ring)
     ring = 0 if extend_ring else x.bits
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         dealt = inject_dealt(x.shape.num_elements(), x.limbs, x.ring_bits if extend_ring else 64)
-        y = party.exchanged(x.shape, dealt, bits, x, scale=x.fractional_bits, width=64 * x.limbs)
+        y = party.count_exchange(
+            x.shape, dealt, bits, x, scale=x.fractional_bits, width=64 * x.limbs
+        )
         return replace(y, bits=ring)
     s = party.site("inject", x.ring_bits, negated, extend_ring, dealer=x.dealer)
     last = 7  # after the dealt masks
     if x.limbs == 2:
-        own = inject_shares(s, logic.invert(bits) if negated else bits, x, tensor=0, slot=0)
+        share = inject_shares(s, logic.invert_bits(bits) if negated else bits, x, tensor=0, slot=0)
     else:
-        own = inject_shares(s, bits, x, 0, 0, negated=negated, extend_ring=extend_ring, leave=last)
-    y = masked.exchanged(
+        share = inject_shares(
+            s, bits, x, 0, 0, negated=negated, extend_ring=extend_ring, output_mask=last
+        )
+    y = masked.exchange_masked(
         s,
-        own,
-        local.shape(x.any),
+        share,
+        tensor_ops.dynamic_shape(x.any),
         last,
         2,
         scale=x.fractional_bits,
         width=64 * x.limbs,
-        left=x.limbs == 1,
+        is_masked=x.limbs == 1,
     )
     return replace(y, bits=ring)
 
 
 def inject_dealt(n: int, limbs: int = 1, ring_bits: int = 64) -> int:
     """Bits that D sends for `inject` of n elements; ring_bits k < 64 is that of extend_ring."""
-    wraps = 3 * packed(n, 64 - ring_bits) if ring_bits < 64 else 0
+    wraps = 3 * packed_bits(n, 64 - ring_bits) if ring_bits < 64 else 0
     return 128 * limbs * n + wraps
 
 
@@ -274,7 +280,7 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     return arithmetic.add(y, inject(party, bits, arithmetic.sub(x, y)))
 
 
-def negated(party: Party, bits: MaskedBits, x: Shared) -> Shared:
+def negate_where(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     """-x where the bit is 1, else x.
 
     Rounds and bits: as `inject`.
@@ -282,7 +288,7 @@ def negated(party: Party, bits: MaskedBits, x: Shared) -> Shared:
     return arithmetic.sub(x, arithmetic.mul_public(inject(party, bits, x), 2))
 
 
-def extend(party: Party, x: Shared, shift: int, exchanges: int | None = None) -> Shared:
+def extend_to_wide(party: Party, x: Shared, shift: int, exchanges: int | None = None) -> Shared:
     """An unsigned 64-bit value times 2^shift in the ring Z_2^(65+shift), exactly.
 
     x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is the
@@ -298,22 +304,24 @@ def extend(party: Party, x: Shared, shift: int, exchanges: int | None = None) ->
         raise UsageError(f"extend wants a 64-bit value and a shift below 63. Received: {x!r}.")
     zero_extended = replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=65)
     t = compare.msb(party, zero_extended, bits=65, exchanges=exchanges)
-    if isinstance(party, Counting):
-        lifted = party.sent(_exchange(t.n), [*x.shape, 2], t, x)
+    if isinstance(party, CostParty):
+        lifted = party.count_messages(_masking_cost(t.n), [*x.shape, 2], t, x)
         return Shared(lifted, None, None, x.dealer, x.fractional_bits, 2, 65 + shift)
     import tensorflow as tf
 
     s = party.site("extend", shift, dealer=x.dealer)
-    shape = local.shape(x.any)
-    masked_bits = None if s.is_dealer else _exchanged(s, t)
+    shape = tensor_ops.dynamic_shape(x.any)
+    masked_bits = None if s.is_dealer else _exchange_masked(s, t)
 
-    def lift(part: Any, packed: Any) -> Any:
+    def extend_part(part: Any, packed: Any) -> Any:
         if part is None:
             return None
         top = tf.reshape(ops.module().tfe_bench_unpack_bits(words=packed, n=t.n), shape)
         shifted = wide.shift_left(part, shift)
-        low, high = (local.at(shifted, np.s_[..., i]) for i in range(2))
-        return local.stack([low, local.add(high, local.left_shift(top, shift))], axis=-1)
+        low, high = (tensor_ops.strided_slice(shifted, np.s_[..., i]) for i in range(2))
+        return tensor_ops.stack(
+            [low, tensor_ops.add(high, tensor_ops.left_shift(top, shift))], axis=-1
+        )
 
-    m, l1, l2 = map(lift, (x.m, x.l1, x.l2), (masked_bits, *_tau(s, t)))
+    m, l1, l2 = map(extend_part, (x.m, x.l1, x.l2), (masked_bits, *_draw_bit_masks(s, t)))
     return Shared(m, l1, l2, x.dealer, x.fractional_bits, 2, 65 + shift)

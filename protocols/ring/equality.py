@@ -19,8 +19,8 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import compare, convert, logic
-from tfe_bench.protocols.session import local, ops
-from tfe_bench.protocols.session.cost import words
+from tfe_bench.protocols.session import ops, tensor_ops
+from tfe_bench.protocols.session.cost import words_for_bits
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -29,26 +29,26 @@ _SUPERBLOCK = 8  # words of one plane that are next to each other (kernels/core/
 
 
 @functools.cache
-def tree(nodes: int, levels: int = _LEVELS) -> tuple[tuple[int, ...], ...]:
+def plan_and_tree(nodes: int, levels: int = _LEVELS) -> tuple[tuple[int, ...], ...]:
     """Sizes of the groups of each level that AND so many bits, for the fewest bits sent."""
     if nodes == 1:
         return ()
-    found = []
-    for radix in range(2, min(logic.MOST, nodes) + 1):
+    candidates = []
+    for radix in range(2, min(logic.MAX_AND_INPUTS, nodes) + 1):
         parts = -(-nodes // radix)
         if parts == 1 or levels > 1:
-            small, more = divmod(nodes, parts)
-            sizes = (small,) * (parts - more) + (small + 1,) * more
-            found.append((sizes, *tree(parts, levels - 1)))
+            small, larger_groups = divmod(nodes, parts)
+            sizes = (small,) * (parts - larger_groups) + (small + 1,) * larger_groups
+            candidates.append((sizes, *plan_and_tree(parts, levels - 1)))
     # more nodes than so few levels join
-    return min(found, key=_sent) if found else tree(nodes, levels + 1)
+    return min(candidates, key=_count_tree_bits) if candidates else plan_and_tree(nodes, levels + 1)
 
 
-def _sent(levels: tuple[tuple[int, ...], ...]) -> int:
+def _count_tree_bits(levels: tuple[tuple[int, ...], ...]) -> int:
     return sum((1 << size) + 1 for sizes in levels for size in sizes)
 
 
-def zero(
+def is_all_zero(
     party: Party, values: Sequence[tuple[Shared, int]], bits: Sequence[MaskedBits] = ()
 ) -> MaskedBits:
     """[all of the values are 0, each modulo 2^k] AND all of the bits, element by element.
@@ -70,47 +70,55 @@ def zero(
             raise UsageError(f"An equality of {k} bits wants words of one dealer. Received: {x!r}.")
         if n is None or x.shape.num_elements() != n:
             raise UsageError(f"An equality wants values of one known size. Received: {x!r}.")
-    rows = [_planes(party, x, k) for x, k in values]
-    rows += [local.reshape(b.beta if b.masked is None else b.masked, [1, words(n)]) for b in bits]
-    nodes = local.concat(rows, 0)
-    width = words(n)
-    for sizes in tree(int(nodes.shape[0])):
-        nodes = _joined(party, nodes, sizes, width, first.dealer)
-    found = local.reshape(nodes, [width])
+    rows = [_bit_planes(party, x, k) for x, k in values]
+    rows += [
+        tensor_ops.reshape(b.beta if b.masked is None else b.masked, [1, words_for_bits(n)])
+        for b in bits
+    ]
+    nodes = tensor_ops.concat(rows, 0)
+    width = words_for_bits(n)
+    for sizes in plan_and_tree(int(nodes.shape[0])):
+        nodes = _and_groups(party, nodes, sizes, width, first.dealer)
+    result_words = tensor_ops.reshape(nodes, [width])
     if first.m is None:
-        return MaskedBits(None, found, n, first.dealer, (n,))
-    return MaskedBits(found, None, n, first.dealer, (n,))
+        return MaskedBits(None, result_words, n, first.dealer, (n,))
+    return MaskedBits(result_words, None, n, first.dealer, (n,))
 
 
-def _joined(party: Party, nodes: Any, sizes: Sequence[int], width: int, dealer: int) -> Any:
+def _and_groups(party: Party, nodes: Any, sizes: Sequence[int], width: int, dealer: int) -> Any:
     """The ANDs of groups of rows [nodes, width], exchanged under masks: [groups, width]."""
     begin, shares = 0, []
     for size in sorted(set(sizes)):
         count = sizes.count(size)
-        group = local.at(nodes, np.s_[begin : begin + count * size])
+        group = tensor_ops.strided_slice(nodes, np.s_[begin : begin + count * size])
         begin += count * size
-        operands = local.transpose(local.reshape(group, [count, size, width]), [1, 0, 2])
-        rows = local.reshape(operands, [size, count * width])
-        shares.append(logic.all_of_rows(party, rows, size, 64 * count * width, dealer).share)
-    held = None if shares[0] is None else local.concat(shares, 0)
-    both = convert.mask_bits(party, EvaluatorBits(held, None, 64 * len(sizes) * width, dealer))
-    found = both.beta if both.masked is None else both.masked
-    return local.reshape(found, [len(sizes), width])
+        operands = tensor_ops.transpose(tensor_ops.reshape(group, [count, size, width]), [1, 0, 2])
+        rows = tensor_ops.reshape(operands, [size, count * width])
+        shares.append(logic.and_rows(party, rows, size, 64 * count * width, dealer).share)
+    held_share = None if shares[0] is None else tensor_ops.concat(shares, 0)
+    masked_bits = convert.mask_bits(
+        party, EvaluatorBits(held_share, None, 64 * len(sizes) * width, dealer)
+    )
+    packed_words = masked_bits.beta if masked_bits.masked is None else masked_bits.masked
+    return tensor_ops.reshape(packed_words, [len(sizes), width])
 
 
-def _planes(party: Party, x: Shared, k: int) -> Any:
+def _bit_planes(party: Party, x: Shared, k: int) -> Any:
     """Bit planes [k, words]: of lam at the dealer, of NOT m at the evaluators.  Local."""
     part = compare.masked_part(party, x)
     n = int(part.shape[0])
-    width = words(n)
-    if not local.known(part):
+    width = words_for_bits(n)
+    if not tensor_ops.is_concrete(part):
         return part.like([k, width])
-    found = ops.module().tfe_bench_planes(x=part, bits=k)
+    blocked_planes = ops.module().tfe_bench_planes(x=part, bits=k)
     whole = width // _SUPERBLOCK * _SUPERBLOCK
-    blocks = local.reshape(
-        local.at(found, np.s_[: whole * k]), [whole // _SUPERBLOCK, k, _SUPERBLOCK]
+    blocks = tensor_ops.reshape(
+        tensor_ops.strided_slice(blocked_planes, np.s_[: whole * k]),
+        [whole // _SUPERBLOCK, k, _SUPERBLOCK],
     )
-    head = local.reshape(local.transpose(blocks, [1, 0, 2]), [k, whole])
-    tail = local.reshape(local.at(found, np.s_[whole * k :]), [k, width - whole])
-    planes = local.concat([head, tail], 1)
-    return planes if x.m is None else local.invert(planes)
+    head = tensor_ops.reshape(tensor_ops.transpose(blocks, [1, 0, 2]), [k, whole])
+    tail = tensor_ops.reshape(
+        tensor_ops.strided_slice(blocked_planes, np.s_[whole * k :]), [k, width - whole]
+    )
+    planes = tensor_ops.concat([head, tail], 1)
+    return planes if x.m is None else tensor_ops.invert(planes)

@@ -12,7 +12,7 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, logic
-from tfe_bench.protocols.session import local, wide
+from tfe_bench.protocols.session import tensor_ops, wide
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -33,13 +33,13 @@ def less(party: Party, x: Shared, y: Shared, exchanges: int | None = None) -> Ma
     Raises:
         UsageError: a public operand, or rings, dealers, scales or shapes that differ.
     """
-    _check("less", x, y)
-    wide_x, wide_y = (_extended(_unsigned(v)) for v in (x, y))
+    _check_operands("less", x, y)
+    wide_x, wide_y = (_extend_with_zeros(_offset_to_unsigned(v)) for v in (x, y))
     signs = [
         compare.msb(party, v, BITS, exchanges)
         for v in (arithmetic.sub(wide_x, wide_y), wide_x, wide_y)
     ]
-    return convert.mask_bits(party, _joined(signs))
+    return convert.mask_bits(party, _xor_bits(signs))
 
 
 def equal(party: Party, x: Shared, y: Shared, exchanges: int | None = None) -> MaskedBits:
@@ -50,14 +50,14 @@ def equal(party: Party, x: Shared, y: Shared, exchanges: int | None = None) -> M
 
     Rounds, arguments, errors: as `less`.  Bits sent: those of two comparisons.
     """
-    _check("equal", x, y)
+    _check_operands("equal", x, y)
     d = arithmetic.sub(x, y)
     if d.m is None:  # the wrap of l1 + l2 is no matter here: lam is one word
         d = replace(d, l1=d.l1 + d.l2, l2=d.l2 - d.l2)
-    above = _extended(d)
+    above = _extend_with_zeros(d)
     below = above.map(wide.negate)
     signs = [compare.msb(party, v, BITS, exchanges) for v in (above, below)]
-    return logic.invert(convert.mask_bits(party, _joined(signs)))
+    return logic.invert_bits(convert.mask_bits(party, _xor_bits(signs)))
 
 
 def maximum(party: Party, x: Shared, y: Shared) -> Shared:
@@ -65,41 +65,41 @@ def maximum(party: Party, x: Shared, y: Shared) -> Shared:
 
     Rounds: those of `less` and 1.  Bits sent: those of `less`; D 192, E1, E2 64 per element.
     """
-    return _either(party, less(party, x, y), x, y)
+    return _select_second(party, less(party, x, y), x, y)
 
 
 def minimum(party: Party, x: Shared, y: Shared) -> Shared:
     """The smaller one of each pair; rounds and bits as `maximum`."""
-    return _either(party, less(party, y, x), x, y)
+    return _select_second(party, less(party, y, x), x, y)
 
 
-def _either(party: Party, second: MaskedBits, x: Shared, y: Shared) -> Shared:
+def _select_second(party: Party, second: MaskedBits, x: Shared, y: Shared) -> Shared:
     """y where the bit is 1, else x; their difference wraps and so does the sum."""
     return arithmetic.add(x, convert.inject(party, second, arithmetic.sub(y, x)))
 
 
-def _unsigned(x: Shared) -> Shared:
+def _offset_to_unsigned(x: Shared) -> Shared:
     """x + 2^63.  Local."""
-    return arithmetic.moved(x, -(2**63))
+    return arithmetic.add_constant(x, -(2**63))
 
 
-def _extended(x: Shared) -> Shared:
+def _extend_with_zeros(x: Shared) -> Shared:
     """Every part with a high word of 0, as a value of Z_2^65.  Local."""
     return replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=BITS)
 
 
-def _joined(bits: list[EvaluatorBits]) -> EvaluatorBits:
+def _xor_bits(bits: list[EvaluatorBits]) -> EvaluatorBits:
     """The XOR of bits.  Local."""
     first, *rest = bits
     if first.share is None:
         return first
     share: Any = first.share
     for other in rest:
-        share = local.xor(share, other.share)
+        share = tensor_ops.xor(share, other.share)
     return replace(first, share=share)
 
 
-def _check(name: str, x: Any, y: Any) -> None:
+def _check_operands(name: str, x: Any, y: Any) -> None:
     checks.check_pair(name, x, y)
     checks.check_ring(name, x)
     if x.shape != y.shape:

@@ -11,56 +11,56 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import Cost, words
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.cost import Cost, words_for_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-MOST = 9
+MAX_AND_INPUTS = 9
 
 
-def invert(bits: MaskedBits) -> MaskedBits:
+def invert_bits(bits: MaskedBits) -> MaskedBits:
     """NOT of every bit.  Local."""
-    _one_dealer("invert", (bits,))
+    _check_bits("invert", (bits,))
     if bits.masked is None:
         return bits
-    return replace(bits, masked=local.invert(bits.masked))
+    return replace(bits, masked=tensor_ops.invert(bits.masked))
 
 
-def xor(a: MaskedBits, b: MaskedBits) -> MaskedBits:
+def xor_bits(a: MaskedBits, b: MaskedBits) -> MaskedBits:
     """a XOR b.  Local.
 
     Raises:
         UsageError: different dealers or numbers of bits.
     """
-    _one_dealer("xor", (a, b))
+    _check_bits("xor", (a, b))
     return replace(
         a,
-        masked=None if a.masked is None else local.xor(a.masked, b.masked),
-        beta=None if a.beta is None else local.xor(a.beta, b.beta),
+        masked=None if a.masked is None else tensor_ops.xor(a.masked, b.masked),
+        beta=None if a.beta is None else tensor_ops.xor(a.beta, b.beta),
     )
 
 
-def unpacked(bits: MaskedBits) -> Any:
+def unpack_bits(bits: MaskedBits) -> Any:
     """masked or beta, whichever is held here, as int64 0 and 1 [n].  Local."""
-    held: Any = bits.beta if bits.masked is None else bits.masked
-    if not local.known(held):
-        return held.like([bits.n])
-    return ops.module().tfe_bench_unpack_bits(words=held, n=bits.n)
+    held_words: Any = bits.beta if bits.masked is None else bits.masked
+    if not tensor_ops.is_concrete(held_words):
+        return held_words.like([bits.n])
+    return ops.module().tfe_bench_unpack_bits(words=held_words, n=bits.n)
 
 
-def packed(ones: Any) -> Any:
+def pack_bits(ones: Any) -> Any:
     """Rows of 0 and 1 [rows, n] as packed words [rows, words].  Local."""
-    if not local.known(ones):
-        return ones.like([ones.shape[0], words(ones.shape[1])])
+    if not tensor_ops.is_concrete(ones):
+        return ones.like([ones.shape[0], words_for_bits(ones.shape[1])])
     return ops.module().tfe_bench_pack_bits(bits=ones)
 
 
-def held_as(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
+def replace_words(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
     """n other bits of the same dealer, of whose packed words this party holds `part`."""
     return replace(
         bits,
@@ -70,7 +70,7 @@ def held_as(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
     )
 
 
-def rearrange(
+def rearrange_bits(
     bits: MaskedBits, shape: Sequence[int], function: Callable[[tf.Tensor], tf.Tensor], n: int
 ) -> MaskedBits:
     """Bits moved, dropped or repeated by a public map.  Local.
@@ -80,57 +80,59 @@ def rearrange(
         function: on an int64 tensor of that shape, the same at all parties.
         n: number of bits that it leaves.
     """
-    moved = function(local.reshape(unpacked(bits), list(shape)))
-    return held_as(bits, local.squeeze(packed(local.reshape(moved, [1, n])), [0]), n)
+    rearranged = function(tensor_ops.reshape(unpack_bits(bits), list(shape)))
+    return replace_words(
+        bits, tensor_ops.squeeze(pack_bits(tensor_ops.reshape(rearranged, [1, n])), [0]), n
+    )
 
 
-def all_of(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
+def and_bits(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
     """AND of 1 to 9 bits, element by element, as XOR shares of the evaluators.
 
     Rounds: 0 with D ahead, else 1.  Bits sent: D 2^r - 1 per element.
     Raises:
         UsageError: no or too many operands, or different dealers or numbers of bits.
     """
-    if not 1 <= len(bits) <= MOST:
-        raise UsageError(f"all_of takes 1 to {MOST} operands. Received: {len(bits)}.")
-    _one_dealer("all_of", bits)
+    if not 1 <= len(bits) <= MAX_AND_INPUTS:
+        raise UsageError(f"all_of takes 1 to {MAX_AND_INPUTS} operands. Received: {len(bits)}.")
+    _check_bits("all_of", bits)
     first = bits[0]
-    rows = local.stack([b.beta if b.masked is None else b.masked for b in bits])
-    return all_of_rows(party, rows, len(bits), first.n, first.dealer)
+    rows = tensor_ops.stack([b.beta if b.masked is None else b.masked for b in bits])
+    return and_rows(party, rows, len(bits), first.n, first.dealer)
 
 
-def all_of_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> EvaluatorBits:
+def and_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> EvaluatorBits:
     """`all_of` of operands that are stacked already.
 
     Args:
         rows: packed words [count, words], of beta at the dealer, masked at the evaluators.
         n: number of bits of each.
     """
-    if isinstance(party, Counting):
-        cost = Cost(((1 << count) - 1) * 64 * words(n), 0, 0, rounds=0, with_dealing=1)
-        share = party.sent_bits(cost, n, rows, dealer=dealer)
+    if isinstance(party, CostParty):
+        cost = Cost(((1 << count) - 1) * 64 * words_for_bits(n), 0, 0, rounds=0, with_dealing=1)
+        share = party.count_bit_messages(cost, n, rows, dealer=dealer)
         return EvaluatorBits(share, None, n, dealer)
     import tensorflow as tf
 
     s = party.site("all_of", count, dealer=dealer)
     if s.is_dealer:
-        message = ops.module().tfe_bench_and_deal(beta=rows, **s.attributes())
+        message = ops.module().tfe_bench_and_deal(beta=rows, **s.kernel_attributes())
         s.send(message, s.e2, 0, run_ahead=True)
         return EvaluatorBits(None, None, n, s.dealer)
     dealt = tf.zeros([0, 0], tf.int64)
     if s.is_e2:
         width = tf.shape(rows, out_type=tf.int64)[1] if rows.shape[1] is None else rows.shape[1]
         dealt = s.recv(tf.stack([(1 << count) - 1, width]), s.d)
-    share = ops.module().tfe_bench_and_share(masked_bits=rows, dealt=dealt, **s.attributes())
+    share = ops.module().tfe_bench_and_share(masked_bits=rows, dealt=dealt, **s.kernel_attributes())
     return EvaluatorBits(share, None, n, s.dealer)
 
 
-def _one_dealer(name: str, bits: Sequence[MaskedBits]) -> None:
+def _check_bits(name: str, bits: Sequence[MaskedBits]) -> None:
     for b in bits:
         if not isinstance(b, MaskedBits):
             raise UsageError(f"{name} wants private bits. Received: {type(b).__name__}.")
         if b.dealer != bits[0].dealer:
             raise UsageError(f"{name} wants bits of one dealer. Received: {bits[0]!r} and {b!r}.")
-    known = {n for n in (sizes.known(b.n) for b in bits) if isinstance(n, int)}
+    known = {n for n in (sizes.static_value(b.n) for b in bits) if isinstance(n, int)}
     if len(known) > 1:
         raise UsageError(f"{name} wants equally many bits. Received: {sorted(known)}.")

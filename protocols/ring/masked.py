@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.protocols.session import local, ops, sizes, wide
-from tfe_bench.protocols.session.packing import as_sent, received
+from tfe_bench.protocols.session import ops, sizes, tensor_ops, wide
+from tfe_bench.protocols.session.packing import pack_words, receive_words
 from tfe_bench.protocols.session.party import K1, K2, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -17,7 +17,7 @@ RING = 64
 WIDE = 128
 
 
-def operation(name: str, width: int) -> str:
+def mask_operation(name: str, width: int) -> str:
     """Of Site.apply_mask: "add" or "sub" in a ring of so many bits."""
     return f"{name}128" if width == WIDE else name
 
@@ -33,38 +33,40 @@ def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int
     Rounds: 0 when the dealer runs ahead, else 1.  Bits sent: D width per element.
     """
     if s.is_dealer:
-        message = s.apply_mask(value, K1, tensor, operation("sub", width))
-        s.send(as_sent(message, width), s.e2, slot, run_ahead=True)
+        message = s.apply_mask(value, K1, tensor, mask_operation("sub", width))
+        s.send(pack_words(message, width), s.e2, slot, run_ahead=True)
         return None
     if s.is_e1:
         mask = s.mask(K1, tensor, shape)
-        return mask if width >= RING else local.low_bits(mask, width)
-    return received(s, shape, s.d, slot, width)
+        return mask if width >= RING else tensor_ops.low_bits(mask, width)
+    return receive_words(s, shape, s.d, slot, width)
 
 
-def exchange(s: Site, share: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
+def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
     """E1, E2 hold y1 + y2 = y; both get y + l1 + l2 mod 2^width under the mask `tensor`.
 
     Rounds: 1.  Bits sent: E1, E2 width per element each.
     """
-    own = as_sent(s.apply_mask(share, s.own_key, tensor, operation("add", width)), width)
-    return joined(own, s.swap(own, slot), local.shape(share), width)
+    message = pack_words(
+        s.apply_mask(share, s.own_key, tensor, mask_operation("add", width)), width
+    )
+    return add_messages(message, s.swap(message, slot), tensor_ops.dynamic_shape(share), width)
 
 
-def joined(own: Any, got: Any, shape: Any, width: int) -> Any:
+def add_messages(sent: Any, received: Any, shape: Any, width: int) -> Any:
     """The sum of two messages, as words."""
     import tensorflow as tf
 
     if width == WIDE:
-        return wide.add(own, got)
-    if own.dtype == tf.int64:
-        return local.add(own, got)
+        return wide.add(sent, received)
+    if sent.dtype == tf.int64:
+        return tensor_ops.add(sent, received)
     return ops.module().tfe_bench_add_packed(
-        own=own, other=got, shape=sizes.constant(shape), width=width
+        own=sent, other=received, shape=sizes.shape_constant(shape), width=width
     )
 
 
-def exchanged(
+def exchange_masked(
     s: Site,
     share: Any,
     shape: Any,
@@ -73,7 +75,7 @@ def exchanged(
     *,
     scale: int = 0,
     width: int = RING,
-    left: bool = False,
+    is_masked: bool = False,
 ) -> Shared:
     """The private value of Z_2^width that E1 and E2 hold shares of, under the fresh mask `tensor`.
 
@@ -87,14 +89,16 @@ def exchanged(
     """
     m = None
     if not s.is_dealer:
-        if left:
-            m = joined(share, s.swap(share, slot), shape, width)
+        if is_masked:
+            m = add_messages(share, s.swap(share, slot), shape, width)
         else:
-            m = exchange(s, share, tensor, slot, width)
-    return under(s, m, shape, tensor, scale=scale, width=width)
+            m = exchange_shares(s, share, tensor, slot, width)
+    return from_masked(s, m, shape, tensor, scale=scale, width=width)
 
 
-def under(s: Site, m: Any, shape: Any, tensor: int, *, scale: int = 0, width: int = RING) -> Shared:
+def from_masked(
+    s: Site, m: Any, shape: Any, tensor: int, *, scale: int = 0, width: int = RING
+) -> Shared:
     """The private value of which the evaluators hold m under the mask `tensor`."""
     import tensorflow as tf
 
@@ -105,10 +109,10 @@ def under(s: Site, m: Any, shape: Any, tensor: int, *, scale: int = 0, width: in
     return Shared(m, l1, l2, s.dealer, scale, 2 if width == WIDE else 1, width % RING)
 
 
-def truncated(s: Site, share: Any, drop: int) -> Any:
+def truncate_shares(s: Site, share: Any, drop: int) -> Any:
     """Shares of y / 2^drop mod 2^(64-drop), rounded by a coin: floor at E1, ceil at E2 (T4)."""
     if s.is_dealer or drop == 0:
         return share
     if s.is_e1:
-        return local.arithmetic_shift(share, drop)
-    return local.neg(local.arithmetic_shift(local.neg(share), drop))
+        return tensor_ops.arithmetic_shift(share, drop)
+    return tensor_ops.neg(tensor_ops.arithmetic_shift(tensor_ops.neg(share), drop))

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from tfe_bench.protocols.ring import products
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 
 
-def _turned(a: list[Any]) -> list[Any]:
+def _transpose_all(a: list[Any]) -> list[Any]:
     # (one row or column lies in memory as it does the other way round)
     return [
-        local.reshape(v, v.shape[::-1]) if 1 in v.shape else local.transpose(v, [1, 0]) for v in a
+        tensor_ops.reshape(v, v.shape[::-1]) if 1 in v.shape else tensor_ops.transpose(v, [1, 0])
+        for v in a
     ]
 
 
@@ -20,10 +21,10 @@ def kernel_gradient(x: list[Any], g: list[Any]) -> Any:
     rows, inputs = x[0].shape
     outputs = g[0].shape[1]
     if outputs * (rows + inputs) >= rows * inputs:
-        return products.matrix_product(_turned(x), g)
-    return _turned([products.matrix_product(_turned(g), x)])[0]
+        return products.matrix_product(_transpose_all(x), g)
+    return _transpose_all([products.matrix_product(_transpose_all(g), x)])[0]
 
 
 def input_gradient(g: list[Any], w: list[Any]) -> Any:
     """The sum of g w^T over the pairs."""
-    return products.matrix_product(g, _turned(w))
+    return products.matrix_product(g, _transpose_all(w))

@@ -25,16 +25,16 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import checks, masked
-from tfe_bench.protocols.ring.checks import is_from
-from tfe_bench.protocols.session import local, ops
-from tfe_bench.protocols.session.cost import packed
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import is_integer_between
+from tfe_bench.protocols.session import ops, tensor_ops
+from tfe_bench.protocols.session.cost import packed_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
 
-Two = Callable[[list[Any], list[Any]], Any]
+BilinearMap = Callable[[list[Any], list[Any]], Any]
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Product:
 
     x: Shared
     w: Shared
-    two: Two
+    bilinear: BilinearMap
 
     @property
     def scale(self) -> int:
@@ -62,7 +62,7 @@ class Product:
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
+class LocalProduct:
     """x . w of which each party has made its part before: that of many x, of which this is one.
 
     Attributes:
@@ -75,12 +75,12 @@ class Made:
     scale: int
     dealer: int
 
-    def map(self, function: Callable[[Any], Any]) -> Made:
+    def map(self, function: Callable[[Any], Any]) -> LocalProduct:
         """A linear map of the product.  Local."""
         return replace(self, part=function(self.part))
 
 
-def made(party: Party, name: str, product: Product) -> Made:
+def multiply_locally(party: Party, name: str, product: Product) -> LocalProduct:
     """Each party's part of a product.  Local: what is exchanged is for a sum to say.
 
     Raises:
@@ -88,56 +88,58 @@ def made(party: Party, name: str, product: Product) -> Made:
     """
     x, w = product.x, product.w
     checks.check_factors(name, x, w)
-    if isinstance(party, Counting):
-        found = product.two([x.any], [w.any])
-        party.worked(found.work)
-        return Made(replace(found, work=0), product.scale, x.dealer)
-    return Made(
-        _part(party.index == x.dealer, (x.dealer + 1) % 3 == party.index, product),
+    if isinstance(party, CostParty):
+        symbolic = product.bilinear([x.any], [w.any])
+        party.add_work(symbolic.work)
+        return LocalProduct(replace(symbolic, work=0), product.scale, x.dealer)
+    return LocalProduct(
+        _product_part(party.index == x.dealer, (x.dealer + 1) % 3 == party.index, product),
         product.scale,
         x.dealer,
     )
 
 
-def elementwise(a: list[Any], b: list[Any]) -> Any:
+def elementwise_product(a: list[Any], b: list[Any]) -> Any:
     """Paired elementwise products, broadcast, and their sum."""
-    return functools.reduce(local.add, [local.mul(p, q) for p, q in zip(a, b, strict=True)])
+    return functools.reduce(
+        tensor_ops.add, [tensor_ops.mul(p, q) for p, q in zip(a, b, strict=True)]
+    )
 
 
 def matrix_product(a: list[Any], b: list[Any]) -> Any:
     """The sum of the matrix products of paired tensors over Z_2^64.  Local."""
-    if not (local.known(a[0]) and local.known(b[0])):
+    if not (tensor_ops.is_concrete(a[0]) and tensor_ops.is_concrete(b[0])):
         left, right = a[0].shape, b[0].shape
         lead = np.broadcast_shapes(left[:-2], right[:-2])
         shape = [*lead, left[-2], right[-1]]
-        return local.joined(shape, *a, *b, work=math.prod([*shape, left[-1]]))
+        return tensor_ops.symbolic_result(shape, *a, *b, work=math.prod([*shape, left[-1]]))
     return ops.module().tfe_bench_ring_mat_mul(a=a, b=b)
 
 
-def _sum(s: Site, products: Sequence[Product | Made]) -> Any:
-    parts = [_part(s.is_dealer, s.is_e1, p) for p in products]
-    return functools.reduce(local.add, parts)
+def _sum_parts(s: Site, products: Sequence[Product | LocalProduct]) -> Any:
+    parts = [_product_part(s.is_dealer, s.is_e1, p) for p in products]
+    return functools.reduce(tensor_ops.add, parts)
 
 
-def _part(is_dealer: bool, is_e1: bool, p: Product | Made) -> Any:
+def _product_part(is_dealer: bool, is_e1: bool, p: Product | LocalProduct) -> Any:
     """The masks' product at D; what an evaluator adds to its share of it, E1's to be negated."""
-    if isinstance(p, Made):
+    if isinstance(p, LocalProduct):
         return p.part
     x, w = p.x, p.w
     if is_dealer:
-        return p.two([local.add(x.l1, x.l2)], [local.add(w.l1, w.l2)])
+        return p.bilinear([tensor_ops.add(x.l1, x.l2)], [tensor_ops.add(w.l1, w.l2)])
     if is_e1:
-        return p.two([x.m, x.l1], [w.l1, w.m])
+        return p.bilinear([x.m, x.l1], [w.l1, w.m])
     # (x, not w, is negated: the weights of all layers would be negated at once)
-    return p.two([x.m, local.neg(x.l2)], [local.sub(w.m, w.l2), w.m])
+    return p.bilinear([x.m, tensor_ops.neg(x.l2)], [tensor_ops.sub(w.m, w.l2), w.m])
 
 
-def _shares(
+def _share_sum(
     s: Site,
-    products: Sequence[Product | Made],
+    products: Sequence[Product | LocalProduct],
     width: int,
     check: Callable[[Any], None],
-    more: Any = None,
+    dealer_addend: Any = None,
 ) -> tuple[Any, Any]:
     """The evaluators' additive shares of the sum mod 2^width (None at the dealer), and its shape.
 
@@ -148,21 +150,23 @@ def _shares(
     Rounds: 0 with D ahead, else 1.  Bits sent: D width per element.
     """
     if s.is_dealer:
-        with s.in_turn():
-            gamma = _sum(s, products)
+        with s.in_dealing_order():
+            gamma = _sum_parts(s, products)
         check(gamma)
-        gamma = gamma if more is None else gamma + more
+        gamma = gamma if dealer_addend is None else gamma + dealer_addend
         masked.deal(s, gamma, None, 0, 0, width)
-        return None, local.shape(gamma)
-    crossed = _sum(s, products)
+        return None, tensor_ops.dynamic_shape(gamma)
+    crossed = _sum_parts(s, products)
     check(crossed)
-    shape = local.shape(crossed)
+    shape = tensor_ops.dynamic_shape(crossed)
     if s.is_e1:
-        return s.apply_mask(local.neg(crossed), K1, 0, "add", sent=False), shape
-    return local.add(crossed, masked.deal(s, None, shape, 0, 0, width)), shape
+        return s.apply_mask(tensor_ops.neg(crossed), K1, 0, "add", sent=False), shape
+    return tensor_ops.add(crossed, masked.deal(s, None, shape, 0, 0, width)), shape
 
 
-def _check(name: str, products: Sequence[Product | Made], addend: Shared | None = None) -> None:
+def _check_products(
+    name: str, products: Sequence[Product | LocalProduct], addend: Shared | None = None
+) -> None:
     """Refuses a sum that is none."""
     if not products:
         raise UsageError("A sum has a product at least.")
@@ -179,18 +183,23 @@ def _check(name: str, products: Sequence[Product | Made], addend: Shared | None 
         )
 
 
-def _counted(
-    party: Counting, products: Sequence[Product | Made]
-) -> tuple[local.Abstract, list[Any]]:
+def _count_products(
+    party: CostParty, products: Sequence[Product | LocalProduct]
+) -> tuple[tensor_ops.SymbolicTensor, list[Any]]:
     """The sum, abstract, and all that it is made of."""
-    parts = [p.part if isinstance(p, Made) else p.two([p.x.any], [p.w.any]) for p in products]
-    party.worked(sum(each.work for each in parts))
-    whole = functools.reduce(local.add, parts)
-    given = [(p.part,) if isinstance(p, Made) else (p.x, p.w) for p in products]
-    return whole, [v for several in given for v in several]
+    parts = [
+        p.part if isinstance(p, LocalProduct) else p.bilinear([p.x.any], [p.w.any])
+        for p in products
+    ]
+    party.add_work(sum(part.work for part in parts))
+    total = functools.reduce(tensor_ops.add, parts)
+    operand_groups = [(p.part,) if isinstance(p, LocalProduct) else (p.x, p.w) for p in products]
+    return total, [v for group in operand_groups for v in group]
 
 
-def exchanged(party: Party, name: str, products: Sequence[Product | Made], *about: Any) -> Shared:
+def exchange_sum(
+    party: Party, name: str, products: Sequence[Product | LocalProduct], *agreed: Any
+) -> Shared:
     """sum_i x_i . w_i over Z_2^64 under a fresh mask, at the scale of the products.
 
     Args:
@@ -201,27 +210,27 @@ def exchanged(party: Party, name: str, products: Sequence[Product | Made], *abou
     Raises:
         UsageError: no products, or operands of several scales, rings or dealers.
     """
-    _check(name, products)
+    _check_products(name, products)
     dealer, scale = products[0].dealer, products[0].scale
-    if isinstance(party, Counting):
-        whole, given = _counted(party, products)
-        dealt = 64 * whole.shape.num_elements()
-        return party.exchanged(whole.shape, dealt, *given, scale=scale, dealer=dealer)
+    if isinstance(party, CostParty):
+        total, operands = _count_products(party, products)
+        dealt = 64 * total.shape.num_elements()
+        return party.count_exchange(total.shape, dealt, *operands, scale=scale, dealer=dealer)
     # (Static shapes are not part of what is agreed: a role may know less of them than another.)
-    s = party.site(name, scale, len(products), *about, dealer=dealer)
-    z, shape = _shares(s, products, RING, lambda _: None)
-    return masked.exchanged(s, z, shape, 1, 1, scale=scale)
+    s = party.site(name, scale, len(products), *agreed, dealer=dealer)
+    z, shape = _share_sum(s, products, RING, lambda _: None)
+    return masked.exchange_masked(s, z, shape, 1, 1, scale=scale)
 
 
-def truncated(
+def exchange_truncated_sum(
     party: Party,
     name: str,
-    products: Sequence[Product | Made],
+    products: Sequence[Product | LocalProduct],
     addend: Shared | None,
     drop: int,
     bits: int,
     width: int = 0,
-    more: Any = None,
+    dealer_addend: Any = None,
 ) -> tuple[Shared, Any]:
     """(sum_i x_i . w_i + addend) / 2^drop in Z_2^bits, and the evaluators' shares of it; T4.
 
@@ -243,7 +252,7 @@ def truncated(
         UsageError: as `masked`; bits, drop and width that do not fit a word, or an addend that does
             not broadcast.
     """
-    _check(name, products, addend)
+    _check_products(name, products, addend)
     integers = isinstance(drop, int) and isinstance(bits, int)
     if not (integers and bits >= 2 and drop > 0 and bits + drop <= RING):
         raise UsageError(
@@ -251,16 +260,16 @@ def truncated(
             f"Received: drop={drop}, bits={bits}."
         )
     width = width or drop + bits
-    if not is_from(width, drop + bits, RING):
+    if not is_integer_between(width, drop + bits, RING):
         raise UsageError(f"{name} deals {drop + bits} to {RING} bits. Received: {width!r}.")
     dealer, scale = products[0].dealer, products[0].scale - drop
 
-    def check(product: Any) -> None:
+    def check_addend(product: Any) -> None:
         """Refuses an addend that would make the sum larger than what D deals for."""
         if addend is None:
             return
         try:
-            joint = local.broadcast_shape(product.shape, addend.shape)
+            joint = tensor_ops.broadcast_shape(product.shape, addend.shape)
         except ValueError:
             joint = None
         if joint is None or not joint.is_compatible_with(product.shape):
@@ -269,19 +278,19 @@ def truncated(
                 f"Received: {addend!r}."
             )
 
-    if isinstance(party, Counting):
-        z, given = _counted(party, products)
-        check(z)
-        u = party.dealt(z.shape, *given, addend)
-        dealt = packed(z.shape.num_elements(), width)
-        given += [addend]
-        y = party.exchanged(z.shape, dealt, *given, scale=scale, width=bits, dealer=dealer)
+    if isinstance(party, CostParty):
+        z, operands = _count_products(party, products)
+        check_addend(z)
+        u = party.count_dealt(z.shape, *operands, addend)
+        dealt = packed_bits(z.shape.num_elements(), width)
+        operands += [addend]
+        y = party.count_exchange(z.shape, dealt, *operands, scale=scale, width=bits, dealer=dealer)
         return y, u
     s = party.site(name, len(products), drop, bits, width, addend is not None, dealer=dealer)
-    more = None if more is None else local.left_shift(more, drop)
-    share, shape = _shares(s, products, width, check, more)
+    dealer_addend = None if dealer_addend is None else tensor_ops.left_shift(dealer_addend, drop)
+    share, shape = _share_sum(s, products, width, check_addend, dealer_addend)
     if addend is not None and not s.is_dealer:
-        own = local.sub(addend.m, addend.l1) if s.is_e1 else local.neg(addend.l2)
-        share = local.add(share, own)
-    u = masked.truncated(s, share, drop)
-    return masked.exchanged(s, u, shape, 1, 1, scale=scale, width=bits), u
+        addend_share = tensor_ops.sub(addend.m, addend.l1) if s.is_e1 else tensor_ops.neg(addend.l2)
+        share = tensor_ops.add(share, addend_share)
+    u = masked.truncate_shares(s, share, drop)
+    return masked.exchange_masked(s, u, shape, 1, 1, scale=scale, width=bits), u

@@ -26,15 +26,15 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, masked, shapes
-from tfe_bench.protocols.ring.checks import check_ring, is_from
-from tfe_bench.protocols.session import local, ops
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import check_ring, is_integer_between
+from tfe_bench.protocols.session import ops, tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K3, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 64
 # Numbers of 61 bits may be the same modulo 2^61 - 1.
-_MOST_COMPARED = 60
+_MAX_COMPARED_BITS = 60
 
 
 def in_range(party: Party, x: Shared, bits: int, exchanges: int | None = None) -> MaskedBits:
@@ -51,22 +51,22 @@ def in_range(party: Party, x: Shared, bits: int, exchanges: int | None = None) -
         UsageError: another ring, or bits outside 2..63.
     """
     check_ring("in_range", x, known=True)
-    if not is_from(bits, 2, RING - 1):
+    if not is_integer_between(bits, 2, RING - 1):
         raise UsageError(f"in_range takes 2 to 63 bits. Received: {bits!r}.")
-    flat = x.map(lambda a: local.tile(local.reshape(a, [1, -1]), [2, 1]))
+    flat = x.map(lambda a: tensor_ops.tile(tensor_ops.reshape(a, [1, -1]), [2, 1]))
     n = flat.shape[1]
     half = 1 << (bits - 1)
-    flat = arithmetic.moved(flat, np.array([[half], [-half]], np.int64))
-    both = convert.mask_bits(party, compare.msb(party, flat, compare.EXACT_BITS, exchanges))
+    flat = arithmetic.add_constant(flat, np.array([[half], [-half]], np.int64))
+    signs = convert.mask_bits(party, compare.msb(party, flat, compare.EXACT_BITS, exchanges))
     negative, below = (
-        logic.rearrange(both, (2, n), lambda a, i=i: local.at(a, i), n)  # type: ignore[misc]
+        logic.rearrange_bits(signs, (2, n), lambda a, i=i: tensor_ops.strided_slice(a, i), n)  # type: ignore[misc]
         for i in range(2)
     )
-    inside = convert.mask_bits(party, logic.all_of(party, [logic.invert(negative), below]))
+    inside = convert.mask_bits(party, logic.and_bits(party, [logic.invert_bits(negative), below]))
     return replace(inside, shape=tuple(x.shape.as_list()))
 
 
-class Watch:
+class RangeMonitor:
     """Collects, inside one graph, what must be 0 for a computation to be right.
 
     Args:
@@ -77,8 +77,8 @@ class Watch:
     def __init__(self, party: Party, rows: int, dealer: int) -> None:
         self._party, self._rows, self._dealer = party, rows, dealer
         self._digest: Any = None
-        if isinstance(party, Counting):
-            self._digest = local.Abstract(local.Shape([rows]))
+        if isinstance(party, CostParty):
+            self._digest = tensor_ops.SymbolicTensor(tensor_ops.Shape([rows]))
             return
         s = party.site("watch", rows, dealer=dealer)
         # s, so that a digest by itself is uniform
@@ -93,7 +93,7 @@ class Watch:
     def digest(self, value: Any) -> None:
         self._digest = value
 
-    def zero(self, share: Any, width: int, low: int = 0) -> None:
+    def record_zero(self, share: Any, width: int, low: int = 0) -> None:
         """Notes shares that add up to 0 modulo 2^width where all is right.  Local.
 
         Args:
@@ -102,14 +102,14 @@ class Watch:
         """
         if low >= width:
             return  # nothing is lost
-        if isinstance(self._party, Counting):
-            self._digest = local.joined([self._rows], self._digest, share)
+        if isinstance(self._party, CostParty):
+            self._digest = tensor_ops.symbolic_result([self._rows], self._digest, share)
             return
         import tensorflow as tf
 
-        if width - low > _MOST_COMPARED:  # the higher ones by themselves
-            self.zero(share, low + _MOST_COMPARED, low)
-            low += _MOST_COMPARED
+        if width - low > _MAX_COMPARED_BITS:  # the higher ones by themselves
+            self.record_zero(share, low + _MAX_COMPARED_BITS, low)
+            low += _MAX_COMPARED_BITS
         s = self._party.site("watch_zero", width, low, dealer=self._dealer)
         if s.is_dealer:
             return
@@ -123,7 +123,7 @@ class Watch:
             low=low,
         )
 
-    def within(self, x: Shared, low: int, high: int, exchanges: int | None = None) -> None:
+    def record_range(self, x: Shared, low: int, high: int, exchanges: int | None = None) -> None:
         """Notes whether low <= x <= high in ring units, exact for every x of Z_2^64.
 
         The evaluators' XOR shares of [x < low] and [x > high] are the same bits where these are 0:
@@ -139,31 +139,37 @@ class Watch:
             UsageError: another ring, number of rows or dealer, or bounds that are none.
         """
         check_ring("within", x, known=True)
-        if not (is_from(low, 0, (1 << 62) - 1) and is_from(high, low, (1 << 62) - 1)):
+        if not (
+            is_integer_between(low, 0, (1 << 62) - 1)
+            and is_integer_between(high, low, (1 << 62) - 1)
+        ):
             raise UsageError(f"within wants 0 <= low <= high < 2^62. Received: {low!r}, {high!r}.")
         if x.dealer != self._dealer or x.shape.rank < 1 or x.shape[0] != self._rows:
             raise UsageError(
                 f"within wants {self._rows} rows, dealt by party {self._dealer}. Received: {x!r}."
             )
-        flat = x.map(lambda a: local.reshape(a, [self._rows, 1, -1]))
+        flat = x.map(lambda a: tensor_ops.reshape(a, [self._rows, 1, -1]))
         # (neither difference wraps where the other does not say so)
-        sides = [arithmetic.moved(flat, -low), arithmetic.moved(arithmetic.neg(flat), high)]
+        sides = [
+            arithmetic.add_constant(flat, -low),
+            arithmetic.add_constant(arithmetic.neg(flat), high),
+        ]
         outside = compare.msb(self._party, shapes.concat(sides, 1), RING, exchanges)
         share = outside.share
-        if not isinstance(self._party, Counting) and share is not None:
+        if not isinstance(self._party, CostParty) and share is not None:
             ones = ops.module().tfe_bench_unpack_bits(words=share, n=outside.n)
             share = ones if self._party.index == (self._dealer + 1) % 3 else -ones
-        self.zero(share, 2)
+        self.record_zero(share, 2)
 
-    def flag(self) -> Shared:
+    def compute_flag(self) -> Shared:
         """[rows]: 0 where all that was noted holds, else a random number that is not 0.
 
         Over the integers it is the difference of two numbers below 2^61 - 1.  A violation is missed
         with probability 2^-61, and none is ever seen where there is none.
         Rounds: 1.  Bits sent: E1, E2 64 per row each.
         """
-        if isinstance(self._party, Counting):
-            return self._party.exchanged([self._rows], None, self._digest, dealer=self._dealer)
+        if isinstance(self._party, CostParty):
+            return self._party.count_exchange([self._rows], None, self._digest, dealer=self._dealer)
         s = self._party.site("watch_flag", dealer=self._dealer)
         share = -self._digest if s.is_e2 else self._digest
-        return masked.exchanged(s, share, [self._rows], 0)
+        return masked.exchange_masked(s, share, [self._rows], 0)

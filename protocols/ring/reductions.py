@@ -15,10 +15,15 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, conv, masked, shapes
-from tfe_bench.protocols.ring.checks import axes_of, axis_of, check_alike, rank_of
+from tfe_bench.protocols.ring.checks import (
+    check_known_rank,
+    check_same_kind,
+    normalize_axes,
+    normalize_axis,
+)
 from tfe_bench.protocols.ring.truncation import truncate
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -30,24 +35,26 @@ RECIPROCAL_BITS = 30
 MAX_RECIPROCAL_BITS = 48
 
 
-def _wide_sum(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
+def _sum_wide(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
     """Sums of fewer than 2^31 pairs of words mod 2^128: halves of the low word carry apart."""
-    if not local.known(a):
-        return local.reduce_sum(a, axes, keepdims)
+    if not tensor_ops.is_concrete(a):
+        return tensor_ops.reduce_sum(a, axes, keepdims)
     import tensorflow as tf
 
     half = tf.constant(32, tf.int64)
 
-    def upper(b: tf.Tensor) -> tf.Tensor:
+    def upper_half(b: tf.Tensor) -> tf.Tensor:
         return tf.bitcast(tf.bitwise.right_shift(tf.bitcast(b, tf.uint64), 32), tf.int64)
 
-    def total(b: tf.Tensor) -> tf.Tensor:
+    def sum_words(b: tf.Tensor) -> tf.Tensor:
         return tf.reduce_sum(b, axes, keepdims)
 
-    lows = total(tf.bitwise.bitwise_and(a[..., 0], tf.constant(2**32 - 1, tf.int64)))
-    highs = total(upper(a[..., 0]))
-    carry = upper(highs + upper(lows))
-    return tf.stack([lows + tf.bitwise.left_shift(highs, half), total(a[..., 1]) + carry], axis=-1)
+    lows = sum_words(tf.bitwise.bitwise_and(a[..., 0], tf.constant(2**32 - 1, tf.int64)))
+    highs = sum_words(upper_half(a[..., 0]))
+    carry = upper_half(highs + upper_half(lows))
+    return tf.stack(
+        [lows + tf.bitwise.left_shift(highs, half), sum_words(a[..., 1]) + carry], axis=-1
+    )
 
 
 def reduce_sum(x: Shared, axis: Any = None, keepdims: bool = False) -> Shared:
@@ -56,10 +63,10 @@ def reduce_sum(x: Shared, axis: Any = None, keepdims: bool = False) -> Shared:
     Raises:
         UsageError: an axis is out of range or comes twice.
     """
-    axes = axes_of("reduce_sum", axis, rank_of("reduce_sum", x))
+    axes = normalize_axes("reduce_sum", axis, check_known_rank("reduce_sum", x))
     if x.limbs == 2:
-        return x.map(lambda a: _wide_sum(a, axes, keepdims))
-    return x.map(lambda a: local.reduce_sum(a, axes, keepdims))
+        return x.map(lambda a: _sum_wide(a, axes, keepdims))
+    return x.map(lambda a: tensor_ops.reduce_sum(a, axes, keepdims))
 
 
 def add_n(values: Sequence[Shared]) -> Shared:
@@ -68,7 +75,7 @@ def add_n(values: Sequence[Shared]) -> Shared:
     Raises:
         UsageError: no tensors, or other shapes, scales, rings or dealers.
     """
-    return reduce_sum(shapes.stack(check_alike("add_n", values)), 0)
+    return reduce_sum(shapes.stack(check_same_kind("add_n", values)), 0)
 
 
 def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Shared:
@@ -77,20 +84,20 @@ def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = Fa
     Raises:
         UsageError: the axis is out of range, or the value is wide.
     """
-    at = axis_of("cumsum", axis, rank_of("cumsum", checks.check_word("cumsum", x)))
-    return x.map(lambda a: local.cumsum(a, at, exclusive, reverse))
+    at = normalize_axis("cumsum", axis, check_known_rank("cumsum", checks.check_word("cumsum", x)))
+    return x.map(lambda a: tensor_ops.cumsum(a, at, exclusive, reverse))
 
 
-def _reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
+def _check_reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
     checks.check_ring(operation, x)
-    if not checks.is_from(bits, 1, MAX_RECIPROCAL_BITS):
+    if not checks.is_integer_between(bits, 1, MAX_RECIPROCAL_BITS):
         raise UsageError(
             f"{operation} wants 1 to {MAX_RECIPROCAL_BITS} reciprocal bits. Received: {bits!r}."
         )
     return bits
 
 
-def _scaled(party: Party, total: Shared, factor: Any, bits: int, more: int = 0) -> Shared:
+def _scale_sum(party: Party, total: Shared, factor: Any, bits: int, extra_bits: int = 0) -> Shared:
     """total * factor / 2^bits for a public integer factor (None: 1).
 
     Args:
@@ -100,17 +107,17 @@ def _scaled(party: Party, total: Shared, factor: Any, bits: int, more: int = 0) 
         total = arithmetic.mul_public(total, factor, bits)
     else:
         total = replace(total, fractional_bits=total.fractional_bits + bits)
-    if bits > more:
-        return truncate(party, total, bits - more)
-    return arithmetic.mul_public(total, np.int64(1 << (more - bits)), more - bits)
+    if bits > extra_bits:
+        return truncate(party, total, bits - extra_bits)
+    return arithmetic.mul_public(total, np.int64(1 << (extra_bits - bits)), extra_bits - bits)
 
 
-def divided(
+def divide_by_counts(
     party: Party,
     total: Shared,
     counts: Any,
     reciprocal_bits: int = RECIPROCAL_BITS,
-    more: int = 0,
+    extra_bits: int = 0,
 ) -> Shared:
     """total / counts for public counts of 1 or more.
 
@@ -120,8 +127,8 @@ def divided(
 
     Error, domain, rounds and bits: those of a mean.
     """
-    factors, dropped = _factors(np.asarray(counts), reciprocal_bits)
-    return _scaled(party, total, factors, dropped, more)
+    factors, dropped = _reciprocal_factors(np.asarray(counts), reciprocal_bits)
+    return _scale_sum(party, total, factors, dropped, extra_bits)
 
 
 def reduce_mean(
@@ -130,7 +137,7 @@ def reduce_mean(
     axis: Any = None,
     keepdims: bool = False,
     reciprocal_bits: int = RECIPROCAL_BITS,
-    more: int = 0,
+    extra_bits: int = 0,
 ) -> Shared:
     """The mean over one axis, several or all (None), at the scale of x.
 
@@ -145,8 +152,8 @@ def reduce_mean(
         UsageError: axes that are not there, no or an unknown number of elements, a ring other
             than Z_2^64.
     """
-    e = _reciprocal_bits("reduce_mean", x, reciprocal_bits)
-    axes = axes_of("reduce_mean", axis, rank_of("reduce_mean", x))
+    e = _check_reciprocal_bits("reduce_mean", x, reciprocal_bits)
+    axes = normalize_axes("reduce_mean", axis, check_known_rank("reduce_mean", x))
     sizes = [x.shape[i] for i in axes]
     if None in sizes or 0 in sizes:
         raise UsageError(
@@ -155,10 +162,10 @@ def reduce_mean(
         )
     count = int(np.prod(sizes, dtype=np.int64))
     total = reduce_sum(x, axes, keepdims)
-    return divided(party, total, count, e, more)
+    return divide_by_counts(party, total, count, e, extra_bits)
 
 
-def _reciprocal(count: int, bits: int) -> int:
+def _integer_reciprocal(count: int, bits: int) -> int:
     """round(2^bits / count), in integers."""
     return ((2 << bits) + count) // (2 * count)
 
@@ -172,7 +179,7 @@ def square_shares(s: Site, x: Shared, tensor: int, slot: int) -> Any:
     Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per element.
     """
     squared = (x.l1 + x.l2) * (x.l1 + x.l2) if s.is_dealer else None
-    gamma = masked.deal(s, squared, local.shape(x.any), tensor, slot)
+    gamma = masked.deal(s, squared, tensor_ops.dynamic_shape(x.any), tensor, slot)
     if s.is_dealer:
         return None
     if s.is_e1:
@@ -189,11 +196,11 @@ def square(party: Party, x: Shared) -> Shared:
     """
     checks.check_ring("square", x)
     scale = 2 * x.fractional_bits
-    if isinstance(party, Counting):
-        return party.exchanged(x.shape, 64 * x.shape.num_elements(), x, scale=scale)
+    if isinstance(party, CostParty):
+        return party.count_exchange(x.shape, 64 * x.shape.num_elements(), x, scale=scale)
     s = party.site("square", x.fractional_bits, dealer=x.dealer)
     z = square_shares(s, x, tensor=0, slot=0)
-    return masked.exchanged(s, z, local.shape(x.any), 1, 1, scale=scale)
+    return masked.exchange_masked(s, z, tensor_ops.dynamic_shape(x.any), 1, 1, scale=scale)
 
 
 def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
@@ -208,7 +215,7 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
         UsageError: axes that do not fit; sizes, except of one axis per operand, that are unknown.
     """
     checks.check_factors("tensordot", x, y)
-    ranks = rank_of("tensordot", x), rank_of("tensordot", y)
+    ranks = check_known_rank("tensordot", x), check_known_rank("tensordot", y)
     if isinstance(axes, int) and not isinstance(axes, bool):
         if not 0 <= axes <= min(ranks):
             raise UsageError(
@@ -221,31 +228,36 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
                 f"tensordot wants a number of axes or a pair of lists. Received: {axes!r}."
             )
         both = [a if isinstance(a, (list, tuple, np.ndarray)) else [a] for a in axes]
-        over = [[axis_of("tensordot", a, r) for a in b] for b, r in zip(both, ranks, strict=True)]
-    sizes = [[v.shape[a] for a in several] for v, several in zip((x, y), over, strict=True)]
+        over = [
+            [normalize_axis("tensordot", a, r) for a in b] for b, r in zip(both, ranks, strict=True)
+        ]
+    sizes = [[v.shape[a] for a in axis_list] for v, axis_list in zip((x, y), over, strict=True)]
     fits = len(over[0]) == len(over[1]) and all(len(set(o)) == len(o) for o in over)
     if not fits or any(None not in (a, b) and a != b for a, b in zip(*sizes, strict=True)):
         raise UsageError(
             f"tensordot wants axes of equal sizes, each once. Received: axes {axes!r} of {x!r} and "
             f"{y!r}."
         )
-    left, kept_left = _matrix_of(x, over[0], first=False)
-    right, kept_right = _matrix_of(y, over[1], first=True)
+    left, kept_left = _as_matrix(x, over[0], first=False)
+    right, kept_right = _as_matrix(y, over[1], first=True)
     z = arithmetic.matmul(party, left, right)
     return shapes.reshape(z, [*kept_left, *kept_right])
 
 
-def _matrix_of(x: Shared, over: list[int], first: bool) -> tuple[Shared, list[Any]]:
+def _as_matrix(x: Shared, over: list[int], first: bool) -> tuple[Shared, list[Any]]:
     """x as a matrix with the axes `over` first or last, and the sizes of the other axes."""
-    sizes = conv.sizes_of(x.any)
+    sizes = conv.list_sizes(x.any)
     kept = [i for i in range(len(sizes)) if i not in over]
-    depth, rest = _product([sizes[i] for i in over]), _product([sizes[i] for i in kept])
-    moved = shapes.transpose(x, [*over, *kept] if first else [*kept, *over])
-    matrix = shapes.reshape(moved, [depth, rest] if first else [rest, depth])
+    depth, rest = (
+        _multiply_sizes([sizes[i] for i in over]),
+        _multiply_sizes([sizes[i] for i in kept]),
+    )
+    transposed = shapes.transpose(x, [*over, *kept] if first else [*kept, *over])
+    matrix = shapes.reshape(transposed, [depth, rest] if first else [rest, depth])
     return matrix, [sizes[i] for i in kept]
 
 
-def _product(sizes: list[Any]) -> Any:
+def _multiply_sizes(sizes: list[Any]) -> Any:
     result: Any = 1
     for size in sizes:
         result = result * size
@@ -253,8 +265,8 @@ def _product(sizes: list[Any]) -> Any:
 
 
 def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) -> Shared:
-    kernel = conv.pair_of(operation, "ksize", ksize)
-    if rank_of(operation, x) != 4:
+    kernel = conv.parse_pair(operation, "ksize", ksize)
+    if check_known_rank(operation, x) != 4:
         raise UsageError(
             f"{operation} wants images [n, h, w, channels]. Received: {x!r}. Reshape them."
         )
@@ -262,11 +274,13 @@ def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) ->
     if channels is None:
         raise UsageError(f"{operation} wants a known number of channels. Received: {x!r}.")
     ones = np.broadcast_to(np.int64(1), (*kernel, int(channels), 1))
-    conv.check_shapes(operation, x.shape, local.static_shape(ones), windows)
-    if local.known(x.any) and x.shape.num_elements() == 0:  # (its kernel may be large all the same)
+    conv.check_shapes(operation, x.shape, tensor_ops.static_shape(ones), windows)
+    if (
+        tensor_ops.is_concrete(x.any) and x.shape.num_elements() == 0
+    ):  # (its kernel may be large all the same)
         sizes = x.shape.as_list()
-        out = [windows.size(axis, sizes[1 + axis], kernel[axis]) for axis in range(2)]
-        empty = arithmetic.public(x, np.zeros([sizes[0], *out, sizes[3]], np.int64))
+        out = [windows.window_count(axis, sizes[1 + axis], kernel[axis]) for axis in range(2)]
+        empty = arithmetic.share_public(x, np.zeros([sizes[0], *out, sizes[3]], np.int64))
         return replace(empty, fractional_bits=x.fractional_bits)
     pooled: Shared = x.map(lambda a: conv.convolve([a], [ones], windows, depthwise=True))
     return pooled
@@ -279,37 +293,41 @@ def sum_pool(x: Shared, ksize: Any, strides: Any = None, padding: Any = "VALID")
         ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
         padding: as `conv.Windows.of` takes it.
     """
-    windows = conv.Windows.of("sum_pool", ksize if strides is None else strides, padding)
+    windows = conv.Windows.from_arguments(
+        "sum_pool", ksize if strides is None else strides, padding
+    )
     return _window_sum("sum_pool", x, ksize, windows)
 
 
 def window_counts(windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]) -> Any:
     """How many cells of the image each window covers, int64 [out_h, out_w]."""
-    rows, columns = _lengths(windows, image, kernel)
+    rows, columns = _window_lengths(windows, image, kernel)
     return rows[:, None] * columns[None, :]
 
 
-def _lengths(windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]) -> list[Any]:
+def _window_lengths(
+    windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]
+) -> list[Any]:
     """How many rows and columns of the image each window covers, int64 [out_h] and [out_w]."""
     along = []
     for axis in range(2):
         size, stride = image[axis], windows.strides[axis]
-        out = windows.size(axis, size, kernel[axis])
-        first = np.arange(out) * stride - windows.before(axis, size, kernel[axis])
+        out = windows.window_count(axis, size, kernel[axis])
+        first = np.arange(out) * stride - windows.padding_before(axis, size, kernel[axis])
         last = np.minimum(first + kernel[axis], size)
         along.append(np.maximum(last - np.maximum(first, 0), 0))
     return along
 
 
-def _factors(counts: Any, bits: int) -> tuple[Any, int]:
+def _reciprocal_factors(counts: Any, bits: int) -> tuple[Any, int]:
     """Public factors, of one count or of one per window, and the bits to drop after them."""
     largest = int(counts.max())
     distinct, which = np.unique(counts, return_inverse=True)
     exact = all(int(c).bit_count() == 1 for c in distinct)
     dropped = largest.bit_length() - 1 if exact else bits
     if (counts == largest).all():
-        return (None if exact else np.int64(_reciprocal(largest, dropped))), dropped
-    table = np.array([_reciprocal(int(c), dropped) for c in distinct], np.int64)
+        return (None if exact else np.int64(_integer_reciprocal(largest, dropped))), dropped
+    table = np.array([_integer_reciprocal(int(c), dropped) for c in distinct], np.int64)
     return table[which.reshape(counts.shape)][:, :, None], dropped
 
 
@@ -320,7 +338,7 @@ def avg_pool(
     strides: Any = None,
     padding: Any = "VALID",
     reciprocal_bits: int = RECIPROCAL_BITS,
-    more: int = 0,
+    extra_bits: int = 0,
 ) -> Shared:
     """tf.nn.avg_pool2d: the mean of each window's cells that lie in the image, at the scale of x.
 
@@ -338,20 +356,22 @@ def avg_pool(
     Raises:
         UsageError: no images, windows that do not fit or cover no cell, a ring other than Z_2^64.
     """
-    e = _reciprocal_bits("avg_pool", x, reciprocal_bits)
-    kernel = conv.pair_of("avg_pool", "ksize", ksize)
-    windows = conv.Windows.of("avg_pool", kernel if strides is None else strides, padding)
+    e = _check_reciprocal_bits("avg_pool", x, reciprocal_bits)
+    kernel = conv.parse_pair("avg_pool", "ksize", ksize)
+    windows = conv.Windows.from_arguments(
+        "avg_pool", kernel if strides is None else strides, padding
+    )
     sizes = x.shape.as_list()
     total = _window_sum("avg_pool", x, kernel, windows)
-    rows, columns = _covered("avg_pool", sizes, kernel, windows)
+    rows, columns = _check_coverage("avg_pool", sizes, kernel, windows)
     if 0 in sizes:  # no mean is made
-        return replace(total, fractional_bits=total.fractional_bits + more)
+        return replace(total, fractional_bits=total.fractional_bits + extra_bits)
     if len(np.unique(rows)) == len(np.unique(columns)) == 1:
-        return divided(party, total, rows[0] * columns[0], e, more)
-    return divided(party, total, rows[:, None] * columns[None, :], e, more)
+        return divide_by_counts(party, total, rows[0] * columns[0], e, extra_bits)
+    return divide_by_counts(party, total, rows[:, None] * columns[None, :], e, extra_bits)
 
 
-def _covered(
+def _check_coverage(
     operation: str, shape: Sequence[Any], kernel: tuple[int, int], windows: conv.Windows
 ) -> list[Any]:
     """`_lengths`, all of them 1 or more."""
@@ -359,9 +379,9 @@ def _covered(
         raise UsageError(
             f"{operation} wants images of known height and width. Received: {list(shape)}."
         )
-    windows.check_listed(operation, shape[1:3], kernel)
-    lengths = _lengths(windows, shape[1:3], kernel)
-    if any(each.size == 0 or (each == 0).any() for each in lengths):
+    windows.check_cell_count(operation, shape[1:3], kernel)
+    lengths = _window_lengths(windows, shape[1:3], kernel)
+    if any(along_axis.size == 0 or (along_axis == 0).any() for along_axis in lengths):
         raise UsageError(
             f"{operation} wants windows that cover a cell each. Received: images {list(shape)}, "
             f"{kernel} windows, {windows}. Pad less."
@@ -376,7 +396,7 @@ def global_avg_pool(
 
     Error, domain, rounds, bits: as `reduce_mean` of h * w elements.
     """
-    if rank_of("global_avg_pool", x) != 4:
+    if check_known_rank("global_avg_pool", x) != 4:
         raise UsageError(
             f"global_avg_pool wants images [n, h, w, channels]. Received: {x!r}. Reshape them."
         )

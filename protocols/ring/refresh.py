@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import masked
-from tfe_bench.protocols.session import local, wide
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import tensor_ops, wide
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -31,12 +31,14 @@ def refresh(party: Party, x: Shared) -> Shared:
     if x.limbs == 2 and x.bits:
         raise UsageError(f"refresh wants a value of a word or Z_2^128. Received: {x!r}.")
     scale, width = x.fractional_bits, x.ring_bits
-    if isinstance(party, Counting):
-        return party.exchanged(x.shape, None, x, scale=scale, width=width)
+    if isinstance(party, CostParty):
+        return party.count_exchange(x.shape, None, x, scale=scale, width=width)
     s = party.site("refresh", x.limbs, x.bits, dealer=x.dealer)
     share = None
     if s.is_e1:
         share = x.m - x.l1 if x.limbs == 1 else wide.sub(x.m, x.l1)
     elif s.is_e2:
         share = -x.l2 if x.limbs == 1 else wide.negate(x.l2)
-    return masked.exchanged(s, share, local.shape(x.any), 0, scale=scale, width=width)
+    return masked.exchange_masked(
+        s, share, tensor_ops.dynamic_shape(x.any), 0, scale=scale, width=width
+    )

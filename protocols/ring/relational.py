@@ -13,14 +13,14 @@ from typing import Protocol, TypeVar
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, logic
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-Found = TypeVar("Found", covariant=True)
+Result = TypeVar("Result", covariant=True)
 
 
-class OfTwo(Protocol[Found]):
+class Comparison(Protocol[Result]):
     """An operation on two private tensors, with broadcasting, that compares them.
 
     Args:
@@ -35,10 +35,10 @@ class OfTwo(Protocol[Found]):
 
     def __call__(
         self, party: Party, x: Shared, y: Shared, bits: int = ..., exchanges: int | None = None
-    ) -> Found: ...
+    ) -> Result: ...
 
 
-def negative(
+def is_negative(
     party: Party, x: Shared, bits: int = compare.EXACT_BITS, exchanges: int | None = None
 ) -> MaskedBits:
     """[x < 0]; as `less`."""
@@ -46,7 +46,7 @@ def negative(
     return convert.mask_bits(party, compare.msb(party, x, bits, exchanges))
 
 
-def zero(
+def is_zero(
     party: Party, d: Shared, bits: int = compare.EXACT_BITS, exchanges: int | None = None
 ) -> MaskedBits:
     """[d == 0] for |d| < 2^(bits-1): not where d or -d is negative.
@@ -58,13 +58,21 @@ def zero(
         raise UsageError(
             f"equal wants values of 64 bits or less, of a known shape. Received: {d!r}."
         )
-    both = d.map(lambda a: local.concat([local.reshape(a, [n]), local.reshape(-a, [n])], axis=0))
-    signs = negative(party, both, bits, exchanges)
-    first, second = (logic.rearrange(signs, (2, n), operator.itemgetter(i), n) for i in range(2))
-    return logic.invert(logic.xor(first, second))
+    both = d.map(
+        lambda a: tensor_ops.concat(
+            [tensor_ops.reshape(a, [n]), tensor_ops.reshape(-a, [n])], axis=0
+        )
+    )
+    signs = is_negative(party, both, bits, exchanges)
+    first, second = (
+        logic.rearrange_bits(signs, (2, n), operator.itemgetter(i), n) for i in range(2)
+    )
+    return logic.invert_bits(logic.xor_bits(first, second))
 
 
-def _of_two(name: str, of_difference: Callable[..., Found], swapped: bool = False) -> OfTwo[Found]:
+def _compare_by_difference(
+    name: str, of_difference: Callable[..., Result], swapped: bool = False
+) -> Comparison[Result]:
     """of_difference(party, x, d, bits, exchanges) with d = x - y, or y - x if swapped."""
 
     def operation(
@@ -73,9 +81,9 @@ def _of_two(name: str, of_difference: Callable[..., Found], swapped: bool = Fals
         y: Shared,
         bits: int = compare.EXACT_BITS,
         exchanges: int | None = None,
-    ) -> Found:
+    ) -> Result:
         checks.check_pair(name, x, y)
-        checks.broadcast(name, x.shape, y.shape)
+        checks.broadcast_shapes(name, x.shape, y.shape)
         d = arithmetic.sub(y, x) if swapped else arithmetic.sub(x, y)
         return of_difference(party, x, d, bits, exchanges)
 
@@ -83,43 +91,49 @@ def _of_two(name: str, of_difference: Callable[..., Found], swapped: bool = Fals
     return operation
 
 
-def _negative(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> MaskedBits:
-    return negative(party, d, bits, exchanges)
+def _is_difference_negative(
+    party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None
+) -> MaskedBits:
+    return is_negative(party, d, bits, exchanges)
 
 
-def _zero(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> MaskedBits:
-    return zero(party, d, bits, exchanges)
+def _is_difference_zero(
+    party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None
+) -> MaskedBits:
+    return is_zero(party, d, bits, exchanges)
 
 
-def _not(of_difference: Callable[..., MaskedBits]) -> Callable[..., MaskedBits]:
-    return lambda *given: logic.invert(of_difference(*given))
+def _invert_result(of_difference: Callable[..., MaskedBits]) -> Callable[..., MaskedBits]:
+    return lambda *given: logic.invert_bits(of_difference(*given))
 
 
 # Rounds: exchanges + 1 (+ 2 with dealing).  Bits sent: those of compare.msb and convert.mask_bits.
-less = _of_two("less", _negative)
-greater = _of_two("greater", _negative, swapped=True)
-less_equal = _of_two("less_equal", _not(_negative), swapped=True)
-greater_equal = _of_two("greater_equal", _not(_negative))
+less = _compare_by_difference("less", _is_difference_negative)
+greater = _compare_by_difference("greater", _is_difference_negative, swapped=True)
+less_equal = _compare_by_difference(
+    "less_equal", _invert_result(_is_difference_negative), swapped=True
+)
+greater_equal = _compare_by_difference("greater_equal", _invert_result(_is_difference_negative))
 # For differences of less than 2^(bits-1), of one word and a known shape.
 # Rounds: as `less`.  Bits sent: those of `less` for twice the elements.
-equal = _of_two("equal", _zero)
-not_equal = _of_two("not_equal", _not(_zero))
+equal = _compare_by_difference("equal", _is_difference_zero)
+not_equal = _compare_by_difference("not_equal", _invert_result(_is_difference_zero))
 
 
-def _larger(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> Shared:
+def _select_larger(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> Shared:
     """x + [x < y] (y - x)"""
-    below = negative(party, arithmetic.neg(d), bits, exchanges)
+    below = is_negative(party, arithmetic.neg(d), bits, exchanges)
     return arithmetic.add(x, convert.inject(party, below, d))
 
 
-def _smaller(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> Shared:
+def _select_smaller(party: Party, x: Shared, d: Shared, bits: int, exchanges: int | None) -> Shared:
     """x + [y < x] (y - x)"""
-    return arithmetic.add(x, convert.inject(party, negative(party, d, bits, exchanges), d))
+    return arithmetic.add(x, convert.inject(party, is_negative(party, d, bits, exchanges), d))
 
 
 # Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: those of `less` and of convert.inject.
-maximum = _of_two("maximum", _larger, swapped=True)
-minimum = _of_two("minimum", _smaller, swapped=True)
+maximum = _compare_by_difference("maximum", _select_larger, swapped=True)
+minimum = _compare_by_difference("minimum", _select_smaller, swapped=True)
 
 
 def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
@@ -135,5 +149,5 @@ def where(party: Party, condition: MaskedBits, x: Shared, y: Shared) -> Shared:
             f"Received: {type(condition).__name__}."
         )
     checks.check_pair("where", x, y)
-    checks.broadcast("where", x.shape, y.shape)
+    checks.broadcast_shapes("where", x.shape, y.shape)
     return arithmetic.add(y, convert.inject(party, condition, arithmetic.sub(x, y)))

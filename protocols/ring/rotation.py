@@ -17,15 +17,15 @@ from dataclasses import replace
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import refresh, shapes
-from tfe_bench.protocols.ring.rss import from_replicated, replicated
-from tfe_bench.protocols.session import local, wide
+from tfe_bench.protocols.ring.rss import from_replicated, to_replicated
+from tfe_bench.protocols.session import tensor_ops, wide
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def named(party: Party, x: Shared, dealer: int) -> Shared:
+def relabel_dealer(party: Party, x: Shared, dealer: int) -> Shared:
     """The same shares with another party named as the dealer.
 
     With x = x_0 + x_1 + x_2, where party i holds x_i and x_{i+1}, a dealer d is the party to which
@@ -38,16 +38,16 @@ def named(party: Party, x: Shared, dealer: int) -> Shared:
         raise UsageError(f"A dealer is party 0, 1 or 2. Received: {dealer!r}.")
     if dealer == x.dealer:
         return x
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         # one of the new dealer's masks is what was exchanged
         return replace(x, m=replace(x.m, masks=max(x.m.masks, x.m.with_dealing)), dealer=dealer)
     negate = wide.negate if x.limbs == 2 else operator.neg
-    own, following = replicated(x, party.index, negate)
-    y = from_replicated(own, following, party.index, dealer, x.fractional_bits, negate)
+    first_share, second_share = to_replicated(x, party.index, negate)
+    y = from_replicated(first_share, second_share, party.index, dealer, x.fractional_bits, negate)
     return replace(y, limbs=x.limbs, bits=x.bits)
 
 
-def handed(party: Party, x: Shared, dealer: int) -> Shared:
+def refresh_for_dealer(party: Party, x: Shared, dealer: int) -> Shared:
     """The same value for another dealer, under masks that this one knows without waiting.
 
     The dealer before is an evaluator now, and has its share of what it dealt for: its message
@@ -57,18 +57,18 @@ def handed(party: Party, x: Shared, dealer: int) -> Shared:
     Raises:
         UsageError: there is no such party.
     """
-    if not isinstance(party, Counting) or dealer == x.dealer:
-        return refresh.refresh(party, named(party, x, dealer))
+    if not isinstance(party, CostParty) or dealer == x.dealer:
+        return refresh.refresh(party, relabel_dealer(party, x, dealer))
     first = 1 if dealer == (x.dealer + 1) % 3 else -1
     sooner = x.m.first == -first  # it was the other evaluator, and maybe the first one
     rounds, with_dealing = (n - sooner for n in (x.m.rounds, x.m.with_dealing))
     known = replace(x.m, rounds=rounds, with_dealing=with_dealing)
-    y = refresh.refresh(party, named(party, replace(x, m=known), dealer))
+    y = refresh.refresh(party, relabel_dealer(party, replace(x, m=known), dealer))
     # (the message that waits for nothing takes a round too)
     return replace(y, m=replace(y.m, first=first if rounds else 0))
 
 
-def by_thirds(
+def compute_by_thirds(
     party: Party, function: Callable[..., Sequence[Shared]], values: Sequence[Shared], axis: int = 0
 ) -> list[Shared]:
     """function(*values) for values that are cut in three along an axis, each with another dealer.
@@ -89,18 +89,20 @@ def by_thirds(
         raise UsageError(f"by_thirds wants 3 or more along axis {axis}. Received: {length}.")
     first = values[0].dealer
     parts = []
-    for turn in range(3):
-        begin, end = length * turn // 3, length * (turn + 1) // 3
+    for third in range(3):
+        begin, end = length * third // 3, length * (third + 1) // 3
         index = (slice(None),) * axis + (slice(begin, end),)
         cut = [
-            named(party, v.map(lambda a, i=index: local.at(a, i)), (first + turn) % 3)
+            relabel_dealer(
+                party, v.map(lambda a, i=index: tensor_ops.strided_slice(a, i)), (first + third) % 3
+            )
             for v in values
         ]
-        parts.append([named(party, y, first) for y in function(*cut)])
+        parts.append([relabel_dealer(party, y, first) for y in function(*cut)])
     return [shapes.concat(list(column), 0) for column in zip(*parts, strict=True)]
 
 
-def worthwhile(cost: Cost, round_bits: float) -> bool:
+def is_worthwhile(cost: Cost, round_bits: float) -> bool:
     """Whether evening out saves more than a round.
 
     Args:

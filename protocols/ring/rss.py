@@ -13,12 +13,12 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring.checks import check_pair
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import Shared
 
 
-def replicated(
+def to_replicated(
     x: Shared, party: int, negate: Callable[[Any], Any] = operator.neg
 ) -> tuple[Any, Any]:
     """(x_i, x_{i+1}) of party i, with x = x_0 + x_1 + x_2."""
@@ -31,8 +31,8 @@ def replicated(
 
 
 def from_replicated(
-    own: Any,
-    following: Any,
+    first_share: Any,
+    second_share: Any,
     party: int,
     dealer: int,
     scale: int,
@@ -40,13 +40,13 @@ def from_replicated(
 ) -> Shared:
     """The masked view of RSS shares (x_i, x_{i+1})."""
     parts: list[Any] = [None, None, None]
-    parts[party], parts[(party + 1) % 3] = own, following
+    parts[party], parts[(party + 1) % 3] = first_share, second_share
     m, x1, x0 = parts[(dealer + 2) % 3], parts[(dealer + 1) % 3], parts[dealer]
     l1, l2 = (None if part is None else negate(part) for part in (x1, x0))
     return Shared(m, l1, l2, dealer, scale)
 
 
-def mul(party: Party, x: Shared, y: Shared) -> Shared:
+def mul_replicated(party: Party, x: Shared, y: Shared) -> Shared:
     """x * y: z_i = x_i (y_i + y_{i+1}) + x_{i+1} y_i + a_i, sent to party i-1; sum a_i = 0.
 
     Rounds: 1.  Bits sent: 64 per element by every party.
@@ -55,17 +55,19 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
     if x.ring_bits != 64:
         raise UsageError(f"rss.mul works over Z_2^64. Received: {x!r}.")
     scale = x.fractional_bits + y.fractional_bits
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         product = x.any * y.any
         bits = 64 * product.shape.num_elements()
-        m = party.sent(Cost(bits, bits, bits, rounds=1, with_dealing=1), product.shape, x, y)
+        m = party.count_messages(
+            Cost(bits, bits, bits, rounds=1, with_dealing=1), product.shape, x, y
+        )
         return Shared(m, None, None, x.dealer, scale)
     import tensorflow as tf
 
     s = party.site("rss_mul", x.fractional_bits, y.fractional_bits, dealer=x.dealer)
     i = party.index
-    own_x, next_x = replicated(x, i)
-    own_y, next_y = replicated(y, i)
+    own_x, next_x = to_replicated(x, i)
+    own_y, next_y = to_replicated(y, i)
     z = own_x * (own_y + next_y) + next_x * own_y
     # a_i = F(k_i) - F(k_{i+1}); K2 = k_d, K1 = k_{d+1}, K3 = k_{d+2}
     names = {s.d: K2, s.e1: K1, s.e2: K3}

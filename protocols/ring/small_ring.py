@@ -12,10 +12,10 @@ from typing import Any
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, checks, convert, masked
-from tfe_bench.protocols.ring.products import RING, Product, truncated
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.products import RING, Product, exchange_truncated_sum
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.cost import Cost, packed_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -39,34 +39,36 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
     if x.limbs != 1 or not x.shape.is_compatible_with(y.shape):
         raise UsageError(f"select wants values of one shape and word. Received: {x!r} and {y!r}.")
     k = x.ring_bits
-    scale, n = x.fractional_bits, sizes.size(x.any)
-    if isinstance(party, Counting):
-        return party.exchanged(x.shape, 2 * packed(n, k), bits, x, y, scale=scale, width=k)
+    scale, n = x.fractional_bits, sizes.tensor_size(x.any)
+    if isinstance(party, CostParty):
+        return party.count_exchange(
+            x.shape, 2 * packed_bits(n, k), bits, x, y, scale=scale, width=k
+        )
     import tensorflow as tf
 
     s = party.site("select", k, dealer=x.dealer)
-    kernels, named = ops.module(), {**s.attributes(), "bits": k}
-    own = None
+    kernels, named = ops.module(), {**s.kernel_attributes(), "bits": k}
+    share = None
     if s.is_dealer:
         message = kernels.tfe_bench_small_select_deal(
             beta=bits.beta, even_l1=y.l1, even_l2=y.l2, odd_l1=x.l1, odd_l2=x.l2, **named
         )
         s.send(message, s.e2, 0, run_ahead=True)
     else:
-        own = kernels.tfe_bench_small_select_share(
+        share = kernels.tfe_bench_small_select_share(
             masked_bits=bits.masked,
             even_m=y.m,
             even_part=y.l1 if s.is_e1 else y.l2,
             odd_m=x.m,
             odd_part=x.l1 if s.is_e1 else x.l2,
-            dealt=s.dealt(2 * ((n * k + 7) // 8), 0, tf.uint8),
+            dealt=s.receive_dealt(2 * ((n * k + 7) // 8), 0, tf.uint8),
             **named,
         )
-    shape = local.shape(x.any)
-    return masked.exchanged(s, own, shape, 2, 1, scale=scale, width=k, left=True)
+    shape = tensor_ops.dynamic_shape(x.any)
+    return masked.exchange_masked(s, share, shape, 2, 1, scale=scale, width=k, is_masked=True)
 
 
-def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
+def pick_one_hot(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     """sum_j hot_j x_j over the first axis of x [width, ...], modulo x's ring Z_2^k.
 
     As extremes.pick with k bits instead of 64: D deals beta and beta lam modulo 2^k.
@@ -75,32 +77,34 @@ def pick(party: Party, hot: MaskedBits, x: Shared) -> Shared:
     """
     convert.check_inject("pick", hot, x)
     k, scale = x.ring_bits, x.fractional_bits
-    if isinstance(party, Counting):
-        dealt = 2 * packed(x.shape.num_elements(), k)
-        return party.exchanged(x.shape[1:], dealt, hot, x, scale=scale, width=k)
+    if isinstance(party, CostParty):
+        dealt = 2 * packed_bits(x.shape.num_elements(), k)
+        return party.count_exchange(x.shape[1:], dealt, hot, x, scale=scale, width=k)
     s = party.site("pick_small", k, dealer=x.dealer)
-    shape = local.shape(x.any)
-    known = convert.unpacked(hot, shape)
-    product = local.mul(known, local.add(x.l1, x.l2)) if s.is_dealer else None
+    shape = tensor_ops.dynamic_shape(x.any)
+    known = convert.unpack_elements(hot, shape)
+    product = tensor_ops.mul(known, tensor_ops.add(x.l1, x.l2)) if s.is_dealer else None
     beta = masked.deal(s, known, shape, 0, 0, k)
     beta_lam = masked.deal(s, product, shape, 1, 1, k)
     y = None
     if not s.is_dealer:
-        own = local.neg(x.l1) if s.is_e1 else local.sub(x.m, x.l2)
-        crossed = local.sub(local.mul(x.m, beta), beta_lam)
-        terms = local.add(local.mul(known, own), local.mul(local.signs(known), crossed))
-        y = local.reduce_sum(terms, axis=0)
-    return masked.exchanged(s, y, shape[1:], 2, 2, scale=scale, width=k)
+        own_part = tensor_ops.neg(x.l1) if s.is_e1 else tensor_ops.sub(x.m, x.l2)
+        crossed = tensor_ops.sub(tensor_ops.mul(x.m, beta), beta_lam)
+        terms = tensor_ops.add(
+            tensor_ops.mul(known, own_part), tensor_ops.mul(tensor_ops.bit_signs(known), crossed)
+        )
+        y = tensor_ops.reduce_sum(terms, axis=0)
+    return masked.exchange_masked(s, y, shape[1:], 2, 2, scale=scale, width=k)
 
 
-def reduced(x: Shared, k: int) -> Shared:
+def reduce_ring(x: Shared, k: int) -> Shared:
     """x of Z_2^64 as a value of Z_2^k, right for |x| < 2^(k-1).  Local."""
     if x.limbs != 1 or not 2 <= k <= x.ring_bits:
         raise UsageError(f"A value is reduced to fewer bits than it has. Received: {k} of {x!r}.")
     return replace(x, bits=0 if k == 64 else k)
 
 
-def extend(party: Party, x: Shared, to: int = 64) -> Shared:
+def extend_nonnegative(party: Party, x: Shared, to_bits: int = 64) -> Shared:
     """x of Z_2^k with 0 <= x < 2^(k-1) as a value of Z_2^to, exactly.
 
     As an integer x = m - (l1 + l2) + 2^k (om + (1 - msb m) msb(lam)), all of m, l1, l2 mod 2^k and
@@ -115,47 +119,49 @@ def extend(party: Party, x: Shared, to: int = 64) -> Shared:
     Raises:
         UsageError: x is not of a smaller ring.
     """
-    if x.limbs != 1 or not x.ring_bits < to <= 64:
+    if x.limbs != 1 or not x.ring_bits < to_bits <= 64:
         raise UsageError(
-            f"extend wants a value of a smaller ring than Z_2^{to}, of 64 bits at most. "
+            f"extend wants a value of a smaller ring than Z_2^{to_bits}, of 64 bits at most. "
             f"Received: {x!r}."
         )
-    return _extended(party, x, to, to)[0]
+    return _extend_with_shares(party, x, to_bits, to_bits)[0]
 
 
-def _extended(party: Party, x: Shared, to: int, width: int) -> tuple[Shared, Any]:
+def _extend_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple[Shared, Any]:
     """`extend` (x as it is where `to` is its ring), and the evaluators' shares of x mod 2^width."""
-    k, most = x.ring_bits, max(to, width)
-    scale, bits = x.fractional_bits, to % 64
-    if isinstance(party, Counting):
-        dealt = 2 * packed(x.shape.num_elements(), most - k)
-        left = party.sent(Cost(dealt, 0, 0, rounds=0, with_dealing=1), x.shape, x)
-        if to == k:
-            return x, left
-        high = party.exchanged(x.shape, 0, x, left, scale=scale, width=to - k)
-        return replace(high, bits=bits), left
-    s = party.site("extend_small", k, to, width, dealer=x.dealer)
-    shape = local.shape(x.any)
-    low = replace(x.map(lambda a: local.low_bits(a, k)), bits=bits)
-    over = top = share = left = None
+    k, dealt_ring = x.ring_bits, max(to_bits, width)
+    scale, bits = x.fractional_bits, to_bits % 64
+    if isinstance(party, CostParty):
+        dealt = 2 * packed_bits(x.shape.num_elements(), dealt_ring - k)
+        low_shares = party.count_messages(Cost(dealt, 0, 0, rounds=0, with_dealing=1), x.shape, x)
+        if to_bits == k:
+            return x, low_shares
+        high = party.count_exchange(x.shape, 0, x, low_shares, scale=scale, width=to_bits - k)
+        return replace(high, bits=bits), low_shares
+    s = party.site("extend_small", k, to_bits, width, dealer=x.dealer)
+    shape = tensor_ops.dynamic_shape(x.any)
+    low = replace(x.map(lambda a: tensor_ops.low_bits(a, k)), bits=bits)
+    over = top = share = low_shares = None
     if s.is_dealer:
-        total = local.add(low.l1, low.l2)
-        over = local.logical_shift(total, k)
-        top = local.low_bits(local.logical_shift(total, k - 1), 1)
-    wraps = masked.deal(s, over, shape, 0, 0, most - k)
-    tops = masked.deal(s, top, shape, 1, 1, most - k)
+        total = tensor_ops.add(low.l1, low.l2)
+        over = tensor_ops.logical_shift(total, k)
+        top = tensor_ops.low_bits(tensor_ops.logical_shift(total, k - 1), 1)
+    wraps = masked.deal(s, over, shape, 0, 0, dealt_ring - k)
+    tops = masked.deal(s, top, shape, 1, 1, dealt_ring - k)
     if not s.is_dealer:
-        open_tops = local.sub(local.constant(1), local.logical_shift(low.m, k - 1))
-        share = local.add(wraps, local.mul(open_tops, tops))
-        own = local.sub(low.m, low.l1) if s.is_e1 else local.neg(low.l2)
-        left = local.add(local.left_shift(share, k), own)
-    if to == k:
-        return x, left
-    high = masked.exchanged(s, share, shape, 2, 2, scale=scale, width=to - k)
-    return arithmetic.add(low, replace(high.map(lambda a: local.left_shift(a, k)), bits=bits)), left
+        open_tops = tensor_ops.sub(tensor_ops.constant(1), tensor_ops.logical_shift(low.m, k - 1))
+        share = tensor_ops.add(wraps, tensor_ops.mul(open_tops, tops))
+        own = tensor_ops.sub(low.m, low.l1) if s.is_e1 else tensor_ops.neg(low.l2)
+        low_shares = tensor_ops.add(tensor_ops.left_shift(share, k), own)
+    if to_bits == k:
+        return x, low_shares
+    high = masked.exchange_masked(s, share, shape, 2, 2, scale=scale, width=to_bits - k)
+    return arithmetic.add(
+        low, replace(high.map(lambda a: tensor_ops.left_shift(a, k)), bits=bits)
+    ), low_shares
 
 
-def lift(party: Party, x: Shared, to: int = 64) -> Shared:
+def lift_signed(party: Party, x: Shared, to_bits: int = 64) -> Shared:
     """x of Z_2^k, |x| < 2^(k-2), as a value of Z_2^to, exactly.
 
     x + 2^(k-2) is not negative and below 2^(k-1).  Arguments, rounds, bits, errors: as `extend`.
@@ -163,10 +169,12 @@ def lift(party: Party, x: Shared, to: int = 64) -> Shared:
     if x.limbs != 1 or x.ring_bits == 64:
         raise UsageError(f"lift wants a value of a small ring. Received: {x!r}.")
     offset = 1 << (x.ring_bits - 2)
-    return arithmetic.moved(extend(party, arithmetic.moved(x, offset), to), -offset)
+    return arithmetic.add_constant(
+        extend_nonnegative(party, arithmetic.add_constant(x, offset), to_bits), -offset
+    )
 
 
-def lift_with_shares(party: Party, x: Shared, to: int, width: int) -> tuple[Shared, Any]:
+def lift_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple[Shared, Any]:
     """`lift`, and the evaluators' shares of x modulo 2^width (None at the dealer).
 
     Args:
@@ -180,24 +188,24 @@ def lift_with_shares(party: Party, x: Shared, to: int, width: int) -> tuple[Shar
         UsageError: x is not of a small ring, or rings that are no larger.
     """
     k = x.ring_bits
-    if x.limbs != 1 or not (k <= to <= RING and k < width <= RING):
+    if x.limbs != 1 or not (k <= to_bits <= RING and k < width <= RING):
         raise UsageError(
             f"lift_with_shares wants a ring from that of x on and more bits of shares, up to 64. "
-            f"Received: {x!r}, {to} and {width}."
+            f"Received: {x!r}, {to_bits} and {width}."
         )
     offset = 1 << (k - 2)
-    y, share = _extended(party, arithmetic.moved(x, offset), to, width)
-    if not isinstance(party, Counting) and y.l1 is not None and y.m is not None:  # (at E1)
+    y, share = _extend_with_shares(party, arithmetic.add_constant(x, offset), to_bits, width)
+    if not isinstance(party, CostParty) and y.l1 is not None and y.m is not None:  # (at E1)
         share = share - offset
-    return arithmetic.moved(y, -offset), share
+    return arithmetic.add_constant(y, -offset), share
 
 
-def product(
+def truncated_product_sum(
     party: Party,
     products: Sequence[Product],
     addend: Shared | None,
     drop: int,
-    to: int = 64,
+    to_bits: int = 64,
     ring: int | None = None,
 ) -> Shared:
     """(sum_i x_i . w_i + addend) / 2^drop over Z_2^to, stochastically rounded: T4, and a lift.
@@ -214,12 +222,12 @@ def product(
     Raises:
         UsageError: as `products.truncated`.
     """
-    ring = min(to, RING - drop) if ring is None else ring
-    y, _ = truncated(party, "truncated_sum", products, addend, drop, ring)
-    return lift(party, y, to) if ring < to else y
+    ring = min(to_bits, RING - drop) if ring is None else ring
+    y, _ = exchange_truncated_sum(party, "truncated_sum", products, addend, drop, ring)
+    return lift_signed(party, y, to_bits) if ring < to_bits else y
 
 
-def rectified(party: Party, bits: MaskedBits, x: Shared, to: int = 64) -> Shared:
+def zero_where(party: Party, bits: MaskedBits, x: Shared, to_bits: int = 64) -> Shared:
     """x where the bit is 0, else 0, over Z_2^to; x of Z_2^k, k <= to, not negative where it stays.
 
     With k < to a choice in Z_2^k and `extend`: against convert.inject with extend_ring a round
@@ -229,5 +237,5 @@ def rectified(party: Party, bits: MaskedBits, x: Shared, to: int = 64) -> Shared
     """
     if x.ring_bits == 64:
         return convert.inject(party, bits, x, negated=True)
-    y = select(party, bits, x.map(local.zeros_like), x)
-    return extend(party, y, to) if to > y.ring_bits else y
+    y = select(party, bits, x.map(tensor_ops.zeros_like), x)
+    return extend_nonnegative(party, y, to_bits) if to_bits > y.ring_bits else y

@@ -25,21 +25,21 @@ from typing import Any
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, compare, convert, masked
 from tfe_bench.protocols.ring.checks import check_ring
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.cost import Cost, packed_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
-MOST_DROPPED = 48
+MAX_DROPPED_BITS = 48
 METHODS = ("safe", "probable", "exact")
 
 
-def _check(name: str, x: Shared, f: int) -> None:
+def _check_dropped_bits(name: str, x: Shared, f: int) -> None:
     check_ring(name, x)
-    if not 0 < f <= MOST_DROPPED:
-        raise UsageError(f"{name} drops 1 to {MOST_DROPPED} bits. Received: {f}.")
+    if not 0 < f <= MAX_DROPPED_BITS:
+        raise UsageError(f"{name} drops 1 to {MAX_DROPPED_BITS} bits. Received: {f}.")
 
 
 def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
@@ -56,30 +56,34 @@ def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
     Rounds and bits: see the module's table.  Sources: ABY3 (Mohassel, Rindal, CCS 2018) section
     5.1; SPU's asymmetric truncation (commit 02ac612d); MP-SPDZ's trunc_pr with a small gap.
     """
-    _check("truncate", x, f)
+    _check_dropped_bits("truncate", x, f)
     if method not in METHODS:
         raise UsageError(f"truncate knows {', '.join(METHODS)}. Received: {method!r}.")
-    if isinstance(party, Counting) and method != "exact":
+    if isinstance(party, CostParty) and method != "exact":
         cost = truncate_cost(x.shape.num_elements(), f, method)
-        y = replace(x, m=party.sent(cost, x.shape, x))
+        y = replace(x, m=party.count_messages(cost, x.shape, x))
     else:
-        y = {"safe": _safe, "probable": _probable, "exact": _exact}[method](party, x, f)
+        y = {"safe": _truncate_safe, "probable": _truncate_probable, "exact": _truncate_exact}[
+            method
+        ](party, x, f)
     return replace(y, fractional_bits=x.fractional_bits - f)
 
 
-def _probable(party: Party, x: Shared, f: int) -> Shared:
+def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
     s = party.site("truncate_probable", f, dealer=x.dealer)
     total = x.l1 + x.l2 if s.is_dealer else None
-    w1, w2 = dealt_wrap(s, x.l1, x.l2, total, local.shape(x.any), f)
-    m = None if s.is_dealer else local.arithmetic_shift(x.m - (1 << (f - 1)), f)
+    w1, w2 = deal_wrap(s, x.l1, x.l2, total, tensor_ops.dynamic_shape(x.any), f)
+    m = None if s.is_dealer else tensor_ops.arithmetic_shift(x.m - (1 << (f - 1)), f)
     l1, l2 = (
-        None if w is None else local.arithmetic_shift(part, f) - local.left_shift(w, RING - f)
+        None
+        if w is None
+        else tensor_ops.arithmetic_shift(part, f) - tensor_ops.left_shift(w, RING - f)
         for part, w in ((x.l1, w1), (x.l2, w2))
     )
     return replace(x, m=m, l1=l1, l2=l2)
 
 
-def dealt_wrap(s: Site, l1: Any, l2: Any, total: Any, shape: Any, f: int) -> tuple[Any, Any]:
+def deal_wrap(s: Site, l1: Any, l2: Any, total: Any, shape: Any, f: int) -> tuple[Any, Any]:
     """Shares mod 2^f of how signed l1 + l2 = total wraps, -1, 0 or 1: E1's and E2's, D has both.
 
     Args:
@@ -97,11 +101,11 @@ def dealt_wrap(s: Site, l1: Any, l2: Any, total: Any, shape: Any, f: int) -> tup
     under = tf.logical_and(tf.logical_and(l1 < zero, l2 < zero), total >= zero)
     omega = tf.cast(over, tf.int64) - tf.cast(under, tf.int64)
     masked.deal(s, omega, shape, 0, 0, f)
-    w1 = local.low_bits(s.mask(K1, 0, shape), f)
-    return w1, local.low_bits(omega - w1, f)
+    w1 = tensor_ops.low_bits(s.mask(K1, 0, shape), f)
+    return w1, tensor_ops.low_bits(omega - w1, f)
 
 
-def _safe(party: Party, x: Shared, f: int) -> Shared:
+def _truncate_safe(party: Party, x: Shared, f: int) -> Shared:
     import tensorflow as tf
 
     s = party.site("truncate_safe", f, dealer=x.dealer)
@@ -112,21 +116,25 @@ def _safe(party: Party, x: Shared, f: int) -> Shared:
         )
         s.send(message, s.e2, 0, run_ahead=True)
         return replace(x, m=None, l1=l1, l2=l2)
-    n = sizes.size(x.m)
-    dealt = s.dealt(8 * n + (n * f + 7) // 8, 0, tf.uint8)
-    own, part = kernels.tfe_bench_truncate_share(call=s.ctx, m=x.m, dealt=dealt, **attributes)
-    m = kernels.tfe_bench_truncate_exchange(m=x.m, own=own, got=s.swap(own, 1), drop=f)
+    n = sizes.tensor_size(x.m)
+    dealt = s.receive_dealt(8 * n + (n * f + 7) // 8, 0, tf.uint8)
+    masked_share, part = kernels.tfe_bench_truncate_share(
+        call=s.ctx, m=x.m, dealt=dealt, **attributes
+    )
+    m = kernels.tfe_bench_truncate_exchange(
+        m=x.m, own=masked_share, got=s.swap(masked_share, 1), drop=f
+    )
     return replace(x, m=m, l1=part if s.is_e1 else None, l2=part if s.is_e2 else None)
 
 
-def _exact(party: Party, x: Shared, f: int) -> Shared:
+def _truncate_exact(party: Party, x: Shared, f: int) -> Shared:
     """T5: T3 of x + 2^(f-1), less the borrow that made its coin."""
-    centered = arithmetic.moved(x, 1 << (f - 1))
+    centered = arithmetic.add_constant(x, 1 << (f - 1))
     # (m >> f) - (lam >> f) is one too many where the low bits of m are below those of lam.
-    borrow = convert.mask_bits(party, compare.borrow(party, centered, f, exchanges=1))
-    more = convert.b2a(party, borrow, local.shape(x.any))
+    borrow = convert.mask_bits(party, compare.compare_low_bits(party, centered, f, exchanges=1))
+    correction = convert.b2a(party, borrow, tensor_ops.dynamic_shape(x.any))
     up = truncate(party, centered, f)
-    return arithmetic.sub(up, replace(more, fractional_bits=up.fractional_bits))
+    return arithmetic.sub(up, replace(correction, fractional_bits=up.fractional_bits))
 
 
 def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
@@ -136,20 +144,28 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
     |x| <= 2^(k-1+t) - 2^t (a value rounded up to 2^(k-1) would read as negative).
     Rounds: 1.  Bits sent: E1, E2 k per element each.
     """
-    _check("truncate_reduce", x, t)
+    _check_dropped_bits("truncate_reduce", x, t)
     if not 2 <= k <= RING - t:
         raise UsageError(f"truncate_reduce wants 2 <= k <= {RING - t}. Received: k={k}.")
     scale = x.fractional_bits - t
-    if isinstance(party, Counting):
-        return party.exchanged(x.shape, None, x, scale=scale, width=k)
+    if isinstance(party, CostParty):
+        return party.count_exchange(x.shape, None, x, scale=scale, width=k)
     s = party.site("truncate_reduce", t, k, dealer=x.dealer)
     share = None if s.is_dealer else x.m - x.l1 if s.is_e1 else -x.l2
-    share = masked.truncated(s, share, t)
-    return masked.exchanged(s, share, local.shape(x.any), 0, scale=scale, width=k)
+    share = masked.truncate_shares(s, share, t)
+    return masked.exchange_masked(
+        s, share, tensor_ops.dynamic_shape(x.any), 0, scale=scale, width=k
+    )
 
 
 def truncate_cost(n: int, f: int, method: str = "safe", limbs: int = 1) -> Cost:
     """Cost of `truncate`, "safe" or "probable", for n elements."""
     if method == "probable":
-        return Cost(dealer=packed(n, f), e1=0, e2=0, rounds=0, with_dealing=1)
-    return Cost(64 * limbs * n + packed(n, f), packed(n, f), packed(n, f), rounds=1, with_dealing=2)
+        return Cost(dealer=packed_bits(n, f), e1=0, e2=0, rounds=0, with_dealing=1)
+    return Cost(
+        64 * limbs * n + packed_bits(n, f),
+        packed_bits(n, f),
+        packed_bits(n, f),
+        rounds=1,
+        with_dealing=2,
+    )

@@ -35,11 +35,11 @@ class Cost:
         return tuple(roles[(party - dealer) % 3] for party in range(3))  # type: ignore[return-value]
 
 
-def words(n: int) -> int:
+def words_for_bits(n: int) -> int:
     """64-bit words that n packed bits take."""
     return -(-n // 64)
 
 
-def packed(n: int, width: int) -> int:
+def packed_bits(n: int, width: int) -> int:
     """Bits on the wire for n values of `width` bits, back to back, in whole bytes."""
     return -(-n * width // 8) * 8

@@ -17,11 +17,11 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any
 
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols.session import abstract
-from tfe_bench.protocols.session.cost import Cost, packed, words
-from tfe_bench.protocols.session.local import Abstract, Shape, Tensor, joined
+from tfe_bench.protocols.session import symbolic
+from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
+from tfe_bench.protocols.session.tensor_ops import Shape, SymbolicTensor, Tensor, symbolic_result
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class Private:
     bits: int = 0
     limbs: int = 1
 
-    def made(self, dealer: int = 0) -> Shared:
+    def to_symbolic(self, dealer: int = 0) -> Shared:
         """The abstract shares."""
         shape = Shape(self.shape if self.limbs == 1 else (*self.shape, self.limbs))
         return Shared(
-            Abstract(shape), None, None, dealer, self.fractional_bits, self.limbs, self.bits
+            SymbolicTensor(shape), None, None, dealer, self.fractional_bits, self.limbs, self.bits
         )
 
 
@@ -53,14 +53,14 @@ class PrivateBits:
 
     shape: tuple[int, ...]
 
-    def made(self, dealer: int = 0) -> MaskedBits:
+    def to_symbolic(self, dealer: int = 0) -> MaskedBits:
         """The abstract bits."""
         n = Shape(self.shape).num_elements()
-        return MaskedBits(Abstract(Shape([words(n)])), None, n, dealer, self.shape)
+        return MaskedBits(SymbolicTensor(Shape([words_for_bits(n)])), None, n, dealer, self.shape)
 
 
 @dataclass(frozen=True)
-class Tally:
+class CostReport:
     """What was counted.
 
     Attributes:
@@ -77,11 +77,11 @@ class Tally:
     largest: int
     results: Any
     work: int = 0
-    moved: int = 0
+    moved_words: int = 0
 
 
 @dataclass(frozen=True)
-class Mark:
+class CostSnapshot:
     """How far a party had counted.
 
     Attributes:
@@ -92,13 +92,13 @@ class Mark:
     """
 
     by_party: tuple[int, ...]
-    calls: tuple[int, ...]
-    deepest: tuple[int, ...]
+    finished_rounds: tuple[int, ...]
+    call_rounds: tuple[int, ...]
     work: int
-    moved: int
+    moved_words: int
 
 
-class Counting(Party):
+class CostParty(Party):
     """A party that sends nothing and adds up what would be sent.
 
     Its shares have the part `m` only, which is Abstract.
@@ -114,21 +114,21 @@ class Counting(Party):
         self.site_names = {}
         self.largest = 0
         self.work = 0
-        self.moved = 0
+        self.moved_words = 0
         self._by_party = [0, 0, 0]
-        self._calls = [0, 0]  # rounds, and with_dealing, of the graph calls that are over
-        self._deepest = [0, 0]  # of this one
+        self._finished_rounds = [0, 0]  # rounds, and with_dealing, of the graph calls that are over
+        self._call_rounds = [0, 0]  # of this one
         self._in_call = False
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """As any party's; what the thread's local maps move is counted."""
-        with super().active(), abstract.counted_by(self.moves):
+        with super().active(), symbolic.count_moved_words(self.add_moved_words):
             yield
 
-    def moves(self, words: int) -> None:
+    def add_moved_words(self, count: int) -> None:
         """Words that a local map reads or writes, of one part of a sharing."""
-        self.moved += words
+        self.moved_words += count
 
     @property
     def tracing(self) -> bool:
@@ -136,9 +136,11 @@ class Counting(Party):
         return self._in_call
 
     @property
-    def total(self) -> Cost:
+    def total_cost(self) -> Cost:
         """Of all so far, by the roles of party 0's values."""
-        rounds, with_dealing = (a + b for a, b in zip(self._calls, self._deepest, strict=True))
+        rounds, with_dealing = (
+            a + b for a, b in zip(self._finished_rounds, self._call_rounds, strict=True)
+        )
         dealer, e1, e2 = self._by_party
         return Cost(dealer, e1, e2, rounds, with_dealing)
 
@@ -150,11 +152,11 @@ class Counting(Party):
         """
         raise ProtocolError(f"{name} does not say what it sends. Received: a party that counts.")
 
-    def sent(
+    def count_messages(
         self,
         cost: Cost,
         shape: Sequence[int],
-        *given: Any,
+        *operands: Any,
         dealer: int | None = None,
     ) -> Tensor:
         """What a protocol exchanges (or leaves as shares) when it has sent its messages.
@@ -166,37 +168,39 @@ class Counting(Party):
             dealer: None: that of the first share or bits given.
         """
         if dealer is None:
-            dealer = self._dealer_of(given)
-        waits = joined((), *(_held(v) for v in given))
+            dealer = self._dealer_of(operands)
+        inputs = symbolic_result((), *(_held_tensor(v) for v in operands))
         for party, bits in enumerate(cost.by_party(dealer)):
             self._by_party[party] += bits
         # the first message of an evaluator already waits for the dealer, if any does
-        ready = max(waits.with_dealing, waits.masks + cost.with_dealing - cost.rounds)
-        found = Abstract(
+        ready = max(inputs.with_dealing, inputs.masks + cost.with_dealing - cost.rounds)
+        result = SymbolicTensor(
             Shape(int(n) for n in shape),
-            waits.rounds + cost.rounds,
+            inputs.rounds + cost.rounds,
             ready + cost.rounds,
             # each waits for the other in every round: who was first is the second in the next
-            first=waits.first * (-1) ** cost.rounds,
+            first=inputs.first * (-1) ** cost.rounds,
         )
-        self._deepest = [
-            max(self._deepest[0], found.rounds),
-            max(self._deepest[1], found.with_dealing),
+        self._call_rounds = [
+            max(self._call_rounds[0], result.rounds),
+            max(self._call_rounds[1], result.with_dealing),
         ]
         self.largest = max(
-            self.largest, found.shape.num_elements(), max(cost.dealer, cost.e1, cost.e2) // 64
+            self.largest, result.shape.num_elements(), max(cost.dealer, cost.e1, cost.e2) // 64
         )
-        return found
+        return result
 
-    def sent_bits(self, cost: Cost, n: int, *given: Any, dealer: int | None = None) -> Tensor:
+    def count_bit_messages(
+        self, cost: Cost, n: int, *operands: Any, dealer: int | None = None
+    ) -> Tensor:
         """`sent` of n packed bits."""
-        return self.sent(cost, [words(n)], *given, dealer=dealer)
+        return self.count_messages(cost, [words_for_bits(n)], *operands, dealer=dealer)
 
-    def exchanged(
+    def count_exchange(
         self,
         shape: Sequence[int],
         dealt: int | None,
-        *given: Any,
+        *operands: Any,
         scale: int = 0,
         width: int = 64,
         dealer: int | None = None,
@@ -209,48 +213,56 @@ class Counting(Party):
             given: as of `sent`.
             scale, width: its fractional bits and those of its ring.
         """
-        each = packed(math.prod(shape), width)
-        cost = Cost(dealt or 0, each, each, rounds=1, with_dealing=1 if dealt is None else 2)
+        evaluator_bits = packed_bits(math.prod(shape), width)
+        cost = Cost(
+            dealt or 0,
+            evaluator_bits,
+            evaluator_bits,
+            rounds=1,
+            with_dealing=1 if dealt is None else 2,
+        )
         if dealer is None:
-            dealer = self._dealer_of(given)
-        of_words = [*shape, 2] if width == 128 else shape
-        m = self.sent(cost, of_words, *given, dealer=dealer)
-        return Shared(m, None, None, dealer, scale, len(of_words) - len(shape) + 1, width % 64)
+            dealer = self._dealer_of(operands)
+        word_shape = [*shape, 2] if width == 128 else shape
+        m = self.count_messages(cost, word_shape, *operands, dealer=dealer)
+        return Shared(m, None, None, dealer, scale, len(word_shape) - len(shape) + 1, width % 64)
 
-    def worked(self, work: int) -> None:
+    def add_work(self, work: int) -> None:
         """Multiplications of words, as in the clear."""
         self.work += work
 
-    def mark(self) -> Mark:
+    def take_snapshot(self) -> CostSnapshot:
         """How far it has counted."""
-        sent, calls, deepest = (tuple(v) for v in (self._by_party, self._calls, self._deepest))
-        return Mark(sent, calls, deepest, self.work, self.moved)
+        sent, calls, deepest = (
+            tuple(v) for v in (self._by_party, self._finished_rounds, self._call_rounds)
+        )
+        return CostSnapshot(sent, calls, deepest, self.work, self.moved_words)
 
-    def again(self, since: Mark, times: int) -> None:
+    def repeat(self, since: CostSnapshot, times: int) -> None:
         """Counts what was counted since a mark, one behind the other, so many times more."""
 
-        def more(now: Sequence[int], then: Sequence[int]) -> list[int]:
+        def extrapolate(now: Sequence[int], then: Sequence[int]) -> list[int]:
             return [a + times * (a - b) for a, b in zip(now, then, strict=True)]
 
-        self._by_party = more(self._by_party, since.by_party)
-        self._calls = more(self._calls, since.calls)
-        self._deepest = more(self._deepest, since.deepest)
+        self._by_party = extrapolate(self._by_party, since.by_party)
+        self._finished_rounds = extrapolate(self._finished_rounds, since.finished_rounds)
+        self._call_rounds = extrapolate(self._call_rounds, since.call_rounds)
         self.work += times * (self.work - since.work)
-        self.moved += times * (self.moved - since.moved)
+        self.moved_words += times * (self.moved_words - since.moved_words)
 
-    def _dealer_of(self, given: Sequence[Any]) -> int:
-        return next((v.dealer for v in given if hasattr(v, "dealer")), self.dealer)
+    def _dealer_of(self, operands: Sequence[Any]) -> int:
+        return next((v.dealer for v in operands if hasattr(v, "dealer")), self.dealer)
 
-    def dealt(self, shape: Sequence[int], *given: Any) -> Tensor:
+    def count_dealt(self, shape: Sequence[int], *operands: Any) -> Tensor:
         """Shares that stay with the evaluators: they wait for the dealer, and send nothing."""
-        return self.sent(Cost(0, 0, 0, rounds=0, with_dealing=1), shape, *given)
+        return self.count_messages(Cost(0, 0, 0, rounds=0, with_dealing=1), shape, *operands)
 
     def function(
         self, function: Callable[..., Any], dynamic: bool | Collection[int] = False
     ) -> Any:
         """Counts each call of a graph's function: its chains of messages begin anew."""
 
-        def call(*arguments: Any) -> Any:
+        def count_call(*arguments: Any) -> Any:
             if self._in_call:
                 raise ProtocolError(
                     "A party.function cannot be called within another. Call it outside."
@@ -258,13 +270,15 @@ class Counting(Party):
             self._in_call = True
             try:
                 with self.active():
-                    return function(*_begun(arguments))
+                    return function(*_reset_rounds(arguments))
             finally:
                 self._in_call = False
-                self._calls = [a + b for a, b in zip(self._calls, self._deepest, strict=True)]
-                self._deepest = [0, 0]
+                self._finished_rounds = [
+                    a + b for a, b in zip(self._finished_rounds, self._call_rounds, strict=True)
+                ]
+                self._call_rounds = [0, 0]
 
-        return call
+        return count_call
 
     def cached_function(
         self, key: Any, make: Callable[[], Callable[..., Any]], dynamic: bool = False
@@ -278,7 +292,7 @@ class Counting(Party):
         yield
 
 
-def _held(value: Any) -> Any:
+def _held_tensor(value: Any) -> Any:
     """The tensor by which a value is known."""
     for kind, name in ((Shared, "m"), (MaskedBits, "masked"), (EvaluatorBits, "share")):
         if isinstance(value, kind):
@@ -286,26 +300,28 @@ def _held(value: Any) -> Any:
     return value
 
 
-def _begun(value: Any) -> Any:
+def _reset_rounds(value: Any) -> Any:
     """A nest of values at the beginning of a graph call."""
-    if isinstance(value, Abstract):
-        return Abstract(value.shape)
+    if isinstance(value, SymbolicTensor):
+        return SymbolicTensor(value.shape)
     if isinstance(value, (list, tuple)):
-        return type(value)(_begun(v) for v in value)
+        return type(value)(_reset_rounds(v) for v in value)
     if isinstance(value, dict):
-        return {name: _begun(v) for name, v in value.items()}
+        return {name: _reset_rounds(v) for name, v in value.items()}
     if is_dataclass(value) and not isinstance(value, type):
-        return replace(value, **{f.name: _begun(getattr(value, f.name)) for f in fields(value)})
+        return replace(
+            value, **{f.name: _reset_rounds(getattr(value, f.name)) for f in fields(value)}
+        )
     return value
 
 
-def count(
+def count_cost(
     protocol: Callable[..., Any],
     *inputs: Any,
     graphs: bool = False,
     expected: bool = False,
     **options: Any,
-) -> Tally:
+) -> CostReport:
     """Runs protocol(party, *inputs, **options) with a party that counts.
 
     Args:
@@ -316,21 +332,21 @@ def count(
     Raises:
         ProtocolError: a protocol that is reached says not what it costs.
     """
-    party = Counting(expected=expected)
+    party = CostParty(expected=expected)
 
-    def run(*given: Any) -> Any:
-        return protocol(party, *given, **options)
+    def run_protocol(*operands: Any) -> Any:
+        return protocol(party, *operands, **options)
 
-    given = [_made(value) for value in inputs]
+    operands = [_to_symbolic(value) for value in inputs]
     with party.active():
-        results = run(*given) if graphs else party.function(run)(*given)
-    return Tally(party.total, party.largest, results, party.work, party.moved)
+        results = run_protocol(*operands) if graphs else party.function(run_protocol)(*operands)
+    return CostReport(party.total_cost, party.largest, results, party.work, party.moved_words)
 
 
-def _made(value: Any) -> Any:
+def _to_symbolic(value: Any) -> Any:
     if isinstance(value, (Private, PrivateBits)):
-        return value.made()
-    return tuple(_made(v) for v in value) if isinstance(value, tuple) else value
+        return value.to_symbolic()
+    return tuple(_to_symbolic(v) for v in value) if isinstance(value, tuple) else value
 
 
 def cost_of(
@@ -347,4 +363,4 @@ def _cost_of(
     graphs: bool,
     options: tuple[tuple[str, Any], ...],
 ) -> Cost:
-    return count(protocol, *inputs, graphs=graphs, **dict(options)).cost
+    return count_cost(protocol, *inputs, graphs=graphs, **dict(options)).cost

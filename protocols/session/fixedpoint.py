@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tfe_bench.errors import RangeError, UsageError, place
+from tfe_bench.errors import RangeError, UsageError, describe_position
 from tfe_bench.protocols.session import words
 
 RINGS = (64, 128)
@@ -44,8 +44,10 @@ class FixedPoint:
             raise UsageError(f"The ring has 64 or 128 bits. Received: {self.ring_bits!r}.")
         bits = self.fractional_bits
         if type(bits) is not int or not 0 <= bits < self.magnitude_bits:
-            most = self.magnitude_bits - 1
-            raise UsageError(f"fractional_bits is an integer from 0 to {most}. Received: {bits!r}.")
+            highest = self.magnitude_bits - 1
+            raise UsageError(
+                f"fractional_bits is an integer from 0 to {highest}. Received: {bits!r}."
+            )
 
     @property
     def limbs(self) -> int:
@@ -109,7 +111,7 @@ class FixedPoint:
                     "Values of the ring of 128 bits have a last axis of 2 words. Received: shape "
                     f"{list(array.shape)}."
                 )
-            return _rounded(array, -self.fractional_bits)
+            return _round_words(array, -self.fractional_bits)
         ones = array.astype(np.int64)
         return np.asarray(np.ldexp(ones.astype(np.float64), -self.fractional_bits))
 
@@ -120,14 +122,14 @@ class FixedPoint:
             scaled = np.rint(np.ldexp(array, self.fractional_bits))
             fits = np.abs(scaled) < 2.0**self.magnitude_bits  # False for NaN
         if not np.all(fits):
-            self._refuse(array, ~fits)
+            self._raise_range_error(array, ~fits)
         if self.limbs == 1:
             return np.asarray(scaled).astype(np.int64)
         # Of the magnitude: there both words are exact, while the low word of -1 has 64 bits.
         size = np.abs(scaled)
         high = np.floor(np.ldexp(size, -64))
         low = np.asarray(size - np.ldexp(high, 64))
-        return _signed(scaled < 0, low.astype(np.uint64), np.asarray(high).astype(np.uint64))
+        return _signed_words(scaled < 0, low.astype(np.uint64), np.asarray(high).astype(np.uint64))
 
     def _encode_integers(self, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
         if self.limbs == 2:
@@ -138,7 +140,7 @@ class FixedPoint:
             limit = 1 << (MAGNITUDE_BITS - self.fractional_bits)
             fits = (array > -limit) & (array < limit)
         if not np.all(fits):
-            self._refuse(array, ~np.asarray(fits))
+            self._raise_range_error(array, ~np.asarray(fits))
         return np.asarray(array.astype(np.int64) << self.fractional_bits)
 
     def _encode_integers_wide(self, array: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
@@ -149,45 +151,45 @@ class FixedPoint:
         bits = self.fractional_bits
         room = self.magnitude_bits - bits
         if room < 64 and not np.all(fits := size < np.uint64(1 << room)):
-            self._refuse(array, ~np.asarray(fits))
+            self._raise_range_error(array, ~np.asarray(fits))
         # NumPy shifts all bits out when told to shift by 64 or more.
         low = size << np.uint64(bits)
         high = size >> np.uint64(64 - bits) if bits <= 64 else size << np.uint64(bits - 64)
-        return _signed(negative, low, high)
+        return _signed_words(negative, low, high)
 
-    def _refuse(self, array: npt.NDArray[Any], bad: npt.NDArray[np.bool_]) -> None:
+    def _raise_range_error(self, array: npt.NDArray[Any], bad: npt.NDArray[np.bool_]) -> None:
         flat = int(np.argmax(bad))
         position = tuple(int(i) for i in np.unravel_index(flat, array.shape))
         bits = self.fractional_bits
         if array.dtype.kind == "f":
-            kind = _kind(array[position])
+            kind = _float_kind(array[position])
             admitted = f"|v| < 2^{self.magnitude_bits - bits}"
         else:
             kind = "too large"
-            whole = "-2^63 <= v <= 2^63 - 1"
-            admitted = f"|v| < 2^{self.magnitude_bits - bits}" if bits else whole
+            integer_range = "-2^63 <= v <= 2^63 - 1"
+            admitted = f"|v| < 2^{self.magnitude_bits - bits}" if bits else integer_range
         count = int(np.count_nonzero(bad))
-        more = f" ({count} such values in all)" if count > 1 else ""
+        count_note = f" ({count} such values in all)" if count > 1 else ""
         raise RangeError(
             f"A value does not fit fixed point with {bits} fractional bits: the admitted range "
-            f"is {admitted}. Received: {kind}, {place(position)}{more}. "
+            f"is {admitted}. Received: {kind}, {describe_position(position)}{count_note}. "
             "Scale or clean the data, or use fewer fractional bits.",
             position,
         )
 
 
-def _signed(
+def _signed_words(
     negative: npt.NDArray[np.bool_], low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
     """The words of +-(low + 2^64 high)."""
-    size = words.pair(np.asarray(low), np.asarray(high))
-    return np.where(np.asarray(negative)[..., None], words.negate(size), size)
+    size = words.join_words(np.asarray(low), np.asarray(high))
+    return np.where(np.asarray(negative)[..., None], words.negate_words(size), size)
 
 
-def _rounded(ring: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.float64]:
+def _round_words(ring: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.float64]:
     """x * 2^exponent for words of x, correctly rounded."""
-    negative, size = words.magnitude(ring)
-    low, high = words.unsigned(size)
+    negative, size = words.split_sign(ring)
+    low, high = words.split_words(size)
     # The leading 64 bits of x, the last one set if any bit after it is: converting that to
     # float64 rounds as the whole number would.  (frexp may find one bit too many where `high`
     # rounds up to a power of two; 63 bits are enough as well.)
@@ -217,7 +219,7 @@ def _real_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
-def _kind(value: np.floating[Any]) -> str:
+def _float_kind(value: np.floating[Any]) -> str:
     """The kind of a refused float: this much may be said of a secret."""
     if np.isnan(value):
         return "NaN"

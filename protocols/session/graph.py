@@ -25,7 +25,7 @@ Spec: TypeAlias = "tuple[Any, ...]"
 StaticShape: TypeAlias = "tuple[int | None, ...]"
 
 
-def _telling_line(message: str) -> str:
+def _error_line(message: str) -> str:
     """The line of a TensorFlow error that says what failed; the others name nodes."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     ours = [line for line in lines if "TfeBench: " in line]
@@ -39,37 +39,37 @@ def _telling_line(message: str) -> str:
     return plain[-1] if plain else "a kernel failed"
 
 
-def _flatten(value: Nest, out: list[tf.Tensor]) -> Spec:
+def _flatten_nest(value: Nest, out: list[tf.Tensor]) -> Spec:
     """Appends the tensors of a nest to `out`; returns what is needed to rebuild it."""
     if value is None or isinstance(value, (str, int, float, bool)):
         # with its type: 1, 1.0 and True are equal
         return ("const", value, type(value).__name__)
     if isinstance(value, (list, tuple)):
-        return (type(value).__name__, tuple(_flatten(v, out) for v in value))
+        return (type(value).__name__, tuple(_flatten_nest(v, out) for v in value))
     if isinstance(value, dict):
-        return ("dict", tuple((k, _flatten(v, out)) for k, v in value.items()))
+        return ("dict", tuple((k, _flatten_nest(v, out)) for k, v in value.items()))
     if is_dataclass(value) and not isinstance(value, type):
         parts = {f.name: getattr(value, f.name) for f in fields(value)}
         return (
             "dataclass",
             type(value),
-            tuple((name, _flatten(part, out)) for name, part in parts.items()),
+            tuple((name, _flatten_nest(part, out)) for name, part in parts.items()),
         )
     out.append(value)
     return ("tensor", len(out) - 1)
 
 
-def _unflatten(spec: Spec, tensors: Sequence[tf.Tensor]) -> Nest:
+def _unflatten_nest(spec: Spec, tensors: Sequence[tf.Tensor]) -> Nest:
     kind = spec[0]
     if kind == "const":
         return spec[1]
     if kind == "tensor":
         return tensors[spec[1]]
     if kind == "dict":
-        return {k: _unflatten(v, tensors) for k, v in spec[1]}
+        return {k: _unflatten_nest(v, tensors) for k, v in spec[1]}
     if kind == "dataclass":
-        return spec[1](**{name: _unflatten(part, tensors) for name, part in spec[2]})
-    parts = [_unflatten(v, tensors) for v in spec[1]]
+        return spec[1](**{name: _unflatten_nest(part, tensors) for name, part in spec[2]})
+    parts = [_unflatten_nest(v, tensors) for v in spec[1]]
     return tuple(parts) if kind == "tuple" else parts
 
 
@@ -79,7 +79,7 @@ def _shape_of(tensor: tf.Tensor, open_ended: bool) -> StaticShape:
 
 
 # Of all graphs that are kept for later sessions: TensorFlow takes about 5 kB for an op.
-MOST_OPS = 200_000
+MAX_KEPT_OPS = 200_000
 
 
 class _Compiled:
@@ -92,18 +92,25 @@ class _Compiled:
         from tensorflow.python.eager.polymorphic_function import atomic_function
         from tensorflow.python.framework import func_graph
 
-        own = concrete._inference_function
-        self._context, self._captured = own._bound_context, [*concrete.captured_inputs]
-        self._results = len(own.function_type.flat_outputs)
+        inference_function = concrete._inference_function
+        self._context, self._captured = (
+            inference_function._bound_context,
+            [*concrete.captured_inputs],
+        )
+        self._results = len(inference_function.function_type.flat_outputs)
         self._function = atomic_function.AtomicFunction(
-            own.name, own._bound_context, own.function_type, own.children, own.call_options
+            inference_function.name,
+            inference_function._bound_context,
+            inference_function.function_type,
+            inference_function.children,
+            inference_function.call_options,
         )
         func_graph.dismantle_func_graph(concrete.graph)
 
     def __call__(self, *arguments: tf.Tensor) -> list[tf.Tensor]:
-        given = [*arguments, *self._captured]
+        inputs = [*arguments, *self._captured]
         results: list[tf.Tensor] = self._context.call_function(
-            self._function.name, given, self._results
+            self._function.name, inputs, self._results
         )
         return results
 
@@ -133,26 +140,26 @@ class KeptGraphs:
         most: ops of all of them.
     """
 
-    def __init__(self, most: int = MOST_OPS) -> None:
-        self._most, self._ops = most, 0
+    def __init__(self, max_ops: int = MAX_KEPT_OPS) -> None:
+        self._max_ops, self._ops = max_ops, 0
         self._lock = threading.Lock()
         self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
 
-    def find(self, name: Hashable) -> Graph | None:
+    def find_graph(self, name: Hashable) -> Graph | None:
         """The graph of a name."""
         with self._lock:
             if name in self._graphs:
                 self._graphs.move_to_end(name)
             return self._graphs.get(name)
 
-    def keep(self, name: Hashable, graph: Graph) -> None:
+    def keep_graph(self, name: Hashable, graph: Graph) -> None:
         """Keeps a graph, if it is not too large."""
         with self._lock:
-            if graph.ops > self._most or name in self._graphs:
+            if graph.ops > self._max_ops or name in self._graphs:
                 return
             self._graphs[name] = graph
             self._ops += graph.ops
-            while self._ops > self._most:
+            while self._ops > self._max_ops:
                 self._ops -= self._graphs.popitem(last=False)[1].ops
 
 
@@ -239,41 +246,41 @@ class PrivateFunction:
         open_ended: list[bool] = []
         dynamic = self._dynamic
         for position, argument in enumerate(arguments):
-            parts.append(_flatten(argument, flat))
+            parts.append(_flatten_nest(argument, flat))
             free = dynamic if isinstance(dynamic, bool) else position in dynamic
             open_ended += [free] * (len(flat) - len(open_ended))
         spec = ("tuple", tuple(parts))
         tensors = [tf.convert_to_tensor(t) for t in flat]
         shapes = tuple(_shape_of(t, free) for t, free in zip(tensors, open_ended, strict=True))
         signature = (spec, shapes, tuple(t.dtype for t in tensors))
-        found = self._traced.get(signature)
-        if found is None:
-            found = self._traced[signature] = self._found(signature, spec, tensors)
+        traced = self._traced.get(signature)
+        if traced is None:
+            traced = self._traced[signature] = self._get_graph(signature, spec, tensors)
         party = self._party
         step = party._next_step()
         try:
             ctx = tf.constant([party.handle, step, 0], tf.int64)
-            results = found.concrete(ctx, *tensors)
+            results = traced.concrete(ctx, *tensors)
         except tf.errors.OpError as error:
-            known = self._translate(error)
+            typed_error = self._translate_error(error)
             # Half a step has been sent: no other may follow in this session.
-            party._native.abort(party.handle, str(known).encode()[:500])
-            raise known from None
+            party._native.abort(party.handle, str(typed_error).encode()[:500])
+            raise typed_error from None
         finally:
             party._native.step_end(party.handle, step)
-        return _unflatten(found.out, results[1:])
+        return _unflatten_nest(traced.out, results[1:])
 
-    def _translate(self, error: tf.errors.OpError) -> Exception:
+    def _translate_error(self, error: tf.errors.OpError) -> Exception:
         party = self._party
         aborted = ""
         text = ctypes.create_string_buffer(512)
         if party._native.aborted(party.handle, text) != 0:
             aborted = text.value.decode(errors="replace")
-        message = aborted or _telling_line(str(error.message))
+        message = aborted or _error_line(str(error.message))
         known = party._on_abort(message) if party._on_abort else None
         return known or ProtocolError(message)
 
-    def _found(self, signature: Any, spec: Spec, tensors: Sequence[tf.Tensor]) -> Graph:
+    def _get_graph(self, signature: Any, spec: Spec, tensors: Sequence[tf.Tensor]) -> Graph:
         """The graph for a signature, of an earlier session or traced now; all three have it."""
         party = self._party
         started = time.perf_counter()
@@ -281,12 +288,12 @@ class PrivateFunction:
         name = None
         if self._name is not None:
             name = (self._name, party.index, party.dealer, first, signature)
-        graph = None if name is None else KEPT.find(name)
+        graph = None if name is None else KEPT.find_graph(name)
         if graph is None:
             with party.building:
                 graph = self._trace(spec, signature[1], tensors)
             if name is not None:
-                KEPT.keep(name, graph)
+                KEPT.keep_graph(name, graph)
         else:
             party._next_site = first + len(graph.sites)
             party.site_names.update(graph.sites)
@@ -305,19 +312,19 @@ class PrivateFunction:
         digests: list[bytes] = []
         first = party._next_site
 
-        def body(ctx: tf.Tensor, *inner: tf.Tensor) -> list[tf.Tensor]:
+        def trace_body(ctx: tf.Tensor, *inner: tf.Tensor) -> list[tf.Tensor]:
             graph = tf.compat.v1.get_default_graph()
             trace, order = Trace(graph, ctx), AutomaticControlDependencies()
             order.__enter__()
             party._trace = trace
             try:
                 with party.active():
-                    result = self._function(*_unflatten(spec, inner))
+                    result = self._function(*_unflatten_nest(spec, inner))
             finally:
                 party._trace = None
             flat: list[tf.Tensor] = []
-            out_spec.append(_flatten(result, flat))
-            digests.append(trace.log.digest())
+            out_spec.append(_flatten_nest(result, flat))
+            digests.append(trace.agreement_log.digest())
             # Returned, so that no Send and no Recv is pruned (control alone does not hold one).
             done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
             if not any(op._is_stateful for op in graph.get_operations()):
@@ -332,7 +339,7 @@ class PrivateFunction:
         signature += [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, tensors, strict=True)]
         # (TensorFlow would look for such ops in all graphs, which takes a sixth of making one.)
         concrete = tf.function(
-            body, autograph=False, experimental_attributes={"_disable_acd": True}
+            trace_body, autograph=False, experimental_attributes={"_disable_acd": True}
         ).get_concrete_function(*signature)
         if self._name is not None and concrete.captured_inputs:
             raise ProtocolError(

@@ -13,9 +13,9 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session import sizes
-from tfe_bench.protocols.session.cost import Cost, packed, words
-from tfe_bench.protocols.session.counting import Counting
-from tfe_bench.protocols.session.packing import as_sent, received
+from tfe_bench.protocols.session.cost import Cost, packed_bits, words_for_bits
+from tfe_bench.protocols.session.counting import CostParty
+from tfe_bench.protocols.session.packing import pack_words, receive_words
 from tfe_bench.protocols.session.party import K1, K2, K3, Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 ROLES = ("dealer", "e1", "e2")
 
 
-def input_by(
+def share_input(
     party: Party,
     owner: int,
     value: tf.Tensor | None,
@@ -44,11 +44,13 @@ def input_by(
     Rounds: 1.  Bits sent: the owner, 64 per element.
     """
     dealer = party.dealer if dealer is None else dealer
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         role = ROLES[(owner - dealer) % 3]
         bits = {"dealer": 0, "e1": 0, "e2": 0, role: 64 * math.prod(shape)}
         cost = Cost(**bits, rounds=0 if role == "dealer" else 1, with_dealing=1)
-        return Shared(party.sent(cost, shape, dealer=dealer), None, None, dealer, fractional_bits)
+        return Shared(
+            party.count_messages(cost, shape, dealer=dealer), None, None, dealer, fractional_bits
+        )
     import tensorflow as tf
 
     s = party.site("input", owner, tuple(shape), fractional_bits, dealer=dealer)
@@ -67,13 +69,13 @@ def input_by(
             m, l2 = zero, s.recv(shape, s.d)
     else:
         key = K1 if owner == s.e1 else K2
-        held = None if (s.is_e2 if key == K1 else s.is_e1) else s.mask(key, 0, shape)
-        blank = None if (s.is_e1 if key == K1 else s.is_e2) else zero
-        l1, l2 = (held, blank) if key == K1 else (blank, held)
+        drawn_mask = None if (s.is_e2 if key == K1 else s.is_e1) else s.mask(key, 0, shape)
+        zero_mask = None if (s.is_e1 if key == K1 else s.is_e2) else zero
+        l1, l2 = (drawn_mask, zero_mask) if key == K1 else (zero_mask, drawn_mask)
         if party.index == owner:
             assert value is not None
             m = s.apply_mask(value, key, 0, "add")
-            s.send(m, s.other)
+            s.send(m, s.other_evaluator)
         elif not s.is_dealer:
             m = s.recv(shape, owner)
     return Shared(m, l1, l2, s.dealer, fractional_bits)
@@ -96,13 +98,13 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     """
     if to is not None and to not in (0, 1, 2):
         raise UsageError(f"reveal goes to party 0, 1 or 2, or to all. Received: to={to!r}.")
-    if isinstance(party, Counting):
+    if isinstance(party, CostParty):
         learners = ROLES if to is None else (ROLES[(to - x.dealer) % 3],)
         n = x.any.shape.num_elements()
-        each = packed(n, 64 if x.limbs == 2 else x.ring_bits)
+        message_bits = packed_bits(n, 64 if x.limbs == 2 else x.ring_bits)
         senders = {"e1": "dealer", "e2": "e1", "dealer": "e2"}
-        bits = {sender: each * (learner in learners) for learner, sender in senders.items()}
-        return party.sent(Cost(**bits, rounds=1, with_dealing=1), x.any.shape, x)
+        bits = {sender: message_bits * (learner in learners) for learner, sender in senders.items()}
+        return party.count_messages(Cost(**bits, rounds=1, with_dealing=1), x.any.shape, x)
     import tensorflow as tf
 
     s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
@@ -110,51 +112,53 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     width = 64 if x.limbs == 2 else x.ring_bits
     # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1.  A fixed sender provides it.
     result = None
-    learns = (0, 1, 2) if to is None else (to,)
-    if s.e1 in learns:
+    learning_parties = (0, 1, 2) if to is None else (to,)
+    if s.e1 in learning_parties:
         if s.is_dealer:
-            s.send(_in_ring(x.l2, x), s.e1, slot=0)
+            s.send(_reduce_part(x.l2, x), s.e1, slot=0)
         elif s.is_e1:
-            result = _value(x.m, x.l1, received(s, shape, s.d, 0, width), x)
-    if s.e2 in learns:
+            result = _open_value(x.m, x.l1, receive_words(s, shape, s.d, 0, width), x)
+    if s.e2 in learning_parties:
         if s.is_e1:
-            s.send(_in_ring(x.l1, x), s.e2, slot=1)
+            s.send(_reduce_part(x.l1, x), s.e2, slot=1)
         elif s.is_e2:
-            result = _value(x.m, received(s, shape, s.e1, 1, width), x.l2, x)
-    if s.d in learns:
+            result = _open_value(x.m, receive_words(s, shape, s.e1, 1, width), x.l2, x)
+    if s.d in learning_parties:
         if s.is_e2:
-            s.send(_in_ring(x.m, x), s.d, slot=2)
+            s.send(_reduce_part(x.m, x), s.d, slot=2)
         elif s.is_dealer:
-            result = _value(received(s, shape, s.e2, 2, width), x.l1, x.l2, x)
+            result = _open_value(receive_words(s, shape, s.e2, 2, width), x.l1, x.l2, x)
     return result
 
 
-def _in_ring(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
+def _reduce_part(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
     """A part of x, which is held here, modulo x's ring, as it travels."""
     import tensorflow as tf
 
     assert part is not None
     if x.limbs == 1:
-        return as_sent(part, x.ring_bits)
-    left = [min(64, max(0, x.ring_bits - 64 * word)) for word in range(2)]
-    ring = [(1 << bits) - 1 if bits < 64 else -1 for bits in left]
+        return pack_words(part, x.ring_bits)
+    bits_per_word = [min(64, max(0, x.ring_bits - 64 * word)) for word in range(2)]
+    ring = [(1 << bits) - 1 if bits < 64 else -1 for bits in bits_per_word]
     return tf.bitwise.bitwise_and(part, tf.constant(ring, tf.int64))
 
 
-def _value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
+def _open_value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
     """m - l1 - l2, read as a signed value of x's ring."""
-    from tfe_bench.protocols.session import local, wide
+    from tfe_bench.protocols.session import tensor_ops, wide
 
     unused = 64 * x.limbs - x.ring_bits
 
     def extend_sign(a: Any) -> Any:
-        return local.arithmetic_shift(local.left_shift(a, unused), unused) if unused else a
+        return (
+            tensor_ops.arithmetic_shift(tensor_ops.left_shift(a, unused), unused) if unused else a
+        )
 
     if x.limbs == 1:
-        return extend_sign(local.sub(local.sub(m, l1), l2))
+        return extend_sign(tensor_ops.sub(tensor_ops.sub(m, l1), l2))
     value = wide.sub(wide.sub(m, l1), l2)
-    low, high = (local.at(value, np.s_[..., i]) for i in range(2))
-    return local.stack([low, extend_sign(high)], axis=-1)
+    low, high = (tensor_ops.strided_slice(value, np.s_[..., i]) for i in range(2))
+    return tensor_ops.stack([low, extend_sign(high)], axis=-1)
 
 
 def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
@@ -167,13 +171,15 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
 
     Rounds: 1.  Bits sent: E1, E2 2 per bit each.
     """
-    if isinstance(party, Counting):
-        each = 128 * words(bits.n)
-        return party.sent_bits(Cost(0, each, each, rounds=1, with_dealing=1), bits.n, bits)
+    if isinstance(party, CostParty):
+        evaluator_bits = 128 * words_for_bits(bits.n)
+        return party.count_bit_messages(
+            Cost(0, evaluator_bits, evaluator_bits, rounds=1, with_dealing=1), bits.n, bits
+        )
     import tensorflow as tf
 
     s = party.site("reveal_bits", dealer=bits.dealer)
-    n_words = sizes.vector((sizes.known(bits.n) + 63) // 64)
+    n_words = sizes.vector_shape((sizes.static_value(bits.n) + 63) // 64)
     if s.is_dealer:
         padded = [s.recv(n_words, e, slot=1) for e in (s.e1, s.e2)]
         result = tf.bitwise.bitwise_xor(*padded)
@@ -181,17 +187,21 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
             raise UsageError("reveal_bits wants bits that the evaluators hold completely.")
     else:
         assert bits.share is not None
-        share = _first(bits.share, bits.n)
+        share = _keep_first_bits(bits.share, bits.n)
         zero = s.mask(K3, 0, n_words)
         s.send(tf.bitwise.bitwise_xor(share, zero), s.d, slot=1)
         result = tf.bitwise.bitwise_xor(share, s.swap(share, slot=0))
     return result
 
 
-def _first(bits: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
+def _keep_first_bits(bits: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
     """The first n bits; what else the last word holds is nobody's business."""
     import tensorflow as tf
 
-    left = n - 64 * tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64)
-    some = tf.bitwise.left_shift(tf.ones_like(left), tf.clip_by_value(left, 0, 63)) - 1
-    return tf.bitwise.bitwise_and(bits, tf.where(left < 64, some, tf.constant(-1, tf.int64)))
+    remaining = n - 64 * tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64)
+    partial_mask = (
+        tf.bitwise.left_shift(tf.ones_like(remaining), tf.clip_by_value(remaining, 0, 63)) - 1
+    )
+    return tf.bitwise.bitwise_and(
+        bits, tf.where(remaining < 64, partial_mask, tf.constant(-1, tf.int64))
+    )

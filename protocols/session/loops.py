@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tfe_bench.errors import ProtocolError
-from tfe_bench.protocols.session import local, ops
-from tfe_bench.protocols.session.counting import Counting, Mark
+from tfe_bench.protocols.session import ops, tensor_ops
+from tfe_bench.protocols.session.counting import CostParty, CostSnapshot
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -23,18 +23,22 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.session.numbering import Trace
 
 # (turn, values) -> (values, what is kept of the turn or nothing).
-Turn = Callable[[Any, Sequence[Shared]], tuple[Sequence[Shared], Shared | None]]
+Iteration = Callable[[Any, Sequence[Shared]], tuple[Sequence[Shared], Shared | None]]
 _FIELDS = ("m", "l1", "l2")
 
 
-class Noting(Protocol):
+class DigestCarrier(Protocol):
     """What collects a digest in every turn (range_check.Watch)."""
 
     digest: Any
 
 
-def repeated(
-    party: Party, count: int, turn: Turn, values: Sequence[Shared], noting: Noting | None = None
+def repeat_protocol(
+    party: Party,
+    count: int,
+    iteration: Iteration,
+    values: Sequence[Shared],
+    monitor: DigestCarrier | None = None,
 ) -> tuple[list[Shared], Shared | None]:
     """turn(i, values) for i = 0, 1, ..., count - 1, each of the values that the one before gave.
 
@@ -48,71 +52,79 @@ def repeated(
         The last values, and what was kept of all turns, [count, ...].
     Rounds and bits: those of all turns.
     """
-    if isinstance(party, Counting):
-        return _counted(party, count, turn, values, noting)
+    if isinstance(party, CostParty):
+        return _count_iterations(party, count, iteration, values, monitor)
     trace = party._trace
     if trace is None:
         raise ProtocolError(
             "What is repeated runs inside party.function. Received: a call outside."
         )
-    before = trace.receives
-    first, kept = turn(0, values)
+    first_receive = trace.receives
+    first, kept = iteration(0, values)
     if count == 1:
-        return list(first), None if kept is None else kept.map(lambda a: local.at(a, None))
-    return _Loop(party, trace, count, turn, first, kept, noting, before).run()
+        return list(first), None if kept is None else kept.map(
+            lambda a: tensor_ops.strided_slice(a, None)
+        )
+    return _Loop(party, trace, count, iteration, first, kept, monitor, first_receive).build_loop()
 
 
 # Turns that are counted one by one: from the second on each is as the one before.
 _COUNTED = 3
 
 
-def _counted(
-    party: Counting, count: int, turn: Turn, values: Sequence[Shared], noting: Noting | None
+def _count_iterations(
+    party: CostParty,
+    count: int,
+    iteration: Iteration,
+    values: Sequence[Shared],
+    monitor: DigestCarrier | None,
 ) -> tuple[list[Shared], Shared | None]:
-    more, kept = max(count - _COUNTED, 0), None
-    marks: list[Mark] = []
-    chains: list[list[local.Abstract]] = []
+    uncounted, kept = max(count - _COUNTED, 0), None
+    snapshots: list[CostSnapshot] = []
+    carried: list[list[tensor_ops.SymbolicTensor]] = []
 
-    def chain() -> list[local.Abstract]:
-        held = [v.m for v in values] + ([] if kept is None else [kept.m])
-        return held + ([] if noting is None else [noting.digest])
+    def list_carried() -> list[tensor_ops.SymbolicTensor]:
+        tensors = [v.m for v in values] + ([] if kept is None else [kept.m])
+        return tensors + ([] if monitor is None else [monitor.digest])
 
     for i in range(min(count, _COUNTED)):
-        values, kept = turn(i, values)
-        marks.append(party.mark())
-        chains.append(chain())
-    found = list(values)
-    if more:
-        party.again(marks[-2], more)
-        pairs = zip(chains[-1], chains[-2], strict=True)
-        late = iter([_later(a, b, more) for a, b in pairs])
-        found = [replace(v, m=next(late)) for v in found]
-        kept = None if kept is None else replace(kept, m=next(late))
-        if noting is not None:
-            noting.digest = next(late)
+        values, kept = iteration(i, values)
+        snapshots.append(party.take_snapshot())
+        carried.append(list_carried())
+    results = list(values)
+    if uncounted:
+        party.repeat(snapshots[-2], uncounted)
+        pairs = zip(carried[-1], carried[-2], strict=True)
+        later_tensors = iter([_extrapolate_rounds(a, b, uncounted) for a, b in pairs])
+        results = [replace(v, m=next(later_tensors)) for v in results]
+        kept = None if kept is None else replace(kept, m=next(later_tensors))
+        if monitor is not None:
+            monitor.digest = next(later_tensors)
     if kept is not None:
         kept = kept.map(lambda a: a.like([count, *a.shape]))
-    return found, kept
+    return results, kept
 
 
-def _later(a: local.Abstract, before: local.Abstract, times: int) -> local.Abstract:
+def _extrapolate_rounds(
+    a: tensor_ops.SymbolicTensor, previous: tensor_ops.SymbolicTensor, times: int
+) -> tensor_ops.SymbolicTensor:
     """A tensor that comes so many turns later, as much as it came later than in the one before."""
     rounds, with_dealing, masks = (
-        getattr(a, n) + times * (getattr(a, n) - getattr(before, n))
+        getattr(a, n) + times * (getattr(a, n) - getattr(previous, n))
         for n in ("rounds", "with_dealing", "masks")
     )
-    first = before.first if times % 2 else a.first
+    first = previous.first if times % 2 else a.first
     return replace(a, rounds=rounds, with_dealing=with_dealing, masks=masks, first=first)
 
 
-def _parts(values: Sequence[Shared]) -> list[tf.Tensor]:
+def _list_fields(values: Sequence[Shared]) -> list[tf.Tensor]:
     return [a for v in values for k in _FIELDS if (a := getattr(v, k)) is not None]
 
 
-def _like(values: Sequence[Shared], parts: Sequence[tf.Tensor]) -> list[Shared]:
+def _replace_fields(values: Sequence[Shared], parts: Sequence[tf.Tensor]) -> list[Shared]:
     """The values with other tensors."""
-    left = iter(parts)
-    return [v.map(lambda _: next(left)) for v in values]
+    remaining = iter(parts)
+    return [v.map(lambda _: next(remaining)) for v in values]
 
 
 class _Loop:
@@ -123,73 +135,83 @@ class _Loop:
         party: Party,
         trace: Trace,
         count: int,
-        turn: Turn,
+        iteration: Iteration,
         first: Sequence[Shared],
         kept: Shared | None,
-        noting: Noting | None,
-        before: int,
+        monitor: DigestCarrier | None,
+        first_receive: int,
     ) -> None:
-        self._party, self._trace, self._count, self._turn = party, trace, count, turn
-        self._first, self._kept, self._before = list(first), kept, before
-        self._noting = None if noting is None or noting.digest is None else noting
-        self._values = self._waits(_parts(self._with(first, kept)))
-        self._digest = self._waits([self._noting.digest] if self._noting else [])
+        self._party, self._trace, self._count, self._iteration = party, trace, count, iteration
+        self._first, self._kept, self._first_receive = list(first), kept, first_receive
+        self._monitor = None if monitor is None or monitor.digest is None else monitor
+        self._value_dependencies = self._find_dependencies(
+            _list_fields(self._append_kept(first, kept))
+        )
+        self._digest_dependencies = self._find_dependencies(
+            [self._monitor.digest] if self._monitor else []
+        )
 
     @staticmethod
-    def _with(values: Sequence[Shared], kept: Shared | None) -> list[Shared]:
+    def _append_kept(values: Sequence[Shared], kept: Shared | None) -> list[Shared]:
         return [*values, *([] if kept is None else [kept])]
 
-    def _waits(self, tensors: Sequence[tf.Tensor]) -> tuple[int, int]:
+    def _find_dependencies(self, tensors: Sequence[tf.Tensor]) -> tuple[int, int]:
         """What tensors of the first turn wait for, and the bit of the last of its own messages."""
         mask = 0
         for a in tensors:
-            mask |= int.from_bytes(self._trace.dependencies(a), "little")
-        last = (mask >> self._before).bit_length()
+            mask |= int.from_bytes(self._trace.find_dependencies(a), "little")
+        last = (mask >> self._first_receive).bit_length()
         return mask, (1 << last) >> 1
 
-    def run(self) -> tuple[list[Shared], Shared | None]:
+    def build_loop(self) -> tuple[list[Shared], Shared | None]:
         """The loop."""
         import tensorflow as tf
 
         first, kept = self._first, self._kept
         arrays = [
             tf.TensorArray(tf.int64, self._count, element_shape=a.shape).write(0, a)
-            for a in ([] if kept is None else _parts([kept]))
+            for a in ([] if kept is None else _list_fields([kept]))
         ]
-        digest = [self._noting.digest] if self._noting else []
-        start = (tf.constant(1, tf.int64), tuple(_parts(first)), tuple(arrays), tuple(digest))
+        digest = [self._monitor.digest] if self._monitor else []
+        start = (tf.constant(1, tf.int64), tuple(_list_fields(first)), tuple(arrays), tuple(digest))
         base = self._trace.receives
-        _, held, arrays, digest = tf.while_loop(lambda i, *_: i < self._count, self._body, start)
-        values = [tf.identity(a) for a in [*held, *(a.stack() for a in arrays)]]
-        self._told(values, self._values, base)
-        if self._noting:
-            self._noting.digest = tf.identity(digest[0])
-            self._told([self._noting.digest], self._digest, base)
-        after = _like(self._with(first, kept), values)
-        return after[: len(first)], None if kept is None else after[-1]
+        _, carried, arrays, digest = tf.while_loop(
+            lambda i, *_: i < self._count, self._trace_body, start
+        )
+        values = [tf.identity(a) for a in [*carried, *(a.stack() for a in arrays)]]
+        self._set_dependencies(values, self._value_dependencies, base)
+        if self._monitor:
+            self._monitor.digest = tf.identity(digest[0])
+            self._set_dependencies([self._monitor.digest], self._digest_dependencies, base)
+        results = _replace_fields(self._append_kept(first, kept), values)
+        return results[: len(first)], None if kept is None else results[-1]
 
-    def _body(self, i: Any, held: Any, arrays: Any, digest: Any) -> Any:
+    def _trace_body(self, i: Any, carried: Any, arrays: Any, digest: Any) -> Any:
         import tensorflow as tf
 
         base = self._trace.receives
-        self._told(held, self._values, base)
-        self._told(digest, self._digest, base)
+        self._set_dependencies(carried, self._value_dependencies, base)
+        self._set_dependencies(digest, self._digest_dependencies, base)
         with self._party.iteration(i):
-            self._brake()
-            if self._noting:
-                self._noting.digest = digest[0]
-            values, kept = self._turn(i, _like(self._first, held))
-            if self._noting:
-                digest = (self._noting.digest,)
-        self._check(values, kept)
-        after = [tf.ensure_shape(a, b.shape) for a, b in zip(_parts(values), held, strict=True)]
-        rows = [] if kept is None else _parts([kept])
+            self._gate_dealer()
+            if self._monitor:
+                self._monitor.digest = digest[0]
+            values, kept = self._iteration(i, _replace_fields(self._first, carried))
+            if self._monitor:
+                digest = (self._monitor.digest,)
+        self._check_results(values, kept)
+        results = [
+            tf.ensure_shape(a, b.shape) for a, b in zip(_list_fields(values), carried, strict=True)
+        ]
+        rows = [] if kept is None else _list_fields([kept])
         arrays = [a.write(tf.cast(i, tf.int32), r) for a, r in zip(arrays, rows, strict=True)]
-        return i + 1, tuple(after), tuple(arrays), tuple(digest)
+        return i + 1, tuple(results), tuple(arrays), tuple(digest)
 
-    def _check(self, values: Sequence[Shared], kept: Shared | None) -> None:
+    def _check_results(self, values: Sequence[Shared], kept: Shared | None) -> None:
         """That a turn gives what the first one gave."""
-        pairs = zip(self._with(self._first, self._kept), self._with(values, kept), strict=True)
+        pairs = zip(
+            self._append_kept(self._first, self._kept), self._append_kept(values, kept), strict=True
+        )
         for a, b in pairs:
             same = (a.dealer, a.fractional_bits, a.bits) == (b.dealer, b.fractional_bits, b.bits)
             if not same:
@@ -197,16 +219,18 @@ class _Loop:
                     f"A turn gives what the first one gave. Received: {a!r}, {b!r}."
                 )
 
-    def _brake(self) -> None:
+    def _gate_dealer(self) -> None:
         """Keeps the dealer from making the material of all turns at once."""
         if self._party.index == self._first[0].dealer:
             gate = ops.module().tfe_bench_gate
             number = self._party._next_site
             self._trace.iteration_ctx = gate(call=self._trace.iteration_ctx, site=number)
 
-    def _told(self, tensors: Sequence[tf.Tensor], waits: tuple[int, int], base: int) -> None:
+    def _set_dependencies(
+        self, tensors: Sequence[tf.Tensor], dependencies: tuple[int, int], base: int
+    ) -> None:
         """Says what tensors wait for: what the first turn's do, and the last message of another."""
-        mask, last = waits
+        mask, last = dependencies
         for a in tensors:
-            self._trace.deps[id(a.op)] = mask | last << base
-            self._trace.keep.append(a.op)
+            self._trace.dependency_masks[id(a.op)] = mask | last << base
+            self._trace.kept_ops.append(a.op)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from tfe_bench.protocols.session import local, ops, sizes
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -34,39 +34,39 @@ class Trace:
     ctx: tf.Tensor
     tokens: list[tf.Tensor] = field(default_factory=list)
     receives: int = 0
-    log: hashlib._Hash = field(default_factory=hashlib.sha256)
-    deps: dict[int, int] = field(default_factory=dict)
-    keep: list[tf.Operation] = field(default_factory=list)
+    agreement_log: hashlib._Hash = field(default_factory=hashlib.sha256)
+    dependency_masks: dict[int, int] = field(default_factory=dict)
+    kept_ops: list[tf.Operation] = field(default_factory=list)
     iteration_graph: tf.Graph | None = None
     iteration_ctx: tf.Tensor | None = None
     # the last of the dealer's messages that wait for nobody, and the gate behind it
-    ahead: tf.Tensor | None = None
-    gated: tf.Tensor | None = None
+    last_dealt: tf.Tensor | None = None
+    dealer_gate: tf.Tensor | None = None
 
     @property
-    def looping(self) -> bool:
+    def is_looping(self) -> bool:
         """Whether what is traced is a turn of a numbered loop."""
         return self.iteration_graph is not None
 
-    def dependencies(self, tensor: tf.Tensor) -> bytes:
+    def find_dependencies(self, tensor: tf.Tensor) -> bytes:
         """Bit mask over the receives of this trace that a tensor depends on."""
-        memo = self.deps
+        memo = self.dependency_masks
         stack = [tensor.op]
         while stack:
             op = stack[-1]
             if id(op) in memo:
                 stack.pop()
                 continue
-            before = [t.op for t in op.inputs] + list(op.control_inputs)
-            missing = [b for b in before if id(b) not in memo]
+            predecessors = [t.op for t in op.inputs] + list(op.control_inputs)
+            missing = [b for b in predecessors if id(b) not in memo]
             if missing:
                 stack.extend(missing)
                 continue
             mask = 0
-            for b in before:
+            for b in predecessors:
                 mask |= memo[id(b)]
             memo[id(op)] = mask
-            self.keep.append(op)
+            self.kept_ops.append(op)
             stack.pop()
         mask = memo[id(tensor.op)]
         return mask.to_bytes((mask.bit_length() + 7) // 8, "little")
@@ -89,15 +89,15 @@ class Site:
         self.dealer = dealer
         self._trace = trace
         self.is_dealer = party.index == dealer
-        if trace.looping:
+        if trace.is_looping:
             self.ctx = trace.iteration_ctx
         else:
-            self.ctx = self._turn() if self.is_dealer else trace.ctx
+            self.ctx = self._gate_call() if self.is_dealer else trace.ctx
         self.is_e1 = party.index == (dealer + 1) % 3
         self.is_e2 = party.index == (dealer + 2) % 3
         self.d, self.e1, self.e2 = dealer, (dealer + 1) % 3, (dealer + 2) % 3
 
-    def _turn(self) -> tf.Tensor:
+    def _gate_call(self) -> tf.Tensor:
         """The call, for the dealer's ops of this site: after those of the sites before it.
 
         Nothing else would keep the dealer from making the material of a whole model at once.
@@ -105,13 +105,13 @@ class Site:
         import tensorflow as tf
 
         trace = self._trace
-        if trace.ahead is not None:
-            with tf.control_dependencies([trace.ahead]):
-                trace.gated = ops.module().tfe_bench_gate(call=trace.ctx, site=self.number)
-            trace.ahead = None
-        return trace.ctx if trace.gated is None else trace.gated
+        if trace.last_dealt is not None:
+            with tf.control_dependencies([trace.last_dealt]):
+                trace.dealer_gate = ops.module().tfe_bench_gate(call=trace.ctx, site=self.number)
+            trace.last_dealt = None
+        return trace.ctx if trace.dealer_gate is None else trace.dealer_gate
 
-    def in_turn(self) -> contextlib.AbstractContextManager[None]:
+    def in_dealing_order(self) -> contextlib.AbstractContextManager[None]:
         """A context for what the dealer computes without a mask: it waits for its turn too."""
         import tensorflow as tf
 
@@ -121,7 +121,7 @@ class Site:
         return waiting
 
     @property
-    def other(self) -> int:
+    def other_evaluator(self) -> int:
         """The other evaluator's party index."""
         return self.e2 if self.is_e1 else self.e1
 
@@ -136,10 +136,10 @@ class Site:
         Returns:
             What is there once it is sent.
         """
-        looping = self._trace.looping
+        looping = self._trace.is_looping
         module = ops.module()
         op = module.tfe_bench_send_in_loop if looping else module.tfe_bench_send
-        deps = self._trace.dependencies(data)
+        deps = self._trace.find_dependencies(data)
         token = op(
             call=self.ctx,
             data=data,
@@ -152,7 +152,7 @@ class Site:
         if not looping:
             self._trace.tokens.append(token)
             if run_ahead and not deps:
-                self._trace.ahead = token
+                self._trace.last_dealt = token
         return token
 
     def recv(
@@ -163,35 +163,37 @@ class Site:
 
         index = self._trace.receives
         self._trace.receives += 1
-        looping = self._trace.looping
+        looping = self._trace.is_looping
         data, token = ops.module().tfe_bench_recv(
             call=self.ctx if looping else self._trace.ctx,  # nothing to wait for
-            shape=sizes.constant(shape),
+            shape=sizes.shape_constant(shape),
             T=dtype or tf.int64,
             site=self.number,
             slot=slot,
             peer=source,
             index=index,
         )
-        self._trace.deps[id(data.op)] = 1 << index
-        self._trace.keep.append(data.op)
+        self._trace.dependency_masks[id(data.op)] = 1 << index
+        self._trace.kept_ops.append(data.op)
         if looping:
             ops.module().tfe_bench_heard_in_loop(token=token)
         else:
             self._trace.tokens.append(token)
         return data
 
-    def swap(self, own: tf.Tensor, slot: int = 0) -> tf.Tensor:
+    def swap(self, message: tf.Tensor, slot: int = 0) -> tf.Tensor:
         """An evaluator sends a message to the other one, and gets one of that shape from it."""
         import tensorflow as tf
 
-        sent = self.send(own, self.other, slot)
+        sent = self.send(message, self.other_evaluator, slot)
         # In a loop a message counts as a round for what the next turn sends, whose dependencies
         # have the same numbers: none may be heard before its own counterpart is sent.
-        with tf.control_dependencies([sent] if self._trace.looping else []):
-            return self.recv(local.shape(own), self.other, slot, own.dtype)
+        with tf.control_dependencies([sent] if self._trace.is_looping else []):
+            return self.recv(
+                tensor_ops.dynamic_shape(message), self.other_evaluator, slot, message.dtype
+            )
 
-    def dealt(
+    def receive_dealt(
         self, n: int | tf.Tensor, slot: int = 0, dtype: tf.DType | None = None, width: int = 0
     ) -> tf.Tensor:
         """The dealer's message, [n] or [n, width], at E2; empty at E1, which has its keys."""
@@ -199,20 +201,24 @@ class Site:
 
         if self.is_e1:
             nothing = np.zeros([0, width] if width else [0])
-            return local.constant(nothing, (dtype or tf.int64).as_numpy_dtype)
-        return self.recv(sizes.matrix(n, width) if width else sizes.vector(n), self.d, slot, dtype)
+            return tensor_ops.constant(nothing, (dtype or tf.int64).as_numpy_dtype)
+        return self.recv(
+            sizes.matrix_shape(n, width) if width else sizes.vector_shape(n), self.d, slot, dtype
+        )
 
-    def attributes(self, tensor: int = 0) -> dict[str, tf.Tensor | int]:
+    def kernel_attributes(self, tensor: int = 0) -> dict[str, tf.Tensor | int]:
         """What kernels that make masks by themselves want to know; `tensor` is their first one."""
         return {"call": self.ctx, "site": self.number, "tensor": tensor, "dealer": self.dealer}
 
     def _named(self, key: int, tensor: int) -> dict[str, tf.Tensor | int]:
         """What names one mask of this invocation."""
-        return {**self.attributes(tensor), "key": key}
+        return {**self.kernel_attributes(tensor), "key": key}
 
     def mask(self, key: int, tensor: int, shape: Shape) -> tf.Tensor:
         """Uniform ring elements known to the two holders of a key."""
-        return ops.module().tfe_bench_mask(shape=sizes.constant(shape), **self._named(key, tensor))
+        return ops.module().tfe_bench_mask(
+            shape=sizes.shape_constant(shape), **self._named(key, tensor)
+        )
 
     def apply_mask(
         self, x: tf.Tensor, key: int, tensor: int, op: str, sent: bool = True

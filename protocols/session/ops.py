@@ -83,13 +83,13 @@ def built_for(path: Path) -> str:
             f"The compiled ops are missing. Received: no file {path}. "
             "Run `pip install .` in the checkout (it needs g++), then try again."
         )
-    found = _MARK.search(path.read_bytes())
-    if not found:
+    match = _MARK.search(path.read_bytes())
+    if not match:
         raise OpsMissing(
             f"The compiled ops are damaged. Received: {path}, which names no TensorFlow version. "
             "Run `pip install --force-reinstall .` in the checkout."
         )
-    return found.group(1).decode()
+    return match.group(1).decode()
 
 
 def _same_minor(a: str, b: str) -> bool:
@@ -110,7 +110,7 @@ class Native:
     def __getattr__(self, name: str) -> Any:  # for type checkers: set in __init__
         raise AttributeError(name)
 
-    def error_of(self, name: str, *arguments: object) -> str:
+    def call_for_error(self, name: str, *arguments: object) -> str:
         """Calls a function that reports errors; returns the text, '' for success."""
         text = ctypes.create_string_buffer(_ERROR_BYTES)
         if getattr(self, name)(*arguments, text) == 0:

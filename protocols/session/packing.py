@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.protocols.session import local, ops, sizes
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
 from tfe_bench.protocols.session.numbering import Site
 
 RING = 64
 
 
-def as_sent(x: Any, width: int) -> Any:
+def pack_words(x: Any, width: int) -> Any:
     """Words mod 2^width as a message."""
     return x if width >= RING else ops.module().tfe_bench_pack_words(x=x, width=width)
 
 
-def received(s: Site, shape: Any, source: int, slot: int = 0, width: int = RING) -> Any:
+def receive_words(s: Site, shape: Any, source: int, slot: int = 0, width: int = RING) -> Any:
     """The words, of a public shape, that a party sent with `as_sent`."""
     if width >= RING:
         return s.recv(shape, source, slot)
     import tensorflow as tf
 
-    n = sizes.elements(shape)
-    packed = s.recv(sizes.vector((n * width + 7) // 8), source, slot, tf.uint8)
-    count = local.constant(n) if isinstance(n, int) else n
+    n = sizes.count_elements(shape)
+    packed = s.recv(sizes.vector_shape((n * width + 7) // 8), source, slot, tf.uint8)
+    count = tensor_ops.constant(n) if isinstance(n, int) else n
     words = ops.module().tfe_bench_unpack_words(packed=packed, n=count, width=width)
-    return local.reshape(words, shape)
+    return tensor_ops.reshape(words, shape)

@@ -18,7 +18,7 @@ from tfe_bench.protocols.session.numbering import K1, K2, K3, Site, Trace
 if TYPE_CHECKING:
     import tensorflow as tf
 
-__all__ = ["K1", "K2", "K3", "Party", "Site", "StepCost", "current"]
+__all__ = ["K1", "K2", "K3", "Party", "Site", "StepCost", "current_party"]
 
 # How many graph calls the dealer may be ahead of the slowest peer: bounds memory.
 RUN_AHEAD_STEPS = 4
@@ -26,7 +26,7 @@ RUN_AHEAD_STEPS = 4
 _active = threading.local()
 
 
-def current() -> Party:
+def current_party() -> Party:
     """The party whose program this thread runs: what operators such as x < y work with.
 
     Raises:
@@ -88,18 +88,18 @@ class Party:
         self._on_abort: Callable[[str], TfeBenchError | None] | None = None
         self._functions: dict[Hashable, PrivateFunction] = {}
         self._scope: tuple[Hashable, ...] | None = None
-        self._made = 0
+        self._function_count = 0
         self._sent_before = 0
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
         """Makes this the party of the thread's operators (x + y, x < y, tfe_bench.relu(x), ...)."""
-        before = getattr(_active, "party", None)
+        previous = getattr(_active, "party", None)
         _active.party = self
         try:
             yield
         finally:
-            _active.party = before
+            _active.party = previous
 
     @property
     def tracing(self) -> bool:
@@ -128,7 +128,7 @@ class Party:
                 "Wrap the computation: f = party.function(lambda x: ...)."
             )
         graph = tf.compat.v1.get_default_graph()
-        expected = trace.iteration_graph if trace.looping else trace.graph
+        expected = trace.iteration_graph if trace.is_looping else trace.graph
         if graph is not expected:
             raise ProtocolError(
                 f"{name} is called inside a nested tf.function, tf.cond or loop, where its masks "
@@ -140,7 +140,7 @@ class Party:
         self._next_site += 1
         self.site_names[number] = name
         dealer = self.dealer if dealer is None else dealer
-        trace.log.update(f"{number} {name} {dealer} {about!r}\n".encode())
+        trace.agreement_log.update(f"{number} {name} {dealer} {about!r}\n".encode())
         return Site(self, number, dealer, trace)
 
     @contextlib.contextmanager
@@ -154,14 +154,14 @@ class Party:
         import tensorflow as tf
 
         trace = self._trace
-        if trace is None or trace.looping:
+        if trace is None or trace.is_looping:
             raise ProtocolError("party.iteration belongs in party.function, once per loop nest.")
         known = tf.get_static_value(number)
         if known is not None and not 0 <= int(known) < (1 << 20) - 1:
             raise ProtocolError(f"An iteration is numbered 0 to 2^20 - 2. Received: {known}.")
-        turn = tf.reshape(tf.cast(number, tf.int64), [1]) + 1
+        encoded_number = tf.reshape(tf.cast(number, tf.int64), [1]) + 1
         trace.iteration_graph = tf.compat.v1.get_default_graph()
-        trace.iteration_ctx = tf.concat([trace.ctx[:2], turn], axis=0)
+        trace.iteration_ctx = tf.concat([trace.ctx[:2], encoded_number], axis=0)
         try:
             yield
         finally:
@@ -171,7 +171,7 @@ class Party:
 
     def _next_step(self, control: bool = False) -> int:
         self._step += 1
-        error = self._native.error_of(
+        error = self._native.call_for_error(
             "step_begin", self.handle, self._step, int(control), RUN_AHEAD_STEPS
         )
         self.check(error)
@@ -187,29 +187,31 @@ class Party:
     def exchange_each(self, payloads: dict[int, bytes]) -> dict[int, bytes]:
         """Sends each peer its payload and returns theirs; both directions have one length."""
         step = self._next_step(control=True)
-        got = {}
+        received = {}
         try:
             for p, payload in payloads.items():
                 self.check(
-                    self._native.error_of(
+                    self._native.call_for_error(
                         "control_send", self.handle, p, step, payload, len(payload)
                     )
                 )
             for p, payload in payloads.items():
                 space = ctypes.create_string_buffer(len(payload))
                 self.check(
-                    self._native.error_of("control_recv", self.handle, p, step, space, len(payload))
+                    self._native.call_for_error(
+                        "control_recv", self.handle, p, step, space, len(payload)
+                    )
                 )
-                got[p] = space.raw
+                received[p] = space.raw
         finally:
             self._native.step_end(self.handle, step)
-        return got
+        return received
 
     def exchange(self, payload: bytes) -> tuple[bytes, bytes, bytes]:
         """Sends a payload of equal length at all parties to both peers; returns all three."""
-        got = self.exchange_each({p: payload for p in range(3) if p != self.index})
-        got[self.index] = payload
-        return got[0], got[1], got[2]
+        received = self.exchange_each({p: payload for p in range(3) if p != self.index})
+        received[self.index] = payload
+        return received[0], received[1], received[2]
 
     def agree(self, what: str, text: bytes) -> None:
         """Fails unless all three parties hold the same text.
@@ -238,8 +240,8 @@ class Party:
         """
         if self._scope is None:
             return PrivateFunction(self, function, dynamic)
-        self._made += 1
-        name = (self._scope, self._made, getattr(function, "__qualname__", ""))
+        self._function_count += 1
+        name = (self._scope, self._function_count, getattr(function, "__qualname__", ""))
         if name not in self._functions:
             self._functions[name] = PrivateFunction(self, function, dynamic, name)
         return self._functions[name]
@@ -262,13 +264,13 @@ class Party:
                 first part is of the whole session, the others of a part of it, in which functions
                 are made in one order, whatever was computed.  None first: no graph is kept.
         """
-        before, made = self._scope, self._made
+        previous_scope, previous_count = self._scope, self._function_count
         named = ((self.client, about[0]), *about[1:])
-        self._scope, self._made = None if about[0] is None else named, 0
+        self._scope, self._function_count = None if about[0] is None else named, 0
         try:
             yield
         finally:
-            self._scope, self._made = before, made
+            self._scope, self._function_count = previous_scope, previous_count
 
     # ---- measured
 

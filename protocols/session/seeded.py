@@ -17,14 +17,14 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.protocols.session import ops, sizes
-from tfe_bench.protocols.session.sharing import Shared, _Private
+from tfe_bench.protocols.session.sharing import Shared, _PrivateValue
 
 # Smaller inputs are held as their words: to make those anew would be most of the work.
-LEAST_WORDS = 1 << 14
+MIN_SEEDED_WORDS = 1 << 14
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Seeded(_Private):
+class Seeded(_PrivateValue):
     """A private tensor over Z_2^64 as its client gave it.
 
     Attributes:
@@ -42,7 +42,7 @@ class Seeded(_Private):
     fractional_bits: int = 0
 
     @classmethod
-    def of(
+    def from_seeds(
         cls,
         m: Any,
         seeds: Mapping[str, Any],
@@ -71,7 +71,7 @@ class Seeded(_Private):
         )
 
 
-def expanded(x: Shared | Seeded, after: Sequence[Shared] = ()) -> Shared:
+def expand_masks(x: Shared | Seeded, after: Sequence[Shared] = ()) -> Shared:
     """The value with its masks' words.  Local.
 
     Args:
@@ -82,22 +82,22 @@ def expanded(x: Shared | Seeded, after: Sequence[Shared] = ()) -> Shared:
         return x
     import tensorflow as tf
 
-    shape = sizes.constant(x.shape)
+    shape = sizes.shape_constant(x.shape)
     here = tf.compat.v1.get_default_graph() if not tf.executing_eagerly() else None
     parts = [t for v in after for t in (v.m, v.l1, v.l2) if t is not None]
-    waits = [t for t in parts if here is not None and t.graph is here]
+    prerequisites = [t for t in parts if here is not None and t.graph is here]
 
-    def words(seed: Any) -> Any:
+    def expand_seed(seed: Any) -> Any:
         if seed is None:
             return None
-        with tf.control_dependencies(waits):
-            made = ops.module().tfe_bench_expand_seed(seed=seed, shape=shape)
-        return tf.ensure_shape(made, x.shape)
+        with tf.control_dependencies(prerequisites):
+            mask = ops.module().tfe_bench_expand_seed(seed=seed, shape=shape)
+        return tf.ensure_shape(mask, x.shape)
 
-    return Shared(x.m, words(x.l1), words(x.l2), x.dealer, x.fractional_bits)
+    return Shared(x.m, expand_seed(x.l1), expand_seed(x.l2), x.dealer, x.fractional_bits)
 
 
-def of(inputs: Mapping[str, Shared], name: str) -> Shared | Seeded:
+def get_held_input(inputs: Mapping[str, Shared], name: str) -> Shared | Seeded:
     """An input as it is held: with seeds, if it is a job's and large; else as `inputs` has it."""
-    held = getattr(inputs, "held", None)
-    return inputs[name] if held is None else held(name)
+    get_held = getattr(inputs, "get_held", None)
+    return inputs[name] if get_held is None else get_held(name)

@@ -31,12 +31,12 @@ Operand: TypeAlias = "Shared | MaskedBits | Public"
 _operations: dict[str, Callable[..., Any]] = {}
 
 
-def bind(*operations: Callable[..., Any]) -> None:
+def bind_operators(*operations: Callable[..., Any]) -> None:
     """Says what Python's operators do, by the names below: protocols/api/__init__.py does."""
     _operations.update({function.__name__: function for function in operations})
 
 
-def _operation(name: str) -> Callable[..., Any]:
+def _get_operation(name: str) -> Callable[..., Any]:
     """What an operator does.
 
     Raises:
@@ -50,27 +50,29 @@ def _operation(name: str) -> Callable[..., Any]:
     return _operations[name]
 
 
-def _numbers(name: str, mirrored: bool = False) -> Callable[[Shared, Operand], Shared]:
+def _numeric_operator(name: str, mirrored: bool = False) -> Callable[[Shared, Operand], Shared]:
     """A binary operator of private numbers; mirrored: the private one is on the right."""
 
     def operate(x: Shared, y: Operand) -> Shared:
-        operation: Callable[..., Shared] = _operation(name)
+        operation: Callable[..., Shared] = _get_operation(name)
         return operation(y, x) if mirrored else operation(x, y)
 
     return operate
 
 
-def _truth(name: str, mirrored: bool = False) -> Callable[[_Private, Operand], MaskedBits]:
+def _logical_operator(
+    name: str, mirrored: bool = False
+) -> Callable[[_PrivateValue, Operand], MaskedBits]:
     """A binary operator whose result is private bits."""
 
-    def operate(x: _Private, y: Operand) -> MaskedBits:
-        operation: Callable[..., MaskedBits] = _operation(name)
+    def operate(x: _PrivateValue, y: Operand) -> MaskedBits:
+        operation: Callable[..., MaskedBits] = _get_operation(name)
         return operation(y, x) if mirrored else operation(x, y)
 
     return operate
 
 
-class _Private:
+class _PrivateValue:
     """Refuses every way in which a private value would silently become public."""
 
     # numpy leaves `array + private` to the private side
@@ -78,33 +80,33 @@ class _Private:
     # comparisons make private bits, so equality is not identity; hashing stays by identity
     __hash__ = object.__hash__
 
-    def _refuse(self, what: str) -> NoReturn:
+    def _refuse_conversion(self, target: str) -> NoReturn:
         raise TypeError(
-            f"A private value cannot become {what} by itself. "
+            f"A private value cannot become {target} by itself. "
             f"Received: {self!r}. Use reveal(x, to=...) where publishing it is what you mean."
         )
 
     def __bool__(self) -> bool:
-        self._refuse("a truth value")
+        self._refuse_conversion("a truth value")
 
     def __float__(self) -> float:
-        self._refuse("a float")
+        self._refuse_conversion("a float")
 
     def __int__(self) -> int:
-        self._refuse("an int")
+        self._refuse_conversion("an int")
 
     def __index__(self) -> int:
-        self._refuse("an index")
+        self._refuse_conversion("an index")
 
     def __array__(self, dtype: object = None, copy: object = None) -> NoReturn:
-        self._refuse("an array")
+        self._refuse_conversion("an array")
 
     def __iter__(self) -> NoReturn:
-        self._refuse("a sequence")
+        self._refuse_conversion("a sequence")
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class Shared(_Private):
+class Shared(_PrivateValue):
     """A private tensor; each party has the two fields that its role holds, the third is None.
 
     Attributes:
@@ -126,7 +128,7 @@ class Shared(_Private):
     limbs: int = 1
     bits: int = 0
 
-    __hash__ = _Private.__hash__  # which a class with __eq__ does not inherit
+    __hash__ = _PrivateValue.__hash__  # which a class with __eq__ does not inherit
 
     @property
     def ring_bits(self) -> int:
@@ -136,9 +138,9 @@ class Shared(_Private):
     @property
     def any(self) -> tf.Tensor:
         """One of the fields held here, for its shape and dtype."""
-        found = next((t for t in (self.m, self.l1, self.l2) if t is not None), None)
-        assert found is not None
-        return found
+        held_field = next((t for t in (self.m, self.l1, self.l2) if t is not None), None)
+        assert held_field is not None
+        return held_field
 
     @property
     def shape(self) -> tf.TensorShape:
@@ -151,37 +153,46 @@ class Shared(_Private):
         m, l1, l2 = (None if t is None else function(t) for t in (self.m, self.l1, self.l2))
         return replace(self, m=m, l1=l1, l2=l2)
 
-    __add__, __radd__ = _numbers("add"), _numbers("add", mirrored=True)
-    __sub__, __rsub__ = _numbers("subtract"), _numbers("subtract", mirrored=True)
-    __mul__, __rmul__ = _numbers("multiply"), _numbers("multiply", mirrored=True)
-    __matmul__, __rmatmul__ = _numbers("matmul"), _numbers("matmul", mirrored=True)
-    __truediv__, __rtruediv__ = _numbers("divide"), _numbers("divide", mirrored=True)
-    __pow__, __rpow__ = _numbers("pow"), _numbers("pow", mirrored=True)
-    __floordiv__, __rfloordiv__ = _numbers("floordiv"), _numbers("floordiv", mirrored=True)
-    __mod__, __rmod__ = _numbers("floormod"), _numbers("floormod", mirrored=True)
-    __lt__, __le__ = _truth("less"), _truth("less_equal")
-    __gt__, __ge__ = _truth("greater"), _truth("greater_equal")
-    __eq__, __ne__ = _truth("equal"), _truth("not_equal")  # type: ignore[assignment]
+    __add__, __radd__ = _numeric_operator("add"), _numeric_operator("add", mirrored=True)
+    __sub__, __rsub__ = _numeric_operator("subtract"), _numeric_operator("subtract", mirrored=True)
+    __mul__, __rmul__ = _numeric_operator("multiply"), _numeric_operator("multiply", mirrored=True)
+    __matmul__, __rmatmul__ = (
+        _numeric_operator("matmul"),
+        _numeric_operator("matmul", mirrored=True),
+    )
+    __truediv__, __rtruediv__ = (
+        _numeric_operator("divide"),
+        _numeric_operator("divide", mirrored=True),
+    )
+    __pow__, __rpow__ = _numeric_operator("pow"), _numeric_operator("pow", mirrored=True)
+    __floordiv__, __rfloordiv__ = (
+        _numeric_operator("floordiv"),
+        _numeric_operator("floordiv", mirrored=True),
+    )
+    __mod__, __rmod__ = _numeric_operator("floormod"), _numeric_operator("floormod", mirrored=True)
+    __lt__, __le__ = _logical_operator("less"), _logical_operator("less_equal")
+    __gt__, __ge__ = _logical_operator("greater"), _logical_operator("greater_equal")
+    __eq__, __ne__ = _logical_operator("equal"), _logical_operator("not_equal")  # type: ignore[assignment]
 
     def __neg__(self) -> Shared:
-        return _operation("negative")(self)  # type: ignore[no-any-return]
+        return _get_operation("negative")(self)  # type: ignore[no-any-return]
 
     def __abs__(self) -> Shared:
-        return _operation("abs")(self)  # type: ignore[no-any-return]
+        return _get_operation("abs")(self)  # type: ignore[no-any-return]
 
     def __getitem__(self, key: Key | tuple[Key, ...]) -> Shared:
-        return _operation("getitem")(self, key)  # type: ignore[no-any-return]
+        return _get_operation("getitem")(self, key)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
-        held = "".join(k for k in ("m", "l1", "l2") if getattr(self, k) is not None)
+        held_fields = "".join(k for k in ("m", "l1", "l2") if getattr(self, k) is not None)
         return (
             f"Shared(shape={self.shape}, fractional_bits={self.fractional_bits}, "
-            f"ring=2^{self.ring_bits}, dealer={self.dealer}, held={held})"
+            f"ring=2^{self.ring_bits}, dealer={self.dealer}, held={held_fields})"
         )
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class EvaluatorBits(_Private):
+class EvaluatorBits(_PrivateValue):
     """n private bits as s = s1 ^ s2, s1 at E1, s2 at E2; the dealer holds `top`, or nothing.
 
     Attributes:
@@ -200,7 +211,7 @@ class EvaluatorBits(_Private):
 
 
 @dataclass(frozen=True, repr=False, eq=False)
-class MaskedBits(_Private):
+class MaskedBits(_PrivateValue):
     """n private bits b = masked ^ beta, masked at both evaluators, beta at the dealer.
 
     Attributes:
@@ -216,21 +227,30 @@ class MaskedBits(_Private):
     dealer: int = 0
     shape: tuple[int, ...] | None = None
 
-    __hash__ = _Private.__hash__
+    __hash__ = _PrivateValue.__hash__
 
-    __and__, __rand__ = _truth("logical_and"), _truth("logical_and", mirrored=True)
-    __or__, __ror__ = _truth("logical_or"), _truth("logical_or", mirrored=True)
-    __xor__, __rxor__ = _truth("logical_xor"), _truth("logical_xor", mirrored=True)
-    __ne__ = _truth("logical_xor")  # type: ignore[assignment]
+    __and__, __rand__ = (
+        _logical_operator("logical_and"),
+        _logical_operator("logical_and", mirrored=True),
+    )
+    __or__, __ror__ = (
+        _logical_operator("logical_or"),
+        _logical_operator("logical_or", mirrored=True),
+    )
+    __xor__, __rxor__ = (
+        _logical_operator("logical_xor"),
+        _logical_operator("logical_xor", mirrored=True),
+    )
+    __ne__ = _logical_operator("logical_xor")  # type: ignore[assignment]
 
     def __eq__(self, other: Operand) -> MaskedBits:  # type: ignore[override]
         return ~(self ^ other)
 
     def __getitem__(self, key: Key | tuple[Key, ...]) -> MaskedBits:
-        return _operation("getitem")(self, key)  # type: ignore[no-any-return]
+        return _get_operation("getitem")(self, key)  # type: ignore[no-any-return]
 
     def __invert__(self) -> MaskedBits:
-        return _operation("logical_not")(self)  # type: ignore[no-any-return]
+        return _get_operation("logical_not")(self)  # type: ignore[no-any-return]
 
     def __repr__(self) -> str:
         return f"MaskedBits(shape={self.shape}, dealer={self.dealer})"
@@ -241,7 +261,7 @@ def is_private(value: object) -> TypeGuard[Shared | MaskedBits]:
     return isinstance(value, (Shared, MaskedBits))
 
 
-def kind_of(value: object) -> str:
+def describe_type(value: object) -> str:
     """The type of a value, without its content."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or is_private(value):

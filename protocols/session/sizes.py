@@ -8,32 +8,32 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 
 
-def known(value: Any) -> Any:
+def static_value(value: Any) -> Any:
     """A scalar tensor's value if it is constant, else the tensor; integers pass through."""
     if isinstance(value, int):
         return value
     import tensorflow as tf
 
-    found = tf.get_static_value(value)
-    return value if found is None else int(found)
+    constant = tf.get_static_value(value)
+    return value if constant is None else int(constant)
 
 
-def elements(shape: Any) -> Any:
+def count_elements(shape: Any) -> Any:
     """Product of a shape."""
     import tensorflow as tf
 
-    found = tf.get_static_value(tf.convert_to_tensor(shape))
-    if found is not None:
-        return math.prod(int(n) for n in found)
+    static_sizes = tf.get_static_value(tf.convert_to_tensor(shape))
+    if static_sizes is not None:
+        return math.prod(int(n) for n in static_sizes)
     return tf.reduce_prod(tf.cast(shape, tf.int64))
 
 
-def size(x: Any) -> Any:
+def tensor_size(x: Any) -> Any:
     """Number of elements of a tensor."""
-    n = local.static_shape(x).num_elements()
+    n = tensor_ops.static_shape(x).num_elements()
     if n is not None:
         return int(n)
     import tensorflow as tf
@@ -41,35 +41,35 @@ def size(x: Any) -> Any:
     return tf.size(x, out_type=tf.int64)
 
 
-def vector(n: Any) -> Any:
+def vector_shape(n: Any) -> Any:
     """The shape [n] as an int64 tensor."""
     if isinstance(n, int):
-        return local.constant([n])
+        return tensor_ops.constant([n])
     import tensorflow as tf
 
     return tf.reshape(tf.cast(n, tf.int64), [1])
 
 
-def matrix(rows: Any, columns: int) -> Any:
+def matrix_shape(rows: Any, columns: int) -> Any:
     """The shape [rows, columns] as an int64 tensor."""
     if isinstance(rows, int):
-        return local.constant([rows, columns])
+        return tensor_ops.constant([rows, columns])
     import tensorflow as tf
 
     return tf.stack([rows, columns])
 
 
-def constant(shape: Any) -> Any:
+def shape_constant(shape: Any) -> Any:
     """A shape as an int64 tensor, constant if it is known; one that is there is not made again."""
     import tensorflow as tf
 
     if isinstance(shape, tf.TensorShape):
         shape = shape.as_list()
     if isinstance(shape, (list, tuple)) and not any(tf.is_tensor(n) for n in shape):
-        return local.constant(shape)
+        return tensor_ops.constant(shape)
     shape = tf.convert_to_tensor(shape)
-    found = tf.get_static_value(shape)
-    here = getattr(shape, "graph", None) is tf.compat.v1.get_default_graph()
-    if found is None or (here and shape.dtype == tf.int64):
+    static_sizes = tf.get_static_value(shape)
+    is_in_graph = getattr(shape, "graph", None) is tf.compat.v1.get_default_graph()
+    if static_sizes is None or (is_in_graph and shape.dtype == tf.int64):
         return tf.cast(shape, tf.int64)
-    return local.constant(found)
+    return tensor_ops.constant(static_sizes)

@@ -30,7 +30,7 @@ _EVENT = np.dtype(
 
 
 @dataclass(frozen=True)
-class Observed:
+class TimeTotals:
     """What was seen since `observe`, in seconds.
 
     Attributes:
@@ -46,20 +46,20 @@ class Observed:
     left_out: int
 
 
-def observe(party: Party, level: int) -> None:
+def set_recording(party: Party, level: int) -> None:
     """Looks from now on (TOTALS, or EVENTS to keep each), or not (OFF); forgets what was seen."""
     ops.native().observe(party.handle, level)
 
 
-def observed(party: Party) -> Observed:
+def read_totals(party: Party) -> TimeTotals:
     """The totals since `observe`."""
     raw = (ctypes.c_uint64 * 6)()
     ops.native().observed(party.handle, raw)
     a, b, c, packed, unpacked = (n / 1e9 for n in raw[:5])
-    return Observed((a, b, c), packed, unpacked, int(raw[5]))
+    return TimeTotals((a, b, c), packed, unpacked, int(raw[5]))
 
 
-def events(party: Party) -> npt.NDArray[np.void]:
+def read_events(party: Party) -> npt.NDArray[np.void]:
     """What was kept since `observe`: one row an event, times in ns of this host's steady clock."""
     native = ops.native()
     out = np.zeros(native.events(party.handle, None, 0), _EVENT)
@@ -67,12 +67,12 @@ def events(party: Party) -> npt.NDArray[np.void]:
     return out
 
 
-def now() -> int:
+def read_clock() -> int:
     """The clock of the events, in ns."""
     return int(ops.native().now())
 
 
-def clock_gaps(party: Party, turns: int = 8) -> dict[int, int]:
+def measure_clock_gaps(party: Party, repetitions: int = 8) -> dict[int, int]:
     """By peer: how much later than sent its messages come at least by the two clocks, in ns.
 
     Parties 0 and 1, then 0 and 2 exchange the time; half the difference of a pair's two gaps is
@@ -80,12 +80,12 @@ def clock_gaps(party: Party, turns: int = 8) -> dict[int, int]:
     """
     least: dict[int, int] = {}
     for pair in ((0, 1), (0, 2)):
-        for _ in range(turns):
+        for _ in range(repetitions):
             if party.index not in pair:
                 party.exchange_each({})
                 continue
             other = pair[0] + pair[1] - party.index
-            got = party.exchange_each({other: now().to_bytes(8, "little")})
-            gap = now() - int.from_bytes(got[other], "little")
+            received = party.exchange_each({other: read_clock().to_bytes(8, "little")})
+            gap = read_clock() - int.from_bytes(received[other], "little")
             least[other] = min(gap, least.get(other, gap))
     return least

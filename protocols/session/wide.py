@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
 
-def _words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+def _split_words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
     """The low ones and the high ones."""
-    return local.at(a, np.s_[..., 0]), local.at(a, np.s_[..., 1])
+    return tensor_ops.strided_slice(a, np.s_[..., 0]), tensor_ops.strided_slice(a, np.s_[..., 1])
 
 
-def _carry(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
+def _carry_bit(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
     import tensorflow as tf
 
     return tf.cast(tf.bitcast(total, tf.uint64) < tf.bitcast(part, tf.uint64), tf.int64)
@@ -28,16 +28,18 @@ def _carry(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
 
 def add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """a + b."""
-    if not (local.known(a) and local.known(b)):
+    if not (tensor_ops.is_concrete(a) and tensor_ops.is_concrete(b)):
         return a + b
-    (a0, a1), (b0, b1) = _words(a), _words(b)
-    low = local.add(a0, b0)
-    return local.stack([low, local.add(local.add(a1, b1), _carry(low, a0))], axis=-1)
+    (a0, a1), (b0, b1) = _split_words(a), _split_words(b)
+    low = tensor_ops.add(a0, b0)
+    return tensor_ops.stack(
+        [low, tensor_ops.add(tensor_ops.add(a1, b1), _carry_bit(low, a0))], axis=-1
+    )
 
 
 def negate(a: tf.Tensor) -> tf.Tensor:
     """-a."""
-    if not local.known(a):
+    if not tensor_ops.is_concrete(a):
         return a
     import tensorflow as tf
 
@@ -47,15 +49,17 @@ def negate(a: tf.Tensor) -> tf.Tensor:
 
 def sub(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
     """a - b."""
-    if not (local.known(a) and local.known(b)):
+    if not (tensor_ops.is_concrete(a) and tensor_ops.is_concrete(b)):
         return a - b
-    (a0, a1), (b0, b1) = _words(a), _words(b)
-    high = local.sub(local.sub(a1, b1), _carry(a0, b0))
-    return local.stack([local.sub(a0, b0), high], axis=-1)
+    (a0, a1), (b0, b1) = _split_words(a), _split_words(b)
+    high = tensor_ops.sub(tensor_ops.sub(a1, b1), _carry_bit(a0, b0))
+    return tensor_ops.stack([tensor_ops.sub(a0, b0), high], axis=-1)
 
 
 def shift_left(a: tf.Tensor, bits: int) -> tf.Tensor:
     """A 64-bit ring element times 2^bits as a wide element; 0 <= bits < 64."""
     if bits == 0:
-        return local.stack([a, local.zeros_like(a)], axis=-1)
-    return local.stack([local.left_shift(a, bits), local.logical_shift(a, 64 - bits)], axis=-1)
+        return tensor_ops.stack([a, tensor_ops.zeros_like(a)], axis=-1)
+    return tensor_ops.stack(
+        [tensor_ops.left_shift(a, bits), tensor_ops.logical_shift(a, 64 - bits)], axis=-1
+    )

@@ -16,41 +16,41 @@ Words = npt.NDArray[np.int64]
 _MASK = (1 << 64) - 1
 
 
-def pair(low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64]) -> Words:
+def join_words(low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64]) -> Words:
     """The words of low + 2^64 high."""
     return np.stack([low, high], axis=-1).view(np.int64)
 
 
-def unsigned(a: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
+def split_words(a: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
     """(low, high) of words."""
     both = a.astype(np.uint64)
     return both[..., 0], both[..., 1]
 
 
-def add(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Words:
+def add_words(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Words:
     """a + b mod 2^128."""
-    (a0, a1), (b0, b1) = unsigned(a), unsigned(b)
+    (a0, a1), (b0, b1) = split_words(a), split_words(b)
     with np.errstate(over="ignore"):
         low = a0 + b0
-        return pair(low, a1 + b1 + (low < a0).astype(np.uint64))
+        return join_words(low, a1 + b1 + (low < a0).astype(np.uint64))
 
 
-def sub(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Words:
+def subtract_words(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Words:
     """a - b mod 2^128."""
-    (a0, a1), (b0, b1) = unsigned(a), unsigned(b)
+    (a0, a1), (b0, b1) = split_words(a), split_words(b)
     with np.errstate(over="ignore"):
-        return pair(a0 - b0, a1 - b1 - (a0 < b0).astype(np.uint64))
+        return join_words(a0 - b0, a1 - b1 - (a0 < b0).astype(np.uint64))
 
 
-def negate(a: npt.NDArray[Any]) -> Words:
+def negate_words(a: npt.NDArray[Any]) -> Words:
     """-a mod 2^128."""
-    return sub(np.zeros_like(a), a)
+    return subtract_words(np.zeros_like(a), a)
 
 
-def magnitude(a: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], Words]:
+def split_sign(a: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], Words]:
     """(whether a < 0, |a|) of words read as two's complement; |-2^127| is 2^127, unsigned."""
     negative = a.astype(np.int64)[..., 1] < 0
-    return negative, np.where(negative[..., None], negate(a), a.astype(np.int64))
+    return negative, np.where(negative[..., None], negate_words(a), a.astype(np.int64))
 
 
 def from_integers(values: npt.ArrayLike) -> Words:
@@ -59,7 +59,7 @@ def from_integers(values: npt.ArrayLike) -> Words:
     flat = [int(v) for v in array.reshape(-1)]
     low = np.array([v & _MASK for v in flat], np.uint64).reshape(array.shape)
     high = np.array([v >> 64 & _MASK for v in flat], np.uint64).reshape(array.shape)
-    return pair(low, high)
+    return join_words(low, high)
 
 
 def to_integers(a: npt.NDArray[Any]) -> npt.NDArray[Any]:

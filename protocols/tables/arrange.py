@@ -19,79 +19,81 @@ import numpy as np
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.order import select, shuffle, sort
 from tfe_bench.protocols.ring import arithmetic, shapes, small_ring
-from tfe_bench.protocols.ring.checks import is_from
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import is_integer_between
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.io import reveal
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
 
 # Bits of a key that one sort of words takes.
-MOST_BITS = sort.MOST_KEY_BITS
+MAX_KEY_BITS = sort.MAX_KEY_BITS
 
 
-def graph(party: Party, name: str, function: Callable[..., Any], *about: Any) -> Any:
+def cached_graph(party: Party, name: str, function: Callable[..., Any], *key_parts: Any) -> Any:
     """The graph of an operator, kept for later uses.
 
     Args:
         about: what else the function depends on, beside the shapes and kinds of what it is given.
     """
-    return party.cached_function((f"tables.{name}", *about), lambda: function)
+    return party.cached_function((f"tables.{name}", *key_parts), lambda: function)
 
 
-class Order:
+class SecretShuffle:
     """A secret permutation of n rows.
 
     Args:
         factors: drawn for it.
     """
 
-    def __init__(self, party: Party, factors: shuffle.Factors, n: int) -> None:
+    def __init__(self, party: Party, factors: shuffle.PermutationFactors, n: int) -> None:
         self._party, self._factors, self._n = party, factors, n
-        self._spent = False
+        self._is_used = False
 
-    def spend(self) -> None:
+    def use_once(self) -> None:
         """Says that something is about to be opened in this order.
 
         Raises:
             ProtocolError: something has been.
         """
-        if self._spent:
+        if self._is_used:
             raise ProtocolError(
                 "A second vector would be opened in the order of a shuffle, which tells how the "
                 "two relate. Shuffle anew."
             )
-        self._spent = True
+        self._is_used = True
 
-    def open(self, column: Shared) -> Any:
+    def open_column(self, column: Shared) -> Any:
         """Moves a column and makes it public: the only way to see anything in this order.
 
         Rounds: 3.  Bits sent: those of shuffle.move and of reveal to all.
         Raises:
             ProtocolError: something has been opened before.
         """
-        self.spend()
+        self.use_once()
         party = self._party
 
-        def opened(factors: shuffle.Factors, x: Shared) -> Any:
-            return reveal(party, _moved(party, factors, [x])[0])
+        def open_shuffled(factors: shuffle.PermutationFactors, x: Shared) -> Any:
+            return reveal(party, _permute_columns(party, factors, [x])[0])
 
-        return graph(party, "open", opened)(self._factors, column)
+        return cached_graph(party, "open", open_shuffled)(self._factors, column)
 
-    def again(self, columns: Sequence[Shared], positions: Any = None) -> list[Shared]:
+    def apply(self, columns: Sequence[Shared], positions: Any = None) -> list[Shared]:
         """Columns [n] in this order, or in the public rearrangement positions [m] of it.
 
         Rounds: 2.  Bits sent: those of shuffle.move.
         """
         party = self._party
 
-        def moved(factors: shuffle.Factors, at: Any, *given: Shared) -> list[Shared]:
-            return _moved(party, factors, given, at)
+        def apply_shuffle(
+            factors: shuffle.PermutationFactors, row_positions: Any, *shuffled_columns: Shared
+        ) -> list[Shared]:
+            return _permute_columns(party, factors, shuffled_columns, row_positions)
 
-        return self._by_graph("again", moved, positions, columns)
+        return self._run_graph("again", apply_shuffle, positions, columns)
 
-    def undo(
+    def apply_inverse(
         self, columns: Sequence[Shared], positions: Any = None, begin: int = 0
     ) -> list[Shared]:
         """Columns [n] in the rearrangement positions [n] of this order, moved back from it.
@@ -103,30 +105,34 @@ class Order:
         """
         party = self._party
 
-        def moved(factors: shuffle.Factors, at: Any, *given: Shared) -> list[Shared]:
-            rows = shuffle.undo(party, factors, [_row(c) for c in given], at, begin)
-            return [_flat(c) for c in rows]
+        def undo_shuffle(
+            factors: shuffle.PermutationFactors, row_positions: Any, *shuffled_columns: Shared
+        ) -> list[Shared]:
+            rows = shuffle.apply_inverse(
+                party, factors, [_add_row_axis(c) for c in shuffled_columns], row_positions, begin
+            )
+            return [_drop_row_axis(c) for c in rows]
 
-        return self._by_graph("undo", moved, positions, columns, begin)
+        return self._run_graph("undo", undo_shuffle, positions, columns, begin)
 
-    def _by_graph(
+    def _run_graph(
         self,
         name: str,
         function: Callable[..., Any],
         positions: Any,
         columns: Sequence[Shared],
-        *about: int,
+        *key_parts: int,
     ) -> list[Shared]:
-        found: list[Shared] = []
-        moving = graph(self._party, name, function, *about)
+        results: list[Shared] = []
+        column_graph = cached_graph(self._party, name, function, *key_parts)
         for begin in range(0, len(columns), shuffle.MAX_COLUMNS):
-            some = columns[begin : begin + shuffle.MAX_COLUMNS]
-            found += moving(self._factors, positions, *some)
-        return found
+            batch = columns[begin : begin + shuffle.MAX_COLUMNS]
+            results += column_graph(self._factors, positions, *batch)
+        return results
 
 
 @dataclass(frozen=True, eq=False)
-class Arrangement:
+class PrivatePermutation:
     """An order of n rows.
 
     Attributes:
@@ -137,22 +143,22 @@ class Arrangement:
     """
 
     n: int
-    order: Order | None
+    secret_shuffle: SecretShuffle | None
     positions: Any
-    then: Arrangement | None = None
+    successor: PrivatePermutation | None = None
 
-    def forward(self, columns: Sequence[Shared]) -> list[Shared]:
+    def apply(self, columns: Sequence[Shared]) -> list[Shared]:
         """Columns [n] in this order.  Rounds: 2.  Bits sent: those of shuffle.move.
 
         Raises:
             UsageError: columns of another size.
         """
-        found = self._checked("forward", columns)
-        if self.order is not None and found:
-            found = self.order.again(found, self.positions)
-        return found if self.then is None else self.then.forward(found)
+        permuted = self._check_columns("forward", columns)
+        if self.secret_shuffle is not None and permuted:
+            permuted = self.secret_shuffle.apply(permuted, self.positions)
+        return permuted if self.successor is None else self.successor.apply(permuted)
 
-    def back(self, columns: Sequence[Shared], begin: int = 0) -> list[Shared]:
+    def apply_inverse(self, columns: Sequence[Shared], begin: int = 0) -> list[Shared]:
         """Columns in this order where they were before.  Rounds: 2.  Bits sent: of shuffle.undo.
 
         Args:
@@ -161,31 +167,31 @@ class Arrangement:
         Raises:
             UsageError: columns of another size.
         """
-        found = self._checked("back", columns)
-        if self.then is not None:
-            found = self.then.back(found)
-        if self.order is None or not found:
-            return [c.map(lambda a: local.at(a, np.s_[begin:])) for c in found]
-        return self.order.undo(found, self.positions, begin)
+        restored = self._check_columns("back", columns)
+        if self.successor is not None:
+            restored = self.successor.apply_inverse(restored)
+        if self.secret_shuffle is None or not restored:
+            return [c.map(lambda a: tensor_ops.strided_slice(a, np.s_[begin:])) for c in restored]
+        return self.secret_shuffle.apply_inverse(restored, self.positions, begin)
 
-    def followed_by(self, other: Arrangement) -> Arrangement:
+    def followed_by(self, other: PrivatePermutation) -> PrivatePermutation:
         """This one and then another of as many rows."""
-        then = other if self.then is None else self.then.followed_by(other)
-        return Arrangement(self.n, self.order, self.positions, then)
+        successor = other if self.successor is None else self.successor.followed_by(other)
+        return PrivatePermutation(self.n, self.secret_shuffle, self.positions, successor)
 
-    def _checked(self, name: str, columns: Sequence[Shared]) -> list[Shared]:
+    def _check_columns(self, name: str, columns: Sequence[Shared]) -> list[Shared]:
         for c in columns:
             if list(c.shape) != [self.n] or c.limbs != 1:
                 raise UsageError(f"{name} moves columns of {self.n} words. Received: {c!r}.")
         return list(columns)
 
 
-def nothing(n: int) -> Arrangement:
+def identity_permutation(n: int) -> PrivatePermutation:
     """Rows as they are."""
-    return Arrangement(n, None, None)
+    return PrivatePermutation(n, None, None)
 
 
-def by_target(party: Party, target: Shared) -> Arrangement:
+def permute_by_target(party: Party, target: Shared) -> PrivatePermutation:
     """Row i goes to target[i], a private permutation.
 
     Args:
@@ -197,32 +203,32 @@ def by_target(party: Party, target: Shared) -> Arrangement:
     """
     n = int(target.shape[0])
     if n < 2:
-        return nothing(n)
-    order = _drawn(party, n, target.dealer)
-    opened = order.open(target)
-    if isinstance(party, Counting):
-        return Arrangement(n, order, _abstract(n))
-    places = opened.numpy()
+        return identity_permutation(n)
+    secret_shuffle = _draw_shuffle(party, n, target.dealer)
+    opened_target = secret_shuffle.open_column(target)
+    if isinstance(party, CostParty):
+        return PrivatePermutation(n, secret_shuffle, _symbolic_positions(n))
+    targets = opened_target.numpy()
     if target.bits:
-        places &= (1 << target.bits) - 1
+        targets &= (1 << target.bits) - 1
     positions = np.full(n, -1, np.int32)
-    if places.min() >= 0 and places.max() < n:
-        positions[places] = np.arange(n, dtype=np.int32)
+    if targets.min() >= 0 and targets.max() < n:
+        positions[targets] = np.arange(n, dtype=np.int32)
     if positions.min() < 0:
         raise ProtocolError("The targets of rows are no permutation: a worker goes astray.")
-    return Arrangement(n, order, positions)
+    return PrivatePermutation(n, secret_shuffle, positions)
 
 
-def mixed(party: Party, columns: Sequence[Shared]) -> list[Shared]:
+def shuffle_columns(party: Party, columns: Sequence[Shared]) -> list[Shared]:
     """Columns [n], all in one order that nobody knows.
 
     Rounds: 2.  Bits sent: those of shuffle.move.
     """
     n = int(columns[0].shape[0])
-    return list(columns) if n < 2 else _drawn(party, n, columns[0].dealer).again(columns)
+    return list(columns) if n < 2 else _draw_shuffle(party, n, columns[0].dealer).apply(columns)
 
 
-def by_bit(party: Party, bit: Shared) -> Arrangement:
+def partition_by_bit(party: Party, bit: Shared) -> PrivatePermutation:
     """The rows whose bit is 1 first, then the others, each in their order.
 
     With c_i = bit_0 + .. + bit_i the targets are c_i - 1 for ones and c_n + i - c_i for zeros,
@@ -233,24 +239,24 @@ def by_bit(party: Party, bit: Shared) -> Arrangement:
     """
     n = int(bit.shape[0])
     if n < 2:
-        return nothing(n)
+        return identity_permutation(n)
     p = sort.index_bits(n)
 
-    def targets(bit: Shared) -> Shared:
-        ones = bits.number(party, bit, p)
-        before = ones.map(lambda a: local.cumsum(a, 0, False, False))
-        count = before.map(lambda a: local.at(a, np.s_[n - 1 :]))
+    def compute_targets(bit: Shared) -> Shared:
+        ones = bits.to_number(party, bit, p)
+        running_count = ones.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
+        count = running_count.map(lambda a: tensor_ops.strided_slice(a, np.s_[n - 1 :]))
         index = np.arange(n, dtype=np.int64)
-        others = arithmetic.moved(arithmetic.sub(count, before), index)
-        firsts = arithmetic.moved(before, np.int64(-1))
-        return small_ring.select(party, bits.masked_bits(bit), firsts, others)
+        zero_targets = arithmetic.add_constant(arithmetic.sub(count, running_count), index)
+        one_targets = arithmetic.add_constant(running_count, np.int64(-1))
+        return small_ring.select(party, bits.to_masked(bit), one_targets, zero_targets)
 
-    return by_target(party, graph(party, "targets", targets, n)(bit))
+    return permute_by_target(party, cached_graph(party, "targets", compute_targets, n)(bit))
 
 
-def by_keys(
+def sort_by_keys(
     party: Party, keys: Sequence[tuple[Shared, int]], *, profile: str = "local"
-) -> Arrangement:
+) -> PrivatePermutation:
     """Ascending by keys, the most significant first; equal ones stay in their order.
 
     Args:
@@ -269,35 +275,35 @@ def by_keys(
     if not keys:
         raise UsageError("An order wants keys. Received: none.")
     for key, k in keys:
-        if not is_from(k, 1, 64) or key.ring_bits != 64:
+        if not is_integer_between(k, 1, 64) or key.ring_bits != 64:
             raise UsageError(f"A key has 1 to 64 bits of a word. Received: {k!r} of {key!r}.")
     n = int(keys[0][0].shape[0])
     if n < 2:
-        return nothing(n)
-    done: list[Arrangement] = []
-    for group in _passes([k for _, k in keys]):
+        return identity_permutation(n)
+    permutations: list[PrivatePermutation] = []
+    for group in _plan_passes([k for _, k in keys]):
         columns = [keys[i][0] for i in group]
-        for before in done:
-            columns = before.forward(columns)
+        for earlier in permutations:
+            columns = earlier.apply(columns)
         widths = tuple(keys[i][1] for i in group)
-        done.append(_sorted(party, columns, widths, profile))
-    return functools.reduce(Arrangement.followed_by, done)
+        permutations.append(_sort_columns(party, columns, widths, profile))
+    return functools.reduce(PrivatePermutation.followed_by, permutations)
 
 
-def _passes(widths: Sequence[int]) -> list[list[int]]:
+def _plan_passes(widths: Sequence[int]) -> list[list[int]]:
     """Keys of one sort each, the sort of the least significant ones first."""
-    found: list[list[int]] = []
+    passes: list[list[int]] = []
     room = 0
     for i in reversed(range(len(widths))):
-        if not found or widths[i] > room:
-            found.append([])
-            room = MOST_BITS
-        found[-1].insert(0, i)
+        if not passes or widths[i] > room:
+            passes.append([])
+            room = MAX_KEY_BITS
+        passes[-1].insert(0, i)
         room -= widths[i]
-    return found
+    return passes
 
 
-def composite(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
+def compose_key(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
     """Keys as one number, the first the most significant.  Local."""
     key = columns[0]
     for column, width in zip(columns[1:], widths[1:], strict=True):
@@ -305,9 +311,9 @@ def composite(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
     return key
 
 
-def at_ranks(
+def select_at_ranks(
     party: Party, key: Shared, key_bits: int, ranks: Sequence[int], *, profile: str = "local"
-) -> tuple[Order, Any]:
+) -> tuple[SecretShuffle, Any]:
     """An order of n rows, and the public positions in it of those of some ranks by a key.
 
     Args:
@@ -316,13 +322,13 @@ def at_ranks(
 
     Rounds and bits: those of select.positions_of.  Errors: as `by_keys`.
     """
-    order, moved, _ = _prepared(party, [key], (key_bits,), profile)
-    return order, select.positions_of(party, moved, ranks, profile)
+    secret_shuffle, shuffled_key, _ = _prepare_shuffle(party, [key], (key_bits,), profile)
+    return secret_shuffle, select.select_ranks(party, shuffled_key, ranks, profile)
 
 
-def first(
+def select_first(
     party: Party, key: Shared, key_bits: int, count: int, *, profile: str = "local"
-) -> tuple[Order, Any]:
+) -> tuple[SecretShuffle, Any]:
     """An order of n rows, and the public positions in it of the first ones by a key, in order.
 
     Args:
@@ -331,65 +337,78 @@ def first(
 
     Rounds and bits: those of select.first_of.  Errors: as `by_keys`.
     """
-    order, moved, _ = _prepared(party, [key], (key_bits,), profile)
-    return order, select.first_of(party, moved, count, profile)
+    secret_shuffle, shuffled_key, _ = _prepare_shuffle(party, [key], (key_bits,), profile)
+    return secret_shuffle, select.select_first(party, shuffled_key, count, profile)
 
 
-def _prepared(
+def _prepare_shuffle(
     party: Party, columns: Sequence[Shared], widths: tuple[int, ...], profile: str
-) -> tuple[Order, Shared, str]:
+) -> tuple[SecretShuffle, Shared, str]:
     """An order that is about to be opened by comparisons, and keys in it."""
     n, dealer = int(columns[0].shape[0]), columns[0].dealer
     total = sum(widths)
-    key_bits = total if total <= MOST_BITS else None
+    key_bits = total if total <= MAX_KEY_BITS else None
 
-    def prepared(*given: Shared) -> Any:
-        plain = [_plain(c) for c in given]
-        lifted = sort.wide_keys(party, _row(composite(plain, widths)), False, True, key_bits)
-        factors = shuffle.draw(party, 1, n, dealer)
-        return factors, shuffle.move(party, factors, [lifted])[0]
+    def shuffle_key(*key_columns: Shared) -> Any:
+        unscaled = [_drop_scale(c) for c in key_columns]
+        wide_key = sort.make_distinct_keys(
+            party, _add_row_axis(compose_key(unscaled, widths)), False, True, key_bits
+        )
+        factors = shuffle.draw_permutation(party, 1, n, dealer)
+        return factors, shuffle.apply_permutation(party, factors, [wide_key])[0]
 
-    factors, moved = graph(party, "prepared", prepared, widths, n, dealer)(*columns)
-    order = Order(party, factors, n)
-    order.spend()
-    return order, moved, sort.choose("auto", n, profile)
+    factors, shuffled_key = cached_graph(party, "prepared", shuffle_key, widths, n, dealer)(
+        *columns
+    )
+    secret_shuffle = SecretShuffle(party, factors, n)
+    secret_shuffle.use_once()
+    return secret_shuffle, shuffled_key, sort.choose_algorithm("auto", n, profile)
 
 
-def _sorted(
+def _sort_columns(
     party: Party, columns: Sequence[Shared], widths: tuple[int, ...], profile: str
-) -> Arrangement:
-    order, moved, chosen = _prepared(party, columns, widths, profile)
-    positions = sort.revealed_order(party, moved, chosen, profile)
+) -> PrivatePermutation:
+    secret_shuffle, shuffled_key, algorithm = _prepare_shuffle(party, columns, widths, profile)
+    positions = sort.reveal_order(party, shuffled_key, algorithm, profile)
     n = int(columns[0].shape[0])
-    return Arrangement(n, order, _abstract(n) if isinstance(party, Counting) else positions[0])
+    return PrivatePermutation(
+        n, secret_shuffle, _symbolic_positions(n) if isinstance(party, CostParty) else positions[0]
+    )
 
 
-def _drawn(party: Party, n: int, dealer: int) -> Order:
-    factors = graph(party, "draw", lambda: shuffle.draw(party, 1, n, dealer), n, dealer)()
-    return Order(party, factors, n)
+def _draw_shuffle(party: Party, n: int, dealer: int) -> SecretShuffle:
+    factors = cached_graph(
+        party, "draw", lambda: shuffle.draw_permutation(party, 1, n, dealer), n, dealer
+    )()
+    return SecretShuffle(party, factors, n)
 
 
-def _plain(x: Shared) -> Shared:
+def _drop_scale(x: Shared) -> Shared:
     """Without its scale: keys are numbers of ring units."""
     return Shared(x.m, x.l1, x.l2, x.dealer)
 
 
-def _row(x: Shared) -> Shared:
+def _add_row_axis(x: Shared) -> Shared:
     """[n, ...] as [1, n, ...].  Local."""
     return shapes.expand_dims(x, 0)
 
 
-def _flat(x: Shared) -> Shared:
+def _drop_row_axis(x: Shared) -> Shared:
     """[1, n, ...] as [n, ...].  Local."""
-    return x.map(lambda a: local.squeeze(a, [0]))
+    return x.map(lambda a: tensor_ops.squeeze(a, [0]))
 
 
-def _moved(
-    party: Party, factors: shuffle.Factors, columns: Sequence[Shared], positions: Any = None
+def _permute_columns(
+    party: Party,
+    factors: shuffle.PermutationFactors,
+    columns: Sequence[Shared],
+    positions: Any = None,
 ) -> list[Shared]:
-    moved = shuffle.move(party, factors, [_row(c) for c in columns], positions)
-    return [_flat(c) for c in moved]
+    permuted = shuffle.apply_permutation(
+        party, factors, [_add_row_axis(c) for c in columns], positions
+    )
+    return [_drop_row_axis(c) for c in permuted]
 
 
-def _abstract(n: int) -> local.Abstract:
-    return local.Abstract(local.Shape([n]))
+def _symbolic_positions(n: int) -> tensor_ops.SymbolicTensor:
+    return tensor_ops.SymbolicTensor(tensor_ops.Shape([n]))

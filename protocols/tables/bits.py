@@ -17,24 +17,24 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, logic, masked, small_ring
-from tfe_bench.protocols.session import local, ops, sizes
-from tfe_bench.protocols.session.cost import Cost, words
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session import ops, sizes, tensor_ops
+from tfe_bench.protocols.session.cost import Cost, words_for_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import K1, Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
 
-def of(party: Party, bits: MaskedBits) -> Shared:
+def from_masked(party: Party, bits: MaskedBits) -> Shared:
     """Private bits as values of Z_2, [n]: D deals its part anew, in two.
 
     Rounds: 0 (1 with dealing).  Bits sent: D 1 per bit, in whole words.
     """
-    n = int(sizes.known(bits.n))
-    if isinstance(party, Counting):
-        cost = Cost(64 * words(n), 0, 0, rounds=0, with_dealing=1)
-        return Shared(party.sent(cost, [n], bits), None, None, bits.dealer, bits=1)
+    n = int(sizes.static_value(bits.n))
+    if isinstance(party, CostParty):
+        cost = Cost(64 * words_for_bits(n), 0, 0, rounds=0, with_dealing=1)
+        return Shared(party.count_messages(cost, [n], bits), None, None, bits.dealer, bits=1)
     s = party.site("split_bits", n, dealer=bits.dealer)
-    shape = sizes.vector(words(n))
+    shape = sizes.vector_shape(words_for_bits(n))
     m = l1 = l2 = None
     if s.is_dealer:
         l1 = s.mask(K1, 0, shape)
@@ -44,75 +44,77 @@ def of(party: Party, bits: MaskedBits) -> Shared:
         m, l1 = bits.masked, s.mask(K1, 0, shape)
     else:
         m, l2 = bits.masked, s.recv(shape, s.d)
-    m, l1, l2 = (None if p is None else _unpacked(p, n) for p in (m, l1, l2))
+    m, l1, l2 = (None if p is None else _unpack_words(p, n) for p in (m, l1, l2))
     return Shared(m, l1, l2, bits.dealer, bits=1)
 
 
-def exchanged(party: Party, bits: EvaluatorBits) -> Shared:
+def exchange_bits(party: Party, bits: EvaluatorBits) -> Shared:
     """XOR shares of the evaluators as values of Z_2 under a fresh mask, [n].
 
     Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole bytes.
     """
-    n = int(sizes.known(bits.n))
-    if isinstance(party, Counting):
-        return party.exchanged([n], None, bits, width=1)
+    n = int(sizes.static_value(bits.n))
+    if isinstance(party, CostParty):
+        return party.count_exchange([n], None, bits, width=1)
     s = party.site("exchange_bits", n, dealer=bits.dealer)
     if s.is_dealer and bits.top is not None:
         raise UsageError("exchanged wants bits that the evaluators hold completely.")
-    share = None if bits.share is None else _unpacked(bits.share, n)
-    return masked.exchanged(s, share, sizes.vector(n), 0, width=1)
+    share = None if bits.share is None else _unpack_words(bits.share, n)
+    return masked.exchange_masked(s, share, sizes.vector_shape(n), 0, width=1)
 
 
-def masked_bits(x: Shared) -> MaskedBits:
+def to_masked(x: Shared) -> MaskedBits:
     """Values of Z_2 as bits that the dealer knows its part of.  Local."""
-    _check("masked_bits", [x])
+    _check_bits("masked_bits", [x])
     n = x.shape.num_elements()
 
-    def packed(a: Any) -> Any:
-        return local.squeeze(logic.packed(local.reshape(local.low_bits(a, 1), [1, n])), [0])
+    def pack_part(a: Any) -> Any:
+        return tensor_ops.squeeze(
+            logic.pack_bits(tensor_ops.reshape(tensor_ops.low_bits(a, 1), [1, n])), [0]
+        )
 
     if x.m is None:
-        return MaskedBits(None, packed(local.add(x.l1, x.l2)), n, x.dealer, (n,))
-    return MaskedBits(packed(x.m), None, n, x.dealer, (n,))
+        return MaskedBits(None, pack_part(tensor_ops.add(x.l1, x.l2)), n, x.dealer, (n,))
+    return MaskedBits(pack_part(x.m), None, n, x.dealer, (n,))
 
 
 def invert(x: Shared) -> Shared:
     """NOT.  Local."""
-    _check("invert", [x])
-    return arithmetic.moved(x, np.int64(1))
+    _check_bits("invert", [x])
+    return arithmetic.add_constant(x, np.int64(1))
 
 
 def xor(x: Shared, y: Shared) -> Shared:
     """XOR.  Local."""
-    _check("xor", [x, y])
+    _check_bits("xor", [x, y])
     return arithmetic.add(x, y)
 
 
-def all_of(party: Party, several: Sequence[Shared]) -> Shared:
+def all_of(party: Party, operands: Sequence[Shared]) -> Shared:
     """AND of 1 to 9 bits, element by element.
 
     Rounds: 1 (2 with dealing).  Bits sent: those of logic.all_of and `exchanged`.
     """
-    _check("all_of", several)
-    if len(several) == 1:
-        return several[0]
-    return exchanged(party, logic.all_of(party, [masked_bits(x) for x in several]))
+    _check_bits("all_of", operands)
+    if len(operands) == 1:
+        return operands[0]
+    return exchange_bits(party, logic.and_bits(party, [to_masked(x) for x in operands]))
 
 
-def any_of(party: Party, several: Sequence[Shared]) -> Shared:
+def any_of(party: Party, operands: Sequence[Shared]) -> Shared:
     """OR of 1 to 9 bits; rounds and bits as `all_of`."""
-    return invert(all_of(party, [invert(x) for x in several]))
+    return invert(all_of(party, [invert(x) for x in operands]))
 
 
-def number(party: Party, x: Shared, width: int = 64) -> Shared:
+def to_number(party: Party, x: Shared, width: int = 64) -> Shared:
     """0 and 1 as ring elements of Z_2^width.
 
     Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 width per bit each.
     """
-    return convert.b2a(party, masked_bits(x), width=width)
+    return convert.b2a(party, to_masked(x), width=width)
 
 
-def times(party: Party, bit: Shared, x: Shared) -> Shared:
+def multiply_by_bit(party: Party, bit: Shared, x: Shared) -> Shared:
     """x of Z_2^k where the bit is 1, else 0; of bits their AND.
 
     Rounds: 1 (2 with dealing).  Bits sent: D 2 k, E1, E2 k per element each.
@@ -120,30 +122,30 @@ def times(party: Party, bit: Shared, x: Shared) -> Shared:
     if x.ring_bits == 1:
         return all_of(party, [bit, x])
     if x.ring_bits < 64:
-        return small_ring.select(party, masked_bits(bit), x, x.map(local.zeros_like))
-    return convert.inject(party, masked_bits(bit), x)
+        return small_ring.select(party, to_masked(bit), x, x.map(tensor_ops.zeros_like))
+    return convert.inject(party, to_masked(bit), x)
 
 
-def widened(party: Party, x: Shared) -> Shared:
+def extend_values(party: Party, x: Shared) -> Shared:
     """What `Column.narrow` has made of a column, or its product with a bit, over Z_2^64 again.
 
     Rounds: 1 (2 with dealing), or none.  Bits sent: those of small_ring.extend.
     """
-    return small_ring.extend(party, x) if 1 < x.ring_bits < 64 else x
+    return small_ring.extend_nonnegative(party, x) if 1 < x.ring_bits < 64 else x
 
 
-def public(like: Shared, values: Any) -> Shared:
+def public_bits(like: Shared, values: Any) -> Shared:
     """Public bits 0 and 1, with the dealer of others.  Local."""
-    return replace(arithmetic.public(like, np.asarray(values, np.int64)), bits=1)
+    return replace(arithmetic.share_public(like, np.asarray(values, np.int64)), bits=1)
 
 
-def _unpacked(held: Any, n: int) -> Any:
-    return local.reshape(ops.module().tfe_bench_unpack_bits(words=held, n=n), [n])
+def _unpack_words(packed_words: Any, n: int) -> Any:
+    return tensor_ops.reshape(ops.module().tfe_bench_unpack_bits(words=packed_words, n=n), [n])
 
 
-def _check(name: str, several: Sequence[Shared]) -> None:
-    for x in several:
+def _check_bits(name: str, operands: Sequence[Shared]) -> None:
+    for x in operands:
         if not isinstance(x, Shared) or x.ring_bits != 1 or x.limbs != 1:
             raise UsageError(f"{name} wants bits of Z_2. Received: {x!r}.")
-    if not several or len({x.dealer for x in several}) > 1:
-        raise UsageError(f"{name} wants bits of one dealer. Received: {list(several)!r}.")
+    if not operands or len({x.dealer for x in operands}) > 1:
+        raise UsageError(f"{name} wants bits of one dealer. Received: {list(operands)!r}.")

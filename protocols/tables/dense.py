@@ -25,33 +25,33 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.ring import arithmetic, convert, masked, relational, rotation, small_ring
-from tfe_bench.protocols.ring.checks import is_from
-from tfe_bench.protocols.session import local
-from tfe_bench.protocols.session.cost import Cost, packed
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import is_integer_between
+from tfe_bench.protocols.session import tensor_ops
+from tfe_bench.protocols.session.cost import Cost, packed_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
-from tfe_bench.protocols.tables.arrange import graph
+from tfe_bench.protocols.tables.arrange import cached_graph
 from tfe_bench.protocols.tables.groups import Aggregate, check_aggregates
-from tfe_bench.protocols.tables.relation import ANY, Column, Relation
+from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
-MOST_GROUPS = 32
-MOST_COLUMNS = 8
+MAX_GROUPS = 32
+MAX_COLUMNS = 8
 # Rows of one graph call, each of which takes G words for each column.
-_SLICE = 1 << 16
+_SLICE_ROWS = 1 << 16
 # Numbers of masks and messages: the one-hot row and its products first, then validity.
 _VALID, _OUT = 16, 17
 
 
-def dense_group(
+def group_by_code(
     party: Party,
     relation: Relation,
     code: int,
     groups: int,
     aggregates: Sequence[Aggregate],
     *,
-    least: int = 1,
+    min_rows: int = 1,
 ) -> Relation:
     """A row for each public code from 0: the code, then sums and counts of its valid rows.
 
@@ -68,140 +68,161 @@ def dense_group(
         UsageError: other aggregates, too many columns or groups.
     """
     check_aggregates("dense_group", relation, aggregates)
-    if not is_from(groups, 1, MOST_GROUPS) or not is_from(least, 1, 2**62):
+    if not is_integer_between(groups, 1, MAX_GROUPS) or not is_integer_between(min_rows, 1, 2**62):
         raise UsageError(
-            f"dense_group takes 1 to {MOST_GROUPS} groups, of 1 row at least. "
-            f"Received: {groups!r}, {least!r}."
+            f"dense_group takes 1 to {MAX_GROUPS} groups, of 1 row at least. "
+            f"Received: {groups!r}, {min_rows!r}."
         )
-    if any(a.how not in ("sum", "count") for a in aggregates):
+    if any(a.function not in ("sum", "count") for a in aggregates):
         raise UsageError(f"dense_group sums and counts. Received: {list(aggregates)}. Use group.")
-    of_code = relation.column(code)
-    if of_code.null is not None or of_code.values.ring_bits == 1:
+    code_column = relation.column(code)
+    if code_column.null is not None or code_column.values.ring_bits == 1:
         raise UsageError(
             f"dense_group wants a code in every row. Received: column {code}, of bits or with "
             "NULLs. Give what is not there a code of its own."
         )
     n = relation.rows
-    numbers = [i for i in dict.fromkeys(a.column for a in aggregates) if i is not None]
+    column_numbers = [i for i in dict.fromkeys(a.column for a in aggregates) if i is not None]
     columns: list[Shared] = []
-    place: dict[tuple[str, int], int] = {}
-    narrow = [1]
-    for i in numbers:
+    sum_places: dict[tuple[str, int], int] = {}
+    column_widths = [1]
+    for i in column_numbers:
         column = relation.column(i)
-        summed = any(a.column == i and a.how == "sum" for a in aggregates)
-        if summed:
-            place["sum", i] = 1 + len(columns)
-            narrow.append(column.bits)
-            columns.append(_value(party, column))
+        is_summed = any(a.column == i and a.function == "sum" for a in aggregates)
+        if is_summed:
+            sum_places["sum", i] = 1 + len(columns)
+            column_widths.append(column.bits)
+            columns.append(_clear_nulls(party, column))
         if column.null is not None:
-            place["count", i] = 1 + len(columns)
-            there = graph(party, "there", lambda b: bits.number(party, bits.invert(b)))
-            columns.append(there(column.null))
-    if len(columns) > MOST_COLUMNS:
-        raise UsageError(f"dense_group sums {MOST_COLUMNS} columns. Received: {len(columns)}.")
-    turn = max(1, (groups - 1).bit_length())
-    width = max(narrow) + sort.index_bits(max(2, n)) + 2
+            sum_places["count", i] = 1 + len(columns)
+            count_graph = cached_graph(
+                party, "there", lambda b: bits.to_number(party, bits.invert(b))
+            )
+            columns.append(count_graph(column.null))
+    if len(columns) > MAX_COLUMNS:
+        raise UsageError(f"dense_group sums {MAX_COLUMNS} columns. Received: {len(columns)}.")
+    code_bits = max(1, (groups - 1).bit_length())
+    width = max(column_widths) + sort.index_bits(max(2, n)) + 2
     width = 64 if width >= 64 else width
-    totals = _totals(party, of_code.values, relation.valid, columns, turn, width)
+    totals = _sum_by_code(party, code_column.values, relation.valid, columns, code_bits, width)
 
-    def found(totals: Shared) -> list[Shared]:
+    def derive_columns(totals: Shared) -> list[Shared]:
         if width < 64:
             # no sum of such columns is negative, or reaches half of the ring
-            totals = small_ring.extend(party, totals)
+            totals = small_ring.extend_nonnegative(party, totals)
         sums = [
-            totals.map(lambda a, i=i: local.at(a, np.s_[i, :groups]))
+            totals.map(lambda a, i=i: tensor_ops.strided_slice(a, np.s_[i, :groups]))
             for i in range(1 + len(columns))
         ]
-        longest = max(sort.index_bits(max(2, n)), int(least).bit_length()) + 2
-        short = arithmetic.moved(sums[0], np.int64(-least))
-        enough = bits.invert(bits.of(party, relational.negative(party, short, longest)))
-        empty = [arithmetic.moved(sums[at], np.int64(-1)) for at in _counts(place)]
-        nulls = [bits.of(party, relational.negative(party, e, longest)) for e in empty]
-        return [*sums, enough, *nulls]
+        comparison_bits = max(sort.index_bits(max(2, n)), int(min_rows).bit_length()) + 2
+        missing_rows = arithmetic.add_constant(sums[0], np.int64(-min_rows))
+        is_large_enough = bits.invert(
+            bits.from_masked(party, relational.is_negative(party, missing_rows, comparison_bits))
+        )
+        counts_less_one = [
+            arithmetic.add_constant(sums[place], np.int64(-1))
+            for place in _count_places(sum_places)
+        ]
+        nulls = [
+            bits.from_masked(party, relational.is_negative(party, e, comparison_bits))
+            for e in counts_less_one
+        ]
+        return [*sums, is_large_enough, *nulls]
 
-    key = (groups, len(columns), n, width, least, tuple(sorted(place.items())))
-    parts = graph(party, "dense found", found, *key)(totals)
-    nulls = dict(zip(_counts(place), parts[2 + len(columns) :], strict=True))
-    codes = arithmetic.public_range(parts[0], groups)
-    result = [Column(codes, of_code.bits)]
+    key = (groups, len(columns), n, width, min_rows, tuple(sorted(sum_places.items())))
+    parts = cached_graph(party, "dense found", derive_columns, *key)(totals)
+    nulls = dict(zip(_count_places(sum_places), parts[2 + len(columns) :], strict=True))
+    codes = arithmetic.share_public_range(parts[0], groups)
+    result = [Column(codes, code_column.bits)]
     for a in aggregates:
-        counted = place.get(("count", a.column), 0) if a.column is not None else 0
-        if a.how == "count":
-            result.append(Column(parts[counted], max(1, n.bit_length())))
+        count_place = sum_places.get(("count", a.column), 0) if a.column is not None else 0
+        if a.function == "count":
+            result.append(Column(parts[count_place], max(1, n.bit_length())))
         else:
             assert a.column is not None
             scale = relation.column(a.column).values.fractional_bits
-            values = replace(parts[place["sum", a.column]], fractional_bits=scale)
-            result.append(Column(values, ANY, nulls.get(counted)))
+            values = replace(parts[sum_places["sum", a.column]], fractional_bits=scale)
+            result.append(Column(values, ANY_BITS, nulls.get(count_place)))
     return Relation(tuple(result), parts[1 + len(columns)])
 
 
-def _counts(place: dict[tuple[str, int], int]) -> list[int]:
-    return [at for (how, _), at in place.items() if how == "count"]
+def _count_places(sum_places: dict[tuple[str, int], int]) -> list[int]:
+    return [place for (function, _), place in sum_places.items() if function == "count"]
 
 
-def _value(party: Party, column: Column) -> Shared:
+def _clear_nulls(party: Party, column: Column) -> Shared:
     """A column's values, 0 where they are NULL."""
-    plain = replace(column.values, fractional_bits=0)
+    unscaled = replace(column.values, fractional_bits=0)
     if column.null is None:
-        return plain
-    cleared = graph(party, "value", lambda x, b: bits.times(party, bits.invert(b), x))
-    found: Shared = cleared(plain, column.null)
-    return found
+        return unscaled
+    clear_graph = cached_graph(
+        party, "value", lambda x, b: bits.multiply_by_bit(party, bits.invert(b), x)
+    )
+    cleared_values: Shared = clear_graph(unscaled, column.null)
+    return cleared_values
 
 
-def _totals(
+def _sum_by_code(
     party: Party,
     code: Shared,
     valid: Shared,
     columns: Sequence[Shared],
-    turn: int,
+    code_bits: int,
     width: int,
 ) -> Shared:
     """[1 + columns, 2^turn] of Z_2^width: the number of valid rows of each code, and sums."""
-    n, groups, first = int(valid.shape[0]), 1 << turn, valid.dealer
+    n, groups, first = int(valid.shape[0]), 1 << code_bits, valid.dealer
 
-    def kept(code: Shared, valid: Shared) -> Shared:
-        small = small_ring.reduced(replace(code, fractional_bits=0), max(2, turn))
-        zeros = small.map(local.zeros_like)
-        return small_ring.select(party, bits.masked_bits(valid), small, zeros)
+    def clear_invalid(code: Shared, valid: Shared) -> Shared:
+        reduced_code = small_ring.reduce_ring(replace(code, fractional_bits=0), max(2, code_bits))
+        zeros = reduced_code.map(tensor_ops.zeros_like)
+        return small_ring.select(party, bits.to_masked(valid), reduced_code, zeros)
 
-    def added_up(share: Any, dealer: int) -> Shared:
+    def exchange_share(share: Any, dealer: int) -> Shared:
         shape = [1 + len(columns), groups]
-        if isinstance(party, Counting):
-            return party.exchanged(shape, None, share, width=width, dealer=dealer)
+        if isinstance(party, CostParty):
+            return party.count_exchange(shape, None, share, width=width, dealer=dealer)
         s = party.site("dense_totals", width, dealer=dealer)
-        return masked.exchanged(s, share, shape, 0, width=width)
+        return masked.exchange_masked(s, share, shape, 0, width=width)
 
-    def joined(shares: list[list[Any]]) -> Shared:
-        found = []
-        for i, several in enumerate(shares):
-            share = None if several[0] is None else sum(several[1:], several[0])
-            found.append(rotation.named(party, added_up(share, (first + i) % 3), first))
-        return functools.reduce(arithmetic.add, found)
+    def join_shares(shares: list[list[Any]]) -> Shared:
+        totals = []
+        for i, share_parts in enumerate(shares):
+            share = None if share_parts[0] is None else sum(share_parts[1:], share_parts[0])
+            totals.append(
+                rotation.relabel_dealer(party, exchange_share(share, (first + i) % 3), first)
+            )
+        return functools.reduce(arithmetic.add, totals)
 
-    code = graph(party, "dense codes", kept, turn)(code, valid)
+    code = cached_graph(party, "dense codes", clear_invalid, code_bits)(code, valid)
     # each party deals for a third of the rows: the dealer sends nearly all that is sent
-    ends = [0, n // 3, 2 * n // 3, n] if n >= 3 else [0, n]
-    shares: list[list[Any]] = [[] for _ in ends[1:]]
+    bounds = [0, n // 3, 2 * n // 3, n] if n >= 3 else [0, n]
+    shares: list[list[Any]] = [[] for _ in bounds[1:]]
     # in turns, so that all three lines are in use at a time
-    for begin in range(0, max(1, n - ends[-2]), _SLICE):
-        for i, (start, end) in enumerate(itertools.pairwise(ends)):
+    for begin in range(0, max(1, n - bounds[-2]), _SLICE_ROWS):
+        for i, (start, end) in enumerate(itertools.pairwise(bounds)):
 
-            def sliced(*given: Shared, dealer: int = (first + i) % 3) -> Any:
-                own = [rotation.named(party, c, dealer) for c in given]
-                return dense_sums(party, own[0], own[1], own[2:], turn, width)
+            def sum_slice(*slice_columns: Shared, dealer: int = (first + i) % 3) -> Any:
+                renamed = [rotation.relabel_dealer(party, c, dealer) for c in slice_columns]
+                return share_code_sums(party, renamed[0], renamed[1], renamed[2:], code_bits, width)
 
-            cut = slice(start + begin, min(end, start + begin + _SLICE))
-            if cut.start < cut.stop or not begin:
-                part = [c.map(lambda a, s=cut: local.at(a, s)) for c in (code, valid, *columns)]
-                shares[i].append(graph(party, "dense", sliced, i, turn, width)(*part))
-    total: Shared = graph(party, "dense joined", joined, first, len(columns), turn, width)(shares)
+            row_slice = slice(start + begin, min(end, start + begin + _SLICE_ROWS))
+            if row_slice.start < row_slice.stop or not begin:
+                part = [
+                    c.map(lambda a, s=row_slice: tensor_ops.strided_slice(a, s))
+                    for c in (code, valid, *columns)
+                ]
+                shares[i].append(
+                    cached_graph(party, "dense", sum_slice, i, code_bits, width)(*part)
+                )
+    total: Shared = cached_graph(
+        party, "dense joined", join_shares, first, len(columns), code_bits, width
+    )(shares)
     return total
 
 
-def dense_sums(
-    party: Party, code: Shared, valid: Shared, columns: Sequence[Shared], turn: int, width: int
+def share_code_sums(
+    party: Party, code: Shared, valid: Shared, columns: Sequence[Shared], code_bits: int, width: int
 ) -> Any:
     """The evaluators' shares [1 + columns, 2^turn] of counts and sums, not exchanged; None at D.
 
@@ -212,74 +233,77 @@ def dense_sums(
 
     Rounds: 0 (1 with dealing).  Bits sent: D 2^turn width per row, and for each column again.
     """
-    n, groups = int(valid.shape[0]), 1 << turn
-    if isinstance(party, Counting):
-        row = packed(n * (groups - 1), width) + packed(n, width)
+    n, groups = int(valid.shape[0]), 1 << code_bits
+    if isinstance(party, CostParty):
+        row = packed_bits(n * (groups - 1), width) + packed_bits(n, width)
         cost = Cost((1 + len(columns)) * row, 0, 0, rounds=0, with_dealing=1)
         # an evaluator turns rows in steps of two maps, and adds them up; half for each of its parts
-        party.moves(n * groups * ((2 * turn + 3) + (2 * turn + 6) * len(columns)) // 2)
-        return party.sent(cost, [1 + len(columns), groups], code, valid, *columns)
+        party.add_moved_words(
+            n * groups * ((2 * code_bits + 3) + (2 * code_bits + 6) * len(columns)) // 2
+        )
+        return party.count_messages(cost, [1 + len(columns), groups], code, valid, *columns)
     import tensorflow as tf
 
-    s = party.site("dense_sums", n, turn, width, len(columns), dealer=code.dealer)
-    some, each = (tf.constant(shape, tf.int64) for shape in ([n, groups - 1], [n]))
+    s = party.site("dense_sums", n, code_bits, width, len(columns), dealer=code.dealer)
+    table_shape, row_shape = (tf.constant(shape, tf.int64) for shape in ([n, groups - 1], [n]))
     hot = None
     if s.is_dealer:
-        lam = local.low_bits(code.l1 + code.l2, turn)
-        hot = tf.one_hot(lam, groups, dtype=tf.int64)[:, : groups - 1]
-    rows = masked.deal(s, hot, some, 0, 0, width)
+        mask_sum = tensor_ops.low_bits(code.l1 + code.l2, code_bits)
+        hot = tf.one_hot(mask_sum, groups, dtype=tf.int64)[:, : groups - 1]
+    rows = masked.deal(s, hot, table_shape, 0, 0, width)
     # b = o + (1 - 2 o) beta, and b x the same of x: of these only sums are exchanged
-    ones = convert.unpacked(bits.masked_bits(valid), each)
-    beta = masked.deal(s, ones, each, _VALID, _VALID, width)
-    turned = None if s.is_dealer else _Turn(code.m, turn)
-    shares, whole = [], None
-    if turned is not None:
-        whole = turned(_with_last(rows, tf.ones_like(code.m) if s.is_e2 else None))
-        there = (1 - 2 * ones) * beta + (ones if s.is_e2 else 0)
-        invalid = (n if s.is_e2 else 0) - tf.reduce_sum(there)
-        shares.append(_less(tf.reduce_sum(whole, axis=0), invalid))
+    ones = convert.unpack_elements(bits.to_masked(valid), row_shape)
+    beta = masked.deal(s, ones, row_shape, _VALID, _VALID, width)
+    rotate = None if s.is_dealer else _RowRotation(code.m, code_bits)
+    shares, hot_shares = [], None
+    if rotate is not None:
+        hot_shares = rotate(_append_remainder(rows, tf.ones_like(code.m) if s.is_e2 else None))
+        valid_shares = (1 - 2 * ones) * beta + (ones if s.is_e2 else 0)
+        invalid = (n if s.is_e2 else 0) - tf.reduce_sum(valid_shares)
+        shares.append(_subtract_first(tf.reduce_sum(hot_shares, axis=0), invalid))
     for i, x in enumerate(columns):
-        lam = x.l1 + x.l2 if s.is_dealer else None
-        of_group = None if lam is None else hot * lam[:, None]
-        of_valid = None if lam is None else ones * lam
-        dealt = masked.deal(s, of_group, some, 1 + i, 1 + i, width)
-        out = masked.deal(s, of_valid, each, _OUT + i, _OUT + i, width)
-        if turned is not None:
-            lam_rows = turned(_with_last(dealt, x.l1 if s.is_e1 else x.l2))
-            sums = tf.reduce_sum(x.m[:, None] * whole - lam_rows, axis=0)
-            own = x.m - x.l2 if s.is_e2 else -x.l1
-            kept = ones * own + (1 - 2 * ones) * (x.m * beta - out)
-            shares.append(_less(sums, tf.reduce_sum(own - kept)))
+        mask_sum = x.l1 + x.l2 if s.is_dealer else None
+        of_group = None if mask_sum is None else hot * mask_sum[:, None]
+        of_valid = None if mask_sum is None else ones * mask_sum
+        dealt = masked.deal(s, of_group, table_shape, 1 + i, 1 + i, width)
+        out = masked.deal(s, of_valid, row_shape, _OUT + i, _OUT + i, width)
+        if rotate is not None:
+            lam_rows = rotate(_append_remainder(dealt, x.l1 if s.is_e1 else x.l2))
+            sums = tf.reduce_sum(x.m[:, None] * hot_shares - lam_rows, axis=0)
+            value_share = x.m - x.l2 if s.is_e2 else -x.l1
+            valid_values = ones * value_share + (1 - 2 * ones) * (x.m * beta - out)
+            shares.append(_subtract_first(sums, tf.reduce_sum(value_share - valid_values)))
     return tf.stack(shares) if shares else None
 
 
-class _Turn:
+class _RowRotation:
     """Turns rows [n, 2^turn] so that entry c is the one at m - c."""
 
-    def __init__(self, m: Any, turn: int) -> None:
-        self._taken = [
-            local.low_bits(local.logical_shift(m, j), 1)[:, None] > 0 for j in range(turn)
+    def __init__(self, m: Any, code_bits: int) -> None:
+        self._step_bits = [
+            tensor_ops.low_bits(tensor_ops.logical_shift(m, j), 1)[:, None] > 0
+            for j in range(code_bits)
         ]
 
     def __call__(self, rows: Any) -> Any:
         import tensorflow as tf
 
-        found = tf.roll(tf.reverse(rows, [1]), 1, 1)
-        for j, taken in enumerate(self._taken):
-            found = tf.where(taken, tf.roll(found, 1 << j, 1), found)
-        return found
+        rotated = tf.roll(tf.reverse(rows, [1]), 1, 1)
+        for j, step_bit in enumerate(self._step_bits):
+            rotated = tf.where(step_bit, tf.roll(rotated, 1 << j, 1), rotated)
+        return rotated
 
 
-def _with_last(rows: Any, total: Any) -> Any:
+def _append_remainder(rows: Any, total: Any) -> Any:
     """Rows with one more entry, so that they add up to a share of the total."""
     import tensorflow as tf
 
-    last = -tf.reduce_sum(rows, axis=1)
-    return tf.concat([rows, (last if total is None else last + total)[:, None]], 1)
+    remainder = -tf.reduce_sum(rows, axis=1)
+    return tf.concat([rows, (remainder if total is None else remainder + total)[:, None]], 1)
 
 
-def _less(sums: Any, by: Any) -> Any:
+def _subtract_first(sums: Any, number: Any) -> Any:
     """The first of some sums less a number."""
     import tensorflow as tf
 
-    return tf.concat([sums[:1] - by, sums[1:]], 0)
+    return tf.concat([sums[:1] - number, sums[1:]], 0)

@@ -13,22 +13,22 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, relational, shapes
-from tfe_bench.protocols.ring.checks import is_from
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.checks import is_integer_between
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
-from tfe_bench.protocols.tables.arrange import Arrangement, graph
+from tfe_bench.protocols.tables.arrange import PrivatePermutation, cached_graph
 
 # Rows of a result whose number is private.
-MOST_BOUND = 1 << 24
+MAX_BOUND = 1 << 24
 
 
-def expand(
+def expand_rows(
     party: Party,
     columns: Sequence[Shared],
-    times: Shared,
-    most: int,
+    multiplicities: Shared,
+    max_copies: int,
     bound: int,
     *,
     profile: str = "local",
@@ -50,33 +50,41 @@ def expand(
         UsageError: other bounds.
     """
     check_bound("expand", bound)
-    if not is_from(most, 0, 2**61):
-        raise UsageError(f"expand makes 2^61 copies at most. Received: {most!r}.")
-    n = int(times.shape[0])
+    if not is_integer_between(max_copies, 0, 2**61):
+        raise UsageError(f"expand makes 2^61 copies at most. Received: {max_copies!r}.")
+    n = int(multiplicities.shape[0])
 
-    def placed(times: Shared, *columns: Shared) -> list[Shared]:
+    def place_copies(multiplicities: Shared, *columns: Shared) -> list[Shared]:
         # the last row begins behind all copies, and is none
-        begin = shapes.pad(times.map(lambda a: local.cumsum(a, 0, False, False)), [[1, 0]])
-        below = arithmetic.moved(begin, np.int64(-bound - 1))
-        width = max(most, bound).bit_length() + 2
-        beyond = bits.invert(bits.of(party, relational.negative(party, below, width)))
-        rest = arithmetic.moved(arithmetic.neg(begin), np.int64(bound))
-        key = arithmetic.add(begin, bits.times(party, beyond, rest))
-        slots = arithmetic.public_range(key, bound)
-        ends = [shapes.pad(c, [[0, 1]]) for c in columns]
-        alive = bits.public(key, np.arange(n + 1) < n)
-        over = beyond.map(lambda a: local.at(a, np.s_[n:]))
-        return [shapes.concat([key, slots], 0), over, *(steps(c, bound) for c in [*ends, alive])]
+        begin = shapes.pad(
+            multiplicities.map(lambda a: tensor_ops.cumsum(a, 0, False, False)), [[1, 0]]
+        )
+        excess = arithmetic.add_constant(begin, np.int64(-bound - 1))
+        width = max(max_copies, bound).bit_length() + 2
+        beyond = bits.invert(bits.from_masked(party, relational.is_negative(party, excess, width)))
+        clip_change = arithmetic.add_constant(arithmetic.neg(begin), np.int64(bound))
+        key = arithmetic.add(begin, bits.multiply_by_bit(party, beyond, clip_change))
+        slots = arithmetic.share_public_range(key, bound)
+        padded_columns = [shapes.pad(c, [[0, 1]]) for c in columns]
+        is_row = bits.public_bits(key, np.arange(n + 1) < n)
+        overflow = beyond.map(lambda a: tensor_ops.strided_slice(a, np.s_[n:]))
+        return [
+            shapes.concat([key, slots], 0),
+            overflow,
+            *(difference_rows(c, bound) for c in [*padded_columns, is_row]),
+        ]
 
-    about = (n, most, bound)
-    key, over, *given = graph(party, "placed", placed, *about)(times, *columns)
-    order = arrange.by_keys(party, [(key, bound.bit_length())], profile=profile)
-    *found, alive = _copied(order, given, n + 1)
-    return found, alive, over
+    key_parts = (n, max_copies, bound)
+    key, overflow, *column_steps = cached_graph(party, "placed", place_copies, *key_parts)(
+        multiplicities, *columns
+    )
+    permutation = arrange.sort_by_keys(party, [(key, bound.bit_length())], profile=profile)
+    *copies, is_copy = _copy_rows(permutation, column_steps, n + 1)
+    return copies, is_copy, overflow
 
 
-def gather(
-    party: Party, columns: Sequence[Shared], places: Shared, *, profile: str = "local"
+def gather_rows(
+    party: Party, columns: Sequence[Shared], positions: Shared, *, profile: str = "local"
 ) -> list[Shared]:
     """Columns at private places: [m] each of [n].
 
@@ -86,10 +94,12 @@ def gather(
     Rounds and bits: those of arrange.by_keys for n + m keys of log2 n bits, and two moves of
     columns.
     """
-    n, m = int(columns[0].shape[0]), int(places.shape[0])
-    key = shapes.concat([arithmetic.public_range(places, n), places], 0)
-    order = arrange.by_keys(party, [(key, max(1, (n - 1).bit_length()))], profile=profile)
-    return _copied(order, [steps(c, m) for c in columns], n)
+    n, m = int(columns[0].shape[0]), int(positions.shape[0])
+    key = shapes.concat([arithmetic.share_public_range(positions, n), positions], 0)
+    permutation = arrange.sort_by_keys(
+        party, [(key, max(1, (n - 1).bit_length()))], profile=profile
+    )
+    return _copy_rows(permutation, [difference_rows(c, m) for c in columns], n)
 
 
 def check_bound(name: str, bound: object) -> None:
@@ -98,20 +108,24 @@ def check_bound(name: str, bound: object) -> None:
     Raises:
         UsageError: it is none.
     """
-    if not is_from(bound, 1, MOST_BOUND):
+    if not is_integer_between(bound, 1, MAX_BOUND):
         raise UsageError(f"{name} makes 1 to 2^24 rows. Received: {bound!r}.")
 
 
-def steps(x: Shared, more: int) -> Shared:
+def difference_rows(x: Shared, extra_rows: int) -> Shared:
     """What each row adds to the one before it, and zeros for `more` rows.  Local."""
-    return shapes.pad(arithmetic.sub(x, keys.shifted(x, 1)), [[0, more]])
+    return shapes.pad(arithmetic.sub(x, keys.shift_down(x, 1)), [[0, extra_rows]])
 
 
-def sums(x: Shared) -> Shared:
+def accumulate_rows(x: Shared) -> Shared:
     """Sums up to each row; of bits their XOR.  Local."""
-    return x.map(lambda a: local.cumsum(a, 0, False, False))
+    return x.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
 
 
-def _copied(order: Arrangement, given: Sequence[Shared], n: int) -> list[Shared]:
+def _copy_rows(
+    permutation: PrivatePermutation, column_steps: Sequence[Shared], n: int
+) -> list[Shared]:
     """What the last of n rows before each other one holds, in the order of these."""
-    return order.back([sums(c) for c in order.forward(given)], n)
+    return permutation.apply_inverse(
+        [accumulate_rows(c) for c in permutation.apply(column_steps)], n
+    )

@@ -15,15 +15,15 @@ import numpy as np
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.ring import arithmetic, equality, relational, shapes
-from tfe_bench.protocols.ring.checks import check_choice, is_from
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.checks import check_choice, is_integer_between
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
-from tfe_bench.protocols.tables.arrange import graph
-from tfe_bench.protocols.tables.relation import ANY, Column, Relation
+from tfe_bench.protocols.tables.arrange import cached_graph
+from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
-HOW = ("sum", "count", "min", "max")
+FUNCTIONS = ("sum", "count", "min", "max")
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Aggregate:
         column: of which; None counts rows.
     """
 
-    how: str
+    function: str
     column: int | None = None
 
 
@@ -45,32 +45,37 @@ def check_aggregates(name: str, relation: Relation, aggregates: Sequence[Aggrega
     Raises:
         UsageError: an unknown one, or a column that is not there or of bits.
     """
-    for each in aggregates:
-        check_choice("aggregate", each.how, HOW, name)
-        if each.column is None:
-            if each.how != "count":
-                raise UsageError(f"{name} wants the column of {each.how}. Received: None.")
-        elif relation.column(each.column).values.ring_bits == 1 and each.how != "count":
+    for aggregate in aggregates:
+        check_choice("aggregate", aggregate.function, FUNCTIONS, name)
+        if aggregate.column is None:
+            if aggregate.function != "count":
+                raise UsageError(
+                    f"{name} wants the column of {aggregate.function}. Received: None."
+                )
+        elif (
+            relation.column(aggregate.column).values.ring_bits == 1
+            and aggregate.function != "count"
+        ):
             raise UsageError(
-                f"{name} takes {each.how} of numbers. Received: column {each.column}, of bits. "
+                f"{name} takes {aggregate.function} of numbers. Received: column {aggregate.column}, of bits. "
                 "Make numbers of them (bits.number)."
             )
 
 
-def distinct(
+def distinct_rows(
     party: Party, relation: Relation, by: Sequence[int], *, profile: str = "local"
 ) -> Relation:
     """One row for each key; the columns `by` alone.  Rounds, bits, errors: as `group`."""
-    return group(party, relation, by, (), profile=profile)
+    return group_rows(party, relation, by, (), profile=profile)
 
 
-def group(
+def group_rows(
     party: Party,
     relation: Relation,
     by: Sequence[int],
     aggregates: Sequence[Aggregate],
     *,
-    least: int = 1,
+    min_rows: int = 1,
     profile: str = "local",
 ) -> Relation:
     """A row for each group of valid rows with equal keys: the columns `by`, then the aggregates.
@@ -92,152 +97,180 @@ def group(
         RangeError: a key is outside of its column's bits.
     """
     check_aggregates("group", relation, aggregates)
-    if not by or not is_from(least, 1, 2**62):
-        raise UsageError(f"group wants keys, and 1 row at least. Received: {by!r}, {least!r}.")
+    if not by or not is_integer_between(min_rows, 1, 2**62):
+        raise UsageError(f"group wants keys, and 1 row at least. Received: {by!r}, {min_rows!r}.")
     for i in by:
         relation.column(i)
-    found: list[Column | None] = [None] * len(aggregates)
+    aggregate_columns: list[Column | None] = [None] * len(aggregates)
     result: Relation | None = None
-    sorts: list[tuple[int | None, bool]] = [*_sorts(relation, aggregates)]
-    for last, descending in sorts or [(None, False)]:
-        wanted = [
+    sorts: list[tuple[int | None, bool]] = [*_required_sorts(relation, aggregates)]
+    for sort_column, descending in sorts or [(None, False)]:
+        aggregate_numbers = [
             i
             for i, a in enumerate(aggregates)
-            if (_sorted_by(relation, a) or (last if result is None else -1, descending))
-            == (last, descending)
+            if (_required_sort(relation, a) or (sort_column if result is None else -1, descending))
+            == (sort_column, descending)
         ]
-        some = [aggregates[i] for i in wanted]
-        one = _grouped(party, relation, by, last, descending, some, least, profile)
-        for i, column in zip(wanted, one.columns[len(by) :], strict=True):
-            found[i] = column
-        result = one if result is None else result
+        sort_aggregates = [aggregates[i] for i in aggregate_numbers]
+        grouped = _group_sorted(
+            party, relation, by, sort_column, descending, sort_aggregates, min_rows, profile
+        )
+        for i, column in zip(aggregate_numbers, grouped.columns[len(by) :], strict=True):
+            aggregate_columns[i] = column
+        result = grouped if result is None else result
     assert result is not None
-    columns = (*result.columns[: len(by)], *(c for c in found if c is not None))
+    columns = (*result.columns[: len(by)], *(c for c in aggregate_columns if c is not None))
     return Relation(columns, result.valid)
 
 
-def _sorted_by(relation: Relation, aggregate: Aggregate) -> tuple[int, bool] | None:
+def _required_sort(relation: Relation, aggregate: Aggregate) -> tuple[int, bool] | None:
     """The column that a least or largest value is found by, and whether it descends."""
-    if aggregate.how not in ("min", "max") or aggregate.column is None:
+    if aggregate.function not in ("min", "max") or aggregate.column is None:
         return None
-    nullable = relation.column(aggregate.column).null is not None
+    is_nullable = relation.column(aggregate.column).null is not None
     # the largest is the last, unless rows without a value are
-    return aggregate.column, aggregate.how == "max" and nullable
+    return aggregate.column, aggregate.function == "max" and is_nullable
 
 
-def _sorts(relation: Relation, aggregates: Sequence[Aggregate]) -> list[tuple[int, bool]]:
-    found = [_sorted_by(relation, a) for a in aggregates]
-    return list(dict.fromkeys(f for f in found if f is not None))
+def _required_sorts(relation: Relation, aggregates: Sequence[Aggregate]) -> list[tuple[int, bool]]:
+    sort_columns = [_required_sort(relation, a) for a in aggregates]
+    return list(dict.fromkeys(f for f in sort_columns if f is not None))
 
 
-def _grouped(
+def _group_sorted(
     party: Party,
     relation: Relation,
     by: Sequence[int],
-    last: int | None,
+    sort_column: int | None,
     descending: bool,
     aggregates: Sequence[Aggregate],
-    least: int,
+    min_rows: int,
     profile: str,
 ) -> Relation:
     """`group` for "min" and "max" of one column alone."""
     n = relation.rows
-    of_key = [relation.column(i) for i in by]
-    of = [None if a.column is None else relation.column(a.column) for a in aggregates]
-    parts = keys.cleared(party, relation.valid, [(c, False) for c in of_key])
-    more = []
-    if last is not None:
-        more = keys.cleared(party, relation.valid, [(relation.column(last), descending)], False)
-    order = keys.arranged(party, relation.valid, [*parts, *more], profile)
+    key_columns = [relation.column(i) for i in by]
+    value_columns = [None if a.column is None else relation.column(a.column) for a in aggregates]
+    parts = keys.clear_keys(party, relation.valid, [(c, False) for c in key_columns])
+    value_parts = []
+    if sort_column is not None:
+        value_parts = keys.clear_keys(
+            party, relation.valid, [(relation.column(sort_column), descending)], False
+        )
+    permutation = keys.sort_by_parts(party, relation.valid, [*parts, *value_parts], profile)
     widths = tuple(k for _, k in parts)
     columns = list(dict.fromkeys([*by, *(a.column for a in aggregates if a.column is not None)]))
-    taken = [relation.column(i) for i in columns]
-    moved = order.forward(
-        [*keys.narrowed(parts), *(p for c in taken for p in c.parts), relation.valid]
+    used_columns = [relation.column(i) for i in columns]
+    sorted_parts = permutation.apply(
+        [*keys.narrow_parts(parts), *(p for c in used_columns for p in c.parts), relation.valid]
     )
-    place = {column: i for i, column in enumerate(columns)}
+    column_places = {column: i for i, column in enumerate(columns)}
 
-    def beginnings(compared: list[Shared], taken: list[Column], valid: Shared) -> Any:
-        first = bits.invert(keys.same_as_before(party, compared, widths))
-        counted = bits.all_of(party, [first, valid])
+    def mark_beginnings(
+        sorted_keys: list[Shared], sorted_columns: list[Column], valid: Shared
+    ) -> Any:
+        first = bits.invert(keys.equals_previous(party, sorted_keys, widths))
+        valid_first = bits.all_of(party, [first, valid])
         # one more row, which ends the last group
         flag = shapes.pad(first, [[0, 1]], constant_values=1)
-        columns = [shapes.pad(p, [[0, 1]]) for i in by for p in taken[place[i]].parts]
-        columns.append(places(valid, n + 1))
+        columns = [
+            shapes.pad(p, [[0, 1]]) for i in by for p in sorted_columns[column_places[i]].parts
+        ]
+        columns.append(row_positions(valid, n + 1))
         for a in aggregates:
-            columns += _measured(party, a, None if a.column is None else taken[place[a.column]])
-        return flag, [*columns, shapes.pad(counted, [[0, 1]])]
+            columns += _prepare_aggregate(
+                party, a, None if a.column is None else sorted_columns[column_places[a.column]]
+            )
+        return flag, [*columns, shapes.pad(valid_first, [[0, 1]])]
 
-    def ends(given: list[Shared]) -> list[Shared]:
-        here = [c.map(lambda a: local.at(a, np.s_[:n])) for c in given]
-        then = [c.map(lambda a: local.at(a, np.s_[1:])) for c in given]
-        at = sum(len(c.parts) for c in of_key)
-        found = here[:at]
-        count = arithmetic.sub(then[at], here[at])
+    def derive_aggregates(group_values: list[Shared]) -> list[Shared]:
+        first_values = [
+            c.map(lambda a: tensor_ops.strided_slice(a, np.s_[:n])) for c in group_values
+        ]
+        next_values = [
+            c.map(lambda a: tensor_ops.strided_slice(a, np.s_[1:])) for c in group_values
+        ]
+        at = sum(len(c.parts) for c in key_columns)
+        aggregate_parts = first_values[:at]
+        count = arithmetic.sub(next_values[at], first_values[at])
         at += 1
-        for a, column in zip(aggregates, of, strict=True):
-            if a.how == "count" and (column is None or column.null is None):
-                found.append(count)
-            elif a.how in ("sum", "count"):
-                found.append(arithmetic.sub(then[at], here[at]))
+        for a, column in zip(aggregates, value_columns, strict=True):
+            if a.function == "count" and (column is None or column.null is None):
+                aggregate_parts.append(count)
+            elif a.function in ("sum", "count"):
+                aggregate_parts.append(arithmetic.sub(next_values[at], first_values[at]))
                 at += 1
-                if a.how == "sum" and column is not None and column.null is not None:
-                    there = arithmetic.sub(then[at], here[at])
+                if a.function == "sum" and column is not None and column.null is not None:
+                    present_count = arithmetic.sub(next_values[at], first_values[at])
                     at += 1
                     width = sort.index_bits(n) + 1
-                    found.append(bits.of(party, equality.zero(party, [(there, width)])))
+                    aggregate_parts.append(
+                        bits.from_masked(
+                            party, equality.is_all_zero(party, [(present_count, width)])
+                        )
+                    )
             else:
-                end = then if a.how == "max" and not descending else here
+                extreme_parts = (
+                    next_values if a.function == "max" and not descending else first_values
+                )
                 width = 1 if column is None or column.null is None else 2
-                found += end[at : at + width]
+                aggregate_parts += extreme_parts[at : at + width]
                 at += width
-        valid = here[at]
-        if least > 1:
-            width = max(sort.index_bits(n), int(least).bit_length()) + 2
-            short = relational.negative(party, arithmetic.moved(count, np.int64(-least)), width)
-            enough = bits.invert(bits.of(party, short))
-            valid = bits.all_of(party, [valid, enough])
-        return [*found, valid]
+        valid = first_values[at]
+        if min_rows > 1:
+            width = max(sort.index_bits(n), int(min_rows).bit_length()) + 2
+            is_short = relational.is_negative(
+                party, arithmetic.add_constant(count, np.int64(-min_rows)), width
+            )
+            is_large_enough = bits.invert(bits.from_masked(party, is_short))
+            valid = bits.all_of(party, [valid, is_large_enough])
+        return [*aggregate_parts, valid]
 
-    kinds = tuple((a.how, a.column) for a in aggregates)
+    kinds = tuple((a.function, a.column) for a in aggregates)
     key = (n, widths, tuple(by), tuple(columns), kinds, descending)
-    compared, rest = moved[: len(parts)], moved[len(parts) : -1]
-    held, at = [], 0
-    for column in taken:
-        held.append(column.with_parts(rest[at : at + len(column.parts)]))
+    sorted_keys, sorted_values = sorted_parts[: len(parts)], sorted_parts[len(parts) : -1]
+    sorted_columns, at = [], 0
+    for column in used_columns:
+        sorted_columns.append(column.with_parts(sorted_values[at : at + len(column.parts)]))
         at += len(column.parts)
-    flag, behind = graph(party, "beginnings", beginnings, *key)(compared, held, moved[-1])
-    there = arrange.by_bit(party, flag).forward(behind)
-    nullable = tuple(c is not None and c.null is not None for c in [*of_key, *of])
-    parts_found = graph(party, "ends", ends, *key, nullable, least)(there)
-    return _result(relation, of_key, aggregates, of, parts_found, n)
+    flag, end_values = cached_graph(party, "beginnings", mark_beginnings, *key)(
+        sorted_keys, sorted_columns, sorted_parts[-1]
+    )
+    group_values = arrange.partition_by_bit(party, flag).apply(end_values)
+    is_nullable = tuple(
+        c is not None and c.null is not None for c in [*key_columns, *value_columns]
+    )
+    aggregate_parts = cached_graph(party, "ends", derive_aggregates, *key, is_nullable, min_rows)(
+        group_values
+    )
+    return _build_relation(relation, key_columns, aggregates, value_columns, aggregate_parts, n)
 
 
-def _result(
+def _build_relation(
     relation: Relation,
-    of_key: Sequence[Column],
+    key_columns: Sequence[Column],
     aggregates: Sequence[Aggregate],
-    of: Sequence[Column | None],
+    value_columns: Sequence[Column | None],
     parts: list[Shared],
     n: int,
 ) -> Relation:
-    found, at = [], 0
-    for column in of_key:
-        found.append(column.with_parts(parts[at : at + len(column.parts)]))
+    columns, at = [], 0
+    for column in key_columns:
+        columns.append(column.with_parts(parts[at : at + len(column.parts)]))
         at += len(column.parts)
-    for a, source in zip(aggregates, of, strict=True):
+    for a, source in zip(aggregates, value_columns, strict=True):
         null = None
         values = parts[at]
         at += 1
-        if a.how != "count" and source is not None and source.null is not None:
+        if a.function != "count" and source is not None and source.null is not None:
             null = parts[at]
             at += 1
-        if a.how == "count":
-            found.append(Column(replace(values, fractional_bits=0), count_bits(n)))
+        if a.function == "count":
+            columns.append(Column(replace(values, fractional_bits=0), count_bits(n)))
         else:
             assert source is not None
-            found.append(Column(values, ANY if a.how == "sum" else source.bits, null))
-    return Relation(tuple(found), parts[at])
+            columns.append(Column(values, ANY_BITS if a.function == "sum" else source.bits, null))
+    return Relation(tuple(columns), parts[at])
 
 
 def count_bits(n: int) -> int:
@@ -245,32 +278,32 @@ def count_bits(n: int) -> int:
     return max(1, n.bit_length())
 
 
-def places(like: Shared, n: int) -> Shared:
+def row_positions(like: Shared, n: int) -> Shared:
     """0 .. n-1, which is public, as a column."""
-    return arithmetic.public_range(like, n)
+    return arithmetic.share_public_range(like, n)
 
 
-def running(x: Shared) -> Shared:
+def prefix_sums(x: Shared) -> Shared:
     """The sum before each row, and behind the last.  Local."""
-    return shapes.pad(x.map(lambda a: local.cumsum(a, 0, False, False)), [[1, 0]])
+    return shapes.pad(x.map(lambda a: tensor_ops.cumsum(a, 0, False, False)), [[1, 0]])
 
 
-def _measured(party: Party, aggregate: Aggregate, column: Column | None) -> list[Shared]:
+def _prepare_aggregate(party: Party, aggregate: Aggregate, column: Column | None) -> list[Shared]:
     """Columns of one row more, of which an aggregate is found at the beginnings of groups."""
     if column is None:
         return []
-    if aggregate.how in ("min", "max"):
-        return [_end(p, aggregate.how, column.null is not None) for p in column.parts]
+    if aggregate.function in ("min", "max"):
+        return [_pad_extreme(p, aggregate.function, column.null is not None) for p in column.parts]
     if column.null is None:
-        return [] if aggregate.how == "count" else [running(column.values)]
-    there = bits.invert(column.null)
-    count = running(bits.number(party, there))
-    if aggregate.how == "count":
+        return [] if aggregate.function == "count" else [prefix_sums(column.values)]
+    is_present = bits.invert(column.null)
+    count = prefix_sums(bits.to_number(party, is_present))
+    if aggregate.function == "count":
         return [count]
-    return [running(bits.times(party, there, column.values)), count]
+    return [prefix_sums(bits.multiply_by_bit(party, is_present, column.values)), count]
 
 
-def _end(x: Shared, how: str, nullable: bool) -> Shared:
+def _pad_extreme(x: Shared, function: str, is_nullable: bool) -> Shared:
     """What stands at a group's first row, or before the next group's."""
-    behind = how == "max" and not nullable
-    return shapes.pad(x, [[1, 0]] if behind else [[0, 1]])
+    is_last = function == "max" and not is_nullable
+    return shapes.pad(x, [[1, 0]] if is_last else [[0, 1]])

@@ -17,14 +17,14 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.ring import arithmetic, shapes
 from tfe_bench.protocols.ring.checks import check_choice
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, expand, keys
-from tfe_bench.protocols.tables.arrange import Arrangement, graph
+from tfe_bench.protocols.tables.arrange import PrivatePermutation, cached_graph
 from tfe_bench.protocols.tables.relation import Column, Relation
 
-On = Sequence[tuple[int, int]]
+KeyPairs = Sequence[tuple[int, int]]
 KINDS = ("inner", "left", "semi", "anti")
 
 
@@ -39,20 +39,20 @@ class SortedUnion:
         valid: rows that count and have a key, in that order.
     """
 
-    order: Arrangement
+    permutation: PrivatePermutation
     parts: tuple[Shared, ...]
     widths: tuple[int, ...]
     valid: Shared
 
 
-def lookup(
+def lookup_join(
     party: Party,
     left: Relation,
     right: Relation,
-    on: On,
+    on: KeyPairs,
     kind: str = "inner",
     *,
-    unique: bool = False,
+    is_unique: bool = False,
     profile: str = "local",
 ) -> Relation:
     """Left's rows, in their order, with the columns of right's row that has their key.
@@ -76,29 +76,31 @@ def lookup(
         # one that is not valid: of no rows nothing can be copied
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
     n, rows = right.rows, right.rows + left.rows
-    of_keys = paired([right, left], [(j, i) for i, j in on])
-    payload = payload_of(right, on, kind)
-    stacked = [shapes.pad(p, [[0, rows - n]]) for p in payload]
-    union = sorted_union(party, [right, left], of_keys, profile)
-    *moved, side = union.order.forward([*stacked, sides_of([right, left])[0]])
-    find = _before if unique else _copied_down
-    back = union.order.back(find(party, union, moved, side, n), n)
-    return answered(party, left, right, on, back, kind)
+    key_columns = pair_keys([right, left], [(j, i) for i, j in on])
+    payload = list_payload(right, on, kind)
+    padded_payload = [shapes.pad(p, [[0, rows - n]]) for p in payload]
+    union = sort_union(party, [right, left], key_columns, profile)
+    *sorted_payload, side = union.permutation.apply([*padded_payload, side_bits([right, left])[0]])
+    find_matches = _match_previous if is_unique else _match_last
+    answers = union.permutation.apply_inverse(
+        find_matches(party, union, sorted_payload, side, n), n
+    )
+    return build_join(party, left, right, on, answers, kind)
 
 
-def payload_of(right: Relation, on: On, kind: str) -> list[Shared]:
+def list_payload(right: Relation, on: KeyPairs, kind: str) -> list[Shared]:
     """What a match brings: of columns that are not compared, which left's rows have; narrow."""
     if kind in ("semi", "anti"):
         return []
-    compared = {j for _, j in on}
-    return [p for j, c in enumerate(right.columns) if j not in compared for p in c.narrow]
+    key_numbers = {j for _, j in on}
+    return [p for j, c in enumerate(right.columns) if j not in key_numbers for p in c.narrow_parts]
 
 
-def answered(
+def build_join(
     party: Party,
     left: Relation,
     right: Relation,
-    on: On,
+    on: KeyPairs,
     answers: Sequence[Shared],
     kind: str,
 ) -> Relation:
@@ -110,89 +112,104 @@ def answered(
     Rounds: 2 (3 with dealing).  Bits sent: an AND, for "left" a product with a bit for each
     column, and what `bits.widened` takes.
     """
-    given = () if kind in ("semi", "anti") else right.columns
-    kinds = tuple((c.values.ring_bits, c.null is not None) for c in given)
-    same = {j: i for i, j in on}
+    right_columns = () if kind in ("semi", "anti") else right.columns
+    kinds = tuple((c.values.ring_bits, c.null is not None) for c in right_columns)
+    left_key_numbers = {j: i for i, j in on}
 
-    def ended(left: Relation, match: Shared, *rest: Shared) -> list[Shared]:
-        brought = iter(rest)
-        found = []
-        for j, c in enumerate(given):
-            if j in same:
+    def combine_sides(left: Relation, match: Shared, *matched_parts: Shared) -> list[Shared]:
+        remaining_parts = iter(matched_parts)
+        right_parts = []
+        for j, c in enumerate(right_columns):
+            if j in left_key_numbers:
                 # where keys match they are equal, and not NULL
-                never = bits.public(match, np.zeros(left.rows))
-                found += [left.column(same[j]).values, never][: len(c.parts)]
+                no_nulls = bits.public_bits(match, np.zeros(left.rows))
+                right_parts += [left.column(left_key_numbers[j]).values, no_nulls][: len(c.parts)]
             else:
-                found += [next(brought) for _ in c.parts]
-        kept = left.valid
+                right_parts += [next(remaining_parts) for _ in c.parts]
+        is_valid = left.valid
         if kind == "left":
-            found = _or_null(party, given, match, found)
+            right_parts = _null_unmatched(party, right_columns, match, right_parts)
         else:
-            here = bits.invert(match) if kind == "anti" else match
-            kept = bits.all_of(party, [left.valid, here])
-        return [*(bits.widened(party, x) for x in found), kept]
+            is_kept = bits.invert(match) if kind == "anti" else match
+            is_valid = bits.all_of(party, [left.valid, is_kept])
+        return [*(bits.extend_values(party, x) for x in right_parts), is_valid]
 
-    about = (kind, kinds, tuple(same.items()))
-    parts = graph(party, "ended", ended, *about)(left, *answers)
+    key_parts = (kind, kinds, tuple(left_key_numbers.items()))
+    parts = cached_graph(party, "ended", combine_sides, *key_parts)(left, *answers)
     columns, at = [], 0
-    for j, column in enumerate(given):
+    for j, column in enumerate(right_columns):
         width = 2 if kind == "left" else len(column.parts)
         # (rows that are not valid hold any of left's keys)
-        most = max(column.bits, left.column(same[j]).bits) if j in same else column.bits
-        columns.append(Column(parts[at], most, parts[at + 1] if width == 2 else None))
+        max_bits = (
+            max(column.bits, left.column(left_key_numbers[j]).bits)
+            if j in left_key_numbers
+            else column.bits
+        )
+        columns.append(Column(parts[at], max_bits, parts[at + 1] if width == 2 else None))
         at += width
     return Relation((*left.columns, *columns), parts[at])
 
 
-def _before(
-    party: Party, union: SortedUnion, moved: Sequence[Shared], side: Shared, n: int
+def _match_previous(
+    party: Party, union: SortedUnion, sorted_payload: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
     """Whether the row before is right's with this one's key, and what that holds."""
 
-    def matched(parts: list[Shared], valid: Shared, side: Shared, *moved: Shared) -> list[Shared]:
-        also = [valid, bits.invert(side), keys.shifted(side, 1)]
-        match = _pairs(party, parts, union.widths, also, 1)
-        return [match, *(keys.shifted(c, 1) for c in moved)]
+    def match_rows(
+        parts: list[Shared], valid: Shared, side: Shared, *sorted_payload: Shared
+    ) -> list[Shared]:
+        conditions = [valid, bits.invert(side), keys.shift_down(side, 1)]
+        match = _match_offset(party, parts, union.widths, conditions, 1)
+        return [match, *(keys.shift_down(c, 1) for c in sorted_payload)]
 
-    found: list[Shared] = graph(party, "matched", matched, union.widths)(
-        list(union.parts), union.valid, side, *moved
+    answers: list[Shared] = cached_graph(party, "matched", match_rows, union.widths)(
+        list(union.parts), union.valid, side, *sorted_payload
     )
-    return found
+    return answers
 
 
-def _copied_down(
-    party: Party, union: SortedUnion, moved: Sequence[Shared], side: Shared, n: int
+def _match_last(
+    party: Party, union: SortedUnion, sorted_payload: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
     """Whether the last of right's n rows above has this one's key, and what that holds."""
     rows = int(side.shape[0])
-    split = arrange.by_bit(party, side)
-    there = split.forward([*union.parts, *moved])
+    partition = arrange.partition_by_bit(party, side)
+    partitioned = partition.apply([*union.parts, *sorted_payload])
 
-    def steps(*given: Shared) -> list[Shared]:
+    def difference_columns(*side_columns: Shared) -> list[Shared]:
         # the first row of right's stands for its having come
-        first = bits.public(union.valid, np.arange(rows) == 0)
+        first_row = bits.public_bits(union.valid, np.arange(rows) == 0)
         return [
-            *(expand.steps(c.map(lambda a: local.at(a, np.s_[:n])), rows - n) for c in given),
-            first,
+            *(
+                expand.difference_rows(
+                    c.map(lambda a: tensor_ops.strided_slice(a, np.s_[:n])), rows - n
+                )
+                for c in side_columns
+            ),
+            first_row,
         ]
 
-    *copied, come = split.back(graph(party, "steps", steps, n, rows)(*there))
+    *column_steps, first_steps = partition.apply_inverse(
+        cached_graph(party, "steps", difference_columns, n, rows)(*partitioned)
+    )
 
-    def matched(parts: list[Shared], copied: list[Shared], valid: Shared, come: Shared) -> Any:
-        found = [expand.sums(c) for c in copied]
-        last = found[: len(parts)]
-        also = [valid, expand.sums(come)]
-        match = keys.equal(party, parts, last, union.widths, also)
-        return [match, *found[len(parts) :]]
+    def match_rows(
+        parts: list[Shared], column_steps: list[Shared], valid: Shared, first_steps: Shared
+    ) -> Any:
+        copied_columns = [expand.accumulate_rows(c) for c in column_steps]
+        last_keys = copied_columns[: len(parts)]
+        conditions = [valid, expand.accumulate_rows(first_steps)]
+        match = keys.compare_keys(party, parts, last_keys, union.widths, conditions)
+        return [match, *copied_columns[len(parts) :]]
 
-    answers: list[Shared] = graph(party, "looked up", matched, union.widths)(
-        list(union.parts), copied, union.valid, come
+    answers: list[Shared] = cached_graph(party, "looked up", match_rows, union.widths)(
+        list(union.parts), column_steps, union.valid, first_steps
     )
     return answers
 
 
 @dataclass(frozen=True, eq=False)
-class Alignment:
+class RecordLinkage:
     """How to bring the common rows of several relations to the front, all in one order.
 
     Attributes:
@@ -200,17 +217,17 @@ class Alignment:
         valid: which rows, after that, are common: of the relation with the fewest.
     """
 
-    orders: tuple[Arrangement, ...]
+    permutations: tuple[PrivatePermutation, ...]
     valid: Shared
 
 
-def align(
+def link_records(
     party: Party,
     relations: Sequence[Relation],
     on: Sequence[Sequence[int]],
     *,
     profile: str = "local",
-) -> Alignment:
+) -> RecordLinkage:
     """Where the rows of 2 to 8 relations go so that those with common keys come first, alike.
 
     Keys are unique in each relation; whoever repeats one finds some match for it, and what is
@@ -230,71 +247,82 @@ def align(
         raise UsageError(f"align takes 2 to 8 relations, and the keys of each. Received: {k}.")
     sizes = [r.rows for r in relations]
     rows, width = sum(sizes), sort.index_bits(sum(sizes) + 1)
-    columns = [[r.column(i) for i in some] for r, some in zip(relations, on, strict=True)]
-    union = sorted_union(party, relations, _alike(columns), profile)
-    sides = union.order.forward(sides_of(relations))
+    columns = [
+        [r.column(i) for i in key_numbers] for r, key_numbers in zip(relations, on, strict=True)
+    ]
+    union = sort_union(party, relations, _check_comparable(columns), profile)
+    sides = union.permutation.apply(side_bits(relations))
 
-    def targets(parts: list[Shared], valid: Shared, *sides: Shared) -> list[Shared]:
-        run = [keys.shifted(side, k - 1 - i) for i, side in enumerate(sides)]
-        last = _pairs(party, parts, union.widths, [valid, *run], k - 1)
+    def compute_targets(parts: list[Shared], valid: Shared, *sides: Shared) -> list[Shared]:
+        side_rows = [keys.shift_down(side, k - 1 - i) for i, side in enumerate(sides)]
+        last_of_match = _match_offset(party, parts, union.widths, [valid, *side_rows], k - 1)
         # rows of a match: runs do not overlap, as each has one row of each side
-        member = last
+        member = last_of_match
         for i in range(1, k):
-            member = bits.xor(member, keys.later(last, i))
-        ones = bits.number(party, last, width)
-        before = ones.map(lambda a: local.cumsum(a, 0, False, False))
-        count = before.map(lambda a: local.at(a, np.s_[rows - 1 :]))
-        rank = bits.times(party, last, arithmetic.moved(before, np.int64(-1)))
+            member = bits.xor(member, keys.shift_up(last_of_match, i))
+        ones = bits.to_number(party, last_of_match, width)
+        running_count = ones.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
+        count = running_count.map(lambda a: tensor_ops.strided_slice(a, np.s_[rows - 1 :]))
+        rank = bits.multiply_by_bit(
+            party, last_of_match, arithmetic.add_constant(running_count, np.int64(-1))
+        )
         target = rank
         for i in range(1, k):
-            target = arithmetic.add(target, keys.later(rank, i))
+            target = arithmetic.add(target, keys.shift_up(rank, i))
         for side in sides:
-            alone = bits.all_of(party, [side, bits.invert(member)])
-            ones = bits.number(party, alone, width)
-            others = ones.map(lambda a: local.cumsum(a, 0, False, False))
-            behind = arithmetic.moved(arithmetic.add(others, count), np.int64(-1))
-            target = arithmetic.add(target, bits.times(party, alone, behind))
+            is_unmatched = bits.all_of(party, [side, bits.invert(member)])
+            ones = bits.to_number(party, is_unmatched, width)
+            unmatched_count = ones.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
+            unmatched_target = arithmetic.add_constant(
+                arithmetic.add(unmatched_count, count), np.int64(-1)
+            )
+            target = arithmetic.add(
+                target, bits.multiply_by_bit(party, is_unmatched, unmatched_target)
+            )
         return [target, member]
 
-    found = graph(party, "align", targets, union.widths, tuple(sizes))(
+    targets_and_members = cached_graph(party, "align", compute_targets, union.widths, tuple(sizes))(
         list(union.parts), union.valid, *sides
     )
-    target, member = union.order.back(found)
-    ends = list(itertools.accumulate(sizes))
-    cuts = [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
-    orders = tuple(
-        arrange.by_target(party, target.map(lambda a, c=c: local.at(a, c))) for c in cuts
+    target, member = union.permutation.apply_inverse(targets_and_members)
+    side_ends = list(itertools.accumulate(sizes))
+    side_slices = [slice(end - size, end) for end, size in zip(side_ends, sizes, strict=True)]
+    permutations = tuple(
+        arrange.permute_by_target(party, target.map(lambda a, c=c: tensor_ops.strided_slice(a, c)))
+        for c in side_slices
     )
-    fewest = int(np.argmin(sizes))
-    (valid,) = orders[fewest].forward([member.map(lambda a: a[cuts[fewest]])])
-    return Alignment(orders, valid)
+    smallest_side = int(np.argmin(sizes))
+    (valid,) = permutations[smallest_side].apply(
+        [member.map(lambda a: a[side_slices[smallest_side]])]
+    )
+    return RecordLinkage(permutations, valid)
 
 
 # ---- the union of several sides
 
 
-def sorted_union(
+def sort_union(
     party: Party, relations: Sequence[Relation], columns: Sequence[Sequence[Column]], profile: str
 ) -> SortedUnion:
     """Rows of all relations, sorted by keys."""
     valid = shapes.concat(
         [
-            keys.without_nulls(party, r.valid, some)
-            for r, some in zip(relations, columns, strict=True)
+            keys.exclude_nulls(party, r.valid, side_columns)
+            for r, side_columns in zip(relations, columns, strict=True)
         ],
         0,
     )
-    of_keys = []
-    for several in zip(*columns, strict=True):
-        values = shapes.concat([c.values for c in several], 0)
-        of_keys.append((Column(values, max(c.bits for c in several)), False))
-    parts = keys.cleared(party, valid, of_keys)
-    order = keys.arranged(party, valid, parts, profile)
-    *moved, there = order.forward([*keys.narrowed(parts), valid])
-    return SortedUnion(order, tuple(moved), tuple(k for _, k in parts), there)
+    key_columns = []
+    for same_columns in zip(*columns, strict=True):
+        values = shapes.concat([c.values for c in same_columns], 0)
+        key_columns.append((Column(values, max(c.bits for c in same_columns)), False))
+    parts = keys.clear_keys(party, valid, key_columns)
+    permutation = keys.sort_by_parts(party, valid, parts, profile)
+    *sorted_parts, sorted_valid = permutation.apply([*keys.narrow_parts(parts), valid])
+    return SortedUnion(permutation, tuple(sorted_parts), tuple(k for _, k in parts), sorted_valid)
 
 
-def paired(relations: Sequence[Relation], on: On) -> list[list[Column]]:
+def pair_keys(relations: Sequence[Relation], on: KeyPairs) -> list[list[Column]]:
     """The key columns of each side.
 
     Raises:
@@ -302,67 +330,77 @@ def paired(relations: Sequence[Relation], on: On) -> list[list[Column]]:
     """
     if not on:
         raise UsageError("A join wants pairs of columns with equal keys. Received: none.")
-    return _alike([[r.column(pair[i]) for pair in on] for i, r in enumerate(relations)])
+    return _check_comparable([[r.column(pair[i]) for pair in on] for i, r in enumerate(relations)])
 
 
-def _alike(columns: list[list[Column]]) -> list[list[Column]]:
+def _check_comparable(columns: list[list[Column]]) -> list[list[Column]]:
     """The columns of each side, if they can be compared.
 
     Raises:
         UsageError: they cannot.
     """
-    if not columns[0] or len({len(some) for some in columns}) > 1:
+    if not columns[0] or len({len(side_columns) for side_columns in columns}) > 1:
         raise UsageError(
             "A join wants as many key columns of each side. "
-            f"Received: {[len(some) for some in columns]}."
+            f"Received: {[len(side_columns) for side_columns in columns]}."
         )
-    for several in zip(*columns, strict=True):
-        kinds = {(c.values.ring_bits, c.values.fractional_bits, c.values.dealer) for c in several}
+    for same_columns in zip(*columns, strict=True):
+        kinds = {
+            (c.values.ring_bits, c.values.fractional_bits, c.values.dealer) for c in same_columns
+        }
         # a number of fewer bits begins at 0, one of 64 may be negative: both are what they are
         if len(kinds) > 1:
             raise UsageError(
                 "A join compares columns of one kind, scale and dealer. "
-                f"Received: {[c.values for c in several]!r}."
+                f"Received: {[c.values for c in same_columns]!r}."
             )
     return columns
 
 
-def sides_of(relations: Sequence[Relation]) -> list[Shared]:
+def side_bits(relations: Sequence[Relation]) -> list[Shared]:
     """For each relation the bits that say which rows of the union are its own; public."""
-    of = np.repeat(np.arange(len(relations)), [r.rows for r in relations])
-    like = relations[0].valid
-    return [bits.public(like, of == i) for i in range(len(relations))]
+    side_numbers = np.repeat(np.arange(len(relations)), [r.rows for r in relations])
+    template = relations[0].valid
+    return [bits.public_bits(template, side_numbers == i) for i in range(len(relations))]
 
 
-def _pairs(
-    party: Party, parts: Sequence[Shared], widths: Sequence[int], also: Sequence[Shared], by: int
+def _match_offset(
+    party: Party,
+    parts: Sequence[Shared],
+    widths: Sequence[int],
+    conditions: Sequence[Shared],
+    offset: int,
 ) -> Shared:
     """[a row has the keys of the row `by` before it] AND all of some bits; not the first `by`."""
     n = int(parts[0].shape[0])
-    if n <= by:
-        return bits.public(parts[0], np.zeros(n))
-    here = [p.map(lambda a: local.at(a, np.s_[by:])) for p in parts]
-    before = [p.map(lambda a: local.at(a, np.s_[: n - by])) for p in parts]
-    found = keys.equal(
-        party, here, before, widths, [b.map(lambda a: local.at(a, np.s_[by:])) for b in also]
+    if n <= offset:
+        return bits.public_bits(parts[0], np.zeros(n))
+    current = [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[offset:])) for p in parts]
+    previous = [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[: n - offset])) for p in parts]
+    is_equal = keys.compare_keys(
+        party,
+        current,
+        previous,
+        widths,
+        [b.map(lambda a: tensor_ops.strided_slice(a, np.s_[offset:])) for b in conditions],
     )
-    return shapes.pad(found, [[by, 0]])
+    return shapes.pad(is_equal, [[offset, 0]])
 
 
 # ---- columns
 
 
-def _or_null(
-    party: Party, columns: Sequence[Column], match: Shared, found: Sequence[Shared]
+def _null_unmatched(
+    party: Party, columns: Sequence[Column], match: Shared, matched_parts: Sequence[Shared]
 ) -> list[Shared]:
     """Values and NULL bits of columns, NULL without a match."""
     result, at = [], 0
     for column in columns:
-        values = bits.times(party, match, found[at])
+        values = bits.multiply_by_bit(party, match, matched_parts[at])
         if column.null is None:
             null = bits.invert(match)
         else:
-            null = bits.invert(bits.all_of(party, [match, bits.invert(found[at + 1])]))
+            null = bits.invert(bits.all_of(party, [match, bits.invert(matched_parts[at + 1])]))
         result += [values, null]
         at += len(column.parts)
     return result

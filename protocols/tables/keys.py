@@ -13,16 +13,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from tfe_bench.protocols.ring import arithmetic, equality, shapes, small_ring
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.tables import arrange, bits
-from tfe_bench.protocols.tables.arrange import Arrangement, graph
-from tfe_bench.protocols.tables.relation import ANY, Column
+from tfe_bench.protocols.tables.arrange import PrivatePermutation, cached_graph
+from tfe_bench.protocols.tables.relation import ANY_BITS, Column
 
 # A number and how many bits it has; 64: any.
-Part = tuple[Shared, int]
-_MOST = arrange.MOST_BITS - 1  # and the bit of invalid rows
+KeyPart = tuple[Shared, int]
+_MAX_PART_BITS = arrange.MAX_KEY_BITS - 1  # and the bit of invalid rows
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class _Field:
     descending: bool
 
 
-def cleared(
-    party: Party, valid: Shared, columns: Sequence[tuple[Column, bool]], marked: bool = True
-) -> list[Part]:
+def clear_keys(
+    party: Party, valid: Shared, columns: Sequence[tuple[Column, bool]], mark_invalid: bool = True
+) -> list[KeyPart]:
     """Columns, the most significant first, as parts of up to 62 bits, or of 64.
 
     Args:
@@ -59,72 +59,84 @@ def cleared(
     Rounds: 2 (3 with dealing), one less without NULL bits.  Bits sent: an injection for each part
     and for each column with NULL bits, and what turns bits into numbers.
     """
-    fields = [_field(c, descending) for c, descending in columns]
-    runs = _runs([w for f in fields for w in f.widths])
-    alone = marked and (not runs or sum(runs[0]) > _MOST)
+    fields = [_key_field(c, descending) for c, descending in columns]
+    width_groups = _group_widths([w for f in fields for w in f.widths])
+    has_mark_part = mark_invalid and (not width_groups or sum(width_groups[0]) > _MAX_PART_BITS)
 
-    def parts(valid: Shared, *given: Column) -> list[Shared]:
-        numbers = [n for c, f in zip(given, fields, strict=True) for n in _numbers(party, c, f)]
-        found, at = [], 0
-        for i, run in enumerate(runs):
-            key = arrange.composite(numbers[at : at + len(run)], run)
+    def build_parts(valid: Shared, *key_columns: Column) -> list[Shared]:
+        numbers = [
+            n for c, f in zip(key_columns, fields, strict=True) for n in _key_numbers(party, c, f)
+        ]
+        part_values, at = [], 0
+        for i, run in enumerate(width_groups):
+            key = arrange.compose_key(numbers[at : at + len(run)], run)
             at += len(run)
-            top = np.int64(1 << sum(run)) if marked and i == 0 and not alone else np.int64(0)
-            kept = bits.times(party, valid, arithmetic.moved(key, -top))
-            found.append(arithmetic.moved(kept, top))
-        if alone:
-            found.insert(0, bits.number(party, bits.invert(valid)))
-        return found
+            invalid_value = (
+                np.int64(1 << sum(run))
+                if mark_invalid and i == 0 and not has_mark_part
+                else np.int64(0)
+            )
+            cleared_key = bits.multiply_by_bit(
+                party, valid, arithmetic.add_constant(key, -invalid_value)
+            )
+            part_values.append(arithmetic.add_constant(cleared_key, invalid_value))
+        if has_mark_part:
+            part_values.insert(0, bits.to_number(party, bits.invert(valid)))
+        return part_values
 
-    name = ("parts", marked, tuple((f.widths, f.descending) for f in fields))
-    found = graph(party, *name[:1], parts, *name[1:])(valid, *(c for c, _ in columns))
-    widths = [sum(run) for run in runs]
-    if alone:
+    graph_key = ("parts", mark_invalid, tuple((f.widths, f.descending) for f in fields))
+    part_values = cached_graph(party, *graph_key[:1], build_parts, *graph_key[1:])(
+        valid, *(c for c, _ in columns)
+    )
+    widths = [sum(run) for run in width_groups]
+    if has_mark_part:
         widths.insert(0, 1)
-    elif marked:
+    elif mark_invalid:
         widths[0] += 1
-    return list(zip(found, widths, strict=True))
+    return list(zip(part_values, widths, strict=True))
 
 
-def arranged(
-    party: Party, valid: Shared, parts: Sequence[Part], profile: str = "local"
-) -> Arrangement:
+def sort_by_parts(
+    party: Party, valid: Shared, parts: Sequence[KeyPart], profile: str = "local"
+) -> PrivatePermutation:
     """The order by parts that `cleared` made, the first of them marked.
 
     Rounds and bits: those of arrange.by_keys; and of arrange.by_bit where the mark has a part of
     its own.
     """
     if parts[0][1] > 1:
-        return arrange.by_keys(party, parts, profile=profile)
+        return arrange.sort_by_keys(party, parts, profile=profile)
     if len(parts) == 1:
-        return arrange.by_bit(party, valid)
-    first = arrange.by_keys(party, parts[1:], profile=profile)
-    (moved,) = first.forward([valid])
-    return first.followed_by(arrange.by_bit(party, moved))
+        return arrange.partition_by_bit(party, valid)
+    permutation = arrange.sort_by_keys(party, parts[1:], profile=profile)
+    (sorted_valid,) = permutation.apply([valid])
+    return permutation.followed_by(arrange.partition_by_bit(party, sorted_valid))
 
 
-def narrowed(parts: Sequence[Part]) -> list[Shared]:
+def narrow_parts(parts: Sequence[KeyPart]) -> list[Shared]:
     """Parts in rings of their bits, in which they are compared and travel.  Local."""
-    return [x if k < 2 or k == ANY else small_ring.reduced(x, k) for x, k in parts]
+    return [x if k < 2 or k == ANY_BITS else small_ring.reduce_ring(x, k) for x, k in parts]
 
 
-def equal(
+def compare_keys(
     party: Party,
     left: Sequence[Shared],
     right: Sequence[Shared],
     widths: Sequence[int],
-    also: Sequence[Shared] = (),
+    conditions: Sequence[Shared] = (),
 ) -> Shared:
     """[all parts are equal] AND all of some bits.  Inside of a graph.
 
     Rounds: 4 (5 with dealing).  Bits sent: those of equality.zero, and 1 to split.
     """
     differences = [(arithmetic.sub(a, b), k) for a, b, k in zip(left, right, widths, strict=True)]
-    found: MaskedBits = equality.zero(party, differences, [bits.masked_bits(b) for b in also])
-    return bits.of(party, found)
+    is_equal: MaskedBits = equality.is_all_zero(
+        party, differences, [bits.to_masked(b) for b in conditions]
+    )
+    return bits.from_masked(party, is_equal)
 
 
-def without_nulls(party: Party, valid: Shared, columns: Sequence[Column]) -> Shared:
+def exclude_nulls(party: Party, valid: Shared, columns: Sequence[Column]) -> Shared:
     """Valid, and with a value in all of some columns.
 
     Rounds: 1 (2 with dealing), or none.  Bits sent: those of bits.all_of.
@@ -132,75 +144,77 @@ def without_nulls(party: Party, valid: Shared, columns: Sequence[Column]) -> Sha
     nulls = [c.null for c in columns if c.null is not None]
     if not nulls:
         return valid
-    both = graph(
+    conjunction_graph = cached_graph(
         party,
         "without_nulls",
         lambda v, *given: bits.all_of(party, [v, *(bits.invert(b) for b in given)]),
     )
-    found: Shared = both(valid, *nulls)
-    return found
+    is_present: Shared = conjunction_graph(valid, *nulls)
+    return is_present
 
 
-def shifted(x: Shared, by: int) -> Shared:
+def shift_down(x: Shared, offset: int) -> Shared:
     """Row i holds what row i - by held; the first ones 0.  Local."""
     n = int(x.shape[0])
-    by = min(by, n)
-    return shapes.pad(x.map(lambda a: local.at(a, np.s_[: n - by])), [[by, 0]])
+    offset = min(offset, n)
+    return shapes.pad(
+        x.map(lambda a: tensor_ops.strided_slice(a, np.s_[: n - offset])), [[offset, 0]]
+    )
 
 
-def later(x: Shared, by: int) -> Shared:
+def shift_up(x: Shared, offset: int) -> Shared:
     """Row i holds what row i + by held; the last ones 0.  Local."""
-    by = min(by, int(x.shape[0]))
-    return shapes.pad(x.map(lambda a: local.at(a, np.s_[by:])), [[0, by]])
+    offset = min(offset, int(x.shape[0]))
+    return shapes.pad(x.map(lambda a: tensor_ops.strided_slice(a, np.s_[offset:])), [[0, offset]])
 
 
-def same_as_before(party: Party, parts: Sequence[Shared], widths: Sequence[int]) -> Shared:
+def equals_previous(party: Party, parts: Sequence[Shared], widths: Sequence[int]) -> Shared:
     """Whether a row has the keys of the one before it; never the first.  Inside of a graph.
 
     Rounds and bits: as `equal`, of n - 1 rows.
     """
     n = int(parts[0].shape[0])
     if n < 2:
-        return bits.public(parts[0], np.zeros(n))
-    found = equal(
+        return bits.public_bits(parts[0], np.zeros(n))
+    is_equal = compare_keys(
         party,
-        [p.map(lambda a: local.at(a, np.s_[1:])) for p in parts],
-        [p.map(lambda a: local.at(a, np.s_[: n - 1])) for p in parts],
+        [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[1:])) for p in parts],
+        [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[: n - 1])) for p in parts],
         widths,
     )
-    return shapes.pad(found, [[1, 0]])
+    return shapes.pad(is_equal, [[1, 0]])
 
 
-def _field(column: Column, descending: bool) -> _Field:
+def _key_field(column: Column, descending: bool) -> _Field:
     # Numbers of 63 bits are compared like any others.
     width = 1 if column.values.ring_bits == 1 else column.bits
-    width = ANY if width > _MOST else width
+    width = ANY_BITS if width > _MAX_PART_BITS else width
     return _Field(((1,) if column.null is not None else ()) + (width,), descending)
 
 
-def _runs(widths: Sequence[int]) -> list[tuple[int, ...]]:
+def _group_widths(widths: Sequence[int]) -> list[tuple[int, ...]]:
     """Neighbors that are one number together."""
-    found: list[tuple[int, ...]] = []
+    width_groups: list[tuple[int, ...]] = []
     for width in widths:
-        if found and sum(found[-1]) + width <= _MOST:
-            found[-1] += (width,)
+        if width_groups and sum(width_groups[-1]) + width <= _MAX_PART_BITS:
+            width_groups[-1] += (width,)
         else:
-            found.append((width,))
-    return found
+            width_groups.append((width,))
+    return width_groups
 
 
-def _numbers(party: Party, column: Column, field: _Field) -> list[Shared]:
+def _key_numbers(party: Party, column: Column, field: _Field) -> list[Shared]:
     """The NULL bit, if there is one, and the value, 0 where it is NULL, as numbers."""
     x, width = column.values, field.widths[-1]
     if x.ring_bits == 1:
         if column.null is not None:
             x = bits.all_of(party, [x, bits.invert(column.null)])
-        x = bits.number(party, x)
+        x = bits.to_number(party, x)
     else:
         x = Shared(x.m, x.l1, x.l2, x.dealer)
         if column.null is not None:
-            x = bits.times(party, bits.invert(column.null), x)
+            x = bits.multiply_by_bit(party, bits.invert(column.null), x)
     if field.descending:
-        top = -1 if width == ANY else (1 << width) - 1
-        x = arithmetic.moved(arithmetic.neg(x), np.int64(top))
-    return [x] if column.null is None else [bits.number(party, column.null), x]
+        largest_value = -1 if width == ANY_BITS else (1 << width) - 1
+        x = arithmetic.add_constant(arithmetic.neg(x), np.int64(largest_value))
+    return [x] if column.null is None else [bits.to_number(party, column.null), x]

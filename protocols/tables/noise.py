@@ -22,21 +22,23 @@ from typing import TYPE_CHECKING
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session import io
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-LEAST_SIGMA, MOST_SIGMA = 4, 1 << 48
-MOST_DENOMINATOR = 1 << 64
-MOST_DRAWN = 1 << 20
+MIN_SIGMA, MAX_SIGMA = 4, 1 << 48
+MAX_DENOMINATOR = 1 << 64
+MAX_DRAWN = 1 << 20
 # A uniform number of 0 to n - 1: secrets.randbelow, or in tests one from a seed.
-Below = Callable[[int], int]
+RandomBelow = Callable[[int], int]
 
 
-def draw(variance: Fraction, count: int, below: Below = secrets.randbelow) -> list[int]:
+def draw_noise(
+    variance: Fraction, count: int, random_below: RandomBelow = secrets.randbelow
+) -> list[int]:
     """What one worker adds: discrete Gaussians of half a variance, in units of the ring.
 
     Args:
@@ -46,31 +48,33 @@ def draw(variance: Fraction, count: int, below: Below = secrets.randbelow) -> li
         UsageError: sigma is not 4 to 2^48 (larger ones could leave the ring), its square has a
             denominator above 2^64, or there are more than 2^20.
     """
-    if not LEAST_SIGMA**2 <= variance <= MOST_SIGMA**2:
+    if not MIN_SIGMA**2 <= variance <= MAX_SIGMA**2:
         raise UsageError(
-            f"Noise has a standard deviation of {LEAST_SIGMA} to 2^48 units of the ring. "
-            f"Received: a variance of about 2^{_log2(variance)}. Give values more fractional bits, "
+            f"Noise has a standard deviation of {MIN_SIGMA} to 2^48 units of the ring. "
+            f"Received: a variance of about 2^{_estimate_log2(variance)}. Give values more fractional bits, "
             "or spend less."
         )
-    if variance.denominator > MOST_DENOMINATOR:
+    if variance.denominator > MAX_DENOMINATOR:
         raise UsageError("A variance is a fraction with a denominator of at most 2^64.")
-    if not 0 <= count <= MOST_DRAWN:
-        raise UsageError(f"Noise is for at most {MOST_DRAWN} values. Received: {count}.")
-    return [discrete_gaussian(variance / 2, below) for _ in range(count)]
+    if not 0 <= count <= MAX_DRAWN:
+        raise UsageError(f"Noise is for at most {MAX_DRAWN} values. Received: {count}.")
+    return [draw_discrete_gaussian(variance / 2, random_below) for _ in range(count)]
 
 
-def discrete_gaussian(variance: Fraction, below: Below) -> int:
+def draw_discrete_gaussian(variance: Fraction, random_below: RandomBelow) -> int:
     """An integer x with probability proportional to exp(-x^2 / (2 variance)), exactly."""
     p, q = variance.numerator, variance.denominator
     scale = math.isqrt(p // q) + 1
     while True:
-        x = _discrete_laplace(scale, below)
+        x = _draw_discrete_laplace(scale, random_below)
         # (|x| - variance / scale)^2 / (2 variance)
-        if _happens(Fraction((abs(x) * q * scale - p) ** 2, 2 * p * q * scale**2), below):
+        if _bernoulli_exp(
+            Fraction((abs(x) * q * scale - p) ** 2, 2 * p * q * scale**2), random_below
+        ):
             return x
 
 
-def added(party: Party, x: Shared, own: tf.Tensor | None) -> Shared:
+def add_noise(party: Party, x: Shared, drawn_noise: tf.Tensor | None) -> Shared:
     """A shared value with the noise of all three workers.
 
     Args:
@@ -82,43 +86,43 @@ def added(party: Party, x: Shared, own: tf.Tensor | None) -> Shared:
     """
     if x.ring_bits != 64 or x.limbs != 1:
         raise UsageError("Noise is added to values of the ring of 64 bits.")
-    counting = isinstance(party, Counting)
+    is_counting = isinstance(party, CostParty)
     for owner in range(3):
-        value = own if not counting and party.index == owner else None
-        part = io.input_by(party, owner, value, x.any.shape, x.fractional_bits, x.dealer)
+        value = drawn_noise if not is_counting and party.index == owner else None
+        part = io.share_input(party, owner, value, x.any.shape, x.fractional_bits, x.dealer)
         x = arithmetic.add(x, replace(part, fractional_bits=x.fractional_bits))
     return x
 
 
-def _discrete_laplace(scale: int, below: Below) -> int:
+def _draw_discrete_laplace(scale: int, random_below: RandomBelow) -> int:
     """An integer x with probability proportional to exp(-|x| / scale)."""
     while True:
-        rest = below(scale)
-        if not _happens(Fraction(rest, scale), below):
+        remainder = random_below(scale)
+        if not _bernoulli_exp(Fraction(remainder, scale), random_below):
             continue
         whole = 0
-        while _happens(Fraction(1), below):
+        while _bernoulli_exp(Fraction(1), random_below):
             whole += 1
-        size, negative = rest + scale * whole, below(2)
+        size, negative = remainder + scale * whole, random_below(2)
         if size or not negative:  # else 0 would be there twice
             return -size if negative else size
 
 
-def _happens(exponent: Fraction, below: Below) -> bool:
+def _bernoulli_exp(exponent: Fraction, random_below: RandomBelow) -> bool:
     """True with probability exp(-exponent)."""
-    whole, rest = divmod(exponent.numerator, exponent.denominator)
-    return all(_within_one(1, 1, below) for _ in range(whole)) and _within_one(
-        rest, exponent.denominator, below
-    )
+    whole, remainder = divmod(exponent.numerator, exponent.denominator)
+    return all(
+        _bernoulli_exp_unit(1, 1, random_below) for _ in range(whole)
+    ) and _bernoulli_exp_unit(remainder, exponent.denominator, random_below)
 
 
-def _within_one(p: int, q: int, below: Below) -> bool:
+def _bernoulli_exp_unit(p: int, q: int, random_below: RandomBelow) -> bool:
     """True with probability exp(-p / q), p <= q: the parity of where a falling product stops."""
     k = 1
-    while below(q * k) < p:
+    while random_below(q * k) < p:
         k += 1
     return k % 2 == 1
 
 
-def _log2(variance: Fraction) -> int:
+def _estimate_log2(variance: Fraction) -> int:
     return variance.numerator.bit_length() - variance.denominator.bit_length()

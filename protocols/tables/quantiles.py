@@ -14,31 +14,31 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, equality, shapes
-from tfe_bench.protocols.ring.checks import check_choice, is_from
+from tfe_bench.protocols.ring.checks import check_choice, is_integer_between
 from tfe_bench.protocols.ring.truncation import truncate
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
-from tfe_bench.protocols.tables.arrange import graph
-from tfe_bench.protocols.tables.groups import count_bits, places, running
+from tfe_bench.protocols.tables.arrange import cached_graph
+from tfe_bench.protocols.tables.groups import count_bits, prefix_sums, row_positions
 from tfe_bench.protocols.tables.keys import Key
-from tfe_bench.protocols.tables.relation import ANY, Column, Relation
+from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
 # A fraction is a number of these.
-PARTS = 1000
-LOWER, DISC, CONT = HOW = ("lower", "disc", "cont")
-MOST_ROWS = 1 << 24
+DENOMINATOR = 1000
+LOWER, DISC, CONT = METHODS = ("lower", "disc", "cont")
+MAX_ROWS = 1 << 24
 
 
-def quantiles(
+def group_quantiles(
     party: Party,
     relation: Relation,
     by: Sequence[int],
     column: int,
     fractions: Sequence[int],
     *,
-    how: str = LOWER,
+    method: str = LOWER,
     profile: str = "local",
 ) -> Relation:
     """For each group the columns `by` and, for each fraction q, the value at its rank.
@@ -61,108 +61,137 @@ def quantiles(
         UsageError: no fractions, or such a column.
         RangeError: a key is outside of its column's bits.
     """
-    of = relation.column(column)
-    if of.values.ring_bits == 1:
+    value_column = relation.column(column)
+    if value_column.values.ring_bits == 1:
         raise UsageError(f"quantiles wants numbers. Received: column {column}, of bits.")
-    check_choice("how", how, HOW, "quantiles")
-    if not fractions or not all(is_from(q, 0, PARTS) for q in fractions):
+    check_choice("how", method, METHODS, "quantiles")
+    if not fractions or not all(is_integer_between(q, 0, DENOMINATOR) for q in fractions):
         raise UsageError(
-            f"quantiles wants fractions from 0 to {PARTS} thousandths. Received: {fractions!r}."
+            f"quantiles wants fractions from 0 to {DENOMINATOR} thousandths. Received: {fractions!r}."
         )
     n = relation.rows
-    if n > MOST_ROWS:
-        raise UsageError(f"quantiles takes {MOST_ROWS} rows at most. Received: {n}.")
-    of_key = [relation.column(i) for i in by]
-    parts = keys.cleared(party, relation.valid, [(c, False) for c in of_key])
-    more = keys.cleared(party, relation.valid, [(of, False)], False)
-    order = keys.arranged(party, relation.valid, [*parts, *more], profile)
+    if n > MAX_ROWS:
+        raise UsageError(f"quantiles takes {MAX_ROWS} rows at most. Received: {n}.")
+    key_columns = [relation.column(i) for i in by]
+    parts = keys.clear_keys(party, relation.valid, [(c, False) for c in key_columns])
+    value_parts = keys.clear_keys(party, relation.valid, [(value_column, False)], False)
+    permutation = keys.sort_by_parts(party, relation.valid, [*parts, *value_parts], profile)
     widths = tuple(k for _, k in parts)
-    key_parts = [p for c in of_key for p in c.parts]
-    nulls = [] if of.null is None else [of.null]
-    travel = [*keys.narrowed(parts), *key_parts, of.values, relation.valid, *nulls]
-    moved = order.forward(travel)
-    at = len(parts) + len(key_parts) + 1
-    compared, columns, (valid, *nulls) = moved[: len(parts)], moved[len(parts) : at], moved[at:]
+    key_column_parts = [p for c in key_columns for p in c.parts]
+    nulls = [] if value_column.null is None else [value_column.null]
+    moved_parts = [
+        *keys.narrow_parts(parts),
+        *key_column_parts,
+        value_column.values,
+        relation.valid,
+        *nulls,
+    ]
+    sorted_parts = permutation.apply(moved_parts)
+    at = len(parts) + len(key_column_parts) + 1
+    sorted_keys, columns, (valid, *nulls) = (
+        sorted_parts[: len(parts)],
+        sorted_parts[len(parts) : at],
+        sorted_parts[at:],
+    )
 
-    def beginnings(compared: list[Shared], valid: Shared, *nulls: Shared) -> Any:
-        first = bits.invert(keys.same_as_before(party, compared, widths))
-        counted = bits.all_of(party, [first, valid])
+    def mark_beginnings(sorted_keys: list[Shared], valid: Shared, *nulls: Shared) -> Any:
+        first = bits.invert(keys.equals_previous(party, sorted_keys, widths))
+        valid_first = bits.all_of(party, [first, valid])
         return (
             shapes.pad(first, [[0, 1]], constant_values=1),
-            shapes.pad(counted, [[0, 1]]),
-            places(valid, n + 1),
+            shapes.pad(valid_first, [[0, 1]]),
+            row_positions(valid, n + 1),
             # (those with a value come first in each group)
-            *(running(bits.number(party, bits.invert(null))) for null in nulls),
+            *(prefix_sums(bits.to_number(party, bits.invert(null))) for null in nulls),
         )
 
-    key = (n, widths, tuple(fractions), how)
-    made = graph(party, "quantile beginnings", beginnings, *key)(compared, valid, *nulls)
-    flag, counted, *index = made
-    split = arrange.by_bit(party, flag)
-    counted, flagged, *begins = split.forward([counted, flag, *index])
+    key = (n, widths, tuple(fractions), method)
+    beginning_parts = cached_graph(party, "quantile beginnings", mark_beginnings, *key)(
+        sorted_keys, valid, *nulls
+    )
+    flag, valid_first, *index = beginning_parts
+    partition = arrange.partition_by_bit(party, flag)
+    valid_first, flagged, *begin_positions = partition.apply([valid_first, flag, *index])
 
-    def wanted(flagged: Shared, begin: Shared, *counts: Shared) -> Any:
+    def rank_rows(flagged: Shared, begin: Shared, *counts: Shared) -> Any:
         # the rank of each group's wanted rows among all rows
-        before = counts[0] if counts else begin
-        size = arithmetic.sub(keys.later(before, 1), before)
-        last = arithmetic.moved(size, np.int64(-1))
-        found, rests = [], []
+        counts_before = counts[0] if counts else begin
+        size = arithmetic.sub(keys.shift_up(counts_before, 1), counts_before)
+        last = arithmetic.add_constant(size, np.int64(-1))
+        ranks, remainders = [], []
         for q in fractions:
-            if how == DISC:
-                rank = _share_of(party, size, q, n, 1 if q else 0)
+            if method == DISC:
+                rank = _fraction_of_size(party, size, q, n, 1 if q else 0)
             else:
-                rank = _share_of(party, last, q, n)
-            found.append(arithmetic.add(begin, rank))
-            if how == CONT:
-                found.append(arithmetic.moved(found[-1], np.int64(1)))
-                whole = arithmetic.mul_public(rank, np.int64(PARTS))
-                rests.append(arithmetic.sub(arithmetic.mul_public(last, np.int64(q)), whole))
-        steps = (arithmetic.sub(c, keys.shifted(c, 1)) for c in found)
-        return [bits.times(party, flagged, step) for step in steps], rests
+                rank = _fraction_of_size(party, last, q, n)
+            ranks.append(arithmetic.add(begin, rank))
+            if method == CONT:
+                ranks.append(arithmetic.add_constant(ranks[-1], np.int64(1)))
+                scaled_rank = arithmetic.mul_public(rank, np.int64(DENOMINATOR))
+                remainders.append(
+                    arithmetic.sub(arithmetic.mul_public(last, np.int64(q)), scaled_rank)
+                )
+        steps = (arithmetic.sub(c, keys.shift_down(c, 1)) for c in ranks)
+        return [bits.multiply_by_bit(party, flagged, step) for step in steps], remainders
 
-    ranks, rests = graph(party, "quantile ranks", wanted, *key)(flagged, *begins)
-    back = split.back(ranks)
+    ranks, remainders = cached_graph(party, "quantile ranks", rank_rows, *key)(
+        flagged, *begin_positions
+    )
+    rank_steps = partition.apply_inverse(ranks)
 
-    def chosen(value: Shared, nulls: list[Shared], *back: Shared) -> list[Shared]:
-        index, found = places(value, n), []
+    def sum_at_ranks(value: Shared, nulls: list[Shared], *rank_steps: Shared) -> list[Shared]:
+        index, value_sums = row_positions(value, n), []
         # (a group of no value has its first place all the same)
         values = [bits.invert(null) for null in nulls]
-        for steps in back:
-            rank = running(steps).map(lambda a: local.at(a, np.s_[1 : n + 1]))
-            there = equality.zero(party, [(arithmetic.sub(rank, index), count_bits(n))])
-            bit = bits.all_of(party, [bits.of(party, there), *values])
-            found.append(running(bits.times(party, bit, value)))
-        return found
+        for steps in rank_steps:
+            rank = prefix_sums(steps).map(lambda a: tensor_ops.strided_slice(a, np.s_[1 : n + 1]))
+            is_at_rank = equality.is_all_zero(party, [(arithmetic.sub(rank, index), count_bits(n))])
+            bit = bits.all_of(party, [bits.from_masked(party, is_at_rank), *values])
+            value_sums.append(prefix_sums(bits.multiply_by_bit(party, bit, value)))
+        return value_sums
 
-    sums = graph(party, "quantile values", chosen, *key)(columns[-1], nulls, *back)
-    ends = split.forward([*(shapes.pad(c, [[0, 1]]) for c in columns[:-1]), *sums])
-    found, at = [], 0
-    for c in of_key:
-        own = [p.map(lambda a: local.at(a, np.s_[:n])) for p in ends[at : at + len(c.parts)]]
-        found.append(c.with_parts(own))
+    sums = cached_graph(party, "quantile values", sum_at_ranks, *key)(
+        columns[-1], nulls, *rank_steps
+    )
+    group_ends = partition.apply([*(shapes.pad(c, [[0, 1]]) for c in columns[:-1]), *sums])
+    result_columns, at = [], 0
+    for c in key_columns:
+        key_parts = [
+            p.map(lambda a: tensor_ops.strided_slice(a, np.s_[:n]))
+            for p in group_ends[at : at + len(c.parts)]
+        ]
+        result_columns.append(c.with_parts(key_parts))
         at += len(c.parts)
     values = [
-        arithmetic.sub(keys.later(t, 1), t).map(lambda a: local.at(a, np.s_[:n]))
-        for t in ends[at : at + len(ranks)]
+        arithmetic.sub(keys.shift_up(t, 1), t).map(lambda a: tensor_ops.strided_slice(a, np.s_[:n]))
+        for t in group_ends[at : at + len(ranks)]
     ]
-    if how == CONT:
-        rests = [r.map(lambda a: local.at(a, np.s_[:n])) for r in rests]
-        values = graph(party, "between", lambda v, r: _between(party, v, r), *key)(values, rests)
-    width = ANY if how == CONT else of.bits
-    found += [Column(value, width) for value in values]
-    return Relation(tuple(found), counted.map(lambda a: local.at(a, np.s_[:n])))
+    if method == CONT:
+        remainders = [r.map(lambda a: tensor_ops.strided_slice(a, np.s_[:n])) for r in remainders]
+        values = cached_graph(party, "between", lambda v, r: _interpolate_ranks(party, v, r), *key)(
+            values, remainders
+        )
+    width = ANY_BITS if method == CONT else value_column.bits
+    result_columns += [Column(value, width) for value in values]
+    return Relation(
+        tuple(result_columns), valid_first.map(lambda a: tensor_ops.strided_slice(a, np.s_[:n]))
+    )
 
 
-def _between(party: Party, values: Sequence[Shared], rests: Sequence[Shared]) -> list[Shared]:
+def _interpolate_ranks(
+    party: Party, values: Sequence[Shared], remainders: Sequence[Shared]
+) -> list[Shared]:
     """PARTS times what lies so far between each two values."""
-    found = []
-    for low, high, rest in zip(values[::2], values[1::2], rests, strict=True):
-        more = arithmetic.mul(party, arithmetic.sub(high, low), rest)
-        found.append(arithmetic.add(arithmetic.mul_public(low, np.int64(PARTS)), more))
-    return found
+    interpolated = []
+    for low, high, remainder in zip(values[::2], values[1::2], remainders, strict=True):
+        addition = arithmetic.mul(party, arithmetic.sub(high, low), remainder)
+        interpolated.append(
+            arithmetic.add(arithmetic.mul_public(low, np.int64(DENOMINATOR)), addition)
+        )
+    return interpolated
 
 
-def at_ranks(
+def rows_at_ranks(
     party: Party, relation: Relation, by: Key, ranks: Sequence[int], *, profile: str = "local"
 ) -> Relation:
     """The rows of some public ranks in the order of a key, without a sort of the others.
@@ -181,30 +210,36 @@ def at_ranks(
         RangeError: a key is outside of its column's bits.
     """
     n = relation.rows
-    if not ranks or not all(is_from(r, 0, n - 1) for r in ranks):
+    if not ranks or not all(is_integer_between(r, 0, n - 1) for r in ranks):
         raise UsageError(f"at_ranks wants ranks of {n} rows. Received: {list(ranks)!r}.")
     columns = [(relation.column(by.column), by.descending)]
-    parts = keys.cleared(party, relation.valid, columns)
+    parts = keys.clear_keys(party, relation.valid, columns)
     if len(parts) > 1 or n < 2:
-        order = keys.arranged(party, relation.valid, parts, profile)
-        at = np.asarray(ranks, np.int64)
-        moved = order.forward(relation.parts)
-        return relation.with_parts([c.map(lambda a: local.gather(a, at)) for c in moved])
+        permutation = keys.sort_by_parts(party, relation.valid, parts, profile)
+        rank_array = np.asarray(ranks, np.int64)
+        sorted_parts = permutation.apply(relation.parts)
+        return relation.with_parts(
+            [c.map(lambda a: tensor_ops.gather(a, rank_array)) for c in sorted_parts]
+        )
     (key, width), *_ = parts
-    secret, positions = arrange.at_ranks(party, key, width, ranks, profile=profile)
-    return relation.with_parts(secret.again(relation.parts, positions))
+    secret_shuffle, positions = arrange.select_at_ranks(party, key, width, ranks, profile=profile)
+    return relation.with_parts(secret_shuffle.apply(relation.parts, positions))
 
 
-def _share_of(party: Party, size: Shared, q: int, n: int, less: int = 0) -> Shared:
+def _fraction_of_size(party: Party, size: Shared, q: int, n: int, offset: int = 0) -> Shared:
     """floor((q size - less) / 1000), exact for 0 <= size <= n <= 2^24 and less of 0 or 1.
 
     For |size| <= n it is off by one at most.
     """
-    if q in (0, PARTS):
-        return arithmetic.moved(arithmetic.mul_public(size, np.int64(q // PARTS)), np.int64(-less))
+    if q in (0, DENOMINATOR):
+        return arithmetic.add_constant(
+            arithmetic.mul_public(size, np.int64(q // DENOMINATOR)), np.int64(-offset)
+        )
     # With 2^drop > 1000 (n + 1) what is rounded up adds less than 1/1000 to a quotient.
     drop = n.bit_length() + 10
-    product = arithmetic.mul_public(size, np.int64(-(-q * (1 << drop) // PARTS)), drop)
-    product = arithmetic.moved(product, np.int64(-(less << drop) // PARTS + less))
+    product = arithmetic.mul_public(size, np.int64(-(-q * (1 << drop) // DENOMINATOR)), drop)
+    product = arithmetic.add_constant(product, np.int64(-(offset << drop) // DENOMINATOR + offset))
     # rounds to the nearest: down, of half less
-    return truncate(party, arithmetic.moved(product, np.int64(-(1 << drop - 1))), drop, "exact")
+    return truncate(
+        party, arithmetic.add_constant(product, np.int64(-(1 << drop - 1))), drop, "exact"
+    )

@@ -9,14 +9,14 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import shapes, small_ring
-from tfe_bench.protocols.ring.checks import is_from
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.checks import is_integer_between
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
 # Any signed number.  Fewer bits: 0 <= v < 2^bits, which somebody must have made sure of.
-ANY = 64
+ANY_BITS = 64
 # The most bits that `narrow` makes less of.
-_NARROW = 60
+_MAX_NARROW_BITS = 60
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,11 +31,11 @@ class Column:
     """
 
     values: Shared
-    bits: int = ANY
+    bits: int = ANY_BITS
     null: Shared | None = None
 
     def __post_init__(self) -> None:
-        if not is_from(self.bits, 1, ANY):
+        if not is_integer_between(self.bits, 1, ANY_BITS):
             raise UsageError(f"A column has 1 to 64 bits. Received: {self.bits!r}.")
         if self.values.limbs != 1 or self.values.bits not in (0, 1):
             raise UsageError(
@@ -50,14 +50,14 @@ class Column:
         return (self.values,) if self.null is None else (self.values, self.null)
 
     @property
-    def narrow(self) -> tuple[Shared, ...]:
+    def narrow_parts(self) -> tuple[Shared, ...]:
         """The parts, of a ring in which the values are exact and from which `widened` has them.
 
         Local.  What moves and is multiplied in between costs as much less.
         """
-        if self.values.ring_bits == 1 or self.bits > _NARROW:
+        if self.values.ring_bits == 1 or self.bits > _MAX_NARROW_BITS:
             return self.parts
-        return (small_ring.reduced(self.values, self.bits + 1), *self.parts[1:])
+        return (small_ring.reduce_ring(self.values, self.bits + 1), *self.parts[1:])
 
     def with_parts(self, parts: Sequence[Shared]) -> Column:
         """The same column with other rows."""
@@ -106,7 +106,7 @@ class Relation:
         Raises:
             UsageError: there is none.
         """
-        if not is_from(index, 0, len(self.columns) - 1):
+        if not is_integer_between(index, 0, len(self.columns) - 1):
             raise UsageError(
                 f"A relation of {len(self.columns)} columns has no column {index!r}. "
                 "They are numbered from 0."
@@ -114,21 +114,24 @@ class Relation:
         return self.columns[index]
 
 
-def limit(relation: Relation, count: int) -> Relation:
+def limit_rows(relation: Relation, count: int) -> Relation:
     """The first rows, valid or not.  Local.
 
     Raises:
         UsageError: count is negative.
     """
-    if not is_from(count, 0, 2**62):
+    if not is_integer_between(count, 0, 2**62):
         raise UsageError(f"limit takes a number of rows from 0. Received: {count!r}.")
-    kept = min(count, relation.rows)
+    row_count = min(count, relation.rows)
     return relation.with_parts(
-        [part.map(lambda a: local.at(a, np.s_[:kept])) for part in relation.parts]
+        [
+            part.map(lambda a: tensor_ops.strided_slice(a, np.s_[:row_count]))
+            for part in relation.parts
+        ]
     )
 
 
-def union(relations: Sequence[Relation]) -> Relation:
+def union_rows(relations: Sequence[Relation]) -> Relation:
     """All rows of relations, one after the other.  Local.
 
     Raises:
@@ -138,14 +141,15 @@ def union(relations: Sequence[Relation]) -> Relation:
         raise UsageError("union wants relations. Received: none.")
     first = relations[0]
     for other in relations[1:]:
-        if [_kind(c) for c in other.columns] != [_kind(c) for c in first.columns]:
+        if [_column_kind(c) for c in other.columns] != [_column_kind(c) for c in first.columns]:
             raise UsageError(
                 "union wants columns of one number, kind and scale, with NULL bits in all or none. "
-                f"Received: {[_kind(c) for c in first.columns]} and "
-                f"{[_kind(c) for c in other.columns]}."
+                f"Received: {[_column_kind(c) for c in first.columns]} and "
+                f"{[_column_kind(c) for c in other.columns]}."
             )
     parts = [
-        shapes.concat(list(each), 0) for each in zip(*(r.parts for r in relations), strict=True)
+        shapes.concat(list(same_parts), 0)
+        for same_parts in zip(*(r.parts for r in relations), strict=True)
     ]
     joined = first.with_parts(parts)
     widest = [max(r.columns[i].bits for r in relations) for i in range(len(first.columns))]
@@ -153,16 +157,16 @@ def union(relations: Sequence[Relation]) -> Relation:
     return Relation(tuple(columns), joined.valid)
 
 
-def _kind(column: Column) -> tuple[int, int, bool]:
+def _column_kind(column: Column) -> tuple[int, int, bool]:
     return column.values.ring_bits, column.values.fractional_bits, column.null is not None
 
 
-def _check_rows(what: str, part: Shared, like: Shared) -> None:
-    if part.shape.as_list() != like.shape.as_list() or part.dealer != like.dealer:
-        raise UsageError(f"{what} have one shape and dealer. Received: {part!r} and {like!r}.")
+def _check_rows(name: str, part: Shared, template: Shared) -> None:
+    if part.shape.as_list() != template.shape.as_list() or part.dealer != template.dealer:
+        raise UsageError(f"{name} have one shape and dealer. Received: {part!r} and {template!r}.")
 
 
-def _check_bits(what: str, bits: Shared, like: Shared) -> None:
-    _check_rows(what, bits, like)
+def _check_bits(name: str, bits: Shared, template: Shared) -> None:
+    _check_rows(name, bits, template)
     if bits.ring_bits != 1:
-        raise UsageError(f"{what} are of Z_2. Received: {bits!r}.")
+        raise UsageError(f"{name} are of Z_2. Received: {bits!r}.")

@@ -12,28 +12,28 @@ import numpy as np
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import select, shuffle
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, refresh, shapes
-from tfe_bench.protocols.ring.checks import check_ring, is_from
-from tfe_bench.protocols.session import local, sizes
-from tfe_bench.protocols.session.cost import words
-from tfe_bench.protocols.session.counting import Counting
+from tfe_bench.protocols.ring.checks import check_ring, is_integer_between
+from tfe_bench.protocols.session import sizes, tensor_ops
+from tfe_bench.protocols.session.cost import words_for_bits
+from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.io import reveal_bits
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
-from tfe_bench.protocols.tables.arrange import graph
+from tfe_bench.protocols.tables.arrange import cached_graph
 from tfe_bench.protocols.tables.keys import Key
-from tfe_bench.protocols.tables.relation import Relation, limit
+from tfe_bench.protocols.tables.relation import Relation, limit_rows
 
 _RADIX = 4  # of an AND of all rows: 5 bits for each
 
 
-def filtered(party: Party, relation: Relation, bit: Shared) -> Relation:
+def filter_rows(party: Party, relation: Relation, bit: Shared) -> Relation:
     """The rows that have the bit, [n] of Z_2, stay valid.
 
     Rounds: 1 (2 with dealing).  Bits sent: those of bits.all_of.
     """
-    both = graph(party, "filtered", lambda a, b: bits.all_of(party, [a, b]))
-    return Relation(relation.columns, both(relation.valid, bit))
+    conjunction_graph = cached_graph(party, "filtered", lambda a, b: bits.all_of(party, [a, b]))
+    return Relation(relation.columns, conjunction_graph(relation.valid, bit))
 
 
 def order_by(
@@ -50,12 +50,12 @@ def order_by(
     if not by:
         raise UsageError("order_by wants keys. Received: none.")
     columns = [(relation.column(k.column), k.descending) for k in by]
-    parts = keys.cleared(party, relation.valid, columns)
-    order = keys.arranged(party, relation.valid, parts, profile)
-    return relation.with_parts(order.forward(relation.parts))
+    parts = keys.clear_keys(party, relation.valid, columns)
+    permutation = keys.sort_by_parts(party, relation.valid, parts, profile)
+    return relation.with_parts(permutation.apply(relation.parts))
 
 
-def top(
+def top_rows(
     party: Party, relation: Relation, by: Sequence[Key], count: int, *, profile: str = "local"
 ) -> Relation:
     """The first rows of `order_by`, as many as count or all.
@@ -69,22 +69,22 @@ def top(
     Raises:
         UsageError, RangeError: as order_by; another count.
     """
-    if not by or not is_from(count, 1, 2**31):
+    if not by or not is_integer_between(count, 1, 2**31):
         raise UsageError(f"top wants keys, and at least 1 row. Received: {list(by)}, {count!r}.")
     n = relation.rows
-    if count >= n or not select.saves(n, count, profile):
-        return limit(order_by(party, relation, by, profile=profile), count)
+    if count >= n or not select.is_selection_cheaper(n, count, profile):
+        return limit_rows(order_by(party, relation, by, profile=profile), count)
     columns = [(relation.column(k.column), k.descending) for k in by]
-    parts = keys.cleared(party, relation.valid, columns)
+    parts = keys.clear_keys(party, relation.valid, columns)
     if len(parts) > 1:
-        order = keys.arranged(party, relation.valid, parts, profile)
-        return limit(relation.with_parts(order.forward(relation.parts)), count)
+        permutation = keys.sort_by_parts(party, relation.valid, parts, profile)
+        return limit_rows(relation.with_parts(permutation.apply(relation.parts)), count)
     [(key, width)] = parts
-    secret, positions = arrange.first(party, key, width, count, profile=profile)
-    return relation.with_parts(secret.again(relation.parts, positions))
+    secret_shuffle, positions = arrange.select_first(party, key, width, count, profile=profile)
+    return relation.with_parts(secret_shuffle.apply(relation.parts, positions))
 
 
-def deliver(party: Party, relation: Relation, *, ordered: bool = False) -> Relation:
+def deliver_rows(party: Party, relation: Relation, *, is_ordered: bool = False) -> Relation:
     """What may leave: rows in a random order, invalid ones and NULLs 0, all under new masks.
 
     The place of a row is data too: only an order that was asked for (`order_by`) may stay.
@@ -96,33 +96,38 @@ def deliver(party: Party, relation: Relation, *, ordered: bool = False) -> Relat
         with a bit for each word, in a ring of its column's bits, and an AND for each bit.
     """
 
-    def cleared(relation: Relation) -> Relation:
-        found = list(relation.parts)
-        if not ordered and relation.rows > 1:
-            found = [*(part for c in relation.columns for part in c.narrow), relation.valid]
-            factors = shuffle.draw(party, 1, relation.rows, relation.valid.dealer)
-            rows = [shapes.expand_dims(part, 0) for part in found]
+    def clear_and_shuffle(relation: Relation) -> Relation:
+        delivered_parts = list(relation.parts)
+        if not is_ordered and relation.rows > 1:
+            delivered_parts = [
+                *(part for c in relation.columns for part in c.narrow_parts),
+                relation.valid,
+            ]
+            factors = shuffle.draw_permutation(party, 1, relation.rows, relation.valid.dealer)
+            rows = [shapes.expand_dims(part, 0) for part in delivered_parts]
             step = shuffle.MAX_COLUMNS
-            cut = [rows[i : i + step] for i in range(0, len(rows), step)]
-            moved = [c for some in cut for c in shuffle.move(party, factors, some)]
-            found = [c.map(lambda a: local.squeeze(a, [0])) for c in moved]
-        *moved, valid = found
-        given, parts = iter(moved), []
+            batches = [rows[i : i + step] for i in range(0, len(rows), step)]
+            shuffled_parts = [
+                c for batch in batches for c in shuffle.apply_permutation(party, factors, batch)
+            ]
+            delivered_parts = [c.map(lambda a: tensor_ops.squeeze(a, [0])) for c in shuffled_parts]
+        *shuffled_parts, valid = delivered_parts
+        remaining_parts, parts = iter(shuffled_parts), []
         for column in relation.columns:
-            values, there = next(given), valid
-            null = None if column.null is None else next(given)
+            values, is_present = next(remaining_parts), valid
+            null = None if column.null is None else next(remaining_parts)
             if null is not None:
-                there = bits.all_of(party, [valid, bits.invert(null)])
-            parts.append(bits.widened(party, bits.times(party, there, values)))
+                is_present = bits.all_of(party, [valid, bits.invert(null)])
+            parts.append(bits.extend_values(party, bits.multiply_by_bit(party, is_present, values)))
             if null is not None:
                 parts.append(bits.all_of(party, [valid, null]))
         return relation.with_parts([*parts, refresh.refresh(party, valid)])
 
-    delivered: Relation = graph(party, "deliver", cleared, ordered)(relation)
+    delivered: Relation = cached_graph(party, "deliver", clear_and_shuffle, is_ordered)(relation)
     return delivered
 
 
-def check_range(party: Party, x: Shared, low: int, high: int, *, what: str = "A column") -> None:
+def check_range(party: Party, x: Shared, low: int, high: int, *, name: str = "A column") -> None:
     """Makes sure that every element of [n] is from low to high: opens that one bit.
 
     All rows are asked, valid or not, whoever has shared them: only then may others rely on it.
@@ -138,26 +143,31 @@ def check_range(party: Party, x: Shared, low: int, high: int, *, what: str = "A 
         RangeError: an element is outside.
     """
     check_ring("check_range", x, known=True)
-    if not (is_from(low, -(2**63), 2**63 - 1) and is_from(high, low, min(low + 2**63, 2**63) - 1)):
+    if not (
+        is_integer_between(low, -(2**63), 2**63 - 1)
+        and is_integer_between(high, low, min(low + 2**63, 2**63) - 1)
+    ):
         raise UsageError(
             "check_range wants bounds that are less than 2^63 apart. "
             f"Received: {low!r} and {high!r}."
         )
     n = int(np.prod(x.shape))
 
-    def inside(x: Shared) -> Any:
+    def open_in_range(x: Shared) -> Any:
         # 0 <= v and 0 <= high - low - v, for v = x - low: both are exact, as v is below 2^63 then
         offset = (2**63 - low) % 2**64 - 2**63
-        v = arithmetic.moved(x.map(lambda a: local.reshape(a, [n])), np.int64(offset))
+        v = arithmetic.add_constant(x.map(lambda a: tensor_ops.reshape(a, [n])), np.int64(offset))
         # rows that fill the last word, and are inside
         v = shapes.pad(v, [[0, -n % 64]])
-        rest = arithmetic.moved(arithmetic.neg(v), np.int64(high - low))
-        signs = compare.msb(party, shapes.concat([v, rest], 0))
-        return _open_all(party, logic.invert(convert.mask_bits(party, signs)))
+        distance_to_high = arithmetic.add_constant(arithmetic.neg(v), np.int64(high - low))
+        signs = compare.msb(party, shapes.concat([v, distance_to_high], 0))
+        return _open_conjunction(party, logic.invert_bits(convert.mask_bits(party, signs)))
 
-    if n and not _opened(party, graph(party, "check_range", inside, low, high, n)(x)):
+    if n and not _is_bit_set(
+        party, cached_graph(party, "check_range", open_in_range, low, high, n)(x)
+    ):
         raise RangeError(
-            f"{what} holds a number outside of what is declared for it, {low} to {high} in ring "
+            f"{name} holds a number outside of what is declared for it, {low} to {high} in ring "
             "units. Declare a wider range, or none."
         )
 
@@ -178,49 +188,54 @@ def check_unique(
     n = relation.rows
     if n < 2:
         return
-    valid = keys.without_nulls(party, relation.valid, columns)
-    parts = keys.cleared(party, valid, [(replace(c, null=None), False) for c in columns])
-    order = keys.arranged(party, valid, parts, profile)
+    valid = keys.exclude_nulls(party, relation.valid, columns)
+    parts = keys.clear_keys(party, valid, [(replace(c, null=None), False) for c in columns])
+    permutation = keys.sort_by_parts(party, valid, parts, profile)
     widths = tuple(k for _, k in parts)
-    *moved, there = order.forward([*keys.narrowed(parts), valid])
+    *sorted_parts, sorted_valid = permutation.apply([*keys.narrow_parts(parts), valid])
 
-    def once(there: Shared, *moved: Shared) -> Any:
-        same = keys.same_as_before(party, moved, widths)
-        twice = shapes.pad(bits.all_of(party, [same, there]), [[0, -n % 64]])
-        return _open_all(party, bits.masked_bits(bits.invert(twice)))
+    def open_unique(sorted_valid: Shared, *sorted_keys: Shared) -> Any:
+        is_repeated = keys.equals_previous(party, sorted_keys, widths)
+        valid_repeats = shapes.pad(bits.all_of(party, [is_repeated, sorted_valid]), [[0, -n % 64]])
+        return _open_conjunction(party, bits.to_masked(bits.invert(valid_repeats)))
 
-    if not _opened(party, graph(party, "check_unique", once, widths)(there, *moved)):
+    if not _is_bit_set(
+        party, cached_graph(party, "check_unique", open_unique, widths)(sorted_valid, *sorted_parts)
+    ):
         raise RangeError("A key that is declared unique comes twice. Remove what repeats it.")
 
 
-def _open_all(party: Party, ones: MaskedBits) -> Any:
+def _open_conjunction(party: Party, ones: MaskedBits) -> Any:
     """Opens the AND of all bits, whose number is a multiple of 64.  Inside of a graph."""
-    width = words(int(sizes.known(ones.n)))
-    held = local.reshape(ones.beta if ones.masked is None else ones.masked, [width])
+    width = words_for_bits(int(sizes.static_value(ones.n)))
+    packed_words = tensor_ops.reshape(ones.beta if ones.masked is None else ones.masked, [width])
     while width > 1:
         count = -(-width // _RADIX)
         # what is missing is 1: masked by 0
         missing = count * _RADIX - width
-        fill = held.like([missing]) if not local.known(held) else None
-        if fill is None:
-            fill = np.full(missing, 0 if ones.masked is None else -1, np.int64)
-        rows = local.reshape(local.concat([held, fill], 0), [_RADIX, count])
-        both = logic.all_of_rows(party, rows, _RADIX, 64 * count, ones.dealer)
-        ones = convert.mask_bits(party, both)
+        padding = packed_words.like([missing]) if not tensor_ops.is_concrete(packed_words) else None
+        if padding is None:
+            padding = np.full(missing, 0 if ones.masked is None else -1, np.int64)
+        rows = tensor_ops.reshape(tensor_ops.concat([packed_words, padding], 0), [_RADIX, count])
+        conjunction = logic.and_rows(party, rows, _RADIX, 64 * count, ones.dealer)
+        ones = convert.mask_bits(party, conjunction)
         width = count
-        held = local.reshape(ones.beta if ones.masked is None else ones.masked, [width])
-    n, left = 64, replace(ones, n=64)
+        packed_words = tensor_ops.reshape(
+            ones.beta if ones.masked is None else ones.masked, [width]
+        )
+    n, remaining_bits = 64, replace(ones, n=64)
     while True:
         n //= _RADIX
         parts = [slice(n * i, n * (i + 1)) for i in range(_RADIX)]
         groups = [
-            logic.rearrange(left, (n * _RADIX,), operator.itemgetter(part), n) for part in parts
+            logic.rearrange_bits(remaining_bits, (n * _RADIX,), operator.itemgetter(part), n)
+            for part in parts
         ]
-        found = logic.all_of(party, groups)
+        conjunction_bits = logic.and_bits(party, groups)
         if n == 1:
-            return reveal_bits(party, found)
-        left = convert.mask_bits(party, found)
+            return reveal_bits(party, conjunction_bits)
+        remaining_bits = convert.mask_bits(party, conjunction_bits)
 
 
-def _opened(party: Party, found: Any) -> bool:
-    return isinstance(party, Counting) or bool(int(found.numpy()[0]) & 1)
+def _is_bit_set(party: Party, opened_bit: Any) -> bool:
+    return isinstance(party, CostParty) or bool(int(opened_bit.numpy()[0]) & 1)

@@ -14,23 +14,23 @@ import numpy as np
 
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, equality, relational, shapes
-from tfe_bench.protocols.ring.checks import check_choice, is_from
-from tfe_bench.protocols.session import local
+from tfe_bench.protocols.ring.checks import check_choice, is_integer_between
+from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
-from tfe_bench.protocols.tables.arrange import graph
-from tfe_bench.protocols.tables.groups import count_bits, places
+from tfe_bench.protocols.tables.arrange import cached_graph
+from tfe_bench.protocols.tables.groups import count_bits, row_positions
 from tfe_bench.protocols.tables.keys import Key
-from tfe_bench.protocols.tables.relation import ANY, Column, Relation
+from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
-HOW = ("row_number", "rank", "dense_rank", "sum", "count", "min", "max", "lag", "lead")
+FUNCTIONS = ("row_number", "rank", "dense_rank", "sum", "count", "min", "max", "lag", "lead")
 EXTREMES = ("min", "max")
 # Of sums and counts, from the partition's first row: to this one, to the last that the order does
 # not tell apart from it, to the partition's last.
 ROWS, RANGE, WHOLE = FRAMES = ("rows", "range", "whole")
 # Of a value and the number of its partition, which are compared as one.
-_MOST_BITS = 60
+_MAX_BITS = 60
 
 
 @dataclass(frozen=True)
@@ -47,13 +47,13 @@ class Window:
             of rows before this one that count with it.
     """
 
-    how: str
+    function: str
     column: int | None = None
     offset: int = 1
     frame: str | int = ROWS
 
 
-def broadcast(party: Party, flag: Shared, columns: Sequence[Shared]) -> list[Shared]:
+def broadcast_flagged(party: Party, flag: Shared, columns: Sequence[Shared]) -> list[Shared]:
     """Each row gets what the last flagged row up to it holds; 0 before the first.
 
     A partition brings the flagged rows together, where the difference of each from the one before
@@ -67,18 +67,20 @@ def broadcast(party: Party, flag: Shared, columns: Sequence[Shared]) -> list[Sha
     """
     if not columns:
         return []
-    order = arrange.by_bit(party, flag)
-    *there, flagged = order.forward([*columns, flag])
+    partition = arrange.partition_by_bit(party, flag)
+    *partitioned_columns, flagged = partition.apply([*columns, flag])
 
-    def steps(flagged: Shared, *given: Shared) -> list[Shared]:
-        every = (arithmetic.sub(c, keys.shifted(c, 1)) for c in given)
-        return [bits.times(party, flagged, step) for step in every]
+    def difference_columns(flagged: Shared, *partitioned_columns: Shared) -> list[Shared]:
+        differences = (arithmetic.sub(c, keys.shift_down(c, 1)) for c in partitioned_columns)
+        return [bits.multiply_by_bit(party, flagged, step) for step in differences]
 
-    back = order.back(graph(party, "steps of flags", steps)(flagged, *there))
-    return [c.map(lambda a: local.cumsum(a, 0, False, False)) for c in back]
+    column_steps = partition.apply_inverse(
+        cached_graph(party, "steps of flags", difference_columns)(flagged, *partitioned_columns)
+    )
+    return [c.map(lambda a: tensor_ops.cumsum(a, 0, False, False)) for c in column_steps]
 
 
-def windows(
+def compute_windows(
     party: Party,
     relation: Relation,
     partition: Sequence[int],
@@ -105,147 +107,176 @@ def windows(
         UsageError: no order, unknown functions or columns, too wide a column for "min" or "max".
         RangeError: a key is outside of its column's bits.
     """
-    _check(relation, order, functions)
+    _check_windows(relation, order, functions)
     n = relation.rows
-    of_part = [(relation.column(i), False) for i in partition]
-    of_order = [(relation.column(k.column), k.descending) for k in order]
+    partition_columns = [(relation.column(i), False) for i in partition]
+    order_columns = [(relation.column(k.column), k.descending) for k in order]
     # without a partition only validity parts rows
-    parts = keys.cleared(party, relation.valid, of_part)
-    more = keys.cleared(party, relation.valid, of_order, False)
-    arranged = keys.arranged(party, relation.valid, [*parts, *more], profile)
-    widths, finer = (tuple(k for _, k in some) for some in (parts, more))
-    moved = arranged.forward([*keys.narrowed([*parts, *more]), *relation.parts])
-    compared, ordered = moved[: len(parts)], moved[len(parts) : len(parts) + len(more)]
-    rows = relation.with_parts(moved[len(parts) + len(more) :])
+    parts = keys.clear_keys(party, relation.valid, partition_columns)
+    order_parts = keys.clear_keys(party, relation.valid, order_columns, False)
+    permutation = keys.sort_by_parts(party, relation.valid, [*parts, *order_parts], profile)
+    widths, order_widths = (tuple(k for _, k in key_parts) for key_parts in (parts, order_parts))
+    sorted_parts = permutation.apply([*keys.narrow_parts([*parts, *order_parts]), *relation.parts])
+    partition_keys, order_keys = (
+        sorted_parts[: len(parts)],
+        sorted_parts[len(parts) : len(parts) + len(order_parts)],
+    )
+    rows = relation.with_parts(sorted_parts[len(parts) + len(order_parts) :])
 
-    def marked(compared: list[Shared], ordered: list[Shared], rows: Relation) -> Any:
-        same = keys.same_as_before(party, compared, widths)
-        peers = keys.same_as_before(party, [*compared, *ordered], widths + finer)
-        first, new = bits.invert(same), bits.invert(peers)
-        return first, new, [_running(party, f, rows, first, new) for f in functions]
+    def mark_partitions(
+        partition_keys: list[Shared], order_keys: list[Shared], rows: Relation
+    ) -> Any:
+        same_partition = keys.equals_previous(party, partition_keys, widths)
+        peers = keys.equals_previous(party, [*partition_keys, *order_keys], widths + order_widths)
+        first, new = bits.invert(same_partition), bits.invert(peers)
+        return first, new, [_running_values(party, f, rows, first, new) for f in functions]
 
-    key = (n, widths, finer, tuple(functions))
-    first, new, sums = graph(party, "marked", marked, *key)(compared, ordered, rows)
-    now, before = ([pair[i] for some in sums for pair in some] for i in range(2))
-    frames = [f.frame for f, some in zip(functions, sums, strict=True) for _ in some]
-    begin, *starts = broadcast(party, first, [places(first, n), *before])
-    now = _at_ends(party, _at_ends(party, now, frames, RANGE, new), frames, WHOLE, first)
-    ranked = any(f.how == "rank" for f in functions)
-    peers = broadcast(party, new, [places(first, n)] if ranked else [])
+    key = (n, widths, order_widths, tuple(functions))
+    first, new, sums = cached_graph(party, "marked", mark_partitions, *key)(
+        partition_keys, order_keys, rows
+    )
+    running_values, initial_values = (
+        [value_pair[i] for key_parts in sums for value_pair in key_parts] for i in range(2)
+    )
+    frames = [f.frame for f, key_parts in zip(functions, sums, strict=True) for _ in key_parts]
+    begin_positions, *start_values = broadcast_flagged(
+        party, first, [row_positions(first, n), *initial_values]
+    )
+    running_values = _take_frame_ends(
+        party, _take_frame_ends(party, running_values, frames, RANGE, new), frames, WHOLE, first
+    )
+    has_rank = any(f.function == "rank" for f in functions)
+    peers = broadcast_flagged(party, new, [row_positions(first, n)] if has_rank else [])
 
-    def found(
+    def derive_columns(
         rows: Relation,
-        compared: list[Shared],
+        partition_keys: list[Shared],
         places: list[Shared],
-        now: list[Shared],
-        before: list[Shared],
-        starts: list[Shared],
+        running_values: list[Shared],
+        initial_values: list[Shared],
+        start_values: list[Shared],
     ) -> list[list[Shared]]:
         begin, *peers = places
         totals = iter(
             [
-                arithmetic.sub(a, _start(party, frame, compared, widths, b, start))
-                for a, frame, b, start in zip(now, frames, before, starts, strict=True)
+                arithmetic.sub(a, _frame_start(party, frame, partition_keys, widths, b, start))
+                for a, frame, b, start in zip(
+                    running_values, frames, initial_values, start_values, strict=True
+                )
             ]
         )
         result = []
         for f in functions:
-            if f.how in ("lag", "lead"):
-                result.append(_neighbor(party, f, rows, compared, widths))
-            elif f.how == "rank":
-                result.append([arithmetic.moved(arithmetic.sub(peers[0], begin), np.int64(1))])
-            elif _is_place(f, rows):
-                index = arithmetic.moved(arithmetic.neg(begin), np.arange(1, n + 1))
+            if f.function in ("lag", "lead"):
+                result.append(_neighbor_value(party, f, rows, partition_keys, widths))
+            elif f.function == "rank":
+                result.append(
+                    [arithmetic.add_constant(arithmetic.sub(peers[0], begin), np.int64(1))]
+                )
+            elif _is_position(f, rows):
+                index = arithmetic.add_constant(arithmetic.neg(begin), np.arange(1, n + 1))
                 result.append([index])
-            elif f.how in EXTREMES:
-                result.append(_extreme(party, f, rows, next(totals)))
+            elif f.function in EXTREMES:
+                result.append(_extreme_value(party, f, rows, next(totals)))
             else:
                 result.append([next(totals)])
-                if f.how == "sum" and _nullable(f, rows):
-                    none = equality.zero(party, [(next(totals), count_bits(n))])
-                    result[-1].append(bits.of(party, none))
+                if f.function == "sum" and _is_nullable(f, rows):
+                    has_none = equality.is_all_zero(party, [(next(totals), count_bits(n))])
+                    result[-1].append(bits.from_masked(party, has_none))
         return result
 
-    step = graph(party, "windows", found, *key)
-    values = step(rows, compared, [begin, *peers], now, before, starts)
-    columns = [_column(f, rows, each) for f, each in zip(functions, values, strict=True)]
+    window_graph = cached_graph(party, "windows", derive_columns, *key)
+    values = window_graph(
+        rows,
+        partition_keys,
+        [begin_positions, *peers],
+        running_values,
+        initial_values,
+        start_values,
+    )
+    columns = [
+        _window_column(f, rows, function_parts)
+        for f, function_parts in zip(functions, values, strict=True)
+    ]
     return Relation((*rows.columns, *columns), rows.valid)
 
 
-def _check(relation: Relation, order: Sequence[Key], functions: Sequence[Window]) -> None:
+def _check_windows(relation: Relation, order: Sequence[Key], functions: Sequence[Window]) -> None:
     summed = ("sum", "count", *EXTREMES)
-    plain = all(f.how in summed and f.frame == WHOLE for f in functions)
-    if not functions or not (order or plain):
+    is_unordered = all(f.function in summed and f.frame == WHOLE for f in functions)
+    if not functions or not (order or is_unordered):
         raise UsageError("windows wants an order and functions. Received: none.")
     for f in functions:
-        if f.frame not in FRAMES and not is_from(f.frame, 0, 2**62):
+        if f.frame not in FRAMES and not is_integer_between(f.frame, 0, 2**62):
             raise UsageError(
                 f"A frame is one of {', '.join(FRAMES)}, or a number of rows. "
                 f"Received: {f.frame!r}."
             )
-        check_choice("function", f.how, HOW, "windows")
-        if not is_from(f.offset, 1, 2**62):
+        check_choice("function", f.function, FUNCTIONS, "windows")
+        if not is_integer_between(f.offset, 1, 2**62):
             raise UsageError(f"A window looks 1 row or more away. Received: {f.offset!r}.")
         if f.column is None:
-            if f.how in ("sum", "lag", "lead", *EXTREMES):
-                raise UsageError(f"windows wants the column of {f.how}. Received: None.")
-        elif relation.column(f.column).values.ring_bits == 1 and f.how == "sum":
+            if f.function in ("sum", "lag", "lead", *EXTREMES):
+                raise UsageError(f"windows wants the column of {f.function}. Received: None.")
+        elif relation.column(f.column).values.ring_bits == 1 and f.function == "sum":
             raise UsageError(
                 f"windows adds numbers. Received: column {f.column}, of bits. Make numbers of them "
                 "(bits.number)."
             )
-        if f.how in EXTREMES:
+        if f.function in EXTREMES:
             _check_extreme(relation, f)
 
 
 def _check_extreme(relation: Relation, f: Window) -> None:
-    own = relation.columns[f.column or 0]
-    most = _MOST_BITS - count_bits(relation.rows)
-    if own.values.ring_bits == 1 or own.bits > most:
+    column = relation.columns[f.column or 0]
+    max_bits = _MAX_BITS - count_bits(relation.rows)
+    if column.values.ring_bits == 1 or column.bits > max_bits:
         raise UsageError(
-            f"windows takes {f.how} of numbers of at most {most} bits among {relation.rows} rows. "
-            f"Received: column {f.column} of {own.bits} bits. Declare a narrower range."
+            f"windows takes {f.function} of numbers of at most {max_bits} bits among {relation.rows} rows. "
+            f"Received: column {f.column} of {column.bits} bits. Declare a narrower range."
         )
     if f.frame not in FRAMES:
         raise UsageError(
-            f"windows takes {f.how} of the frames {', '.join(FRAMES)}. Received: {f.frame!r}."
+            f"windows takes {f.function} of the frames {', '.join(FRAMES)}. Received: {f.frame!r}."
         )
 
 
-def _nullable(f: Window, rows: Relation) -> bool:
+def _is_nullable(f: Window, rows: Relation) -> bool:
     return f.column is not None and rows.columns[f.column].null is not None
 
 
-def _is_place(f: Window, rows: Relation) -> bool:
+def _is_position(f: Window, rows: Relation) -> bool:
     """Whether a function counts rows up to this one."""
-    counts = f.how == "count" and f.frame == ROWS and not _nullable(f, rows)
-    return f.how == "row_number" or counts
+    is_row_count = f.function == "count" and f.frame == ROWS and not _is_nullable(f, rows)
+    return f.function == "row_number" or is_row_count
 
 
-def _running(
+def _running_values(
     party: Party, f: Window, rows: Relation, first: Shared, new: Shared
 ) -> list[tuple[Shared, Shared]]:
     """What grows from row to row, and what of it was there before a partition's first row."""
-    if f.how in EXTREMES:
-        return [_largest(party, f, rows, first)]
-    if f.how == "dense_rank":
-        return [_sums(bits.number(party, new))]
-    if f.how not in ("sum", "count") or _is_place(f, rows):
+    if f.function in EXTREMES:
+        return [_running_extremes(party, f, rows, first)]
+    if f.function == "dense_rank":
+        return [_row_sums(bits.to_number(party, new))]
+    if f.function not in ("sum", "count") or _is_position(f, rows):
         return []
     column = None if f.column is None else rows.columns[f.column]
-    if column is None or (f.how == "count" and column.null is None):
-        index = places(rows.valid, rows.rows)
-        return [(arithmetic.moved(index, np.int64(1)), index)]
+    if column is None or (f.function == "count" and column.null is None):
+        index = row_positions(rows.valid, rows.rows)
+        return [(arithmetic.add_constant(index, np.int64(1)), index)]
     if column.null is None:
-        return [_sums(column.values)]
-    there = bits.invert(column.null)
-    count = _sums(bits.number(party, there))
-    if f.how == "count":
+        return [_row_sums(column.values)]
+    is_present = bits.invert(column.null)
+    count = _row_sums(bits.to_number(party, is_present))
+    if f.function == "count":
         return [count]
-    return [_sums(bits.times(party, there, column.values)), count]
+    return [_row_sums(bits.multiply_by_bit(party, is_present, column.values)), count]
 
 
-def _largest(party: Party, f: Window, rows: Relation, first: Shared) -> tuple[Shared, Shared]:
+def _running_extremes(
+    party: Party, f: Window, rows: Relation, first: Shared
+) -> tuple[Shared, Shared]:
     """Running maxima of partition * 2^(b + 1) + v + 1, without v + 1 where there is no value.
 
     Partitions follow each other, so that what was before one is less than all of it: no scan has to
@@ -254,15 +285,17 @@ def _largest(party: Party, f: Window, rows: Relation, first: Shared) -> tuple[Sh
     assert f.column is not None
     column = rows.columns[f.column]
     values = replace(column.values, fractional_bits=0)
-    if f.how == "min":
-        values = arithmetic.moved(arithmetic.neg(values), np.int64((1 << column.bits) - 1))
-    one = arithmetic.moved(values, np.int64(1))
+    if f.function == "min":
+        values = arithmetic.add_constant(arithmetic.neg(values), np.int64((1 << column.bits) - 1))
+    value_plus_one = arithmetic.add_constant(values, np.int64(1))
     if column.null is not None:
-        one = bits.times(party, bits.invert(column.null), one)
-    number = bits.number(party, first).map(lambda a: local.cumsum(a, 0, False, False))
-    begin = arithmetic.mul_public(number, np.int64(2 << column.bits))
+        value_plus_one = bits.multiply_by_bit(party, bits.invert(column.null), value_plus_one)
+    number = bits.to_number(party, first).map(lambda a: tensor_ops.cumsum(a, 0, False, False))
+    partition_base = arithmetic.mul_public(number, np.int64(2 << column.bits))
     width = column.bits + count_bits(rows.rows) + 3
-    return _running_maximum(party, arithmetic.add(begin, one), width), begin
+    return _running_maximum(
+        party, arithmetic.add(partition_base, value_plus_one), width
+    ), partition_base
 
 
 def _running_maximum(party: Party, x: Shared, width: int) -> Shared:
@@ -275,54 +308,64 @@ def _running_maximum(party: Party, x: Shared, width: int) -> Shared:
     if n <= 1:
         return x
 
-    def at(y: Shared, places: Any) -> Shared:
-        return y.map(lambda a: local.gather(a, places))
+    def gather_at(y: Shared, places: Any) -> Shared:
+        return y.map(lambda a: tensor_ops.gather(a, places))
 
-    even, odd = at(x, np.arange(0, n, 2)), at(x, np.arange(1, n, 2))
+    even, odd = gather_at(x, np.arange(0, n, 2)), gather_at(x, np.arange(1, n, 2))
     half = n // 2
-    pairs = relational.maximum(party, at(even, np.arange(half)), odd, width)
+    pairs = relational.maximum(party, gather_at(even, np.arange(half)), odd, width)
     ends = _running_maximum(party, pairs, width)
     count = (n - 1) // 2  # of those between two pairs
-    found = [ends, at(even, np.arange(1))]
+    maxima = [ends, gather_at(even, np.arange(1))]
     if count:
-        before, own = at(ends, np.arange(count)), at(even, np.arange(1, count + 1))
-        found.append(relational.maximum(party, before, own, width))
+        left_values, right_values = (
+            gather_at(ends, np.arange(count)),
+            gather_at(even, np.arange(1, count + 1)),
+        )
+        maxima.append(relational.maximum(party, left_values, right_values, width))
     # (ends stand first, then what is between them)
     places = np.where(np.arange(n) % 2 == 1, np.arange(n) // 2, half + np.arange(n) // 2)
-    return at(shapes.concat(found, 0), places)
+    return gather_at(shapes.concat(maxima, 0), places)
 
 
-def _sums(x: Shared) -> tuple[Shared, Shared]:
+def _row_sums(x: Shared) -> tuple[Shared, Shared]:
     """Sums with and without each row.  Local."""
-    plain = replace(x, fractional_bits=0)
-    now = plain.map(lambda a: local.cumsum(a, 0, False, False))
-    return now, arithmetic.sub(now, plain)
+    unscaled = replace(x, fractional_bits=0)
+    inclusive_sums = unscaled.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
+    return inclusive_sums, arithmetic.sub(inclusive_sums, unscaled)
 
 
-def _at_ends(
+def _take_frame_ends(
     party: Party,
-    now: Sequence[Shared],
+    running_values: Sequence[Shared],
     frames: Sequence[str | int],
     frame: str,
     flag: Shared,
 ) -> list[Shared]:
     """What has this frame as it is at the last row before the next flag: `broadcast` backwards."""
     if frame not in frames or not int(flag.shape[0]):
-        return list(now)
-    last = shapes.pad(flag.map(lambda a: local.at(a, np.s_[1:])), [[0, 1]], constant_values=1)
-    given = [_backwards(x) for x, own in zip(now, frames, strict=True) if own == frame]
-    ends = iter(broadcast(party, _backwards(last), given))
+        return list(running_values)
+    is_last = shapes.pad(
+        flag.map(lambda a: tensor_ops.strided_slice(a, np.s_[1:])), [[0, 1]], constant_values=1
+    )
+    reversed_values = [
+        _reverse_rows(x)
+        for x, value_frame in zip(running_values, frames, strict=True)
+        if value_frame == frame
+    ]
+    end_values = iter(broadcast_flagged(party, _reverse_rows(is_last), reversed_values))
     return [
-        _backwards(next(ends)) if own == frame else x for x, own in zip(now, frames, strict=True)
+        _reverse_rows(next(end_values)) if value_frame == frame else x
+        for x, value_frame in zip(running_values, frames, strict=True)
     ]
 
 
-def _backwards(x: Shared) -> Shared:
+def _reverse_rows(x: Shared) -> Shared:
     n = int(x.shape[0])
-    return x.map(lambda a: local.gather(a, np.arange(n - 1, -1, -1)))
+    return x.map(lambda a: tensor_ops.gather(a, np.arange(n - 1, -1, -1)))
 
 
-def _start(
+def _frame_start(
     party: Party,
     frame: str | int,
     compared: Sequence[Shared],
@@ -333,58 +376,68 @@ def _start(
     """What there was before a frame's first row."""
     if isinstance(frame, str):
         return start
-    by = min(frame, int(before.shape[0]))
-    there = _has_neighbor(party, compared, widths, by, "lag")
-    difference = arithmetic.sub(keys.shifted(before, by), start)
-    return arithmetic.add(start, bits.times(party, there, difference))
+    offset = min(frame, int(before.shape[0]))
+    has_neighbor = _has_neighbor(party, compared, widths, offset, "lag")
+    difference = arithmetic.sub(keys.shift_down(before, offset), start)
+    return arithmetic.add(start, bits.multiply_by_bit(party, has_neighbor, difference))
 
 
 def _has_neighbor(
-    party: Party, compared: Sequence[Shared], widths: Sequence[int], by: int, how: str
+    party: Party, compared: Sequence[Shared], widths: Sequence[int], offset: int, function: str
 ) -> Shared:
     """Whether the row that many rows before or behind is of the same partition."""
     n = int(compared[0].shape[0])
-    if by >= n:
-        return bits.public(compared[0], np.zeros(n))
-    here = [p.map(lambda a: local.at(a, np.s_[by:])) for p in compared]
-    other = [p.map(lambda a: local.at(a, np.s_[: n - by])) for p in compared]
-    found = keys.equal(party, here, other, widths)
-    return shapes.pad(found, [[by, 0]] if how == "lag" else [[0, by]])
+    if offset >= n:
+        return bits.public_bits(compared[0], np.zeros(n))
+    current = [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[offset:])) for p in compared]
+    neighbor = [p.map(lambda a: tensor_ops.strided_slice(a, np.s_[: n - offset])) for p in compared]
+    is_equal = keys.compare_keys(party, current, neighbor, widths)
+    return shapes.pad(is_equal, [[offset, 0]] if function == "lag" else [[0, offset]])
 
 
-def _neighbor(
+def _neighbor_value(
     party: Party, f: Window, rows: Relation, compared: Sequence[Shared], widths: Sequence[int]
 ) -> list[Shared]:
     """The value some rows away in the same partition, and whether there is none."""
     assert f.column is not None
     column, n = rows.columns[f.column], rows.rows
-    by = min(f.offset, n)
-    there = _has_neighbor(party, compared, widths, by, f.how)
-    move = keys.shifted if f.how == "lag" else keys.later
+    offset = min(f.offset, n)
+    has_neighbor = _has_neighbor(party, compared, widths, offset, f.function)
+    shift_rows = keys.shift_down if f.function == "lag" else keys.shift_up
     if column.null is not None:
-        there = bits.all_of(party, [there, bits.invert(move(column.null, by))])
-    return [bits.times(party, there, move(column.values, by)), bits.invert(there)]
+        has_neighbor = bits.all_of(
+            party, [has_neighbor, bits.invert(shift_rows(column.null, offset))]
+        )
+    return [
+        bits.multiply_by_bit(party, has_neighbor, shift_rows(column.values, offset)),
+        bits.invert(has_neighbor),
+    ]
 
 
-def _extreme(party: Party, f: Window, rows: Relation, found: Shared) -> list[Shared]:
+def _extreme_value(
+    party: Party, f: Window, rows: Relation, running_extreme: Shared
+) -> list[Shared]:
     """A value of what `_largest` made of it, and whether there is none."""
     assert f.column is not None
     width = rows.columns[f.column].bits
-    value = arithmetic.moved(found, np.int64(-1))
-    if f.how == "min":
-        value = arithmetic.moved(arithmetic.neg(value), np.int64((1 << width) - 1))
-    if not _nullable(f, rows):
+    value = arithmetic.add_constant(running_extreme, np.int64(-1))
+    if f.function == "min":
+        value = arithmetic.add_constant(arithmetic.neg(value), np.int64((1 << width) - 1))
+    if not _is_nullable(f, rows):
         return [value]
-    return [value, bits.of(party, equality.zero(party, [(found, width + 1)]))]
+    return [
+        value,
+        bits.from_masked(party, equality.is_all_zero(party, [(running_extreme, width + 1)])),
+    ]
 
 
-def _column(f: Window, rows: Relation, parts: Sequence[Shared]) -> Column:
+def _window_column(f: Window, rows: Relation, parts: Sequence[Shared]) -> Column:
     null = parts[1] if len(parts) == 2 else None
-    if f.how in ("sum", "lag", "lead", *EXTREMES):
+    if f.function in ("sum", "lag", "lead", *EXTREMES):
         assert f.column is not None
-        of = rows.columns[f.column]
-        if of.values.ring_bits == 1:
-            return Column(parts[0], of.bits, null)
-        values = replace(parts[0], fractional_bits=of.values.fractional_bits)
-        return Column(values, ANY if f.how == "sum" else of.bits, null)
+        source = rows.columns[f.column]
+        if source.values.ring_bits == 1:
+            return Column(parts[0], source.bits, null)
+        values = replace(parts[0], fractional_bits=source.values.fractional_bits)
+        return Column(values, ANY_BITS if f.function == "sum" else source.bits, null)
     return Column(parts[0], count_bits(rows.rows), null)

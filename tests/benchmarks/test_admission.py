@@ -119,7 +119,7 @@ def ordinary() -> list[Job]:
     plan = private.plan
     about = {"plan": plan.header(), "bounds": private.bounds, "preprocessing": None}
     language = speaker()
-    asked_for_text, _ = generation.order(language, [1, 2], 3, None)
+    asked_for_text, _ = generation.build_request(language, [1, 2], 3, None)
     prompt = InputSpec("prompt", (1, 2, 5), 16)
     keep = {"name": "a", "clients": ["b"], "replace": False}
     samples = (InputSpec("input0", (2, 6, 6, 1), plan.fraction),)
@@ -130,8 +130,8 @@ def ordinary() -> list[Job]:
     provided = (InputSpec("x", (4, 3), 16), InputSpec("y", (4,), rows.LABEL_BITS))
     features, through = {**data, "rows": 2, "columns": []}, {"plan": plan.header(), "batch": 2}
     columns = {
-        "k": Column(types.parse("int[0,9]"), True),
-        "c": Column(types.parse("category(a,b)")),
+        "k": Column(types.parse_type("int[0,9]"), True),
+        "c": Column(types.parse_type("category(a,b)")),
     }
     table = Schema(9, columns, padded=True, unique=("k",), rights={"b": {"*": ("filter",)}})
     scan = {"op": "scan", "in": [], "table": "t", "columns": ["k"]}
@@ -141,7 +141,7 @@ def ordinary() -> list[Job]:
     asked = {"tables": about_t, "steps": [scan, where, {**group, "bound": 4}], "output": 2}
     part = {"deployment": "0" * 32, "on": ["k"]}
     both = [{**part, "name": "t", "columns": ["c"]}, {**part, "name": "u", "columns": ["d"]}]
-    made = (*weights.specs(plan), *samples, InputSpec("y", (2,), rows.LABEL_BITS))
+    made = (*weights.weight_specs(plan), *samples, InputSpec("y", (2,), rows.LABEL_BITS))
     leaf, relu = ["input", "fixed", [2, 3], 16], ["relu", [["ref", 0]], {}]
     expression = {"leaves": [leaf], "steps": [relu], "outputs": [[["ref", 1], "reveal", {}]]}
     found = [
@@ -150,12 +150,14 @@ def ordinary() -> list[Job]:
         Job("links", {"pings": 1, "kilobytes": 1, "turns": 1, "pair_kilobytes": 1}, ()),
         Job("matmul", {"repeat": 1, "warm_up": 0}, (_x("x", 2, 3), _x("y", 3, 4))),
         Job("exp", {"method": "taylor", "iterations": 8, "clamp": "none"}, (_x("x", 5),)),
-        Job("deploy", {**keep, "about": about}, tuple(weights.specs(plan))),
+        Job("deploy", {**keep, "about": about}, tuple(weights.weight_specs(plan))),
         Job("undeploy", {"name": "a"}, ()),
         Job("serve", {"name": "a", "deployment": "0" * 32, "batch": 2}, samples),
-        Job("predict", {"plan": plan.header(), "batch": 2}, (*weights.specs(plan), *samples)),
-        Job("generate", asked_for_text, (*weights.specs(language.plan), prompt)),
-        Job("train", job.header(), tuple(job.wanted())),
+        Job(
+            "predict", {"plan": plan.header(), "batch": 2}, (*weights.weight_specs(plan), *samples)
+        ),
+        Job("generate", asked_for_text, (*weights.weight_specs(language.plan), prompt)),
+        Job("train", job.header(), tuple(job.expected_inputs())),
         Job("provide", {**keep, "about": data}, provided),
         Job("provide", {**keep, "about": features, "through": through}, made),
         Job("withdraw", {"name": "a"}, ()),
@@ -217,15 +219,17 @@ def _outcome(job: Job, program: Program, inputs: Any, parameters: Any) -> str:
 
 
 def test_every_installed_program_says_how_large_it_gets_or_holds_its_inputs_alone() -> None:
-    unknown = {name for name in jobs.installed() if jobs.load(name).size is None}
+    unknown = {name for name in jobs.installed_programs() if jobs.load_program(name).size is None}
     assert unknown == {"deploy", "undeploy", "withdraw", "table_remove", "array_remove"}
 
 
 def test_what_is_ordered_ordinarily_is_admitted(ordinary: list[Job]) -> None:
-    assert {job.program for job in ordinary} == set(jobs.installed())
+    assert {job.program for job in ordinary} == set(jobs.installed_programs())
     for job in ordinary:
         if job.program not in ("serve", "query", "align"):  # for which something is kept
-            assert _largest(job, jobs.load(job.program), job.inputs, job.parameters) < 1 << 26
+            assert (
+                _largest(job, jobs.load_program(job.program), job.inputs, job.parameters) < 1 << 26
+            )
 
 
 # A value of each type of JSON, of which a parameter takes one: 1.5 beside 3.
@@ -244,12 +248,12 @@ def test_every_parameter_of_every_program_has_one_type(
         check_known(program, given, known)
 
     for job in ordinary:
-        jobs.load(job.program)
+        jobs.load_program(job.program)
     for module in list(sys.modules.values()):
         if getattr(module, "check_known", None) is check_known:
             monkeypatch.setattr(module, "check_known", checked)
     for job in ordinary:
-        program = jobs.load(job.program)
+        program = jobs.load_program(job.program)
         named.clear()
         with contextlib.suppress(TfeBenchError):
             program.admit(job.parameters, job.inputs)
@@ -271,7 +275,7 @@ def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job
     wrong: dict[str, str] = {}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     for job in ordinary:
-        program = jobs.load(job.program)
+        program = jobs.load_program(job.program)
         plain: list[tuple[InputSpec, dict[str, Any]]] = [(spec, {}) for spec in job.inputs]
         for path in _places(job.parameters):
             for value in VALUES:
@@ -299,7 +303,7 @@ def test_hostile_orders_are_refused_in_words_and_cost_nothing(ordinary: list[Job
 def test_matrices_without_elements_whose_product_has_many_are_refused(
     sizes: tuple[int, int],
 ) -> None:
-    policy, program = WorkerPolicy.for_local(0, None), jobs.load("matmul")
+    policy, program = WorkerPolicy.for_local(0, None), jobs.load_program("matmul")
     with pytest.raises(TfeBenchError, match=r"words|at most"):
         inputs = [InputSpec("x", sizes, 16), InputSpec("y", sizes[::-1], 16)]
         program.admit({}, inputs)
@@ -322,7 +326,7 @@ def test_a_program_of_ones_own_is_admitted_by_its_inputs() -> None:
 def test_the_largest_array_of_an_operation_is_counted() -> None:
     n, k = 1000, 31
     # what D sends of a GELU's last step are its two polynomials and an injection
-    terms = sum(part.plan.words for part in gelu.bump(16).parts)
+    terms = sum(part.plan.dealt_words for part in gelu.residual_for_scale(16).parts)
     assert operations.find("gelu").largest((n,), {}) >= (terms + 2) * n > GROWTH * n
     assert operations.find("relu").largest((n,), {}) == GROWTH * n
     rows = operations.find("softmax").largest((n, k), {"profile": "local"})
@@ -365,7 +369,9 @@ def test_a_prediction_makes_no_larger_array_than_it_says(
 ) -> None:
     job = next(job for job in ordinary if job.program == "predict")
     _, private = _model()
-    arrays = {weights.input_name(i): w for i, w in enumerate(weights.encode(private.plan))}
+    arrays = {
+        weights.weight_input_name(i): w for i, w in enumerate(weights.encode_weights(private.plan))
+    }
     arrays["input0"] = rng.integers(0, 1 << 16, (2, 6, 6, 1))
     parameters = {**job.parameters, "repeat": 1, "warm_up": 0}
     job = Job("predict", parameters, job.inputs)

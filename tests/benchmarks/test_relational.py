@@ -14,10 +14,10 @@ from tfe_bench.benchmarks.relational import WORKLOADS, truth, workload
 from tfe_bench.errors import UsageError
 from tfe_bench.models.queries import io, relations, sql
 from tfe_bench.models.queries.plan import Plan
-from tfe_bench.models.queries.price import price
+from tfe_bench.models.queries.price import price_plan
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Column, Schema
-from tfe_bench.models.queries.types import parse
+from tfe_bench.models.queries.types import parse_type
 
 
 @pytest.mark.parametrize("name", WORKLOADS)
@@ -28,17 +28,17 @@ def test_every_question_can_be_asked_at_both_sizes(name: str) -> None:
         given = {k: workload.arrow_of(m) for k, m in made.items()}
         tables = {}
         for k, m in made.items():
-            columns = {c: Column(parse(kind), False) for c, kind in m.types.items()}
+            columns = {c: Column(parse_type(kind), False) for c, kind in m.types.items()}
             for c, kind in m.types.items():
-                held = io.encode(c, given[k].column(c), parse(kind))
+                held = io.encode_column(c, given[k].column(c), parse_type(kind))
                 assert held.null is None and given[k].num_rows == m.rows
                 if c in m.unique:
                     io.check_unique(c, held)
             schema = Schema(m.rows, columns, unique=m.unique)
             tables[k] = Table(k, "me", "0" * 32, schema, "me")
-        plan = Plan.of(sql.compiled(asked.sql, tables))
+        plan = Plan.from_header(sql.compile_sql(asked.sql, tables))
         own = {alias: tables[k] for alias, (k, _) in plan.tables.items()}
-        found = price(plan, relations.derive(plan, own), own, "wan")
+        found = price_plan(plan, relations.derive_relations(plan, own), own, "wan")
         assert found.sent > 0 and found.seconds() > 0
         rows, _ = truth.answer(asked.sql, given)
         assert len(rows) <= 1 << 20
@@ -48,7 +48,7 @@ ANY = "select k, sum(x) over (order by k) from t"
 
 
 def test_answers_are_compared_as_they_were_asked_for() -> None:
-    types = {"k": parse("int"), "x": parse("fixed")}
+    types = {"k": parse_type("int"), "x": parse_type("fixed")}
     found = io.Result(types, {"k": [2, 1, 1], "x": [0.5, None, 1e6]})
     same = [(1, 1e6 + 1), (2, 0.5), (1, None)]
     assert truth.agrees(ANY, found, same)

@@ -75,7 +75,7 @@ def _suite(folder: Path, **given: Any) -> int:
         "cluster": None,
         "client": None,
         "json": False,
-        "parse": program.parse,
+        "parse": program.parse_command,
     }
     return command.run(argparse.Namespace(**{**usual, **given}))
 

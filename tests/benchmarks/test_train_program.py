@@ -16,9 +16,9 @@ from tfe_bench.models import rows as inputs
 from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.programs import train
 from tfe_bench.models.training import evaluate, state
-from tfe_bench.models.training.plaintext import Twin
+from tfe_bench.models.training.plaintext import PlaintextTwin
 from tfe_bench.models.training.recipe import Recipe
-from tfe_bench.models.training_job import Saving, TrainingJob
+from tfe_bench.models.training_job import CheckpointOptions, TrainingJob
 
 _BATCH, _ROWS = 16, 70
 
@@ -48,7 +48,7 @@ def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) 
     ]
 
     def program(party: Any, *weights: Any) -> Any:
-        looked = party.function(lambda w: evaluate.weights_left(party, [w]))
+        looked = party.function(lambda w: evaluate.detect_overflow(party, [w]))
         return [looked(w) for w in weights]
 
     dealer = int(rng.integers(3))
@@ -61,8 +61,8 @@ def test_one_bit_says_whether_a_weight_left_its_range(rng: np.random.Generator) 
 def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
     recipe = _recipe()
     x, y = rng.normal(0, 1, (50, 3)), rng.normal(0, 1, (50, 1))
-    arrays = state.initial(recipe)
-    specs = state.specs(recipe)
+    arrays = state.build_initial_state(recipe)
+    specs = state.list_specs(recipe)
 
     def program(party: Any, x: Any, y: Any, *held: Any) -> Any:
         named = {s.key: v for s, v in zip(specs, held, strict=True)}
@@ -70,7 +70,7 @@ def test_squared_errors_are_added_up(rng: np.random.Generator) -> None:
 
         named = {s.key: replace(named[s.key], fractional_bits=s.fractional_bits) for s in specs}
         given = replace(x, fractional_bits=16), replace(y, fractional_bits=20)
-        f = party.function(lambda h, a, b: evaluate.score(party, recipe, Setting(), h, a, b))
+        f = party.function(lambda h, a, b: evaluate.score_batch(party, recipe, Setting(), h, a, b))
         return f(named, *given)
 
     ring = [np.rint(x * 2**16), np.rint(y * 2**20)]
@@ -87,10 +87,10 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
     x = rng.normal(0, 1, (_ROWS, 3))
     y = (x @ [[0.5], [-1.0], [0.25]]) + 0.1
     job = TrainingJob(recipe, 2, _ROWS, 3, test=_ROWS, steps=7)
-    arrays = state.initial(recipe)
+    arrays = state.build_initial_state(recipe)
     given = {
         f"state{i}": (arrays[s.key] * 2.0**s.fractional_bits, s.fractional_bits)
-        for i, s in enumerate(state.specs(recipe))
+        for i, s in enumerate(state.list_specs(recipe))
     }
     for prefix in ("", "test_"):
         given |= {f"{prefix}x": (x * 2**16, 16), f"{prefix}y": (y * 2**20, 20)}
@@ -104,12 +104,12 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
             name: replace(share, fractional_bits=bits)
             for (name, (_, bits)), share in zip(given.items(), shares, strict=True)
         }
-        train.check(
+        train.check_training(
             job.header(),
             [InputSpec(k, tuple(v.shape.as_list()), v.fractional_bits) for k, v in named.items()],
         )
         context = Context(party, job.header(), named, lambda fraction, text: told.append(text))
-        found = train.run(context)
+        found = train.run_training(context)
         measured[party.index] = context.measurements
         return [found[name] for name in ("state0", "state1", "scores")]
 
@@ -122,12 +122,12 @@ def test_a_job_trains_scores_and_hands_over_weights_alone(rng: np.random.Generat
 
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.set_weights([arrays[k] for k in recipe.order])
-    twin = Twin(model, model_recipe)
+    twin = PlaintextTwin(model, model_recipe)
     for step in range(7):
         rows = job.batch_rows(step)
-        twin.step(x[rows], y[rows])
+        twin.train_step(x[rows], y[rows])
     error = float(((np.asarray(twin.model(x)) - y) ** 2).mean())
-    for ours, theirs in zip(weights, twin.finish(), strict=True):
+    for ours, theirs in zip(weights, twin.finish_training(), strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=0, atol=5e-3)
     assert errors.shape == (2,) and abs(errors[-1] - error) < 1e-2
     for each in measured.values():
@@ -145,7 +145,7 @@ def test_a_mean_loss_is_published_to_16_bits_rounded_by_no_coin(rng: np.random.G
 
     def program(party: Any, *totals: Any) -> Any:
         training = SimpleNamespace(_party=party, _recipe=recipe, _since=steps)
-        tell = train._Training._revealed_loss
+        tell = train._TrainingRun._reveal_loss
         return [[tell(training, t) for t in totals] for _ in range(3)]  # type: ignore[arg-type]
 
     done = simulate(program, *(np.array(t) for t in totals), fractional_bits=24)
@@ -163,7 +163,8 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
 
     recipe = _recipe()
     given = {
-        s.key: (state.initial(recipe)[s.key] * 0, s.fractional_bits) for s in state.specs(recipe)
+        s.key: (state.build_initial_state(recipe)[s.key] * 0, s.fractional_bits)
+        for s in state.list_specs(recipe)
     }
     given |= {"x": (np.zeros((_BATCH, 3)), 16), "y": (np.full((_BATCH, 1), 50 * 2**20), 20)}
 
@@ -177,11 +178,11 @@ def test_squared_errors_of_a_long_epoch_do_not_wrap() -> None:
         x, y = held.pop("x"), held.pop("y")
         public = step.public_values(recipe, 0)
         graph = party.function(
-            lambda h, a, b: step.step(party, recipe, Setting(), h, a, b, public, True)[1]
+            lambda h, a, b: step.run_step(party, recipe, Setting(), h, a, b, public, True)[1]
         )
         loss = graph(held, x, y)
         training = SimpleNamespace(_party=party, _recipe=recipe, _since=400)
-        return train._Training._revealed_loss(training, loss.map(lambda a: 400 * a))  # type: ignore[arg-type]
+        return train._TrainingRun._reveal_loss(training, loss.map(lambda a: 400 * a))  # type: ignore[arg-type]
 
     done = simulate(program, *(np.rint(v).astype(np.int64) for v, _ in given.values()))
     for mean in done.outputs:
@@ -192,41 +193,41 @@ def test_orders_survive_json_and_strangers_do_not() -> None:
     import json
 
     recipe = _recipe()
-    job = TrainingJob(recipe, 3, 64, 5, saving=Saving("a", 5, True), chunk=32, guard=4)
-    again = TrainingJob.of(json.loads(json.dumps(job.header())))
-    assert again.header() == job.header() and again.what() == job.what()
-    assert again.total == 12 and [len(c) for c in again.chunks] == [32, 32]
-    assert [i.name for i in again.wanted()][-4:] == ["x0", "y0", "x1", "y1"]
-    assert again.wanted()[-1].late
+    job = TrainingJob(recipe, 3, 64, 5, saving=CheckpointOptions("a", 5, True), chunk=32, guard=4)
+    again = TrainingJob.from_header(json.loads(json.dumps(job.header())))
+    assert again.header() == job.header() and again.checkpoint_facts() == job.checkpoint_facts()
+    assert again.total_steps == 12 and [len(c) for c in again.chunk_ranges] == [32, 32]
+    assert [i.name for i in again.expected_inputs()][-4:] == ["x0", "y0", "x1", "y1"]
+    assert again.expected_inputs()[-1].late
     # names of layers and learning rates may be others
-    assert _recipe().header() != job.recipe.header()
+    assert _recipe().to_header() != job.recipe.to_header()
     other = TrainingJob(_recipe(), 9, 64, 5, chunk=32)
-    assert other.what() == job.what()
-    assert TrainingJob(recipe, 3, 64, 6, chunk=32).what() != job.what()
+    assert other.checkpoint_facts() == job.checkpoint_facts()
+    assert TrainingJob(recipe, 3, 64, 6, chunk=32).checkpoint_facts() != job.checkpoint_facts()
     header = job.header()
     for name in ("recipe", "epochs", "rows", "seed"):
         with pytest.raises((UsageError, DataError)):
-            TrainingJob.of({k: v for k, v in header.items() if k != name})
+            TrainingJob.from_header({k: v for k, v in header.items() if k != name})
     for name in header:
         odd: tuple[Any, ...] = ([], {}, "x", -1, 1.5, {"a": 1})
         for value in odd:
             if name == "deploy" and isinstance(value, dict):
                 continue  # the program deploy's own parameters
             with pytest.raises((UsageError, DataError)):
-                TrainingJob.of({**header, name: value})
+                TrainingJob.from_header({**header, name: value})
     with pytest.raises(UsageError, match="no parameter"):
-        TrainingJob.of({**header, "more": 1})
+        TrainingJob.from_header({**header, "more": 1})
 
 
 def test_rows_are_shuffled_alike_and_cut_whole() -> None:
     recipe = _recipe()
     x, y = np.arange(60.0).reshape(20, 3), np.arange(20.0)[:, None]
     given = inputs.Examples(x, y)
-    first, again = inputs.shuffled(4, given), inputs.shuffled(4, given)
+    first, again = inputs.shuffle_examples(4, given), inputs.shuffle_examples(4, given)
     np.testing.assert_array_equal(first[0], again[0])
     assert sorted(first[1][:, 0]) == list(range(20)) and first[1][:, 0].tolist() != y[:, 0].tolist()
     np.testing.assert_array_equal(first[0][:, 0], 3 * first[1][:, 0])
-    late = inputs.late_rows(recipe, given, 16)
+    late = inputs.chunked_inputs(recipe, given, 16)
     assert [v.shape for v in late.values()] == [(16, 3), (16, 1), (4, 3), (4, 1)]
     for name, value in late.items():
         made = value.make()

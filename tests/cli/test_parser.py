@@ -14,7 +14,7 @@ import pytest
 
 from tests.benchmarks.test_table import a_record
 from tfe_bench import __version__
-from tfe_bench.__main__ import main, make_parser, parse
+from tfe_bench.__main__ import main, make_parser, parse_command
 from tfe_bench.benchmarks import operations
 from tfe_bench.cli import common, keeping, sort
 
@@ -183,27 +183,27 @@ def test_the_environment_names_a_cluster_and_a_client_where_the_line_does_not(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("TFE_BENCH_CLIENT", "ann")
-    assert (parse(["sort"]).cluster, parse(["sort"]).client) == (None, None)
+    assert (parse_command(["sort"]).cluster, parse_command(["sort"]).client) == (None, None)
     assert capsys.readouterr().err == ""
     monkeypatch.setenv("TFE_BENCH_CLUSTER", "c.toml")
     for words in (["sort"], ["table", "list"], ["status"], ["predict", "m"]):
-        parsed = parse(words)
+        parsed = parse_command(words)
         assert (parsed.cluster, parsed.client) == (Path("c.toml"), "ann")
         said = capsys.readouterr().err
         assert "c.toml (TFE_BENCH_CLUSTER)" in said and "ann (TFE_BENCH_CLIENT)" in said
-    parsed = parse(["sort", "--cluster", "d.toml", "--client", "bob"])
+    parsed = parse_command(["sort", "--cluster", "d.toml", "--client", "bob"])
     assert (parsed.cluster, parsed.client) == (Path("d.toml"), "bob")
     assert capsys.readouterr().err == ""
     # what a worker serves, and what is looked at, is always said on its own line
-    assert parse(["doctor"]).cluster is None
+    assert parse_command(["doctor"]).cluster is None
     with pytest.raises(SystemExit):
-        parse(["worker", "--party", "0"])
+        parse_command(["worker", "--party", "0"])
 
 
 def test_a_question_that_is_not_answered_with_yes_runs_nothing_and_ends_with_130(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    parsed = parse(["query", "select 1"])
+    parsed = parse_command(["query", "select 1"])
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
     monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
     asked: list[str] = []

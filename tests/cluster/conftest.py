@@ -237,7 +237,7 @@ class Trio:
     def idle(self) -> bool:
         """Whether no worker has a job or a place for one."""
         return not any(
-            worker._host.jobs.all() or worker._host.queue._places for worker in self.workers
+            worker._host.jobs.list_jobs() or worker._host.queue._slots for worker in self.workers
         )
 
     def close(self) -> None:
@@ -256,16 +256,16 @@ def trio(
     """Three workers in this process; a module's LIMITS are those of their policies."""
     from tfe_bench.cluster import jobs
 
-    registered = jobs._of_checkout
+    registered = jobs._checkout_programs
     plain = EntryPoint("plain", "tests.cluster.programs:PROGRAM", jobs.GROUP)
-    jobs._of_checkout = lambda: (*registered(), plain)  # type: ignore[assignment]
+    jobs._checkout_programs = lambda: (*registered(), plain)  # type: ignore[assignment]
     limits = getattr(request.module, "LIMITS", {})
     three = Trio(tmp_path_factory.mktemp("trio"), ("analyst", "guest"), **limits)
     try:
         yield three
     finally:
         three.close()
-        jobs._of_checkout = registered
+        jobs._checkout_programs = registered
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:

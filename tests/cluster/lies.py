@@ -14,7 +14,9 @@ from tfe_bench.cluster.launch import LocalCluster
 Change = Callable[[bytes], list[bytes]]
 
 
-def lie(monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, lies: dict[int, Change]) -> None:
+def alter_messages(
+    monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, lies: dict[int, Change]
+) -> None:
     """Has the client's messages to some parties replaced."""
     stub, channels = wire.stub, cluster.client._channels
 
@@ -33,7 +35,7 @@ def lie(monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, lies: dict[int, 
     monkeypatch.setattr(wire, "stub", lying)
 
 
-def in_header(change: Callable[[dict[str, Any]], object]) -> Change:
+def alter_header(change: Callable[[dict[str, Any]], object]) -> Change:
     def apply(blob: bytes) -> list[bytes]:
         if not blob.startswith(b"E"):
             return [blob]

@@ -11,7 +11,7 @@ import pytest
 from tfe_bench.errors import ConfigError
 
 
-def check_told(
+def check_mistake_named(
     load: Callable[[Path, str], Any], file: Path, good: str, mistake: tuple[str, str, Sequence[str]]
 ) -> None:
     """Checks that a mistake is named with the file and all parts of what is to be said.

@@ -35,7 +35,7 @@ def cluster(client: Client) -> Cluster:
     """The same as a cluster."""
     made = Cluster.__new__(Cluster)
     made.name, made.profile = "x", PROFILES["local"]
-    made._connect(client.config, b"", b"")
+    made._init_client(client.config, b"", b"")
     return made
 
 

@@ -23,8 +23,8 @@ from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.requests import JobResult, PrivateInput
 from tfe_bench.cluster.seeds import Ring
-from tfe_bench.cluster.worker import doorkeeper
-from tfe_bench.cluster.worker.doorkeeper import reserve_descriptors
+from tfe_bench.cluster.worker import connection_guard
+from tfe_bench.cluster.worker.connection_guard import reserve_descriptors
 from tfe_bench.errors import ClusterError, ConfigError, JobCancelled, QueueFull
 
 if TYPE_CHECKING:
@@ -59,16 +59,16 @@ class _Idle:
                 connection.sendall(says)
                 connection.setblocking(False)
 
-    def standing(self) -> int:
+    def count_open(self) -> int:
         """How many the other side has not closed."""
-        return sum(map(_stands, self._open))
+        return sum(map(_is_open, self._open))
 
     def close(self) -> None:
         for each in self._open:
             each.close()
 
 
-def _stands(connection: socket.socket) -> bool:
+def _is_open(connection: socket.socket) -> bool:
     try:
         return bool(connection.recv(1 << 16))
     except BlockingIOError:
@@ -77,7 +77,7 @@ def _stands(connection: socket.socket) -> bool:
         return False
 
 
-def _descriptors(pid: int) -> int:
+def _count_descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
@@ -98,17 +98,17 @@ def three(tmp_path: Path) -> Iterator[Hosts]:
 
 def test_thousands_of_idle_connections_stop_no_job_and_keep_nobody_out(three: Hosts) -> None:
     keys = np.arange(30_000)[::-1].copy()
-    long = _Ordered(three, "analyst", keys, repeat=1000)
+    long = _SortInThread(three, "analyst", keys, repeat=1000)
     assert long.runs.wait(120), long.ended
     attack = _Idle(("127.0.0.1", three.ports[0]))
     try:
         attack.open(1100)
         attack.open(1900, b"GET / HTTP/1.1\r\n\r\n")
-        wait_until(lambda: attack.standing() <= 40, "strangers are closed", 20)
-        assert _descriptors(three.workers[0].pid) < _DESCRIPTORS / 2
+        wait_until(lambda: attack.count_open() <= 40, "strangers are closed", 20)
+        assert _count_descriptors(three.workers[0].pid) < _DESCRIPTORS / 2
         attack.open(1100)
         # Somebody else, who is not connected yet, gets in meanwhile and orders a job.
-        other = _Ordered(three, "guest", keys[:9])
+        other = _SortInThread(three, "guest", keys[:9])
         assert other.waits.wait(60), other.ended
         assert not long.ended, long.ended
         long.cluster.client.cancel(long.job)
@@ -126,7 +126,7 @@ def test_thousands_of_idle_connections_stop_no_job_and_keep_nobody_out(three: Ho
     assert log.count("ssl_transport_security") == 0  # gRPC's own line for each of them
 
 
-class _Ordered:
+class _SortInThread:
     """A sort in a thread of its own, on connections of its own."""
 
     def __init__(self, hosts: Hosts, client: str, keys: Ring, **parameters: int) -> None:
@@ -159,10 +159,10 @@ def test_strangers_are_closed_when_they_do_not_call(
 ) -> None:
     client = trio.client("analyst")
     party = trio.config.parties[2]
-    monkeypatch.setattr(doorkeeper, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(connection_guard, "UNAUTHENTICATED_SECONDS", 0.5)
     idle = _Idle((party.host, party.port))
     idle.open(4)
-    wait_until(lambda: idle.standing() == 0, "all are closed", 30)
+    wait_until(lambda: idle.count_open() == 0, "all are closed", 30)
     idle.close()
     # A member's connection is not, however long it is quiet.
     time.sleep(1.0)
@@ -175,27 +175,27 @@ def test_the_oldest_strangers_make_room_for_the_newest(trio: Trio) -> None:
     first, second = (_Idle((party.host, party.port)) for _ in range(2))
     try:
         first.open(8)
-        wait_until(lambda: len(_strangers(trio, 1)) == 8, "they are seen")
+        wait_until(lambda: len(_list_unauthenticated(trio, 1)) == 8, "they are seen")
         second.open(8)
-        wait_until(lambda: first.standing() == 0, "the old ones are closed", 60)
-        assert second.standing() == 8
+        wait_until(lambda: first.count_open() == 0, "the old ones are closed", 60)
+        assert second.count_open() == 8
         trio.client("guest")  # gets in
     finally:
         first.close()
         second.close()
 
 
-def _strangers(trio: Trio, party: int) -> list[object]:
-    held = trio.workers[party]._door._held
-    return [c for c in list(held.values()) if not c.member and not c.shut]
+def _list_unauthenticated(trio: Trio, party: int) -> list[object]:
+    held = trio.workers[party]._guard._connections
+    return [c for c in list(held.values()) if not c.member and not c.close_reason]
 
 
 def test_a_wrong_certificate_is_told_with_its_address_and_seldom(
     trio: Trio, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # (a line for each kind of end, then none for a while: a test before may have had it)
-    monkeypatch.setattr(doorkeeper, "_TELL_SECONDS", 8.0)
-    monkeypatch.setattr(trio.workers[0]._door, "_told", doorkeeper._Complaints())
+    monkeypatch.setattr(connection_guard, "_WARN_SECONDS", 8.0)
+    monkeypatch.setattr(trio.workers[0]._guard, "_warnings", connection_guard._WarningLog())
     wrong = tls.make_certificate(tls.client_common_name("analyst"), 60)
     told = "connections from 127.0.0.1: "
 
@@ -216,7 +216,7 @@ def test_a_wrong_certificate_is_told_with_its_address_and_seldom(
 
 def test_a_member_holds_no_more_than_its_share(trio: Trio) -> None:
     share = LIMITS["max_connections"] // 4
-    before = trio.workers[0]._door._count("guest")
+    before = trio.workers[0]._guard._count_connections("guest")
     clients = []
     try:
         with pytest.raises(QueueFull, match=rf"Party 0 takes {share} connections of one member"):
@@ -228,7 +228,9 @@ def test_a_member_holds_no_more_than_its_share(trio: Trio) -> None:
     finally:
         for client in clients:
             client.close()
-    wait_until(lambda: trio.workers[0]._door._count("guest") <= before, "they are gone", 60)
+    wait_until(
+        lambda: trio.workers[0]._guard._count_connections("guest") <= before, "they are gone", 60
+    )
     assert trio.client("guest").run("plain", {}, _X).outputs["x"].size == 3
 
 
@@ -312,26 +314,26 @@ def test_addresses_are_read_in_every_way_in_which_grpc_writes_them() -> None:
         ("ipv4:nonsense:5", None),
         ("", None),
     ):
-        assert doorkeeper._parsed(text) == expected
+        assert connection_guard._parse_peer(text) == expected
 
 
 def test_what_is_told_of_strangers_is_bounded_in_lines_and_addresses(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     now = [100.0]
-    monkeypatch.setattr(doorkeeper, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    told = doorkeeper._Complaints()
-    told.add("a", "ended")
-    assert told.lines() == ["connections from a: 1 ended"]
+    monkeypatch.setattr(connection_guard, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    told = connection_guard._WarningLog()
+    told.count_event("a", "ended")
+    assert told.take_lines() == ["connections from a: 1 ended"]
     for _ in range(1000):
-        told.add("a", "ended")
-    assert told.lines() == []
+        told.count_event("a", "ended")
+    assert told.take_lines() == []
     now[0] += 61
-    assert told.lines() == ["connections from a: 1000 ended"]
+    assert told.take_lines() == ["connections from a: 1000 ended"]
     for i in range(1000):
-        told.add(f"host{i}", "ended")
-    lines = told.lines()
-    assert len(lines) <= doorkeeper._MOST_TOLD + 1
+        told.count_event(f"host{i}", "ended")
+    lines = told.take_lines()
+    assert len(lines) <= connection_guard._MAX_WARNED_HOSTS + 1
     assert any("other addresses: 9" in line for line in lines)
     now[0] += 61
-    assert told.lines() == [] and told.lines() == [] and not told._hosts
+    assert told.take_lines() == [] and told.take_lines() == [] and not told._hosts

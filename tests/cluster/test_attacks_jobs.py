@@ -35,7 +35,7 @@ LIMITS: dict[str, Any] = {
 _X = {"x": PrivateInput(np.arange(3))}
 
 
-def _works(client: Client) -> None:
+def _check_job_runs(client: Client) -> None:
     np.testing.assert_array_equal(client.run("plain", {}, _X).outputs["x"], np.arange(3))
 
 
@@ -69,7 +69,7 @@ class _Raw:
                 job=self.job,
                 program="plain",
                 parameters=parameters,
-                version=handshake.version(),
+                version=handshake.package_version(),
                 ring=64,
                 fractional_bits=16,
                 cluster=client.config.digest(),
@@ -77,7 +77,7 @@ class _Raw:
                 warm_up_bytes=0,
                 inputs=[row],
             )
-            chunks = list(wire.data(bytes(data))) if party else []
+            chunks = list(wire.chunk_data(bytes(data))) if party else []
             stub = wire.stub(client._channels[party], wire.JOB)
             self.calls.append(stub(self._requests([header, *chunks]), timeout=120))
 
@@ -87,7 +87,7 @@ class _Raw:
 
     def told(self, party: int) -> dict[str, Any]:
         """The error that a worker tells."""
-        reader = wire.Reader(iter(self.calls[party]))
+        reader = wire.StreamReader(iter(self.calls[party]))
         while (event := reader.next_event()) is not None:
             if event["event"] == "error":
                 return event
@@ -102,7 +102,7 @@ class _Raw:
 def test_headers_whose_data_never_come_expire_and_give_their_places_back(trio: Trio) -> None:
     analyst, guest = trio.client("analyst"), trio.client("guest")
     lame = [_Raw(client, MEGABYTE // 8, 0) for client in (analyst, analyst, guest, guest)]
-    wait_until(lambda: all(len(w._host.queue._places) == 4 for w in trio.workers), "all are taken")
+    wait_until(lambda: all(len(w._host.queue._slots) == 4 for w in trio.workers), "all are taken")
     with pytest.raises(QueueFull):
         guest.run("plain", {}, _X)
     for each in lame:
@@ -112,7 +112,7 @@ def test_headers_whose_data_never_come_expire_and_give_their_places_back(trio: T
         assert "party 1" in error["message"] and "stall_seconds" in error["message"]
     # Their streams are still open: the attackers wait.
     wait_until(trio.idle, "the places are free", 30)
-    _works(guest)
+    _check_job_runs(guest)
     for each in lame:
         each.leave()
 
@@ -136,7 +136,7 @@ def test_a_late_input_that_never_comes_ends_the_job_that_waits_for_it(trio: Trio
     client = trio.client("analyst")
     lame = _Raw(client, MEGABYTE // 8, 0, late=True)
     waiting = trio.client("guest")
-    _works(waiting)  # once the turn of the other has ended
+    _check_job_runs(waiting)  # once the turn of the other has ended
     error = lame.told(1)
     assert "did not send what was due" in error["message"]
     wait_until(trio.idle, "all places are free", 30)
@@ -162,7 +162,7 @@ def test_a_large_first_message_is_refused(trio: Trio, method: str, megabytes: in
     blob = b"E" + bytes(megabytes * MEGABYTE)
     call = wire.stub(client._channels[1], method)(iter([blob]), timeout=60)
     if megabytes == 1:
-        event = wire.Reader(iter(call)).next_event()
+        event = wire.StreamReader(iter(call)).next_event()
         assert event is not None and event["event"] == "error"
         asked = f"{len(blob)}." in event["message"] and "Party 1" in event["message"]
         assert asked or (method == wire.JOB and "malformed" in event["message"])
@@ -193,7 +193,7 @@ def test_inputs_are_limited_in_number_and_bytes(trio: Trio) -> None:
 def test_inputs_that_wait_are_limited_for_each_client(trio: Trio) -> None:
     client = trio.client("analyst")
     first = _Raw(client, 23 * MEGABYTE // 8, 0)
-    wait_until(lambda: trio.workers[1]._host.jobs.get(first.job), "the first one is there")
+    wait_until(lambda: trio.workers[1]._host.jobs.get_job(first.job), "the first one is there")
     words = 10 * MEGABYTE // 8
     second = PrivateInput(np.zeros(words, np.int64))
     with pytest.raises(QueueFull, match=r"one client's jobs.*max_bytes_per_client"):
@@ -205,30 +205,30 @@ def test_inputs_that_wait_are_limited_for_each_client(trio: Trio) -> None:
     wait_until(trio.idle, "nothing is left", 30)
 
 
-def _held(trio: Trio) -> list[int]:
-    return [sum(place.held for place in worker._host.queue._places) for worker in trio.workers]
+def _count_held_bytes(trio: Trio) -> list[int]:
+    return [sum(slot.held_bytes for slot in worker._host.queue._slots) for worker in trio.workers]
 
 
 def test_results_that_are_not_taken_hold_their_place_and_are_dropped(trio: Trio) -> None:
     client, guest = trio.client("analyst"), trio.client("guest")
     words = 20 * MEGABYTE // 8
     lame = _Raw(client, 1, 8, words=words)
-    wait_until(lambda: _held(trio)[0] == 8 * words, "party 0 holds the results")
-    assert _held(trio)[2] <= 8  # which compares only
+    wait_until(lambda: _count_held_bytes(trio)[0] == 8 * words, "party 0 holds the results")
+    assert _count_held_bytes(trio)[2] <= 8  # which compares only
     wait_until(
-        lambda: not any(p.running for p in trio.workers[0]._host.queue._places), "its turn ends"
+        lambda: not any(p.running for p in trio.workers[0]._host.queue._slots), "its turn ends"
     )
     status = client.status()[0]
     assert isinstance(status, dict)
     assert [job["state"] for job in status["jobs"]] == ["delivering"]
     # It is no longer in the way of others, but counts among its client's.
-    _works(guest)
-    assert trio.workers[0]._host.queue.others("guest") == (False, 0)
+    _check_job_runs(guest)
+    assert trio.workers[0]._host.queue.count_others("guest") == (False, 0)
     with pytest.raises(QueueFull, match=r"Party [01] keeps .*max_bytes_per_client"):
         client.run("plain", {"words": words}, {"x": PrivateInput(np.arange(1))})
-    assert len(trio.workers[0]._host.queue._places) == 1
+    assert len(trio.workers[0]._host.queue._slots) == 1
     wait_until(trio.idle, "the results are dropped", 60)
-    assert _held(trio) == [0, 0, 0]
+    assert _count_held_bytes(trio) == [0, 0, 0]
     lame.leave()
     wait_until(lambda: _answers(client), "the client may connect again")
     found = client.run("plain", {"words": words}, {"x": PrivateInput(np.arange(1))})

@@ -80,14 +80,14 @@ class _Ordered:
         return self.outcome
 
 
-def _long(hosts: Hosts, client: str = "analyst") -> _Ordered:
+def _start_long_job(hosts: Hosts, client: str = "analyst") -> _Ordered:
     """A job that runs until it is cancelled."""
     job = _Ordered(hosts, client, 60_000, 1000)
     assert job.began.wait(60), job.outcome
     return job
 
 
-def _short(hosts: Hosts, client: str = "analyst") -> _Ordered:
+def _start_short_job(hosts: Hosts, client: str = "analyst") -> _Ordered:
     job = _Ordered(hosts, client, 20, 1)
     hosts.processes.wait_for(
         lambda: job.outcome is not None or any(t.startswith("waiting") for t in job.told),
@@ -105,9 +105,9 @@ def _ended_everywhere(hosts: Hosts, job: str) -> None:
 
 def test_jobs_wait_with_their_position_and_show_only_to_their_clients(hosts: Hosts) -> None:
     hosts.ensure()
-    running = _long(hosts)
-    second = _short(hosts)
-    third = _short(hosts, "guest")
+    running = _start_long_job(hosts)
+    second = _start_short_job(hosts)
+    third = _start_short_job(hosts, "guest")
     assert second.told[-1] == "waiting: 1 job before this one"
     assert third.told[-1] == "waiting: 2 jobs before this one"
 
@@ -151,8 +151,12 @@ def test_jobs_wait_with_their_position_and_show_only_to_their_clients(hosts: Hos
 
 def test_a_waiting_job_can_be_cancelled_or_left_and_those_behind_it_move_up(hosts: Hosts) -> None:
     hosts.ensure()
-    running = _long(hosts)
-    cancelled, left, last = _short(hosts), _short(hosts), _short(hosts, "guest")
+    running = _start_long_job(hosts)
+    cancelled, left, last = (
+        _start_short_job(hosts),
+        _start_short_job(hosts),
+        _start_short_job(hosts, "guest"),
+    )
     assert last.told[-1] == "waiting: 3 jobs before this one"
     running.client.cancel(cancelled.job)
     assert isinstance(cancelled.end(), JobCancelled)
@@ -167,11 +171,11 @@ def test_a_waiting_job_can_be_cancelled_or_left_and_those_behind_it_move_up(host
 
 def test_more_jobs_than_the_limits_are_refused_at_once(hosts: Hosts) -> None:
     hosts.ensure()
-    running = _long(hosts)
-    waiting = [_short(hosts), _short(hosts)]
-    error = _short(hosts).end()
+    running = _start_long_job(hosts)
+    waiting = [_start_short_job(hosts), _start_short_job(hosts)]
+    error = _start_short_job(hosts).end()
     assert isinstance(error, QueueFull) and "max_jobs_per_client" in str(error)
-    waiting.append(_short(hosts, "guest"))
+    waiting.append(_start_short_job(hosts, "guest"))
     done = hosts.command(
         *("sort", "--cluster", str(hosts.cluster), "--client", "guest", "--n", "9")
     )
@@ -258,7 +262,7 @@ def test_jobs_given_to_some_workers_only_hold_up_nobody(
 
 
 def _events(call: Any) -> Iterator[dict[str, Any]]:
-    reader = wire.Reader(call)
+    reader = wire.StreamReader(call)
     while (event := reader.next_event()) is not None:
         yield event
         if event["event"] == "error":
@@ -299,8 +303,8 @@ def test_a_worker_told_to_stop_cancels_the_job_and_the_next_one_runs_after_its_r
     hosts.ensure()
     pids = {p: w.pid for p, w in hosts.workers.items()}
     kept = Cluster(hosts.cluster, "analyst")
-    running = _long(hosts)
-    waiting = _short(hosts)
+    running = _start_long_job(hosts)
+    waiting = _start_short_job(hosts)
     started = time.monotonic()
     assert hosts.stop(party) == 0
     stopped = time.monotonic() - started

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cluster.lies import Change, in_header, lie
+from tests.cluster.lies import Change, alter_header, alter_messages
 from tfe_bench.cluster import seeds, wire
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
@@ -39,7 +39,7 @@ def _refused(
 ) -> None:
     """The lie is refused with no result, and the cluster stays usable."""
     with monkeypatch.context() as patch:
-        lie(patch, cluster, lies)
+        alter_messages(patch, cluster, lies)
         with pytest.raises(kind, match=told):
             cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
     outputs = cluster.run("sort", {}, {"keys": PrivateInput(KEYS)}).outputs
@@ -51,7 +51,7 @@ def _in_data(change: Callable[[bytes], bytes]) -> Change:
 
 
 def _seed(name: str, value: str) -> Change:
-    return in_header(lambda header: header["inputs"][0]["seeds"].update({name: value}))
+    return alter_header(lambda header: header["inputs"][0]["seeds"].update({name: value}))
 
 
 @pytest.mark.parametrize("party", [1, 2])
@@ -83,7 +83,7 @@ def submission(shared_cluster: LocalCluster) -> list[bytes]:
         return [blob]
 
     with pytest.MonkeyPatch.context() as patch:
-        lie(patch, shared_cluster, {1: record})
+        alter_messages(patch, shared_cluster, {1: record})
         shared_cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
     return sent
 
@@ -91,7 +91,7 @@ def submission(shared_cluster: LocalCluster) -> list[bytes]:
 def _answer(cluster: LocalCluster, blobs: list[bytes]) -> dict[str, Any]:
     """Party 1's first event after a submission."""
     call = wire.stub(cluster.client._channels[1], wire.JOB)(iter(blobs), timeout=30)
-    event = wire.Reader(call).next_event()
+    event = wire.StreamReader(call).next_event()
     call.cancel()
     assert event is not None
     return event
@@ -110,13 +110,13 @@ def test_an_honest_submission_is_taken(
         _seed("l2", "00" * 16),
         _seed("l1", "00" * 8),
         _seed("l1", "zz"),
-        in_header(lambda header: header["inputs"][0].update(seeds={})),
-        in_header(lambda header: header["inputs"][0].update(seeds=None)),
-        in_header(lambda header: header["inputs"][0].update(shape=[-1, -40])),
-        in_header(lambda header: header["inputs"][0].update(shape="many")),
-        in_header(lambda header: header.update(inputs=7)),
-        in_header(lambda header: header.pop("job")),
-        in_header(lambda header: header.update(event="progress")),
+        alter_header(lambda header: header["inputs"][0].update(seeds={})),
+        alter_header(lambda header: header["inputs"][0].update(seeds=None)),
+        alter_header(lambda header: header["inputs"][0].update(shape=[-1, -40])),
+        alter_header(lambda header: header["inputs"][0].update(shape="many")),
+        alter_header(lambda header: header.update(inputs=7)),
+        alter_header(lambda header: header.pop("job")),
+        alter_header(lambda header: header.update(event="progress")),
         lambda blob: [b"E{"] if blob.startswith(b"E") else [blob],
         lambda blob: [b""] if blob.startswith(b"E") else [blob],
     ],
@@ -131,7 +131,7 @@ def test_a_malformed_submission_is_refused(
 ) -> None:
     answer = _answer(shared_cluster, [changed for blob in submission for changed in lie(blob)])
     assert answer["event"] == "error"
-    assert type(wire.error_from(answer)) is ProtocolError
+    assert type(wire.decode_error(answer)) is ProtocolError
     shared_cluster.run("sort", {}, {"keys": PrivateInput(KEYS)})
 
 
@@ -152,21 +152,21 @@ def test_an_input_of_another_length_is_refused(
 def test_other_parameters_at_one_worker_are_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
-    lies = {2: in_header(lambda header: header["parameters"].update(repeat=2))}
+    lies = {2: alter_header(lambda header: header["parameters"].update(repeat=2))}
     _refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
 
 
 def test_another_shape_at_one_worker_is_refused(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
-    lies = {0: in_header(lambda header: header["inputs"][0].update(shape=[39]))}
+    lies = {0: alter_header(lambda header: header["inputs"][0].update(shape=[39]))}
     _refused(monkeypatch, shared_cluster, lies, VersionMismatch, "differ in program")
 
 
 def test_a_shape_beyond_the_limit_is_refused_before_its_data_is_read(
     monkeypatch: pytest.MonkeyPatch, shared_cluster: LocalCluster
 ) -> None:
-    huge = in_header(lambda header: header["inputs"][0].update(shape=[1 << 30]))
+    huge = alter_header(lambda header: header["inputs"][0].update(shape=[1 << 30]))
     _refused(monkeypatch, shared_cluster, dict.fromkeys(range(3), huge), PolicyError, "limit")
 
 
@@ -233,7 +233,7 @@ def _given_to_client(party: int, value: Any) -> int:
     """How many events a result makes at a party."""
     events: queue.Queue[Any] = queue.Queue()
     job = SimpleNamespace(events=events)
-    results.give(party, job, "y", value)  # type: ignore[arg-type]
+    results.send_result(party, job, "y", value)  # type: ignore[arg-type]
     return events.qsize()
 
 
@@ -241,16 +241,16 @@ def _given_to_client(party: int, value: Any) -> int:
 def test_a_client_is_sent_one_mask_of_a_result(limbs: int, rng: np.random.Generator) -> None:
     """What it could not make of the result itself is not for it: the parts of the mask."""
     x, l1, l2 = (rng.integers(-(2**63), 2**63, (4, limbs)[:limbs]) for _ in range(3))
-    m = seeds.masked(x, l1, l2, limbs)
+    m = seeds.mask_values(x, l1, l2, limbs)
     sent = []
     for party in range(3):
         events: queue.Queue[Any] = queue.Queue()
         job = SimpleNamespace(events=events)
-        results.give(party, job, "y", Shared(m, l1, l2, 0, 16, limbs))  # type: ignore[arg-type]
+        results.send_result(party, job, "y", Shared(m, l1, l2, 0, 16, limbs))  # type: ignore[arg-type]
         sent.append(b"".join(e[1:] for e in list(events.queue)[1:]))
-    assert sent == [seeds.added(l1, l2, limbs).tobytes(), m.tobytes(), b""]
+    assert sent == [seeds.add_ring(l1, l2, limbs).tobytes(), m.tobytes(), b""]
     words = [np.frombuffer(part, np.int64).reshape(m.shape) for part in sent[:2]]
-    np.testing.assert_array_equal(seeds.unmasked(words[1], words[0], limbs), x)
+    np.testing.assert_array_equal(seeds.unmask_values(words[1], words[0], limbs), x)
 
 
 @pytest.mark.parametrize("party", range(3))

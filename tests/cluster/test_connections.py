@@ -14,7 +14,7 @@ import pytest
 
 from tfe_bench.cluster import wire
 from tfe_bench.cluster.worker import connections
-from tfe_bench.cluster.worker.connections import MOST_LEFT, Connection, Connections
+from tfe_bench.cluster.worker.connections import MAX_IDLE, Connection, Connections
 
 PEER = 2
 
@@ -30,7 +30,7 @@ async def _serve(request: AsyncIterator[bytes], context: Any) -> None:
 async def _peer() -> tuple[grpc.aio.Server, str]:
     server = grpc.aio.server()
     handler = grpc.stream_stream_rpc_method_handler(
-        _serve, request_deserializer=wire.identity, response_serializer=wire.identity
+        _serve, request_deserializer=wire.pass_bytes, response_serializer=wire.pass_bytes
     )
     server.add_generic_rpc_handlers(
         (grpc.method_handlers_generic_handler(wire.SERVICE, {wire.STREAM: handler}),)
@@ -45,7 +45,7 @@ async def _job(of: Connections, connection: Connection, said: bytes = b"go") -> 
     call = wire.stub(connection.channel, wire.STREAM)()
     await call.write(said)
     await call.done_writing()
-    await of.leave(connection, call, 3.0)
+    await of.return_connection(connection, call, 3.0)
 
 
 def _run(test: Callable[[Connections, grpc.aio.Server], Awaitable[None]]) -> None:
@@ -57,7 +57,7 @@ def _run(test: Callable[[Connections, grpc.aio.Server], Awaitable[None]]) -> Non
                 party=0,
                 config=SimpleNamespace(tls=False, parties=peers),
                 loop=asyncio.get_running_loop(),
-                keep=asyncio.ensure_future,
+                start_task=asyncio.ensure_future,
             )
         )
         try:
@@ -71,12 +71,12 @@ def _run(test: Callable[[Connections, grpc.aio.Server], Awaitable[None]]) -> Non
 
 def test_jobs_in_a_row_use_one_connection() -> None:
     async def test(of: Connections, server: grpc.aio.Server) -> None:
-        first = await of.take(PEER)
-        assert first.fresh
+        first = await of.take_connection(PEER)
+        assert first.is_unused
         for _ in range(50):
             await _job(of, first)
-            assert await of.take(PEER) is first
-            assert not first.fresh
+            assert await of.take_connection(PEER) is first
+            assert not first.is_unused
 
     _run(test)
 
@@ -85,7 +85,7 @@ def test_two_hundred_jobs_leave_no_descriptor() -> None:
     async def test(of: Connections, server: grpc.aio.Server) -> None:
         counts = []
         for i in range(200):
-            await _job(of, await of.take(PEER), b"break" if i % 5 == 4 else b"go")
+            await _job(of, await of.take_connection(PEER), b"break" if i % 5 == 4 else b"go")
             if i in (24, 199):  # (behind as many of each kind)
                 gc.collect()  # what broke holds its call, and so its sockets, in a circle
                 await asyncio.sleep(0.5)
@@ -98,25 +98,25 @@ def test_two_hundred_jobs_leave_no_descriptor() -> None:
 def test_what_did_not_end_in_order_serves_no_other_job() -> None:
     async def test(of: Connections, server: grpc.aio.Server) -> None:
         for end in (b"break", None):
-            connection = await of.take(PEER)
+            connection = await of.take_connection(PEER)
             if end is None:  # before a call was made
-                await of.leave(connection)
+                await of.return_connection(connection)
             else:
                 await _job(of, connection, end)
             assert connection.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
-            assert (await of.take(PEER)).fresh
+            assert (await of.take_connection(PEER)).is_unused
 
     _run(test)
 
 
 def test_a_connection_whose_peer_has_gone_is_not_used() -> None:
     async def test(of: Connections, server: grpc.aio.Server) -> None:
-        connection = await of.take(PEER)
+        connection = await of.take_connection(PEER)
         await _job(of, connection)
         await server.stop(0)
         while connection.channel.get_state() is grpc.ChannelConnectivity.READY:
             await asyncio.sleep(0.01)
-        assert (await of.take(PEER)).fresh
+        assert (await of.take_connection(PEER)).is_unused
 
     _run(test)
 
@@ -125,7 +125,7 @@ def test_few_are_left_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(connections, "IDLE_SECONDS", 0.5)
 
     async def test(of: Connections, server: grpc.aio.Server) -> None:
-        some = [await of.take(PEER) for _ in range(MOST_LEFT + 2)]
+        some = [await of.take_connection(PEER) for _ in range(MAX_IDLE + 2)]
         for each in some:
             await _job(of, each)
         states = [each.channel.get_state() for each in some]
@@ -133,7 +133,7 @@ def test_few_are_left_and_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
         await asyncio.sleep(1.0)
         assert {each.channel.get_state() for each in some} == {grpc.ChannelConnectivity.SHUTDOWN}
         monkeypatch.setattr(connections, "OLDEST_SECONDS", 0.0)
-        old = await of.take(PEER)
+        old = await of.take_connection(PEER)
         await _job(of, old)
         assert old.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
 

@@ -34,8 +34,8 @@ def _hello(party: int = 0, **other: Any) -> Hello:
 
 
 def test_hellos_that_agree_pass() -> None:
-    handshake.check(_hello(0), _hello(1), 1)
-    handshake.check(_hello(0), _hello(1, tensorflow="2.21.9", public_key="11" * 32), 1)
+    handshake.check_hello(_hello(0), _hello(1), 1)
+    handshake.check_hello(_hello(0), _hello(1, tensorflow="2.21.9", public_key="11" * 32), 1)
 
 
 @pytest.mark.parametrize(
@@ -55,11 +55,11 @@ def test_hellos_that_agree_pass() -> None:
 def test_every_field_that_differs_is_refused_with_both_values(field: str, other: Any) -> None:
     mine, theirs = _hello(0), _hello(2, **{field: other})
     with pytest.raises(VersionMismatch) as caught:
-        handshake.check(mine, theirs, 2)
+        handshake.check_hello(mine, theirs, 2)
     text = str(caught.value)
     assert field in text and "(party 0)" in text and "(party 2)" in text
     for value in (getattr(mine, field), other):
-        shown = handshake.minor(value) if field == "tensorflow" else str(value)
+        shown = handshake.minor_version(value) if field == "tensorflow" else str(value)
         assert shown[:24] in text
     assert caught.value.exit_code == 30
 
@@ -71,7 +71,7 @@ def test_no_field_is_left_unchecked() -> None:
 
 def test_a_hello_of_another_party_is_refused() -> None:
     with pytest.raises(ProtocolError, match=r"Party 1 was expected.*party 2"):
-        handshake.check(_hello(0), _hello(2), 1)
+        handshake.check_hello(_hello(0), _hello(2), 1)
 
 
 def test_a_hello_survives_the_wire() -> None:
@@ -113,7 +113,7 @@ def test_a_hello_is_small_and_flat(blob: bytes) -> None:
 def test_what_is_no_public_key_is_refused(key: str) -> None:
     mine = KeyAgreement()
     with pytest.raises(ProtocolError, match="no public key"):
-        mine.derive(_hello(0, public_key=mine.public_key), _hello(1, public_key=key))
+        mine.derive_key(_hello(0, public_key=mine.public_key), _hello(1, public_key=key))
 
 
 @given(st.binary(max_size=200))
@@ -126,7 +126,7 @@ def _agree(change: dict[str, Any] | None = None) -> tuple[bytes, bytes]:
     a, b = KeyAgreement(), KeyAgreement()
     hello_a, hello_b = _hello(0, public_key=a.public_key), _hello(1, public_key=b.public_key)
     seen = dataclasses.replace(hello_b, **(change or {}))
-    return a.derive(hello_a, seen), b.derive(hello_b, hello_a)
+    return a.derive_key(hello_a, seen), b.derive_key(hello_b, hello_a)
 
 
 def test_both_sides_derive_one_key_of_16_bytes() -> None:

@@ -264,9 +264,9 @@ def test_a_worker_may_not_order_jobs_and_a_client_may_not_join_a_session(hosts: 
 
 
 def _raise_error(blob: bytes) -> None:
-    event = wire.Reader(iter([blob])).next_event()
+    event = wire.StreamReader(iter([blob])).next_event()
     assert event is not None and event["event"] == "error"
-    raise wire.error_from(event)
+    raise wire.decode_error(event)
 
 
 def test_a_client_with_another_cluster_file_is_told_both_values(

@@ -42,7 +42,7 @@ class _Joined:
     async def _carry(self) -> None:
         pipes = {pair: Pipe() for pair in PAIRS}
         await asyncio.gather(
-            *(self.links[p].carry(q, pipes[q, p].read, pipes[p, q].write) for p, q in PAIRS)
+            *(self.links[p].pump_blobs(q, pipes[q, p].read, pipes[p, q].write) for p, q in PAIRS)
         )
 
     def _part(self) -> None:
@@ -82,7 +82,7 @@ class _Joined:
             link.fail(ProtocolError("the test is over"))
         self._part()
         for link in self.links:
-            link.drop()
+            link.drop_session()
 
 
 class _Pumped(_Joined):
@@ -125,8 +125,8 @@ def _exchange(party: Party, x: Any) -> Any:
     s = party.site("exchange")
     if s.is_dealer:
         return x
-    s.send(x, s.other)
-    return x + s.recv([1], s.other)
+    s.send(x, s.other_evaluator)
+    return x + s.recv([1], s.other_evaluator)
 
 
 def _parallel(party: Party) -> Callable[[Any], Any]:
@@ -205,8 +205,8 @@ def test_a_large_message_crosses_in_pieces(joined: _Joined) -> None:
             s = party.site("bulk")
             if s.is_dealer:
                 return x[:1]
-            s.send(x, s.other)
-            return s.recv([words], s.other)
+            s.send(x, s.other_evaluator)
+            return s.recv([words], s.other_evaluator)
 
         return send
 

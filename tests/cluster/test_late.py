@@ -12,36 +12,36 @@ import pytest
 from tfe_bench.cluster.jobs import InputSpec, Program
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import LateInput, PrivateInput
-from tfe_bench.cluster.worker.late import MOST_AHEAD, Arrivals, Inputs
+from tfe_bench.cluster.worker.late_inputs import MAX_AHEAD, JobInputs, LateInputBuffer
 from tfe_bench.errors import JobCancelled, PeerLost, UsageError
 
 
 def test_few_arrivals_are_kept_ahead_and_all_of_them_come() -> None:
-    arrivals, count, kept = Arrivals(), 20, []
+    arrivals, count, kept = LateInputBuffer(), 20, []
     taken = threading.Semaphore(0)
 
     def receive() -> None:
         for i in range(count):
-            arrivals.put(f"x{i}", np.array([i]))
+            arrivals.put_input(f"x{i}", np.array([i]))
             kept.append(i)
             taken.release()
 
     thread = threading.Thread(target=receive, daemon=True)
     thread.start()
-    for _ in range(MOST_AHEAD):
+    for _ in range(MAX_AHEAD):
         assert taken.acquire(timeout=10)
     assert not taken.acquire(timeout=0.2)  # the next waits for room
     for i in range(count):
-        assert arrivals.take(f"x{i}") == np.array([i])
-        assert len(kept) <= i + 1 + MOST_AHEAD
+        assert arrivals.take_input(f"x{i}") == np.array([i])
+        assert len(kept) <= i + 1 + MAX_AHEAD
     thread.join(10)
     assert kept == list(range(count))
 
 
 def test_whoever_waits_gives_up_when_the_job_ends() -> None:
-    arrivals = Arrivals()
-    for i in range(MOST_AHEAD):
-        arrivals.put(f"x{i}", np.zeros(0, np.int64))
+    arrivals = LateInputBuffer()
+    for i in range(MAX_AHEAD):
+        arrivals.put_input(f"x{i}", np.zeros(0, np.int64))
     failures: list[BaseException] = []
 
     def wait(what: Any) -> None:
@@ -52,21 +52,24 @@ def test_whoever_waits_gives_up_when_the_job_ends() -> None:
 
     threads = [
         threading.Thread(target=wait, args=(what,), daemon=True)
-        for what in (lambda: arrivals.put("y", np.zeros(0, np.int64)), lambda: arrivals.take("z"))
+        for what in (
+            lambda: arrivals.put_input("y", np.zeros(0, np.int64)),
+            lambda: arrivals.take_input("z"),
+        )
     ]
     for thread in threads:
         thread.start()
-    arrivals.end()
+    arrivals.end_waits()
     for thread in threads:
         thread.join(10)
     assert len(failures) == 2
     with pytest.raises(JobCancelled):
-        arrivals.take("x0")
+        arrivals.take_input("x0")
 
 
 def test_a_late_input_is_made_when_it_is_asked_for() -> None:
     made: list[str] = []
-    inputs = Inputs()
+    inputs = JobInputs()
     there: Any = object()
     inputs["a"] = there
 
@@ -75,7 +78,7 @@ def test_a_late_input_is_made_when_it_is_asked_for() -> None:
         return there
 
     for name in ("b", "c", "d"):
-        inputs.expect(name, functools.partial(make, name))
+        inputs.add_late(name, functools.partial(make, name))
     assert list(inputs) == ["a", "b", "c", "d"] and len(inputs) == 4 and made == []
     assert inputs["b"] is there and inputs["b"] is there and made == ["b"]
     assert inputs.pop("c") is there and made == ["b", "c"] and "c" not in inputs

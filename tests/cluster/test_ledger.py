@@ -9,45 +9,45 @@ from pathlib import Path
 
 import pytest
 
-from tfe_bench.cluster.ledger import SUFFIX, UNIT, Charge, Ledger, rho, shown
+from tfe_bench.cluster.ledger import SUFFIX, UNIT, Charge, Ledger, format_rho, parse_rho
 from tfe_bench.errors import DataError, PolicyError, SecurityError, UsageError
 
 
 def charge(loss: str, budget: str = "0.3") -> Charge:
-    return Charge("bank", rho(budget), rho(loss))
+    return Charge("bank", parse_rho(budget), parse_rho(loss))
 
 
 def test_a_budget_is_spent_to_its_exact_edge_and_no_further(tmp_path: Path) -> None:
-    Ledger(tmp_path, 0).charge({"t": charge("0.1")})
-    Ledger(tmp_path, 0).charge({"t": charge("0.2")})  # as after a restart
+    Ledger(tmp_path, 0).charge_tables({"t": charge("0.1")})
+    Ledger(tmp_path, 0).charge_tables({"t": charge("0.2")})  # as after a restart
     with pytest.raises(PolicyError, match=r"'t'.*rho 0\.000000001, left: 0 of 0\.3.*'bank'"):
-        Ledger(tmp_path, 0).charge({"t": charge("0.000000001")})
-    assert Ledger(tmp_path, 0).spent("t") == rho("0.3")
+        Ledger(tmp_path, 0).charge_tables({"t": charge("0.000000001")})
+    assert Ledger(tmp_path, 0).get_spent("t") == parse_rho("0.3")
     (file,) = tmp_path.iterdir()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     with pytest.raises(PolicyError, match="left: 0 of"):  # its owner allows less than before
-        Ledger(tmp_path, 0).charge({"t": charge("0.1", "0.2")})
+        Ledger(tmp_path, 0).charge_tables({"t": charge("0.1", "0.2")})
 
 
 def test_a_query_spends_of_all_its_tables_or_of_none(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, 1)
     with pytest.raises(PolicyError, match="'u'"):
-        ledger.charge({"t": charge("0.1"), "u": charge("0.4")})
+        ledger.charge_tables({"t": charge("0.1"), "u": charge("0.4")})
     assert not list(tmp_path.iterdir())
-    ledger.charge({"t": charge("0.1"), "u": charge("0.3")})
-    ledger.forget("u")
-    ledger.forget("u")
-    assert (ledger.spent("t"), ledger.spent("u")) == (UNIT // 10, 0)
+    ledger.charge_tables({"t": charge("0.1"), "u": charge("0.3")})
+    ledger.delete_record("u")
+    ledger.delete_record("u")
+    assert (ledger.get_spent("t"), ledger.get_spent("u")) == (UNIT // 10, 0)
 
 
 def test_the_most_that_a_worker_knows_of_counts(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, 2)
-    ledger.charge({"t": charge("0.1")}, [{"t": 0}, {"t": rho("0.2")}])
-    assert ledger.spent("t") == rho("0.3")
+    ledger.charge_tables({"t": charge("0.1")}, [{"t": 0}, {"t": parse_rho("0.2")}])
+    assert ledger.get_spent("t") == parse_rho("0.3")
     for other in ({}, {"t": -1}, {"t": True}, {"t": "1"}):
         with pytest.raises(SecurityError):
-            ledger.charge({"t": charge("0.1", "9")}, [other])  # type: ignore[list-item]
-    assert ledger.spent("t") == rho("0.3")
+            ledger.charge_tables({"t": charge("0.1", "9")}, [other])  # type: ignore[list-item]
+    assert ledger.get_spent("t") == parse_rho("0.3")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_most_that_a_worker_knows_of_counts(tmp_path: Path) -> None:
 def test_a_record_that_cannot_be_read_allows_nothing(tmp_path: Path, content: bytes) -> None:
     (tmp_path / f"t{SUFFIX}").write_bytes(content)
     with pytest.raises(SecurityError):
-        Ledger(tmp_path, 0).charge({"t": charge("0.1")})
+        Ledger(tmp_path, 0).charge_tables({"t": charge("0.1")})
 
 
 def test_what_cannot_be_written_is_not_told(
@@ -75,19 +75,19 @@ def test_what_cannot_be_written_is_not_told(
 
     monkeypatch.setattr(os, "replace", full)
     with pytest.raises(DataError, match="No space left on device") as refused:
-        Ledger(tmp_path, 0).charge({"t": charge("0.1")})
+        Ledger(tmp_path, 0).charge_tables({"t": charge("0.1")})
     assert not list(tmp_path.iterdir())
     assert str(tmp_path) not in str(refused.value)  # a client reads it
 
 
 def test_nothing_that_a_worker_runs_writes_files_by_what_names_their_path() -> None:
-    """`atomic.write` says in its error where the file is: it is for commands alone."""
+    """`atomic.write_atomically` says in its error where the file is: it is for commands alone."""
     root = Path(__file__).parents[2]
     users = {
         str(file.relative_to(root))
         for folder in ("cluster", "models", "protocols", "benchmarks/workloads")
         for file in (root / folder).rglob("*.py")
-        if "atomic.write(" in file.read_text(encoding="utf-8")
+        if "atomic.write_atomically(" in file.read_text(encoding="utf-8")
     }
     assert users == set()
 
@@ -97,19 +97,19 @@ def test_queries_at_once_spend_no_more_than_there_is(tmp_path: Path) -> None:
 
     def spends(_: int) -> bool:
         try:
-            ledger.charge({"t": charge("0.03")})
+            ledger.charge_tables({"t": charge("0.03")})
         except PolicyError:
             return False
         return True
 
     with ThreadPoolExecutor(8) as pool:
         assert sum(pool.map(spends, range(24))) == 10
-    assert ledger.spent("t") == rho("0.3")
+    assert ledger.get_spent("t") == parse_rho("0.3")
 
 
 @pytest.mark.parametrize("text", ["0.000000001", "1000000", "0.5", "12"])
 def test_a_loss_is_read_as_it_is_shown(text: str) -> None:
-    assert shown(rho(text)) == text
+    assert format_rho(parse_rho(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -117,4 +117,4 @@ def test_a_loss_is_read_as_it_is_shown(text: str) -> None:
 )
 def test_what_is_no_loss_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
-        rho(text)
+        parse_rho(text)

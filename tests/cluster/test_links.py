@@ -30,7 +30,7 @@ from tfe_bench.protocols.session import ops
 if TYPE_CHECKING:
     from tests.cluster.conftest import Processes
 
-WAN = profiles.get("wan")
+WAN = profiles.get_profile("wan")
 
 
 # ---- the table
@@ -48,13 +48,13 @@ def test_profiles_have_their_figures() -> None:
         "net3": (10e6, 100e-3),
     }
     assert {p.name for p in profiles.PROFILES.values() if p.strict} == {"wan", "net2", "net3"}
-    assert not profiles.get("local").shaped and WAN.bytes_per_second == 44_000_000
+    assert not profiles.get_profile("local").shaped and WAN.bytes_per_second == 44_000_000
 
 
 @pytest.mark.parametrize(("name", "meant"), [("wam", "wan"), ("net4", "net"), ("LAN", "")])
 def test_an_unknown_profile_is_refused(name: str, meant: str) -> None:
     with pytest.raises(UsageError, match=f"{name!r}.*{meant}"):
-        profiles.get(name)
+        profiles.get_profile(name)
 
 
 def test_an_unknown_emulation_is_refused() -> None:
@@ -73,7 +73,7 @@ def test_figures_within_a_tenth_hold_and_others_are_named() -> None:
     [rate] = _realized(rate=390e6).off(WAN)
     assert "worker 1 390 Mbit/s instead of 352 Mbit/s" in rate
     assert _realized(lost=8).off(WAN) == ["8 bytes lost"]
-    assert _realized(1.0, 1.0).off(profiles.get("local")) == []
+    assert _realized(1.0, 1.0).off(profiles.get_profile("local")) == []
 
 
 def test_a_worker_refuses_shaping_unless_its_operator_allows_it(tmp_path: Path) -> None:
@@ -97,11 +97,11 @@ class _Sender:
         self.handle = self.native.session_new(1, os.urandom(48), 0)
         for peer in (0, 2):
             self.native.shape(self.handle, peer, delay_us, bytes_per_second)
-        assert not self.native.error_of("step_begin", self.handle, 1, 1, 9)
+        assert not self.native.call_for_error("step_begin", self.handle, 1, 1, 9)
 
     def send(self, peer: int, size: int) -> None:
         payload = bytes(size)
-        assert not self.native.error_of("control_send", self.handle, peer, 1, payload, size)
+        assert not self.native.call_for_error("control_send", self.handle, peer, 1, payload, size)
 
     def take(self, peer: int, size: int, at: list[tuple[float, int]]) -> None:
         """Pops until so many bytes of payload have come; when each piece came, and its bytes."""
@@ -190,7 +190,7 @@ def _socket_in(namespace: int) -> socket.socket:
     found: list[socket.socket] = []
 
     def make() -> None:
-        emulator.enter(namespace)
+        emulator.enter_namespace(namespace)
         found.append(socket.socket())
 
     thread = threading.Thread(target=make)

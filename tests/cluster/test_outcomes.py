@@ -17,7 +17,7 @@ from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import PrivateInput
 from tfe_bench.cluster.worker import memory, outcomes
 from tfe_bench.cluster.worker.callers import Callers
-from tfe_bench.cluster.worker.queueing import JobQueue
+from tfe_bench.cluster.worker.job_queue import JobQueue
 from tfe_bench.errors import PolicyError, QueueFull, TfeBenchError
 
 if TYPE_CHECKING:

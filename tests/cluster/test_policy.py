@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.mistakes import check_told
+from tests.cluster.mistakes import check_mistake_named
 from tfe_bench.__main__ import main
 from tfe_bench.cli import certs, worker
 from tfe_bench.cluster import policy, tls
@@ -129,7 +129,7 @@ def test_elements_are_limited(folder: Path) -> None:
             policy.permit_elements(count)
 
 
-@pytest.mark.parametrize("limit", policy._limits(), ids=lambda limit: limit.name)
+@pytest.mark.parametrize("limit", policy._limit_fields(), ids=lambda limit: limit.name)
 def test_every_limit_is_read_and_holds_its_range(folder: Path, limit: Field[Any]) -> None:
     name, default = limit.name, limit.default
     least, most = limit.metadata["least"], limit.metadata["most"]
@@ -174,7 +174,7 @@ BAD = {
 
 @pytest.mark.parametrize("case", list(BAD))
 def test_a_mistake_is_named_with_file_key_and_what_was_received(folder: Path, case: str) -> None:
-    check_told(_load, folder / "worker.toml", GOOD, BAD[case])
+    check_mistake_named(_load, folder / "worker.toml", GOOD, BAD[case])
 
 
 def test_a_reveal_in_single_brackets_is_explained(folder: Path) -> None:
@@ -222,7 +222,7 @@ def test_certs_all_makes_a_cluster_that_loads(
     )
     cluster = ClusterConfig.load(out / "cluster.toml")
     for party in cluster.parties:
-        tls.check_any(party.certificates)
+        tls.check_any_valid(party.certificates)
     assert [party.address for party in cluster.parties] == HOSTS.split(",")
     assert [client.name for client in cluster.clients] == ["ann", "b"]
     for index in range(3):
@@ -297,7 +297,7 @@ def test_one_organization_makes_its_own_and_is_told_what_to_send(
     tls.channel_credentials(key, certificate, certificate)
     printed = capsys.readouterr()
     assert f"send         {out / stem}.crt" in printed.out
-    assert tls.spoken(tls.fingerprint(certificate)) in printed.out
+    assert tls.format_fingerprint(tls.compute_fingerprint(certificate)) in printed.out
     assert f"{stem}.key never leaves this machine" in printed.err
     assert "PRIVATE" not in printed.out + printed.err
     with pytest.raises(ConfigError, match="exists already"):

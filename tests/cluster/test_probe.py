@@ -22,8 +22,8 @@ from tfe_bench.cluster import probe, tls, wire
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
 from tfe_bench.cluster.launch import _free_ports
-from tfe_bench.cluster.worker import meeting
-from tfe_bench.cluster.worker.meeting import Meeting
+from tfe_bench.cluster.worker import peer_streams
+from tfe_bench.cluster.worker.peer_streams import PeerStreams
 from tfe_bench.errors import ClusterError
 
 _LONG = 600.0
@@ -95,9 +95,9 @@ def test_a_look_tells_what_is_wrong(
     target = config.parties[0]
     if pinned != "party0":
         target = _another(config, members, "party").parties[0]
-    said = probe.refusal(target, members[who].key, members[who].certificate)
+    said = probe.find_tls_mismatch(target, members[who].key, members[who].certificate)
     assert said is None if expected is None else expected in str(said)
-    assert probe.shown(target) == tls.fingerprint(members["party0"].certificate)
+    assert probe.fetch_fingerprint(target) == tls.compute_fingerprint(members["party0"].certificate)
     assert "PRIVATE" not in str(said)
 
 
@@ -128,25 +128,25 @@ def test_what_is_no_worker_or_busy_is_no_wrong_certificate(
     for answer, expected in ((http, "no TLS"), (socket.socket.close, None)):
         with _listening(answer) as port:
             target = dataclasses.replace(config.parties[0], port=port)
-            said = probe.refusal(target, own.key, own.certificate)
+            said = probe.find_tls_mismatch(target, own.key, own.certificate)
             assert said is None if expected is None else expected in str(said)
     # nobody listens, nor can begin to
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         nobody = dataclasses.replace(config.parties[1], port=held.getsockname()[1])
-        assert probe.refusal(nobody, own.key, own.certificate) is None
-        assert probe.shown(nobody) is None
+        assert probe.find_tls_mismatch(nobody, own.key, own.certificate) is None
+        assert probe.fetch_fingerprint(nobody) is None
 
 
 def test_one_look_is_not_believed(
     config: ClusterConfig, members: dict[str, _Member], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     said: list[str | None] = ["a", None, "a", "b", "b", "b"]
-    monkeypatch.setattr(probe, "refusal", lambda *_: said.pop(0))
+    monkeypatch.setattr(probe, "find_tls_mismatch", lambda *_: said.pop(0))
     own = members["client"]
-    watch = probe.Watch(config.parties[0], own.key, own.certificate)
-    assert [watch.look() for _ in range(6)] == [None, None, None, None, "b", "b"]
-    assert probe.Watch(config.parties[0], b"", b"").look() is None  # without TLS
+    watch = probe.TlsProbe(config.parties[0], own.key, own.certificate)
+    assert [watch.check_once() for _ in range(6)] == [None, None, None, None, "b", "b"]
+    assert probe.TlsProbe(config.parties[0], b"", b"").check_once() is None  # without TLS
 
 
 _WRONG = ("client", "party")
@@ -183,7 +183,7 @@ def test_a_worker_is_told_at_once(
     wrong: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(meeting, "MEET_SECONDS", _LONG)
+    monkeypatch.setattr(peer_streams, "MEET_SECONDS", _LONG)
     mine = _another(config, members, "party") if wrong == "party" else config
     own = members["party1"]
     if wrong == "client":  # its new key is not pinned at the others yet
@@ -198,7 +198,7 @@ def test_a_worker_is_told_at_once(
         async with grpc.aio.secure_channel(
             target.address, credentials, tls.target_options(target.certificates[0])
         ) as channel:
-            await Meeting(host, None, None)._reach(target, channel)  # type: ignore[arg-type]
+            await PeerStreams(host, None, None)._wait_connected(target, channel)  # type: ignore[arg-type]
 
     told = "does not accept" if wrong == "client" else "does not pin"
     with pytest.raises(ClusterError, match=f"Party 0 .*no agreement on TLS: .*{told}"):

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.cluster.worker.queueing import JobQueue, Place
+from tfe_bench.cluster.worker.job_queue import JobQueue, QueueSlot
 from tfe_bench.errors import ClusterError, PolicyError, QueueFull
 
 
@@ -17,10 +17,10 @@ def _queue(party: int, total: int, per_client: int, **limits: int) -> JobQueue:
     )
 
 
-def _entered(queue: JobQueue, client: str, told: list[int] | None = None) -> Place:
+def _entered(queue: JobQueue, client: str, told: list[int] | None = None) -> QueueSlot:
     place = queue.enter(client)
     if told is not None:
-        place.move = told.append
+        place.on_move = told.append
     return place
 
 
@@ -31,10 +31,10 @@ def test_ready_jobs_run_in_the_order_in_which_they_came() -> None:
         queue.set_ready(place)
     order = []
     for _ in range(3):
-        turn = queue.next()
+        turn = queue.take_next()
         assert turn is not None
         order.append(turn)
-        queue.finish(turn)
+        queue.finish_turn(turn)
     assert order == [first, second, third]
 
 
@@ -44,12 +44,12 @@ def test_a_job_that_a_worker_lacks_is_overtaken() -> None:
     late = _entered(queue, "a", told)
     ready = _entered(queue, "b")
     queue.set_ready(ready)
-    assert queue.next() is ready
+    assert queue.take_next() is ready
     queue.set_ready(late)
-    assert told == [1] and queue.before(late) == 1
-    queue.finish(ready)
+    assert told == [1] and queue.count_before(late) == 1
+    queue.finish_turn(ready)
     assert told == [1, 0]
-    assert queue.next() is late
+    assert queue.take_next() is late
 
 
 def test_whoever_waits_is_told_when_somebody_before_it_leaves() -> None:
@@ -58,13 +58,13 @@ def test_whoever_waits_is_told_when_somebody_before_it_leaves() -> None:
     places = [_entered(queue, "a", each) for each in told]
     for place in places:
         queue.set_ready(place)
-    assert queue.next() is places[0]
-    queue.leave(places[1])
-    queue.leave(places[1])  # twice is once
+    assert queue.take_next() is places[0]
+    queue.release_slot(places[1])
+    queue.release_slot(places[1])  # twice is once
     assert told == [[], [1], [2, 1]]
-    queue.finish(places[0])
+    queue.finish_turn(places[0])
     assert told[2] == [2, 1, 0]
-    assert queue.others("a") == (False, 0) and queue.others("b") == (False, 1)
+    assert queue.count_others("a") == (False, 0) and queue.count_others("b") == (False, 1)
 
 
 def test_limits_are_refused_by_name_and_free_again() -> None:
@@ -77,14 +77,14 @@ def test_limits_are_refused_by_name_and_free_again() -> None:
     with pytest.raises(QueueFull, match=r"Party 2 takes 3 jobs at a time.*max_jobs ") as caught:
         queue.enter("c")
     assert isinstance(caught.value, ClusterError) and caught.value.exit_code == 20
-    queue.leave(one)
+    queue.release_slot(one)
     queue.enter("a")
 
 
 def test_closing_ends_whoever_waits_for_a_job() -> None:
     queue = _queue(0, 3, 2)
-    got: list[Place | None] = []
-    thread = threading.Thread(target=lambda: got.append(queue.next()))
+    got: list[QueueSlot | None] = []
+    thread = threading.Thread(target=lambda: got.append(queue.take_next()))
     thread.start()
     queue.close()
     thread.join(10)
@@ -96,12 +96,16 @@ def test_a_place_is_held_until_its_turn_is_over_and_its_client_has_left() -> Non
         queue = _queue(0, 1, 1)
         place = queue.enter("a")
         queue.set_ready(place)
-        assert queue.next() is place
-        first, then = (queue.leave, queue.finish) if client_first else (queue.finish, queue.leave)
+        assert queue.take_next() is place
+        first, then = (
+            (queue.release_slot, queue.finish_turn)
+            if client_first
+            else (queue.finish_turn, queue.release_slot)
+        )
         first(place)
         with pytest.raises(QueueFull):
             queue.enter("a")
-        assert queue.others("b") == (client_first, 0)
+        assert queue.count_others("b") == (client_first, 0)
         then(place)
         queue.enter("a")
 
@@ -119,5 +123,5 @@ def test_bytes_are_limited_for_a_job_a_client_and_all_and_go_with_their_place() 
         queue.hold(third, 6)
     queue.hold(first, 0)
     queue.hold(third, 10)
-    queue.leave(third)
+    queue.release_slot(third)
     queue.hold(first, 10)

@@ -38,15 +38,15 @@ _slow = functools.partial(pytest.param, marks=pytest.mark.slow)
 _X = {"x": PrivateInput(np.arange(3))}
 
 
-def _works(client: Client) -> None:
+def _check_job_runs(client: Client) -> None:
     np.testing.assert_array_equal(client.run("plain", {}, _X).outputs["x"], np.arange(3))
 
 
-def _newcomer(name: str = "bob") -> tuple[bytes, bytes]:
+def _make_client_pair(name: str = "bob") -> tuple[bytes, bytes]:
     return tls.make_certificate(tls.client_common_name(name), 60)
 
 
-def _with(config: ClusterConfig, name: str, *certificates: bytes) -> ClusterConfig:
+def _with_client(config: ClusterConfig, name: str, *certificates: bytes) -> ClusterConfig:
     """The same cluster with a client of these certificates; without certificates: without it."""
     others = tuple(each for each in config.clients if each.name != name)
     own = (ClientConfig(name, *certificates),) if certificates else ()
@@ -82,8 +82,8 @@ def opened() -> Iterator[Any]:
 def test_a_client_is_added_while_another_ones_job_runs_and_needs_no_new_file_of_the_others(
     trio: Trio, opened: Any
 ) -> None:
-    pair = _newcomer()
-    config = _with(trio.config, "bob", pair[1])
+    pair = _make_client_pair()
+    config = _with_client(trio.config, "bob", pair[1])
     old = trio.client("analyst")
     progress: list[str] = []
     done: list[Any] = []
@@ -99,16 +99,16 @@ def test_a_client_is_added_while_another_ones_job_runs_and_needs_no_new_file_of_
     np.testing.assert_array_equal(done[0].outputs["x"], np.arange(3))
     bob = opened(config, pair)
     bob.wait_ready()
-    _works(bob)
-    _works(old)  # whose file does not have bob
+    _check_job_runs(bob)
+    _check_job_runs(old)  # whose file does not have bob
 
 
 @pytest.mark.parametrize("absent", [_slow(0), 1, _slow(2)])
 def test_a_client_that_one_worker_does_not_have_is_refused_there(
     trio: Trio, opened: Any, absent: int
 ) -> None:
-    pair = _newcomer()
-    config = _with(trio.config, "bob", pair[1])
+    pair = _make_client_pair()
+    config = _with_client(trio.config, "bob", pair[1])
     _reload(trio, config, *({0, 1, 2} - {absent}))
     with pytest.raises(ClusterError, match=f"Party {absent} does not answer.*TLS"):
         opened(config, pair).wait_ready(8)
@@ -120,10 +120,10 @@ def test_workers_that_know_a_client_by_other_names_or_certificates_run_no_job_of
     trio: Trio, opened: Any, other: int, what: str
 ) -> None:
     """Two names of one certificate, or two certificates of one name: no worker mixes them up."""
-    pair, second = _newcomer(), _newcomer()
-    config = _with(trio.config, "bob", pair[1])
+    pair, second = _make_client_pair(), _make_client_pair()
+    config = _with_client(trio.config, "bob", pair[1])
     if what == "certificate":
-        config = _with(trio.config, "bob", pair[1], second[1])
+        config = _with_client(trio.config, "bob", pair[1], second[1])
         _reload(trio, config)
         client = opened(config, pair)
         # at one worker it presents its other certificate
@@ -135,9 +135,9 @@ def test_workers_that_know_a_client_by_other_names_or_certificates_run_no_job_of
     else:
         plain = tls.make_certificate("someone.example", 60)
         pair = plain
-        config = _with(trio.config, "bob", pair[1])
+        config = _with_client(trio.config, "bob", pair[1])
         _reload(trio, config)
-        _reload(trio, _with(trio.config, "carol", pair[1]), other)
+        _reload(trio, _with_client(trio.config, "carol", pair[1]), other)
         client = opened(config, pair)
     client.wait_ready()
     with pytest.raises((VersionMismatch, ClusterError), match="differ in client") as caught:
@@ -161,9 +161,9 @@ def test_a_client_that_is_taken_out_loses_its_jobs_its_connections_and_all_quest
 
     thread = threading.Thread(target=order)
     thread.start()
-    wait_until(lambda: len(trio.workers[1]._host.jobs.all()) == 1, "the job is there", 20)
-    wait_until(lambda: trio.workers[1]._host.jobs.all()[0].began is not None, "it runs", 20)
-    _reload(trio, _with(trio.config, "guest"), 1)  # one worker is enough
+    wait_until(lambda: len(trio.workers[1]._host.jobs.list_jobs()) == 1, "the job is there", 20)
+    wait_until(lambda: trio.workers[1]._host.jobs.list_jobs()[0].began is not None, "it runs", 20)
+    _reload(trio, _with_client(trio.config, "guest"), 1)  # one worker is enough
     thread.join(20)
     assert isinstance(errors[0], TfeBenchError) and "not in cluster.toml" in str(errors[0])
     with pytest.raises((SecurityError, ClusterError)):
@@ -171,25 +171,25 @@ def test_a_client_that_is_taken_out_loses_its_jobs_its_connections_and_all_quest
     with pytest.raises(TfeBenchError):
         guest.run("plain", {}, _X)
     wait_until(trio.idle, "nothing is left", 20)
-    _works(trio.client("analyst"))
+    _check_job_runs(trio.client("analyst"))
 
 
 def test_a_certificate_changes_step_by_step_without_a_restart(trio: Trio, opened: Any) -> None:
     old = trio.client("guest")
-    _works(old)
-    pair = _newcomer("guest")
+    _check_job_runs(old)
+    pair = _make_client_pair("guest")
     [before] = [c.certificate for c in trio.config.clients if c.name == "guest"]
     assert before is not None
-    both = _with(trio.config, "guest", before, pair[1])
+    both = _with_client(trio.config, "guest", before, pair[1])
     new = opened(both, pair)
     _reload(trio, both, 0)
-    _works(old)  # two workers have only the old one
+    _check_job_runs(old)  # two workers have only the old one
     _reload(trio, both)
     new.wait_ready()
-    _works(new)
-    _works(old)
-    _reload(trio, _with(trio.config, "guest", pair[1]))
-    _works(new)
+    _check_job_runs(new)
+    _check_job_runs(old)
+    _reload(trio, _with_client(trio.config, "guest", pair[1]))
+    _check_job_runs(new)
     with pytest.raises((SecurityError, ClusterError)):
         old.ask(0, wire.STATUS)
 
@@ -207,9 +207,9 @@ def test_a_waiting_job_that_the_new_rules_do_not_allow_ends(trio: Trio) -> None:
     threads = [threading.Thread(target=order, args=(c, 1)) for c in (running, waiting)]
     threads[0].start()
     host = trio.workers[0]._host
-    wait_until(lambda: any(j.began is not None for j in host.jobs.all()), "one runs", 20)
+    wait_until(lambda: any(j.began is not None for j in host.jobs.list_jobs()), "one runs", 20)
     threads[1].start()
-    wait_until(lambda: len(host.queue.waiting()) == 1, "one waits", 20)
+    wait_until(lambda: len(host.queue.list_waiting()) == 1, "one waits", 20)
     rules = (RevealRule("plain", ("analyst",)),)
     trio.workers[0].reload(trio.config, dataclasses.replace(host.policy, reveal=rules))
     for thread in threads:
@@ -229,8 +229,8 @@ def test_what_takes_a_restart_changes_nothing(
     trio: Trio, field: str, value: Any, told: str
 ) -> None:
     host = trio.workers[0]._host
-    pair = _newcomer()
-    other = dataclasses.replace(_with(trio.config, "bob", pair[1]), **{field: value})
+    pair = _make_client_pair()
+    other = dataclasses.replace(_with_client(trio.config, "bob", pair[1]), **{field: value})
     with pytest.raises(ConfigError, match=f"{told}.*restart"):
         trio.workers[0].reload(other, host.policy)
     policy = dataclasses.replace(host.policy, max_connections=100, max_jobs=3)
@@ -256,17 +256,17 @@ def test_each_part_of_two_files_that_differ_is_named(trio: Trio) -> None:
     }
     for told, fields in cases.items():
         other = dataclasses.replace(config, **fields)
-        assert agreement.differences(config, agreement.shown(other)) == told
+        assert agreement.describe_differences(config, agreement.summarize_settings(other)) == told
         assert other.digest() != config.digest()
-        client = Client(other, *_newcomer())
+        client = Client(other, *_make_client_pair())
         client.close()
     # (tls and ring are covered by the digest's test: another ring is refused when the file is read)
     assert set(cases) | {"ring", "tls"} >= {
-        name for name in agreement.parts(config) if "party 0" not in name
+        name for name in agreement.list_settings(config) if "party 0" not in name
     } - {"party 2's name", "party 2's address", "party 1's certificate"}
-    assert agreement.differences(config, agreement.shown(config)) == ""
+    assert agreement.describe_differences(config, agreement.summarize_settings(config)) == ""
     for garbage in (None, "", "[1]", "{", 5, json.dumps({"x": 1})):
-        assert agreement.differences(config, garbage) == ""
+        assert agreement.describe_differences(config, garbage) == ""
 
 
 def test_names_that_there_are_not_are_told_with_the_nearest(

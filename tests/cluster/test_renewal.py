@@ -56,21 +56,23 @@ def test_a_member_may_have_two_certificates_and_the_digest_covers_both(tmp_path:
     assert 'certificate = ["party1.crt", "party1-new.crt"]' in path.read_text()
     again = ClusterConfig.load(path)
     assert again == both and again.digest() == both.digest()
-    assert again.identify(tls.fingerprint(second)).name == "p1"
-    assert again.identify(tls.fingerprint(config.parties[1].certificate or b"")).name == "p1"
+    assert again.identify(tls.compute_fingerprint(second)).name == "p1"
+    assert (
+        again.identify(tls.compute_fingerprint(config.parties[1].certificate or b"")).name == "p1"
+    )
     assert len(again.trusted_by(0)) == 4 and len(again.trusted_by(1)) == 3
     mine = again.parties[1].certificates
-    assert tls.own_certificate(key, mine) == second
-    assert tls.own_certificate(keys[1], mine) == mine[0]
+    assert tls.select_certificate(key, mine) == second
+    assert tls.select_certificate(keys[1], mine) == mine[0]
     with pytest.raises(ConfigError, match="does not belong"):
-        tls.own_certificate(keys[0], mine)
+        tls.select_certificate(keys[0], mine)
 
 
 def test_of_two_certificates_with_one_key_the_one_that_lasts_longer_is_shown() -> None:
     key, short = tls.make_certificate(tls.party_common_name(0), 10)
     _, long = tls.make_certificate(tls.party_common_name(0), 20, key)
-    assert tls.own_certificate(key, [short, long]) == long
-    assert tls.own_certificate(key, [long, short]) == long
+    assert tls.select_certificate(key, [short, long]) == long
+    assert tls.select_certificate(key, [long, short]) == long
     config, _ = _cluster()
     PartyConfig(0, "p", "127.0.0.1", 1, short, long)
     with pytest.raises(ConfigError, match=r"same .*key"):
@@ -112,27 +114,27 @@ def test_an_expired_certificate_is_refused_with_its_date_and_the_command() -> No
     later = datetime.datetime.now(UTC) + datetime.timedelta(days=11)
     until = tls.valid_until(config.parties[0].certificate or b"")
     with pytest.raises(SecurityError, match="certs renew") as caught:
-        tls.check_any(config.parties[0].certificates, later)
+        tls.check_any_valid(config.parties[0].certificates, later)
     assert f"{until:%Y-%m-%d}" in str(caught.value)
     renewed = config
     for party in range(3):
         _, second = tls.make_certificate(tls.party_common_name(party), 300)
         renewed = _with_second(renewed, party, second)
     for member in renewed.parties:
-        tls.check_any(member.certificates, later)
+        tls.check_any_valid(member.certificates, later)
 
 
 def test_a_month_before_its_end_a_certificate_is_warned_of_until_it_has_a_successor() -> None:
     config, _ = _cluster(days=40)
     now = datetime.datetime.now(UTC)
-    assert expiry.warnings(config, now) == []
+    assert expiry.expiry_warnings(config, now) == []
     soon = now + datetime.timedelta(days=15)
-    told = expiry.warnings(config, soon)
+    told = expiry.expiry_warnings(config, soon)
     assert len(told) == 4
     assert "party 0" in told[0] and "25 days left" in told[0] and "certs renew" in told[0]
     _, second = tls.make_certificate(tls.party_common_name(0), 300)
-    assert len(expiry.warnings(_with_second(config, 0, second), soon)) == 3
-    gone = expiry.warnings(config, now + datetime.timedelta(days=41))
+    assert len(expiry.expiry_warnings(_with_second(config, 0, second), soon)) == 3
+    gone = expiry.expiry_warnings(config, now + datetime.timedelta(days=41))
     assert all("expired on" in line for line in gone)
 
 
@@ -149,14 +151,14 @@ def test_renew_makes_a_second_pair_and_says_how_to_change(
     shown = capsys.readouterr()
     new = tmp_path / "party1-new.crt"
     for path in (old, new):
-        told = tls.spoken(tls.fingerprint(tls.load_certificate(path)))
+        told = tls.format_fingerprint(tls.compute_fingerprint(tls.load_certificate(path)))
         assert told in shown.out and len(told.split()) == 16
         assert main(["certs", "show", str(path)]) == 0
         assert told in capsys.readouterr().out
     assert tls.server_name(new.read_bytes()) == tls.server_name(old.read_bytes())
     assert tls.key_fingerprint(new.read_bytes()) != tls.key_fingerprint(old.read_bytes())
     key = tls.load_private_key(tmp_path / "party1-new.key")
-    assert tls.own_certificate(key, [old.read_bytes(), new.read_bytes()]) == new.read_bytes()
+    assert tls.select_certificate(key, [old.read_bytes(), new.read_bytes()]) == new.read_bytes()
     assert 'certificate = ["party1.crt", "party1-new.crt"]' in shown.err
     assert 'key = "party1-new.key"' in shown.err
     assert "PRIVATE" not in shown.out + shown.err

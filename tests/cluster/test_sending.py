@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster import seeds, sending
+from tfe_bench.cluster import input_upload, seeds
+from tfe_bench.cluster.input_upload import InputUpload
 from tfe_bench.cluster.launch import LocalCluster
-from tfe_bench.cluster.requests import AnyInput, LateInput, MadeInput, PrivateInput
-from tfe_bench.cluster.sending import Sending
+from tfe_bench.cluster.requests import AnyInput, LateInput, LazyInput, PrivateInput
 from tfe_bench.errors import TfeBenchError, UsageError
 
 
@@ -22,7 +22,7 @@ class Inputs:
     def __init__(self, rng: np.random.Generator) -> None:
         self.values = [rng.integers(-(2**63), 2**63, (4, 5)) for _ in range(3)]
         self.made = [0, 0, 0]
-        rest = (MadeInput((4, 5), 3, lambda: self._make(1)), self._late())
+        rest = (LazyInput((4, 5), 3, lambda: self._make(1)), self._late())
         self.inputs: dict[str, AnyInput] = {"a": PrivateInput(self.values[0], 3)}
         self.inputs |= dict(zip("bc", rest, strict=True))
 
@@ -34,22 +34,22 @@ class Inputs:
         return PrivateInput(self.values[i], 3)
 
 
-def messages(s: Sending, party: int) -> Iterator[bytes]:
-    return s.messages(party, {}, lambda _: None)
+def messages(s: InputUpload, party: int) -> Iterator[bytes]:
+    return s.worker_messages(party, {}, lambda _: None)
 
 
 def submitted(blob: bytes) -> list[dict[str, Any]]:
     return list(json.loads(blob[1:])["inputs"])
 
 
-@pytest.mark.parametrize("room", [0, sending.MOST_KEPT])
+@pytest.mark.parametrize("room", [0, input_upload.MOST_KEPT])
 @pytest.mark.parametrize("together", [True, False])
 def test_inputs_are_shared_one_by_one_and_both_evaluators_get_the_same(
     room: int, together: bool, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sending, "MOST_KEPT", room)
+    monkeypatch.setattr(input_upload, "MOST_KEPT", room)
     own = Inputs(rng)
-    s = Sending(own.inputs)
+    s = InputUpload(own.inputs)
     assert own.made == [0, 0, 0]
     (alone,) = messages(s, 0)
     streams = [messages(s, 1), messages(s, 2)]
@@ -67,15 +67,15 @@ def test_inputs_are_shared_one_by_one_and_both_evaluators_get_the_same(
         one, two = (bytes.fromhex(rows[0][i]["seeds"][part]) for part in ("l1", "l2"))
         assert rows[1][i]["seeds"]["l1"] == one.hex() and rows[2][i]["seeds"]["l2"] == two.hex()
         m = np.frombuffer(sent[0][i + 1][1:], np.int64)
-        lam = seeds.added(seeds.expand(one, m.size), seeds.expand(two, m.size))
-        found = seeds.unmasked(m, lam)
+        lam = seeds.add_ring(seeds.expand_seed(one, m.size), seeds.expand_seed(two, m.size))
+        found = seeds.unmask_values(m, lam)
         np.testing.assert_array_equal(found.reshape(4, 5), value)
 
 
 def test_an_input_that_is_not_as_it_was_said_to_be_is_refused() -> None:
     for shape, bits in (((3,), 0), ((4,), 1)):
-        said = MadeInput(shape, bits, lambda: PrivateInput(np.zeros(4, np.int64)))
-        stream = messages(Sending({"x": said}), 1)
+        said = LazyInput(shape, bits, lambda: PrivateInput(np.zeros(4, np.int64)))
+        stream = messages(InputUpload({"x": said}), 1)
         next(stream)
         with pytest.raises(UsageError, match="another shape"):
             next(stream)
@@ -89,9 +89,9 @@ def test_a_large_input_is_not_made_for_a_job_that_is_refused(shared_cluster: Loc
         return PrivateInput(np.zeros(1 << 22, np.int64))
 
     with pytest.raises(TfeBenchError):
-        shared_cluster.run("predict", {"plan": {}}, {"x": MadeInput((1 << 22,), 0, make)})
+        shared_cluster.run("predict", {"plan": {}}, {"x": LazyInput((1 << 22,), 0, make)})
     assert not made
-    found = shared_cluster.run("sort", {}, {"keys": MadeInput((4,), 0, _keys)})
+    found = shared_cluster.run("sort", {}, {"keys": LazyInput((4,), 0, _keys)})
     assert found.outputs["keys"].tolist() == [1, 2, 3, 4]
 
 

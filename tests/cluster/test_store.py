@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from tests.cluster.stored_files import Change, with_header
-from tfe_bench.cluster.store import ANOTHERS, FORMATS, NONE, OWN, SUFFIX, UNREADABLE, Store
-from tfe_bench.cluster.stored import DATA, MOST_ABOUT, Facts, Tensor, check_name
+from tfe_bench.cluster.store import FOREIGN, FORMATS, NONE, OWN, SUFFIX, UNREADABLE, Store
+from tfe_bench.cluster.stored import DATA, MOST_ABOUT, StoredFacts, StoredTensor, check_name
 from tfe_bench.errors import (
     ConfigError,
     PolicyError,
@@ -30,20 +30,20 @@ def _store(folder: Path, party: int = 1, fractional_bits: int = 16, most: int = 
     return Store(folder, party, 64, fractional_bits, most)
 
 
-def _facts(name: str = "mnist", *clients: str, deployment: str = "d1") -> Facts:
-    return Facts(name, "owner", clients, deployment, {"layers": ["dense"]})
+def _facts(name: str = "mnist", *clients: str, deployment: str = "d1") -> StoredFacts:
+    return StoredFacts(name, "owner", clients, deployment, {"layers": ["dense"]})
 
 
-def _tensors(rng: np.random.Generator) -> dict[str, Tensor]:
+def _tensors(rng: np.random.Generator) -> dict[str, StoredTensor]:
     def words(*shape: int) -> Any:
         return rng.integers(-(2**63), 2**63, shape, np.int64)
 
     return {
-        "dense/kernel": Tensor({"m": words(7, 3), "l1": words(7, 3)}, 0, 16),
-        "dense/bias": Tensor({"m": words(3), "l1": words(3)}, 0, 32),
-        "wide": Tensor({"m": words(2, 2), "l1": words(2, 2)}, 2, 40, limbs=2),
-        "none": Tensor({"m": words(0, 4), "l1": words(0, 4)}, 0, 16),
-        "scalar": Tensor({"m": words(), "l1": words()}, 0, 16),
+        "dense/kernel": StoredTensor({"m": words(7, 3), "l1": words(7, 3)}, 0, 16),
+        "dense/bias": StoredTensor({"m": words(3), "l1": words(3)}, 0, 32),
+        "wide": StoredTensor({"m": words(2, 2), "l1": words(2, 2)}, 2, 40, limbs=2),
+        "none": StoredTensor({"m": words(0, 4), "l1": words(0, 4)}, 0, 16),
+        "scalar": StoredTensor({"m": words(), "l1": words()}, 0, 16),
     }
 
 
@@ -53,14 +53,14 @@ def test_what_is_kept_comes_back_also_after_a_restart(
     kept = _tensors(rng)
     folder = tmp_path / "models"
     store = _store(folder)
-    prepared = store.prepare(_facts("mnist", "hospital"), kept)
-    assert store.names() == []  # not before it is committed
+    prepared = store.prepare_file(_facts("mnist", "hospital"), kept)
+    assert store.list_names() == []  # not before it is committed
     prepared.commit()
     (folder / f".mnist.{'0' * 16}.tmp").write_bytes(b"left by a worker that was killed")
 
     store.close()
     store = _store(folder)
-    assert store.names() == ["mnist"]
+    assert store.list_names() == ["mnist"]
     [path] = list(folder.iterdir())
     assert path.stat().st_mode & 0o777 == 0o600 and folder.stat().st_mode & 0o777 == 0o700
     for client in ("owner", "hospital"):
@@ -82,7 +82,7 @@ def test_what_is_kept_comes_back_also_after_a_restart(
 
 def test_files_have_the_layout_of_safetensors(tmp_path: Path, rng: np.random.Generator) -> None:
     kept = _tensors(rng)
-    _store(tmp_path).prepare(_facts(), kept).commit()
+    _store(tmp_path).prepare_file(_facts(), kept).commit()
     blob = (tmp_path / f"mnist{SUFFIX}").read_bytes()
     length = int.from_bytes(blob[:8], "little")
     header = json.loads(blob[8 : 8 + length])
@@ -101,11 +101,13 @@ def test_files_have_the_layout_of_safetensors(tmp_path: Path, rng: np.random.Gen
 def test_only_permitted_clients_see_and_use_it(tmp_path: Path, rng: np.random.Generator) -> None:
     store = _store(tmp_path)
     for name, clients in (("one", ()), ("two", ("hospital",)), ("all", ("*",))):
-        store.prepare(_facts(name, *clients), _tensors(rng)).commit()
-    seen = {c: [row["name"] for row in store.visible(c)] for c in ("owner", "hospital", "guest")}
+        store.prepare_file(_facts(name, *clients), _tensors(rng)).commit()
+    seen = {
+        c: [row["name"] for row in store.list_visible(c)] for c in ("owner", "hospital", "guest")
+    }
     assert seen == {"owner": ["all", "one", "two"], "hospital": ["all", "two"], "guest": ["all"]}
-    assert store.visible("guest")[0]["clients"] is None
-    assert store.visible("owner")[2]["clients"] == ["hospital"]
+    assert store.list_visible("guest")[0]["clients"] is None
+    assert store.list_visible("owner")[2]["clients"] == ["hospital"]
     with pytest.raises(UsageError, match="no model 'tvo'") as raised:
         store.load("tvo", "hospital")
     assert 'Did you mean "two"' in str(raised.value)
@@ -121,24 +123,26 @@ def test_only_permitted_clients_see_and_use_it(tmp_path: Path, rng: np.random.Ge
 def test_only_owners_replace_and_remove(tmp_path: Path, rng: np.random.Generator) -> None:
     store = _store(tmp_path, most=2)
     store.permit_writing("one", "owner", False)
-    store.prepare(_facts("one"), _tensors(rng)).commit()
+    store.prepare_file(_facts("one"), _tensors(rng)).commit()
     with pytest.raises(UsageError, match="--replace"):
         store.permit_writing("one", "owner", False)
     store.permit_writing("one", "owner", True)
     with pytest.raises(PolicyError, match="another client's"):
         store.permit_writing("one", "guest", True)
-    whose = [store.whose(*each) for each in (("one", "owner"), ("one", "guest"), ("no", "guest"))]
-    assert whose == [OWN, ANOTHERS, NONE]
-    store.prepare(_facts("one", deployment="d2"), _tensors(rng)).commit()
-    assert store.facts("one", "owner").deployment == "d2"
-    store.prepare(_facts("two"), _tensors(rng)).discard()
-    assert store.names() == ["one"] and len(list(tmp_path.iterdir())) == 1
-    store.prepare(_facts("two"), _tensors(rng)).commit()
+    whose = [
+        store.get_ownership(*each) for each in (("one", "owner"), ("one", "guest"), ("no", "guest"))
+    ]
+    assert whose == [OWN, FOREIGN, NONE]
+    store.prepare_file(_facts("one", deployment="d2"), _tensors(rng)).commit()
+    assert store.get_facts("one", "owner").deployment == "d2"
+    store.prepare_file(_facts("two"), _tensors(rng)).discard()
+    assert store.list_names() == ["one"] and len(list(tmp_path.iterdir())) == 1
+    store.prepare_file(_facts("two"), _tensors(rng)).commit()
     with pytest.raises(PolicyError, match="max_models"):
         store.permit_writing("three", "owner", False)
-    store.remove("one")
-    store.remove("one")
-    assert store.names() == ["two"] and store.whose("one", "owner") == NONE
+    store.remove_file("one")
+    store.remove_file("one")
+    assert store.list_names() == ["two"] and store.get_ownership("one", "owner") == NONE
 
 
 def test_names_are_no_paths() -> None:
@@ -151,7 +155,7 @@ def test_names_are_no_paths() -> None:
 
 def test_a_worker_without_a_folder_keeps_nothing() -> None:
     store = Store(None, 2, 64, 16, 3)
-    assert store.visible("owner") == []
+    assert store.list_visible("owner") == []
     refused: tuple[Callable[[], object], ...] = (
         lambda: store.load("mnist", "owner"),
         lambda: store.permit_writing("mnist", "owner", False),
@@ -207,8 +211,8 @@ def test_damaged_and_foreign_files_are_named_with_a_remedy(
     store = _store(tmp_path)
     kept = _tensors(rng)
     kept["dense/bias"].parts["m"][:] = _SECRET
-    store.prepare(_facts(), kept).commit()
-    store.prepare(_facts("other"), kept).commit()
+    store.prepare_file(_facts(), kept).commit()
+    store.prepare_file(_facts("other"), kept).commit()
     path = tmp_path / f"mnist{SUFFIX}"
     path.write_bytes(spoil(path.read_bytes()))
     with pytest.raises(kind) as raised:
@@ -216,7 +220,7 @@ def test_damaged_and_foreign_files_are_named_with_a_remedy(
     text = str(raised.value)
     assert "mnist" in text and "deploy" in text, text
     assert str(_SECRET) not in text and raised.value.__cause__ is None
-    assert "other" in [row["name"] for row in store.visible("owner")]
+    assert "other" in [row["name"] for row in store.list_visible("owner")]
     store.load("other", "owner")
 
 
@@ -232,7 +236,7 @@ def test_files_of_every_format_so_far_are_read(
             ours.pop("sources", None)
 
     store, kept = _store(tmp_path), _tensors(rng)
-    store.prepare(_facts(), kept).commit()
+    store.prepare_file(_facts(), kept).commit()
     path = tmp_path / f"mnist{SUFFIX}"
     path.write_bytes(_change(older)(path.read_bytes()))
     facts, read = store.load("mnist", "owner")
@@ -243,7 +247,7 @@ def test_files_that_others_can_read_and_links_are_refused(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     store = _store(tmp_path)
-    store.prepare(_facts(), _tensors(rng)).commit()
+    store.prepare_file(_facts(), _tensors(rng)).commit()
     path = tmp_path / f"mnist{SUFFIX}"
     path.chmod(0o640)
     with pytest.raises(SecurityError, match="chmod 600"):
@@ -263,14 +267,14 @@ def test_a_full_disk_leaves_what_was(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = _store(tmp_path)
-    store.prepare(_facts(), _tensors(rng)).commit()
+    store.prepare_file(_facts(), _tensors(rng)).commit()
 
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(ConfigError, match="No space left"):
-        store.prepare(_facts(deployment="d2"), _tensors(rng))
+        store.prepare_file(_facts(deployment="d2"), _tensors(rng))
     monkeypatch.undo()
     assert len(list(tmp_path.iterdir())) == 1
     assert store.load("mnist", "owner")[0].deployment == "d1"
@@ -300,7 +304,7 @@ def test_a_folder_and_a_file_of_somebody_else_are_refused(
     tmp_path: Path, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = _store(tmp_path)
-    store.prepare(_facts(), _tensors(rng)).commit()
+    store.prepare_file(_facts(), _tensors(rng)).commit()
     other = os.geteuid() or 4712
     if os.geteuid() == 0:  # root's are as good as a worker's own
         os.chown(tmp_path / f"mnist{SUFFIX}", other, -1)
@@ -317,12 +321,12 @@ def test_a_second_worker_does_not_get_the_folder_of_the_first(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     first = _store(tmp_path)
-    prepared = first.prepare(_facts(), _tensors(rng))
+    prepared = first.prepare_file(_facts(), _tensors(rng))
     for party in (0, 1):
         with pytest.raises(ConfigError, match="another worker has it"):
             _store(tmp_path, party)
     prepared.commit()  # what was being written is still there
-    other = first.of(DATA)
+    other = first.for_kind(DATA)
     del first
     with pytest.raises(ConfigError, match="another worker has it"):
         _store(tmp_path)
@@ -334,18 +338,20 @@ def test_a_second_worker_does_not_get_the_folder_of_the_first(
 def test_what_cannot_be_read_again_is_not_written(
     text: str, tmp_path: Path, rng: np.random.Generator
 ) -> None:
-    store = _store(tmp_path).of(DATA)
+    store = _store(tmp_path).for_kind(DATA)
     # as many names as fit, and one more
     size = len(json.dumps(text)) + 2
     most = [text] * ((MOST_ABOUT - len('{"columns": []}')) // size)
     kept = _tensors(rng)
-    store.prepare(Facts("wide", "owner", (), "d1", {"columns": most}), kept).commit()
-    assert store.facts("wide", "owner").about == {"columns": most}
-    assert store.visible("owner")[0]["about"] == {"columns": most}
+    store.prepare_file(StoredFacts("wide", "owner", (), "d1", {"columns": most}), kept).commit()
+    assert store.get_facts("wide", "owner").about == {"columns": most}
+    assert store.list_visible("owner")[0]["about"] == {"columns": most}
     store.permit_writing("wide", "owner", True)
     with pytest.raises(UsageError, match="at most 1048576 characters"):
-        store.prepare(Facts("wider", "owner", (), "d1", {"columns": [*most, text]}), kept)
-    assert store.names() == ["wide"] and len(list(tmp_path.iterdir())) == 1
+        store.prepare_file(
+            StoredFacts("wider", "owner", (), "d1", {"columns": [*most, text]}), kept
+        )
+    assert store.list_names() == ["wide"] and len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_file_of_too_many_arrays_is_not_written(
@@ -355,22 +361,24 @@ def test_a_file_of_too_many_arrays_is_not_written(
     none = np.zeros(0, np.int64)
     monkeypatch.setattr("tfe_bench.cluster.store._MOST_HEADER", 4000)
     for count in (1, 10, 100):
-        kept = {f"x{i}": Tensor({"m": none, "l1": none}, 0, 16) for i in range(count)}
+        kept = {f"x{i}": StoredTensor({"m": none, "l1": none}, 0, 16) for i in range(count)}
         if count < 100:
-            store.prepare(_facts(), kept).commit()
+            store.prepare_file(_facts(), kept).commit()
             assert len(store.load("mnist", "owner")[1]) == count
             continue
         with pytest.raises(UsageError, match="too many arrays"):
-            store.prepare(_facts(), kept)
+            store.prepare_file(_facts(), kept)
     assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_what_cannot_be_read_can_be_removed(tmp_path: Path, rng: np.random.Generator) -> None:
     store = _store(tmp_path)
-    store.prepare(_facts(), _tensors(rng)).commit()
+    store.prepare_file(_facts(), _tensors(rng)).commit()
     (tmp_path / f"mnist{SUFFIX}").write_bytes(b"x" * 100)
-    assert store.whose("mnist", "owner") == store.whose("mnist", "guest") == UNREADABLE
+    assert (
+        store.get_ownership("mnist", "owner") == store.get_ownership("mnist", "guest") == UNREADABLE
+    )
     with pytest.raises(ConfigError, match="Its operator removes it"):
         store.permit_writing("mnist", "owner", True)
-    store.remove("mnist")
-    assert store.names() == []
+    store.remove_file("mnist")
+    assert store.list_names() == []

@@ -17,7 +17,7 @@ from cryptography.x509.oid import NameOID
 
 from tests.cluster.certificates import odd_certificate, party
 from tfe_bench.cluster import tls
-from tfe_bench.cluster.worker.callers import peer_identity
+from tfe_bench.cluster.worker.callers import get_peer_fingerprint
 from tfe_bench.errors import ConfigError, SecurityError
 
 
@@ -38,7 +38,7 @@ class _Server:
     def _whoami(self, request: bytes, context: grpc.ServicerContext) -> bytes:
         with self._lock:
             self.calls += 1
-        return peer_identity(context).encode()
+        return get_peer_fingerprint(context).encode()
 
     def call(self, credentials: grpc.ChannelCredentials, options: Sequence[Any]) -> str:
         channel = grpc.secure_channel(f"127.0.0.1:{self.port}", credentials, list(options))
@@ -83,7 +83,7 @@ def test_two_parties_know_each_other_in_both_directions(
     server = serve(tls.server_credentials(key, cert, others))
     credentials = tls.channel_credentials(*parties[calling], cert)
     seen = server.call(credentials, tls.target_options(cert))
-    assert seen == tls.fingerprint(parties[calling][1])
+    assert seen == tls.compute_fingerprint(parties[calling][1])
 
 
 def test_a_server_refuses_a_caller_without_a_certificate(serve: Serve) -> None:
@@ -125,9 +125,9 @@ def test_the_identity_is_the_certificate_and_not_the_place_it_comes_from(serve: 
     as_one = tls.channel_credentials(*one, zero[1])
     as_two = tls.channel_credentials(*two, zero[1])
     options = tls.target_options(zero[1])
-    assert server.call(as_one, options) == tls.fingerprint(one[1])
-    assert server.call(as_two, options) == tls.fingerprint(two[1])
-    assert server.call(as_one, options) == tls.fingerprint(one[1])
+    assert server.call(as_one, options) == tls.compute_fingerprint(one[1])
+    assert server.call(as_two, options) == tls.compute_fingerprint(two[1])
+    assert server.call(as_one, options) == tls.compute_fingerprint(one[1])
 
 
 def test_certificates_with_one_name_are_told_apart(serve: Serve) -> None:
@@ -136,7 +136,7 @@ def test_certificates_with_one_name_are_told_apart(serve: Serve) -> None:
     for pair in twins:
         credentials = tls.channel_credentials(*pair, zero[1])
         seen = server.call(credentials, tls.target_options(zero[1]))
-        assert seen == tls.fingerprint(pair[1])
+        assert seen == tls.compute_fingerprint(pair[1])
 
 
 def test_a_party_cannot_vouch_for_another_key(serve: Serve) -> None:
@@ -158,7 +158,7 @@ def test_a_leaf_of_a_companys_authority_can_be_pinned_without_its_siblings(serve
     server = serve(tls.server_credentials(*zero, [one[1]]))
     options = tls.target_options(zero[1])
     seen = server.call(tls.channel_credentials(*one, zero[1]), options)
-    assert seen == tls.fingerprint(one[1])
+    assert seen == tls.compute_fingerprint(one[1])
     assert server.refuses(tls.channel_credentials(*sibling, zero[1]), options)
 
 
@@ -200,7 +200,7 @@ def test_a_proxy_in_the_environment_is_not_used(
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("no_grpc_proxy", raising=False)
     credentials = tls.channel_credentials(*one, zero[1])
-    assert server.call(credentials, tls.target_options(zero[1])) == tls.fingerprint(one[1])
+    assert server.call(credentials, tls.target_options(zero[1])) == tls.compute_fingerprint(one[1])
     name_only = tls.target_options(zero[1])[:1]
     assert server.refuses(credentials, name_only)  # so the proxy would have been tried
 
@@ -239,7 +239,7 @@ def test_a_caller_without_tls_has_no_identity() -> None:
 
     context: Any = Cleartext()
     with pytest.raises(SecurityError, match="one certificate"):
-        peer_identity(context)
+        get_peer_fingerprint(context)
 
 
 @pytest.mark.parametrize("label", [b"X509 CERTIFICATE", b"TRUSTED CERTIFICATE"])

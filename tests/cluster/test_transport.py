@@ -45,22 +45,24 @@ class _Session:
     def begin(self, step: int, run_ahead: int = 9) -> str:
         """Begins a step of control messages; the error."""
         control = 1
-        return self.native.error_of("step_begin", self.handle, step, control, run_ahead)
+        return self.native.call_for_error("step_begin", self.handle, step, control, run_ahead)
 
     def end(self, step: int) -> None:
         self.native.step_end(self.handle, step)
 
     def push(self, blob: bytes, peer: int = 0) -> str:
-        return self.native.error_of("push", self.handle, peer, blob, len(blob))
+        return self.native.call_for_error("push", self.handle, peer, blob, len(blob))
 
     def receive(self, size: int, step: int = 1, peer: int = 0) -> tuple[str, bytes]:
         """A control message (site 0): the error, and what came."""
         space = ctypes.create_string_buffer(max(1, size))
-        error = self.native.error_of("control_recv", self.handle, peer, step, space, size)
+        error = self.native.call_for_error("control_recv", self.handle, peer, step, space, size)
         return error, space.raw[:size]
 
     def send(self, payload: bytes, step: int = 1, peer: int = 0) -> str:
-        return self.native.error_of("control_send", self.handle, peer, step, payload, len(payload))
+        return self.native.call_for_error(
+            "control_send", self.handle, peer, step, payload, len(payload)
+        )
 
 
 @pytest.fixture
@@ -265,7 +267,7 @@ async def _feed(link: SessionLink, *blobs: bytes | None) -> list[bytes]:
     async def write(blob: bytes) -> None:
         written.append(blob)
 
-    await asyncio.wait_for(link.carry(0, pipe.read, write), 20)
+    await asyncio.wait_for(link.pump_blobs(0, pipe.read, write), 20)
     return written
 
 
@@ -274,7 +276,7 @@ def link() -> Iterator[SessionLink]:
     fresh = SessionLink(1, os.urandom(48))
     yield fresh
     fresh.fail(ProtocolError("the test is over"))
-    fresh.drop()
+    fresh.drop_session()
 
 
 @pytest.mark.parametrize(
@@ -339,7 +341,7 @@ def test_a_notice_on_its_way_says_more_than_a_stream_that_cannot_be_written_to(
         async def broken(blob: bytes) -> None:
             raise asyncio.InvalidStateError("the call is over")
 
-        task = asyncio.ensure_future(link.carry(0, pipe.read, broken))
+        task = asyncio.ensure_future(link.pump_blobs(0, pipe.read, broken))
         await asyncio.sleep(1.5)  # (a heartbeat has been tried)
         await pipe.write(NOTICE + b'{"error": "JobCancelled", "message": "its client left"}')
         await task
@@ -353,7 +355,7 @@ def test_a_stream_that_cannot_be_written_to_is_a_lost_peer(link: SessionLink) ->
         async def broken(blob: bytes) -> None:
             raise asyncio.InvalidStateError("the call is over")
 
-        await link.carry(0, Pipe().read, broken)
+        await link.pump_blobs(0, Pipe().read, broken)
 
     asyncio.run(run())
     assert isinstance(link.cause, PeerLost) and "InvalidStateError" in str(link.cause)
@@ -368,7 +370,7 @@ def test_an_idle_link_sends_heartbeats(link: SessionLink) -> None:
         async def write(blob: bytes) -> None:
             written.append(blob)
 
-        task = asyncio.ensure_future(link.carry(0, pipe.read, write))
+        task = asyncio.ensure_future(link.pump_blobs(0, pipe.read, write))
         await asyncio.sleep(2.6)
         await pipe.write(BYE)
         link.fail(ProtocolError("enough"))

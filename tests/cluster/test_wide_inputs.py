@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.cluster.lies import in_header, lie
+from tests.cluster.lies import alter_header, alter_messages
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
-from tfe_bench.cluster.simulate import share, simulate
+from tfe_bench.cluster.simulate import share_for_party, simulate
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError, VersionMismatch
 from tfe_bench.protocols.session import words
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -74,7 +74,7 @@ def test_wide_and_narrow_values_of_any_shape_come_back_doubled(
         ring = given.ring.view(np.int64)
         assert got.dtype == np.int64 and got.shape == ring.shape
         with np.errstate(over="ignore"):
-            expected = words.add(ring, ring) if given.limbs == 2 else ring + ring
+            expected = words.add_words(ring, ring) if given.limbs == 2 else ring + ring
         np.testing.assert_array_equal(got, expected)
 
 
@@ -95,7 +95,7 @@ def test_a_program_that_does_not_say_so_gets_no_wide_inputs(doubling: LocalClust
 
 def in_first(change: Change) -> Callable[[bytes], list[bytes]]:
     """Of the first input, in the header."""
-    return in_header(lambda header: change(header["inputs"][0]))
+    return alter_header(lambda header: change(header["inputs"][0]))
 
 
 def _refused(
@@ -107,7 +107,7 @@ def _refused(
     """The client tells some parties something else; the cluster stays usable."""
     x = PrivateInput(words.from_integers(EDGES), 0, 2)
     with pytest.MonkeyPatch.context() as patch:
-        lie(patch, cluster, {p: in_first(change) for p, change in lies.items()})
+        alter_messages(patch, cluster, {p: in_first(change) for p, change in lies.items()})
         with pytest.raises(kind, match=told):
             cluster.run("double", {}, {"x": x})
     assert cluster.run("double", {}, {"x": x}).limbs == {"x": 2}
@@ -180,4 +180,4 @@ def test_simulated_parties_share_wide_inputs(rng: np.random.Generator) -> None:
     assert done.value().tolist() == expected
     for limbs, shape in ((2, (3,)), (3, (3, 2)), (0, (3,))):
         with pytest.raises(UsageError, match="limbs"):
-            share(np.zeros(shape, np.int64), 0, b"s", limbs=limbs)
+            share_for_party(np.zeros(shape, np.int64), 0, b"s", limbs=limbs)

@@ -328,10 +328,10 @@ class Sessions:
         for party in range(3):
             handle = native.session_new(party, bytes(48), 1)
             native.record(handle, 1)
-            assert native.error_of("step_begin", handle, 1, 0, 4) == ""
+            assert native.call_for_error("step_begin", handle, 1, 0, 4) == ""
             self.calls.append((handle, 1, 0))
         over = native.session_new(0, bytes(48), 1)
-        assert native.error_of("step_begin", over, 1, 0, 4) == ""
+        assert native.call_for_error("step_begin", over, 1, 0, 4) == ""
         native.abort(over, b"over")
         self.over = (over, 1, 0)
 

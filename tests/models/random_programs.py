@@ -22,13 +22,13 @@ from tests.models.random_rights import (
 from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.stored import ARRAY, DATA, TABLE
 from tfe_bench.errors import UsageError
-from tfe_bench.models import kept, sources
+from tfe_bench.models import sources, stored_shares
 from tfe_bench.models.arrays.plan import Plan
-from tfe_bench.models.arrays.price import price
+from tfe_bench.models.arrays.price import price_plan
 from tfe_bench.models.programs import align, compute, provide, query
-from tfe_bench.models.queries import aligned
+from tfe_bench.models.queries import record_linkage
 from tfe_bench.models.queries.schema import Column, Schema
-from tfe_bench.models.queries.types import parse
+from tfe_bench.models.queries.types import parse_type
 from tfe_bench.protocols.session.sharing import Shared
 
 # Affine steps, and others; each takes a value and makes one.
@@ -72,7 +72,7 @@ def _put(world: World, client: str) -> Program:
     unit, least = world.one(("", "", "", "", "k", "b")), world.one((2, 2, 2, 2, 13))
     schema = Schema(
         ROWS,
-        {column: Column(parse("int[0,99]")) for column in COLUMNS},
+        {column: Column(parse_type("int[0,99]")) for column in COLUMNS},
         unique=("k",),
         rights={c: {n: tuple(rights[c, n]) for n in COLUMNS} for c in CLIENTS},
         unit=unit,
@@ -95,10 +95,10 @@ def _put(world: World, client: str) -> Program:
         counted=schema.open_count,
     )
     replace = world.often(0.5)
-    order = kept.ordered(name, thing.clients, replace, schema.header())
+    order = stored_shares.storage_parameters(name, thing.clients, replace, schema.header())
 
     def act() -> None:
-        world.store.of(TABLE).permit_writing(name, client, replace)
+        world.store.for_kind(TABLE).permit_writing(name, client, replace)
         world.keep(order, thing)
 
     return "put", world.may_write(TABLE, name, client, replace), (client, order), act
@@ -111,7 +111,7 @@ def _remove(world: World, client: str) -> Program:
     now = world.live.get((kind.infix, name))
 
     def act() -> None:
-        kept.remove(cast(Any, Alone()), world.store.of(kind), name, client)
+        stored_shares.remove_values(cast(Any, Alone()), world.store.for_kind(kind), name, client)
         world.live.pop((kind.infix, name))
 
     return "remove", now is not None and now.owner == client, (client, kind.infix, name), act
@@ -121,7 +121,7 @@ def _provide(world: World, client: str) -> Program:
     name, replace = world.one(("d0", "d1")), world.often(0.5)
     about = {"rows": ROWS, "x": [2], "y": [1], "target": "number", "classes": 1, "columns": []}
     thing = Thing(DATA, name, client, _clients(world, client), "", atoms=frozenset([(client, "")]))
-    order = kept.ordered(name, thing.clients, replace, about)
+    order = stored_shares.storage_parameters(name, thing.clients, replace, about)
 
     def act() -> None:
         provide.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
@@ -145,7 +145,7 @@ def _align(world: World, client: str) -> Program:
     ]
     about = {"tables": parts, "label": [both[1].name, "b"]}
     features[1] = ["a", "b"]  # (with the label)
-    order = kept.ordered(name, others, replace, about)
+    order = stored_shares.storage_parameters(name, others, replace, about)
     due = all(world.found(t, client) and t.unit in ("", "k") for t in both)
     for who in (client, *others):
         for t, listed in zip(both, features, strict=True):
@@ -157,11 +157,11 @@ def _align(world: World, client: str) -> Program:
 
     def act() -> None:
         align.PROGRAM.permit(client, world.store, order, [])  # type: ignore[misc]
-        made_of = aligned.Order.of(about)
-        held = aligned.tables_of(made_of, world.store, client, others)
-        made = aligned.derive(made_of, held, others)
+        made_of = record_linkage.LinkageRequest.from_header(about)
+        held = record_linkage.find_tables(made_of, world.store, client, others)
+        made = record_linkage.derive_linkage(made_of, held, others)
         facts = {**order, "about": {"rows": ROWS, **made.about}}
-        world.keep(facts, thing, aligned.sources_of(made_of, held))
+        world.keep(facts, thing, record_linkage.collect_sources(made_of, held))
 
     return "align", due, (client, order), act
 
@@ -170,11 +170,11 @@ def _train(world: World, client: str) -> Program:
     thing = world.thing((DATA,), client)
     if thing is None:
         return _provide(world, client)
-    asked = sources.Source((thing.name,), thing.name, {thing.name: thing.word})
+    asked = sources.DatasetRef((thing.name,), thing.name, {thing.name: thing.word})
     due = world.found(thing, client) and world.permits(client, "train", world.loaded(thing, ""))
 
     def act() -> None:
-        sources.permitted(asked, world.store, client)
+        sources.check_permitted(asked, world.store, client)
 
     return "train", due, (client, asked), act
 
@@ -195,11 +195,11 @@ def _leaf(world: World, client: str) -> tuple[list[Any], bool, frozenset[Any], T
     part, kind, shape, scale = world.one(COLUMNS), "int", [ROWS], 0
     if thing.kind is DATA:
         part, kind, scale = world.one("xy"), "fixed", 16
-        facts = world.store.of(DATA)._read(thing.name)
+        facts = world.store.for_kind(DATA)._read_facts(thing.name)
         width = (facts.about if facts else {"x": [2], "y": [1]})[part]
         shape = [ROWS, *width]
     elif thing.kind is ARRAY:
-        part, now = "", world.store.of(ARRAY)._read(thing.name)
+        part, now = "", world.store.for_kind(ARRAY)._read_facts(thing.name)
         if now is not None:
             kind, shape, scale = (now.about[key] for key in ("kind", "shape", "scale"))
     leaf = ["stored", kind, shape, scale, thing.kind.infix, thing.name, thing.word, part]
@@ -256,16 +256,16 @@ def _compute(world: World, client: str) -> Program:
 
     def act() -> None:
         compute.PROGRAM.permit(client, world.store, parameters, [])  # type: ignore[misc]
-        inputs = {compute.input_name(i): WORDS for i in range(len(leaves))}
+        inputs = {compute.leaf_input_name(i): WORDS for i in range(len(leaves))}
         told = SimpleNamespace(progress=None)
         context = Context(
             *(cast(Any, Alone()), parameters, inputs, cast(Any, told), {}, client, world.store)
         )
-        compute.run(context)
+        compute.run_expression(context)
         for thing, _ in keeping.values():
             world.put(thing)
         for handle, own in handles.items():
-            meaning = world.store.handles.get(client, handle).about[0]
+            meaning = world.store.handles.get_value(client, handle).public_facts[0]
             world.handles[client, handle] = meaning, own
 
     return "compute", due, (client, parameters), act
@@ -273,7 +273,7 @@ def _compute(world: World, client: str) -> Program:
 
 def computed(context: Any, made: Any) -> list[Shared]:
     """Stands for `recorded` of the program: results that are not there."""
-    return [WORDS] * len(compute.plan_of(context.parameters).outputs)
+    return [WORDS] * len(compute.read_plan(context.parameters).outputs)
 
 
 def _unused(leaves: int, steps: list[Any]) -> list[int]:
@@ -286,7 +286,7 @@ def _offered(leaves: list[Any], steps: list[Any]) -> bool:
     """Whether there are such steps, whatever rights say."""
     outputs = [[["ref", n], "reveal", {}] for n in _unused(len(leaves), steps)]
     try:
-        price(Plan.of({"leaves": leaves, "steps": steps, "outputs": outputs}))
+        price_plan(Plan.from_header({"leaves": leaves, "steps": steps, "outputs": outputs}))
     except UsageError:
         return False
     return True

@@ -19,9 +19,9 @@ from typing import Any, cast
 import numpy as np
 
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Kind
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, StoredKind
 from tfe_bench.errors import PolicyError, UsageError
-from tfe_bench.models import kept
+from tfe_bench.models import stored_shares
 from tfe_bench.models.arrays import evaluate
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -53,7 +53,7 @@ class Thing:
         plain: of a table: sums of all its rows may be told.
     """
 
-    kind: Kind
+    kind: StoredKind
     name: str
     owner: str
     clients: tuple[str, ...]
@@ -89,7 +89,7 @@ class World:
         self.store = Store(folder, 0, 64, 16, 99)
         self.live: dict[tuple[str, str], Thing] = {}
         self.past: list[Thing] = []
-        self.handles: dict[tuple[str, str], tuple[evaluate.Meaning, frozenset[Any]]] = {}
+        self.handles: dict[tuple[str, str], tuple[evaluate.ArraySpec, frozenset[Any]]] = {}
         self.said: dict[tuple[str, bool], int] = {}
 
     # ---- the oracle
@@ -113,7 +113,7 @@ class World:
             return frozenset([(thing, part)])
         return (thing.atoms - {(thing.owner, "")}) | {(thing, "")}
 
-    def may_write(self, kind: Kind, name: str, client: str, replace: bool) -> bool:
+    def may_write(self, kind: StoredKind, name: str, client: str, replace: bool) -> bool:
         found = self.live.get((kind.infix, name))
         return found is None or (found.owner == client and replace)
 
@@ -139,7 +139,7 @@ class World:
     def listed(self) -> str:
         """How a list of what there is differs from what its client may know, or ""."""
         client, kind = self.one(CLIENTS), self.one((TABLE, DATA, ARRAY))
-        rows = self.store.of(kind).visible(client)
+        rows = self.store.for_kind(kind).list_visible(client)
         due = {t.name for t in self.live.values() if t.kind is kind and t.used_by(client)}
         if (found := {row["name"] for row in rows}) != due:
             return f"{client} sees {found} of {kind.noun}s, due {due}"
@@ -152,18 +152,18 @@ class World:
 
     def keep(self, order: Mapping[str, Any], thing: Thing, derived: Any = frozenset()) -> None:
         """Keeps something as programs do; the worker draws its word."""
-        facts = kept.facts_of(order, thing.owner, derived)
+        facts = stored_shares.build_facts(order, thing.owner, derived)
         words = {name: WORDS for name in ("x", "y", "value")}
-        of = self.store.of(thing.kind)
-        kept.write(cast(Any, Alone()), of, facts, cast(Any, words))
+        of = self.store.for_kind(thing.kind)
+        stored_shares.store_values(cast(Any, Alone()), of, facts, cast(Any, words))
         self.put(thing)
 
     def put(self, thing: Thing) -> None:
-        thing.word = self.store.of(thing.kind).facts(thing.name, thing.owner).deployment
+        thing.word = self.store.for_kind(thing.kind).get_facts(thing.name, thing.owner).deployment
         self.live[thing.kind.infix, thing.name] = thing
         self.past.append(thing)
 
-    def thing(self, kinds: tuple[Kind, ...], client: str) -> Thing | None:
+    def thing(self, kinds: tuple[StoredKind, ...], client: str) -> Thing | None:
         """One to name, which is mostly there and usable, or one of the past."""
         listed = [t for t in self.live.values() if t.kind in kinds]
         if self.often(0.9):

@@ -13,9 +13,9 @@ from tests.models.test_execute import case, run_all
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import execute, plaintext
-from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models.calibration import Plan
+from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.private import convert
-from tfe_bench.models.ranges import Plan
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -84,7 +84,7 @@ def test_activations_are_right_at_the_edges_of_their_arguments(rng: np.random.Ge
     some = case(private, x, watched=calibrated)
     execute.check_executable(private.plan)
     ((got, _),) = run_all([some], int(rng.integers(3)), again=False)
-    (got,) = plaintext.finished(private.plan.graph, [got])
+    (got,) = plaintext.finish_outputs(private.plan.graph, [got])
     off = np.abs(got - np.asarray(model(x, training=False))).reshape(6, len(PRIVATE), 6).max((0, 2))
     assert off.max() < 4 * ULP, dict(zip(map(str, PRIVATE), off / ULP, strict=True))
 
@@ -116,7 +116,7 @@ def test_series_are_near_and_cost_what_is_declared(bits: int, rng: np.random.Gen
         execute.check_executable(private.plan)
         ((got, calls),) = run_all([some], dealer)
         assert_costs(calls, execute.model_cost(some[0]), dealer)
-        (got,) = plaintext.finished(private.plan.graph, [got])
+        (got,) = plaintext.finish_outputs(private.plan.graph, [got])
         # (a step of 2^-16 goes missing where values have 8 fractional bits)
         bound = most * (2.0**-10.5 + 4 * 2.0 ** -min(bits, 16))
         off = np.abs(got - net.predict(x, verbose=0)).max()
@@ -138,7 +138,7 @@ def test_series_that_do_not_fit_are_refused_in_words() -> None:
     for fraction, bits, text in ((8, 20, "takes 7"), (18, 20, "takes 17"), (17, 46, "of 46 bits")):
         header["numbers"][name] = [fraction, 0, bits]
         with pytest.raises(UsageError, match=text):
-            execute.check_executable(Plan.of(header))
+            execute.check_executable(Plan.from_header(header))
 
 
 def test_activations_that_are_no_such_function_are_refused_in_words() -> None:
@@ -194,4 +194,4 @@ LINE: dict[str, Any] = {
 )
 def test_options_of_strangers_are_checked(op: str, options: dict[str, Any], text: str) -> None:
     with pytest.raises(UsageError, match=text):
-        Graph("m", {"x": (2,)}, (Layer("a", op, ("x",), options),), ("a",))
+        Graph("m", {"x": (2,)}, (LayerSpec("a", op, ("x",), options),), ("a",))

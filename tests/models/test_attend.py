@@ -11,17 +11,17 @@ import pytest
 from tests.models.test_norm_ranges import ran
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import execute
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.graph import Graph
-from tfe_bench.models.kinds.layer import Layer
+from tfe_bench.models.kinds.layer import LayerSpec
 from tfe_bench.models.private import convert
-from tfe_bench.models.ranges import Plan
 
 SHAPES: dict[str, tuple[int, ...]] = {"q": (2, 3, 4), "k": (2, 5, 4), "v": (2, 5, 3), "mask": (5,)}
 
 
 def graph_of(masked: bool = False, scale: float = 0.5, causal: bool = False) -> Graph:
     shapes = {n: s for n, s in SHAPES.items() if masked or n != "mask"}
-    layer = Layer("a", "attend", tuple(shapes), {"scale": scale, "causal": causal})
+    layer = LayerSpec("a", "attend", tuple(shapes), {"scale": scale, "causal": causal})
     return Graph("m", shapes, (layer,), ("a",))
 
 
@@ -47,7 +47,7 @@ def test_a_model_attends_as_in_the_clear(
     assert not flags.any()
     assert np.abs(value - private.plain(given)).max() < 2.0**-8
     assert cost.rounds <= 17
-    again = Plan.of(private.plan.header())
+    again = Plan.from_header(private.plan.header())
     assert again.header() == private.plan.header()
 
 
@@ -81,7 +81,7 @@ def test_a_stranger_s_layer_is_checked(
     words: str, inputs: tuple[str, ...], options: dict[str, Any]
 ) -> None:
     shapes = {**SHAPES, "k3": (2, 4, 4), "long": (2, 1025, 4)}
-    layer = Layer("a", "attend", inputs, {"scale": 1.0, "causal": False, **options})
+    layer = LayerSpec("a", "attend", inputs, {"scale": 1.0, "causal": False, **options})
     with pytest.raises((DataError, UsageError), match=words):
         Graph("m", {n: shapes[n] for n in dict.fromkeys(inputs)}, (layer,), ("a",))
 
@@ -90,4 +90,4 @@ def test_a_stranger_s_numbers_are_checked(rng: np.random.Generator) -> None:
     header = convert(graph_of(), samples=drawn(rng, False)).plan.header()
     for row in ([15, 0, 20], [16, 0, 1], [16, 0, 63]):
         with pytest.raises(UsageError, match="'a'"):
-            execute.check_executable(Plan.of({**header, "numbers": {"a": row}}))
+            execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))

@@ -137,7 +137,7 @@ def test_owners_deploy_and_clients_ask_by_commands(
 
     from tfe_bench.models import images, zoo
 
-    given = images.load(picture, (28, 28, 1), "unit")
+    given = images.load_picture(picture, (28, 28, 1), "unit")
     wanted = np.asarray(zoo.build("network-a").keras(given))
     np.testing.assert_allclose(outputs, np.repeat(wanted, 2, 0), rtol=0, atol=2e-3)
 

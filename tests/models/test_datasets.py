@@ -31,19 +31,19 @@ def test_pictures_are_scaled_and_halves_are_told_apart(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     _pictures(tmp_path / "f", rng)
-    train, test = datasets.digits("fashion-mnist", tmp_path / "f")
+    train, test = datasets.load_digits("fashion-mnist", tmp_path / "f")
     assert (len(train), len(test), train.classes, train.source) == (20, 10, 10, "fashion-mnist")
     assert train.x is not None and train.x.shape == (20, 28, 28, 1) and train.x.max() <= 1.0
-    halves, _ = datasets.digits("mnist", tmp_path / "f", "binary")
+    halves, _ = datasets.load_digits("mnist", tmp_path / "f", "binary")
     assert halves.y is not None and halves.classes == 2
     np.testing.assert_array_equal(halves.y, np.arange(20) % 10 >= 5)
-    assert rows_.encoded_labels(halves).shape == (20, 1)
-    np.testing.assert_array_equal(rows_.encoded_labels(train).argmax(1), train.y)
+    assert rows_.encode_labels(halves).shape == (20, 1)
+    np.testing.assert_array_equal(rows_.encode_labels(train).argmax(1), train.y)
     with pytest.raises(UsageError, match='Did you mean "mnist"'):
-        datasets.digits("mnits")
+        datasets.load_digits("mnits")
     if not datasets.FASHION.is_dir():
         with pytest.raises(DataError, match="dataset-fashion-mnist"):
-            datasets.digits("fashion-mnist")
+            datasets.load_digits("fashion-mnist")
 
 
 def test_tables_are_read_and_standardized(tmp_path: Path, rng: np.random.Generator) -> None:
@@ -81,7 +81,7 @@ def test_tables_are_read_and_standardized(tmp_path: Path, rng: np.random.Generat
     features = datasets.table(file, None)
     assert features.y is None and features.x is not None and features.x.shape == (50, 5)
     assert datasets.table(file, "same", "classes").classes == 8
-    train, test = datasets.parted(rows, 1)
+    train, test = datasets.split_rows(rows, 1)
     assert (len(train), len(test)) == (40, 10)
 
 
@@ -154,9 +154,9 @@ def test_features_that_fit_no_fixed_point_are_refused_by_their_row() -> None:
     for bad in (np.nan, np.inf, 5000.0):
         x[4999, 1] = bad
         with pytest.raises(RangeError, match="row 4999") as refused:
-            rows_.shared_features(x, 16)
+            rows_.share_features(x, 16)
         assert "5000" not in str(refused.value)
     with pytest.raises(TfeBenchError, match="numbers"):
-        rows_.shared_features(np.array([["a"]]), 16)
-    found = rows_.shared_features(np.array([[0.5, -1.0]]), 16)
+        rows_.share_features(np.array([["a"]]), 16)
+    found = rows_.share_features(np.array([[0.5, -1.0]]), 16)
     assert found.ring.tolist() == [[1 << 15, -(1 << 16)]] and found.fractional_bits == 16

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from tests.models.arrays.simulated import Client, Workers
-from tests.models.queries.asked import ANALYST, Given
+from tests.models.queries.asked import ANALYST, StoredTable
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.errors import PolicyError
-from tfe_bench.models.kept import ordered
 from tfe_bench.models.programs import align, compute, query
 from tfe_bench.models.queries import sql, training
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.stored_shares import storage_parameters
 
 _TYPES = {"k": "int[0,99]", "v": "int[0,99]"}
 _ROWS = [(i, i % 7) for i in range(12)]
@@ -29,7 +29,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     for name, owner in (("one", "bank"), ("two", "telco")):
         rights = {ANALYST: {"k": ("match",), "v": ("aggregate",)}}
         more = {"unique": ("k",), "owner": owner, "open_count": True, "min_group": 2}
-        made.put(name, Given(_TYPES, _ROWS, rights=rights, **more))
+        made.put(name, StoredTable(_TYPES, _ROWS, rights=rights, **more))
     yield made
     made.close()
 
@@ -38,19 +38,25 @@ def tables(store: Store) -> dict[str, Table]:
     """As the analyst sees them in a worker's list."""
     return {
         row["name"]: Table(
-            *(row["name"], row["owner"], row["deployment"], Schema.of(row["about"]), ANALYST)
+            *(
+                row["name"],
+                row["owner"],
+                row["deployment"],
+                Schema.from_header(row["about"]),
+                ANALYST,
+            )
         )
-        for row in store.of(TABLE).visible(ANALYST)
+        for row in store.for_kind(TABLE).list_visible(ANALYST)
     }
 
 
 def opened(store: Store, name: str) -> Any:
     """Gives the analyst all rights to a table, in the file of one worker; how to take them back."""
-    of = store.of(TABLE)
+    of = store.for_kind(TABLE)
     facts, tensors = of.load(name, ANALYST)
     about = {**facts.about, "rights": {ANALYST: {"*": ["open"]}}}
-    of.prepare(replace(facts, about=about), tensors).commit()
-    return lambda: of.prepare(facts, tensors).commit()
+    of.prepare_file(replace(facts, about=about), tensors).commit()
+    return lambda: of.prepare_file(facts, tensors).commit()
 
 
 def _asked(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
@@ -62,11 +68,11 @@ def _asked(store: Store) -> dict[str, tuple[Any, dict[str, Any]]]:
     word = known["one"].deployment
     leaf = ["stored", "int", [12], 0, TABLE.infix, "one", word, "v"]
     plan = {"leaves": [leaf], "steps": [], "outputs": [[["ref", 0], "reveal", {}]]}
-    order = training.ordered(list(known.values()), ["k"], "one.v", ["two.v"]).header()
+    order = training.build_request(list(known.values()), ["k"], "one.v", ["two.v"]).header()
     return {
-        "query": (query.PROGRAM, {"plan": sql.compiled("select v from one", known)}),
+        "query": (query.PROGRAM, {"plan": sql.compile_sql("select v from one", known)}),
         "compute": (compute.PROGRAM, {"plan": plan, "free": []}),
-        "align": (align.PROGRAM, ordered("common", [], False, order)),
+        "align": (align.PROGRAM, storage_parameters("common", [], False, order)),
     }
 
 

@@ -98,16 +98,16 @@ def test_what_is_left_to_the_optimum_is_known(classes: int, rng: np.random.Gener
     model.fit(x, y, sample_weight=weights)
     penalty = 1 / (2 * weights.sum()) if classes else 0.0
     kernel, bias = np.atleast_2d(model.coef_).T, np.atleast_1d(model.intercept_)
-    assert convergence.left_to_go(x, y, weights, kernel, bias, penalty) < 1e-5
+    assert convergence.estimate_change(x, y, weights, kernel, bias, penalty) < 1e-5
     off = kernel + rng.normal(0, 0.05, kernel.shape)
     before, after = x @ kernel + bias, x @ off + bias
     if classes:
-        before, after = (convergence.probabilities(z) for z in (before, after))
+        before, after = (convergence.class_probabilities(z) for z in (before, after))
     moved = np.abs(before - after).max()
-    found = convergence.left_to_go(x, y, weights, off, bias, penalty)
+    found = convergence.estimate_change(x, y, weights, off, bias, penalty)
     assert found == pytest.approx(moved, rel=0.7 if classes else 1e-6)
     with pytest.warns(ConvergenceWarning, match=r"converged: it would .*max_iter \(now 7\)"):
-        convergence.warn(convergence.NEAR * 1.1, "it", 7)
+        convergence.warn_unconverged(convergence.MAX_CHANGE * 1.1, "it", 7)
 
 
 def test_a_training_that_stops_early_warns(cluster: LocalCluster, rng: np.random.Generator) -> None:

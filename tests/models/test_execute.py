@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, reconstruct, simulate
+from tfe_bench.cluster.simulate import Simulation, assert_costs, measure_call, reconstruct, simulate
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models import execute, limits, plaintext, ranges, weights
-from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models import bound_analysis, calibration, execute, plaintext, weights
+from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.kinds import registry
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.protocols.ring import rotation
@@ -42,7 +42,7 @@ NEAR = {"encoder": 2.0**-9}
 def named() -> dict[str, Any]:
     """Every activation that is converted, with arguments where it has no defaults."""
     more = {"threshold": partial(A.threshold, threshold=0.3, default_value=-1.0)}
-    known = ((f, name) for f, (name, _) in registry.functions(keras).items())
+    known = ((f, name) for f, (name, _) in registry.map_keras_functions(keras).items())
     return {name: more.get(name, name if hasattr(A, name) else f) for f, name in known}
 
 
@@ -221,8 +221,14 @@ def case(
     """A setting with the encoded weights and images."""
     plan = private.plan
     (name,) = plan.graph.inputs
-    x = FixedPoint(plan.fraction_of(name)).encode(plaintext.scaled(plan.graph, images)[name])
-    return execute.tuned(plan, profile, len(images), watched), weights.encode(plan), x
+    x = FixedPoint(plan.fraction_of(name)).encode(
+        plaintext.scale_owner_inputs(plan.graph, images)[name]
+    )
+    return (
+        execute.tune_prediction(plan, profile, len(images), watched),
+        weights.encode_weights(plan),
+        x,
+    )
 
 
 def simulated(some: list[Case], dealer: int, again: bool) -> Simulation:
@@ -234,18 +240,18 @@ def simulated(some: list[Case], dealer: int, again: bool) -> Simulation:
         left = iter(given)
         for s, _, _ in some:
             own: dict[str, Shared] = {}
-            for part in weights.parts(s.plan):
+            for part in weights.weight_parts(s.plan):
                 w = replace(next(left), fractional_bits=part.fractional_bits)
                 own |= dict.fromkeys(part.keys, w)
             (name,) = s.plan.graph.inputs
             x = replace(next(left), fractional_bits=s.plan.fraction_of(name))
 
             def model(own: Any, x: Shared, s: execute.Prediction = s) -> Any:
-                return execute.run(party, s, own, [x])
+                return execute.run_model(party, s, own, [x])
 
             f = party.function(model)
             outputs = f(own, x)
-            found.append((outputs, measured(party, f, own, x) if again else None))
+            found.append((outputs, measure_call(party, f, own, x) if again else None))
         return found
 
     return simulate(program, *flat, dealer=dealer)
@@ -293,14 +299,14 @@ def test_every_layer_agrees_with_keras_and_costs_what_is_declared(
         images = rng.normal(0, 1, (3, *model.input_shape[1:])).clip(-3, 3).astype(np.float32)
         private = convert(model, samples=images if calibrated else None)
         if watched:
-            limits.check(private.plan)
+            bound_analysis.check_monitorable(private.plan)
         names.append(name)
         some.append(case(private, images, watched=watched))
         expected.append(np.asarray(model(images, training=False)))
     for name, (s, _, _), want, (got, calls) in zip(
         names, some, expected, run_all(some, dealer), strict=True
     ):
-        (got,) = plaintext.finished(s.plan.graph, [got])
+        (got,) = plaintext.finish_outputs(s.plan.graph, [got])
         assert got.shape == want.shape, name
         # (an exponential's error is one of its argument: relative to what it is)
         near = NEAR.get(name, 32 * ULP)
@@ -333,7 +339,7 @@ def test_the_summary_of_a_net_is_what_is_on_the_wire_also_rotated(
     for profile, turned in (("local", False), ("wan", False), ("wan", True)):
         with monkeypatch.context() as patched:
             if turned:
-                patched.setattr(rotation, "worthwhile", lambda cost, bits: True)
+                patched.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
             told = private.summary(profile, len(images))
             ((got, calls),) = run_all([case(private, images, profile)], 0)
         assert told.rotated == turned
@@ -355,23 +361,23 @@ def test_a_batch_in_thirds_is_watched_too(
     images = rng.uniform(0, 1, (4, 8, 8, 1)).astype(np.float32)
     model = shaken(small_net(), rng)
     some = case(convert(model, samples=images), images, "wan", True)
-    monkeypatch.setattr(rotation, "worthwhile", lambda cost, bits: True)
-    assert execute.rotated(some[0])
+    monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
+    assert execute.has_rotating_dealers(some[0])
     ((got, calls),) = run_all([some], 0)
     assert np.abs(got - np.asarray(model(images, training=False))).max() < 32 * ULP
     assert_costs(calls, execute.model_cost(some[0]))
 
 
-def net(*layers: Layer, outputs: tuple[str, ...] = ()) -> Graph:
+def net(*layers: LayerSpec, outputs: tuple[str, ...] = ()) -> Graph:
     return Graph("m", {"x": (2,)}, layers, outputs or (layers[-1].name,))
 
 
-def dense(name: str, given: str, kernel: Any) -> Layer:
-    return Layer(name, "dense", (given,), {}, {"kernel": np.asarray(kernel, np.float64)})
+def dense(name: str, given: str, kernel: Any) -> LayerSpec:
+    return LayerSpec(name, "dense", (given,), {}, {"kernel": np.asarray(kernel, np.float64)})
 
 
-def relu_of(name: str, given: str) -> Layer:
-    return Layer(name, "relu", (given,), {"max_value": None})
+def relu_of(name: str, given: str) -> LayerSpec:
+    return LayerSpec(name, "relu", (given,), {"max_value": None})
 
 
 def test_large_values_are_rescaled_and_small_weights_keep_their_digits(
@@ -406,17 +412,17 @@ def test_small_samples_keep_their_digits_and_what_is_lost_is_said(
     images = rng.uniform(0.5, 1, (4, 2)) * 1e-4
     private = convert(graph, samples=images)
     assert private.plan.inputs == {"x": 25}
-    again = ranges.Plan.of(private.plan.header())
+    again = calibration.Plan.from_header(private.plan.header())
     assert again.inputs == private.plan.inputs and again.header() == private.plan.header()
     with pytest.raises(DataError):
-        ranges.Plan.of({**private.plan.header(), "inputs": {"y": 20}})
+        calibration.Plan.from_header({**private.plan.header(), "inputs": {"y": 20}})
     ((got, _),) = run_all([case(private, images)], 0, again=False)
     error = np.abs(got - private.plain(images)).max()
     (row,) = private.summary().rows
     assert error < 2**-9 and row.error is not None and error < 4 * row.error.largest
     assert not private.summary().imprecise
     # softmax has 20 fractional bits at most, so that nothing else can be done
-    soft = Layer("s", "softmax", ("small",), {"axis": 1})
+    soft = LayerSpec("s", "softmax", ("small",), {"axis": 1})
     small = dense("small", "x", rng.uniform(0.5, 1, (2, 3)))
     told = convert(net(small, soft, dense("b", "small", np.eye(3) * 1e5)), samples=images).summary()
     assert told.imprecise[0] == "small" and "imprecise: more than 1 % of the range" in str(told)
@@ -466,9 +472,9 @@ def test_bad_arguments_are_refused() -> None:
 def test_plans_of_strangers_are_checked() -> None:
     plan = convert(net(dense("a", "x", np.eye(2)))).plan
     header = plan.header()
-    assert ranges.Plan.of(header).header() == header
+    assert calibration.Plan.from_header(header).header() == header
     for bad in (None, {}, {**header, "fraction": "16"}, {**header, "numbers": {}}):
         with pytest.raises(DataError):
-            ranges.Plan.of(bad)
+            calibration.Plan.from_header(bad)
     with pytest.raises(DataError):
-        ranges.Plan.of({**header, "numbers": {"a": [16, 64, 0]}})
+        calibration.Plan.from_header({**header, "numbers": {"a": [16, 64, 0]}})

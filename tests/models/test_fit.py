@@ -26,7 +26,7 @@ from tfe_bench.errors import (
 )
 from tfe_bench.models import rows as inputs
 from tfe_bench.models.trainable import trainable
-from tfe_bench.models.training.plaintext import Twin
+from tfe_bench.models.training.plaintext import PlaintextTwin
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training_job import TrainingJob
 
@@ -62,7 +62,7 @@ def test_training_ends_where_plaintext_does_and_tells_only_what_was_asked(
     twin = plain_twin(private, x, y, 18)
     assert_close(history.model, twin)
     assert not np.allclose(before[0], private.keras.get_weights()[0])
-    right = twin.correct(x, private.recipe(BATCH).targets(y)) / ROWS
+    right = twin.correct(x, private.recipe(BATCH).encode_labels(y)) / ROWS
     [*_, last] = history.history["val_accuracy"]
     assert abs(last - right) <= 0.01
     assert abs(cluster.evaluate(private, x, y) - right) <= 0.01
@@ -118,7 +118,7 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     monkeypatch.setattr(inputs, "_CHUNK_ELEMENTS", 64 * FEATURES + 1)
     private = private_model()
     recipe = private.recipe(BATCH)
-    assert inputs.chunk_of(recipe, ROWS) == 64
+    assert inputs.choose_chunk(recipe, ROWS) == 64
     asked: dict[str, Any] = {"epochs": 2, "batch_size": BATCH, "checkpoint": "late"}
     asked |= {"checkpoint_every": 3, "validation_data": (x, y)}
     begun = private.keras.get_weights()
@@ -130,11 +130,11 @@ def test_large_data_is_shared_while_the_first_epoch_runs(
     plan = TrainingJob(recipe, 2, ROWS, 1, chunk=64)
     seen = np.concatenate([plan.batch_rows(step) for step in range(6)])
     assert len(set(seen.tolist())) == 192 and seen[:64].max() < 64
-    rows, labels, _ = inputs.shuffled(1, inputs.Examples(x, y))
-    twin = Twin(private.initial_model(), recipe)
-    targets = recipe.targets(labels)
+    rows, labels, _ = inputs.shuffle_examples(1, inputs.Examples(x, y))
+    twin = PlaintextTwin(private.initial_model(), recipe)
+    targets = recipe.encode_labels(labels)
     for step in range(12):
-        twin.step(rows[plan.batch_rows(step)], targets[plan.batch_rows(step)])
+        twin.train_step(rows[plan.batch_rows(step)], targets[plan.batch_rows(step)])
     assert_close(history.model, twin)
     # bad rows are refused before anything leaves
     x[150, 0] = np.nan
@@ -211,7 +211,7 @@ def test_a_model_that_is_built_again_is_the_same_training() -> None:
         dense = [keras.layers.Dense(1, name=name) for name in names]
         model = keras.Sequential([keras.Input((3,)), *dense])
         recipe = Recipe.build(model, "sgd", "mse")
-        return TrainingJob(recipe, 1, 200, 1).what()
+        return TrainingJob(recipe, 1, 200, 1).checkpoint_facts()
 
     assert what("dense", "sgd") == what("dense_1", "relu") != what("dense")
 

@@ -19,7 +19,7 @@ from tfe_bench.errors import (
     UsageError,
 )
 from tfe_bench.models import progress
-from tfe_bench.models.sources import Source
+from tfe_bench.models.sources import DatasetRef
 from tfe_bench.models.trainable import Trainable, trainable
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training.stopping import Stopping
@@ -205,7 +205,7 @@ def test_predictions_in_the_open_are_those_of_the_weights_that_are_here(
 
 
 def test_arguments_that_are_not_taken_say_what_to_use() -> None:
-    nowhere: Any = SimpleNamespace(profile=profiles.get("local"))
+    nowhere: Any = SimpleNamespace(profile=profiles.get_profile("local"))
     import keras
 
     c = keras.callbacks
@@ -276,7 +276,7 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
     ):
         with pytest.raises(UsageError, match=word):
             decayed.compile("sgd", "binary_crossentropy", **asked)
-    source = Source(("a",), None, {"a": "0" * 32})
+    source = DatasetRef(("a",), None, {"a": "0" * 32})
     layers = [keras.Input((2,)), keras.layers.Rescaling(0.5), keras.layers.Dense(1)]
     scaled = Recipe.build(keras.Sequential(layers), "sgd", "mse")
     with pytest.raises(UsageError, match="behind it"):
@@ -303,17 +303,17 @@ def test_a_rule_ends_a_training_where_keras_does(rng: np.random.Generator) -> No
         model = _Stub()
         theirs.set_model(model)
         theirs.on_train_begin()
-        rule = Stopping.of(Stopping(**options, higher=mode == "max").header())
+        rule = Stopping.from_header(Stopping(**options, higher=mode == "max").to_header())
         for epoch, loss in enumerate(losses):
             theirs.on_epoch_end(epoch, {"loss": loss})
-            assert rule.ends(epoch, loss) == model.stop_training, (options, mode, losses)
+            assert rule.should_stop(epoch, loss) == model.stop_training, (options, mode, losses)
             if model.stop_training:
                 break
     for bad in ({"patience": -1}, {"min_delta": float("nan")}, {"higher": 1}, {"baseline": "x"}):
         with pytest.raises(UsageError):
             Stopping(**bad)
     with pytest.raises(UsageError):
-        Stopping.of({"patience": 1})
+        Stopping.from_header({"patience": 1})
 
 
 class _Stub:
@@ -336,11 +336,11 @@ def test_progress_is_shown_where_its_user_looks(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setitem(sys.modules, "IPython.display", display)
     monkeypatch.setattr(Console, "is_jupyter", True, raising=False)
     monkeypatch.setattr(Console, "__init__", lambda self, **k: None)
-    with progress.shown("auto") as heard:
+    with progress.show_progress("auto") as heard:
         assert heard is not None
         heard(0.5, "epoch 1 of 2")
     assert told == [" 50%  epoch 1 of 2"]
-    with progress.shown(0) as heard:
+    with progress.show_progress(0) as heard:
         assert heard is None
 
 
@@ -374,7 +374,7 @@ def test_what_does_not_fit_is_refused_without_a_value(cluster: LocalCluster) -> 
             private.fit(cluster, features, labels, **options)
         assert "31337" not in str(refused.value)
     recipe = private.recipe(BATCH)
-    header = {"recipe": recipe.header(), "epochs": 1, "rows": 64, "seed": 1}
+    header = {"recipe": recipe.to_header(), "epochs": 1, "rows": 64, "seed": 1}
     bad: tuple[dict[str, Any], ...] = (
         {"rows": 1},
         {"more": 1},

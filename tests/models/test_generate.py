@@ -30,12 +30,12 @@ from tfe_bench.cluster.jobs import Context
 from tfe_bench.cluster.requests import JobResult
 from tfe_bench.errors import UsageError
 from tfe_bench.models import decoding, execute, weights
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.decoding import Decoding
 from tfe_bench.models.execute import Prediction
 from tfe_bench.models.kinds.operations import Setting
 from tfe_bench.models.private import convert
 from tfe_bench.models.programs import generate as program
-from tfe_bench.models.ranges import Plan
 from tfe_bench.models.zoo import texts
 from tfe_bench.protocols.ring import rotation
 from tfe_bench.protocols.session.sharing import Shared
@@ -59,8 +59,8 @@ def test_texts_are_those_of_plaintext_and_cost_what_is_said(
     order = order_of(private, 2, PROMPT, NEW, **more)
     told: list[int] = []
 
-    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
-        return list(made(order).run(rows, told.append))
+    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+        return list(made(order).generate_tokens(rows, told.append))
 
     sim = ran(private, prompts, run, record=not places)
     bits = private.plan.fraction_of("words")
@@ -68,7 +68,7 @@ def test_texts_are_those_of_plaintext_and_cost_what_is_said(
     assert not flags.any()
     assert (tokens >> bits).tolist() == [text for text, _ in wanted]
     assert sorted(told) == sorted([*range(1, NEW + 1)] * 3)
-    first, step = (execute.model_cost(s) for s in order.predictions())
+    first, step = (execute.model_cost(s) for s in order.build_predictions())
     assert sim.sent == tuple(
         a + (NEW - 1) * b for a, b in zip(first.by_party(0), step.by_party(0), strict=True)
     )
@@ -89,21 +89,21 @@ def test_a_prompt_is_its_positions_one_after_the_other_and_steps_may_come_again(
     texts = rng.integers(0, WORDS, (2, PROMPT))
     whole, one = order_of(private, 1, PROMPT, NEW), order_of(private, 1, 1, NEW)
 
-    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
+    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
         def at(text: int, begin: int, end: int) -> Shared:
             return rows.map(lambda a: a[text : text + 1, begin:end])
 
         both, single = made(whole), made(one)
-        at_once = [both._prefill(both._own, at(text, 0, PROMPT)) for text in range(2)]
-        state = single._prefill(single._own, at(1, 0, 1))
+        at_once = [both._run_prefill(both._weights, at(text, 0, PROMPT)) for text in range(2)]
+        state = single._run_prefill(single._weights, at(1, 0, 1))
         for i in range(1, PROMPT):
-            state = single._next(single._own, at(1, i, i + 1), state[1], np.asarray(i))
+            state = single._run_step(single._weights, at(1, i, i + 1), state[1], np.asarray(i))
         first = state
         # (text 1 but for its beginning is what is rolled back; text 0 has its own)
-        state = single._prefill(single._own, at(0, 0, 1))
+        state = single._run_prefill(single._weights, at(0, 0, 1))
         stale = [*state[1][:0], *first[1]]
         for i in range(PROMPT):
-            state = single._next(single._own, at(0, i, i + 1), stale, np.asarray(i))
+            state = single._run_step(single._weights, at(0, i, i + 1), stale, np.asarray(i))
             stale = state[1]
         return [at_once[1][:3], first[:3], at_once[0][:3], state[:3]]
 
@@ -147,7 +147,7 @@ def alike(rng: np.random.Generator, attends: bool) -> Any:
 def test_keys_may_be_shared_and_texts_dealt_by_each_party(
     attends: bool, texts: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rotation, "worthwhile", lambda *_: True)
+    monkeypatch.setattr(rotation, "is_worthwhile", lambda *_: True)
     while True:
         model = alike(rng, attends)
         prompts = rng.integers(0, WORDS, (texts, PROMPT))
@@ -156,10 +156,10 @@ def test_keys_may_be_shared_and_texts_dealt_by_each_party(
             break
     private = converted(model, rng)
     order = order_of(private, texts, PROMPT, NEW, profile="wan")
-    assert all(execute.rotated(s) == (texts > 2) for s in order.predictions())
+    assert all(execute.has_rotating_dealers(s) == (texts > 2) for s in order.build_predictions())
 
-    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
-        return list(made(order).run(rows, lambda _: None))
+    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+        return list(made(order).generate_tokens(rows, lambda _: None))
 
     sim = ran(private, prompts, run)
     found = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
@@ -179,10 +179,10 @@ def test_logits_of_any_scale_are_as_fine_as_they_should(
     ((factor, more),) = private.graph.results or ((1.0, 0.0),)
     largest = np.abs(private.plain(np.arange(8)[None]) - more).max()
     for temperature in (0.0, 0.5, 8.0):
-        d = Decoding.of(private.plan, None, temperature)
-        numbers = d.step(LENGTH).numbers[name]
-        bits = int(d.step(LENGTH).graph.by_name[name].options["fraction"])
-        noise = d.noise(1)
+        d = Decoding.from_plan(private.plan, None, temperature)
+        numbers = d.build_step(LENGTH).numbers[name]
+        bits = int(d.build_step(LENGTH).graph.by_name[name].options["fraction"])
+        noise = d.draw_noise(1)
         assert factor * 2.0**-bits <= max(largest, temperature) * 2.0**-11
         assert 4 * largest / factor * 2**bits < 1 << (numbers.bits - 2)
         assert (noise is None) == (temperature == 0)
@@ -196,35 +196,35 @@ def test_a_table_of_positions_is_private_and_costs_nothing(rng: np.random.Genera
     private = converted(writer(rng, norm=False), rng)
     (table,) = (x for x in private.graph.layers if x.op == "offset")
     assert table.weights["bias"].shape == (LENGTH, 6)
-    assert Decoding.of(private.plan).placed == {f"{table.name}/bias": 0}
-    nodes = Prediction(private.plan, Setting()).nodes()
-    tallies = execute.layer_tallies(Prediction(private.plan, Setting()))
+    assert Decoding.from_plan(private.plan).positional_weights == {f"{table.name}/bias": 0}
+    nodes = Prediction(private.plan, Setting()).placed_layers()
+    tallies = execute.layer_cost_reports(Prediction(private.plan, Setting()))
     (cost,) = (t.cost for n, t in zip(nodes, tallies, strict=True) if n.layer.op == "offset")
     assert cost.total == cost.rounds == 0
     header = private.plan.header()
     for row in ([16, 17, 20], [12, 12, 20]):
         spoilt = {**header, "numbers": {**header["numbers"], table.name: row}}
         with pytest.raises(UsageError, match="plan does not fit"):
-            execute.check_executable(Plan.of(spoilt))
+            execute.check_executable(Plan.from_header(spoilt))
 
 
 def test_a_model_in_steps_has_the_cost_of_its_rows(rng: np.random.Generator) -> None:
     """Of a prompt's last layer the last position alone is computed; a step's cost is its own."""
     private = converted(writer(rng), rng)
-    d = Decoding.of(private.plan)
-    assert d.bucket(3) == LENGTH
-    first = d.prefill(PROMPT)
-    keys, values = d.cached
+    d = Decoding.from_plan(private.plan)
+    assert d.round_up_length(3) == LENGTH
+    first = d.build_prefill(PROMPT)
+    keys, values = d.cached_values
     assert first.graph.shapes[keys] == (2, PROMPT, 3) == first.graph.shapes[values]
     assert first.graph.shapes[first.graph.outputs[0]] == (1, WORDS)
-    step = d.step(LENGTH)
+    step = d.build_step(LENGTH)
     assert list(step.graph.shapes)[:1] == ["words"]
     assert {s[-2] for n, s in step.graph.shapes.items() if n.endswith("@remembered")} == {LENGTH}
     for steps in (first, step):
         with pytest.raises(UsageError, match="not run as it is"):
             execute.check_executable(steps)
-    costs = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, 2).predictions()]
-    again = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, NEW).predictions()]
+    costs = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, 2).build_predictions()]
+    again = [execute.model_cost(s) for s in order_of(private, 1, PROMPT, NEW).build_predictions()]
     assert costs == again
 
 
@@ -238,15 +238,15 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
     plain = order_of(private, 64, 1, LENGTH - 1)
     prompts = np.full((64, 1), int(rng.integers(WORDS)))
 
-    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
-        return list(made(order).run(rows, lambda _: None))
+    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
+        return list(made(order).generate_tokens(rows, lambda _: None))
 
     sim = ran(private, prompts, run)
     tokens = sim.value(itemgetter(0)) >> private.plan.fraction_of("words")
     assert not sim.value(itemgetter(1)).any()
-    first, step = (execute.model_cost(s) for s in order.predictions())
+    first, step = (execute.model_cost(s) for s in order.build_predictions())
     assert sim.rounds == first.rounds + (LENGTH - 2) * step.rounds
-    assert first.rounds == execute.model_cost(plain.predictions()[0]).rounds
+    assert first.rounds == execute.model_cost(plain.build_predictions()[0]).rounds
     texts = np.concatenate([prompts, tokens], 1)
     excess = freedom = 0.0
     for word in range(WORDS):
@@ -265,11 +265,14 @@ def test_tokens_are_drawn_with_the_probabilities_of_a_temperature(
 @pytest.mark.slow
 def test_gpt2_costs_what_its_page_says() -> None:
     """docs/transformers.md: MB that all three send, and rounds."""
-    samples = texts.samples("gpt2", 72)
+    samples = texts.generate_texts("gpt2", 72)
     given = convert(
-        texts.build("gpt2", 72), samples=samples, fractional_bits=12, activations="series"
+        texts.build_language_model("gpt2", 72),
+        samples=samples,
+        fractional_bits=12,
+        activations="series",
     )
-    both = decoding.predictions(Decoding.of(given.plan), 64, 8, "local", 1, True)
+    both = decoding.build_predictions(Decoding.from_plan(given.plan), 64, 8, "local", 1, True)
     for s, megabytes in zip(both, (372.3, 11.1), strict=True):
         cost = execute.model_cost(s)
         assert cost.total == pytest.approx(8e6 * megabytes, rel=0.01) and cost.rounds == 566
@@ -339,16 +342,16 @@ def test_a_text_goes_on_from_its_own_prompt_whatever_a_worker_did_before(
     parameters = {"plan": private.plan.header(), "tokens": NEW, "warm_up": 0}
     bits = private.plan.fraction_of("words")
 
-    def run(made: Callable[..., program.Writer], rows: Shared) -> Any:
+    def run(made: Callable[..., program.TextGenerator], rows: Shared) -> Any:
         at, found = made(order_of(private, 1, PROMPT, NEW)), []
-        arrays = [at._own[part.key] for part in weights.parts(private.plan)]
+        arrays = [at._weights[part.first_key] for part in weights.weight_parts(private.plan)]
         for client in range(2):
-            inputs: dict[str, Any] = {weights.input_name(i): w for i, w in enumerate(arrays)}
+            inputs: dict[str, Any] = {weights.weight_input_name(i): w for i, w in enumerate(arrays)}
             inputs[program.PROMPT] = rows.map(lambda a, i=client: a[i : i + 1])
             context = Context(
                 at._party, parameters, inputs, lambda *_: None, client=f"client{client}"
             )
-            found.append(program.run(context)[program.TOKENS])
+            found.append(program.run_generation(context)[program.TOKENS])
         return found
 
     sim = ran(private, prompts, run)
@@ -364,10 +367,12 @@ def test_logits_read_all_bits_that_are_opened(
     """Whatever the fractional bits of a row are: those of logits are others."""
     model = writer(rng)
     private = convert(model, rng.integers(0, WORDS, (16, LENGTH)), fractional_bits=bits)
-    d = Decoding.of(private.plan)
-    nodes = Prediction(d.prefill(PROMPT, watched), Setting("local", 0), 1, watched).nodes()
+    d = Decoding.from_plan(private.plan)
+    nodes = Prediction(
+        d.build_prefill(PROMPT, watched), Setting("local", 0), 1, watched
+    ).placed_layers()
     (last,) = (node for node in nodes if node.layer.op == "greedy")
     opened = last.numbers.scale - int(last.layer.options["fraction"]) + last.numbers.bits
-    given = {node.output: node.wide for node in nodes}
+    given = {node.output: node.used_bits for node in nodes}
     assert all(given[name] >= opened for name in last.layer.inputs)
     assert not watched or 0 < last.numbers.reach < 64

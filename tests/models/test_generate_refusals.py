@@ -44,7 +44,7 @@ def test_layers_that_mix_positions_are_refused_by_name(
     words = keras.Input((LENGTH,), dtype="int32", name="words")
     model = keras.Model(words, L.Dense(WORDS)(make(L.Embedding(WORDS, 6)(words))))
     with pytest.raises(UsageError, match=f"causal language model.*({said})"):
-        Decoding.of(convert(model).plan)
+        Decoding.from_plan(convert(model).plan)
 
 
 def other_outputs() -> list[tuple[str, Any]]:
@@ -65,19 +65,19 @@ def other_outputs() -> list[tuple[str, Any]]:
 def test_models_that_give_no_logits_are_refused() -> None:
     for said, model in other_outputs():
         with pytest.raises(UsageError, match=said):
-            Decoding.of(convert(model).plan)
+            Decoding.from_plan(convert(model).plan)
 
 
 def test_positions_are_named_or_refused(rng: np.random.Generator) -> None:
     plan = converted(writer(rng, places=True), rng).plan
-    assert Decoding.of(plan, "places").tokens == "words"
+    assert Decoding.from_plan(plan, "places").token_input == "words"
     for positions, said in (
         (None, "inputs are 'words', 'places'"),
         ("place", "Did you mean"),
         ("words", "logits of 10 tokens"),
     ):
         with pytest.raises(UsageError, match=said):
-            Decoding.of(plan, positions)
+            Decoding.from_plan(plan, positions)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_texts_that_do_not_fit_are_refused(
     private: PrivateModel, said: str, prompt: Any, tokens: Any
 ) -> None:
     with pytest.raises(UsageError, match=said):
-        generation.order(private, prompt, tokens, None)
+        generation.build_request(private, prompt, tokens, None)
 
 
 def test_a_range_that_was_left_withholds_the_text(private: PrivateModel) -> None:
@@ -119,15 +119,15 @@ def test_a_range_that_was_left_withholds_the_text(private: PrivateModel) -> None
 
     bits = {program.TOKENS: 16, RANGE: 0}
     outputs = {program.TOKENS: np.array([[3], [4]]) << 16, RANGE: np.zeros((2, 1), int)}
-    assert generation.read(private, JobResult(outputs, bits)).tolist() == [[3], [4]]
+    assert generation.read_tokens(private, JobResult(outputs, bits)).tolist() == [[3], [4]]
     outputs[RANGE] = np.array([[0], [-5]])
     with pytest.raises(RangeError, match="1 of 2 texts"):
-        generation.read(private, JobResult(outputs, bits))
+        generation.read_tokens(private, JobResult(outputs, bits))
 
 
 def test_orders_that_do_not_fit_are_refused(private: PrivateModel) -> None:
-    asked, given = generation.order(private, [1, 2], 2, None)
-    owned = weights.specs(private.plan)
+    asked, given = generation.build_request(private, [1, 2], 2, None)
+    owned = weights.weight_specs(private.plan)
     text = InputSpec(program.PROMPT, given[program.PROMPT].shape, 16)
     program.PROGRAM.admit(asked, [*owned, text])
     wrong: list[tuple[str, dict[str, Any], list[InputSpec]]] = [

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import DataError, RangeError, UsageError
-from tfe_bench.models.graph import Graph, Layer
-from tfe_bench.models.plaintext import check_images
+from tfe_bench.models.graph import Graph, LayerSpec
+from tfe_bench.models.plaintext import check_model_inputs
 from tfe_bench.models.private import convert
 
 DENSE = {"kernel": np.ones((4, 3), np.float32), "bias": np.zeros(3, np.float32)}
@@ -21,30 +21,30 @@ ROOT = {"axes": [1], "by": "variance", "epsilon": 1e-3}
 SUM = {"terms": [{"op": "dense", "sign": 1}], "activation": "none", "max_value": None}
 
 
-def graph(*layers: Layer, inputs: Any = None, outputs: Any = None) -> Graph:
+def graph(*layers: LayerSpec, inputs: Any = None, outputs: Any = None) -> Graph:
     return Graph("m", inputs or {"x": (4,)}, layers, outputs or (layers[-1].name,))
 
 
 def test_a_graph_survives_its_header_with_and_without_weights() -> None:
     made = graph(
-        Layer("a", "dense", ("x",), {}, DENSE),
-        Layer("b", "relu", ("a",), {"max_value": 6.0}),
-        Layer("c", "softmax", ("b",), {"axis": 1}),
+        LayerSpec("a", "dense", ("x",), {}, DENSE),
+        LayerSpec("b", "relu", ("a",), {"max_value": 6.0}),
+        LayerSpec("c", "softmax", ("b",), {"axis": 1}),
     )
     header = json.loads(json.dumps(made.header()))
-    again = Graph.of(header, made.arrays())
+    again = Graph.from_header(header, made.weight_arrays())
     assert again.digest() == made.digest() and again.shapes["c"] == (3,)
-    bare = Graph.of(header)
-    assert bare.header() == made.header() and not any(bare.arrays()["a/kernel"].strides)
-    other = made.arrays()
+    bare = Graph.from_header(header)
+    assert bare.header() == made.header() and not any(bare.weight_arrays()["a/kernel"].strides)
+    other = made.weight_arrays()
     other["a/kernel"] = other["a/kernel"] + 1
-    assert Graph.of(header, other).digest() != made.digest()
-    assert made.uses() == {"x": ["a"], "a": ["b"], "b": ["c"], "c": [""]}
-    assert made.parameters == 15
+    assert Graph.from_header(header, other).digest() != made.digest()
+    assert made.find_users() == {"x": ["a"], "a": ["b"], "b": ["c"], "c": [""]}
+    assert made.weight_count == 15
 
 
 def test_a_file_holds_a_graph_and_is_private(tmp_path: Path) -> None:
-    made = graph(Layer("a/b", "dense", ("x",), {}, DENSE))
+    made = graph(LayerSpec("a/b", "dense", ("x",), {}, DENSE))
     for _ in range(2):
         made.save(tmp_path / "m.npz")
     assert Graph.load(tmp_path / "m.npz").digest() == made.digest()
@@ -63,43 +63,46 @@ def test_a_file_holds_a_graph_and_is_private(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("layer", "text"),
     [
-        (Layer("a", "densse", ("x",), {}, DENSE), 'Did you mean "dense"'),
-        (Layer("a", "dense", ("y",), {}, DENSE), "come before it"),
-        (Layer("x", "dense", ("x",), {}, DENSE), "unique"),
-        (Layer("a", "dense", ("x",), {}, {"kernel": np.ones((5, 3))}), "kernel"),
-        (Layer("a", "dense", ("x",), {}, {**DENSE, "bias": np.ones(4)}), "bias"),
-        (Layer("a", "dense", ("x",), {}, {**DENSE, "more": np.ones(4)}), "weights"),
-        (Layer("a", "dense", ("x",), {}, {"kernel": np.ones((4, 3), int)}), "floating-point"),
-        (Layer("a", "dense", ("x",), {"lambda": "1"}, DENSE), "options"),
-        (Layer("a", "dense", ("x", "x"), {}, DENSE), "one input"),
-        (Layer("a", "conv2d", ("x",), CONV, {"kernel": np.ones((1, 1, 4, 2))}), "images"),
-        (Layer("a", "relu", ("x",), {"max_value": -1}), "max_value"),
-        (Layer("a", "relu", ("x",), {}), "max_value"),
-        (Layer("a", "relu", ("x",), {"max_value": None}, DENSE), "weights"),
-        (Layer("a", "leaky_relu", ("x",), {"alpha": float("nan")}), "alpha"),
-        (Layer("a", "softmax", ("x",), {"axis": 0}), "axis"),
-        (Layer("a", "softmax", ("x",), {"axis": True}), "axis"),
-        (Layer("a", "reshape", ("x",), {"shape": [3]}), "4 elements"),
-        (Layer("a", "reshape", ("x",), {"shape": [-2, -2]}), "4 elements"),
-        (Layer("a", "concat", ("x", "x"), {"axis": 2}), "axis"),
-        (Layer("a", "subtract", ("x", "x", "x")), "2 to 2 inputs"),
-        (Layer("a", "rescale", ("x",), {"scale": [1.0, 2.0], "offset": 0.0}), "numbers"),
-        (Layer("a", "conv1d", ("x",), ROWS, {"kernel": np.ones((1, 4, 2))}), "rows"),
-        (Layer("a", "conv3d", ("x",), CONV, {"kernel": np.ones((1, 1, 1, 4, 2))}), "volumes"),
-        (Layer("a", "zero_pad", ("x",), {"pads": []}), "rows, images or volumes"),
-        (Layer("a", "resize", ("x",), {"size": [2, 2], "method": "bilinear"}), "images"),
-        (Layer("a", "matmul", ("x", "x")), r"\[..., m, k\]"),
-        (Layer("a", "normalize", ("x",), {**ROOT, "axes": [0]}), "axes"),
-        (Layer("a", "normalize", ("x",), {**ROOT, "axes": [1, 1]}), "axes"),
-        (Layer("a", "normalize", ("x",), {**ROOT, "by": "median"}), "statistic"),
-        (Layer("a", "normalize", ("x",), {**ROOT, "epsilon": -1e-3}), "epsilon"),
-        (Layer("a", "sum", ("x",), {**SUM, "activation": "exec"}, {}), "activation"),
-        (Layer("a", "sum", ("x",), {**SUM, "terms": [{"op": "skip", "sign": 1}]}, {}), "product"),
-        (Layer("a", "sum", ("x",), {**SUM, "terms": [{"op": "dense", "sign": 2}]}, {}), "sign"),
-        (Layer("a", "sum", ("x",), SUM, {"kernel1": np.ones((4, 3))}), "weights"),
+        (LayerSpec("a", "densse", ("x",), {}, DENSE), 'Did you mean "dense"'),
+        (LayerSpec("a", "dense", ("y",), {}, DENSE), "come before it"),
+        (LayerSpec("x", "dense", ("x",), {}, DENSE), "unique"),
+        (LayerSpec("a", "dense", ("x",), {}, {"kernel": np.ones((5, 3))}), "kernel"),
+        (LayerSpec("a", "dense", ("x",), {}, {**DENSE, "bias": np.ones(4)}), "bias"),
+        (LayerSpec("a", "dense", ("x",), {}, {**DENSE, "more": np.ones(4)}), "weights"),
+        (LayerSpec("a", "dense", ("x",), {}, {"kernel": np.ones((4, 3), int)}), "floating-point"),
+        (LayerSpec("a", "dense", ("x",), {"lambda": "1"}, DENSE), "options"),
+        (LayerSpec("a", "dense", ("x", "x"), {}, DENSE), "one input"),
+        (LayerSpec("a", "conv2d", ("x",), CONV, {"kernel": np.ones((1, 1, 4, 2))}), "images"),
+        (LayerSpec("a", "relu", ("x",), {"max_value": -1}), "max_value"),
+        (LayerSpec("a", "relu", ("x",), {}), "max_value"),
+        (LayerSpec("a", "relu", ("x",), {"max_value": None}, DENSE), "weights"),
+        (LayerSpec("a", "leaky_relu", ("x",), {"alpha": float("nan")}), "alpha"),
+        (LayerSpec("a", "softmax", ("x",), {"axis": 0}), "axis"),
+        (LayerSpec("a", "softmax", ("x",), {"axis": True}), "axis"),
+        (LayerSpec("a", "reshape", ("x",), {"shape": [3]}), "4 elements"),
+        (LayerSpec("a", "reshape", ("x",), {"shape": [-2, -2]}), "4 elements"),
+        (LayerSpec("a", "concat", ("x", "x"), {"axis": 2}), "axis"),
+        (LayerSpec("a", "subtract", ("x", "x", "x")), "2 to 2 inputs"),
+        (LayerSpec("a", "rescale", ("x",), {"scale": [1.0, 2.0], "offset": 0.0}), "numbers"),
+        (LayerSpec("a", "conv1d", ("x",), ROWS, {"kernel": np.ones((1, 4, 2))}), "rows"),
+        (LayerSpec("a", "conv3d", ("x",), CONV, {"kernel": np.ones((1, 1, 1, 4, 2))}), "volumes"),
+        (LayerSpec("a", "zero_pad", ("x",), {"pads": []}), "rows, images or volumes"),
+        (LayerSpec("a", "resize", ("x",), {"size": [2, 2], "method": "bilinear"}), "images"),
+        (LayerSpec("a", "matmul", ("x", "x")), r"\[..., m, k\]"),
+        (LayerSpec("a", "normalize", ("x",), {**ROOT, "axes": [0]}), "axes"),
+        (LayerSpec("a", "normalize", ("x",), {**ROOT, "axes": [1, 1]}), "axes"),
+        (LayerSpec("a", "normalize", ("x",), {**ROOT, "by": "median"}), "statistic"),
+        (LayerSpec("a", "normalize", ("x",), {**ROOT, "epsilon": -1e-3}), "epsilon"),
+        (LayerSpec("a", "sum", ("x",), {**SUM, "activation": "exec"}, {}), "activation"),
+        (
+            LayerSpec("a", "sum", ("x",), {**SUM, "terms": [{"op": "skip", "sign": 1}]}, {}),
+            "product",
+        ),
+        (LayerSpec("a", "sum", ("x",), {**SUM, "terms": [{"op": "dense", "sign": 2}]}, {}), "sign"),
+        (LayerSpec("a", "sum", ("x",), SUM, {"kernel1": np.ones((4, 3))}), "weights"),
     ],
 )
-def test_refuses_what_is_no_layer(layer: Layer, text: str) -> None:
+def test_refuses_what_is_no_layer(layer: LayerSpec, text: str) -> None:
     with pytest.raises(UsageError, match=text):
         graph(layer)
 
@@ -123,7 +126,7 @@ def test_refuses_windows_that_are_none(op: str, options: Any, text: str) -> None
     kernel = {"kernel": np.ones((1, 1, 4, 2))}
     with pytest.raises(UsageError, match=text):
         graph(
-            Layer("a", op, ("x",), {**CONV, **options}, {} if op == "resize" else kernel),
+            LayerSpec("a", op, ("x",), {**CONV, **options}, {} if op == "resize" else kernel),
             inputs={"x": (3, 3, 4)},
         )
 
@@ -132,18 +135,18 @@ def test_refuses_windows_that_are_none(op: str, options: Any, text: str) -> None
 def test_refuses_sizes_that_no_transposed_convolution_gives(size: list[int]) -> None:
     kernel = {"kernel": np.ones((1, 1, 2, 4))}
     with pytest.raises(UsageError, match="of which a convolution makes its input's"):
-        layer = Layer("a", "conv2d_transpose", ("x",), {**CONV, "size": size}, kernel)
+        layer = LayerSpec("a", "conv2d_transpose", ("x",), {**CONV, "size": size}, kernel)
         graph(layer, inputs={"x": (3, 3, 4)})
 
 
 def test_refuses_weights_that_are_no_numbers() -> None:
     bad = {**DENSE, "bias": np.array([0, np.nan, 1])}
     with pytest.raises(RangeError, match=r"'a'.*1 of 3"):
-        graph(Layer("a", "dense", ("x",), {}, bad))
+        graph(LayerSpec("a", "dense", ("x",), {}, bad))
 
 
 def test_refuses_graphs_without_inputs_layers_or_outputs() -> None:
-    layer = Layer("a", "dense", ("x",), {}, DENSE)
+    layer = LayerSpec("a", "dense", ("x",), {}, DENSE)
     for inputs, layers, outputs in (
         ({}, (layer,), ("a",)),
         ({"x": (4,)}, (), ("x",)),
@@ -169,25 +172,25 @@ def test_refuses_graphs_without_inputs_layers_or_outputs() -> None:
 )
 def test_refuses_headers_that_are_none(header: Any) -> None:
     with pytest.raises(DataError):
-        Graph.of(header)
+        Graph.from_header(header)
 
 
 def test_refuses_arrays_that_are_not_those_of_the_header() -> None:
-    made = graph(Layer("a", "dense", ("x",), {}, DENSE))
+    made = graph(LayerSpec("a", "dense", ("x",), {}, DENSE))
     double: dict[str, Any] = {"a/kernel": np.ones((4, 3)), "a/bias": DENSE["bias"]}
     for arrays in ({}, double):
         with pytest.raises(DataError, match=r"'kernel'|'bias'"):
-            Graph.of(made.header(), arrays)
+            Graph.from_header(made.header(), arrays)
     header = made.header()
     header["layers"][0]["weights"]["kernel"][0] = "object"
     with pytest.raises(DataError, match="object"):
-        Graph.of(header)
+        Graph.from_header(header)
 
 
 def test_refuses_images_that_the_model_does_not_take() -> None:
     pointwise = {"kernel": np.ones((1, 1, 3, 2))}
-    made = graph(Layer("a", "conv2d", ("x",), CONV, pointwise), inputs={"x": (5, 6, 3)})
-    assert check_images(made, np.zeros((2, 5, 6, 3), np.uint8))["x"].dtype == np.float64
+    made = graph(LayerSpec("a", "conv2d", ("x",), CONV, pointwise), inputs={"x": (5, 6, 3)})
+    assert check_model_inputs(made, np.zeros((2, 5, 6, 3), np.uint8))["x"].dtype == np.float64
     for images, text in (
         (np.zeros((5, 6, 3)), "Add the batch"),
         (np.zeros((2, 3, 5, 6)), "channels first"),
@@ -196,7 +199,7 @@ def test_refuses_images_that_the_model_does_not_take() -> None:
         ({"y": np.zeros((2, 5, 6, 3))}, "inputs"),
     ):
         with pytest.raises(UsageError, match=text):
-            check_images(made, images)
+            check_model_inputs(made, images)
 
 
 def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:
@@ -204,16 +207,16 @@ def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:
     x, twice = keras.Input((3,)), keras.layers.Dense(3, name="twice")
     private = convert(keras.Model(x, twice(keras.layers.ReLU()(twice(x)))))
     graph = private.graph
-    assert len(graph.layers) == 2 and graph.parameters == 12 and len(graph.arrays()) == 2
+    assert len(graph.layers) == 2 and graph.weight_count == 12 and len(graph.weight_arrays()) == 2
     assert len(private.shared_weights()) == 2
     first, second = graph.layers
     graph.save(tmp_path / "model.npz")
     for again in (
         Graph.load(tmp_path / "model.npz"),
-        Graph.of(graph.header()),
-        Graph.of(graph.header(), graph.arrays()),
+        Graph.from_header(graph.header()),
+        Graph.from_header(graph.header(), graph.weight_arrays()),
     ):
-        assert again.header() == graph.header() and again.parameters == 12
+        assert again.header() == graph.header() and again.weight_count == 12
         one, other = (again.by_name[x.name].weights for x in (first, second))
         assert all(one[name] is other[name] for name in one)
     # a stranger's header: of something that is not there, or that is not of that shape
@@ -221,7 +224,7 @@ def test_what_layers_share_is_stored_and_sent_once(tmp_path: Path) -> None:
         header = graph.header()
         header["layers"][1]["weights"]["kernel0"][2] = wrong
         with pytest.raises(DataError, match="not those of the header"):
-            Graph.of(header)
+            Graph.from_header(header)
 
 
 @pytest.mark.parametrize("shape", [(0, 1 << 30), (1 << 30, 0), (0,), (1 << 20, 1 << 12)])
@@ -229,7 +232,7 @@ def test_no_layer_is_empty_or_too_large(
     shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A size of 0 hides no other: what workers plan for multiplies all of them."""
-    monkeypatch.setattr("tfe_bench.models.kinds.registry.infer", lambda *given: shape)
-    relu = Layer("f", "relu", ("x",))
+    monkeypatch.setattr("tfe_bench.models.kinds.registry.infer_shape", lambda *given: shape)
+    relu = LayerSpec("f", "relu", ("x",))
     with pytest.raises(UsageError, match="'f' is empty or too large"):
         Graph("model", {"x": (4,)}, (relu,), ("f",))

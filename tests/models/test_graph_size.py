@@ -35,24 +35,26 @@ def encoder(blocks: int) -> Any:
 def counted(blocks: int, images: Any) -> list[int]:
     """Ops of each party's graph."""
     plan = convert(encoder(blocks), samples=images, activations="series").plan
-    s = execute.tuned(plan)
+    s = execute.tune_prediction(plan)
     (name,) = plan.graph.inputs
-    x = FixedPoint(plan.fraction_of(name)).encode(plaintext.scaled(plan.graph, images)[name])
+    x = FixedPoint(plan.fraction_of(name)).encode(
+        plaintext.scale_owner_inputs(plan.graph, images)[name]
+    )
 
     def program(party: Party, x: Shared, *given: Shared) -> Any:
         own: dict[str, Shared] = {}
-        for part, w in zip(weights.parts(plan), given, strict=True):
+        for part, w in zip(weights.weight_parts(plan), given, strict=True):
             own |= dict.fromkeys(part.keys, replace(w, fractional_bits=part.fractional_bits))
 
         def model(own: Any, x: Shared) -> Any:
-            return execute.run(party, s, own, [x])
+            return execute.run_model(party, s, own, [x])
 
         f = party.function(model)
         f(own, replace(x, fractional_bits=plan.fraction_of(name)))
         (graph,) = f._traced.values()
         return graph.ops
 
-    return list(simulate(program, x[:1], *weights.encode(plan)).outputs)
+    return list(simulate(program, x[:1], *weights.encode_weights(plan)).outputs)
 
 
 def test_a_block_of_a_transformer_takes_few_ops(rng: np.random.Generator) -> None:

@@ -34,14 +34,14 @@ def test_prepares_as_keras_does(family: str, way: str, rng: np.random.Generator)
 
     x = rng.integers(0, 256, (2, 9, 8, 3)).astype(np.float32)
     wanted = getattr(keras.applications, family).preprocess_input(x.copy())
-    np.testing.assert_allclose(images.prepare(x, way), wanted, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(images.prepare_pixels(x, way), wanted, rtol=0, atol=2e-5)
 
 
 def test_a_picture_of_the_right_size_keeps_its_pixels(
     tmp_path: Path, rng: np.random.Generator
 ) -> None:
     pixels = rng.integers(0, 256, (12, 10, 3))
-    got = images.load(_png(tmp_path / "x.png", pixels), (12, 10, 3), "none")
+    got = images.load_picture(_png(tmp_path / "x.png", pixels), (12, 10, 3), "none")
     assert got.dtype == np.float32
     np.testing.assert_array_equal(got, pixels[None])
 
@@ -50,16 +50,16 @@ def test_sizes_and_channels_are_made_to_fit(tmp_path: Path) -> None:
     red = np.zeros((40, 20, 4))
     red[..., 0], red[..., 3] = 200, 9
     path = _png(tmp_path / "x.png", red)
-    got = images.load(path, (8, 6, 3), "caffe")
+    got = images.load_picture(path, (8, 6, 3), "caffe")
     assert got.shape == (1, 8, 6, 3)
     # blue, green, red
     np.testing.assert_allclose(got[0, 3, 3], [-103.939, -116.779, 200 - 123.68], atol=1e-3)
-    grey = images.load(path, (8, 6, 1), "unit")
+    grey = images.load_picture(path, (8, 6, 1), "unit")
     np.testing.assert_allclose(grey, 200 * 0.299 / 255, atol=1e-4)
-    assert images.load(path, (8, 6), "unit").shape == (1, 8, 6)
-    assert images.load(path, (49,), "unit").shape == (1, 49)
+    assert images.load_picture(path, (8, 6), "unit").shape == (1, 8, 6)
+    assert images.load_picture(path, (49,), "unit").shape == (1, 49)
     single = _png(tmp_path / "y.png", np.full((5, 5, 1), 51))
-    np.testing.assert_allclose(images.load(single, (5, 5, 3), "unit"), 0.2, atol=1e-6)
+    np.testing.assert_allclose(images.load_picture(single, (5, 5, 3), "unit"), 0.2, atol=1e-6)
 
 
 def test_damaged_missing_and_other_files_are_named(tmp_path: Path) -> None:
@@ -73,11 +73,11 @@ def test_damaged_missing_and_other_files_are_named(tmp_path: Path) -> None:
     ):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(DataError, match=name):
-            images.load(tmp_path / name, (8, 8, 3), "tf")
+            images.load_picture(tmp_path / name, (8, 8, 3), "tf")
     with pytest.raises(DataError, match=r"none\.jpg"):
-        images.load(tmp_path / "none.jpg", (8, 8, 3), "tf")
+        images.load_picture(tmp_path / "none.jpg", (8, 8, 3), "tf")
     with pytest.raises(DataError, match="picture"):
-        images.load(tmp_path, (8, 8, 3), "tf")
+        images.load_picture(tmp_path, (8, 8, 3), "tf")
 
 
 @pytest.mark.parametrize(
@@ -93,4 +93,4 @@ def test_damaged_missing_and_other_files_are_named(tmp_path: Path) -> None:
 def test_unfit_shapes_and_ways_are_refused(shape: Any, way: str, word: str, tmp_path: Path) -> None:
     path = _png(tmp_path / "x.png", np.zeros((4, 4, 3)))
     with pytest.raises(UsageError, match=word):
-        images.load(path, shape, way)
+        images.load_picture(path, shape, way)

@@ -14,10 +14,10 @@ from tests.conftest import ORDERS, in_another_order
 from tfe_bench.__main__ import main
 from tfe_bench.errors import UsageError
 from tfe_bench.models import service, weights
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.private import convert
 from tfe_bench.models.programs import predict
-from tfe_bench.models.ranges import Plan
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.models.training_job import TrainingJob
 
@@ -69,8 +69,8 @@ def _facts(plan: Plan) -> list[Any]:
     graph = plan.graph
     return [
         json.dumps(plan.header()["graph"]["inputs"]),
-        [(key, w.shape) for key, w in graph.arrays().items()],
-        [(part.keys, part.shape, part.fractional_bits) for part in weights.parts(plan)],
+        [(key, w.shape) for key, w in graph.weight_arrays().items()],
+        [(part.keys, part.shape, part.fractional_bits) for part in weights.weight_parts(plan)],
         [*graph.inputs.items()],
         graph.outputs,
         graph.labels,
@@ -83,11 +83,11 @@ def _facts(plan: Plan) -> list[Any]:
 def test_a_header_says_the_same_in_any_order_of_its_keys(order: Any) -> None:
     for plan in _plans():
         header = json.loads(json.dumps(plan.header()))
-        found = Plan.of(in_another_order(header, order))
-        assert _facts(found) == _facts(Plan.of(header)) == _facts(plan)
+        found = Plan.from_header(in_another_order(header, order))
+        assert _facts(found) == _facts(Plan.from_header(header)) == _facts(plan)
         whole = in_another_order(plan.graph.header(), order)
-        assert Graph.of(whole, plan.graph.arrays()).digest() == plan.graph.digest()
-        assert _facts(predict.plan_of(in_another_order(header, order))) == _facts(plan)
+        assert Graph.from_header(whole, plan.graph.arrays()).digest() == plan.graph.digest()
+        assert _facts(predict.read_plan(in_another_order(header, order))) == _facts(plan)
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -96,9 +96,14 @@ def test_a_training_is_the_same_in_any_order_of_its_keys(order: Any) -> None:
     recipe = Recipe.build(model, keras.optimizers.Adam(0.1), keras.losses.MeanSquaredError())
     job = TrainingJob(recipe, epochs=1, rows=256, seed=1)
     header = json.loads(json.dumps(job.header()))
-    found = TrainingJob.of(in_another_order(header, order))
-    assert found.wanted() == job.wanted() and found.recipe.digest() == recipe.digest()
-    assert json.dumps(found.what(), sort_keys=True) == json.dumps(job.what(), sort_keys=True)
+    found = TrainingJob.from_header(in_another_order(header, order))
+    assert (
+        found.expected_inputs() == job.expected_inputs()
+        and found.recipe.compute_digest() == recipe.compute_digest()
+    )
+    assert json.dumps(found.checkpoint_facts(), sort_keys=True) == json.dumps(
+        job.checkpoint_facts(), sort_keys=True
+    )
 
 
 CASES: dict[str, tuple[Any, Any]] = {

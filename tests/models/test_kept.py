@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from tests.protocols.test_seeded import held
-from tfe_bench.cluster.store import ANOTHERS, NONE, OWN, SUFFIX, UNREADABLE, Store
-from tfe_bench.cluster.stored import DATA, Facts, Tensor
+from tfe_bench.cluster.store import FOREIGN, NONE, OWN, SUFFIX, UNREADABLE, Store
+from tfe_bench.cluster.stored import DATA, StoredFacts, StoredTensor
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
-from tfe_bench.models import kept
+from tfe_bench.models import stored_shares
 from tfe_bench.models.clusters import LocalCluster
 from tfe_bench.models.private import convert
 from tfe_bench.protocols.session import seeded
@@ -34,44 +34,44 @@ class _Told:
         return self._told
 
 
-_STATES = list(product((NONE, OWN, ANOTHERS, UNREADABLE), repeat=3))
+_STATES = list(product((NONE, OWN, FOREIGN, UNREADABLE), repeat=3))
 
 
 @pytest.mark.parametrize("states", _STATES, ids=str)
 def test_a_name_goes_at_all_three_or_at_none(states: tuple[int, ...], tmp_path: Path) -> None:
-    stores = [Store(tmp_path / str(p), p, 64, 16, 3).of(DATA) for p in range(3)]
-    words = Tensor({"m": np.zeros(3, np.int64)}, 0, 16)
+    stores = [Store(tmp_path / str(p), p, 64, 16, 3).for_kind(DATA) for p in range(3)]
+    words = StoredTensor({"m": np.zeros(3, np.int64)}, 0, 16)
     for store, state in zip(stores, states, strict=True):
         if state != NONE:
-            owner = "bob" if state == ANOTHERS else "alice"
-            store.prepare(Facts("rows", owner, ("*",), "d1", {}), {"x": words}).commit()
+            owner = "bob" if state == FOREIGN else "alice"
+            store.prepare_file(StoredFacts("rows", owner, ("*",), "d1", {}), {"x": words}).commit()
         if state == UNREADABLE:
             (store.folder / f"rows.data{SUFFIX}").write_bytes(b"x")
-    told = [bytes([store.whose("rows", "alice")]) for store in stores]
+    told = [bytes([store.get_ownership("rows", "alice")]) for store in stores]
     assert [each[0] for each in told] == list(states)
     ends: list[type[TfeBenchError] | None] = []
     for store in stores:
         try:
-            kept.remove(cast(Any, _Told(told)), store, "rows", "alice")
+            stored_shares.remove_values(cast(Any, _Told(told)), store, "rows", "alice")
             ends.append(None)
         except TfeBenchError as error:
             ends.append(type(error))
             if isinstance(error, UsageError):
                 # The same words for a name that is somebody else's and for none.
                 assert str(error).startswith("This client keeps no data set 'rows'.")
-    removed = OWN in states and ANOTHERS not in states
-    lost = not removed and UNREADABLE in states and ANOTHERS not in states
+    removed = OWN in states and FOREIGN not in states
+    lost = not removed and UNREADABLE in states and FOREIGN not in states
     assert ends == [None if removed else ConfigError if lost else UsageError] * 3
-    left = [store.names() == ["rows"] for store in stores]
+    left = [store.list_names() == ["rows"] for store in stores]
     assert left == [state != NONE and not removed for state in states]
 
 
 def stored(store: Store, name: str, value: int, many: int, clients: tuple[str, ...] = ()) -> None:
     """Deploys words, each of the value."""
     parts = {field: np.full(many, value) for field in ("m", "l1")}
-    few = Tensor({field: words[:3] for field, words in parts.items()}, 0, 16)
-    facts = Facts(name, "alice", clients, f"{value:032x}", {})
-    store.prepare(facts, {"few": few, "many": Tensor(parts, 0, 16)}).commit()
+    few = StoredTensor({field: words[:3] for field, words in parts.items()}, 0, 16)
+    facts = StoredFacts(name, "alice", clients, f"{value:032x}", {})
+    store.prepare_file(facts, {"few": few, "many": StoredTensor(parts, 0, 16)}).commit()
 
 
 @pytest.mark.parametrize("party", range(3))
@@ -80,14 +80,14 @@ def test_seeds_are_kept_in_place_of_masks(
 ) -> None:
     store, value = Store(tmp_path, party, 64, 16, 9), rng.integers(-(2**63), 2**63, (70, 30))
     x = dataclasses.replace(held(party, value), fractional_bits=5)
-    facts = Facts("net", "alice", (), "d" * 32, {})
-    store.prepare(facts, {"w": kept.tensor_of(x)}).commit()
+    facts = StoredFacts("net", "alice", (), "d" * 32, {})
+    store.prepare_file(facts, {"w": stored_shares.to_stored_tensor(x)}).commit()
     path = tmp_path / f"net{SUFFIX}"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert path.stat().st_size < 2000 + (value.nbytes if party else 0)
-    found = kept.in_memory(store, "net", "alice")[1]["w"]
+    found = stored_shares.load_cached(store, "net", "alice")[1]["w"]
     assert isinstance(found, Seeded) and found.shape == (70, 30) and found.fractional_bits == 5
-    one, other = seeded.expanded(found), seeded.expanded(x)
+    one, other = seeded.expand_masks(found), seeded.expand_masks(x)
     for mine, theirs in ((one.m, other.m), (one.l1, other.l1), (one.l2, other.l2)):
         assert (mine is None) == (theirs is None)
         if mine is not None:
@@ -100,7 +100,7 @@ def test_seeds_are_kept_in_place_of_masks(
         assert changed
         if party or wrong != rb"[70, 29]":  # (D has nothing that says otherwise)
             with pytest.raises(ConfigError, match="damaged"):
-                kept.in_memory(store, "net", "alice")
+                stored_shares.load_cached(store, "net", "alice")
 
 
 def test_a_kept_model_of_seeds_answers_as_keras_does(
@@ -123,31 +123,33 @@ def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
     """Asked 200 times, replaced, damaged in place, removed; rights are asked each time."""
     store = Store(tmp_path, 0, 64, 16, 9)
     stored(store, "net", 7, 4096)
-    first = kept.in_memory(store, "net", "alice")[1]
+    first = stored_shares.load_cached(store, "net", "alice")[1]
     for _ in range(200):
-        facts, values = kept.in_memory(store, "net", "alice")
+        facts, values = stored_shares.load_cached(store, "net", "alice")
         assert facts.deployment == f"{7:032x}" and values["many"].m is first["many"].m
     doubled = values["many"].m + values["many"].m  # nothing is computed in place
     assert (doubled.numpy() == 14).all() and (values["many"].l1.numpy() == 7).all()
     with pytest.raises(UsageError, match="no model 'net' that this client may use"):
-        kept.in_memory(store, "net", "bob")
+        stored_shares.load_cached(store, "net", "bob")
     stored(store, "net", 8, 4096, ("bob",))
-    values = kept.in_memory(store, "net", "bob")[1]
-    assert [int(values[k].m[2]) for k in ("few", "many")] == [8, 8] and len(store.made) == 1
+    values = stored_shares.load_cached(store, "net", "bob")[1]
+    assert [int(values[k].m[2]) for k in ("few", "many")] == [8, 8] and len(
+        store.program_cache
+    ) == 1
     path = tmp_path / f"net{SUFFIX}"
     with path.open("r+b") as stream:
         stream.seek(-1, 2)
         stream.write(b"\1")
     with pytest.raises(ConfigError, match="damaged"):
-        kept.in_memory(store, "net", "alice")
-    assert not store.made
+        stored_shares.load_cached(store, "net", "alice")
+    assert not store.program_cache
     stored(store, "net", 9, 10)
-    assert int(kept.in_memory(store, "net", "alice")[1]["many"].m[9]) == 9
-    store.remove("net")
+    assert int(stored_shares.load_cached(store, "net", "alice")[1]["many"].m[9]) == 9
+    store.remove_file("net")
     with pytest.raises(UsageError, match="no model 'net'"):
-        kept.in_memory(store, "net", "alice")
-    kept.forget(store, "net")
-    assert not store.made
+        stored_shares.load_cached(store, "net", "alice")
+    stored_shares.evict_cached(store, "net")
+    assert not store.program_cache
 
 
 def test_what_was_used_last_stays_in_memory(
@@ -159,10 +161,10 @@ def test_what_was_used_last_stays_in_memory(
     one = 2 * 8 * 1003
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for room, left in ((2 * one, "bac"), (0, "c")):
-        monkeypatch.setattr(kept, "_MOST_IN_MEMORY", memory // room if room else memory)
+        monkeypatch.setattr(stored_shares, "_MOST_IN_MEMORY", memory // room if room else memory)
         for name in "abac":
-            kept.in_memory(store, name, "alice")
-        assert [key[1] for key in store.made] == list(left)[-2 if room else -1 :]
+            stored_shares.load_cached(store, name, "alice")
+        assert [key[1] for key in store.program_cache] == list(left)[-2 if room else -1 :]
 
 
 def test_columns_that_were_asked_for_are_read_once(
@@ -170,7 +172,7 @@ def test_columns_that_were_asked_for_are_read_once(
 ) -> None:
     """Asked 200 times, others after them, replaced, removed; rights are asked each time."""
     store, party = Store(tmp_path, 0, 64, 16, 9), cast(Any, None)
-    monkeypatch.setattr(kept, "check_same", lambda *arguments: None)
+    monkeypatch.setattr(stored_shares, "check_same", lambda *arguments: None)
     read: list[Any] = []
     load = Store.load
 
@@ -181,7 +183,7 @@ def test_columns_that_were_asked_for_are_read_once(
     monkeypatch.setattr(Store, "load", counted)
 
     def ask(value: int, *names: str, client: str = "alice") -> list[int]:
-        found = kept.loaded(party, store, "net", client, f"{value:032x}", names)
+        found = stored_shares.load_values(party, store, "net", client, f"{value:032x}", names)
         assert list(found) == list(names)
         return [int(found[name].m[2]) for name in names]
 
@@ -194,10 +196,10 @@ def test_columns_that_were_asked_for_are_read_once(
     stored(store, "net", 8, 4096)
     with pytest.raises(UsageError, match="just replaced"):
         ask(7, "many")
-    assert ask(8, "many") == [8] and len(store.made) == 1
+    assert ask(8, "many") == [8] and len(store.program_cache) == 1
     # what does not fit does not stay
-    monkeypatch.setattr(kept, "_MOST_IN_MEMORY", 1 << 60)
-    assert ask(8, "few", "many") == [8, 8] and not store.made
-    store.remove("net")
+    monkeypatch.setattr(stored_shares, "_MOST_IN_MEMORY", 1 << 60)
+    assert ask(8, "few", "many") == [8, 8] and not store.program_cache
+    store.remove_file("net")
     with pytest.raises(UsageError, match="no model 'net'"):
         ask(8, "many")

@@ -98,9 +98,9 @@ def test_models_convert_unchanged(name: str, rng: np.random.Generator) -> None:
         assert got.shape == want.shape
         assert np.abs(got - want).max() < 1e-4 * max(1, np.abs(want).max())
     assert set(private.graph.masks) == {k for k in given if k.endswith("padding_mask")}
-    sent = sum(int(np.prod(part.shape)) for part in weights.parts(private.plan))
+    sent = sum(int(np.prod(part.shape)) for part in weights.weight_parts(private.plan))
     # (a bias of two layers is part of two sums)
-    assert sent == private.graph.parameters <= 1.02 * model.count_params()
+    assert sent == private.graph.weight_count <= 1.02 * model.count_params()
 
 
 def test_more_tokens_than_places_are_refused() -> None:

@@ -135,8 +135,8 @@ def listed(found: Any) -> list[Array]:
 def test_each_operation_is_what_keras_computes(name: str, rng: np.random.Generator) -> None:
     model, given = model_of(OPERATIONS[name]), inputs(rng)
     graph = from_keras.from_keras(model)
-    for each in (graph, optimize.optimize(graph)):
-        found = zip(plaintext.evaluate(each, given), listed(model(given)), strict=True)
+    for each in (graph, optimize.optimize_graph(graph)):
+        found = zip(plaintext.evaluate_graph(each, given), listed(model(given)), strict=True)
         for got, want in found:
             assert got.shape == want.shape and np.allclose(got, want, rtol=1e-5, atol=1e-5)
 
@@ -158,7 +158,7 @@ def test_private_operations_agree_and_cost_what_is_declared(
         expected.append(np.asarray(model(both)))
     results = zip(names, some, expected, run_all(some, 0), strict=True)
     for name, (s, _, _), want, (ring, calls) in results:
-        (got,) = plaintext.finished(s.plan.graph, [ring])
+        (got,) = plaintext.finish_outputs(s.plan.graph, [ring])
         assert got.shape == want.shape, name
         assert np.abs(got - want).max() < 256 * ULP, name
         assert_costs(calls, execute.model_cost(s))

@@ -15,10 +15,18 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, layers
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.kinds import discovery, registry
-from tfe_bench.models.kinds.checks import alone, only
-from tfe_bench.models.kinds.kind import Kind, Watch
-from tfe_bench.models.kinds.layer import Array, Layer, Node, Numbers, Options, Shape, Shapes
-from tfe_bench.models.kinds.passes import Gradients, Pass
+from tfe_bench.models.kinds.checks import check_options, check_single_input
+from tfe_bench.models.kinds.kind import Kind, Observer
+from tfe_bench.models.kinds.layer import (
+    Array,
+    FixedPointFormat,
+    LayerSpec,
+    Options,
+    PlacedLayer,
+    Shape,
+    Shapes,
+)
+from tfe_bench.models.kinds.passes import ForwardContext, Gradients
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.models.private import convert
 from tfe_bench.models.training import state, step
@@ -42,36 +50,38 @@ class Square(Kind):
 
     op = "their_square"
 
-    def classes(self, keras: Any) -> list[type]:
+    def find_keras_layers(self, keras: Any) -> list[type]:
         return [KerasSquare]
 
-    def shape(self, given: list[Shape], options: Options, weights: Shapes) -> Shape:
-        only(options)
-        return alone(given, weights)
+    def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
+        check_options(options)
+        return check_single_input(input_shapes, weights)
 
-    def plain(self, x: Layer, values: list[Array], seen: Watch) -> Array:
+    def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return np.square(values[0])
 
-    def numbers(self, planner: Planner, x: Layer) -> Numbers:
-        f, m = planner.most(x)
+    def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
+        f, m = planner.get_input_format(x)
         if 2 * (f + m) > PRODUCT_BITS:
-            planner.lost(x, f"squares values up to {2.0**m:g}")
-        return Numbers(f)
+            planner.report_unfit(x, f"squares values up to {2.0**m:g}")
+        return FixedPointFormat(f)
 
-    def limit(self, node: Node, given: list[int]) -> int | None:
-        return (given[0] ** 2 >> node.numbers.fraction) + 1
+    def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
+        return (input_limits[0] ** 2 >> node.numbers.fraction) + 1
 
-    def forward(self, p: Pass, node: Node, *values: Shared) -> Shared:
+    def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         (x,), f = values, node.numbers.fraction
-        y = p.ops.call(reductions.square, x)
+        y = p.ops.run_protocol(reductions.square, x)
         return p.ops.truncate(y, y.fractional_bits - f)
 
-    def train(self, p: Pass, node: Node, *values: Shared) -> Shared:
-        p.kept[node.output] = p.ops.times(values[0], 2)
+    def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
+        p.saved[node.output] = p.ops.mul_public(values[0], 2)
         return self.forward(p, node, *values)
 
-    def backward(self, p: Pass, node: Node, g: Shared, wanted: bool) -> Gradients:
-        return [p.times_slope(node, g)]
+    def backward(
+        self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
+    ) -> Gradients:
+        return [p.multiply_slope(node, g)]
 
 
 @dataclass
@@ -90,7 +100,7 @@ class Point:
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The other package is there."""
     monkeypatch.setattr(registry, "entry_points", lambda group: [Point(Square)])
-    monkeypatch.setattr(registry, "KINDS", registry.discovered())
+    monkeypatch.setattr(registry, "KINDS", registry.discover_kinds())
 
 
 def squares() -> Any:
@@ -103,7 +113,7 @@ def test_a_kind_of_another_package_is_converted_predicted_and_priced(
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     model, images = squares(), rng.normal(0, 1, (3, 4)).clip(-3, 3).astype(np.float32)
     private = convert(model, samples=images)
-    assert Graph.of(private.graph.header()).header() == private.graph.header()
+    assert Graph.from_header(private.graph.header()).header() == private.graph.header()
     dealer, some = int(rng.integers(3)), case(private, images, watched=True)
     ((got, calls),) = run_all([some], dealer)
     assert np.abs(got - model.predict(images, verbose=0)).max() < 64 * 2.0**-16
@@ -120,7 +130,7 @@ def test_a_kind_of_another_package_learns(installed: None, rng: np.random.Genera
     model.compile(keras.optimizers.SGD(0.125), "mse")
     model.train_on_batch(x, y)
     for got, want, old in zip(
-        state.trained(recipe, result.state), model.get_weights(), before, strict=True
+        state.to_keras_weights(recipe, result.state), model.get_weights(), before, strict=True
     ):
         moved = float(np.abs(want - old).max())
         assert moved > 0
@@ -131,7 +141,7 @@ def test_a_kind_of_another_package_learns(installed: None, rng: np.random.Genera
 def test_without_the_package_its_layers_are_refused_by_name() -> None:
     with pytest.raises(UsageError, match=r"KerasSquare.*docs/keras_layers.md"):
         convert(squares())
-    layer = Layer("a", Square.op, ("x",))
+    layer = LayerSpec("a", Square.op, ("x",))
     with pytest.raises(UsageError, match=f"unknown kind.*{Square.op}"):
         Graph("m", {"x": (2,)}, (layer,), ("a",))
 
@@ -150,12 +160,12 @@ def test_entry_points_that_are_no_kinds_are_refused(
 ) -> None:
     monkeypatch.setattr(registry, "entry_points", lambda group: [Point(held)])
     with pytest.raises(UsageError, match=text):
-        registry.discovered()
+        registry.discover_kinds()
 
 
 def test_every_module_of_layers_has_a_kind_or_is_what_kinds_have_in_common() -> None:
     homes = {type(kind).__module__ for kind in registry.KINDS.values()}
     shared = {
-        module.__name__ for module in discovery.modules(layers.__name__, layers.__path__)
+        module.__name__ for module in discovery.import_modules(layers.__name__, layers.__path__)
     } - homes
     assert {name.rpartition(".")[2] for name in shared} == {"linear", "smooth"}

@@ -12,7 +12,7 @@ import pytest
 from tests.models.test_from_keras import FLOAT32, largest_difference, shaken
 from tfe_bench.models import verify
 from tfe_bench.models.from_keras import from_keras
-from tfe_bench.models.optimize import optimize
+from tfe_bench.models.optimize import optimize_graph
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -169,11 +169,11 @@ def test_layers_of_any_shape_compute_what_keras_computes(name: str, rng: Random)
         # (of few digits: a norm of two that nearly agree would have Keras' rounding only)
         x = (np.round(64 * rng.normal(size=(2, *shape))) / 64).astype(np.float32)
         said = f"{layer.get_config()} of {shape}"
-        expected = np.asarray(verify.in_keras(model, x))
+        expected = np.asarray(verify.run_in_keras(model, x))
         graph = from_keras(model)
         assert graph.shapes[graph.outputs[0]] == expected.shape[1:], said
         assert largest_difference(graph, x, [expected]) < FLOAT32, said
-        assert largest_difference(optimize(graph), x, [expected]) < FLOAT32, said
+        assert largest_difference(optimize_graph(graph), x, [expected]) < FLOAT32, said
 
 
 def joined(layer: Any, *shapes: tuple[int, ...]) -> Any:
@@ -226,9 +226,9 @@ def test_layers_of_layers_compute_what_keras_computes(name: str, rng: Random) ->
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     model = shaken(MADE[name](), rng)
     x = [rng.normal(size=(2, *t.shape[1:])).astype(np.float32) for t in model.inputs]
-    expected = np.asarray(verify.in_keras(model, x))
+    expected = np.asarray(verify.run_in_keras(model, x))
     graph = from_keras(model)
-    for each in (graph, optimize(graph)):
+    for each in (graph, optimize_graph(graph)):
         assert largest_difference(each, x if len(x) > 1 else x[0], [expected]) < FLOAT32
 
 
@@ -254,10 +254,10 @@ def of_images(first: bool) -> Any:
 def test_models_with_the_channels_first_are_turned_where_they_begin_only(rng: Random) -> None:
     first, last = shaken(of_images(True), rng), of_images(False)
     x = rng.normal(size=(2, 2, 9, 9)).astype(np.float32)
-    expected = [np.asarray(y) for y in verify.in_keras(first, x)]
+    expected = [np.asarray(y) for y in verify.run_in_keras(first, x)]
     graph = from_keras(first)
     assert largest_difference(graph, x, expected) < FLOAT32
-    optimized = optimize(graph)
+    optimized = optimize_graph(graph)
     assert largest_difference(optimized, x, expected) < FLOAT32
     assert [layer.op for layer in optimized.layers].count("permute") == 1
-    assert len(optimized.layers) == len(optimize(from_keras(last)).layers) + 1
+    assert len(optimized.layers) == len(optimize_graph(from_keras(last)).layers) + 1

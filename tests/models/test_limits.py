@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models import limits, plaintext, zoo
-from tfe_bench.models.graph import Layer
-from tfe_bench.models.limits import Limits
+from tfe_bench.models import bound_analysis, plaintext, zoo
+from tfe_bench.models.bound_analysis import Limits
+from tfe_bench.models.calibration import Plan
+from tfe_bench.models.graph import LayerSpec
 from tfe_bench.models.private import convert
-from tfe_bench.models.ranges import Plan
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -40,7 +40,7 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
     model = branches()
     samples = rng.normal(0, 1, (4, 8, 8, 2))
     private = convert(model, samples=samples if calibrated else None)
-    found = limits.limits(private.plan, private.bounds)
+    found = bound_analysis.compute_limits(private.plan, private.bounds)
     seen: dict[str, float] = {}
 
     def watch(name: str, value: Array) -> None:
@@ -49,7 +49,7 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
     widest = 0.0
     for factor in 2.0 ** np.arange(-3, 20):
         seen.clear()
-        plaintext.evaluate(private.graph, factor * samples, watch)
+        plaintext.evaluate_graph(private.graph, factor * samples, watch)
         over = [
             x
             for x in private.graph.layers
@@ -64,13 +64,17 @@ def test_no_value_passes_its_limit_while_the_sums_before_it_are_in_range(
     assert widest >= 1
     # and what compares takes what may come to it
     for x in private.graph.layers:
-        bits = limits.compared(private.plan, x) if private.plan.numbers[x.name].bits else 0
+        bits = (
+            bound_analysis.comparison_bits(private.plan, x)
+            if private.plan.numbers[x.name].bits
+            else 0
+        )
         if x.op != "sum" and bits:
             limit = found[x.inputs[0]]
             assert limit is not None and limit < 1 << (bits - 1)
 
 
-def extreme(x: Layer, plan: Plan, found: Limits) -> float:
+def extreme(x: LayerSpec, plan: Plan, found: Limits) -> float:
     """The largest sum of inputs within limits, in ring units, of the signs that kernels have."""
     scale, total = plan.numbers[x.name].scale, 0.0
     for i, (name, term) in enumerate(zip(x.inputs, x.options["terms"], strict=True)):
@@ -92,7 +96,7 @@ def extreme(x: Layer, plan: Plan, found: Limits) -> float:
 
 def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
     """What a plan says that sums reach, they do not pass; nor is it much more than they can."""
-    found = limits.limits(plan, bounds)
+    found = bound_analysis.compute_limits(plan, bounds)
     for x in plan.graph.layers:
         if x.op == "sum":
             most, reach = extreme(x, plan, found), plan.numbers[x.name].reach
@@ -112,9 +116,9 @@ def check_reaches(plan: Plan, bounds: Mapping[str, float]) -> None:
 def test_sums_of_the_zoo_stay_in_the_ring_within_their_limits(name: str) -> None:
     """So that a watch has no gap there."""
     built = zoo.build(name, "seeded", 1)
-    for given in (zoo.samples(zoo.find(name), 1), None):
+    for given in (zoo.samples(zoo.find_model(name), 1), None):
         private = convert(built.keras, samples=given)
-        limits.check(private.plan)
+        bound_analysis.check_monitorable(private.plan)
         check_reaches(private.plan, private.bounds)
 
 
@@ -125,8 +129,8 @@ def test_a_sum_that_could_leave_the_ring_is_not_watched() -> None:
     samples = np.zeros((2, 200))
     samples[:, :2] = 0.01, -0.01
     private = convert(model, samples=samples)
-    limits.check(private.plan)
+    bound_analysis.check_monitorable(private.plan)
     name = private.graph.layers[0].name
     numbers = {**private.plan.numbers, name: replace(private.plan.numbers[name], reach=64)}
     with pytest.raises(UsageError, match=name):
-        limits.check(replace(private.plan, numbers=numbers))
+        bound_analysis.check_monitorable(replace(private.plan, numbers=numbers))

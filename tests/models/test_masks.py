@@ -12,10 +12,10 @@ import pytest
 from tests.models.test_norm_ranges import ran
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import execute
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.graph import Graph
-from tfe_bench.models.kinds.layer import Layer
+from tfe_bench.models.kinds.layer import LayerSpec
 from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.ranges import Plan
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -178,7 +178,7 @@ def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
     count: int, rng: np.random.Generator
 ) -> None:
     shapes: dict[str, tuple[int, ...]] = {"x": (count, 2), "mask": (count,)}
-    layer = Layer("a", "masked_mean", ("x", "mask"))
+    layer = LayerSpec("a", "masked_mean", ("x", "mask"))
     private = convert(Graph("m", shapes, (layer,), ("a",), masks=("mask",)), ranges=32.0)
     shown = np.arange(count) < np.array([[0], [1], [count - 1], [count]])
     given = {"x": rng.normal(3, 4, (4, count, 2)), "mask": shown}
@@ -188,13 +188,13 @@ def test_a_mean_of_steps_is_right_to_two_ulp_and_none_is_flagged(
     header = private.plan.header()
     for row in ([16, 7, 0], [16, 25, 0], [15, 24, 0]):
         with pytest.raises(UsageError, match="'a'"):
-            execute.check_executable(Plan.of({**header, "numbers": {"a": row}}))
+            execute.check_executable(Plan.from_header({**header, "numbers": {"a": row}}))
 
 
 def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
     private = convert(for_each_query())
     header = private.plan.header()
-    again = PrivateModel(Plan.of(header), private.bounds, True)
+    again = PrivateModel(Plan.from_header(header), private.bounds, True)
     assert again.graph.masks == ("mask",)
     given = {"x": rng.normal(size=(2, STEPS, WIDTH)), "mask": np.ones((2, STEPS, STEPS), bool)}
     again.shared_inputs(given)
@@ -203,7 +203,7 @@ def test_a_mask_s_header_and_values(rng: np.random.Generator) -> None:
             again.shared_inputs(given | {"mask": np.full((2, STEPS, STEPS), wrong)})
     for masks in (["other"], ["x", "mask", "y"], 3):
         with pytest.raises((UsageError, DataError)):
-            Graph.of(header["graph"] | {"masks": masks})
+            Graph.from_header(header["graph"] | {"masks": masks})
 
 
 def test_a_stranger_s_public_mask_is_checked() -> None:
@@ -220,7 +220,7 @@ def test_a_stranger_s_public_mask_is_checked() -> None:
     ):
         layer["options"]["keys"] = keys
         with pytest.raises((UsageError, DataError)):
-            Graph.of(header)
+            Graph.from_header(header)
 
 
 def over(make: Callable[[Any], Any]) -> Any:

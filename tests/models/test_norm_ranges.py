@@ -15,11 +15,11 @@ import pytest
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.models import execute, plaintext, weights
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.kinds import row_scheme
-from tfe_bench.models.kinds.layer import Node
+from tfe_bench.models.kinds.layer import PlacedLayer
 from tfe_bench.models.layers.normalize import Normalize
 from tfe_bench.models.private import convert
-from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -33,10 +33,10 @@ def model_of(layer: Any) -> Any:
 
 def ran(plan: Plan, given: Any) -> tuple[Any, Any, Any]:
     """The values, the flags of the samples, and what it cost."""
-    scaled = plaintext.scaled(plan.graph, given)
-    s = execute.tuned(plan, "local", len(next(iter(scaled.values()))), True)
+    scaled = plaintext.scale_owner_inputs(plan.graph, given)
+    s = execute.tune_prediction(plan, "local", len(next(iter(scaled.values()))), True)
     scales = [plan.fraction_of(name) for name in plan.graph.inputs]
-    parts = list(weights.parts(plan))
+    parts = list(weights.weight_parts(plan))
 
     def program(party: Party, *shares: Shared) -> Any:
         def graph(*shares: Shared) -> list[Shared]:
@@ -45,14 +45,14 @@ def ran(plan: Plan, given: Any) -> tuple[Any, Any, Any]:
             named: dict[str, Shared] = {}
             for part, w in zip(parts, shares[len(scales) :], strict=True):
                 named |= dict.fromkeys(part.keys, replace(w, fractional_bits=part.fractional_bits))
-            return execute.run(party, s, named, inputs)
+            return execute.run_model(party, s, named, inputs)
 
         return party.function(graph)(*shares)
 
     words = [
         FixedPoint(f).encode(scaled[n]) for n, f in zip(plan.graph.inputs, scales, strict=True)
     ]
-    sim = simulate(program, *words, *weights.encode(plan))
+    sim = simulate(program, *words, *weights.encode_weights(plan))
     value, flags = (sim.value(itemgetter(i)) for i in range(2))
     cost = execute.model_cost(s)
     assert sim.sent == cost.by_party(0) and sim.rounds == cost.rounds
@@ -95,19 +95,19 @@ def test_a_stranger_s_ends_are_checked(rng: np.random.Generator) -> None:
     samples = rng.normal(0, 1, (16, 3, 24)).astype(np.float32)
     header = convert(model_of(L.LayerNormalization()), samples=samples).plan.header()
     (name,) = (n for n, row in header["numbers"].items() if len(row) == 4)
-    assert Plan.of(header).header() == header
+    assert Plan.from_header(header).header() == header
     row = header["numbers"][name]
     for low in (1, row[2] - 1, row[2], 63):
-        plan = Plan.of({**header, "numbers": {**header["numbers"], name: [*row[:3], low]}})
+        plan = Plan.from_header({**header, "numbers": {**header["numbers"], name: [*row[:3], low]}})
         with pytest.raises(UsageError, match=name):
             execute.check_executable(plan)
 
 
-def scheme_of(plan: Plan) -> tuple[Node, row_scheme.Scheme]:
+def scheme_of(plan: Plan) -> tuple[PlacedLayer, row_scheme.RowScheme]:
     """How the only norm computes where ranges are checked."""
-    nodes = execute.tuned(plan, "local", 1, True).nodes()
+    nodes = execute.tune_prediction(plan, "local", 1, True).placed_layers()
     (node,) = (n for n in nodes if n.layer.op == "normalize")
-    return node, Normalize()._scheme(node)
+    return node, Normalize()._build_scheme(node)
 
 
 @pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization"])
@@ -126,18 +126,18 @@ def test_a_norm_of_fewer_bits_than_its_rows_could_take_tells_of_them(
     samples[..., 7] = 12.0
     private = convert(model, samples=samples)
     node, scheme = scheme_of(private.plan)
-    assert scheme.exact and scheme.coarse and scheme.read < 60
-    assert scheme.reached(node.limits[0]) >> scheme.read > 1
+    assert scheme.is_exact and scheme.coarse and scheme.read_bits < 60
+    assert scheme.bound_statistic(node.input_limits[0]) >> scheme.read_bits > 1
     rows = np.concatenate([samples[:3], samples[:1] * 3, samples[:1] * 0.3])
     signs = np.where(np.arange(n) % 2, 1.0, -1.0)
-    units = np.sqrt(2.0**scheme.read + 2.0 ** (scheme.bits - 1)) / n
-    assert units < node.limits[0]
-    rows[2, 1] = signs * units * 2.0 ** -node.scales[0]
+    units = np.sqrt(2.0**scheme.read_bits + 2.0 ** (scheme.bits - 1)) / n
+    assert units < node.input_limits[0]
+    rows[2, 1] = signs * units * 2.0 ** -node.input_scales[0]
     value, flags, _ = ran(private.plan, rows)
     assert flags.tolist() == [False, False, True, False, False]
     right = np.asarray(model(rows, training=False))
     assert np.abs(value - right)[[0, 1, 3, 4]].max() < 2.0**-11
-    monkeypatch.setattr(row_scheme.Scheme, "in_fewest", without_second)
+    monkeypatch.setattr(row_scheme.RowScheme, "minimize_bits", without_second)
     assert not ran(private.plan, rows)[1].any()
 
 
@@ -148,14 +148,14 @@ def test_a_norm_of_an_input_tells_of_all_that_its_bounds_allow(rng: np.random.Ge
     samples[..., 7] = 40.0
     private = convert(keras.Sequential([L.Input((2, n)), L.LayerNormalization()]), samples=samples)
     node, scheme = scheme_of(private.plan)
-    bound = 4 * 40 << node.scales[0]
-    assert not node.limits and scheme.exact and scheme.reached(bound) >> 64
-    assert scheme.coarse and scheme.reached(bound, scheme.coarse) >> 64 - scheme.coarse == 0
+    bound = 4 * 40 << node.input_scales[0]
+    assert not node.input_limits and scheme.is_exact and scheme.bound_statistic(bound) >> 64
+    assert scheme.coarse and scheme.bound_statistic(bound, scheme.coarse) >> 64 - scheme.coarse == 0
     rows = samples[:3].copy()
     signs = np.where(np.arange(n) % 2, 1.0, -1.0)
     units = np.sqrt(2.0**64 + 2.0 ** (scheme.bits - 1)) / n
     assert units < bound
-    rows[1, 0] = signs * units * 2.0 ** -node.scales[0]
+    rows[1, 0] = signs * units * 2.0 ** -node.input_scales[0]
     assert ran(private.plan, rows)[1].tolist() == [False, True, False]
 
 
@@ -167,20 +167,25 @@ def test_no_row_within_its_limit_is_taken_for_another(
     """The two statistics, in integers, of rows at the ends of what they tell apart."""
     tried = 0
     for given, bits, room in [(12, 50, 3), (16, 44, 0), (12, 61, 8), (10, 30, 12), (16, 52, 6)]:
-        plain = row_scheme.Scheme(count, by, 1e-6, given, 0, bits, bits - 9)
+        plain = row_scheme.RowScheme(count, by, 1e-6, given, 0, bits, bits - 9)
         limit = math.isqrt(1 << (bits + 2 * room)) // count + 1
-        scheme = plain.in_fewest(limit, 20)
+        scheme = plain.minimize_bits(limit, 20)
         if scheme is None:
             continue
-        assert bits + 2 <= scheme.read <= 64
-        epsilon = scheme.ring(Fraction(1e-6))
-        for top in (2.0**bits, 2.0 ** (bits + 1), 2.0**scheme.read, 2.0**scheme.read * 1.3):
+        assert bits + 2 <= scheme.read_bits <= 64
+        epsilon = scheme.to_ring(Fraction(1e-6))
+        for top in (
+            2.0**bits,
+            2.0 ** (bits + 1),
+            2.0**scheme.read_bits,
+            2.0**scheme.read_bits * 1.3,
+        ):
             tried += 1
             x = np.where(np.arange(count) % 2, 1, -1) * int(min(limit, math.sqrt(top) / count))
             x = np.array([int(v) for v in x + rng.integers(-1, 2, count)], object)
             x = np.clip(x, -limit, limit)
             exact = statistic(scheme, x) + epsilon
-            told = exact % (1 << scheme.read)
+            told = exact % (1 << scheme.read_bits)
             first = 1 << scheme.low <= told < 1 << scheme.bits
             second = True
             if scheme.coarse:
@@ -188,24 +193,26 @@ def test_no_row_within_its_limit_is_taken_for_another(
                 m = x + masks[0] + masks[1]
                 cut = (m >> scheme.coarse) - sum(mask >> scheme.coarse for mask in masks)
                 coarse = statistic(scheme, cut)
-                assert coarse < 1 << (scheme.read - scheme.coarse)
-                second = coarse <= scheme.most_coarse < 1 << (scheme.read - scheme.coarse - 2)
+                assert coarse < 1 << (scheme.read_bits - scheme.coarse)
+                second = coarse <= scheme.coarse_bound < 1 << (scheme.read_bits - scheme.coarse - 2)
             right = 1 << scheme.low <= exact < 1 << scheme.bits
             assert (first and second) == right
     assert tried >= 8
 
 
-def statistic(scheme: row_scheme.Scheme, x: Any) -> int:
+def statistic(scheme: row_scheme.RowScheme, x: Any) -> int:
     """n Q - S^2, or n Q."""
-    return int(scheme.count * (x * x).sum() - (x.sum() ** 2 if scheme.by == "variance" else 0))
+    return int(
+        scheme.count * (x * x).sum() - (x.sum() ** 2 if scheme.statistic == "variance" else 0)
+    )
 
 
-_IN_FEWEST = row_scheme.Scheme.in_fewest
+_IN_FEWEST = row_scheme.RowScheme.minimize_bits
 
 
 def without_second(
-    self: row_scheme.Scheme, limit: int | None, least: int = 0
-) -> row_scheme.Scheme | None:
+    self: row_scheme.RowScheme, limit: int | None, least: int = 0
+) -> row_scheme.RowScheme | None:
     """The same bits read, and no second statistic."""
     found = _IN_FEWEST(self, limit, least)
     return found and replace(found, coarse=0)

@@ -15,7 +15,7 @@ import pytest
 from tests.cluster.conftest import Hosts
 from tests.models.conftest import named
 from tests.models.tiny import BATCH, assert_close, data, plain_twin, private_model
-from tfe_bench.cluster.jobs import load
+from tfe_bench.cluster.jobs import load_program
 from tfe_bench.cluster.launch import Cluster
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.requests import PrivateInput
@@ -27,7 +27,7 @@ from tfe_bench.models.datasets import Rows
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.queries.client import tables
 from tfe_bench.models.trainable import trainable
-from tfe_bench.models.training.plaintext import Twin
+from tfe_bench.models.training.plaintext import PlaintextTwin
 
 keras: Any = pytest.importorskip("keras")
 
@@ -77,9 +77,9 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     alice, bob, bank = (clients[name].client for name in _CLIENTS)
     owners.provide(alice, "rows-a", _rows(x[:80], y[:80], *"abcde"), ["bank"])
     owners.provide(bob, "rows-b", _rows(x[80:], y[80:], *"abcde"), ["bank"])
-    assert set(owners.listed(bank)) == {"rows-a", "rows-b"}
-    assert set(owners.listed(alice)) == {"rows-a"}
-    assert owners.listed(bank)["rows-a"].clients is None
+    assert set(owners.list_datasets(bank)) == {"rows-a", "rows-b"}
+    assert set(owners.list_datasets(alice)) == {"rows-a"}
+    assert owners.list_datasets(bank)["rows-a"].clients is None
     private = private_model()
     history = private.fit(clients["bank"], rows_of=["rows-a", "rows-b"], batch_size=BATCH)
     twin = plain_twin(private, x, y, 6)
@@ -95,9 +95,9 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
     # bob may not use alice's rows, nor replace or withdraw them
     with pytest.raises(UsageError, match="no data set 'rows-a' that this client may use"):
         private.fit(clients["bob"], rows_of=["rows-a"], batch_size=BATCH)
-    source, _ = sources.source_of(bank, ["rows-a"])
+    source, _ = sources.resolve_datasets(bank, ["rows-a"])
     header = {
-        "recipe": private.recipe(BATCH).header(),
+        "recipe": private.recipe(BATCH).to_header(),
         "epochs": 1,
         "rows": 80,
         "seed": 1,
@@ -121,7 +121,7 @@ def test_rows_of_two_owners_are_trained_on_by_whom_they_permit(
         assert file.stat().st_mode & 0o777 == 0o600
     owners.withdraw(alice, "rows-a")
     owners.withdraw(bob, "rows-b")
-    assert owners.listed(bank) == {} and not list(three.folder.glob("models?/*.safetensors"))
+    assert owners.list_datasets(bank) == {} and not list(three.folder.glob("models?/*.safetensors"))
     with pytest.raises(UsageError, match="keeps no data set 'rows-b'"):
         owners.withdraw(bob, "rows-b")
     assert "Traceback" not in capfd.readouterr().err
@@ -200,7 +200,7 @@ def _asked_alone(three: Hosts, client: Any, party: int, plan: dict[str, Any]) ->
     store = Store(None, party, config.ring, config.fractional_bits, 100)
     # (the worker holds the folder; this reads beside it)
     store._folder = policy.models
-    load("query").permit(client.identity, store, {"plan": plan}, ())  # type: ignore[misc]
+    load_program("query").permit(client.identity, store, {"plan": plan}, ())  # type: ignore[misc]
 
 
 def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(
@@ -231,7 +231,7 @@ def test_a_head_is_trained_on_features_that_a_model_makes_and_nobody_sees(
         owners.provide(
             bank, name, Rows(x[some], y[some], "binary", 2, (), "test"), through=features
         )
-    assert owners.listed(bank)["first"].about["x"] == [6]
+    assert owners.list_datasets(bank)["first"].about["x"] == [6]
     head = keras.Sequential([layers.Input((6,)), layers.Dense(1, activation="sigmoid")])
     model = trainable(head)
     model.compile(keras.optimizers.SGD(0.5, momentum=0.9), "binary_crossentropy")
@@ -336,10 +336,10 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
         every: dict[str, Any] = {"batch_size": len(common), "epochs": 8}
         history = private.fit(clients["bank"], **source, **every)
         recipe = private.recipe(len(common))
-        twin = Twin(private.initial_model(), recipe)
+        twin = PlaintextTwin(private.initial_model(), recipe)
         for _ in range(8):
-            twin.step(joined, recipe.targets(y[common]))
-        twin.finish()
+            twin.train_step(joined, recipe.encode_labels(y[common]))
+        twin.finish_training()
         assert_close(history.model, twin)
         ours, theirs = (m.predict(joined, verbose=0)[:, 0] for m in (history.model, twin.model))
         sure = np.abs(theirs - 0.5) > 1e-2  # (as right as plaintext is, but on the border)
@@ -383,8 +383,8 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
     put(0, "alices", min_group=90, replace=True)
     with pytest.raises(PolicyError, match=r"Fewer than 90 rows are common.*nothing else was told"):
         bank.align(["alices", "banks"], ["who"], "fewer", "y").run()
-    assert set(owners.listed(clients["bank"].client)) == {"joined"}
-    assert not owners.listed(clients["alice"].client)
+    assert set(owners.list_datasets(clients["bank"].client)) == {"joined"}
+    assert not owners.list_datasets(clients["alice"].client)
     owners.withdraw(clients["bank"].client, "joined")
     alice.remove("alices")
     bank.remove("banks")
@@ -419,7 +419,7 @@ def test_what_is_no_data_set_is_refused(clients: dict[str, Any]) -> None:
     ):
         with pytest.raises(UsageError):
             alice.run("provide", {**good, **changed}, inputs)
-    assert owners.listed(alice) == {}
+    assert owners.list_datasets(alice) == {}
 
 
 def test_misspelt_clients_are_refused_by_all_that_names_clients(clients: dict[str, Any]) -> None:
@@ -432,7 +432,7 @@ def test_misspelt_clients_are_refused_by_all_that_names_clients(clients: dict[st
         lambda: tables(bank).align(["a", "b"], ["k"], "n", "y", clients=misspelt),
         lambda: owners.provide(bank.client, "r", rows, misspelt),
         lambda: service.deploy(bank, kept, "m", misspelt),
-        lambda: array.private(bank, np.ones(2)).keep("y", clients=misspelt),
+        lambda: array.make_private(bank, np.ones(2)).keep("y", clients=misspelt),
         lambda: private.fit(bank, *data(), batch_size=4, deploy="m", deploy_for=misspelt),
     ):
         with pytest.raises(UsageError, match=r"no client 'alcie'\. Did you mean \"alice\""):

@@ -75,7 +75,7 @@ def test_workers_load_other_packages_when_they_start(
             ("sort", "tfe_bench.models.programs.sort:PROGRAM"),
         )
     }
-    monkeypatch.setattr(jobs, "installed", lambda: points)
+    monkeypatch.setattr(jobs, "installed_programs", lambda: points)
     with caplog.at_level(logging.INFO, "tfe_bench.worker"):
         worker.import_packages()
     assert loaded == ["broken", "theirs"]

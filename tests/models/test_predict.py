@@ -11,7 +11,7 @@ import pytest
 import tfe_bench as tfe
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
-from tfe_bench.models.agreement import agreement
+from tfe_bench.models.agreement import compare_outputs
 from tfe_bench.models.programs import predict
 
 keras: Any = pytest.importorskip("keras")
@@ -83,7 +83,7 @@ def test_predictions_on_a_cluster_agree_with_keras(
         _outputs_out_of_range_are_withheld(cluster)
     expected = model.predict(both, verbose=0)
     for found, near in ((logits, 1e-3), (coarse, 1.6e-2)):
-        told = agreement(expected[0], found)
+        told = compare_outputs(expected[0], found)
         assert told.relative_error < near and told.top1 == told.top5 == 1.0
     assert np.abs(classes - expected[1]).max() < 1e-3
     assert np.abs(again - expected[0][:1]).max() < 1e-3
@@ -155,10 +155,10 @@ def test_models_that_cannot_be_checked_are_predicted_with_unless_asked_for() -> 
 def test_agreement_counts_the_largest_outputs() -> None:
     plain = np.array([[0.0, 1, 2, 3, 4, 5, 6], [6.0, 5, 4, 3, 2, 1, 0]])
     private = np.array([[0.0, 1, 2, 3, 4, 6, 5], [0.0, 5, 4, 3, 2, 1, 0.5]])
-    told = agreement(plain, private)
+    told = compare_outputs(plain, private)
     assert (told.largest_error, told.relative_error) == (6.0, 1.0)
     assert (told.top1, told.top5, told.samples) == (0.0, 0.5, 2)
     assert "top-5 50.0 %" in str(told)
     for bad in (private[:1], private[0], np.zeros((0, 3))):
         with pytest.raises(UsageError):
-            agreement(plain, bad)
+            compare_outputs(plain, bad)

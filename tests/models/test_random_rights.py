@@ -19,7 +19,7 @@ _EACH, _WORLDS, _DAILY = 400, 50, 1
 def test_decisions_are_those_of_the_documented_rules(
     number: int, seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compute, "recorded", computed)
+    monkeypatch.setattr(compute, "run_recorded", computed)
     drawn = 1000 * seed + number
     world = World(tmp_path, drawn)
     wrong: list[str] = []

@@ -13,7 +13,7 @@ import pytest
 
 from tests.models.test_execute import case, run_all, shaken
 from tfe_bench.errors import RangeError
-from tfe_bench.models import optimize, ranges, zoo
+from tfe_bench.models import calibration, optimize, zoo
 from tfe_bench.models.from_keras import from_keras
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.zoo import seeded
@@ -22,7 +22,7 @@ keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
 Array = np.ndarray[Any, Any]
 # of the samples: what is private may be that much larger, and turned round
-FACTORS = np.array([1, ranges.MARGIN, -ranges.MARGIN, -0.3])
+FACTORS = np.array([1, calibration.MARGIN, -calibration.MARGIN, -0.3])
 
 
 def moved(samples: Array) -> Array:
@@ -158,8 +158,8 @@ def test_filled_models_of_the_zoo_are_right_up_to_the_margin(name: str, seed: in
     make = getattr(keras.applications, name)
     shape = (32, 32, 3)
     model = make(weights=None, input_shape=shape, classes=10, classifier_activation=None)
-    shown = seeded.images(shape, seed, 64) / 127.5 - 1
-    seeded.fill(model, shown, seed)
+    shown = seeded.generate_images(shape, seed, 64) / 127.5 - 1
+    seeded.fill_weights(model, shown, seed)
     private = convert(model, samples=shown[:4])
     images = moved(shown)
     ((got, _),) = run_all([case(private, images)], seed % 3, again=False)
@@ -198,10 +198,10 @@ def test_bounds_hold_what_larger_samples_give(rng: np.random.Generator) -> None:
     dense = L.Dense(1, activation="relu", name="d")
     model = keras.Model(x, dense(x))
     dense.set_weights([np.array([[1.0]]), np.array([-1.0])])
-    graph = optimize.optimize(from_keras(model))
-    found = ranges.calibrate(graph, np.array([[1.0]]))
-    assert found["d:sum"] >= 5.0 and found["x"] == ranges.MARGIN
-    assert ranges.calibrate(graph, np.array([[1.0]]), margin=1.0)["d:sum"] >= 2.0
+    graph = optimize.optimize_graph(from_keras(model))
+    found = calibration.calibrate_ranges(graph, np.array([[1.0]]))
+    assert found["d:sum"] >= 5.0 and found["x"] == calibration.MARGIN
+    assert calibration.calibrate_ranges(graph, np.array([[1.0]]), margin=1.0)["d:sum"] >= 2.0
 
 
 def test_a_product_that_fits_no_fixed_point_is_refused() -> None:

@@ -14,10 +14,10 @@ from tests.models.test_execute import case, run_all
 from tests.models.test_norm_ranges import ran
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models import execute, limits, plaintext
-from tfe_bench.models.graph import Graph, Layer
+from tfe_bench.models import bound_analysis, execute, plaintext
+from tfe_bench.models.calibration import Plan
+from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.ranges import Plan
 from tfe_bench.protocols.ring import rotation
 
 keras: Any = pytest.importorskip("keras")
@@ -112,7 +112,7 @@ def slow(names: Any, *fast: str) -> list[Any]:
 def told(private: PrivateModel, given: Any) -> tuple[Array, Array]:
     """The private outputs as their owner reads them, and the samples that left the range."""
     value, flags, _ = ran(private.plan, given)  # which compares what it costs with the wire
-    (value,) = plaintext.finished(private.graph, [value])
+    (value,) = plaintext.finish_outputs(private.graph, [value])
     return value, flags
 
 
@@ -125,7 +125,7 @@ def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Gener
     got = private.plain(given if len(given) > 1 else given[0])
     want = np.asarray(model(given if len(given) > 1 else given[0], training=False))
     assert np.abs(got - want).max() < 1e-5
-    again = Plan.of(private.plan.header())
+    again = Plan.from_header(private.plan.header())
     assert again.header() == private.plan.header()
     execute.check_executable(again)
 
@@ -201,12 +201,12 @@ def test_three_dealers_take_a_third_each(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three loops of one graph, whose masks and messages are their own."""
-    monkeypatch.setattr(rotation, "worthwhile", lambda cost, bits: True)
+    monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
     model = shaken(of(L.Bidirectional(L.GRU(2))), rng)
     (given,) = drawn(model, rng, 4)
     private = convert(model, samples=given, activations="series")
     s = case(private, given, "wan")
-    assert execute.rotated(s[0])
+    assert execute.has_rotating_dealers(s[0])
     ((got, calls),) = run_all([s], 0)
     assert np.abs(got - np.asarray(model(given, training=False))).max() < 2.0**-8
     assert_costs(calls, execute.model_cost(s[0]))
@@ -269,7 +269,9 @@ def test_a_step_costs_what_the_page_says() -> None:
         for steps in (10, 11):
             model = of(L.LSTM(128), shape=(steps, 64))
             private = convert(model, samples=samples[:, :steps], activations=activations)
-            costs.append(execute.model_cost(execute.tuned(private.plan, "local", 16, True)))
+            costs.append(
+                execute.model_cost(execute.tune_prediction(private.plan, "local", 16, True))
+            )
         assert costs[1].rounds - costs[0].rounds <= (14 if activations == "series" else 18)
         assert costs[1].total - costs[0].total <= most * 8e6
 
@@ -278,7 +280,7 @@ def test_a_long_sequence_takes_the_memory_of_a_few_steps() -> None:
     found = []
     for steps in (20, 1000):
         private = convert(of(L.LSTM(16), shape=(steps, 1)))
-        found.append(execute.size(execute.tuned(private.plan, "local", 8)).words)
+        found.append(execute.estimate_size(execute.tune_prediction(private.plan, "local", 8)).words)
     assert found[1] < 1.1 * found[0]
 
 
@@ -305,7 +307,7 @@ def test_no_input_within_its_range_leaves_a_bounded_layer_s(rng: np.random.Gener
     value, flags = told(private, {next(iter(private.graph.inputs)): largest})
     assert not flags.any()
     assert np.abs(value - np.asarray(model(largest, training=False))).max() < 2.0**-10
-    limits.check(private.plan)
+    bound_analysis.check_monitorable(private.plan)
 
 
 @pytest.mark.slow
@@ -412,7 +414,7 @@ WEIGHTS = {"kernel0": (3, 8), "recurrent0": (2, 8), "bias0": (8,)}
 def strangers(options: dict[str, Any], weights: dict[str, Any], inputs: dict[str, Any]) -> Graph:
     shapes = {"x": (4, 3), **inputs}
     arrays = {n: np.zeros(s, np.float32) for n, s in {**WEIGHTS, **weights}.items() if s}
-    layer = Layer("own", "recurrent", tuple(shapes), {**GOOD, **options}, arrays)
+    layer = LayerSpec("own", "recurrent", tuple(shapes), {**GOOD, **options}, arrays)
     return Graph("m", shapes, (layer,), ("own",))
 
 
@@ -455,11 +457,11 @@ def test_a_stranger_s_numbers_are_checked() -> None:
     private = convert(strangers({}, {}, {}), ranges=4.0)
     header = private.plan.header()
     row = header["numbers"]["own"]
-    execute.check_executable(Plan.of(header))
+    execute.check_executable(Plan.from_header(header))
     for place, value in ((0, 12), (0, 21), (1, 31), (1, 63), (2, 16), (2, 63)):
         wrong = [value if i == place else v for i, v in enumerate(row)]
         with pytest.raises(UsageError, match="'own'"):
-            execute.check_executable(Plan.of({**header, "numbers": {"own": wrong}}))
+            execute.check_executable(Plan.from_header({**header, "numbers": {"own": wrong}}))
 
 
 # ---- a model of its user's

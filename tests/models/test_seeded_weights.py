@@ -35,20 +35,22 @@ def net() -> Any:
 def predicted(private: PrivateModel, images: Any, profile: str, watched: bool, whole: bool) -> Any:
     """A simulation of one prediction; whether the weights' masks are there in full."""
     plan = private.plan
-    s = execute.tuned(plan, profile, len(images), watched)
+    s = execute.tune_prediction(plan, profile, len(images), watched)
     (name,) = plan.graph.inputs
-    x = FixedPoint(plan.fraction_of(name)).encode(plaintext.scaled(plan.graph, images)[name])
+    x = FixedPoint(plan.fraction_of(name)).encode(
+        plaintext.scale_owner_inputs(plan.graph, images)[name]
+    )
 
     def program(party: Party, x: Shared) -> Any:
         own: dict[str, Shared | Seeded] = {}
-        for i, part in enumerate(weights.parts(plan)):
+        for i, part in enumerate(weights.weight_parts(plan)):
             given = bytes([i]) * 16, bytes([100 + i]) * 16
-            w = held(party.index, weights.encoded(part), given)
+            w = held(party.index, weights.encode_part(part), given)
             w = Seeded(w.m, w.l1, w.l2, w.shape, w.dealer, part.fractional_bits)
-            own |= dict.fromkeys(part.keys, seeded.expanded(w) if whole else w)
+            own |= dict.fromkeys(part.keys, seeded.expand_masks(w) if whole else w)
 
         def model(own: Any, x: Shared) -> Any:
-            return execute.run(party, s, own, [x])
+            return execute.run_model(party, s, own, [x])
 
         return party.function(model)(own, x)
 
@@ -65,7 +67,7 @@ def test_seeds_change_no_share_and_no_message(
     images = rng.uniform(-1, 1, (3, 6, 6, 2)).astype(np.float32)
     private = convert(net(), samples=images)
     if turned:  # each party deals for a third
-        monkeypatch.setattr(rotation, "worthwhile", lambda cost, bits: True)
+        monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
     few, all_ = (predicted(private, images, profile, watched, whole) for whole in (False, True))
     assert (few.to, few.rounds) == (all_.to, all_.rounds)
     for one, other in zip(few.outputs, all_.outputs, strict=True):

@@ -90,7 +90,7 @@ def test_owners_deploy_others_predict_and_workers_restart(
     hosts.ensure()
     _check(clients["owner"], "tiny", private, rng)
 
-    seen = {name: service.listed(client) for name, client in clients.items()}
+    seen = {name: service.list_deployed(client) for name, client in clients.items()}
     assert [m.name for m in seen["owner"]] == ["tiny"] == [m.name for m in seen["hospital"]]
     assert seen["guest"] == []
     model = seen["owner"][0]
@@ -115,7 +115,7 @@ def test_owners_deploy_others_predict_and_workers_restart(
         with pytest.raises(UsageError, match=f"This client keeps no model '{name}'"):
             service.undeploy(clients["hospital"], name)
     service.undeploy(clients["owner"], "tiny")
-    assert service.listed(clients["owner"]) == []
+    assert service.list_deployed(clients["owner"]) == []
     assert not any(file.exists() for file in files)
 
 
@@ -200,7 +200,7 @@ def test_bad_deployments_are_refused_before_anything_is_kept(
             owner.run("deploy", {**good, **changed}, vector)
     with pytest.raises(UsageError, match="arrays of the plan's weights"):
         owner.run("deploy", good, {**vector, "weights0": PrivateInput(np.zeros(3, np.int64))})
-    assert "bad" not in [m.name for m in service.listed(owner)]
+    assert "bad" not in [m.name for m in service.list_deployed(owner)]
 
 
 def test_damaged_and_foreign_files_are_told_and_others_still_served(
@@ -262,9 +262,9 @@ def test_models_of_an_earlier_version_are_listed_named_and_replaced(
     for path in paths:
         path.write_bytes(with_header(path.read_bytes(), older))
     for client in ("owner", "hospital"):
-        seen = {each.name: each for each in service.listed(clients[client])}
-        assert set(seen) == {"other", "tiny"} and seen["other"].private.graph.parameters > 0
-        asked: list[str | service.Deployed] = ["tiny", seen["tiny"]]
+        seen = {each.name: each for each in service.list_deployed(clients[client])}
+        assert set(seen) == {"other", "tiny"} and seen["other"].private.graph.weight_count > 0
+        asked: list[str | service.DeployedModel] = ["tiny", seen["tiny"]]
         for model in asked:
             with pytest.raises(DataError, match=r"'tiny' cannot be read.*format 1.*--replace"):
                 service.predict(clients[client], model, _images(rng))
@@ -285,7 +285,7 @@ def test_models_of_an_earlier_version_are_listed_named_and_replaced(
         path.write_bytes(with_header(path.read_bytes(), older))
     for name in ("other", "tiny"):
         service.undeploy(owner, name)
-    assert service.listed(owner) == []
+    assert service.list_deployed(owner) == []
 
 
 def test_waiting_requests_are_one_batch(

@@ -13,18 +13,18 @@ import pytest
 
 from tests.cluster.stored_files import with_header
 from tests.models.arrays.simulated import Client, Workers
-from tests.models.queries.asked import Given
+from tests.models.queries.asked import StoredTable
 from tfe_bench import models
 from tfe_bench.cluster.store import SUFFIX, Store
-from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Source, own_input
+from tfe_bench.cluster.stored import ARRAY, DATA, TABLE, Source, input_source
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models import sources
 from tfe_bench.models.arrays import loading
-from tfe_bench.models.kept import ordered
 from tfe_bench.models.queries import permits, rights, training
 from tfe_bench.models.queries.rights import Table, Use
 from tfe_bench.models.queries.schema import Schema
-from tfe_bench.models.sources import Source as Asked
+from tfe_bench.models.sources import DatasetRef as Asked
+from tfe_bench.models.stored_shares import storage_parameters
 
 ENDS: list[Callable[[Any], Any]] = [lambda x: x.reveal(), lambda x: (x * 1).compute()]
 INCOME = [100 + 7 * i for i in range(12)]
@@ -32,18 +32,18 @@ _PEOPLE = {"id": "int[0,99]", "income": "int[0,1000]", "y": "bool"}
 _MINE = {"id": "int[0,99]", "id2": "int[0,99]"}
 
 
-def people(*opened: str, owner: str = "alice") -> Given:
+def people(*opened: str, owner: str = "alice") -> StoredTable:
     rights = {"id": ("match",), "income": ("train",), "y": ("train",)}
     rights |= dict.fromkeys(opened, ("open",))
     rows = [(i, v, bool(i % 2)) for i, v in enumerate(INCOME)]
     more = {"unique": ("id",), "open_count": True, "min_group": 2, "owner": owner}
-    return Given(_PEOPLE, rows, rights={"mallory": rights}, **more)
+    return StoredTable(_PEOPLE, rows, rights={"mallory": rights}, **more)
 
 
 @pytest.fixture(scope="module")
 def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
     made = Workers(tmp_path_factory.mktemp("sources"))
-    mine = Given(_MINE, [(i, i) for i in range(12)], unique=("id",), owner="mallory")
+    mine = StoredTable(_MINE, [(i, i) for i in range(12)], unique=("id",), owner="mallory")
     made.put("mine", mine, ())
     yield made
     made.close()
@@ -51,20 +51,20 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
 
 def align(workers: Workers, name: str, table: str = "people") -> None:
     """Mallory has its own table and another's kept as one, for trainings."""
-    store = workers.stores[0].of(TABLE)
+    store = workers.stores[0].for_kind(TABLE)
     tables = [
-        Table(n, f.owner, f.deployment, Schema.of(f.about), "mallory")
-        for n, f in ((n, store.facts(n, "mallory")) for n in (table, "mine"))
+        Table(n, f.owner, f.deployment, Schema.from_header(f.about), "mallory")
+        for n, f in ((n, store.get_facts(n, "mallory")) for n in (table, "mine"))
     ]
     columns = [f"{table}.income", "mine.id2"]
-    order = training.ordered(tables, ["id"], f"{table}.y", columns).header()
-    Client(workers, "mallory").run("align", ordered(name, [], True, order), {})
+    order = training.build_request(tables, ["id"], f"{table}.y", columns).header()
+    Client(workers, "mallory").run("align", storage_parameters(name, [], True, order), {})
 
 
 def permitted(store: Store, client: str, name: str) -> Any:
     """Whether a client may train on a data set."""
-    word = store.of(DATA).facts(name, client).deployment
-    return sources.permitted(Asked((name,), name, {name: word}), store, client)
+    word = store.for_kind(DATA).get_facts(name, client).deployment
+    return sources.check_permitted(Asked((name,), name, {name: word}), store, client)
 
 
 # What shows something of an aligned set's rows.
@@ -87,7 +87,7 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
     mallory = Client(workers, "mallory")
     workers.put("people", people())
     align(workers, "common")
-    facts = workers.stores[0].of(DATA).facts("common", "mallory")
+    facts = workers.stores[0].for_kind(DATA).get_facts("common", "mallory")
     assert {(s.name, s.part, s.owner) for s in facts.sources} == {
         *(("people", each, "alice") for each in ("id", "income", "y")),
         *(("mine", each, "mallory") for each in ("id", "id2")),
@@ -109,11 +109,13 @@ def test_aligned_rows_are_revealed_where_all_their_columns_are(workers: Workers)
             permitted(workers.stores[1], "mallory", "common")
         with pytest.raises(UsageError, match="derives from table 'people' that its owner has rem"):
             mallory.load("common")["x"].compute()
-        word = workers.stores[0].of(TABLE).facts("people", "mallory").deployment
+        word = workers.stores[0].for_kind(TABLE).get_facts("people", "mallory").deployment
         of = {replace(s, deployment=word) if s.name == "people" else s for s in facts.sources}
         if len(opened) < 3:
             with pytest.raises(PolicyError, match="right 'open'"):
-                permits.check(workers.stores[0], "mallory", Use.SHOW, [frozenset(of)], "it")
+                permits.check_permission(
+                    workers.stores[0], "mallory", Use.SHOW, [frozenset(of)], "it"
+                )
     align(workers, "common")
     assert len(set(mallory.load("common")["x"].reveal()[:, 0].tolist())) == 12
     # gone with its table
@@ -129,7 +131,7 @@ def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
     """Handles, kept arrays, aligned sets: made of a table whose name another client takes."""
     alice, mallory = Client(workers, "alice"), Client(workers, "mallory")
     workers.put("salaries", people())
-    old = [store.of(TABLE).facts("salaries", "alice") for store in workers.stores]
+    old = [store.for_kind(TABLE).get_facts("salaries", "alice") for store in workers.stores]
     held = (mallory.load("salaries")["income"] * 1).compute()
     (held + 0).keep("stolen", replace=True)
     align(workers, "taken", "salaries")
@@ -137,17 +139,17 @@ def test_who_takes_a_removed_name_opens_nothing(workers: Workers) -> None:
     with pytest.raises(UsageError, match="has removed or replaced"):
         held.reveal()
     given = people(owner="mallory")
-    order = ordered("salaries", [], True, given.schema.header())
+    order = storage_parameters("salaries", [], True, given.schema.header())
     with pytest.raises(UsageError, match="no parameter 'deployment'"):
         mallory.run("table_put", {**order, "deployment": old[0].deployment}, {})
     workers.put("salaries", given, (), run=True)
     _check_nothing_is_open(workers, held)
     for store, before in zip(workers.stores, old, strict=True):
-        of = store.of(TABLE)
+        of = store.for_kind(TABLE)
         now, tensors = of.load("salaries", "mallory")
         assert now.deployment not in (before.deployment, "") and len(now.deployment) == 32
         # were it the same word after all, the owner is another
-        of.prepare(replace(now, deployment=before.deployment), tensors).commit()
+        of.prepare_file(replace(now, deployment=before.deployment), tensors).commit()
     _check_nothing_is_open(workers, held)
     mallory.run("table_remove", {"name": "salaries"}, {})
 
@@ -170,15 +172,17 @@ def test_a_kept_array_that_its_owner_took_back_opens_nothing(workers: Workers) -
     held = (mallory.load("given") * 1).compute()
     assert held.reveal().tolist() == [3, 1, 4]
     secret.keep("given", clients=[], replace=True)
-    loading.forget(alice, "given")  # type: ignore[arg-type]
+    loading.remove_array(alice, "given")  # type: ignore[arg-type]
     mallory.private(np.array([0, 0, 0])).keep("given")
     with pytest.raises(UsageError, match="array 'given' that its owner has removed or replaced"):
         held.reveal()
-    loading.forget(mallory, "given")  # type: ignore[arg-type]
+    loading.remove_array(mallory, "given")  # type: ignore[arg-type]
 
 
 def test_what_no_right_reaches_is_not_held(workers: Workers) -> None:
-    given = Given({"v": "int[0,9]", "w": "int[0,9]"}, [(i, 9 - i) for i in range(9)], owner="alice")
+    given = StoredTable(
+        {"v": "int[0,9]", "w": "int[0,9]"}, [(i, 9 - i) for i in range(9)], owner="alice"
+    )
     more = replace(given.schema, rights={"mallory": {"w": ("filter",)}})
     given.schema = more
     workers.put("closed", given)
@@ -197,7 +201,7 @@ def test_what_no_right_reaches_is_not_held(workers: Workers) -> None:
             with pytest.raises(PolicyError, match=f"Holding or keeping.*'{column}'.*'closed'"):
                 end()
         if fits:
-            loading.forget(Client(workers, client), "copy")  # type: ignore[arg-type]
+            loading.remove_array(Client(workers, client), "copy")  # type: ignore[arg-type]
 
 
 def test_lists_name_no_sources(workers: Workers) -> None:
@@ -251,23 +255,23 @@ def test_what_an_older_version_kept_is_refused_where_nothing_says_what_it_is_mad
     with pytest.raises(UsageError, match=r"derives from.*older version"):
         permitted(workers.stores[0], "mallory", "old-common")
     align(workers, "old-common")  # its owner replaces it
-    loading.forget(mallory, "old-array")  # type: ignore[arg-type]
+    loading.remove_array(mallory, "old-array")  # type: ignore[arg-type]
     assert permitted(workers.stores[0], "mallory", "old-common").rows == 12
 
 
 def test_no_source_and_a_foreign_input_permit_nothing(workers: Workers) -> None:
     store = workers.stores[0]
-    permits.check(store, "bob", Use.SHOW, [own_input("bob")], "it")
+    permits.check_permission(store, "bob", Use.SHOW, [input_source("bob")], "it")
     for refused, error in (
         (frozenset[Source](), UsageError),
-        (own_input("alice"), PolicyError),
+        (input_source("alice"), PolicyError),
         (frozenset([Source("", "net", "0" * 32, "bob")]), UsageError),
         (frozenset([Source(ARRAY.infix, "no-such", "0" * 32, "bob")]), UsageError),
-        (own_input("bob") | own_input("alice"), PolicyError),
+        (input_source("bob") | input_source("alice"), PolicyError),
     ):
         for use in (Use.SHOW, Use.HOLD, Use.ALIGNED):
             with pytest.raises(error):
-                permits.check(store, "bob", use, [own_input("bob"), refused], "it")
+                permits.check_permission(store, "bob", use, [input_source("bob"), refused], "it")
 
 
 def test_one_table_says_which_right_is_enough() -> None:
@@ -275,4 +279,4 @@ def test_one_table_says_which_right_is_enough() -> None:
     root = Path(models.__file__).parent
     asking = {str(p.relative_to(root)) for p in root.rglob("*.py") if ".allows(" in p.read_text()}
     assert asking == {"queries/rights.py"}
-    assert set(rights._ENOUGH) == set(Use)
+    assert set(rights._SUFFICIENT) == set(Use)

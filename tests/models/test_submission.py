@@ -20,7 +20,7 @@ from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.policy import RevealRule, WorkerPolicy
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.worker import submission
-from tfe_bench.cluster.worker.admission import accept
+from tfe_bench.cluster.worker.admission import accept_submission
 from tfe_bench.cluster.worker.host import Host
 from tfe_bench.errors import PolicyError, ProtocolError, TfeBenchError, UsageError
 from tfe_bench.models import deploying, generation
@@ -28,8 +28,8 @@ from tfe_bench.models.private import convert
 from tfe_bench.models.queries import types
 from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.rows import LABEL_BITS
-from tfe_bench.models.training_job import Saving, TrainingJob
-from tfe_bench.models.weights import specs as array_specs
+from tfe_bench.models.training_job import CheckpointOptions, TrainingJob
+from tfe_bench.models.weights import weight_specs as array_specs
 from tfe_bench.protocols.session import ops
 
 _DEPLOYMENT = "d" * 32
@@ -85,7 +85,7 @@ class _Gate:
             for i in inputs
         ]
         facts = {
-            k: v for k, v in self.host.facts().items() if k not in ("abi", "isa", "tensorflow")
+            k: v for k, v in self.host.get_facts().items() if k not in ("abi", "isa", "tensorflow")
         }
         fields = {"shaping": [1000, 10**6], "warm_up_bytes": 0}
         own = {"job": "a" * 32, "program": program, "parameters": parameters, "inputs": rows}
@@ -97,7 +97,9 @@ class _Gate:
 
     def take(self, blob: bytes) -> Any:
         """What becomes of any first message."""
-        return accept(self.host, submission.parse(blob), "alice", cast(Any, None))
+        return accept_submission(
+            self.host, submission.parse_submission(blob), "alice", cast(Any, None)
+        )
 
 
 @pytest.fixture(scope="module")
@@ -118,15 +120,15 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
     given = model.shared_inputs(np.zeros((2, FEATURES)))
     images = [InputSpec(k, v.shape, v.fractional_bits) for k, v in given.items()]
     language = speaker()
-    asked, _ = generation.order(language, [1, 2], 3, None)
+    asked, _ = generation.build_request(language, [1, 2], 3, None)
     job = TrainingJob(
         *(private.recipe(BATCH), 2, 64, 1),
         profile="lan",
         test=8,
-        saving=Saving("saved"),
-        deploy=deploying.parameters(private.keras, "later", ["bob"]),
+        saving=CheckpointOptions("saved"),
+        deploy=deploying.trained_model_parameters(private.keras, "later", ["bob"]),
     )
-    table = Schema(3, {"k": Column(types.parse("int"))}, unique=("k",)).header()
+    table = Schema(3, {"k": Column(types.parse_type("int"))}, unique=("k",)).header()
     scan = {"op": "scan", "in": [], "table": "t", "columns": ["k"]}
     read = {"t": {"name": "t", "deployment": _DEPLOYMENT}}
     part = {"deployment": _DEPLOYMENT, "on": ["k"]}
@@ -157,7 +159,10 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         ),
         "predict": ({**model.parameters("lan", 2), **timing}, [*weights, *images]),
         "serve": ({**timing, "name": "kept", "deployment": _DEPLOYMENT, "batch": 2}, images),
-        "deploy": ({**deploying.parameters(private.keras, "made", ["bob"]), **keep}, weights),
+        "deploy": (
+            {**deploying.trained_model_parameters(private.keras, "made", ["bob"]), **keep},
+            weights,
+        ),
         "undeploy": ({"name": "kept"}, []),
         "provide": (
             {**keep, "name": "rows", "about": about},
@@ -168,7 +173,7 @@ def _programs() -> dict[str, tuple[dict[str, Any], list[InputSpec]]]:
         "table_remove": ({"name": "t"}, []),
         "align": ({**keep, "name": "rows", "about": aligned, "profile": "lan"}, []),
         "query": ({"plan": {"tables": read, "steps": [scan], "output": 0}, "profile": "lan"}, []),
-        "train": (job.header(), job.wanted()),
+        "train": (job.header(), job.expected_inputs()),
         "compute": (
             {"plan": {"leaves": [leaf], "steps": [step], "outputs": [told]}, "free": [_DEPLOYMENT]},
             [InputSpec("x0", (4,), 16)],
@@ -208,10 +213,10 @@ def _changed(fields: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[
 
 
 def test_every_program_has_a_good_job_here(programs: dict[str, Any]) -> None:
-    assert set(programs) == set(jobs.installed())
+    assert set(programs) == set(jobs.installed_programs())
 
 
-@pytest.mark.parametrize("name", sorted(jobs.installed()))
+@pytest.mark.parametrize("name", sorted(jobs.installed_programs()))
 def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
     gate: _Gate, programs: dict[str, Any], name: str
 ) -> None:
@@ -222,7 +227,7 @@ def test_every_field_of_a_submission_is_accepted_or_refused_in_words(
             gate.offer(good)
     else:
         assert gate.offer(good).header == json.loads(json.dumps(good))
-    program = jobs.load(name)
+    program = jobs.load_program(name)
     refused = 0
     for path in _paths(good):
         # (plans and recipes have hundreds of places)
@@ -288,7 +293,7 @@ def test_what_is_no_submission_is_refused(gate: _Gate, case: str) -> None:
 def test_a_question_is_small() -> None:
     for blob in (*_BLOBS.values(), wire.event("cancel", job="x" * 70_000)):
         with pytest.raises(ProtocolError):
-            wire.Reader(iter([blob])).next_event(1 << 16)
+            wire.StreamReader(iter([blob])).next_event(1 << 16)
 
 
 def test_two_inputs_of_one_name_are_refused(gate: _Gate, programs: dict[str, Any]) -> None:

@@ -12,12 +12,12 @@ import pytest
 
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import deploying, owners, scales, sources, tables, weights
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.from_keras import from_keras
-from tfe_bench.models.optimize import optimize
-from tfe_bench.models.plaintext import evaluate
+from tfe_bench.models.optimize import optimize_graph
+from tfe_bench.models.plaintext import evaluate_graph
 from tfe_bench.models.private import convert
 from tfe_bench.models.programs import provide
-from tfe_bench.models.ranges import Plan
 from tfe_bench.models.scales import Scale
 from tfe_bench.models.tables import Table
 from tfe_bench.models.trainable import trainable
@@ -47,7 +47,7 @@ def test_scales_are_parted_into_coarse_ones_and_the_rest(rng: np.random.Generato
     offset = rng.normal(0, 1, 200) * 2.0 ** rng.uniform(-5, 12, 200)
     x = rng.normal(0, 1, 200) / factor
     want = x * factor + offset
-    for split, public in ((scales.parted, 0), (scales.parted_last, 1)):
+    for split, public in ((scales.split_scale, 0), (scales.split_scale_last, 1)):
         pairs = split(factor, offset)
         first, then = pairs
         got = (x * first[0] + first[1]) * then[0] + then[1]
@@ -58,24 +58,24 @@ def test_scales_are_parted_into_coarse_ones_and_the_rest(rng: np.random.Generato
         assert (steps == np.rint(steps)).all()
         f, o = pairs[1 - public]
         assert (np.abs(f) > 0.7).all() and (np.abs(f) < 1.42).all() and (np.abs(o) < 0.4).all()
-    assert scales.nothing(scales.parted(0.25, 1.5)[1])
-    (first, _) = scales.parted(0.0, 3.0)
+    assert scales.is_identity(scales.split_scale(0.25, 1.5)[1])
+    (first, _) = scales.split_scale(0.0, 3.0)
     assert np.isfinite(first).all()
 
 
 def test_columns_of_any_size_are_scaled_and_hopeless_ones_named(rng: np.random.Generator) -> None:
     for power in (-55.0, -20.0, 0.0, 20.0, 55.0):
         x = (rng.normal(0, 1, (80, 1)) + 3) * 2.0**power
-        scale = scales.of_columns(x, ("a",))
+        scale = scales.fit_scale(x, ("a",))
         scaled = scale.apply(x)
         assert abs(scaled.mean()) <= 0.26 and 0.7 < scaled.std() < 1.42
         np.testing.assert_allclose(scale.inverse().apply(scaled), x, rtol=1e-9)
     steady = np.full((9, 1), 1e6 / 3)
-    assert not scales.of_columns(steady, ("a",)).apply(steady).any()
+    assert not scales.fit_scale(steady, ("a",)).apply(steady).any()
     for power in (-70.0, 70.0, 600.0):
         with pytest.raises(RangeError, match=r"'b'.*--drop"):
             x = rng.normal(0, 1, (80, 2)) * [1.0, 2.0**power]
-            scales.of_columns(x, ("a", "b"))
+            scales.fit_scale(x, ("a", "b"))
 
 
 # ---- Normalization
@@ -108,11 +108,11 @@ def test_normalization_computes_what_keras_computes(rng: np.random.Generator) ->
         want = model.predict(x, verbose=0)
         size = float(np.abs(want).max())
         graph = from_keras(model)
-        assert np.abs(evaluate(graph, x)[0] - want).max() < 1e-4 * size, name
-        made = optimize(graph)
-        assert np.abs(evaluate(made, x)[0] - want).max() < 1e-4 * size, name
-        again = type(made).of(made.header(), made.arrays())
-        assert np.abs(evaluate(again, x)[0] - want).max() < 1e-4 * size, name
+        assert np.abs(evaluate_graph(graph, x)[0] - want).max() < 1e-4 * size, name
+        made = optimize_graph(graph)
+        assert np.abs(evaluate_graph(made, x)[0] - want).max() < 1e-4 * size, name
+        again = type(made).from_header(made.header(), made.weight_arrays())
+        assert np.abs(evaluate_graph(again, x)[0] - want).max() < 1e-4 * size, name
         private = convert(model, samples=x)
         assert np.abs(private.plain(x) - want).max() < 1e-4 * size, name
         # labels of 50,000 leave the workers near 1, and columns go to them so
@@ -126,10 +126,10 @@ def test_statistics_are_coarse_where_they_are_public_and_never_in_a_training(
     model = keras.Sequential([L.Input((4,)), _adapted(x), L.Dense(1, activation="sigmoid")])
     told = json.dumps(convert(model, samples=x).plan.header())
     recipe = Recipe.build(model, "sgd", "binary_crossentropy")
-    trained = json.dumps(recipe.header())
+    trained = json.dumps(recipe.to_header())
     for value in (*x.mean(0)[:3], *x.std(0)[:3], *(1 / x.std(0)[:3])):
         assert f"{value:.6g}"[:6] not in told and f"{value:.6g}"[:6] not in trained
-    np.testing.assert_allclose(recipe.features(x)[:, :3].std(0), 1, atol=1e-4)
+    np.testing.assert_allclose(recipe.encode_features(x)[:, :3].std(0), 1, atol=1e-4)
     # its weights are Keras', and it learns nothing; a copy is scaled as the model is
     private = trainable(model)
     private.compile("sgd", "binary_crossentropy")
@@ -164,22 +164,24 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
     }
     for name, layers in kept.items():
         model = keras.Sequential(layers)
-        given = deploying.parameters(model, "a")
+        given = deploying.trained_model_parameters(model, "a")
         recipe = Recipe.build(model, "sgd", "mse")
-        deploying.check(recipe, given)
-        plan = Plan.of(given["about"]["plan"])
-        held = recipe.graph.arrays()
+        deploying.check_trained_model(recipe, given)
+        plan = Plan.from_header(given["about"]["plan"])
+        held = recipe.graph.weight_arrays()
         arrays = dict(
             zip(
-                (f"{p.layer.name}/{p.name}" for p in weights.parts(plan)),
-                (held[key] for key in deploying._keys(recipe, plan)),
+                (f"{p.layer.name}/{p.name}" for p in weights.weight_parts(plan)),
+                (held[key] for key in deploying._state_keys(recipe, plan)),
                 strict=True,
             )
         )
-        graph = type(plan.graph).of(plan.graph.header(), arrays)
+        graph = type(plan.graph).from_header(plan.graph.header(), arrays)
         x = rng.normal(0, 1, (5, *model.input_shape[1:]))
         want = model.predict(x, verbose=0)
-        np.testing.assert_allclose(evaluate(graph, x)[0], want, rtol=0, atol=1e-4, err_msg=name)
+        np.testing.assert_allclose(
+            evaluate_graph(graph, x)[0], want, rtol=0, atol=1e-4, err_msg=name
+        )
     lost = {
         "batch norm": [L.Input((4,)), L.Dense(4), L.BatchNormalization(), L.Dense(1)],
         "between": [L.Input((4,)), L.Dense(4), L.Rescaling(2.0, 1.0), L.ReLU(), L.Dense(1)],
@@ -187,9 +189,9 @@ def test_a_model_that_stays_computes_with_the_weights_it_was_trained_to(
     }
     for name, layers in lost.items():
         model = keras.Sequential(layers)
-        given = deploying.parameters(model, "a")
+        given = deploying.trained_model_parameters(model, "a")
         with pytest.raises(UsageError, match="cannot stay"):
-            deploying.check(Recipe.build(model, "sgd", "mse"), given)
+            deploying.check_trained_model(Recipe.build(model, "sgd", "mse"), given)
             raise AssertionError(name)
 
 
@@ -207,9 +209,9 @@ def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -
     for table in (_table(), _table(target="number", classes=(), unit=unit), _table(scale=None)):
         model = keras.Sequential([L.Input((2,)), L.Dense(1)])
         whole = table.in_units(model)
-        tables.save(whole, table, tmp_path / "m.keras")
+        tables.save_with_table(whole, table, tmp_path / "m.keras")
         assert (tmp_path / "m.keras").stat().st_mode & 0o777 == 0o600
-        assert tables.load(tmp_path / "m.keras") == table
+        assert tables.load_table(tmp_path / "m.keras") == table
         read = keras.models.load_model(tmp_path / "m.keras")
         x = rng.normal(3, 2, (9, 2))
         scaled = x if table.scale is None else table.scale.apply(x)
@@ -221,22 +223,22 @@ def test_a_table_goes_with_its_model(tmp_path: Path, rng: np.random.Generator) -
         made = table.scaled(convert(model))
         np.testing.assert_allclose(made.plain(x), want, rtol=1e-5, atol=1e-4)
         if table.scale is not None:
-            inner = tables.scaled_part(read)
+            inner = tables.find_scaled_model(read)
             np.testing.assert_array_equal(inner.get_weights()[0], model.get_weights()[0])
     model.save(tmp_path / "plain.keras")
-    assert tables.load(tmp_path / "plain.keras") is None
+    assert tables.load_table(tmp_path / "plain.keras") is None
     (tmp_path / "no.keras").write_bytes(b"no")
     with pytest.raises(DataError, match="cannot be read"):
-        tables.load(tmp_path / "no.keras")
+        tables.load_table(tmp_path / "no.keras")
     with zipfile.ZipFile(tmp_path / "plain.keras", "a") as file:
         file.writestr("tfe_bench.json", "[" * 100_000)
     with pytest.raises(DataError):
-        tables.load(tmp_path / "plain.keras")
+        tables.load_table(tmp_path / "plain.keras")
 
 
 def test_tables_of_strangers_are_checked() -> None:
     good = _table().header()
-    assert Table.of(json.loads(json.dumps(good))) == _table()
+    assert Table.from_header(json.loads(json.dumps(good))) == _table()
     for changed in (
         {"columns": ["a", "a"]},
         {"columns": ["a", 5]},
@@ -256,9 +258,9 @@ def test_tables_of_strangers_are_checked() -> None:
         {"more": 1},
     ):
         with pytest.raises(DataError):
-            Table.of({**good, **changed})
+            Table.from_header({**good, **changed})
     with pytest.raises(DataError):
-        Table.of(None)
+        Table.from_header(None)
 
 
 def test_probabilities_are_those_of_the_outputs() -> None:
@@ -275,14 +277,14 @@ def test_probabilities_are_those_of_the_outputs() -> None:
 
 def _about(table: Table | None, rows: int = 5, **changed: Any) -> dict[str, Any]:
     found = {"rows": rows, "x": [2], "y": [1], "target": "binary", "classes": 2}
-    return {**found, "columns": ["a", "b"], **owners._units(table), **changed}
+    return {**found, "columns": ["a", "b"], **owners._unit_facts(table), **changed}
 
 
 def test_rows_of_owners_mean_the_same_in_one_column() -> None:
-    rows = sources.Source(("p", "q"), None, {})
+    rows = sources.DatasetRef(("p", "q"), None, {})
 
     def joined(first: Any, other: Any) -> Any:
-        return sources.joined(rows, {"p": ("alice", first), "q": ("bob", other)})
+        return sources.combine_schemas(rows, {"p": ("alice", first), "q": ("bob", other)})
 
     assert joined(_about(_table()), _about(_table())).table == _table()
     assert joined(_about(None), _about(None)).table is None
@@ -293,14 +295,14 @@ def test_rows_of_owners_mean_the_same_in_one_column() -> None:
     with pytest.raises(UsageError, match="the column 'a'"):
         joined(_about(_table()), _about(_table(scale=None)))
 
-    beside = sources.Source(("p", "q"), "l", {})
+    beside = sources.DatasetRef(("p", "q"), "l", {})
     left, right = _about(_table(), y=None), _about(_table(scale=None), y=None)
     label = _about(_table(columns=(), scale=None, label="z"), x=None, columns=[])
     facts = {"p": ("alice", left), "q": ("bob", right), "l": ("bob", label)}
-    found = sources.joined(beside, facts).table
+    found = sources.combine_schemas(beside, facts).table
     assert found is not None and found.columns == ("p.a", "p.b", "q.a", "q.b")
     assert found.scale == Scale((0.5, 2.0, 1.0, 1.0), (-1.5, 0.0, 0.0, 0.0))
     assert (found.label, found.classes) == ("z", ("n", "j"))
     for bad in ({"label": "y"}, 5, {**_about(_table())["units"], "scale": 3}):
         with pytest.raises((UsageError, DataError)):
-            provide.table_of({**_about(None), "units": bad})
+            provide.read_table({**_about(None), "units": bad})

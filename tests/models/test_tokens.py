@@ -10,9 +10,9 @@ import pytest
 
 from tests.models.test_norm_ranges import ran
 from tfe_bench.errors import UsageError
+from tfe_bench.models.calibration import Plan
 from tfe_bench.models.graph import Graph
 from tfe_bench.models.private import PrivateModel, convert
-from tfe_bench.models.ranges import Plan
 
 keras: Any = pytest.importorskip("keras")
 L: Any = keras.layers
@@ -53,13 +53,13 @@ def test_a_model_of_tokens_gives_what_keras_gives(
 def test_a_header_says_which_inputs_are_tokens(rng: np.random.Generator) -> None:
     private = convert(sentences())
     header = private.plan.header()
-    again = PrivateModel(Plan.of(header), private.bounds, True)
+    again = PrivateModel(Plan.from_header(header), private.bounds, True)
     assert again.graph.tokens == {"words": WORDS, "segments": 2}
     shared = again.shared_inputs(drawn(rng))
     assert [p.shape for p in shared.values()] == [(3, LENGTH, WORDS), (3, LENGTH, 2)]
     for wrong in ({"words": 4}, {"other": 2}, {"words": True}):
         with pytest.raises(UsageError, match="Tokens are an input"):
-            Graph.of(header["graph"] | {"tokens": wrong})
+            Graph.from_header(header["graph"] | {"tokens": wrong})
 
 
 WRONG: list[tuple[str, Callable[[Any], Any]]] = [

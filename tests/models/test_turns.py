@@ -12,7 +12,7 @@ from tests.models.test_execute import Case, case, run_all, shaken, simulated, sm
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
-from tfe_bench.models import clusters, execute, turns
+from tfe_bench.models import clusters, dealer_schedule, execute
 from tfe_bench.models.private import convert
 
 keras: Any = pytest.importorskip("keras")
@@ -79,16 +79,16 @@ def test_turns_are_long_and_begin_where_little_is_handed_over(
     for _ in range(9):
         y = L.Dense(64)(L.Dense(1, activation="relu")(L.Dense(512, activation="relu")(y)))
     private = convert(keras.Model(x, y), samples=np.ones((2, 64), np.float32))
-    s = execute.tuned(private.plan, "wan")
-    nodes, costs = s.nodes(), [tally.cost for tally in execute.layer_tallies(s)]
-    assert turns.dealers(private.graph, nodes, costs, 1) == () == s.dealers
-    monkeypatch.setattr(turns, "_TURN", min(cost.dealer for cost in costs[::3]))
+    s = execute.tune_prediction(private.plan, "wan")
+    nodes, costs = s.placed_layers(), [tally.cost for tally in execute.layer_cost_reports(s)]
+    assert dealer_schedule.assign_dealers(private.graph, nodes, costs, 1) == () == s.dealers
+    monkeypatch.setattr(dealer_schedule, "_MIN_DEALT_BITS", min(cost.dealer for cost in costs[::3]))
     graph = private.plan.graph
-    found = turns.dealers(graph, nodes, costs, 1)
+    found = dealer_schedule.assign_dealers(graph, nodes, costs, 1)
     begins = [i for i in range(1, len(found)) if found[i] != found[i - 1]]
     assert [found[i] for i in begins] == [2, 0] and begins[1] - begins[0] == 3
     assert all(graph.shapes[name] == (1,) for i in begins for name in graph.layers[i].inputs)
-    assert sum(cost.dealer for cost in costs[: begins[0]]) >= 7 * turns._TURN
+    assert sum(cost.dealer for cost in costs[: begins[0]]) >= 7 * dealer_schedule._MIN_DEALT_BITS
 
 
 @pytest.mark.slow
@@ -99,7 +99,7 @@ def test_workers_on_slow_lines_take_turns_and_answer_as_keras(rng: np.random.Gen
     model = keras.Model(x, y)
     values = rng.uniform(-4, 4, (1, 1 << 19)).astype(np.float32)
     private = convert(model, samples=values)
-    assert set(execute.tuned(private.plan, "wan", watched=True).dealers) == {0, 2}
+    assert set(execute.tune_prediction(private.plan, "wan", watched=True).dealers) == {0, 2}
     with clusters.LocalCluster(profile="wan", emulate="channel") as cluster:
         for check in (True, False):
             got = cluster.predict(private, values, check_range=check)
@@ -109,7 +109,7 @@ def test_workers_on_slow_lines_take_turns_and_answer_as_keras(rng: np.random.Gen
 
 
 def test_on_a_fast_network_one_deals_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(turns, "dealers", lambda *given: pytest.fail("asked"))
+    monkeypatch.setattr(dealer_schedule, "assign_dealers", lambda *given: pytest.fail("asked"))
     private = convert(small_net(), samples=np.ones((1, 8, 8, 1), np.float32))
     for profile in ("local", "lan"):
-        assert execute.tuned(private.plan, profile).dealers == ()
+        assert execute.tune_prediction(private.plan, profile).dealers == ()

@@ -11,8 +11,8 @@ import pytest
 from tfe_bench import trainable
 from tfe_bench.errors import UsageError
 from tfe_bench.models import optimize
-from tfe_bench.models.graph import replaced
-from tfe_bench.models.layers import conv2d, moved
+from tfe_bench.models.graph import replace_layers
+from tfe_bench.models.layers import conv2d, rearrange
 from tfe_bench.models.private import convert
 
 keras: Any = pytest.importorskip("keras")
@@ -27,7 +27,7 @@ def net() -> Any:
 
 
 def same_shape(self: Any, r: Any, call: Any) -> Any:
-    return r.emit(call.name, "reshape", call.inputs, None, shape=list(call.shape))
+    return r.add_layer(call.name, "reshape", call.inputs, None, shape=list(call.shape))
 
 
 def turned(self: Any, cell: Any, kernel: Any, options: Any) -> Any:
@@ -37,7 +37,13 @@ def turned(self: Any, cell: Any, kernel: Any, options: Any) -> Any:
 @pytest.mark.parametrize(
     ("owner", "name", "wrong", "layer"),
     [
-        (moved.Permute, "read", same_shape, "turn"),
+        pytest.param(
+            rearrange.Permute,
+            "convert_layer",
+            same_shape,
+            "turn",
+            id="Permute-read-same_shape-turn",
+        ),
         (conv2d.Conv2D, "cell_product", turned, "inner/inside"),
     ],
 )
@@ -58,7 +64,7 @@ def test_a_wrong_pass_of_optimization_is_found_too(monkeypatch: pytest.MonkeyPat
         halved = [
             replace(x, weights={k: w / 2 for k, w in x.weights.items()}) for x in graph.layers
         ]
-        return replaced(graph, halved)
+        return replace_layers(graph, halved)
 
     monkeypatch.setattr(optimize, "PASSES", (less_of_it, *optimize.PASSES))
     with pytest.raises(UsageError, match="after optimization"):
@@ -103,10 +109,10 @@ def test_outputs_keep_their_names() -> None:
     assert set(found) == set(wanted) == {"sum", "apart", "also"}
     assert all(np.allclose(found[k], wanted[k], atol=1e-6) for k in wanted)
     header = private.graph.header()
-    again = type(private.graph).of(header, private.graph.arrays())
+    again = type(private.graph).from_header(header, private.graph.weight_arrays())
     assert again.labels == private.graph.labels and again.digest() == private.graph.digest()
     for labels in (("one",), ("one", "two", "three", "one"), ("one", "two", "two")):
         with pytest.raises(UsageError, match="named each by one name"):
-            replaced(private.graph, private.graph.layers, labels=labels)
+            replace_layers(private.graph, private.graph.layers, labels=labels)
     with pytest.raises(UsageError, match="one output"):
         private.agreement(given, found)

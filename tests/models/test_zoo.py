@@ -10,7 +10,7 @@ import pytest
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models import images, zoo
 from tfe_bench.models.private import convert
-from tfe_bench.models.weights import parts
+from tfe_bench.models.weights import weight_parts
 from tfe_bench.models.zoo import networks, seeded, texts
 
 # PROTOCOLS.md 5.2: products per image
@@ -51,7 +51,9 @@ def _check_seeded(name: str) -> None:
     model = zoo.build(name, "seeded")
     entry, network = model.entry, model.keras
     assert network.count_params() == entry.parameters and "seeded" in model.weights
-    shown = images.prepare(seeded.images(entry.input_shape, 7, 3), entry.preprocessing)
+    shown = images.prepare_pixels(
+        seeded.generate_images(entry.input_shape, 7, 3), entry.preprocessing
+    )
     inner = [layer.output for layer in network.layers[1:]]
     *activations, logits = keras.Model(network.inputs[0], inner)(shown, training=False)
     logits = np.asarray(logits)
@@ -105,7 +107,7 @@ def test_every_family_predicts_as_in_the_clear(
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     make = getattr(keras.applications, name)
     model = shaken(make(weights=None, input_shape=(size, size, 3), classes=10), rng)
-    shown = seeded.images((size, size, 3), 1, 4)
+    shown = seeded.generate_images((size, size, 3), 1, 4)
     shown = shown if scales else shown / 127.5 - 1
     expected = np.asarray(model(shown[:1]))
     ((got, _),) = run_all([case(convert(model, samples=shown), shown[:1])], 0, again=False)
@@ -120,8 +122,8 @@ def test_a_network_without_normalization_is_scaled() -> None:
     for _ in range(6):
         layers += [keras.layers.Conv2D(8, 3, padding="same", activation="relu")]
     network = keras.Sequential([*layers, keras.layers.Flatten(), keras.layers.Dense(10)])
-    shown = seeded.images((16, 16, 3)) - 128
-    seeded.fill(network, shown)
+    shown = seeded.generate_images((16, 16, 3)) - 128
+    seeded.fill_weights(network, shown)
     probe = keras.Model(network.inputs[0], network.layers[5].output)
     assert np.mean(np.square(probe(shown))) == pytest.approx(1, rel=1e-3)
     assert np.std(network(shown)) == pytest.approx(3, rel=0.2)
@@ -178,7 +180,7 @@ def test_a_transformer_starts_from_its_seed_and_has_the_published_size() -> None
 
     model = zoo.build("bert-tiny", tokens=8)
     # (positions are numbers in its graph)
-    places = transformers.MOST_TOKENS * 128
+    places = transformers.MAX_TOKENS * 128
     assert model.keras.count_params() + places == model.entry.parameters
     head = 128 * transformers.CLASSES + transformers.CLASSES
     assert model.entry.parameters - head == 4_385_920
@@ -228,17 +230,17 @@ def test_a_transformer_refuses_other_weights_and_lengths(tmp_path: Path) -> None
 
 
 def test_language_models_have_their_architecture_and_spread_of_logits() -> None:
-    model, again = (texts.build("gpt2-tiny", 9, seed=2) for _ in range(2))
-    assert model.output_shape == (None, 9, texts.find("gpt2-tiny").vocabulary)
+    model, again = (texts.build_language_model("gpt2-tiny", 9, seed=2) for _ in range(2))
+    assert model.output_shape == (None, 9, texts.find_language_model("gpt2-tiny").vocabulary)
     for a, b in zip(model.get_weights(), again.get_weights(), strict=True):
         np.testing.assert_array_equal(a, b)
-    logits = np.asarray(model(texts.samples("gpt2-tiny", 9, seed=2)))
+    logits = np.asarray(model(texts.generate_texts("gpt2-tiny", 9, seed=2)))
     assert 1 < logits.std() < 6
     # 12 blocks of 7,087,872, the last norm and the table, without positions
     blocks, width, words = 12, 768, 50257
     block = 4 * width + 4 * (width * width + width) + 2 * 4 * width * width + 5 * width
     assert blocks * block + 2 * width + width * words == 124_439_808 - 1024 * width
-    tiny = texts.find("gpt2-tiny")
+    tiny = texts.find_language_model("gpt2-tiny")
     d = tiny.width
     own = 4 * d + 4 * (d * d + d) + 2 * 4 * d * d + 5 * d
     assert model.count_params() == tiny.blocks * own + 2 * d + d * tiny.vocabulary
@@ -247,17 +249,19 @@ def test_language_models_have_their_architecture_and_spread_of_logits() -> None:
 def test_a_language_models_logits_read_the_table_of_its_tokens() -> None:
     """The same weights are shared once, for the prompt as for each step."""
     given = convert(
-        texts.build("gpt2-tiny", 9), samples=texts.samples("gpt2-tiny", 9), activations="series"
+        texts.build_language_model("gpt2-tiny", 9),
+        samples=texts.generate_texts("gpt2-tiny", 9),
+        activations="series",
     )
-    tiny = texts.find("gpt2-tiny")
-    tables = [p for p in parts(given.plan) if tiny.vocabulary in p.shape]
+    tiny = texts.find_language_model("gpt2-tiny")
+    tables = [p for p in weight_parts(given.plan) if tiny.vocabulary in p.shape]
     assert [len(part.keys) for part in tables] == [2]
     assert tables[0].shape == (tiny.vocabulary, tiny.width)
 
 
 def test_language_models_of_other_names_and_lengths_are_refused() -> None:
     with pytest.raises(UsageError, match='Did you mean "gpt2"'):
-        texts.build("gpt3", 9)
+        texts.build_language_model("gpt3", 9)
     for length in (1, 129, 2.0):
         with pytest.raises(UsageError, match="2 to 128 tokens"):
-            texts.build("gpt2-tiny", length)  # type: ignore[arg-type]
+            texts.build_language_model("gpt2-tiny", length)  # type: ignore[arg-type]

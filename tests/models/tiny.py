@@ -9,7 +9,7 @@ import numpy as np
 from tfe_bench.models.private import PrivateModel, convert
 from tfe_bench.models.trainable import Trainable, trainable
 from tfe_bench.models.training import shuffling
-from tfe_bench.models.training.plaintext import Twin
+from tfe_bench.models.training.plaintext import PlaintextTwin
 
 ROWS, FEATURES, BATCH = 200, 5, 32
 
@@ -59,14 +59,14 @@ def private_model(
 def plain_twin(private: Trainable, x: Any, y: Any, steps: int, seed: int = 1) -> Any:
     """The same training in plaintext, with the mean loss of each epoch."""
     recipe = private.recipe(BATCH)
-    twin: Any = Twin(private.initial_model(), recipe)
-    targets = recipe.targets(y)
+    twin: Any = PlaintextTwin(private.initial_model(), recipe)
+    targets = recipe.encode_labels(y)
     per = len(x) // BATCH
     losses: list[list[float]] = []
     for step in range(steps):
         if step % per == 0:
             losses.append([])
-        rows = shuffling.batches(seed, step // per, len(x), BATCH)[step % per]
+        rows = shuffling.draw_batches(seed, step // per, len(x), BATCH)[step % per]
         losses[-1].append(twin.step(x[rows], targets[rows]))
     twin.finish()
     twin.losses = [float(np.mean(each)) for each in losses]

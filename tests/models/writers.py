@@ -69,23 +69,27 @@ def greedy(model: Any, prompt: Sequence[int], tokens: int) -> tuple[list[int], f
 
 def order_of(
     private: PrivateModel, texts: int, prompt: int, tokens: int, **more: Any
-) -> program.Order:
+) -> program.GenerationRequest:
     spec = InputSpec(
         program.PROMPT,
         (texts, prompt, WORDS),
-        private.plan.fraction_of(Decoding.of(private.plan, more.get("positions")).tokens),
+        private.plan.fraction_of(
+            Decoding.from_plan(private.plan, more.get("positions")).token_input
+        ),
     )
-    return program.Order.of({"tokens": tokens, "check_range": True, **more}, private.plan, spec)
+    return program.GenerationRequest.from_parameters(
+        {"tokens": tokens, "check_range": True, **more}, private.plan, spec
+    )
 
 
 def ran(
     private: PrivateModel,
     texts: Array,
-    run: Callable[[Callable[[program.Order], program.Writer], Shared], Any],
+    run: Callable[[Callable[[program.GenerationRequest], program.TextGenerator], Shared], Any],
     **options: Any,
 ) -> Simulation:
     """What three parties make of one-hot rows of texts, with the weights at hand."""
-    parts = list(weights.parts(private.plan))
+    parts = list(weights.weight_parts(private.plan))
     (name,) = (n for n in private.graph.tokens if n == "words")
     bits = private.plan.fraction_of(name)
 
@@ -93,8 +97,8 @@ def ran(
         own: dict[str, Shared] = {}
         for part, w in zip(parts, arrays, strict=True):
             own |= dict.fromkeys(part.keys, replace(w, fractional_bits=part.fractional_bits))
-        made = lambda order: program.Writer(party, order, own)  # noqa: E731
+        made = lambda order: program.TextGenerator(party, order, own)  # noqa: E731
         return run(made, replace(rows, fractional_bits=bits))
 
     rows = np.eye(WORDS, dtype=np.int64)[texts] << bits
-    return simulate(started, rows, *weights.encode(private.plan), **options)
+    return simulate(started, rows, *weights.encode_weights(private.plan), **options)

@@ -46,7 +46,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 # where the largest constant of each stops to fit, and one exchange to suffice
 OF_SIGMOID, OF_SOFTMAX = (2, 20, 21, 49, 62), (2, 19, 20, 48, 62)
-SELU = elu.Form(1.05, 1.76)
+SELU = elu.EluForm(1.05, 1.76)
 
 
 def activation(
@@ -120,14 +120,14 @@ def of_gradient(classes: int, f: int = F) -> Row:
 
 def bent(name: str, f: int) -> Row:
     """Near the knots and beyond, off by 2^-10.5 and two ulp at most."""
-    edges = [k << (f - 2) for k in (series.BENDS[name].low, series.BENDS[name].high)]
-    more = f + series.more_bits(name)
-    most = series.most_bits(name, f)
+    edges = [k << (f - 2) for k in (series.ACTIVATIONS[name].low, series.ACTIVATIONS[name].high)]
+    more = f + series.extra_bits(name)
+    most = series.max_bits(name, f)
     return Row(
         2,
         most,
         lambda b, rng: [below(1 << (b - 1), rng, edges)],
-        lambda p, b, x: series.bent(p, x, name, b),
+        lambda p, b, x: series.evaluate_series(p, x, name, b),
         lambda b, x: EXACT[name](x * 2.0**-f) * 2.0**more,
         ulp(2 + 2.0 ** (more - 10.5)),
         (2, f, most),
@@ -204,14 +204,14 @@ ACTIVATIONS: dict[str, Row] = {
         2,
         63,
         values,
-        lambda p, b, x: line(linear.above(p, x, LIMITS, b)[0]),
+        lambda p, b, x: line(linear.relu_at_knots(p, x, LIMITS, b)[0]),
         lambda b, x: np.maximum(x - np.array(LIMITS)[:, None], 0).reshape(-1),
         refused=(1, 65),
     ),
     "elu.elu": Row(
         2,
         63,
-        lambda b, rng: [below(1 << (b - 1), rng, [elu.Form().edge(F)])],
+        lambda b, rng: [below(1 << (b - 1), rng, [elu.EluForm().cutoff_units(F)])],
         lambda p, b, x: elu.elu(p, x, bits=b),
         lambda b, x: np.where(x > 0, x, np.expm1(np.minimum(x, 0) / ONE) * ONE),
         ulp(2),
@@ -235,7 +235,7 @@ ACTIVATIONS: dict[str, Row] = {
         2,
         63,
         lambda b, rng: [below(1 << (b - 1), rng, [3 * ONE])],
-        lambda p, b, x: ramped.ramped(p, x, bits=b)[0],
+        lambda p, b, x: ramped.ramp_with_slope(p, x, bits=b)[0],
         lambda b, x: np.clip(x * np.clip(x / ONE + 3, 0, 6) / 6, -ONE, None),
         ulp(1.2),
         (*OF_SIGMOID, 63),

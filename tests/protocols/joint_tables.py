@@ -33,20 +33,22 @@ def shuffled(party: Party, x: Shared, y: Shared) -> Any:
 
 def rearranged(party: Party, x: Shared, y: Shared, begin: int = 0) -> Any:
     """Columns that one order moves one after the other, there and back, of two rings."""
-    columns = [shaped(x, 1, -1), small_ring.reduced(shaped(y, 1, -1), 13)]
-    factors = shuffle.draw(party, 1, x.shape[0], x.dealer)
-    there = [shuffle.move(party, factors, [c])[0] for c in columns]
-    return shuffle.undo(party, factors, there, None, begin)
+    columns = [shaped(x, 1, -1), small_ring.reduce_ring(shaped(y, 1, -1), 13)]
+    factors = shuffle.draw_permutation(party, 1, x.shape[0], x.dealer)
+    there = [shuffle.apply_permutation(party, factors, [c])[0] for c in columns]
+    return shuffle.apply_inverse(party, factors, there, None, begin)
 
 
 def in_two(party: Party, x: Shared, y: Shared) -> Any:
     """Bits whose masks are shared anew, and what they open to."""
-    split = bits.of(party, signs(party, x))
-    joined = bits.exchanged(party, logic.all_of(party, [bits.masked_bits(split)] * 2))
-    return bits.number(party, joined, 7)
+    split = bits.from_masked(party, signs(party, x))
+    joined = bits.exchange_bits(party, logic.and_bits(party, [bits.to_masked(split)] * 2))
+    return bits.to_number(party, joined, 7)
 
 
 def densely(party: Party, x: Shared, y: Shared) -> Any:
     """Sums of two codes, exchanged for all rows as one."""
-    valid = party.cached_function("signs", lambda: lambda a: bits.of(party, signs(party, a)))(y)
-    return dense._totals(party, x, valid, [y], 1, 9)
+    valid = party.cached_function(
+        "signs", lambda: lambda a: bits.from_masked(party, signs(party, a))
+    )(y)
+    return dense._sum_by_code(party, x, valid, [y], 1, 9)

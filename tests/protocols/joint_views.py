@@ -37,7 +37,7 @@ from unittest import mock
 
 import numpy as np
 
-from tfe_bench.cluster.simulate import log_of, replay, simulate
+from tfe_bench.cluster.simulate import get_mask_log, replay_masks, simulate
 from tfe_bench.protocols.session import io, ops
 from tfe_bench.protocols.session.numbering import SiteParty
 from tfe_bench.protocols.session.party import Party, Site
@@ -468,7 +468,7 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             found = []
             for pad, bits in changes:
                 words = made.words(pad, bits)
-                replay(party, party._step - start, pad.stream.hi, pad.stream.lo, words)
+                replay_masks(party, party._step - start, pad.stream.hi, pad.stream.lo, words)
                 found.append(_difference(made.base[p], run()))
             return found
 
@@ -476,7 +476,7 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             run()  # traces
             start = party._step
             base = run()
-            log = log_of(party)
+            log = get_mask_log(party)
             ops.native().record(party.handle, 0)
             logs[p] = log[log["hi"] % np.uint64(2**40) > np.uint64(start)]  # of this run alone
             made: _Experiment = together(

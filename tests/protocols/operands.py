@@ -96,7 +96,7 @@ def logits(
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
         top = (1 << (bits - 1)) - (less << f)
-        x = rng.choice(below(top, rng, [activations._cutoff(f, classes)]), (ROWS, classes))
+        x = rng.choice(below(top, rng, [activations._cutoff_units(f, classes)]), (ROWS, classes))
         x[0], x[1], x[2], x[3] = top - 1, 1 - top, 1 - top, 0
         x[2, -1] = top - 1
         few = min(top, 3 << f)
@@ -148,7 +148,7 @@ def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
 
 def erf_edges(f: int) -> Callable[[int, np.random.Generator], list[Array]]:
     """Ring elements with |x| < 2^(bits-1): where erf's two polynomials meet, and where it is 1."""
-    step = error_function.parts(f).step
+    step = error_function.fit_erf(f).step
     return lambda bits, rng: [below(1 << (bits - 1), rng, [step, 2 * step])]
 
 
@@ -174,7 +174,9 @@ def channels(bits: int, rng: np.random.Generator) -> list[Array]:
 def activation_edges(f: int) -> list[int]:
     """Where sigmoid and tanh, a sigmoid with a fractional bit less, compare."""
     return [
-        e for g in (f, f - 1) for e in (activations._cutoff(g), activations._cutoff(g) + (1 << g))
+        e
+        for g in (f, f - 1)
+        for e in (activations._cutoff_units(g), activations._cutoff_units(g) + (1 << g))
     ]
 
 
@@ -253,4 +255,4 @@ def pooled(p: Party, bits: int, x: Shared, relu: bool) -> Shared:
 
 def normalized(p: Party, bits: int, x: Shared) -> Shared:
     gamma = replace(x.map(lambda a: a[0] * 0), fractional_bits=batch_norm.FACTOR)
-    return batch_norm.normalize(p, x, gamma, bits=bits).centered
+    return batch_norm.normalize_batch(p, x, gamma, bits=bits).centered

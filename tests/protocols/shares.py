@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import (
+    Simulation,
+    assert_costs,
+    measure_call,
+    share_for_party,
+    simulate,
+)
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -92,8 +98,8 @@ def assert_costs_of_all(
             p.function(lambda x, operation=operation: operation(p, x), dynamic=True)
             for operation in operations
         ]
-        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
-        return [measured(p, graph, x) for graph in graphs for x in shares]
+        shares = [share_for_party(x, p.index, b"value", dealer=dealer) for x in inputs]
+        return [measure_call(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
     expected = [cost_of(f, Private((len(x),), 0)) for f in operations for x in inputs]

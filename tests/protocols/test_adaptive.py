@@ -11,7 +11,13 @@ import pytest
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tests.protocols.shares import assert_declared
-from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
+from tfe_bench.cluster.simulate import (
+    assert_costs,
+    measure_call,
+    reconstruct,
+    share_for_party,
+    simulate,
+)
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.ring import relational, truncation
@@ -45,7 +51,7 @@ def test_directions_are_right_to_6_bits(dealer: int, f: int, rng: np.random.Gene
 
     def program(p: Party, m: Shared, v: Shared) -> Any:
         m, v = replace(m, fractional_bits=f), replace(v, fractional_bits=40)
-        return p.function(lambda m, v: adaptive.update(p, m, v))(m, v)
+        return p.function(lambda m, v: adaptive.scale_by_root(p, m, v))(m, v)
 
     sim = simulate(program, m, v, dealer=dealer)
     assert sim.outputs[0].fractional_bits == f + adaptive.RESULT_BITS
@@ -66,15 +72,15 @@ def test_each_party_deals_for_a_third(rng: np.random.Generator) -> None:
 
     def program(p: Party, m: Shared, v: Shared) -> Any:
         m, v = replace(m, fractional_bits=28), replace(v, fractional_bits=40)
-        f = p.function(lambda m, v: adaptive.update(p, m, v, profile="wan"))
-        return f(m, v), measured(p, f, m, v)
+        f = p.function(lambda m, v: adaptive.scale_by_root(p, m, v, profile="wan"))
+        return f(m, v), measure_call(p, f, m, v)
 
     sim = simulate(program, m, v, dealer=1)
     parts = [out[0] for out in sim.outputs]
     assert all(p.dealer == 1 for p in parts)
     got = reconstruct(parts) / 2.0**41
     assert got.shape == v.shape and np.abs(got - 1).max() < 2.0**-6
-    cost = cost_of(adaptive.update, Private((n,), 28), Private((n,), 40), profile="wan")
+    cost = cost_of(adaptive.scale_by_root, Private((n,), 28), Private((n,), 40), profile="wan")
     assert_costs([out[1] for out in sim.outputs], cost, 1)
     assert max(cost.dealer, cost.e1, cost.e2) < 900 * n
 
@@ -82,12 +88,12 @@ def test_each_party_deals_for_a_third(rng: np.random.Generator) -> None:
 @by_a_dealer
 def test_it_costs_what_it_declares(dealer: int) -> None:
     def run(p: Party, n: int) -> Any:
-        m = share(np.full(n, 77), p.index, b"m", 28, dealer)
-        v = share(np.full(n, 12345), p.index, b"v", 40, dealer)
-        return measured(p, p.function(lambda m, v: adaptive.update(p, m, v)), m, v)
+        m = share_for_party(np.full(n, 77), p.index, b"m", 28, dealer)
+        v = share_for_party(np.full(n, 12345), p.index, b"v", 40, dealer)
+        return measure_call(p, p.function(lambda m, v: adaptive.scale_by_root(p, m, v)), m, v)
 
     def declared(n: int) -> Cost:
-        cost = cost_of(adaptive.update, Private((n,), 28), Private((n,), 40))
+        cost = cost_of(adaptive.scale_by_root, Private((n,), 28), Private((n,), 40))
         assert (cost.rounds, cost.with_dealing) == (9, 10)
         return cost
 
@@ -130,7 +136,7 @@ def test_amsgrads_maximum_takes_three_rounds(rng: np.random.Generator) -> None:
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         f = p.function(lambda x, y: relational.maximum(p, x, y, bits=47, exchanges=1))
-        return f(x, y), measured(p, f, x, y)
+        return f(x, y), measure_call(p, f, x, y)
 
     sim = simulate(program, x, y, fractional_bits=40)
     assert np.array_equal(reconstruct([out[0] for out in sim.outputs]), np.maximum(x, y))
@@ -143,7 +149,7 @@ def test_amsgrads_maximum_takes_three_rounds(rng: np.random.Generator) -> None:
 def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
     def program(p: Party, m: Shared, v: Shared) -> Any:
         v = replace(v, fractional_bits=40)
-        f = p.function(lambda m, v: adaptive.update(p, m, v))
+        f = p.function(lambda m, v: adaptive.scale_by_root(p, m, v))
         return f(m, v), f(m, v)
 
     sim = simulate(program, *rng.integers(1, 2**30, (2, 65)), record=True)
@@ -162,9 +168,9 @@ def test_bad_input_gets_typed_errors() -> None:
         ]
         for m, variance, message in cases:
             with pytest.raises(UsageError, match=message):
-                adaptive.update(p, m, variance)
+                adaptive.scale_by_root(p, m, variance)
         with pytest.raises(UsageError, match="profile"):
-            adaptive.update(p, x, v, profile="fast")
+            adaptive.scale_by_root(p, x, v, profile="fast")
         small = replace(x, bits=20)
         cases = [
             (x, x, "smaller ring"),

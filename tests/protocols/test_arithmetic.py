@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, truncation
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -243,7 +243,7 @@ def test_wide_sums_are_exact_modulo_2_128(rng: np.random.Generator) -> None:
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def sums(x: Shared, y: Shared) -> list[Shared]:
-            u, v = convert.extend(p, x, 60), convert.extend(p, y, 60)
+            u, v = convert.extend_to_wide(p, x, 60), convert.extend_to_wide(p, y, 60)
             return [arithmetic.add(u, v), arithmetic.sub(u, v), arithmetic.neg(u)]
 
         return p.function(sums)(x, y)
@@ -281,14 +281,14 @@ PRIVATE: dict[str, Callable[[Party, Shared, Any], Any]] = {
 @pytest.mark.parametrize("name", PRIVATE)
 def test_operands_of_two_dealers_are_refused_by_name(name: str) -> None:
     def program(p: Party, x: Shared) -> Any:
-        return PRIVATE[name](p, x, share(np.arange(2), p.index, b"other", dealer=1))
+        return PRIVATE[name](p, x, share_for_party(np.arange(2), p.index, b"other", dealer=1))
 
     assert f"{name} wants" in str(raised(program))
 
 
 @pytest.mark.parametrize("name", PRIVATE)
 def test_operands_of_one_and_two_words_are_refused_by_name(name: str) -> None:
-    text = str(raised(lambda p, x: PRIVATE[name](p, x, convert.extend(p, x, 1))))
+    text = str(raised(lambda p, x: PRIVATE[name](p, x, convert.extend_to_wide(p, x, 1))))
     assert f"{name} wants" in text
 
 
@@ -300,7 +300,7 @@ def test_operands_of_a_large_and_a_small_ring_are_refused_by_name(name: str) -> 
 
 @pytest.mark.parametrize("name", ["mul", "matmul"])
 def test_products_in_other_rings_than_2_64_are_refused_by_name(name: str) -> None:
-    for lift in (lambda p, x: convert.extend(p, x, 1), small):
+    for lift in (lambda p, x: convert.extend_to_wide(p, x, 1), small):
 
         def square(p: Party, x: Shared, lift: Any = lift) -> Any:
             y = lift(p, x)
@@ -328,7 +328,8 @@ def test_public_operands_of_wide_values_are_refused_or_right(name: str) -> None:
     three = np.full((2, 2), 3)
     try:
         sim = simulate(
-            lambda p, x: p.function(lambda x: operation(convert.extend(p, x, 0), three))(x), value
+            lambda p, x: p.function(lambda x: operation(convert.extend_to_wide(p, x, 0), three))(x),
+            value,
         )
         got = sim.value()
     except UsageError as error:
@@ -365,12 +366,12 @@ def test_products_cost_what_they_say_whatever_the_values(
     def program(p: Party) -> list[Any]:
         mul = p.function(lambda x: arithmetic.mul(p, x, x), dynamic=True)
         matmul = p.function(lambda x, y: arithmetic.matmul(p, x, y), dynamic=True)
-        row = share(np.ones((1, 1), np.int64), p.index, b"row", dealer=dealer)
+        row = share_for_party(np.ones((1, 1), np.int64), p.index, b"row", dealer=dealer)
         result = []
         for value in inputs:
-            x = share(value, p.index, b"value", dealer=dealer)
-            result.append(measured(p, mul, x))
-            result.append(measured(p, matmul, x.map(lambda a: a[:, None]), row))
+            x = share_for_party(value, p.index, b"value", dealer=dealer)
+            result.append(measure_call(p, mul, x))
+            result.append(measure_call(p, matmul, x.map(lambda a: a[:, None]), row))
         return result
 
     calls = zip(*simulate(program).outputs, strict=True)

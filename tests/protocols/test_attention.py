@@ -18,14 +18,14 @@ from tfe_bench.protocols.functions import exp2
 from tfe_bench.protocols.nn import attention as att
 from tfe_bench.protocols.order import row_maximum
 from tfe_bench.protocols.ring import small_ring
-from tfe_bench.protocols.ring.range_check import Watch
-from tfe_bench.protocols.session.cost import packed
-from tfe_bench.protocols.session.counting import Private, cost_of, count
+from tfe_bench.protocols.ring.range_check import RangeMonitor
+from tfe_bench.protocols.session.cost import packed_bits
+from tfe_bench.protocols.session.counting import Private, cost_of, count_cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-MOST = att.MOST_UNITS * math.log(2)
+MOST = att.MAX_UNITS * math.log(2)
 
 
 def revealed(values: Array, bits: int) -> Array:
@@ -52,7 +52,7 @@ def test_a_coarse_maximum_is_near_whatever_the_level_of_a_row(
 
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Shared:
-            small = row_maximum.coarse(small_ring.reduced(x, ring), cut)
+            small = row_maximum.coarsen_values(small_ring.reduce_ring(x, ring), cut)
             return row_maximum.row_maximum(p, small, lengths, bits)
 
         return p.function(graph)(x)
@@ -71,12 +71,12 @@ def _maxima(party: Party, x: Shared, lengths: tuple[int, ...], bits: int) -> Sha
 
 
 def test_groups_are_as_a_network_wants_them() -> None:
-    assert row_maximum.radices(5, 1, 11, 11, "local") == ()
+    assert row_maximum.plan_radices(5, 1, 11, 11, "local") == ()
     for profile in ("local", "wan"):
         for longest in (2, 9, 10, 128, 1024):
-            chosen = row_maximum.radices(10**6, longest, 11, 11, profile)
+            chosen = row_maximum.plan_radices(10**6, longest, 11, 11, profile)
             assert math.prod(chosen) >= longest and max(chosen) <= 10
-    assert len(row_maximum.radices(100, 100, 11, 11, "wan")) == 2
+    assert len(row_maximum.plan_radices(100, 100, 11, 11, "wan")) == 2
 
 
 # ---- powers of two
@@ -95,7 +95,7 @@ def test_powers_of_two_are_right_in_the_whole_window(
 
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
-            small = replace(small_ring.reduced(x, exp2.ring_bits(f)), fractional_bits=f)
+            small = replace(small_ring.reduce_ring(x, exp2.ring_bits(f)), fractional_bits=f)
             return exp2.exp2(p, small, scale, width, by_fours)
 
         return p.function(graph)(x)
@@ -111,9 +111,9 @@ def test_powers_of_two_are_right_in_the_whole_window(
 
 
 def by_fours(a: Any) -> Any:
-    from tfe_bench.protocols.session import local
+    from tfe_bench.protocols.session import tensor_ops
 
-    return local.reshape(a, [4, -1])
+    return tensor_ops.reshape(a, [4, -1])
 
 
 def powers(party: Party, t: Shared, scale: int, width: int) -> Any:
@@ -129,7 +129,7 @@ def powers(party: Party, t: Shared, scale: int, width: int) -> Any:
 )
 def test_powers_of_two_refuse_what_does_not_fit(f: int, ring: int, scale: int, width: int) -> None:
     with pytest.raises(UsageError, match="exp2 wants"):
-        count(powers, Private((4,), f, ring), scale, width)
+        count_cost(powers, Private((4,), f, ring), scale, width)
 
 
 # ---- a value of one small ring in another
@@ -141,18 +141,18 @@ def test_a_lift_ends_in_any_larger_ring(k: int, to: int, rng: np.random.Generato
     x = np.array([0, most, -most, *rng.integers(-most, most + 1, 20)])
 
     def program(p: Party, x: Shared) -> Any:
-        return p.function(lambda x: small_ring.lift(p, small_ring.reduced(x, k), to))(x)
+        return p.function(lambda x: small_ring.lift_signed(p, small_ring.reduce_ring(x, k), to))(x)
 
     done = simulate(program, x)
     assert np.array_equal(revealed(done.value(), to), x)
-    cost = cost_of(small_ring.lift, Private((x.size,), 0, k), to)
+    cost = cost_of(small_ring.lift_signed, Private((x.size,), 0, k), to)
     assert done.sent == cost.by_party(0) and done.rounds == cost.rounds == 1
 
 
 @pytest.mark.parametrize(("k", "to"), [(19, 19), (19, 18), (19, 65), (0, 64)])
 def test_a_lift_refuses_other_rings(k: int, to: int) -> None:
     with pytest.raises(UsageError, match=r"(extend|lift) wants"):
-        count(small_ring.lift, Private((4,), 0, k), to)
+        count_cost(small_ring.lift_signed, Private((4,), 0, k), to)
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_shares_of_a_lift_are_of_all_that_is_dealt(
     x = np.array([0, most, -most, *rng.integers(-most, most + 1, 20)])
 
     def program(p: Party, x: Shared) -> Any:
-        small = small_ring.reduced(x, k)
+        small = small_ring.reduce_ring(x, k)
         return p.function(lambda x: small_ring.lift_with_shares(p, x, to, width))(small)
 
     dealer = int(rng.integers(3))
@@ -178,8 +178,8 @@ def test_shares_of_a_lift_are_of_all_that_is_dealt(
     assert not np.any((total - x) << (64 - width))
     cost = cost_of(small_ring.lift_with_shares, Private((x.size,), 0, k), to, width)
     assert done.sent == cost.by_party(dealer) and done.rounds == cost.rounds == int(to > k)
-    assert (cost.with_dealing, cost.e1) == (cost.rounds + 1, packed(x.size, to - k))
-    assert cost.dealer == 2 * packed(x.size, max(to, width) - k)
+    assert (cost.with_dealing, cost.e1) == (cost.rounds + 1, packed_bits(x.size, to - k))
+    assert cost.dealer == 2 * packed_bits(x.size, max(to, width) - k)
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_shares_of_a_lift_are_of_all_that_is_dealt(
 )
 def test_shares_of_a_lift_refuse_other_rings(k: int, to: int, width: int) -> None:
     with pytest.raises(UsageError, match="lift_with_shares wants"):
-        count(small_ring.lift_with_shares, Private((4,), 0, k), to, width)
+        count_cost(small_ring.lift_with_shares, Private((4,), 0, k), to, width)
 
 
 # ---- attention
@@ -335,9 +335,9 @@ def test_a_spread_that_is_exceeded_is_flagged_for_its_sample() -> None:
 
     def program(p: Party, q: Shared, k: Shared) -> Any:
         def graph(q: Shared, k: Shared) -> Shared:
-            watch = Watch(p, len(differences), q.dealer)
-            att.attention(p, q, k, k, scale=1.0, watch=watch)
-            return watch.flag()
+            watch = RangeMonitor(p, len(differences), q.dealer)
+            att.attention(p, q, k, k, scale=1.0, monitor=watch)
+            return watch.compute_flag()
 
         return p.function(graph)(q, k)
 
@@ -352,9 +352,9 @@ def test_a_watch_knows_both_ends_of_a_range(rng: np.random.Generator) -> None:
 
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Shared:
-            watch = Watch(p, x.shape[0], x.dealer)
-            watch.within(x, low, high)
-            return watch.flag()
+            watch = RangeMonitor(p, x.shape[0], x.dealer)
+            watch.record_range(x, low, high)
+            return watch.compute_flag()
 
         return p.function(graph)(x)
 
@@ -418,15 +418,15 @@ def test_attention_refuses_what_does_not_fit(
     words: str, given: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
     with pytest.raises(UsageError, match=f"attention.*{words}.*Received"):
-        count(att.attention, *given, **options)
+        count_cost(att.attention, *given, **options)
 
 
 def test_attention_refuses_private_masks_that_do_not_fit() -> None:
     def masked(party: Party, x: Shared, mask: Shared, **options: Any) -> Shared:
         return att.attention(party, x, x, x, mask=mask, **options)
 
-    most = att.most_units(3, True) * math.log(2)
-    count(masked, A, Private((2, 1, 3), 0), spread=most)
+    most = att.max_units(3, True) * math.log(2)
+    count_cost(masked, A, Private((2, 1, 3), 0), spread=most)
     wrong: tuple[tuple[str, Private, dict[str, Any]], ...] = (
         ("private mask", Private((3,), 0), {"spread": most + 0.01}),
         ("broadcasts", Private((2,), 0), {}),
@@ -434,7 +434,7 @@ def test_attention_refuses_private_masks_that_do_not_fit() -> None:
     )
     for words, mask, options in wrong:
         with pytest.raises(UsageError, match=f"attention.*{words}.*Received"):
-            count(masked, A, mask, **options)
+            count_cost(masked, A, mask, **options)
 
 
 # ---- BERT's

@@ -12,9 +12,9 @@ from tests.protocols.pads import assert_one_message_each
 from tests.protocols.shares import assert_declared
 from tfe_bench.cluster.simulate import (
     Simulation,
-    measured,
+    measure_call,
     reconstruct,
-    share,
+    share_for_party,
     simulate,
 )
 from tfe_bench.errors import UsageError
@@ -82,10 +82,10 @@ def test_a_bit_times_a_value_loses_bits_without_failing(
 @pytest.mark.parametrize("dealer", range(3))
 def test_it_costs_what_it_declares(dealer: int) -> None:
     def run(p: Party, n: int) -> Any:
-        x = share(np.full(n, 12345), p.index, b"x", 44, dealer)
+        x = share_for_party(np.full(n, 12345), p.index, b"x", 44, dealer)
         bits = p.function(lambda x: random_bits(p, x))(x)
         f = p.function(lambda b, x: backward.inject_truncated(p, b, x, 20, negated=True))
-        return measured(p, f, bits, x)
+        return measure_call(p, f, bits, x)
 
     def declared(n: int) -> Cost:
         return cost_of(backward.inject_truncated, PrivateBits((n,)), Private((n,), 44), 20)
@@ -105,7 +105,7 @@ def test_shares_of_several_open_as_one(rng: np.random.Generator) -> None:
             a = convert.inject_shares(s, bits, first, 0, 0, drop=20)
             b = convert.inject_shares(s, bits, second, backward.MASKS, 1, negated=True, drop=20)
             share = None if s.is_dealer else a + b
-            return masked.exchanged(s, share, np.array([MANY]), 20, 2)
+            return masked.exchange_masked(s, share, np.array([MANY]), 20, 2)
 
         return p.function(function)(x, sign)
 
@@ -129,11 +129,11 @@ def test_bad_input_gets_typed_errors() -> None:
     x = Shared(None, np.zeros(3, np.int64), np.zeros(3, np.int64), 0, 44)
     for drop in (0, -1, 49, 1.5, True):
         with pytest.raises(UsageError, match="drops 1 to 48"):
-            backward._check(bits, _tensor(x), drop)  # type: ignore[arg-type]
+            backward._check_injection(bits, _tensor(x), drop)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="works over Z_2"):
-        backward._check(bits, replace(_tensor(x), bits=40), 8)
+        backward._check_injection(bits, replace(_tensor(x), bits=40), 8)
     with pytest.raises(UsageError, match="one dealer"):
-        backward._check(bits, replace(_tensor(x), dealer=1), 8)
+        backward._check_injection(bits, replace(_tensor(x), dealer=1), 8)
 
 
 def _tensor(x: Shared) -> Shared:

@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import batch_norm
 from tfe_bench.protocols.ring import arithmetic, products
-from tfe_bench.protocols.ring.products import truncated
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.ring.products import exchange_truncated_sum
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -66,16 +66,16 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
         result = []
         for i in range(len(shape)):
             x, gamma, beta, dy, mean, variance = scaled(words[6 * i : 6 * i + 6])
-            normalize = p.function(lambda x, g: batch_norm.normalize(p, x, g))
-            apply = p.function(lambda n, b: batch_norm.apply(p, n, b))
-            back = p.function(lambda n, d: batch_norm.backward(p, n, d))
-            running = p.function(lambda n, m, v: batch_norm.running(p, n, m, v))
+            normalize = p.function(lambda x, g: batch_norm.normalize_batch(p, x, g))
+            apply = p.function(lambda n, b: batch_norm.apply_normalization(p, n, b))
+            back = p.function(lambda n, d: batch_norm.batch_norm_gradients(p, n, d))
+            running = p.function(lambda n, m, v: batch_norm.update_running(p, n, m, v))
             n = normalize(x, gamma)
             calls = [
-                measured(p, normalize, x, gamma),
-                measured(p, apply, n, beta),
-                measured(p, back, n, dy),
-                measured(p, running, n, mean, variance),
+                measure_call(p, normalize, x, gamma),
+                measure_call(p, apply, n, beta),
+                measure_call(p, back, n, dy),
+                measure_call(p, running, n, mean, variance),
             ]
             result.append((apply(n, beta), back(n, dy), running(n, mean, variance), calls))
         return result
@@ -107,12 +107,12 @@ def test_all_of_it_is_tensorflows_and_costs_what_it_says(
         assert (abs(got(lambda o: o[2][1]) - late) / late).max() < 1e-4
         channels = x.shape[-1]
         per_channel = Private((channels,), batch_norm.FACTOR)
-        first = count(batch_norm.normalize, Private(x.shape, F), per_channel)
+        first = count_cost(batch_norm.normalize_batch, Private(x.shape, F), per_channel)
         costs = [
             first.cost,
-            count(batch_norm.apply, first.results, per_channel).cost,
-            count(batch_norm.backward, first.results, Private(x.shape, H)).cost,
-            count(batch_norm.running, first.results, per_channel, per_channel).cost,
+            count_cost(batch_norm.apply_normalization, first.results, per_channel).cost,
+            count_cost(batch_norm.batch_norm_gradients, first.results, Private(x.shape, H)).cost,
+            count_cost(batch_norm.update_running, first.results, per_channel, per_channel).cost,
         ]
         assert [c.rounds for c in costs] == [14, 2, 3, 1]
         for j, cost in enumerate(costs):
@@ -126,10 +126,12 @@ def test_the_sum_before_its_truncation_joins_a_relus_exchange(rng: np.random.Gen
         def layer(x: Shared, gamma: Shared, beta: Shared) -> Shared:
             x = replace(x, fractional_bits=F)
             gamma, beta = (replace(v, fractional_bits=24) for v in (gamma, beta))
-            n = batch_norm.normalize(p, x, gamma)
-            product = products.Product(n.centered, n.factor, products.elementwise)
-            addend = batch_norm.addend(n, beta)
-            return truncated(p, "truncated_sum", [product], addend, drop=24, bits=30)[0]
+            n = batch_norm.normalize_batch(p, x, gamma)
+            product = products.Product(n.centered, n.factor, products.elementwise_product)
+            addend = batch_norm.beta_addend(n, beta)
+            return exchange_truncated_sum(p, "truncated_sum", [product], addend, drop=24, bits=30)[
+                0
+            ]
 
         small: Shared = p.function(layer)(x, gamma, beta)
         return small
@@ -143,48 +145,52 @@ def test_the_sum_before_its_truncation_joins_a_relus_exchange(rng: np.random.Gen
 
 def test_numbers_are_integers_that_all_parties_agree_on() -> None:
     for m in (2, 3, 128, 4607, 2**24):
-        n = batch_norm.numbers(m, epsilon=1e-5)
-        assert abs(n.root / 2**20 - np.sqrt(m / 2**n.shift)) < 2**-20
-        assert abs(n.reciprocal(40) / 2**40 - 1 / m) <= 2**-41
-        assert n.epsilon == round(1e-5 * 2**40) and n.slope + 7 + 3 * n.most <= 46
+        n = batch_norm.plan_batch_norm(m, epsilon=1e-5)
+        assert abs(n.root_factor / 2**20 - np.sqrt(m / 2**n.shift)) < 2**-20
+        assert abs(n.count_reciprocal(40) / 2**40 - 1 / m) <= 2**-41
+        assert n.epsilon == round(1e-5 * 2**40) and n.slope_bits + 7 + 3 * n.rstd_bits <= 46
 
 
 def test_a_mean_whose_reciprocal_has_no_bits_left_is_refused() -> None:
     """1/M gets 62 - bits fractional bits: of 2^24 values of 40 bits it was 0."""
     for bits in range(17, 41):
         most = min(2**24, 2 ** (55 - bits + 1) - 1)
-        n = batch_norm.numbers(most, bits=bits)
-        assert abs(n.reciprocal(n.mean_bits) * most / 2**n.mean_bits - 1) <= 2.0**-7
+        n = batch_norm.plan_batch_norm(most, bits=bits)
+        assert abs(n.count_reciprocal(n.mean_bits) * most / 2**n.mean_bits - 1) <= 2.0**-7
         if most < 2**24:
             with pytest.raises(UsageError, match="bits at most"):
-                batch_norm.numbers(most + 1, bits=bits)
+                batch_norm.plan_batch_norm(most + 1, bits=bits)
     with pytest.raises(UsageError, match="a batch of one row"):
-        batch_norm.numbers(1)
+        batch_norm.plan_batch_norm(1)
 
 
 NOT_PRIVATE: Any = np.zeros((8, 4))
 REFUSED: dict[str, Callable[[Party, Shared, Shared], Any]] = {
-    "a public tensor": lambda p, x, g: batch_norm.normalize(p, NOT_PRIVATE, g),
-    "a small ring": lambda p, x, g: batch_norm.normalize(p, replace(x, bits=31), g),
-    "a vector": lambda p, x, g: batch_norm.normalize(p, g, g),
-    "another scale of gamma": lambda p, x, g: batch_norm.normalize(
+    "a public tensor": lambda p, x, g: batch_norm.normalize_batch(p, NOT_PRIVATE, g),
+    "a small ring": lambda p, x, g: batch_norm.normalize_batch(p, replace(x, bits=31), g),
+    "a vector": lambda p, x, g: batch_norm.normalize_batch(p, g, g),
+    "another scale of gamma": lambda p, x, g: batch_norm.normalize_batch(
         p, x, replace(g, fractional_bits=16)
     ),
-    "gammas of other channels": lambda p, x, g: batch_norm.normalize(p, x, g.map(lambda a: a[:2])),
-    "too small an epsilon": lambda p, x, g: batch_norm.normalize(p, x, g, epsilon=1e-6),
-    "one element": lambda p, x, g: batch_norm.normalize(p, x.map(lambda a: a[:1]), g),
-    "8 fractional bits": lambda p, x, g: batch_norm.normalize(p, replace(x, fractional_bits=8), g),
-    "a gradient of another shape": lambda p, x, g: batch_norm.backward(
-        p, batch_norm.normalize(p, x, g), g
+    "gammas of other channels": lambda p, x, g: batch_norm.normalize_batch(
+        p, x, g.map(lambda a: a[:2])
     ),
-    "a gradient with 40 bits": lambda p, x, g: batch_norm.backward(
-        p, batch_norm.normalize(p, x, g), replace(x, fractional_bits=40)
+    "too small an epsilon": lambda p, x, g: batch_norm.normalize_batch(p, x, g, epsilon=1e-6),
+    "one element": lambda p, x, g: batch_norm.normalize_batch(p, x.map(lambda a: a[:1]), g),
+    "8 fractional bits": lambda p, x, g: batch_norm.normalize_batch(
+        p, replace(x, fractional_bits=8), g
     ),
-    "a momentum above 1": lambda p, x, g: batch_norm.running(
-        p, batch_norm.normalize(p, x, g), g, g, 1.5
+    "a gradient of another shape": lambda p, x, g: batch_norm.batch_norm_gradients(
+        p, batch_norm.normalize_batch(p, x, g), g
     ),
-    "statistics of another scale": lambda p, x, g: batch_norm.running(
-        p, batch_norm.normalize(p, x, g), arithmetic.add(x, x).map(lambda a: a[0]), g
+    "a gradient with 40 bits": lambda p, x, g: batch_norm.batch_norm_gradients(
+        p, batch_norm.normalize_batch(p, x, g), replace(x, fractional_bits=40)
+    ),
+    "a momentum above 1": lambda p, x, g: batch_norm.update_running(
+        p, batch_norm.normalize_batch(p, x, g), g, g, 1.5
+    ),
+    "statistics of another scale": lambda p, x, g: batch_norm.update_running(
+        p, batch_norm.normalize_batch(p, x, g), arithmetic.add(x, x).map(lambda a: a[0]), g
     ),
 }
 

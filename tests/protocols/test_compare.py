@@ -9,9 +9,15 @@ import numpy as np
 import pytest
 
 from tests.protocols.shares import parts_held
-from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import (
+    Simulation,
+    assert_costs,
+    measure_call,
+    share_for_party,
+    simulate,
+)
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.ring.compare import less_than, msb, msb_cost, recipe
+from tfe_bench.protocols.ring.compare import less_than, msb, msb_cost, plan_comparison
 from tfe_bench.protocols.ring.truncation import truncate_reduce
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
@@ -26,7 +32,7 @@ def exchanges_of(bits: int) -> list[int]:
     found = []
     for exchanges in (1, 2, 3):
         try:
-            found.append(recipe(bits, exchanges).exchanges)
+            found.append(plan_comparison(bits, exchanges).exchange_count)
         except UsageError:
             continue
     return found
@@ -151,25 +157,25 @@ def test_the_sign_of_a_reduced_value_is_that_of_the_value() -> None:
 def test_recipes_send_as_many_bits_as_the_cost_table_says(
     bits: int, exchanges: int, total: int
 ) -> None:
-    r = recipe(bits, exchanges)
-    assert (r.exchanges, r.total) == (exchanges, total)
+    r = plan_comparison(bits, exchanges)
+    assert (r.exchange_count, r.total_bits) == (exchanges, total)
 
 
 def test_every_recipe_covers_its_bits_and_ends_in_one_node() -> None:
     for bits in range(2, 129):
-        for r in [recipe(bits), *(recipe(bits, o) for o in exchanges_of(bits))]:
+        for r in [plan_comparison(bits), *(plan_comparison(bits, o) for o in exchanges_of(bits))]:
             assert r.bits == bits and sum(r.widths) == bits - 1 and min(r.widths) >= 1
             assert len(r.groups[-1]) == 1
             for level, groups in enumerate(r.groups):
-                assert sum(groups) == r.nodes(level) and min(groups) >= 1
-            assert r.total == r.dealt + 2 * r.exchanged
+                assert sum(groups) == r.node_count(level) and min(groups) >= 1
+            assert r.total_bits == r.dealt_bits + 2 * r.exchanged_bits
 
 
 def test_every_recipe_has_the_openings_asked_for_and_two_or_three_always_exist() -> None:
     for bits in range(2, 129):
         for exchanges in (1, 2, 3):
             try:
-                assert recipe(bits, exchanges).exchanges == exchanges
+                assert plan_comparison(bits, exchanges).exchange_count == exchanges
             except UsageError as error:
                 assert exchanges == 1, (bits, exchanges)
                 assert str(bits) in str(error)
@@ -178,20 +184,20 @@ def test_every_recipe_has_the_openings_asked_for_and_two_or_three_always_exist()
 def test_the_default_recipe_takes_a_third_exchange_only_where_it_saves_an_eighth() -> None:
     chosen = {2: 0, 3: 0}
     for bits in range(2, 129):
-        best = recipe(bits)
-        offered = {o: recipe(bits, o) for o in exchanges_of(bits) if o > 1}
+        best = plan_comparison(bits)
+        offered = {o: plan_comparison(bits, o) for o in exchanges_of(bits) if o > 1}
         worth_it = 3 in offered and (
-            2 not in offered or 8 * offered[3].total <= 7 * offered[2].total
+            2 not in offered or 8 * offered[3].total_bits <= 7 * offered[2].total_bits
         )
         assert best == offered[3 if worth_it else 2]
-        chosen[best.exchanges] += 1
+        chosen[best.exchange_count] += 1
     assert min(chosen.values()) > 0
 
 
 @pytest.mark.parametrize(("bits", "exchanges"), [(1, None), (129, None), (64, 0), (64, 4)])
 def test_recipes_outside_the_table_are_refused(bits: int, exchanges: int | None) -> None:
     with pytest.raises(UsageError, match="Received"):
-        recipe(bits, exchanges)
+        plan_comparison(bits, exchanges)
 
 
 def test_comparing_more_bits_than_the_ring_has_is_refused() -> None:
@@ -206,8 +212,8 @@ def test_msb_costs_what_it_says_whatever_the_values(dealer: int, rng: np.random.
 
     def program(p: Party) -> list[Any]:
         graphs = [p.function(lambda x, case=case: msb(p, x, *case), dynamic=True) for case in cases]
-        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
-        return [measured(p, graph, x) for graph in graphs for x in shares]
+        shares = [share_for_party(x, p.index, b"value", dealer=dealer) for x in inputs]
+        return [measure_call(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program).outputs, strict=True)
     expected = [msb_cost(len(x), *case) for case in cases for x in inputs]

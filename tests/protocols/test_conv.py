@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert
-from tfe_bench.protocols.ring.products import Product, exchanged
+from tfe_bench.protocols.ring.products import Product, exchange_sum
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -171,13 +171,13 @@ def test_convolutions_follow_sizes_that_the_graph_does_not_know(rng: np.random.G
 def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Generator) -> None:
     """Two layers into one exchange, as a fused layer does."""
     x, w, v = words(rng, (1, 6, 5, 8)), words(rng, (3, 3, 8, 8)), words(rng, (3, 3, 8, 1))
-    windows = conv.Windows.of("layer", 1, "SAME")
+    windows = conv.Windows.from_arguments("layer", 1, "SAME")
 
     def program(p: Party, x: Shared, w: Shared, v: Shared) -> Any:
         def layer(x: Shared, w: Shared, v: Shared) -> Shared:
             full = Product(x, w, lambda a, b: conv.convolve(a, b, windows))
             depthwise = Product(x, v, lambda a, b: conv.convolve(a, b, windows, True))
-            return exchanged(p, "layer", [full, depthwise])
+            return exchange_sum(p, "layer", [full, depthwise])
 
         return p.function(layer)(x, w, v)
 
@@ -201,10 +201,12 @@ def test_convolutions_cost_what_they_say_whatever_the_values(
         for layer in (conv.conv2d, conv.depthwise_conv2d):
             graph = p.function(lambda x, w, layer=layer: layer(p, x, w, 2, "SAME"))
             for x, w in inputs:
-                pair = [share(v, p.index, b"value", dealer=dealer) for v in (x, w)]
-                result.append(measured(p, graph, *pair))
+                pair = [share_for_party(v, p.index, b"value", dealer=dealer) for v in (x, w)]
+                result.append(measure_call(p, graph, *pair))
         public = p.function(lambda x: conv.conv2d_public(x, inputs[0][1]))
-        result.append(measured(p, public, share(inputs[0][0], p.index, b"value", dealer=dealer)))
+        result.append(
+            measure_call(p, public, share_for_party(inputs[0][0], p.index, b"value", dealer=dealer))
+        )
         return result
 
     *calls, public = zip(*simulate(program).outputs, strict=True)
@@ -253,7 +255,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
 REFUSED: dict[str, Callable[[Party, Shared, Shared], Any]] = {
     "conv2d of a public kernel": lambda p, x, w: conv.conv2d(p, x, np.zeros((1, 1, 2, 1))),  # type: ignore[arg-type]
     "conv2d of a wide value": lambda p, x, w: conv.conv2d(
-        p, convert.extend(p, x, 1), convert.extend(p, w, 1)
+        p, convert.extend_to_wide(p, x, 1), convert.extend_to_wide(p, w, 1)
     ),
     "conv2d of other channels": lambda p, x, w: conv.conv2d(
         p, x, arithmetic.add(w, w).map(lambda a: a[:, :, :1])
@@ -282,7 +284,7 @@ REFUSED: dict[str, Callable[[Party, Shared, Shared], Any]] = {
         np.zeros((1, 1, 2, 1), np.int64),
     ),
     "conv2d_public of a wide value": lambda p, x, w: conv.conv2d_public(
-        convert.extend(p, x, 1), np.zeros((1, 1, 2, 1), np.int64)
+        convert.extend_to_wide(p, x, 1), np.zeros((1, 1, 2, 1), np.int64)
     ),
     "depthwise_conv2d_public of other channels": lambda p, x, w: conv.depthwise_conv2d_public(
         x, np.zeros((1, 1, 3, 1), np.int64)
@@ -299,7 +301,7 @@ def test_what_does_not_fit_is_refused_by_name_with_what_was_received() -> None:
                 with pytest.raises(UsageError) as caught:
                     refused(p, x, w)
                 texts[what] = str(caught.value)
-            other = share(np.zeros((3, 3, 2, 1)), p.index, b"other", dealer=1)
+            other = share_for_party(np.zeros((3, 3, 2, 1)), p.index, b"other", dealer=1)
             with pytest.raises(UsageError, match="one dealer"):
                 conv.conv2d(p, x, other)
             return x

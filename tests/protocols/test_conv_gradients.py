@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, conv_gradients, products
 from tfe_bench.protocols.ring.conv import Windows
@@ -48,13 +48,13 @@ def words(rng: np.random.Generator, shape: Any) -> Array:
 
 
 def windows_of(case: Case) -> Windows:
-    return Windows.of("layer", case[2], case[3], case[4])
+    return Windows.from_arguments("layer", case[2], case[3], case[4])
 
 
 def result_shape(case: Case) -> tuple[int, ...]:
     x, w, depthwise = case[0], case[1], case[5]
     windows = windows_of(case)
-    height, width = (int(windows.size(i, x[1 + i], w[i])) for i in range(2))
+    height, width = (int(windows.window_count(i, x[1 + i], w[i])) for i in range(2))
     return x[0], height, width, w[2] * w[3] if depthwise else w[3]
 
 
@@ -62,7 +62,7 @@ def reference(case: Case, x: Array, w: Array, d: Array) -> tuple[Array, Array]:
     """The definition, element of the kernel by element, on int64 that wraps."""
     windows = windows_of(case)
     n, height, width, _ = d.shape
-    before = [windows.before(i, x.shape[1 + i], w.shape[i]) for i in range(2)]
+    before = [windows.padding_before(i, x.shape[1 + i], w.shape[i]) for i in range(2)]
     room = [(w.shape[i] - 1) * windows.dilations[i] + windows.strides[i] for i in range(2)]
     widths = [(0, 0), *((b, b + r) for b, r in zip(before, room, strict=True)), (0, 0)]
     padded, back = np.pad(x, widths), np.zeros_like(np.pad(x, widths))
@@ -130,12 +130,14 @@ def test_gradients_are_exact_modulo_2_64_and_cost_what_a_product_costs(
                 x, w, d = values[3 * i : 3 * i + 3]
                 back = conv_gradients.input_gradient(windows_of(case), case[0], case[5])
                 kernel = conv_gradients.kernel_gradient(windows_of(case), case[1], case[5])
-                out.append(products.exchanged(p, "product_sum", [products.Product(d, w, back)]))
-                out.append(products.exchanged(p, "product_sum", [products.Product(x, d, kernel)]))
+                out.append(products.exchange_sum(p, "product_sum", [products.Product(d, w, back)]))
+                out.append(
+                    products.exchange_sum(p, "product_sum", [products.Product(x, d, kernel)])
+                )
             return out
 
         f = p.function(layers)
-        return f(*values), measured(p, f, *values)
+        return f(*values), measure_call(p, f, *values)
 
     sim = simulate(program, *given, dealer=dealer, fractional_bits=7)
     for i, want in enumerate(expected):
@@ -159,8 +161,8 @@ def test_gradients_follow_a_batch_that_the_graph_does_not_know(rng: np.random.Ge
             back = conv_gradients.input_gradient(windows_of(case), x.shape[1:])
             kernel = conv_gradients.kernel_gradient(windows_of(case), case[1])
             return [
-                products.exchanged(p, "product_sum", [products.Product(d, w, back)]),
-                products.exchanged(p, "product_sum", [products.Product(x, d, kernel)]),
+                products.exchange_sum(p, "product_sum", [products.Product(d, w, back)]),
+                products.exchange_sum(p, "product_sum", [products.Product(x, d, kernel)]),
             ]
 
         f = p.function(layer, dynamic=True)
@@ -175,7 +177,7 @@ def test_gradients_follow_a_batch_that_the_graph_does_not_know(rng: np.random.Ge
 def test_what_does_not_fit_is_refused_by_name_with_what_was_received() -> None:
     import tensorflow as tf
 
-    windows = Windows.of("layer", 1, "VALID")
+    windows = Windows.from_arguments("layer", 1, "VALID")
     image, kernel, d = (tf.zeros(s, tf.int64) for s in ((1, 6, 6, 2), (3, 3, 2, 4), (1, 4, 4, 4)))
     back = conv_gradients.input_gradient(windows, (6, 6, 2))
     of_kernel = conv_gradients.kernel_gradient(windows, (3, 3, 2, 4))

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.protocols.shares import EDGES, packed, unpacked
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, masked
 from tfe_bench.protocols.ring.compare import msb
-from tfe_bench.protocols.session.cost import Cost, words
+from tfe_bench.protocols.session.cost import Cost, words_for_bits
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
@@ -93,7 +93,7 @@ def test_inject_and_select_are_exact_for_one_and_two_words(
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def chosen(bits: EvaluatorBits, x: Shared, y: Shared) -> list[Shared]:
             b = convert.mask_bits(p, bits)
-            u, v = convert.extend(p, x, 10), convert.extend(p, y, 10)
+            u, v = convert.extend_to_wide(p, x, 10), convert.extend_to_wide(p, y, 10)
             return [
                 *(convert.inject(p, b, x), convert.inject(p, b, u)),
                 *(convert.select(p, b, x, y), convert.select(p, b, u, v)),
@@ -124,7 +124,7 @@ def test_inject_takes_the_negated_bit_for_one_and_two_words_and_small_rings(
         def injected(bits: EvaluatorBits, x: Shared) -> list[Shared]:
             b = convert.mask_bits(p, bits)
             few = replace(x, bits=40)  # higher bits of the words mean nothing
-            found = [x, convert.extend(p, x, 10), few]
+            found = [x, convert.extend_to_wide(p, x, 10), few]
             plain = [convert.inject(p, b, v) for v in found]
             return [*plain, *(convert.inject(p, b, v, negated=True) for v in found)]
 
@@ -228,7 +228,7 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
             from tfe_bench.protocols.session import wide
 
             b = convert.mask_bits(p, bits)
-            x = x if limbs == 1 else convert.extend(p, x, 0)
+            x = x if limbs == 1 else convert.extend_to_wide(p, x, 0)
             s = p.site("summed", dealer=x.dealer)
             y = convert.inject_shares(s, b, x, tensor=0, slot=0)
             z = convert.b2a_shares(s, b, bits_shape, 10, 5)
@@ -239,8 +239,8 @@ def test_sums_of_unopened_injections_and_bits_open_as_one(
                     whole = wide.add(whole, y[i])
                 z = tf.reduce_sum(z, axis=0)
             shape = [70] if limbs == 1 else [70, 2]
-            found = masked.exchanged(s, whole, shape, 20, 8, width=64 * limbs)
-            return replace(found, bits=x.bits), masked.exchanged(s, z, [70], 21, 9)
+            found = masked.exchange_masked(s, whole, shape, 20, 8, width=64 * limbs)
+            return replace(found, bits=x.bits), masked.exchange_masked(s, z, [70], 21, 9)
 
         bits_shape = tf.constant(bits.shape, tf.int64)
         return p.function(summed)(bit_share(bits.reshape(-1), p.index, 1, seed), x)
@@ -261,7 +261,7 @@ REFUSED: dict[str, Callable[[Party, MaskedBits, Shared], Any]] = {
         p, convert.mask_bits(p, msb(p, x)), x.map(lambda a: a[:2])
     ),
     "two words to be extended": lambda p, b, x: convert.inject(
-        p, b, convert.extend(p, x, 1), extend_ring=True
+        p, b, convert.extend_to_wide(p, x, 1), extend_ring=True
     ),
 }
 
@@ -306,7 +306,7 @@ def test_extend_is_exact_for_every_word_read_as_unsigned(
     cases: list[tuple[int, int | None]] = [(0, None), (1, 2), (10, 3), (62, None)]
 
     def program(p: Party, x: Shared) -> Any:
-        return p.function(lambda x: [convert.extend(p, x, s, r) for s, r in cases])(x)
+        return p.function(lambda x: [convert.extend_to_wide(p, x, s, r) for s, r in cases])(x)
 
     sim = simulate(program, x, dealer=dealer, fractional_bits=3)
     for i, (shift, _) in enumerate(cases):
@@ -319,19 +319,21 @@ def test_extend_is_exact_for_every_word_read_as_unsigned(
 @pytest.mark.parametrize("shift", [-1, 63])
 def test_extend_refuses_shifts_that_fit_no_two_words(shift: int) -> None:
     with pytest.raises(UsageError, match="extend wants"):
-        simulate(lambda p, x: p.function(lambda x: convert.extend(p, x, shift))(x), np.arange(3))
+        simulate(
+            lambda p, x: p.function(lambda x: convert.extend_to_wide(p, x, shift))(x), np.arange(3)
+        )
 
 
 def test_extend_refuses_values_that_are_wide_already() -> None:
     def twice(p: Party, x: Shared) -> Shared:
-        return convert.extend(p, convert.extend(p, x, 1), 1)
+        return convert.extend_to_wide(p, convert.extend_to_wide(p, x, 1), 1)
 
     with pytest.raises(UsageError, match="extend wants"):
         simulate(lambda p, x: p.function(lambda x: twice(p, x))(x), np.arange(3))
 
 
 def extended(n: int, exchanges: int | None) -> Cost:
-    return cost_of(convert.extend, Private((n,)), 9, exchanges)
+    return cost_of(convert.extend_to_wide, Private((n,)), 9, exchanges)
 
 
 def injected(n: int, limbs: int = 1, bits: int = 0) -> Cost:
@@ -343,7 +345,7 @@ Operation = Callable[[Party, EvaluatorBits, MaskedBits, Shared, Shared], Any]
 COSTS: dict[str, tuple[Operation, Callable[[int], Cost]]] = {
     "mask_bits": (
         lambda p, bits, b, x, u: convert.mask_bits(p, bits),
-        lambda n: Cost(0, 64 * words(n), 64 * words(n), rounds=1, with_dealing=1),
+        lambda n: Cost(0, 64 * words_for_bits(n), 64 * words_for_bits(n), rounds=1, with_dealing=1),
     ),
     "b2a": (
         lambda p, bits, b, x, u: convert.b2a(p, b),
@@ -371,9 +373,12 @@ COSTS: dict[str, tuple[Operation, Callable[[int], Cost]]] = {
         lambda n: injected(n, bits=63),
     ),
     "select": (lambda p, bits, b, x, u: convert.select(p, b, x, x), injected),
-    "extend": (lambda p, bits, b, x, u: convert.extend(p, x, 9), lambda n: extended(n, None)),
+    "extend": (
+        lambda p, bits, b, x, u: convert.extend_to_wide(p, x, 9),
+        lambda n: extended(n, None),
+    ),
     "extend in two": (
-        lambda p, bits, b, x, u: convert.extend(p, x, 9, 2),
+        lambda p, bits, b, x, u: convert.extend_to_wide(p, x, 9, 2),
         lambda n: extended(n, 2),
     ),
 }
@@ -387,7 +392,7 @@ def test_conversions_cost_what_they_say_whatever_the_values(
 
     def program(p: Party) -> list[Any]:
         opened = p.function(lambda bits: convert.mask_bits(p, bits), dynamic=True)
-        wide = p.function(lambda x: convert.extend(p, x, 9), dynamic=True)
+        wide = p.function(lambda x: convert.extend_to_wide(p, x, 9), dynamic=True)
         graphs = [
             p.function(lambda *x, operation=operation: operation(p, *x), dynamic=True)
             for operation, _ in COSTS.values()
@@ -395,9 +400,9 @@ def test_conversions_cost_what_they_say_whatever_the_values(
         result = []
         for value in values:
             bits = bit_share(value, p.index, dealer, seed)
-            x = share(-value, p.index, b"value", dealer=dealer)
+            x = share_for_party(-value, p.index, b"value", dealer=dealer)
             arguments = (bits, opened(bits), x, wide(x))
-            result += [measured(p, graph, *arguments) for graph in graphs]
+            result += [measure_call(p, graph, *arguments) for graph in graphs]
         return result
 
     calls = zip(*simulate(program).outputs, strict=True)

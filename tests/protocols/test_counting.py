@@ -29,9 +29,9 @@ from tfe_bench.protocols.ring import (
     shapes,
     truncation,
 )
-from tfe_bench.protocols.session import local, sharing
+from tfe_bench.protocols.session import sharing, tensor_ops
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.counting import Counting, Private, cost_of, count
+from tfe_bench.protocols.session.counting import CostParty, Private, cost_of, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -81,7 +81,7 @@ def test_all_is_counted_without_tensorflow() -> None:
 
 def test_what_does_not_say_its_cost_is_refused() -> None:
     with pytest.raises(ProtocolError, match="unpriced does not say what it sends"):
-        count(lambda p, x: p.site("unpriced"), Private((3,)))
+        count_cost(lambda p, x: p.site("unpriced"), Private((3,)))
 
 
 def test_what_does_not_fit_is_refused_as_it_is_where_it_runs() -> None:
@@ -116,10 +116,12 @@ def test_what_runs_side_by_side_shares_its_rounds() -> None:
 def test_a_late_dealer_is_waited_for() -> None:
     """The first AND needs the dealer's material only; the round is that of the exchange."""
 
-    def program(party: Counting, x: Shared) -> Shared:
-        dealt = party.sent(Cost(64, 0, 0, rounds=0, with_dealing=1), x.shape, x)
+    def program(party: CostParty, x: Shared) -> Shared:
+        dealt = party.count_messages(Cost(64, 0, 0, rounds=0, with_dealing=1), x.shape, x)
         return Shared(
-            party.sent(Cost(0, 64, 64, rounds=1, with_dealing=1), dealt.shape, dealt), None, None
+            party.count_messages(Cost(0, 64, 64, rounds=1, with_dealing=1), dealt.shape, dealt),
+            None,
+            None,
         )
 
     assert cost_of(program, Private((1,))) == Cost(64, 64, 64, rounds=1, with_dealing=2)
@@ -142,24 +144,26 @@ def test_the_largest_array_is_known() -> None:
     def program(party: Party, x: Shared) -> Shared:
         return reductions.reduce_sum(shapes.tile(arithmetic.mul(party, x, x), [10]), 0)
 
-    assert count(program, Private((1000,))).largest == 1000
-    wide = count(lambda p, x: arithmetic.mul(p, x, shapes.reshape(x, [-1, 1])), Private((100,)))
+    assert count_cost(program, Private((1000,))).largest == 1000
+    wide = count_cost(
+        lambda p, x: arithmetic.mul(p, x, shapes.reshape(x, [-1, 1])), Private((100,))
+    )
     assert wide.largest == 10_000
-    assert count(lambda p, x: convert.extend(p, x, 9), Private((640,))).largest > 1280
+    assert count_cost(lambda p, x: convert.extend_to_wide(p, x, 9), Private((640,))).largest > 1280
 
 
 @pytest.mark.parametrize(
     ("made", "shape"),
     [
-        (lambda a: local.reshape(a, [-1, 4]), (6, 4)),
-        (lambda a: local.transpose(a), (4, 3, 2)),
-        (lambda a: local.concat([a, a], -1), (2, 3, 8)),
-        (lambda a: local.stack([a, a], -1), (2, 3, 4, 2)),
-        (lambda a: local.gather(a, [[0, 1], [1, 1]], 1), (2, 2, 2, 4)),
-        (lambda a: local.slice(a, [0, 1, 0], [2, -1, 3]), (2, 2, 3)),
-        (lambda a: local.pad(a, [(0, 0), (1, 2), (0, 0)]), (2, 6, 4)),
-        (lambda a: local.reduce_sum(a, [0, -1], True), (1, 3, 1)),
-        (lambda a: local.reduce_sum(a), ()),
+        (lambda a: tensor_ops.reshape(a, [-1, 4]), (6, 4)),
+        (lambda a: tensor_ops.transpose(a), (4, 3, 2)),
+        (lambda a: tensor_ops.concat([a, a], -1), (2, 3, 8)),
+        (lambda a: tensor_ops.stack([a, a], -1), (2, 3, 4, 2)),
+        (lambda a: tensor_ops.gather(a, [[0, 1], [1, 1]], 1), (2, 2, 2, 4)),
+        (lambda a: tensor_ops.slice(a, [0, 1, 0], [2, -1, 3]), (2, 2, 3)),
+        (lambda a: tensor_ops.pad(a, [(0, 0), (1, 2), (0, 0)]), (2, 6, 4)),
+        (lambda a: tensor_ops.reduce_sum(a, [0, -1], True), (1, 3, 1)),
+        (lambda a: tensor_ops.reduce_sum(a), ()),
         (lambda a: a[..., None, 1:], (2, 3, 1, 3)),
         (lambda a: a[:, 0] + a[0, 0], (2, 4)),
     ],
@@ -167,7 +171,7 @@ def test_the_largest_array_is_known() -> None:
 def test_shapes_follow_tensorflows_rules(made: Any, shape: tuple[int, ...]) -> None:
     import tensorflow as tf
 
-    abstract = made(local.Abstract(local.Shape((2, 3, 4)), 2, 3))
+    abstract = made(tensor_ops.SymbolicTensor(tensor_ops.Shape((2, 3, 4)), 2, 3))
     assert abstract.shape == shape and (abstract.rounds, abstract.with_dealing) == (2, 3)
     assert tuple(made(tf.zeros([2, 3, 4], tf.int64)).shape) == shape
 
@@ -186,7 +190,7 @@ def test_an_operator_that_nothing_has_bound_is_refused_in_words(
 ) -> None:
     monkeypatch.setattr(sharing, "_operations", {})
     with pytest.raises(ProtocolError, match=r"Received: multiply\. Import"):
-        count(lambda party, x: x * x, Private((3,)))
+        count_cost(lambda party, x: x * x, Private((3,)))
 
 
 @pytest.mark.parametrize(
@@ -201,18 +205,21 @@ def test_an_operator_that_nothing_has_bound_is_refused_in_words(
 def test_multiplications_of_products_are_counted(
     protocol: Any, shapes: list[tuple[int, ...]], work: int
 ) -> None:
-    assert count(protocol, *map(Private, shapes)).work == work
+    assert count_cost(protocol, *map(Private, shapes)).work == work
 
 
 def test_gradients_of_convolutions_take_as_many_multiplications() -> None:
-    windows = conv.Windows.of("conv2d", 1, "VALID", 1)
+    windows = conv.Windows.from_arguments("conv2d", 1, "VALID", 1)
     image, kernel, value = (2, 5, 5, 3), (3, 3, 3, 4), (2, 3, 3, 4)
     maps = [
         (conv_gradients.input_gradient(windows, image), value, kernel),
         (conv_gradients.kernel_gradient(windows, kernel), image, value),
     ]
     for two, a, b in maps:
-        found = two([local.Abstract(local.Shape(a))], [local.Abstract(local.Shape(b))])
+        found = two(
+            [tensor_ops.SymbolicTensor(tensor_ops.Shape(a))],
+            [tensor_ops.SymbolicTensor(tensor_ops.Shape(b))],
+        )
         assert found.work == 2 * 9 * 4 * 27
 
 
@@ -222,7 +229,7 @@ def test_a_graph_begins_its_messages_anew_whatever_its_arguments_are_in() -> Non
         return party.function(lambda given: given["x"][0] * given["x"][0])({"x": [first]})
 
     one = cost_of(lambda party, x: x * x, Private((3,)))
-    both = count(twice, Private((3,)), graphs=True).cost
+    both = count_cost(twice, Private((3,)), graphs=True).cost
     assert (both.rounds, both.with_dealing) == (2 * one.rounds, 2 * one.with_dealing)
 
 
@@ -235,15 +242,15 @@ def test_words_that_local_maps_move_are_counted() -> None:
         y = shapes.concat([y, y], 0)  # 2 n
         return reductions.reduce_sum(y, 0)  # reads 2 n
 
-    assert count(mapped, Private((n,))).moved == 6 * n
-    party = Counting()
-    x = Private((n,)).made()
+    assert count_cost(mapped, Private((n,))).moved_words == 6 * n
+    party = CostParty()
+    x = Private((n,)).to_symbolic()
     mapped(party, x)  # nobody asked
-    assert party.moved == 0
+    assert party.moved_words == 0
     with party.active():
-        mark = party.mark()
+        mark = party.take_snapshot()
         mapped(party, x)
-        party.again(mark, 3)
-    assert party.moved == 4 * 6 * n
+        party.repeat(mark, 3)
+    assert party.moved_words == 4 * 6 * n
     mapped(party, x)
-    assert party.moved == 4 * 6 * n
+    assert party.moved_words == 4 * 6 * n

@@ -14,14 +14,14 @@ from scipy import stats
 from tests.edges import daily
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import parts_held
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp_one_round
 from tfe_bench.protocols.functions.exponential import (
     CLAMPS,
     METHODS,
+    choose_form,
     exp,
-    form,
 )
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -40,7 +40,7 @@ def shared(values: Array, party: int, ring_bits: int, f: int, dealer: int, seed:
     import tensorflow as tf
 
     if ring_bits == 64:
-        return share(values, party, seed.to_bytes(4, "little"), f, dealer)
+        return share_for_party(values, party, seed.to_bytes(4, "little"), f, dealer)
     rng = np.random.default_rng(seed)
     l1, l2 = rng.integers(0, 2**64, (2, len(values), 2), np.uint64)
     low = values.view(np.uint64)
@@ -107,7 +107,7 @@ def run(
             def call(x: Shared, graph: Any = graph, kept: list[Any] = kept) -> None:
                 kept.append(graph(x))
 
-            cost = measured(p, call, x)
+            cost = measure_call(p, call, x)
             results.append((cost, kept[0]))
         return results
 
@@ -137,8 +137,8 @@ def tolerance(method: str, ring_bits: int, f: int, x: Array, softmax: bool = Fal
 
 
 def valid_range(*how: Any, **options: Any) -> tuple[float, float]:
-    own = form(*how, **options)
-    return own.low, own.high
+    own = choose_form(*how, **options)
+    return own.lowest_input, own.highest_input
 
 
 @by_a_dealer
@@ -216,11 +216,13 @@ def test_costs_hold_for_any_number_of_elements_and_any_shape(seed: int) -> None:
     def program(p: Party) -> list[Any]:
         graphs = [p.function(lambda x, m=m, c=c: exp(p, x, m, c), dynamic=True) for m, c in forms]
         calls = [
-            measured(p, graph, share(np.zeros(n, np.int64), p.index, b"x", 16))
+            measure_call(p, graph, share_for_party(np.zeros(n, np.int64), p.index, b"x", 16))
             for graph in graphs
             for n in sizes
         ]
-        shaped = [share(np.full(s, 1 << 16), p.index, b"x", 16) for s in ((), (2, 0), (2, 3, 1))]
+        shaped = [
+            share_for_party(np.full(s, 1 << 16), p.index, b"x", 16) for s in ((), (2, 0), (2, 3, 1))
+        ]
         return [calls, p.function(lambda *x: [exp(p, v, "prime", "low") for v in x])(*shaped)]
 
     sim = simulate(program)
@@ -247,10 +249,12 @@ def test_iterations_of_the_taylor_form_sharpen_it(seed: int) -> None:
 
 def test_one_round_fails_as_often_as_it_says() -> None:
     # 37 bits above the softmax range's end failures have a probability of 2^-3.
-    form = exp_one_round.plan(64, 16, softmax=True)
-    assert form.failure == 2.0**-40
+    form = exp_one_round.plan_one_round(64, 16, softmax=True)
+    assert form.failure_probability == 2.0**-40
     x = np.full(MANY, round(37 * LN2 * 2**16))
-    sim = simulate(lambda p, x: p.function(lambda x: form.run(p, x))(x), x, fractional_bits=16)
+    sim = simulate(
+        lambda p, x: p.function(lambda x: form.evaluate_exp(p, x))(x), x, fractional_bits=16
+    )
     exact = np.exp(x[0] / 2.0**16)
     wrong = int(np.sum(np.abs(plain(sim.value(), 64, 16) / exact - 1) > 2.0**-20))
     expected = exact * 2.0 ** (-37 - 3)
@@ -260,11 +264,16 @@ def test_one_round_fails_as_often_as_it_says() -> None:
 def test_failure_probabilities_are_those_that_the_modules_declare() -> None:
     for ring_bits, f in RINGS:
         for softmax in (False, True):
-            assert form("one-round", ring_bits, f, softmax=softmax).failure <= 2.0**-40
+            assert (
+                choose_form("one-round", ring_bits, f, softmax=softmax).failure_probability
+                <= 2.0**-40
+            )
         for method in ("taylor", "pade"):
-            assert form(method, ring_bits, f).failure <= (0 if ring_bits == 64 else 2**-40)
-    assert form("prime", 128, 40).failure < 2.0**-56
-    assert 2.0**-30 < form("prime", 64, 16).failure < 2.0**-29
+            assert choose_form(method, ring_bits, f).failure_probability <= (
+                0 if ring_bits == 64 else 2**-40
+            )
+    assert choose_form("prime", 128, 40).failure_probability < 2.0**-56
+    assert 2.0**-30 < choose_form("prime", 64, 16).failure_probability < 2.0**-29
 
 
 # ---- seed 000: SecretFlow's measurement of its three forms in FM128 with 40 fractional bits
@@ -410,4 +419,4 @@ def test_exp_refuses_what_does_not_fit_and_says_why() -> None:
     with pytest.raises(UsageError, match='Did you mean "taylor"'):
         cost_of(exp, Private((1,)), "tailor")
     with pytest.raises(UsageError, match="2\\^96"):
-        form("one-round", 96, 16)
+        choose_form("one-round", 96, 16)

@@ -12,7 +12,7 @@ import pytest
 from tests.edges import daily
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import arithmetic, convert, relational
@@ -81,13 +81,13 @@ def test_extremes_of_every_width_are_exact_the_first_wins_and_they_cost_what_the
     def program(p: Party, *given: Shared) -> Any:
         result = []
         for i, x in enumerate(given):
-            secret = share(np.zeros_like(data[i]), p.index, b"zero", dealer=dealer)
+            secret = share_for_party(np.zeros_like(data[i]), p.index, b"zero", dealer=dealer)
             for name in names[i]:
                 graph = p.function(
                     lambda x, name=name: reduced(p, name, x, 0, method=method), dynamic=False
                 )
                 y = graph(x)
-                result.append((y, measured(p, graph, x), measured(p, graph, secret)))
+                result.append((y, measure_call(p, graph, x), measure_call(p, graph, secret)))
         return result
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=9)
@@ -195,14 +195,14 @@ def test_rows_of_one_value_and_no_rows_take_no_message(rng: np.random.Generator)
 
 
 def test_auto_saves_rounds_where_the_traffic_is_worth_them() -> None:
-    assert extremes.choose("auto", 10, 2) == "tree"
-    assert extremes.choose("auto", 10, 4) == "all-pairs"
-    assert extremes.choose("auto", 10**6, 10) == "tree"
-    assert extremes.choose("auto", 1, 11) == "tree"
-    assert extremes.choose("auto", 4000, 6, "wan") == "all-pairs"
+    assert extremes.choose_method("auto", 10, 2) == "tree"
+    assert extremes.choose_method("auto", 10, 4) == "all-pairs"
+    assert extremes.choose_method("auto", 10**6, 10) == "tree"
+    assert extremes.choose_method("auto", 1, 11) == "tree"
+    assert extremes.choose_method("auto", 4000, 6, "wan") == "all-pairs"
     for rows in (1, 100, 10_000):
         for width in range(1, 20):
-            method = extremes.choose("auto", rows, width)
+            method = extremes.choose_method("auto", rows, width)
             x = Private((width, rows))
             auto = cost_of(extremes.reduce_max, x, 0)
             assert auto == cost_of(extremes.reduce_max, x, 0, method=method)
@@ -213,7 +213,7 @@ def test_auto_saves_rounds_where_the_traffic_is_worth_them() -> None:
 def exchanged(p: Party, x: Shared) -> Shared:
     import tensorflow as tf
 
-    hot = extremes.one_hot(p, x)
+    hot = extremes.argmax_bits(p, x)
     return convert.b2a(p, hot, tf.shape(x.any))
 
 
@@ -226,8 +226,8 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         marks = p.function(lambda x: exchanged(p, x))
-        picks = p.function(lambda x, y: extremes.pick(p, extremes.one_hot(p, x), y))
-        return marks(x), picks(x, y), measured(p, marks, x), measured(p, picks, x, y)
+        picks = p.function(lambda x, y: extremes.sum_selected(p, extremes.argmax_bits(p, x), y))
+        return marks(x), picks(x, y), measure_call(p, marks, x), measure_call(p, picks, x, y)
 
     sim = simulate(program, x, y, dealer=dealer, fractional_bits=3)
     first = x.argmax(axis=0)
@@ -237,10 +237,10 @@ def test_one_hot_marks_the_first_largest_and_pick_takes_what_is_marked(
     given = Private((6, ROWS))
 
     def marked(p: Party, x: Shared) -> Shared:
-        return convert.b2a(p, extremes.one_hot(p, x))
+        return convert.b2a(p, extremes.argmax_bits(p, x))
 
     def picked(p: Party, x: Shared, y: Shared) -> Shared:
-        return extremes.pick(p, extremes.one_hot(p, x), y)
+        return extremes.sum_selected(p, extremes.argmax_bits(p, x), y)
 
     assert_costs([o[2] for o in sim.outputs], cost_of(marked, given), dealer)
     assert_costs([o[3] for o in sim.outputs], cost_of(picked, given, given), dealer)
@@ -313,13 +313,19 @@ def test_extremes_refuse(name: str, what: str) -> None:
 
 
 PICKS: dict[str, Callable[[Party, Shared], Any]] = {
-    "two words": lambda p, x: extremes.pick(p, relational.less(p, x, x), two_words(x)),
-    "a public tensor": lambda p, x: extremes.pick(p, relational.less(p, x, x), np.arange(6)),  # type: ignore[arg-type]
-    "public bits": lambda p, x: extremes.pick(p, np.ones(6), x),  # type: ignore[arg-type]
-    "bits for another shape": lambda p, x: extremes.pick(
+    "two words": lambda p, x: extremes.sum_selected(p, relational.less(p, x, x), two_words(x)),
+    "a public tensor": lambda p, x: extremes.sum_selected(
+        p,
+        relational.less(p, x, x),
+        np.arange(6),  # type: ignore[arg-type]
+    ),
+    "public bits": lambda p, x: extremes.sum_selected(p, np.ones(6), x),  # type: ignore[arg-type]
+    "bits for another shape": lambda p, x: extremes.sum_selected(
         p, relational.less(p, x, x), x.map(lambda a: a[:3])
     ),
-    "another dealer": lambda p, x: extremes.pick(p, relational.less(p, x, x), replace(x, dealer=1)),
+    "another dealer": lambda p, x: extremes.sum_selected(
+        p, relational.less(p, x, x), replace(x, dealer=1)
+    ),
 }
 
 

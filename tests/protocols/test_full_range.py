@@ -10,7 +10,7 @@ import pytest
 from tests.protocols.dealers import by_a_dealer
 from tfe_bench.cluster.simulate import (
     assert_costs,
-    measured,
+    measure_call,
     reconstruct,
     simulate,
     total_rounds,
@@ -59,7 +59,7 @@ def test_the_wire_carries_what_is_declared(name: str, exchanges: int | None) -> 
             found: MaskedBits = getattr(full_range, name)(p, x, y, exchanges)
             return found
 
-        return measured(p, p.function(bits), x, y)
+        return measure_call(p, p.function(bits), x, y)
 
     done = simulate(program, np.arange(n), np.zeros(n, np.int64), dealer=1)
     given = Private((n,))
@@ -76,10 +76,10 @@ def test_extremes_of_any_integers_are_exact_and_cost_what_is_counted(
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def made(x: Shared, y: Shared) -> list[Shared]:
             pairs = [of(p, x, y) for of in (full_range.maximum, full_range.minimum)]
-            return pairs + [extremes.of_full_range(p, x, largest) for largest in (True, False)]
+            return pairs + [extremes.reduce_full_range(p, x, largest) for largest in (True, False)]
 
         function = p.function(made)
-        return function(x, y), measured(p, function, x, y)
+        return function(x, y), measure_call(p, function, x, y)
 
     done = simulate(program, *x)
     wanted = [x.max(0), x.min(0), x[:1].max(1), x[:1].min(1)]
@@ -88,7 +88,7 @@ def test_extremes_of_any_integers_are_exact_and_cost_what_is_counted(
         np.testing.assert_array_equal(found, due)
     given = Private((n,))
     costs = [cost_of(of, given, given) for of in (full_range.maximum, full_range.minimum)]
-    costs += [cost_of(extremes.of_full_range, given, largest) for largest in (True, False)]
+    costs += [cost_of(extremes.reduce_full_range, given, largest) for largest in (True, False)]
     sent = tuple(sum(cost.by_party(0)[i] for cost in costs) for i in range(3))
     assert tuple(call[0] for _, call in done.outputs) == sent
     assert total_rounds([call[1] for _, call in done.outputs], "ahead") == max(

@@ -12,7 +12,7 @@ import pytest
 
 import tfe_bench as tfe
 from tests.protocols.test_functional import FIXED, OPERATIONS, F, untyped
-from tfe_bench.cluster.simulate import share, simulate
+from tfe_bench.cluster.simulate import share_for_party, simulate
 from tfe_bench.errors import ProtocolError, RangeError, UsageError
 from tfe_bench.protocols.ring import convert
 from tfe_bench.protocols.session.party import Party
@@ -199,8 +199,8 @@ def refused(bad: list[Bad], value: Array) -> None:
 def test_what_functions_do_not_take_is_refused_by_name_with_what_was_received() -> None:
     def program(p: Party, x: Shared) -> None:
         def graph(x: Shared) -> Shared:
-            wide = convert.extend(p, x, 3)
-            other = share(np.zeros(3), p.index, b"other", F, dealer=1)
+            wide = convert.extend_to_wide(p, x, 3)
+            other = share_for_party(np.zeros(3), p.index, b"other", F, dealer=1)
             for name, wrong in BAD:
                 refuse(name, wrong, x)
             for name in WIDE:
@@ -273,7 +273,7 @@ def test_functions_want_a_running_party_and_its_graph() -> None:
         "where",
     }  # of bits
     names = OPERATIONS - LOCAL - public - {"cast"}
-    x = share(np.zeros(3), 0, b"seed", F)
+    x = share_for_party(np.zeros(3), 0, b"seed", F)
     for name in names:
         with pytest.raises(ProtocolError, match=r"inside a program.*Received"):
             getattr(tfe, name)(*arguments(name, x))

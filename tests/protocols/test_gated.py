@@ -10,18 +10,18 @@ import pytest
 
 from tests.edges import daily
 from tests.protocols.gated import FUNCTIONS, Function
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.piecewise import RESULT_BITS
-from tfe_bench.protocols.nn.gated import FEWEST_BITS, MOST_BITS
+from tfe_bench.protocols.nn.gated import MAX_BITS, MIN_BITS
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 # (fractional bits, width): the edges of both, and every scale
-EDGES = [(f, width) for f in (FEWEST_BITS, MOST_BITS) for width in (2, 31, 62)]
-EVERY = [(f, 31) for f in range(FEWEST_BITS + 1, MOST_BITS)]
-EVERY += [(f, width) for f in (FEWEST_BITS, MOST_BITS) for width in (12, 48)]
+EDGES = [(f, width) for f in (MIN_BITS, MAX_BITS) for width in (2, 31, 62)]
+EVERY = [(f, 31) for f in range(MIN_BITS + 1, MAX_BITS)]
+EVERY += [(f, width) for f in (MIN_BITS, MAX_BITS) for width in (12, 48)]
 every_function = pytest.mark.parametrize("function", FUNCTIONS.values(), ids=list(FUNCTIONS))
 
 
@@ -78,7 +78,7 @@ def test_cost_is_what_is_declared(
             party.function(lambda x: function.protocol(party, x, bits, exchanges)),
             party.function(lambda x: module.slope(party, x)),
         ]
-        return [measured(party, f, x) for f in functions]
+        return [measure_call(party, f, x) for f in functions]
 
     x = rng.integers(-(4 << 16), 4 << 16, n)
     sim = simulate(program, x, fractional_bits=16, dealer=dealer)
@@ -92,8 +92,8 @@ def test_cost_is_what_is_declared(
 
 @every_function
 def test_other_scales_and_rings_are_refused_in_words(function: Function) -> None:
-    x = Shared(np.zeros(3, np.int64), None, np.zeros(3, np.int64), 0, MOST_BITS + 1)
+    x = Shared(np.zeros(3, np.int64), None, np.zeros(3, np.int64), 0, MAX_BITS + 1)
     small = replace(x, fractional_bits=16, bits=30)
-    for bad in (x, replace(x, fractional_bits=FEWEST_BITS - 1), small, 1.0):
+    for bad in (x, replace(x, fractional_bits=MIN_BITS - 1), small, 1.0):
         with pytest.raises(UsageError, match=f"{function.name} w"):
             function.protocol(None, bad)

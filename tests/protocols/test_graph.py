@@ -17,7 +17,7 @@ from tfe_bench.cluster.simulate import simulate
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, shuffle
 from tfe_bench.protocols.ring import arithmetic, compare, convert, logic, rss, truncation
-from tfe_bench.protocols.session import io, local, ops
+from tfe_bench.protocols.session import io, ops, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -61,14 +61,14 @@ def bits(party: Party, x: Shared) -> Any:
 
 
 def owned(owner: int) -> Callable[..., Any]:
-    return lambda p, x, y: io.input_by(p, owner, y.any if p.index == owner else None, (N,))
+    return lambda p, x, y: io.share_input(p, owner, y.any if p.index == owner else None, (N,))
 
 
 # No one of these waits for another's result.
 INVOCATIONS: dict[str, Callable[..., Any]] = {
     "mul": lambda p, x, y: arithmetic.mul(p, x, y),
     "matmul": lambda p, x, y: arithmetic.matmul(p, rows(x), rows(y)),
-    "rss_mul": lambda p, x, y: rss.mul(p, x, y),
+    "rss_mul": lambda p, x, y: rss.mul_replicated(p, x, y),
     "truncate_safe": lambda p, x, y: truncation.truncate(p, x, 16),
     "truncate_probable": lambda p, x, y: truncation.truncate(p, x, 16, "probable"),
     "truncate_reduce": lambda p, x, y: truncation.truncate_reduce(p, x, 8, 40),
@@ -78,11 +78,11 @@ INVOCATIONS: dict[str, Callable[..., Any]] = {
     "inject_extending": lambda p, x, y: convert.inject(
         p, bits(p, x), truncation.truncate_reduce(p, y, 8, 31), extend_ring=True
     ),
-    "all_of": lambda p, x, y: logic.all_of(p, [bits(p, x), bits(p, y)]),
+    "all_of": lambda p, x, y: logic.and_bits(p, [bits(p, x), bits(p, y)]),
     "truncated_product": lambda p, x, y: relu.truncated_product(p, rows(x), rows(y), 16),
     "all_pairs": lambda p, x, y: extremes.argmax(p, rows(x), 0, method="all-pairs"),
     "tree": lambda p, x, y: extremes.reduce_max(p, rows(y), 1, method="tree"),
-    "extend": lambda p, x, y: convert.extend(p, x, 3),
+    "extend": lambda p, x, y: convert.extend_to_wide(p, x, 3),
     "shuffle": lambda p, x, y: shuffle.shuffle(p, [rows(x), rows(y)]),
     "reveal": lambda p, x, y: io.reveal(p, x),
     "reveal_to_1": lambda p, x, y: io.reveal(p, y, to=1),
@@ -336,9 +336,13 @@ def test_a_graph_has_one_constant_for_all_that_want_it() -> None:
 
     def program(x: Any) -> Any:
         with tf.control_dependencies([x + 1]):
-            made.append(local.constant(7))
-        made.append(local.constant(7))
-        others = [local.constant([7]), local.constant(7, np.uint8), local.constant(8)]
+            made.append(tensor_ops.constant(7))
+        made.append(tensor_ops.constant(7))
+        others = [
+            tensor_ops.constant([7]),
+            tensor_ops.constant(7, np.uint8),
+            tensor_ops.constant(8),
+        ]
         assert len({id(each) for each in (made[0], *others)}) == 4
         assert [each.dtype for each in others] == [tf.int64, tf.uint8, tf.int64]
         return x + made[1]
@@ -346,7 +350,7 @@ def test_a_graph_has_one_constant_for_all_that_want_it() -> None:
     graph = tf.function(program).get_concrete_function(tf.TensorSpec([], tf.int64))
     assert made[0] is made[1] and not made[0].op.control_inputs
     assert int(graph(tf.constant(1, tf.int64))) == 8
-    assert int(local.constant(-(2**63))) == -(2**63)  # outside of a graph
+    assert int(tensor_ops.constant(-(2**63))) == -(2**63)  # outside of a graph
 
 
 def test_what_has_effects_has_them_in_every_call_and_in_its_order(tmp_path: Path) -> None:
@@ -376,8 +380,12 @@ def test_what_changes_no_shape_makes_no_op() -> None:
     import tensorflow as tf
 
     x = tf.zeros([2, 3], tf.int64)
-    assert local.reshape(x, [2, 3]) is x and local.ensure_shape(x, (2, 3)) is x
-    assert local.reshape(x, [3, -1]).shape == local.reshape(x, tf.constant([3, 2])).shape == (3, 2)
+    assert tensor_ops.reshape(x, [2, 3]) is x and tensor_ops.ensure_shape(x, (2, 3)) is x
+    assert (
+        tensor_ops.reshape(x, [3, -1]).shape
+        == tensor_ops.reshape(x, tf.constant([3, 2])).shape
+        == (3, 2)
+    )
 
 
 def test_what_a_role_does_not_use_is_received_all_the_same(rng: np.random.Generator) -> None:

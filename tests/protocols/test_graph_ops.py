@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.protocols.session import graph_ops, local, ops
-from tfe_bench.protocols.session.graph_ops import tensorflow
+from tfe_bench.protocols.session import graph_ops, ops, tensor_ops
+from tfe_bench.protocols.session.graph_ops import get_raw_op
 
 A = np.array([[5, -3, 1 << 62]], np.int64)
 B = np.array([[2], [-(1 << 63)]], np.int64)
@@ -37,10 +37,10 @@ def _raw(name: str) -> Any:
 
 
 TWO = {
-    "AddV2": local.add,
-    "Sub": local.sub,
-    "Mul": local.mul,
-    "BitwiseXor": local.xor,
+    "AddV2": tensor_ops.add,
+    "Sub": tensor_ops.sub,
+    "Mul": tensor_ops.mul,
+    "BitwiseXor": tensor_ops.xor,
 }
 
 
@@ -48,68 +48,71 @@ TWO = {
 def test_a_node_of_two_words_is_tensorflows(name: str) -> None:
     """Same type, attributes, shapes and results, wrapped modulo 2^64 and broadcast."""
     expected = nodes(lambda a, b: _raw(name)(x=a, y=b), A, B)
-    for given in (TWO[name], lambda a, b: tensorflow(name)(x=a, y=b)):
+    for given in (TWO[name], lambda a, b: get_raw_op(name)(x=a, y=b)):
         found = nodes(given, A, B)
         assert found[0] == expected[0]
         np.testing.assert_array_equal(found[1], expected[1])
 
 
 ONE = {
-    "Neg": (local.neg, lambda a: _raw("Neg")(x=a)),
+    "Neg": (tensor_ops.neg, lambda a: _raw("Neg")(x=a)),
     "LeftShift": (
-        lambda a: local.left_shift(a, 63),
+        lambda a: tensor_ops.left_shift(a, 63),
         lambda a: _raw("LeftShift")(x=a, y=np.int64(63)),
     ),
     "RightShift": (
-        lambda a: local.arithmetic_shift(a, 63),
+        lambda a: tensor_ops.arithmetic_shift(a, 63),
         lambda a: _raw("RightShift")(x=a, y=np.int64(63)),
     ),
     "BitwiseAnd": (
-        lambda a: local.low_bits(a, 3),
+        lambda a: tensor_ops.low_bits(a, 3),
         lambda a: _raw("BitwiseAnd")(x=a, y=np.int64(7)),
     ),
     "Reshape": (
-        lambda a: local.reshape(a, [3, -1]),
+        lambda a: tensor_ops.reshape(a, [3, -1]),
         lambda a: _raw("Reshape")(tensor=a, shape=np.array([3, -1])),
     ),
     "Transpose": (
-        lambda a: local.transpose(a),
+        lambda a: tensor_ops.transpose(a),
         lambda a: _raw("Transpose")(x=a, perm=np.array([1, 0])),
     ),
     "BroadcastTo": (
-        lambda a: local.broadcast_to(a, a.shape),
+        lambda a: tensor_ops.broadcast_to(a, a.shape),
         lambda a: _raw("BroadcastTo")(input=a, shape=np.array([1, 3])),
     ),
     "Tile": (
-        lambda a: local.tile(a, (2, 3)),
+        lambda a: tensor_ops.tile(a, (2, 3)),
         lambda a: _raw("Tile")(input=a, multiples=np.array([2, 3])),
     ),
     "Pad": (
-        lambda a: local.pad(a, [(1, 0), (0, 2)]),
+        lambda a: tensor_ops.pad(a, [(1, 0), (0, 2)]),
         lambda a: _raw("Pad")(input=a, paddings=np.array([[1, 0], [0, 2]])),
     ),
     "Slice": (
-        lambda a: local.slice(a, [0, 1], [-1, 2]),
+        lambda a: tensor_ops.slice(a, [0, 1], [-1, 2]),
         lambda a: _raw("Slice")(input=a, begin=np.array([0, 1]), size=np.array([-1, 2])),
     ),
     "ReverseV2": (
-        lambda a: local.reverse(a, [1]),
+        lambda a: tensor_ops.reverse(a, [1]),
         lambda a: _raw("ReverseV2")(tensor=a, axis=np.array([1])),
     ),
     "Sum": (
-        lambda a: local.reduce_sum(a, -1, True),
+        lambda a: tensor_ops.reduce_sum(a, -1, True),
         lambda a: _raw("Sum")(input=a, axis=np.array([-1]), keep_dims=True),
     ),
     "GatherV2": (
-        lambda a: local.gather(a, [2, 0], 1),
+        lambda a: tensor_ops.gather(a, [2, 0], 1),
         lambda a: _raw("GatherV2")(params=a, indices=np.array([2, 0]), axis=np.int64(1)),
     ),
     "ConcatV2": (
-        lambda a: local.concat((a, a), 1),
+        lambda a: tensor_ops.concat((a, a), 1),
         lambda a: _raw("ConcatV2")(values=[a, a], axis=np.int64(1)),
     ),
-    "Pack": (lambda a: local.stack([a, a], -1), lambda a: _raw("Pack")(values=[a, a], axis=-1)),
-    "AddN": (lambda a: tensorflow("AddN")(inputs=[a]), lambda a: _raw("AddN")(inputs=[a])),
+    "Pack": (
+        lambda a: tensor_ops.stack([a, a], -1),
+        lambda a: _raw("Pack")(values=[a, a], axis=-1),
+    ),
+    "AddN": (lambda a: get_raw_op("AddN")(inputs=[a]), lambda a: _raw("AddN")(inputs=[a])),
 }
 KEYS: list[Any] = [
     *(0, -1, None, ..., np.s_[:], np.s_[1:], np.s_[:-1], np.s_[::-1], np.s_[3::-2], np.s_[5:9]),
@@ -125,12 +128,14 @@ def test_places_are_numpys(eager: bool) -> None:
     x = np.arange(24).reshape(2, 3, 4)
 
     def function(x: Any) -> list[Any]:
-        return [local.at(x, key) for key in KEYS] + [local.at(x, tf.constant(1))]
+        return [tensor_ops.strided_slice(x, key) for key in KEYS] + [
+            tensor_ops.strided_slice(x, tf.constant(1))
+        ]
 
     found = (function if eager else tf.function(function))(tf.constant(x))
     for key, each in zip([*KEYS, 1], found, strict=True):
         np.testing.assert_array_equal(each, x[key], str(key))
-        assert local.at(x, key).shape == each.shape  # as of what is no tensor
+        assert tensor_ops.strided_slice(x, key).shape == each.shape  # as of what is no tensor
 
 
 @pytest.mark.parametrize("eager", [True, False])
@@ -138,14 +143,23 @@ def test_a_scalar_has_no_axes_to_move(eager: bool) -> None:
     import tensorflow as tf
 
     def function(x: Any) -> list[Any]:
-        moved = [local.pad(x, []), local.tile(x, []), local.transpose(x), local.reverse(x, [])]
-        moved += [local.slice(x, [], []), local.broadcast_to(x, []), local.reduce_sum(x)]
+        moved = [
+            tensor_ops.pad(x, []),
+            tensor_ops.tile(x, []),
+            tensor_ops.transpose(x),
+            tensor_ops.reverse(x, []),
+        ]
+        moved += [
+            tensor_ops.slice(x, [], []),
+            tensor_ops.broadcast_to(x, []),
+            tensor_ops.reduce_sum(x),
+        ]
         return [
             *moved,
-            local.at(x, ()),
-            local.at(x, ...),
-            local.at(x, None)[0],
-            local.stack([x])[0],
+            tensor_ops.strided_slice(x, ()),
+            tensor_ops.strided_slice(x, ...),
+            tensor_ops.strided_slice(x, None)[0],
+            tensor_ops.stack([x])[0],
         ]
 
     found = (function if eager else tf.function(function))(tf.constant(7))
@@ -166,7 +180,7 @@ def test_no_two_attributes_are_written_as_one() -> None:
     }
     for kind in values:
         for other, each in values.items():
-            written = [graph_ops._attribute(kind, value) for value in each]
+            written = [graph_ops._encode_attribute(kind, value) for value in each]
             if kind == other != "tensor":
                 assert all(written) and len(set(written)) == len(each)
             else:
@@ -180,12 +194,12 @@ def test_what_a_scope_says_of_nodes_is_said_of_these_too() -> None:
     made: list[Any] = []
 
     def function(x: Any) -> Any:
-        first = local.neg(x)
+        first = tensor_ops.neg(x)
         with tf.device("/cpu:0"):
-            made.append(local.neg(x).op)
+            made.append(tensor_ops.neg(x).op)
         with tf.name_scope("within"), tf.control_dependencies([first]):
-            made.append(local.add(x, x).op)
-            made.append(local.neg(first).op)
+            made.append(tensor_ops.add(x, x).op)
+            made.append(tensor_ops.neg(first).op)
         return made[-1].outputs[0]
 
     tf.function(function)(tf.constant(A))
@@ -197,7 +211,7 @@ def test_what_a_scope_says_of_nodes_is_said_of_these_too() -> None:
 
 def test_what_does_not_go_together_is_a_value_error() -> None:
     """As TensorFlow's functions have it in a graph."""
-    for function in (local.add, lambda a, b: tensorflow("Mul")(x=a, y=b)):
+    for function in (tensor_ops.add, lambda a, b: get_raw_op("Mul")(x=a, y=b)):
         with pytest.raises(ValueError, match="must be equal"):
             nodes(function, A, np.zeros(2, np.int64))
 
@@ -216,7 +230,7 @@ def test_what_is_no_tensor_is_converted(eager: bool) -> None:
     import tensorflow as tf
 
     def function(a: Any) -> Any:
-        return local.sub(local.mul(local.add(a, 3), A), np.int64(1))
+        return tensor_ops.sub(tensor_ops.mul(tensor_ops.add(a, 3), A), np.int64(1))
 
     found = function(tf.constant(A)).numpy() if eager else nodes(function, A)[1]
     with np.errstate(over="ignore"):
@@ -228,7 +242,7 @@ def test_two_types_are_refused() -> None:
     import tensorflow as tf
 
     def mixed(a: Any, b: Any) -> Any:
-        return local.add(a, b)
+        return tensor_ops.add(a, b)
 
     with pytest.raises(TypeError):
         nodes(mixed, A, A.astype(np.int32))
@@ -243,9 +257,9 @@ def test_tensors_from_outside_a_loop_and_of_the_caller_are_captured() -> None:
     outside = tf.constant(A)
 
     def function(a: Any) -> Any:
-        twice = local.add(a, outside)
+        twice = tensor_ops.add(a, outside)
         turns = tf.while_loop(
-            lambda i, _: i < 3, lambda i, v: (i + 1, local.add(v, twice)), (0, twice)
+            lambda i, _: i < 3, lambda i, v: (i + 1, tensor_ops.add(v, twice)), (0, twice)
         )
         return turns[1]
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from tests.protocols.shares import EDGES, packed, unpacked
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert
 from tfe_bench.protocols.ring.truncation import truncate_reduce
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.cost import Cost
-from tfe_bench.protocols.session.cost import words as words_of
+from tfe_bench.protocols.session.cost import words_for_bits as words_of
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, Shared
@@ -55,7 +55,7 @@ def test_every_owner_can_share_any_word_in_any_shape_under_every_dealer(
     def program(p: Party) -> Any:
         def shared(known: list[Any]) -> list[Shared]:
             return [
-                io.input_by(p, i % 3, known[i], values[i].shape, i, dealer)
+                io.share_input(p, i % 3, known[i], values[i].shape, i, dealer)
                 for i in range(len(values))
             ]
 
@@ -72,7 +72,7 @@ def test_the_sessions_dealer_deals_for_an_input_unless_another_is_named() -> Non
     def program(p: Party) -> Any:
         value = np.arange(3) if p.index == 0 else None
         return p.function(
-            lambda v: [io.input_by(p, 0, v, [3]), io.input_by(p, 0, v, [3], dealer=1)]
+            lambda v: [io.share_input(p, 0, v, [3]), io.share_input(p, 0, v, [3], dealer=1)]
         )(value)
 
     for out in simulate(program, dealer=2).outputs:
@@ -82,7 +82,7 @@ def test_the_sessions_dealer_deals_for_an_input_unless_another_is_named() -> Non
 def test_inputs_of_several_owners_compute_together() -> None:
     def program(p: Party) -> Any:
         def product(known: list[Any]) -> Any:
-            x, y, z = (io.input_by(p, owner, known[owner], [3]) for owner in range(3))
+            x, y, z = (io.share_input(p, owner, known[owner], [3]) for owner in range(3))
             return io.reveal(p, arithmetic.add(arithmetic.mul(p, x, y), z))
 
         value = np.arange(3) + 10 * p.index
@@ -116,7 +116,7 @@ def test_reveal_gives_the_words_to_whom_it_names_and_none_to_others(
 def test_values_of_short_and_wide_rings_are_revealed_as_signed_values(dealer: int) -> None:
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def values(x: Shared, y: Shared) -> Any:
-            short, wide = truncate_reduce(p, x, 16, 31), convert.extend(p, y, 40)
+            short, wide = truncate_reduce(p, x, 16, 31), convert.extend_to_wide(p, y, 40)
             twice = [arithmetic.add(short, short), arithmetic.sub(wide, wide)]
             return [io.reveal(p, v) for v in (short, *twice, wide, arithmetic.neg(wide))]
 
@@ -257,7 +257,7 @@ def test_input_and_reveal_cost_what_they_say_whatever_the_values(
     targets: list[str | None] = [None, *ROLES]
     inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-9, 9, n))]
     costs: list[Callable[[int], Cost]] = [
-        *(lambda n, o=o: cost_of(io.input_by, o, None, (n,)) for o in range(3)),
+        *(lambda n, o=o: cost_of(io.share_input, o, None, (n,)) for o in range(3)),
         *(lambda n, to=to: cost_of(io.reveal, Private((n,)), to) for to in (None, 0, 1, 2)),
         lambda n: cost_of(io.reveal, Private((n,), limbs=2)),
         lambda n: Cost(0, 128 * words_of(n), 128 * words_of(n), rounds=1, with_dealing=1),
@@ -265,25 +265,25 @@ def test_input_and_reveal_cost_what_they_say_whatever_the_values(
 
     def program(p: Party) -> list[Any]:
         def owned(role: str, n: int) -> Any:
-            return lambda v: io.input_by(p, parties[role], v, [n], dealer=dealer)
+            return lambda v: io.share_input(p, parties[role], v, [n], dealer=dealer)
 
         def revealed(to: str | None) -> Any:
             return lambda x: io.reveal(p, x, None if to is None else parties[to])
 
-        lift = p.function(lambda x: convert.extend(p, x, 9), dynamic=True)
+        lift = p.function(lambda x: convert.extend_to_wide(p, x, 9), dynamic=True)
         owns = {(role, n): p.function(owned(role, n)) for role in ROLES for n in SIZES}
         reveals = [p.function(revealed(to), dynamic=True) for to in targets]
         wide = p.function(revealed(None), dynamic=True)
         bits = p.function(lambda b: io.reveal_bits(p, b), dynamic=True)
         result = []
         for value in inputs:
-            x = share(value, p.index, b"value", dealer=dealer)
+            x = share_for_party(value, p.index, b"value", dealer=dealer)
             for role in ROLES:
                 known = value if p.index == parties[role] else None
-                result.append(measured(p, owns[role, len(value)], known))
-            result += [measured(p, graph, x) for graph in reveals]
-            result.append(measured(p, wide, lift(x)))
-            result.append(measured(p, bits, bit_share(value & 1, p.index, dealer, seed)))
+                result.append(measure_call(p, owns[role, len(value)], known))
+            result += [measure_call(p, graph, x) for graph in reveals]
+            result.append(measure_call(p, wide, lift(x)))
+            result.append(measure_call(p, bits, bit_share(value & 1, p.index, dealer, seed)))
         return result
 
     calls = zip(*simulate(program).outputs, strict=True)

@@ -122,7 +122,7 @@ def one_turn_for_all(site: str) -> Fault:
 
         def wrong(self: Site, key: int, tensor: int) -> dict[str, Any]:
             made = named(self, key, tensor)
-            here = self._trace.looping and self.party.site_names[self.number] == site
+            here = self._trace.is_looping and self.party.site_names[self.number] == site
             if not here:
                 return made
             assert self.ctx is not None
@@ -312,7 +312,7 @@ def test_masks_are_replayed_and_altered_in_simulations_only(call: str) -> None:
     handle = native.session_new(0, bytes(48), 0)
     try:
         arguments = (1,) if call == "session_replay" else (0, 0, None, 0)
-        assert "in simulated sessions only" in native.error_of(call, handle, *arguments)
+        assert "in simulated sessions only" in native.call_for_error(call, handle, *arguments)
     finally:
         native.session_drop(handle)
 
@@ -339,7 +339,7 @@ def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("os.urandom", np.random.default_rng(12).bytes)
             patch.setattr(seeds, "_stream", moved)
-            return [seeds.share(value, limbs) for value in values]
+            return [seeds.share_values(value, limbs) for value in values]
 
     base = shared()
     unknown = {s[1 - holds] for s in base} - {s[holds] for s in base}

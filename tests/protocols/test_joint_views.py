@@ -59,7 +59,7 @@ from tfe_bench.protocols.ring import (
     truncation,
     wide_arithmetic,
 )
-from tfe_bench.protocols.session import io, local
+from tfe_bench.protocols.session import io, tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -75,18 +75,20 @@ def noisy(party: Party, x: Shared, y: Shared) -> Any:
     import tensorflow as tf
 
     own = tf.constant([5, -7, 1 << 16], tf.int64) if party.index == x.dealer else None
-    given = [products.Product(x, y, products.elementwise)]
-    return products.truncated(party, "truncated_sum", given, None, 16, SMALL, 0, own)[0]
+    given = [products.Product(x, y, products.elementwise_product)]
+    return products.exchange_truncated_sum(party, "truncated_sum", given, None, 16, SMALL, 0, own)[
+        0
+    ]
 
 
 def steps(party: Party, x: Shared, y: Shared) -> Shared:
     """Three steps of a layer of one unit, with a mask."""
     cell = cells.Cell("simple", series=True)
-    numbers = cells.rings(cell, 13, 26, 16, 3)
-    given = shaped(x, 1, 1, 1).map(lambda a: local.tile(a, [1, 3, 1]))
+    numbers = cells.derive_format(cell, 13, 26, 16, 3)
+    given = shaped(x, 1, 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3, 1]))
     weights = [recurrent.Weights(shaped(x, 1, 1), shaped(y, 1, 1))]
-    mask = shaped(replace(y, fractional_bits=0), 1, 1).map(lambda a: local.tile(a, [1, 3]))
-    return recurrent.recurrent(party, cell, given, weights, numbers, mask=mask).output
+    mask = shaped(replace(y, fractional_bits=0), 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3]))
+    return recurrent.run_recurrent(party, cell, given, weights, numbers, mask=mask).output
 
 
 def small(party: Party, x: Shared) -> Shared:
@@ -97,30 +99,32 @@ def owned(party: Party, x: Shared, y: Shared) -> Any:
     import tensorflow as tf
 
     known = tf.constant([5, -7, 0], tf.int64)
-    return [io.input_by(party, p, known if party.index == p else None, (3,)) for p in range(3)]
+    return [io.share_input(party, p, known if party.index == p else None, (3,)) for p in range(3)]
 
 
 def published(party: Party, x: Shared, y: Shared) -> Any:
     """A product for each reader, in the whole ring and in a small one."""
     z = arithmetic.mul(party, x, y)
-    values = [z, small_ring.reduced(z, 8)]
+    values = [z, small_ring.reduce_ring(z, 8)]
     return [io.reveal(party, v, to) for v in values for to in (None, 0, 1, 2)]
 
 
 def watched(party: Party, x: Shared, y: Shared) -> Any:
     """A ReLU of a sum, and one number for whether any value left its range."""
-    watch = range_check.Watch(party, 1, x.dealer)
-    product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise)
-    narrow, u = products.truncated(party, "truncated_sum", [product], None, 16, SMALL, 40)
-    beside = linear.watched_lift(party, watch, narrow, u, 24, SMALL, SMALL - 1)
-    linear.within(party, watch, x, 40)
-    return relu.relu(party, beside), watch.flag()
+    watch = range_check.RangeMonitor(party, 1, x.dealer)
+    product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise_product)
+    narrow, u = products.exchange_truncated_sum(
+        party, "truncated_sum", [product], None, 16, SMALL, 40
+    )
+    beside = linear.monitored_lift(party, watch, narrow, u, 24, SMALL, SMALL - 1)
+    linear.monitor_range(party, watch, x, 40)
+    return relu.relu(party, beside), watch.compute_flag()
 
 
 def powers(party: Party, x: Shared, y: Shared) -> Any:
     """Powers of two and their sum."""
-    t = small_ring.reduced(x, exp2.ring_bits(x.fractional_bits))
-    return exp2.exp2(party, t, 14, 38, lambda a: local.reshape(a, [1, -1]))
+    t = small_ring.reduce_ring(x, exp2.ring_bits(x.fractional_bits))
+    return exp2.exp2(party, t, 14, 38, lambda a: tensor_ops.reshape(a, [1, -1]))
 
 
 def convolved(party: Party, x: Shared, y: Shared) -> Any:
@@ -132,17 +136,17 @@ def adapted(party: Party, x: Shared, y: Shared) -> Any:
     """Both stages of an update and its root, by bits that cost little."""
     import tensorflow as tf
 
-    scheme = adaptive._scheme()
+    scheme = adaptive._build_scheme()
     (coarse, fine), (first, second) = scheme.stages, scheme.factors
 
     def bits(stage: Any) -> MaskedBits:
         return signs(party, y.map(lambda a: tf.tile(a, [64 * len(stage.cuts)])))
 
-    c, u = adaptive._selected(party, x, None, bits(coarse), coarse, first, 0)
+    c, u = adaptive._select_segment(party, x, None, bits(coarse), coarse, first, 0)
     drop = adaptive._NORMAL - adaptive._UNITS
-    c, u = adaptive._selected(party, c, u, bits(fine), fine, second, drop)
-    plan = adaptive._root().plan
-    return u, polynomial.evaluate(party, "adaptive_root", plan, [c], adaptive._ROOT_BITS)
+    c, u = adaptive._select_segment(party, c, u, bits(fine), fine, second, drop)
+    plan = adaptive._fit_root().plan
+    return u, polynomial.evaluate_polynomial(party, "adaptive_root", plan, [c], adaptive._ROOT_BITS)
 
 
 def labeled(party: Party, x: Shared, y: Shared) -> Any:
@@ -153,7 +157,7 @@ def labeled(party: Party, x: Shared, y: Shared) -> Any:
         return sum(tf.reduce_sum(p * q, axis=0) for p, q in zip(a, b, strict=True))
 
     x, y = shaped(x, 2, 1), shaped(y, 2, 1)
-    return products.exchanged(party, "label", [products.Product(x, y, along)])
+    return products.exchange_sum(party, "label", [products.Product(x, y, along)])
 
 
 def normalized(party: Party, x: Shared, y: Shared) -> Any:
@@ -162,20 +166,20 @@ def normalized(party: Party, x: Shared, y: Shared) -> Any:
 
     column, gradient = shaped(x, -1, 1), shaped(y, -1, 1)
     of_channel = replace(y.map(lambda a: tf.identity(a[:1])), fractional_bits=batch_norm.FACTOR)
-    held = batch_norm.Normalized(batch_norm.numbers(2), column, *[of_channel] * 5)
-    squares = batch_norm._correlation(party, "squares", column, column)
-    return squares, batch_norm.backward(party, held, gradient).x
+    held = batch_norm.Normalized(batch_norm.plan_batch_norm(2), column, *[of_channel] * 5)
+    squares = batch_norm._channel_correlation(party, "squares", column, column)
+    return squares, batch_norm.batch_norm_gradients(party, held, gradient).x
 
 
 def unpooled(party: Party, x: Shared, y: Shared) -> Any:
     """The gradient of two windows of two cells."""
     import tensorflow as tf
 
-    g = pool_gradient.geometry("unpool", [1, 2, 2, 1], (1, 2), (1, 2))
-    count = tf.constant(len(g.order) * g.width, tf.int64)
-    bits = signs(party, x.map(lambda a: tf.tile(a, [len(g.order) * g.width // 2])))
-    choice = pool_gradient.Choice(replace(bits, n=count), g, False)
-    return pool_gradient.unpool(party, choice, shaped(y, 1, 2, 1, 1), 13)
+    g = pool_gradient.window_geometry("unpool", [1, 2, 2, 1], (1, 2), (1, 2))
+    count = tf.constant(len(g.order) * g.padded_windows, tf.int64)
+    bits = signs(party, x.map(lambda a: tf.tile(a, [len(g.order) * g.padded_windows // 2])))
+    choice = pool_gradient.PoolChoice(replace(bits, n=count), g, False)
+    return pool_gradient.unpool_gradient(party, choice, shaped(y, 1, 2, 1, 1), 13)
 
 
 def kept(party: Party, x: Shared, y: Shared) -> Any:
@@ -192,7 +196,7 @@ ROWS: dict[str, Row] = {
         lambda p, x, y: arithmetic.matmul(p, shaped(x, 2, 2), shaped(y, 2, 2)), ("matmul",), n=4
     ),
     "square": Row(lambda p, x, y: reductions.square(p, x), ("square",)),
-    "rss_mul": Row(lambda p, x, y: rss.mul(p, x, y), ("rss_mul",)),
+    "rss_mul": Row(lambda p, x, y: rss.mul_replicated(p, x, y), ("rss_mul",)),
     "conv": Row(convolved, ("conv2d", "depthwise_conv2d"), n=4),
     "truncate_safe": Row(lambda p, x, y: truncation.truncate(p, x, 13), ("truncate_safe",)),
     "truncate_probable": Row(
@@ -201,7 +205,7 @@ ROWS: dict[str, Row] = {
     "truncate_reduce": Row(lambda p, x, y: small(p, x), ("truncate_reduce",)),
     "truncated_product": Row(
         lambda p, x, y: relu.truncated_product(
-            p, x, y, 16, SMALL, products.elementwise, arithmetic.add(x, y)
+            p, x, y, 16, SMALL, products.elementwise_product, arithmetic.add(x, y)
         ),
         ("truncated_product",),
     ),
@@ -241,7 +245,7 @@ ROWS: dict[str, Row] = {
     "b2a": Row(lambda p, x, y: convert.b2a(p, signs(p, x)), ("b2a",)),
     "inject": Row(lambda p, x, y: convert.inject(p, signs(p, x), y), ("inject",)),
     "inject_wide": Row(
-        lambda p, x, y: convert.inject(p, signs(p, x), convert.extend(p, y, 1)),
+        lambda p, x, y: convert.inject(p, signs(p, x), convert.extend_to_wide(p, y, 1)),
         ("extend", "inject"),
         n=1,
     ),
@@ -253,14 +257,14 @@ ROWS: dict[str, Row] = {
     ),
     "all_of": Row(
         lambda p, x, y: convert.mask_bits(
-            p, logic.all_of(p, [signs(p, x), signs(p, y), logic.invert(signs(p, x))])
+            p, logic.and_bits(p, [signs(p, x), signs(p, y), logic.invert_bits(signs(p, x))])
         ),
         ("all_of",),
     ),
     "select": Row(
         lambda p, x, y: small_ring.select(p, signs(p, x), small(p, x), small(p, y)), ("select",)
     ),
-    "extend_small": Row(lambda p, x, y: small_ring.lift(p, small(p, x)), ("extend_small",)),
+    "extend_small": Row(lambda p, x, y: small_ring.lift_signed(p, small(p, x)), ("extend_small",)),
     "extend_some": Row(
         lambda p, x, y: small_ring.lift_with_shares(p, small(p, x), 30, 50)[0], ("extend_small",)
     ),
@@ -274,7 +278,7 @@ ROWS: dict[str, Row] = {
     "dense": Row(densely, ("dense_sums", "dense_totals"), n=2, whole=True),
     "bits": Row(in_two, ("split_bits", "exchange_bits", "b2a")),
     "weighed": Row(
-        lambda p, x, y: bit_planes.weighed(p, signs(p, x), np.array([1, -2]), [1]),
+        lambda p, x, y: bit_planes.sum_weighted_planes(p, signs(p, x), np.array([1, -2]), [1]),
         ("weighed",),
         n=2,
     ),
@@ -288,14 +292,14 @@ ROWS: dict[str, Row] = {
     "kept": Row(kept, ("mul",), whole=True),
     "relu": Row(lambda p, x, y: relu.relu(p, x), ("inject",), n=1, slow=True),
     "argmax": Row(
-        lambda p, x, y: extremes._found(p, shaped(x, 2, 1), "all-pairs", 4, 1, index=True),
+        lambda p, x, y: extremes._find_extreme(p, shaped(x, 2, 1), "all-pairs", 4, 1, index=True),
         ("pick", "index"),
         n=2,
     ),
     "renamed": Row(
         lambda p, x, y: [
             convert.inject(p, signs(p, a), arithmetic.mul(p, a, a))
-            for a in (rotation.named(p, x, (x.dealer + turn) % 3) for turn in (1, 2))
+            for a in (rotation.relabel_dealer(p, x, (x.dealer + turn) % 3) for turn in (1, 2))
         ],
         ("inject",),
         n=1,
@@ -303,7 +307,7 @@ ROWS: dict[str, Row] = {
     "handed": Row(
         lambda p, x, y: [
             arithmetic.mul(p, a, a)
-            for a in (rotation.handed(p, x, (x.dealer + turn) % 3) for turn in (1, 2))
+            for a in (rotation.refresh_for_dealer(p, x, (x.dealer + turn) % 3) for turn in (1, 2))
         ],
         ("refresh", "mul"),
         n=2,
@@ -313,11 +317,14 @@ ROWS: dict[str, Row] = {
     ),
     "exp2": Row(powers, ("exp2",), n=2, fractional_bits=12),
     "row_maximum": Row(
-        lambda p, x, y: row_maximum.row_maximum(p, small_ring.reduced(x, K), np.array([1, 2]), K),
+        lambda p, x, y: row_maximum.row_maximum(
+            p, small_ring.reduce_ring(x, K), np.array([1, 2]), K
+        ),
         ("pick_small", "all_of"),
     ),
     "winner": Row(
-        lambda p, x, y: winner.one_hot(p, shaped(small_ring.reduced(x, K), 1, -1)), ("b2a",)
+        lambda p, x, y: winner.argmax_one_hot(p, shaped(small_ring.reduce_ring(x, K), 1, -1)),
+        ("b2a",),
     ),
     "exp_prime": Row(
         lambda p, x, y: exponential.exp(p, x, "prime"), ("exp_prime",), fractional_bits=16
@@ -392,20 +399,22 @@ ROWS: dict[str, Row] = {
         fractional_bits=12,
     ),
     "erf": Row(
-        lambda p, x, y: error_function.parts(12).first.evaluate(p, "erf", x),
+        lambda p, x, y: error_function.fit_erf(12).first.evaluate(p, "erf", x),
         ("erf",),
         n=1,
         fractional_bits=12,
     ),
-    "sine": Row(lambda p, x, y: trigonometry._quarter(4).evaluate(p, "sine", x), ("sine",), n=1),
+    "sine": Row(
+        lambda p, x, y: trigonometry._fit_quarter_sine(4).evaluate(p, "sine", x), ("sine",), n=1
+    ),
     "atan": Row(
-        lambda p, x, y: trigonometry._octant(8).evaluate(p, "atan", x),
+        lambda p, x, y: trigonometry._fit_arctangent(8).evaluate(p, "atan", x),
         ("atan",),
         n=1,
         fractional_bits=8,
     ),
     "harmonics": Row(
-        lambda p, x, y: harmonics.evaluate(p, "harmonics", SHORT, x, 12, 16),
+        lambda p, x, y: harmonics.evaluate_series(p, "harmonics", SHORT, x, 12, 16),
         ("harmonics",),
         n=1,
         fractional_bits=12,
@@ -422,7 +431,7 @@ ROWS: dict[str, Row] = {
     ),
     "adaptive": Row(adapted, ("adaptive_select", "adaptive_root"), n=1),
     "update": Row(
-        lambda p, x, y: adaptive.update(p, x, replace(y, fractional_bits=40)),
+        lambda p, x, y: adaptive.scale_by_root(p, x, replace(y, fractional_bits=40)),
         ("adaptive_select", "adaptive_root", "lifted_product"),
         n=1,
         slow=True,

@@ -111,12 +111,16 @@ def test_a_function_that_holds_tensors_by_itself_is_refused(kept: graph.KeptGrap
 
 
 def test_the_oldest_graphs_go_first() -> None:
-    kept = graph.KeptGraphs(most=10)
+    kept = graph.KeptGraphs(max_ops=10)
     for name, ops in (("a", 4), ("b", 5), ("whole", 11)):
-        kept.keep(name, graph.Graph(lambda: [], (), b"", {}, ops))
-    assert kept.find("a") is not None and kept.find("whole") is None
-    kept.keep("c", graph.Graph(lambda: [], (), b"", {}, 5))
-    assert kept.find("b") is None and kept.find("a") is not None and kept.find("c") is not None
+        kept.keep_graph(name, graph.Graph(lambda: [], (), b"", {}, ops))
+    assert kept.find_graph("a") is not None and kept.find_graph("whole") is None
+    kept.keep_graph("c", graph.Graph(lambda: [], (), b"", {}, 5))
+    assert (
+        kept.find_graph("b") is None
+        and kept.find_graph("a") is not None
+        and kept.find_graph("c") is not None
+    )
 
 
 def test_of_a_graph_only_what_runs_is_left(

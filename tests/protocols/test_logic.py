@@ -10,7 +10,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at, bits_of, packed
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic
 from tfe_bench.protocols.session.counting import PrivateBits, cost_of
@@ -46,10 +46,10 @@ def test_not_and_xor_are_those_of_numpy(dealer: int, seed: int, rng: np.random.G
     def program(p: Party) -> Any:
         def both(a: MaskedBits, b: MaskedBits) -> list[MaskedBits]:
             return [
-                logic.invert(a),
-                logic.xor(a, b),
-                logic.xor(a, a),
-                logic.invert(logic.xor(a, b)),
+                logic.invert_bits(a),
+                logic.xor_bits(a, b),
+                logic.xor_bits(a, a),
+                logic.invert_bits(logic.xor_bits(a, b)),
             ]
 
         return [p.function(both)(*held(c, p, seed)) for c in columns]
@@ -79,7 +79,7 @@ def test_bits_are_rearranged_by_any_public_map(
 
     def program(p: Party) -> Any:
         def moved(b: MaskedBits) -> list[MaskedBits]:
-            return [logic.rearrange(b, bits.shape, f, e.size) for f, e in maps]
+            return [logic.rearrange_bits(b, bits.shape, f, e.size) for f, e in maps]
 
         return p.function(moved)(masked(bits.reshape(-1), p, seed))
 
@@ -94,7 +94,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
     cases: list[Array] = []
-    for r in range(1, logic.MOST + 1):
+    for r in range(1, logic.MAX_AND_INPUTS + 1):
         rows = np.array([[c >> j & 1 for c in range(2**r)] for j in range(r)])  # the truth table
         many = rng.permuted(np.tile(rows, -(-SIZES[-1] // 2**r)), axis=1)[:, : SIZES[-1]]
         cases += [rows, np.ones_like(rows), many]
@@ -102,12 +102,12 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
         cases += [(rng.random((r, n)) < 0.9).astype(np.int64) for n in SIZES if r in (2, 3, 9)]
 
     def program(p: Party) -> Any:
-        ands = p.function(lambda *bits: logic.all_of(p, bits), dynamic=True)
+        ands = p.function(lambda *bits: logic.and_bits(p, bits), dynamic=True)
         opened = p.function(lambda bits: convert.mask_bits(p, bits), dynamic=True)
         result = []
         for columns in cases:
             bits = held(columns, p, seed)
-            cost = measured(p, ands, *bits)
+            cost = measure_call(p, ands, *bits)
             shares = ands(*bits)
             assert (shares.share is None) == (p.index == dealer) and shares.top is None
             result.append((cost, opened(shares)))
@@ -116,7 +116,7 @@ def test_all_of_is_the_and_of_1_to_9_bits_and_costs_what_it_says_whatever_they_a
     sim = simulate(program, dealer=dealer)
     for i, columns in enumerate(cases):
         assert np.array_equal(bits_of(sim, at(i, 1)), columns.min(axis=0))
-        cost = cost_of(logic.all_of, (PrivateBits((columns.shape[1],)),) * len(columns))
+        cost = cost_of(logic.and_bits, (PrivateBits((columns.shape[1],)),) * len(columns))
         assert_costs([out[i][0] for out in sim.outputs], cost, dealer)
 
 
@@ -127,8 +127,13 @@ def test_an_and_may_be_of_one_bit_many_times_and_of_its_negation(
 
     def program(p: Party) -> Any:
         def ands(b: MaskedBits) -> list[MaskedBits]:
-            several = [b, b, b], [b, logic.invert(b)], [logic.xor(b, b), b], [logic.invert(b)]
-            return [convert.mask_bits(p, logic.all_of(p, s)) for s in several]
+            several = (
+                [b, b, b],
+                [b, logic.invert_bits(b)],
+                [logic.xor_bits(b, b), b],
+                [logic.invert_bits(b)],
+            )
+            return [convert.mask_bits(p, logic.and_bits(p, s)) for s in several]
 
         return p.function(ands)(masked(bits, p, seed))
 
@@ -138,15 +143,15 @@ def test_an_and_may_be_of_one_bit_many_times_and_of_its_negation(
 
 
 REFUSED: dict[str, tuple[str, Callable[[Party, MaskedBits, MaskedBits, MaskedBits], Any]]] = {
-    "no operand": ("all_of", lambda p, a, b, c: logic.all_of(p, [])),
-    "ten operands": ("all_of", lambda p, a, b, c: logic.all_of(p, [a] * 10)),
-    "an AND with public bits": ("all_of", lambda p, a, b, c: logic.all_of(p, [a, True])),  # type: ignore[list-item]
-    "an AND of two dealers' bits": ("all_of", lambda p, a, b, c: logic.all_of(p, [a, b])),
-    "an AND of 5 and 6 bits": ("all_of", lambda p, a, b, c: logic.all_of(p, [a, c])),
-    "XOR with public bits": ("xor", lambda p, a, b, c: logic.xor(a, np.ones(5))),  # type: ignore[arg-type]
-    "XOR of two dealers' bits": ("xor", lambda p, a, b, c: logic.xor(a, b)),
-    "XOR of 5 and 6 bits": ("xor", lambda p, a, b, c: logic.xor(a, c)),
-    "NOT of public bits": ("invert", lambda p, a, b, c: logic.invert(np.ones(5))),  # type: ignore[arg-type]
+    "no operand": ("all_of", lambda p, a, b, c: logic.and_bits(p, [])),
+    "ten operands": ("all_of", lambda p, a, b, c: logic.and_bits(p, [a] * 10)),
+    "an AND with public bits": ("all_of", lambda p, a, b, c: logic.and_bits(p, [a, True])),  # type: ignore[list-item]
+    "an AND of two dealers' bits": ("all_of", lambda p, a, b, c: logic.and_bits(p, [a, b])),
+    "an AND of 5 and 6 bits": ("all_of", lambda p, a, b, c: logic.and_bits(p, [a, c])),
+    "XOR with public bits": ("xor", lambda p, a, b, c: logic.xor_bits(a, np.ones(5))),  # type: ignore[arg-type]
+    "XOR of two dealers' bits": ("xor", lambda p, a, b, c: logic.xor_bits(a, b)),
+    "XOR of 5 and 6 bits": ("xor", lambda p, a, b, c: logic.xor_bits(a, c)),
+    "NOT of public bits": ("invert", lambda p, a, b, c: logic.invert_bits(np.ones(5))),  # type: ignore[arg-type]
 }
 
 
@@ -170,7 +175,7 @@ def test_logic_refuses(what: str) -> None:
 def test_numbers_of_bits_that_show_only_when_the_graph_runs_are_refused_by_their_words() -> None:
     def program(p: Party) -> Any:
         bits = [masked(np.ones(n, np.int64), p, 0) for n in (5, 100)]
-        return p.function(lambda *bits: logic.all_of(p, bits), dynamic=True)(*bits)
+        return p.function(lambda *bits: logic.and_bits(p, bits), dynamic=True)(*bits)
 
     with pytest.raises(ProtocolError):
         simulate(program)

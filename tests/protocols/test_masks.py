@@ -145,7 +145,7 @@ def session() -> Iterator[int]:
 
 def begin(handle: int, step: int) -> str:
     """Begins a graph step without waiting for peers."""
-    return ops.native().error_of("step_begin", handle, step, 0, 2**40)
+    return ops.native().call_for_error("step_begin", handle, step, 0, 2**40)
 
 
 def test_a_step_never_comes_again(session: int) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import tfe_bench as tfe
 from tests.pages import module
-from tfe_bench.cluster.simulate import measured, simulate, total_rounds
+from tfe_bench.cluster.simulate import measure_call, simulate, total_rounds
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -21,7 +21,7 @@ OF_BITS, PAGE, F = (getattr(operations, n) for n in ("OF_BITS", "PAGE", "F"))
 MEASURED = operations.measured(PAGE.read_text())
 
 CLASSES = {"FixedPoint", "Party", "Shared"}
-MODULES: dict[str, str] = tfe._modules()  # type: ignore[attr-defined]  # of no public name
+MODULES: dict[str, str] = tfe._public_modules()  # type: ignore[attr-defined]  # of no public name
 OPERATIONS = {n for n, of in MODULES.items() if ".protocols." in of} - CLASSES
 
 
@@ -30,9 +30,9 @@ def wire(part: slice) -> dict[str, tuple[int, float]]:
     cases = dict(list(MEASURED.items())[part])
 
     def program(p: Party, x: Shared) -> Any:
-        of_x = [measured(p, p.function(case), x) for case, _ in cases.values()]
+        of_x = [measure_call(p, p.function(case), x) for case, _ in cases.values()]
         bits = p.function(lambda x: x < 0)(x)
-        return of_x + [measured(p, p.function(case), x, bits) for case in OF_BITS.values()]
+        return of_x + [measure_call(p, p.function(case), x, bits) for case in OF_BITS.values()]
 
     sim = simulate(program, np.full((100, 10), 1 << F), fractional_bits=F)
     found = {}

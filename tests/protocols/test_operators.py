@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import ProtocolError, RangeError, TfeBenchError, UsageError
 from tfe_bench.protocols.ring import convert, relational
 from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of
@@ -286,13 +286,13 @@ def test_operators_cost_what_their_protocols_declare() -> None:
     x = np.linspace(-3, 3, n)
     given = Private((n,))
     chosen_cost = cost_of(convert.inject, PrivateBits((n,)), given)
-    costs = [cost_of(relational.negative, given), chosen_cost]
+    costs = [cost_of(relational.is_negative, given), chosen_cost]
 
     def program(p: Party, x: Shared) -> Any:
         bits = p.function(lambda x: x < 1.5)
         made = bits(x)
         chosen = p.function(lambda b, x: tfe.where(b, x, 0))
-        return [measured(p, bits, x), measured(p, chosen, made, x)]
+        return [measure_call(p, bits, x), measure_call(p, chosen, made, x)]
 
     for dealer in range(3):
         sim = simulate(program, FIXED.encode(x), fractional_bits=F, dealer=dealer)
@@ -301,7 +301,7 @@ def test_operators_cost_what_their_protocols_declare() -> None:
 
 
 def test_private_values_hash_by_identity_and_show_no_value() -> None:
-    x = share(np.zeros(3), 1, b"seed")
+    x = share_for_party(np.zeros(3), 1, b"seed")
     bits = MaskedBits(None, None, None)
     assert len({x, x, bits}) == 2
     assert "Shared(" in repr(x)
@@ -408,8 +408,8 @@ def test_what_operators_do_not_take_is_refused_by_name_with_what_was_received() 
 
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
-            wide = convert.extend(p, x, 3)
-            other = share(np.zeros(3), p.index, b"other", F, dealer=1)
+            wide = convert.extend_to_wide(p, x, 3)
+            other = share_for_party(np.zeros(3), p.index, b"other", F, dealer=1)
             mixed: list[Bad] = [
                 ("add", lambda x: x + wide),
                 ("add", lambda x: wide + 1.0),
@@ -446,7 +446,7 @@ def test_what_operators_do_not_take_is_refused_by_name_with_what_was_received() 
 
 
 def test_operators_want_a_running_party_and_its_graph() -> None:
-    x = share(np.zeros(3), 0, b"seed", F)
+    x = share_for_party(np.zeros(3), 0, b"seed", F)
     several: list[Callable[[], Any]] = [lambda: x * x, lambda: x < 0, lambda: x / x, lambda: x**2]
     for outside in several:
         with pytest.raises(ProtocolError, match=r"inside a program.*Received"):

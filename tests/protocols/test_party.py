@@ -34,7 +34,7 @@ def test_a_party_that_retraces_alone_is_refused_and_nobody_hangs() -> None:
 
 def test_a_kernel_that_fails_ends_the_call_though_messages_are_awaited() -> None:
     def program(party: Party, x: Any) -> Any:
-        beyond, recipe = np.array([7], np.int32), compare.recipe(64, 2)
+        beyond, recipe = np.array([7], np.int32), compare.plan_comparison(64, 2)
         graph = party.function(lambda x, a, b: sort.compare_pairs(party, [x], a, b, recipe, [0], 1))
         return graph(compare.masked_part(party, x), beyond, beyond)
 

@@ -11,7 +11,13 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
-from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
+from tfe_bench.cluster.simulate import (
+    assert_costs,
+    measure_call,
+    reconstruct,
+    share_for_party,
+    simulate,
+)
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import piecewise
 from tfe_bench.protocols.ring import truncation
@@ -66,13 +72,13 @@ def test_the_logistic_function_from_every_scale_and_ring(
 
 
 def test_other_functions_have_pieces_too(rng: np.random.Generator) -> None:
-    pieces = piecewise.fit(lambda x: x * x / 16, -4, 4, 1, 1, Decimal(2) ** -10)
+    pieces = piecewise.fit_pieces(lambda x: x * x / 16, -4, 4, 1, 1, Decimal(2) ** -10)
     assert pieces.error <= 2.0**-10 and pieces.slopes[-1] == 0
     v = np.concatenate([rng.uniform(-4, 4, MANY), rng.uniform(-90, 90, 500)])
     x = np.round(v * 2.0**20).astype(np.int64).reshape(-1, 4)
 
     def program(p: Party, x: Shared) -> Any:
-        return p.function(lambda x: piecewise.evaluate(p, "square", x, pieces, None))(x)
+        return p.function(lambda x: piecewise.evaluate_pieces(p, "square", x, pieces, None))(x)
 
     sim = simulate(program, x, fractional_bits=20)
     got = sim.value() / 2.0**20
@@ -89,10 +95,10 @@ def test_it_costs_what_it_declares(dealer: int) -> None:
     def program(p: Party) -> Any:
         found = []
         for n, f, ring in cases:
-            x = share(np.full(n, 12345), p.index, b"x", f, dealer)
+            x = share_for_party(np.full(n, 12345), p.index, b"x", f, dealer)
             x = replace(x, bits=0 if ring == 64 else ring)
             g = p.function(lambda x: piecewise.logistic(p, x))
-            found.append(measured(p, g, x))
+            found.append(measure_call(p, g, x))
         return found
 
     sim = simulate(program, dealer=dealer)

@@ -14,11 +14,11 @@ from scipy import stats
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation
 from tfe_bench.protocols.functions.polynomial import polyval
-from tfe_bench.protocols.functions.small_product import product
+from tfe_bench.protocols.functions.small_product import multiply_small
 from tfe_bench.protocols.ring import truncation
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
@@ -150,7 +150,7 @@ def test_products_are_rounded_to_a_neighbor_and_zero_stays_zero(
         def all_of(*flat: Shared) -> list[Shared]:
             left = iter(flat)
             return [
-                product(p, [(next(left), b) for b in bits], drop, ring)
+                multiply_small(p, [(next(left), b) for b in bits], drop, ring)
                 for bits, drop, ring in PRODUCTS
             ]
 
@@ -165,7 +165,7 @@ def test_products_are_rounded_to_a_neighbor_and_zero_stays_zero(
             assert above == 0 or (above == 1 and e % 2**drop)
         assert sim.outputs[0][i].fractional_bits == 16 * len(bits) - drop
     declared = [
-        cost_of(product, tuple((Private((n,)), b) for b in bits), drop, ring)
+        cost_of(multiply_small, tuple((Private((n,)), b) for b in bits), drop, ring)
         for bits, drop, ring in PRODUCTS
     ]
     assert sim.sent[dealer] == sum(c.dealer for c in declared)
@@ -177,7 +177,7 @@ def test_product_refuses_other_numbers_of_factors() -> None:
     def program(p: Party, x: Shared) -> Any:
         for count in (1, 4):
             with pytest.raises(UsageError, match="two or three factors"):
-                p.function(lambda x, c=count: product(p, [(x, 8)] * c, 4))(x)
+                p.function(lambda x, c=count: multiply_small(p, [(x, 8)] * c, 4))(x)
 
     simulate(program, np.arange(3))
 
@@ -189,8 +189,8 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
 
     def program(p: Party, *xs: Shared) -> Any:
         f = p.function(lambda x: polyval(p, a, x, 18), dynamic=True)
-        g = p.function(lambda x: product(p, [(x, 18), (x, 18)], 16, 40), dynamic=True)
-        return [measured(p, graph, x) for x in xs for graph in (f, g)]
+        g = p.function(lambda x: multiply_small(p, [(x, 18), (x, 18)], 16, 40), dynamic=True)
+        return [measure_call(p, graph, x) for x in xs for graph in (f, g)]
 
     xs = [v for n in sizes for v in (np.zeros(n, np.int64), np.full(n, 2**17 - 1))]
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
@@ -200,7 +200,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
         for x in given
         for c in (
             cost_of(polyval, tuple(a), x, 18, None),
-            cost_of(product, ((x, 18), (x, 18)), 16, 40),
+            cost_of(multiply_small, ((x, 18), (x, 18)), 16, 40),
         )
     ]
     for call, cost in zip(calls, costs, strict=True):
@@ -220,7 +220,7 @@ def test_received_words_are_uniform_and_fresh_for_frozen_shares(
         def traced(x: Shared, y: Shared) -> Any:
             heard[p.index].clear()
             polyval(p, [1.0, 2.0, 3.0], x, 20)
-            product(p, [(x, 20), (y, 20)], 16)
+            multiply_small(p, [(x, 20), (y, 20)], 16)
             return list(heard[p.index])
 
         f = p.function(traced)
@@ -252,7 +252,9 @@ def test_received_words_are_uniform_and_fresh_for_frozen_shares(
 
 def test_each_mask_hides_one_message_only() -> None:
     def program(p: Party, x: Shared) -> Any:
-        f = p.function(lambda x: (polyval(p, [1.0, 2.0, 3.0], x, 20), product(p, [(x, 20)] * 3, 9)))
+        f = p.function(
+            lambda x: (polyval(p, [1.0, 2.0, 3.0], x, 20), multiply_small(p, [(x, 20)] * 3, 9))
+        )
         return f(x), f(x)
 
     sim = simulate(program, np.arange(100), fractional_bits=4, record=True)
@@ -266,8 +268,8 @@ def test_each_mask_hides_one_message_only() -> None:
 @pytest.mark.parametrize(
     ("function", "reference"),
     [
-        (approximation.reciprocal, lambda x: 1 / x),
-        (approximation.rsqrt, lambda x: 1 / np.sqrt(x)),
+        (approximation.decimal_reciprocal, lambda x: 1 / x),
+        (approximation.decimal_rsqrt, lambda x: 1 / np.sqrt(x)),
         (Decimal.sqrt, np.sqrt),
         (Decimal.ln, np.log),
     ],
@@ -276,12 +278,14 @@ def test_each_mask_hides_one_message_only() -> None:
 def test_approximations_are_as_close_as_asked_for(function: Any, reference: Any, bits: int) -> None:
     low, high = Decimal("0.48"), Decimal("1.003")
     error = Decimal(2) ** -bits
-    found = approximation.approximate(function, low, high, 30, error, relative=False)
+    found = approximation.fit_approximation(function, low, high, 30, error, relative=False)
     x = np.linspace(0.48, 1.003, 3001)
     with decimal.localcontext(approximation.DIGITS):
         got = [
             float(
-                approximation.horner(found.coefficients, Decimal(float(v)) * 2**30 - found.center)
+                approximation.evaluate_horner(
+                    found.coefficients, Decimal(float(v)) * 2**30 - found.center
+                )
                 / Decimal(2) ** found.scale
             )
             for v in x
@@ -292,7 +296,7 @@ def test_approximations_are_as_close_as_asked_for(function: Any, reference: Any,
 
 def test_plans_are_the_same_integers_everywhere() -> None:
     # A pinned value: hosts that differ here would compute different polynomials.
-    found = approximation.approximate(
+    found = approximation.fit_approximation(
         Decimal.ln, Decimal("0.5"), Decimal(1), 12, Decimal(2) ** -10, relative=False
     )
     assert found.coefficients == (-10107253980594, 11449042772, -1974930, 434)

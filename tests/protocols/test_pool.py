@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool
 from tfe_bench.protocols.ring.conv import Pair
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -73,18 +73,18 @@ def test_pooling_is_that_of_tensorflow_and_costs_what_it_says_whatever_the_value
     x = images((8, 9, 11, 13), rng)  # 10296 values
 
     def program(p: Party, x: Shared) -> Any:
-        zeros = share(np.zeros(x.shape, np.int64), p.index, b"zero", dealer=dealer)
+        zeros = share_for_party(np.zeros(x.shape, np.int64), p.index, b"zero", dealer=dealer)
         result = []
         for case in CASES:
             graph = p.function(lambda x, case=case: pool.max_pool2d(p, x, *case))
-            result.append((graph(x), measured(p, graph, x), measured(p, graph, zeros)))
+            result.append((graph(x), measure_call(p, graph, x), measure_call(p, graph, zeros)))
         return result
 
     sim = simulate(program, x, dealer=dealer, fractional_bits=16)
     for i, case in enumerate(CASES):
         assert np.array_equal(sim.value(at(i, 0)), pooled(x, case)), case
         assert all(out[i][0].fractional_bits == 16 for out in sim.outputs)
-        cost = count(pool.max_pool2d, Private(x.shape), *case).cost
+        cost = count_cost(pool.max_pool2d, Private(x.shape), *case).cost
         for k in (1, 2):
             assert_costs([out[i][k] for out in sim.outputs], cost, dealer)
 
@@ -102,13 +102,13 @@ def test_every_dealer_pools_and_other_widths_and_profiles_cost_what_they_say(
             p.function(lambda x, o=o: pool.max_pool2d(p, x, 2, 2, "SAME", **o)) for o in options
         ]
         given = (wide, x)
-        return [(g(a), measured(p, g, a)) for g, a in zip(graphs, given, strict=True)]
+        return [(g(a), measure_call(p, g, a)) for g, a in zip(graphs, given, strict=True)]
 
     sim = simulate(program, x, wide, dealer=dealer)
     for i, want in enumerate((wide, x)):
         expected = want.reshape(3, 2, 2, 3, 2, 2).max(axis=(2, 4))
         assert np.array_equal(sim.value(at(i, 0)), expected)
-        cost = count(pool.max_pool2d, Private(x.shape), 2, 2, "SAME", **options[i]).cost
+        cost = count_cost(pool.max_pool2d, Private(x.shape), 2, 2, "SAME", **options[i]).cost
         assert_costs([out[i][1] for out in sim.outputs], cost, dealer)
 
 
@@ -154,7 +154,7 @@ REFUSED: dict[str, Use] = {
     "an image without a row": lambda p, x: pool.max_pool2d(
         p, x.map(lambda a: a[:, :0]), 2, 2, "SAME"
     ),
-    "a cost of rank 3": lambda p, x: count(pool.max_pool2d, Private((4, 4, 1)), 2, 2),
+    "a cost of rank 3": lambda p, x: count_cost(pool.max_pool2d, Private((4, 4, 1)), 2, 2),
 }
 
 

@@ -13,11 +13,11 @@ import pytest
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
 from tests.protocols.shares import assert_refused_by_name
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.protocols.nn import pool_gradient
-from tfe_bench.protocols.nn.pool_gradient import Choice
+from tfe_bench.protocols.nn.pool_gradient import PoolChoice
 from tfe_bench.protocols.ring import small_ring, truncation
-from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of, count
+from tfe_bench.protocols.session.counting import Private, PrivateBits, cost_of, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -70,7 +70,7 @@ def small(x: Shared, case: Case) -> Shared:
     return replace(x, bits=case[5]) if case[6] else x
 
 
-def pooled(p: Party, x: Shared, case: Case) -> tuple[Shared, Choice]:
+def pooled(p: Party, x: Shared, case: Case) -> tuple[Shared, PoolChoice]:
     return pool_gradient.max_pool2d_with_choice(
         p, small(x, case), *case[1:4], relu=case[4], bits=case[5]
     )
@@ -83,7 +83,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
     given: list[Array] = []
     for case in CASES:
         x = images(case, rng)
-        y_shape = pool_gradient.geometry("test", case[0], *case[1:4]).pooled
+        y_shape = pool_gradient.window_geometry("test", case[0], *case[1:4]).pooled_shape
         g: Array = rng.integers(-(2**61), 2**61, y_shape)
         g.flat[: y_shape[-1]] = rng.choice(np.array([2**62 - 1, 1 - 2**62, 0]), y_shape[-1])
         given += [x, g]
@@ -92,9 +92,9 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
         result = []
         for case, x, g in zip(CASES, given[::2], given[1::2], strict=True):
             forward = p.function(lambda x, case=case: pooled(p, x, case))
-            back = p.function(lambda c, g: pool_gradient.unpool(p, c, g, DROP))
+            back = p.function(lambda c, g: pool_gradient.unpool_gradient(p, c, g, DROP))
             y, choice = forward(x)
-            calls = [measured(p, forward, x), measured(p, back, choice, g)]
+            calls = [measure_call(p, forward, x), measure_call(p, back, choice, g)]
             result.append((y, back(choice, g), choice.bits, *calls))
         return result
 
@@ -108,19 +108,21 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
         else:  # as integers, which TensorFlow cannot take here
             assert np.allclose(got, want, rtol=1e-15), case
         chosen = bits_of(sim.outputs, i, dealer)
-        geometry = pool_gradient.geometry("test", case[0], *case[1:4])
-        of_window = chosen.reshape(len(geometry.order), -1)[:, : geometry.windows].sum(0)
-        expected = (got > 0).reshape(-1) if case[4] else np.ones(geometry.windows)
+        geometry = pool_gradient.window_geometry("test", case[0], *case[1:4])
+        of_window = chosen.reshape(len(geometry.order), -1)[:, : geometry.window_count].sum(0)
+        expected = (got > 0).reshape(-1) if case[4] else np.ones(geometry.window_count)
         assert np.array_equal(of_window, expected), case
         dx = sim.value(at(i, 1))
         if case[5] < 64 or case[4]:
-            several = 1 if geometry.disjoint else 9
+            several = 1 if geometry.is_disjoint else 9
             assert (abs(dx - back) < several + np.abs(back) * 2**-50).all(), case
-            assert (dx[back == 0] == 0).all() or not geometry.disjoint, case
+            assert (dx[back == 0] == 0).all() or not geometry.is_disjoint, case
         assert all(out[i][1].fractional_bits == 40 - DROP for out in sim.outputs)
-        forward = count(lambda p, x, case=case: pooled(p, x, case), Private(case[0], 40))
+        forward = count_cost(lambda p, x, case=case: pooled(p, x, case), Private(case[0], 40))
         assert_costs([out[i][3] for out in sim.outputs], forward.cost, dealer)
-        unpooled = count(pool_gradient.unpool, forward.results[1], Private(want.shape, 40), DROP)
+        unpooled = count_cost(
+            pool_gradient.unpool_gradient, forward.results[1], Private(want.shape, 40), DROP
+        )
         assert_costs([out[i][4] for out in sim.outputs], unpooled.cost, dealer)
 
 
@@ -140,7 +142,7 @@ def test_of_equal_cells_the_first_wins(rng: np.random.Generator) -> None:
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Shared:
             choice = pool_gradient.max_pool2d_with_choice(p, x, 2, 2, relu=True)[1]
-            return pool_gradient.unpool(p, choice, g, DROP)
+            return pool_gradient.unpool_gradient(p, choice, g, DROP)
 
         return p.function(both)(x, g)
 
@@ -152,7 +154,7 @@ def test_an_empty_batch_gives_empty_results() -> None:
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Any:
             y, choice = pool_gradient.max_pool2d_with_choice(p, x, 2, 2, relu=True)
-            return y, pool_gradient.unpool(p, choice, g, DROP)
+            return y, pool_gradient.unpool_gradient(p, choice, g, DROP)
 
         return p.function(both)(x, g)
 
@@ -174,11 +176,11 @@ def test_a_choice_in_a_small_ring_is_exact_and_sends_its_bits(
     def program(p: Party, x: Shared, y: Shared, z: Shared) -> Any:
         def choose(x: Shared, y: Shared, z: Shared) -> Any:
             bits = convert.mask_bits(p, compare.msb(p, z))
-            return bits, small_ring.reduced(x, k), small_ring.reduced(y, k)
+            return bits, small_ring.reduce_ring(x, k), small_ring.reduce_ring(y, k)
 
         bits, x, y = p.function(choose)(x, y, z)
         f = p.function(lambda b, x, y: small_ring.select(p, b, x, y))
-        return f(bits, x, y), measured(p, f, bits, x, y)
+        return f(bits, x, y), measure_call(p, f, bits, x, y)
 
     sim = simulate(program, x, y, z)
     want = np.where(z < 0, x, y)
@@ -197,13 +199,13 @@ def test_lift_is_exact_throughout_its_domain(k: int, rng: np.random.Generator) -
     x[:5] = [most, -most, 0, 1, -1]
 
     def program(p: Party, x: Shared) -> Any:
-        f = p.function(lambda x: small_ring.lift(p, x))
-        x = small_ring.reduced(x, k)
-        return f(x), measured(p, f, x)
+        f = p.function(lambda x: small_ring.lift_signed(p, x))
+        x = small_ring.reduce_ring(x, k)
+        return f(x), measure_call(p, f, x)
 
     sim = simulate(program, x)
     assert np.array_equal(sim.value(at(0)), x)
-    cost = cost_of(small_ring.lift, Private((10_000,), bits=k))
+    cost = cost_of(small_ring.lift_signed, Private((10_000,), bits=k))
     assert_costs([out[1] for out in sim.outputs], cost)
 
 
@@ -227,7 +229,7 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
 
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Shared:
-            return pool_gradient.unpool(p, pooled(p, x, case)[1], g, DROP)
+            return pool_gradient.unpool_gradient(p, pooled(p, x, case)[1], g, DROP)
 
         f = p.function(both)
         return f(x, g), f(x, g)
@@ -256,7 +258,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
 
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Any:
-            pool_gradient.unpool(p, pooled(p, x, case)[1], g, DROP)
+            pool_gradient.unpool_gradient(p, pooled(p, x, case)[1], g, DROP)
             return [data for (party, *_), data in sorted(received.items()) if party == p.index]
 
         f = p.function(both)
@@ -292,16 +294,16 @@ REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
     "max_pool2d_with_choice of bits": lambda p, x: pool_gradient.max_pool2d_with_choice(
         p, x, 2, 2, bits=65
     ),
-    "unpool of another shape": lambda p, x: pool_gradient.unpool(
+    "unpool of another shape": lambda p, x: pool_gradient.unpool_gradient(
         p, pool_gradient.max_pool2d_with_choice(p, x, 2, 2)[1], x, DROP
     ),
-    "unpool of a small ring": lambda p, x: pool_gradient.unpool(
+    "unpool of a small ring": lambda p, x: pool_gradient.unpool_gradient(
         p, pool_gradient.max_pool2d_with_choice(p, x, 2, 2)[1], replace(x, bits=31), DROP
     ),
-    "unpool drops": lambda p, x: pool_gradient.unpool(
+    "unpool drops": lambda p, x: pool_gradient.unpool_gradient(
         p, pool_gradient.max_pool2d_with_choice(p, x, 1, 1)[1], x, 49
     ),
-    "lift of 64 bits": lambda p, x: small_ring.lift(p, x),
+    "lift of 64 bits": lambda p, x: small_ring.lift_signed(p, x),
     "select of one bit": lambda p, x: small_ring.select(
         p, pool_gradient.max_pool2d_with_choice(p, x, 2, 2)[1].bits, x, x
     ),

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import tfe_bench as tfe
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import linear, relu
 from tfe_bench.protocols.ring import arithmetic, compare, products, range_check, truncation
-from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session.counting import Private, cost_of
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -100,7 +100,7 @@ def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
 
             def program(p: Party, x: Array = x) -> Any:
                 f = p.function(lambda v: tfe.in_range(v, 31))
-                return measured(p, f, share(x, p.index, b"x", dealer=dealer))
+                return measure_call(p, f, share_for_party(x, p.index, b"x", dealer=dealer))
 
             calls = simulate(program).outputs
             assert_costs(calls, cost_of(range_check.in_range, Private((n,)), 31), dealer)
@@ -115,7 +115,7 @@ def one(value: Shared) -> products.Product:
 
     zero = value.map(tf.zeros_like)
     return products.Product(
-        value, arithmetic.add_public(zero, tf.constant(1, tf.int64)), products.elementwise
+        value, arithmetic.add_public(zero, tf.constant(1, tf.int64)), products.elementwise_product
     )
 
 
@@ -130,11 +130,15 @@ def watched(
         more: bits of that ring.
         width: of the sum, that are dealt.
     """
-    watch = Watch(party, int(x.shape[0]), x.dealer)
+    watch = RangeMonitor(party, int(x.shape[0]), x.dealer)
     ring = bits + (0 if kind == "lift" else 1 + more)
-    small, u = products.truncated(party, "truncated_sum", [one(x)], None, drop, ring, width)
+    small, u = products.exchange_truncated_sum(
+        party, "truncated_sum", [one(x)], None, drop, ring, width
+    )
     to = ring if kind == "beside" else 64 if width == 64 else min(ring + more, 64)
-    return linear.watched_lift(party, watch, small, u, width - drop, to, bits), watch.flag()
+    return linear.monitored_lift(
+        party, watch, small, u, width - drop, to, bits
+    ), watch.compute_flag()
 
 
 # Dropped, read; more of the ring; what the sum has above what is read, or all 64 bits.
@@ -151,10 +155,10 @@ def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
 
     def program(p: Party, *xs: Shared) -> Any:
         def flags(*xs: Shared) -> Any:
-            watches = [Watch(p, int(x.shape[0]), x.dealer) for x in xs]
+            watches = [RangeMonitor(p, int(x.shape[0]), x.dealer) for x in xs]
             for watch, x, bits in zip(watches, xs, bounds, strict=True):
-                linear.within(p, watch, x, bits)
-            return [watch.flag() for watch in watches]
+                linear.monitor_range(p, watch, x, bits)
+            return [watch.compute_flag() for watch in watches]
 
         return p.function(flags)(*xs)
 
@@ -163,7 +167,9 @@ def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
         flagged = sim.value(part(i)) != 0
         sizes = np.array([abs(v) for v in values.tolist()], object)
         assert not flagged[sizes < 1 << bits].any() and flagged[sizes >= 3 << bits].all(), bits
-    cost = cost_of(lambda p, x: linear.within(p, Watch(p, 4, x.dealer), x, 40), Private((4,)))
+    cost = cost_of(
+        lambda p, x: linear.monitor_range(p, RangeMonitor(p, 4, x.dealer), x, 40), Private((4,))
+    )
     assert (cost.dealer, cost.e1, cost.e2) == (4 * 2 * (62 - 40), 0, 0)
 
 
@@ -251,10 +257,10 @@ def test_samples_of_many_values_are_told_apart(rng: np.random.Generator) -> None
 def test_nothing_noted_and_no_values_are_in_range() -> None:
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
-            watch = Watch(p, 2, x.dealer)
-            watch.zero(None if p.index == x.dealer else np.zeros((2, 0), np.int64), 48, 31)
-            watch.zero(None if p.index == x.dealer else np.ones((2, 3), np.int64), 31, 31)
-            return watch.flag()
+            watch = RangeMonitor(p, 2, x.dealer)
+            watch.record_zero(None if p.index == x.dealer else np.zeros((2, 0), np.int64), 48, 31)
+            watch.record_zero(None if p.index == x.dealer else np.ones((2, 3), np.int64), 31, 31)
+            return watch.compute_flag()
 
         return p.function(graph)(x)
 

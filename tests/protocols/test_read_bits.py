@@ -15,8 +15,8 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import roots
 from tfe_bench.protocols.nn import attention, linear, relu, series
 from tfe_bench.protocols.ring import small_ring
-from tfe_bench.protocols.ring.products import Product, elementwise
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.ring.products import Product, elementwise_product
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -47,11 +47,11 @@ def ends(bits: int, rng: np.random.Generator, many: int = 50) -> Array:
 SERIES = [(8, 9), (8, 8 + 20), (12, 13), (12, 18), (16, 17), (16, 22), (16, 16 + 28)]
 
 
-@pytest.mark.parametrize("name", series.BENDS)
+@pytest.mark.parametrize("name", series.ACTIVATIONS)
 def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator) -> None:
     """From the narrowest comparison to the widest, into rings of all sizes."""
-    bend = series.BENDS[name]
-    cases = [(f, min(bits, series.most_bits(name, f))) for f, bits in SERIES]
+    bend = series.ACTIVATIONS[name]
+    cases = [(f, min(bits, series.max_bits(name, f))) for f, bits in SERIES]
     read = [series.read_bits(name, f, 1 << (bits - 1)) for f, bits in cases]
     xs = [ends(bits, rng) for _, bits in cases]
     rings = [64, 40, 17, 3, 64, 33, 50]
@@ -60,10 +60,10 @@ def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator
         def graph(*given: Shared) -> Any:
             found = []
             for x, (f, bits), k, to in zip(given, cases, read, rings, strict=True):
-                x = small_ring.reduced(Shared(x.m, x.l1, x.l2, x.dealer, f), k)
-                found.append(series.bent(p, x, name, bits, to=to))
+                x = small_ring.reduce_ring(Shared(x.m, x.l1, x.l2, x.dealer, f), k)
+                found.append(series.evaluate_series(p, x, name, bits, to=to))
             with pytest.raises(UsageError, match="reads"):
-                series.bent(p, small_ring.reduced(x, k - 1), name, bits)
+                series.evaluate_series(p, small_ring.reduce_ring(x, k - 1), name, bits)
             return found
 
         return p.function(graph)(*given)
@@ -94,7 +94,7 @@ def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator
 
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
-            x = small_ring.reduced(x, k)
+            x = small_ring.reduce_ring(x, k)
             found = [relu.relu_in(p, x, bits), relu.relu_in(p, x, bits, to=64)]
             return [*found, *(linear.capped_relu(p, x, most, bits, 2, n) for n in (k, k + 1))]
 
@@ -130,8 +130,8 @@ def test_a_product_comes_in_the_ring_that_is_read(
 
     def program(p: Party, *given: Shared) -> Any:
         def graph(x: Shared, w: Shared, b: Shared) -> Any:
-            products = [Product(x, w, elementwise)]
-            return small_ring.product(p, products, b, drop, to, ring)
+            products = [Product(x, w, elementwise_product)]
+            return small_ring.truncated_product_sum(p, products, b, drop, to, ring)
 
         return p.function(graph)(*given)
 
@@ -145,9 +145,11 @@ def test_a_product_comes_in_the_ring_that_is_read(
         off = [(int(f) << drop) - int(v) for f, v in zip(found, x + b, strict=True)]
         near = 1 << drop
         assert all(-near < (d + near) % (1 << read) - near < near for d in off)
-    one = Private((x.size,), 0).made()
-    products = [Product(one, one, elementwise)]
-    cost = count(lambda p: small_ring.product(p, products, one, drop, to, ring)).cost
+    one = Private((x.size,), 0).to_symbolic()
+    products = [Product(one, one, elementwise_product)]
+    cost = count_cost(
+        lambda p: small_ring.truncated_product_sum(p, products, one, drop, to, ring)
+    ).cost
     assert sim.sent == cost.by_party(sim.outputs[0].dealer) and sim.rounds == cost.rounds
 
 
@@ -161,9 +163,11 @@ def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.
 
     def program(p: Party, *given: Shared) -> Any:
         def graph(*given: Shared) -> Any:
-            small = [small_ring.reduced(x, n) for x, n in zip(given, read, strict=True)]
+            small = [small_ring.reduce_ring(x, n) for x, n in zip(given, read, strict=True)]
             for i, n in enumerate(read):
-                less = [small_ring.reduced(x, n - 1) if i == j else x for j, x in enumerate(small)]
+                less = [
+                    small_ring.reduce_ring(x, n - 1) if i == j else x for j, x in enumerate(small)
+                ]
                 with pytest.raises(UsageError, match="reads"):
                     attention.attention(p, *less, bits=bits)
             return attention.attention(p, *small, bits=bits, to=to)

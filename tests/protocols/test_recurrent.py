@@ -13,14 +13,14 @@ from tests.protocols.operands import Array
 from tests.protocols.pads import assert_one_message_each, fields_of
 from tests.protocols.test_series import exactly
 from tests.protocols.turns import in_time
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.nn import cells, recurrent, series
-from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, Rings
+from tfe_bench.protocols.nn.cells import GATES, STATES, Cell, RecurrentFormat
 from tfe_bench.protocols.nn.recurrent import Weights
-from tfe_bench.protocols.ring.range_check import Watch
+from tfe_bench.protocols.ring.range_check import RangeMonitor
 from tfe_bench.protocols.session import loops
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -71,7 +71,9 @@ class Drawn:
     ) -> None:
         self.cell, self.ways, inputs, units, batch = cell, ways, 3, 2, 2
         self.fraction = 13 if cell.series else F
-        self.numbers = cells.rings(cell, self.fraction, SCALE, self.fraction + 6, steps, states)
+        self.numbers = cells.derive_format(
+            cell, self.fraction, SCALE, self.fraction + 6, steps, states
+        )
         wide = GATES[cell.kind] * units
         shapes = ((inputs, wide), (units, wide), (wide,), (units,))
         self.weights = [
@@ -104,16 +106,16 @@ class Drawn:
         )
         x, each = next(given), 4 if self.cell.kind == "gru" else 3
         weights = [Weights(*(next(given) for _ in range(each))) for _ in range(self.ways)]
-        watch = None if self.cell.bounded else Watch(party, self.x.shape[0], x.dealer)
-        found = recurrent.recurrent(
+        watch = None if self.cell.is_bounded else RangeMonitor(party, self.x.shape[0], x.dealer)
+        found = recurrent.run_recurrent(
             *(party, self.cell, x, weights, self.numbers),
             backwards=self.backwards,
             states=list(given),
             sequences=True,
-            watch=watch,
+            monitor=watch,
         )
         memory = [] if found.memory is None else [found.memory]
-        return [found.output, *memory, *([] if watch is None else [watch.flag()])]
+        return [found.output, *memory, *([] if watch is None else [watch.compute_flag()])]
 
     def right(self) -> tuple[Array, Array]:
         """Outputs [batch, directions, steps, units] and memories."""
@@ -129,7 +131,7 @@ class Drawn:
 
         def program(party: Party, *shares: Shared) -> Any:
             graph = party.function(lambda *given: self.run(party, *given))
-            return graph(*shares), measured(party, graph, *shares)
+            return graph(*shares), measure_call(party, graph, *shares)
 
         sim = simulate(program, *words, dealer=dealer)
         unit = 2.0**-self.fraction
@@ -139,10 +141,10 @@ class Drawn:
         assert np.abs(got - outputs).max() < bound, self.cell
         if self.cell.kind == "lstm":
             assert np.abs(sim.value(lambda out: out[0][1]) * unit - memory).max() < bound
-        if not self.cell.bounded:
+        if not self.cell.is_bounded:
             assert not sim.value(lambda out: out[0][-1]).any()
         inputs = [Private(v.shape, f) for v, f in self.values]
-        tally = count(lambda party, *given: self.run(party, *given), *inputs)
+        tally = count_cost(lambda party, *given: self.run(party, *given), *inputs)
         assert_costs([out[1] for out in sim.outputs], tally.cost, dealer)
 
 
@@ -210,9 +212,9 @@ def test_turns_of_one_number_are_refused(monkeypatch: pytest.MonkeyPatch) -> Non
 def test_the_series_of_a_held_gate_is_near() -> None:
     """Up to a quarter beyond the knots, and 0 and 1 from a quarter before them."""
     v = np.linspace(-9.75, 9.75, 20001)
-    assert np.abs(exactly(series.HELD.series, v) - sigmoid(v)).max() < 2.0**-13.7
+    assert np.abs(exactly(series.MEMORY_GATE.series, v) - sigmoid(v)).max() < 2.0**-13.7
     assert sigmoid(np.array(-9.25)) < 2.0**-13.3
-    weights = series.HELD.series.weights
+    weights = series.MEMORY_GATE.series.weights
     assert len(weights) == 25 and sum(map(abs, weights)) < 8 << 16
 
 
@@ -220,7 +222,7 @@ def held(series_of: bool, f: int, steps: int, levels: Array) -> Array:
     """How far a memory of 3 is off, of itself, for gates before the sigmoid as given."""
     units = levels.size
     cell = Cell("lstm", series=series_of)
-    numbers = cells.rings(cell, f, SCALE + 2, f + 6, steps, True)
+    numbers = cells.derive_format(cell, f, SCALE + 2, f + 6, steps, True)
     bias = np.concatenate([np.full(units, -15.0), levels, np.zeros(units), np.zeros(units)])
     arrays = [
         (np.zeros((1, steps, 1)), 16),
@@ -237,7 +239,7 @@ def held(series_of: bool, f: int, steps: int, levels: Array) -> Array:
                 replace(a, fractional_bits=s) for a, (_, s) in zip(shares, arrays, strict=True)
             )
             weights = [Weights(kernel, recurrent_kernel, bias)]
-            return recurrent.recurrent(party, cell, x, weights, numbers, states=[h, c]).memory
+            return recurrent.run_recurrent(party, cell, x, weights, numbers, states=[h, c]).memory
 
         return party.function(graph)(*shares)
 
@@ -264,14 +266,14 @@ def test_a_held_memory_is_held(series_of: bool, f: int, steps: int) -> None:
 
 def tallied(cell: Cell, steps: int, **options: Any) -> Any:
     f = 13 if cell.series else F
-    numbers = cells.rings(cell, f, SCALE, f + 6, steps)
+    numbers = cells.derive_format(cell, f, SCALE, f + 6, steps)
     wide = GATES[cell.kind] * 128
 
     def run(party: Party, x: Shared, *own: Shared) -> Any:
-        return recurrent.recurrent(party, cell, x, [Weights(*own)], numbers, **options).output
+        return recurrent.run_recurrent(party, cell, x, [Weights(*own)], numbers, **options).output
 
     shapes = (((64, wide), SCALE - F), ((128, wide), SCALE - f), ((wide,), SCALE))
-    return count(run, Private((16, steps, 64), F), *(Private(*s) for s in shapes)).cost
+    return count_cost(run, Private((16, steps, 64), F), *(Private(*s) for s in shapes)).cost
 
 
 @pytest.mark.parametrize(
@@ -310,16 +312,16 @@ def test_a_thousand_steps_are_counted_as_if_each_was(monkeypatch: pytest.MonkeyP
 
 
 def test_what_does_not_fit_is_refused_in_words() -> None:
-    good = cells.rings(Cell("lstm"), 16, 32, 20, 4)
+    good = cells.derive_format(Cell("lstm"), 16, 32, 20, 4)
     x = Private((2, 4, 3))
     weights = (Private((3, 8), 16), Private((2, 8), 16), Private((8,), 32))
 
-    def run(numbers: Rings, x: Any = x, **options: Any) -> None:
+    def run(numbers: RecurrentFormat, x: Any = x, **options: Any) -> None:
         def graph(party: Party, x: Shared, *own: Shared) -> Any:
             more = {"states": [x] * options.pop("states", 0), **options}
-            return recurrent.recurrent(party, numbers.cell, x, [Weights(*own)], numbers, **more)
+            return recurrent.run_recurrent(party, numbers.cell, x, [Weights(*own)], numbers, **more)
 
-        count(graph, x, *weights)
+        count_cost(graph, x, *weights)
 
     run(good)
     for numbers, options in (

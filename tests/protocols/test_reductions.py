@@ -11,7 +11,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import assert_refused_by_name
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, conv, convert, reductions
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -57,7 +57,7 @@ def test_sums_are_exact(wide: bool, rng: np.random.Generator) -> None:
 
     def program(p: Party, x: Shared) -> Any:
         def sums(x: Shared) -> list[Shared]:
-            value = convert.extend(p, x, 40) if wide else x
+            value = convert.extend_to_wide(p, x, 40) if wide else x
             return [case(value) for case, _ in cases]
 
         return p.function(sums)(x)
@@ -78,7 +78,7 @@ def test_wide_sums_carry_between_all_words() -> None:
     x = np.array([[-1] * 10, [2**32 - 1] * 10, [INT64.min] * 10])
 
     def program(p: Party, x: Shared) -> Any:
-        return p.function(lambda x: reductions.reduce_sum(convert.extend(p, x, 30), 1))(x)
+        return p.function(lambda x: reductions.reduce_sum(convert.extend_to_wide(p, x, 30), 1))(x)
 
     got = simulate(program, x).value()
     assert [int(v) for v in got] == [10 * (int(v) % 2**64 << 30) % 2**95 for v in x[:, 0]]
@@ -195,10 +195,10 @@ POOLS: list[tuple[tuple[int, ...], Any, Any, Any]] = [
 
 def pooled(x: Array, ksize: Any, strides: Any, padding: Any) -> tuple[Array, Array]:
     """Sums of windows and counts of their cells, by the definition."""
-    windows = conv.Windows.of("pool", ksize if strides is None else strides, padding)
-    kernel = conv.pair_of("pool", "ksize", ksize)
-    out = [windows.size(a, x.shape[1 + a], kernel[a]) for a in range(2)]
-    first = [windows.before(a, x.shape[1 + a], kernel[a]) for a in range(2)]
+    windows = conv.Windows.from_arguments("pool", ksize if strides is None else strides, padding)
+    kernel = conv.parse_pair("pool", "ksize", ksize)
+    out = [windows.window_count(a, x.shape[1 + a], kernel[a]) for a in range(2)]
+    first = [windows.padding_before(a, x.shape[1 + a], kernel[a]) for a in range(2)]
     sums = np.zeros((x.shape[0], *out, x.shape[3]), np.int64)
     counts = np.zeros((out[0], out[1], 1), np.int64)
     for i in range(out[0]):
@@ -264,9 +264,9 @@ def test_reductions_cost_what_they_say_whatever_the_values(
     values = [words(rng, shape), np.zeros(shape, np.int64)]
 
     def program(p: Party) -> list[Any]:
-        shares = [share(v, p.index, b"value", dealer=dealer) for v in values]
+        shares = [share_for_party(v, p.index, b"value", dealer=dealer) for v in values]
         graphs = [p.function(lambda x, layer=layer: layer(p, x)) for layer in layers]
-        return [measured(p, graph, x) for graph in graphs for x in shares]
+        return [measure_call(p, graph, x) for graph in graphs for x in shares]
 
     calls = zip(*simulate(program).outputs, strict=True)
     expected = [cost_of(layer, Private(shape)) for layer in layers for _ in values]
@@ -293,14 +293,16 @@ REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
     "add_n of nothing": lambda p, x: reductions.add_n([]),
     "add_n of two scales": lambda p, x: reductions.add_n([x, arithmetic.mul_public(x, 1, 2)]),
     "cumsum of an axis that is not there": lambda p, x: reductions.cumsum(x, -5),
-    "cumsum of a wide value": lambda p, x: reductions.cumsum(convert.extend(p, x, 1)),
+    "cumsum of a wide value": lambda p, x: reductions.cumsum(convert.extend_to_wide(p, x, 1)),
     "reduce_mean of nothing": lambda p, x: reductions.reduce_mean(p, x.map(lambda a: a[:0]), 0),
-    "reduce_mean of a wide value": lambda p, x: reductions.reduce_mean(p, convert.extend(p, x, 1)),
+    "reduce_mean of a wide value": lambda p, x: reductions.reduce_mean(
+        p, convert.extend_to_wide(p, x, 1)
+    ),
     "reduce_mean with 0 bits": lambda p, x: reductions.reduce_mean(p, x, 0, reciprocal_bits=0),
     "reduce_mean with 49 bits": lambda p, x: reductions.reduce_mean(p, x, 0, reciprocal_bits=49),
     "reduce_mean of a public tensor": lambda p, x: reductions.reduce_mean(p, np.zeros(3)),  # type: ignore[arg-type]
     "square of a public tensor": lambda p, x: reductions.square(p, np.zeros(3)),  # type: ignore[arg-type]
-    "square of a wide value": lambda p, x: reductions.square(p, convert.extend(p, x, 1)),
+    "square of a wide value": lambda p, x: reductions.square(p, convert.extend_to_wide(p, x, 1)),
     "tensordot of a public tensor": lambda p, x: reductions.tensordot(p, x, np.zeros(3), 1),  # type: ignore[arg-type]
     "tensordot over other sizes": lambda p, x: reductions.tensordot(p, x, x, ([1], [0])),
     "tensordot over too many axes": lambda p, x: reductions.tensordot(p, x, x, 5),
@@ -313,8 +315,12 @@ REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
         p, x, 2, 1, ((2, 0), (0, 0))
     ),
     "avg_pool with an unknown padding": lambda p, x: reductions.avg_pool(p, x, 2, 1, "FULL"),
-    "avg_pool of a wide value": lambda p, x: reductions.avg_pool(p, convert.extend(p, x, 1), 2),
-    "sum_pool of a wide value": lambda p, x: reductions.sum_pool(convert.extend(p, x, 1), 2),
+    "avg_pool of a wide value": lambda p, x: reductions.avg_pool(
+        p, convert.extend_to_wide(p, x, 1), 2
+    ),
+    "sum_pool of a wide value": lambda p, x: reductions.sum_pool(
+        convert.extend_to_wide(p, x, 1), 2
+    ),
     "global_avg_pool of a matrix": lambda p, x: reductions.global_avg_pool(
         p, x.map(lambda a: a[0, 0])
     ),

@@ -12,7 +12,13 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at, bits_of
-from tfe_bench.cluster.simulate import Simulation, assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import (
+    Simulation,
+    assert_costs,
+    measure_call,
+    share_for_party,
+    simulate,
+)
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.ring import convert, logic, relational
 from tfe_bench.protocols.ring.truncation import truncate_reduce
@@ -140,7 +146,7 @@ def test_a_condition_selects_also_other_values_and_is_used_many_times(
             row = v.map(lambda a: a[:1])
             return [
                 relational.where(p, less, u, v),
-                relational.where(p, logic.invert(less), u, v),
+                relational.where(p, logic.invert_bits(less), u, v),
                 relational.where(p, less, row, u),
             ]
 
@@ -160,7 +166,7 @@ def test_small_rings_and_wide_values_compare_too(rng: np.random.Generator) -> No
     def program(p: Party, *given: Shared) -> Any:
         def function(x: Shared, y: Shared) -> Any:
             small = [truncate_reduce(p, v, 8, 44) for v in (x, y)]
-            wide, other = (convert.extend(p, v, 3) for v in (x, y))
+            wide, other = (convert.extend_to_wide(p, v, 3) for v in (x, y))
             names = [n for n in COMPARISONS if "equal" not in n]
             return [
                 everything(p, bits=43)(*small),
@@ -208,11 +214,11 @@ def test_comparisons_cost_what_they_say_whatever_the_values(
     inputs = [x for n in sizes for x in (np.zeros(n, np.int64), rng.integers(-(2**40), 2**40, n))]
 
     def program(p: Party) -> list[Any]:
-        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
+        shares = [share_for_party(x, p.index, b"value", dealer=dealer) for x in inputs]
         result = []
         for operation in COSTS:
             graph = p.function(lambda x, y, operation=operation: operation(p, x, y))
-            result += [measured(p, graph, x, x.map(lambda a: a[::-1])) for x in shares]
+            result += [measure_call(p, graph, x, x.map(lambda a: a[::-1])) for x in shares]
         return result
 
     calls = zip(*simulate(program, dealer=dealer).outputs, strict=True)
@@ -275,7 +281,7 @@ OTHERS: dict[str, tuple[str, Use]] = {
         "where",
         lambda p, x: relational.where(p, x, x, x),  # type: ignore[arg-type]
     ),
-    "the sign of a public value": ("negative", lambda p, x: relational.negative(p, 5)),  # type: ignore[arg-type]
+    "the sign of a public value": ("negative", lambda p, x: relational.is_negative(p, 5)),  # type: ignore[arg-type]
     "more bits than the ring has": ("msb", lambda p, x: relational.less(p, x, x, 65)),
     "no bits": ("A comparison", lambda p, x: relational.less(p, x, x, 1)),
     "four exchanges": ("A comparison", lambda p, x: relational.less(p, x, x, 31, 4)),

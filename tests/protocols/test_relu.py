@@ -73,8 +73,8 @@ def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
                 relu.relu(p, whole, 64, None),
                 relu.relu(p, few, 5),
                 *relu.relu_with_derivative(p, layer),
-                relu.derivative(p, layer),
-                relu.derivative(p, whole, 64),
+                relu.relu_derivative(p, layer),
+                relu.relu_derivative(p, whole, 64),
             ]
 
         return p.function(function)(*given)
@@ -94,9 +94,9 @@ def test_relu_of_the_lowest_value_and_of_any_shape(rng: np.random.Generator) -> 
     data = [np.full(3, INT64.min), *(rng.integers(-9, 10, s) for s in shapes)]
 
     def program(p: Party, *given: Shared) -> Any:
-        return p.function(lambda *x: [(relu.relu(p, a, 64), relu.derivative(p, a, 64)) for a in x])(
-            *given
-        )
+        return p.function(
+            lambda *x: [(relu.relu(p, a, 64), relu.relu_derivative(p, a, 64)) for a in x]
+        )(*given)
 
     sim = simulate(program, *data)
     for i, x in enumerate(data):
@@ -124,7 +124,8 @@ def test_relu_carries_every_value_of_a_small_ring_back(
         def function(*given: Shared) -> Any:
             small = [truncate_reduce(p, x, 1, k) for x, k in zip(given, rings, strict=True)]
             return [
-                (u, relu.relu(p, u, 64, None), relu.derivative(p, u, exchanges=None)) for u in small
+                (u, relu.relu(p, u, 64, None), relu.relu_derivative(p, u, exchanges=None))
+                for u in small
             ]
 
         return p.function(function)(*given)
@@ -155,7 +156,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
         def function(*given: Shared) -> Any:
             *xs, one = given
             return [
-                relu.truncated_product(p, x, one, *ring, two=products.elementwise)
+                relu.truncated_product(p, x, one, *ring, bilinear=products.elementwise_product)
                 for x, ring in zip(xs, rings, strict=True)
             ]
 
@@ -214,7 +215,9 @@ def test_rounding_has_no_bias(seed: int, rng: np.random.Generator) -> None:
 
     def program(p: Party, z: Shared, one: Shared) -> Any:
         return p.function(
-            lambda z, one: relu.truncated_product(p, z, one, 16, two=products.elementwise)
+            lambda z, one: relu.truncated_product(
+                p, z, one, 16, bilinear=products.elementwise_product
+            )
         )(z, one)
 
     sim = simulate(program, z, np.ones(1, np.int64), seed=seed.to_bytes(4, "little"))
@@ -230,13 +233,13 @@ COSTS: list[Callable[[Party, Shared], Any]] = [
     relu.relu,
     lambda p, x: relu.relu(p, x, 64, None),
     lambda p, x: relu.relu(p, x, 20, 1),
-    relu.derivative,
+    relu.relu_derivative,
     lambda p, x: relu.relu(p, replace(x, bits=31)),
     lambda p, x: relu.relu(p, replace(x, bits=63), exchanges=3),
-    lambda p, x: relu.truncated_product(p, x, x, 16, two=products.elementwise),
+    lambda p, x: relu.truncated_product(p, x, x, 16, bilinear=products.elementwise_product),
     lambda p, x: relu.relu(
         p,
-        relu.truncated_product(p, x, x, 13, 20, products.elementwise, x),
+        relu.truncated_product(p, x, x, 13, 20, products.elementwise_product, x),
     ),
 ]
 
@@ -261,7 +264,7 @@ def two_words(x: Shared) -> Shared:
 
 def product(**options: Any) -> Callable[[Party, Shared], Any]:
     return lambda p, x: relu.truncated_product(
-        p, x, x, **{"drop": 16, "two": products.elementwise, **options}
+        p, x, x, **{"drop": 16, "two": products.elementwise_product, **options}
     )
 
 
@@ -276,8 +279,11 @@ REFUSED: dict[str, tuple[str, Callable[[Party, Shared], Any]]] = {
     "relu of too many bits": ("msb", lambda p, x: relu.relu(p, x, 65)),
     "relu of one bit": ("A comparison", lambda p, x: relu.relu(p, x, 1)),
     "relu with no exchange": ("A comparison", lambda p, x: relu.relu(p, x, exchanges=0)),
-    "derivative of a public tensor": ("relu derivative", lambda p, x: relu.derivative(p, 3)),  # type: ignore[arg-type]
-    "derivative of two words": ("relu derivative", lambda p, x: relu.derivative(p, two_words(x))),
+    "derivative of a public tensor": ("relu derivative", lambda p, x: relu.relu_derivative(p, 3)),  # type: ignore[arg-type]
+    "derivative of two words": (
+        "relu derivative",
+        lambda p, x: relu.relu_derivative(p, two_words(x)),
+    ),
     "no bit to drop": (PRODUCT, product(drop=0)),
     "half a bit to drop": (PRODUCT, product(drop=0.5)),
     "a ring of 1 bit": (PRODUCT, product(bits=1)),

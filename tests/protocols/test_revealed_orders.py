@@ -61,18 +61,18 @@ def comparisons(monkeypatch: pytest.MonkeyPatch, matrix: Words, **options: Any) 
     class Recording(SortPlan):
         left: Words | None = None
 
-        def levels(self) -> Iterator[tuple[Words, Words]]:
-            for left, right in super().levels():
+        def next_levels(self) -> Iterator[tuple[Words, Words]]:
+            for left, right in super().next_levels():
                 self.left = left.copy() if self.left is None else np.zeros(0)
                 yield left, right
 
-        def answer(self, words: Words) -> None:
+        def add_answers(self, words: Words) -> None:
             assert self.left is not None
             if len(self.left):
                 packed = np.ascontiguousarray(words).view(np.uint8)
                 bits = np.unpackbits(packed, bitorder="little")[: len(self.left)]
                 first.append((self.left, bits))
-            super().answer(words)
+            super().add_answers(words)
 
     monkeypatch.setattr(sort, "SortPlan", Recording)
     simulate(lambda p, x: sort.sort(p, x, algorithm="quick", full_range=False), matrix, **options)
@@ -126,10 +126,10 @@ def test_what_a_sort_reveals_does_not_depend_on_the_data_after_a_sort_of_another
     revealed: list[Words] = []
 
     class Recording(SortPlan):
-        def answer(self, words: Words) -> None:
+        def add_answers(self, words: Words) -> None:
             packed = np.ascontiguousarray(words).view(np.uint8)
             revealed.append(np.unpackbits(packed, bitorder="little"))
-            super().answer(words)
+            super().add_answers(words)
 
     def program(party: Party, *matrices: Any) -> None:
         for keys in matrices:
@@ -168,7 +168,7 @@ def test_what_a_lookup_reveals_takes_all_orders_alike_whatever_is_asked(
     turns = 30
 
     def program(party: Party, x: Shared, *asked: Shared) -> Any:
-        return [lookup.shuffled(party, x, i) for i in asked for _ in range(turns)]
+        return [lookup.lookup_shuffled(party, x, i) for i in asked for _ in range(turns)]
 
     keys = [rng.bytes(16) for _ in range(3)]
     inputs = (np.array([[5]]), np.array([0]), np.array([7]))

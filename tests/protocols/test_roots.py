@@ -11,7 +11,7 @@ import pytest
 
 from tests.edges import daily
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.roots import reciprocal_root, rsqrt, sqrt
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -119,7 +119,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
             p.function(lambda x: rsqrt(p, x, 31, 10), dynamic=True),
             p.function(lambda x: sqrt(p, x, 20), dynamic=True),
         ]
-        return [measured(p, graph, x) for x in xs for graph in graphs]
+        return [measure_call(p, graph, x) for x in xs for graph in graphs]
 
     calls = zip(*simulate(program, *xs, dealer=dealer, fractional_bits=16).outputs, strict=True)
     given = [Private((len(x),)) for x in xs]

@@ -9,7 +9,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at, words
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.order import extremes, sort
@@ -32,11 +32,11 @@ def test_another_name_is_the_same_value_in_that_dealers_view(
     def program(p: Party, x: Shared) -> Any:
         out = []
         for new in range(3):
-            y = rotation.named(p, x, new)
+            y = rotation.relabel_dealer(p, x, new)
             assert (y.dealer, y.limbs, y.bits) == (new, limbs, x.bits)
             absent = [p.index == new, p.index == (new + 2) % 3, p.index == (new + 1) % 3]
             assert [t is None for t in (y.m, y.l1, y.l2)] == absent
-            out += [y, rotation.named(p, y, dealer)]
+            out += [y, rotation.relabel_dealer(p, y, dealer)]
         return out
 
     sim = simulate(program, values, dealer=dealer, limbs=limbs)
@@ -46,7 +46,7 @@ def test_another_name_is_the_same_value_in_that_dealers_view(
 
 def test_a_party_that_does_not_exist_deals_nothing() -> None:
     with pytest.raises(UsageError, match="0, 1 or 2"):
-        simulate(lambda p, x: rotation.named(p, x, 3), np.arange(3))
+        simulate(lambda p, x: rotation.relabel_dealer(p, x, 3), np.arange(3))
 
 
 @by_a_dealer
@@ -61,7 +61,7 @@ def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_c
         for times in (before, behind, before):
             for _ in range(times):
                 x = refresh.refresh(p, x)
-            x = rotation.handed(p, x, (x.dealer + turn) % 3)
+            x = rotation.refresh_for_dealer(p, x, (x.dealer + turn) % 3)
         return x
 
     ways = [(a, b) for a in range(3) for b in range(3)]
@@ -70,12 +70,14 @@ def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_c
         found = []
         for before, behind in ways:
             graph = p.function(lambda x, a=before, b=behind: path(p, x, a, b))
-            found.append((graph(x), measured(p, graph, x)))
+            found.append((graph(x), measure_call(p, graph, x)))
         return found
 
     for bits in (64, 30):
         sim = simulate(
-            lambda p, x, bits=bits: program(p, small_ring.reduced(x, bits)), values, dealer=dealer
+            lambda p, x, bits=bits: program(p, small_ring.reduce_ring(x, bits)),
+            values,
+            dealer=dealer,
         )
         for i, way in enumerate(ways):
             given = Private(values.shape, bits=bits % 64)
@@ -85,7 +87,7 @@ def test_what_is_handed_over_is_the_same_value_and_its_rounds_are_those_of_the_c
 
 
 def thirds(p: Party, x: Shared) -> Shared:
-    return rotation.by_thirds(p, lambda part: [relu.relu(p, part)], [x])[0]
+    return rotation.compute_by_thirds(p, lambda part: [relu.relu(p, part)], [x])[0]
 
 
 @by_a_dealer
@@ -95,7 +97,7 @@ def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Gene
 
     def program(p: Party, *given: Shared) -> Any:
         graph = p.function(lambda x: thirds(p, x))
-        return [(graph(x), measured(p, graph, x)) for x in given]
+        return [(graph(x), measure_call(p, graph, x)) for x in given]
 
     sim = simulate(program, *data, dealer=dealer, fractional_bits=16)
     for i, x in enumerate(data):
@@ -110,7 +112,7 @@ def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Gene
 
 def test_fewer_than_three_rows_are_not_cut(rng: np.random.Generator) -> None:
     with pytest.raises(UsageError, match="Received: 2"):
-        simulate(lambda p, x: rotation.by_thirds(p, lambda y: [y], [x]), np.arange(2))
+        simulate(lambda p, x: rotation.compute_by_thirds(p, lambda y: [y], [x]), np.arange(2))
 
 
 def test_large_extremes_on_slow_lines_are_dealt_by_all_three(rng: np.random.Generator) -> None:
@@ -121,7 +123,7 @@ def test_large_extremes_on_slow_lines_are_dealt_by_all_three(rng: np.random.Gene
         options: dict[str, Any] = {"method": "tree", "profile": "wan"}
         values = p.function(lambda x: extremes.reduce_max(p, x, 1, **options))
         places = p.function(lambda x: extremes.argmin(p, x, 1, **options))
-        return values(x), places(x), measured(p, values, x), measured(p, places, x)
+        return values(x), places(x), measure_call(p, values, x), measure_call(p, places, x)
 
     sim = simulate(program, x, dealer=1)
     assert np.array_equal(sim.value(lambda out: out[0]), x.max(axis=1))

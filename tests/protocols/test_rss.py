@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, rss, truncation
 from tfe_bench.protocols.session.counting import Private, cost_of
@@ -38,10 +38,15 @@ def test_rss_mul_is_exact_modulo_2_64_broadcasts_and_feeds_the_dealer_form(
 
     def program(p: Party, *x: Shared) -> Any:
         def products(x: Shared, y: Shared, s: Shared) -> list[Shared]:
-            z = rss.mul(p, x, y)
+            z = rss.mul_replicated(p, x, y)
             return [
-                *(z, rss.mul(p, y, x), rss.mul(p, s, x), rss.mul(p, s, s)),
-                *(arithmetic.mul(p, z, x), rss.mul(p, arithmetic.mul(p, x, y), x)),
+                *(
+                    z,
+                    rss.mul_replicated(p, y, x),
+                    rss.mul_replicated(p, s, x),
+                    rss.mul_replicated(p, s, s),
+                ),
+                *(arithmetic.mul(p, z, x), rss.mul_replicated(p, arithmetic.mul(p, x, y), x)),
             ]
 
         return p.function(products)(*x)
@@ -56,7 +61,7 @@ def test_rss_mul_is_exact_modulo_2_64_broadcasts_and_feeds_the_dealer_form(
 @pytest.mark.parametrize("dealer", range(3))
 def test_replicated_shares_sum_to_the_value_and_convert_back(dealer: int) -> None:
     def program(p: Party, x: Shared) -> Any:
-        own, following = rss.replicated(x, p.index)
+        own, following = rss.to_replicated(x, p.index)
         return [[own, following], rss.from_replicated(own, following, p.index, dealer, 3)]
 
     sim = simulate(program, EDGES, dealer=dealer)
@@ -72,12 +77,12 @@ def small(p: Party, x: Shared) -> Shared:
 
 
 def wide(p: Party, x: Shared) -> Shared:
-    return convert.extend(p, x, 1)
+    return convert.extend_to_wide(p, x, 1)
 
 
 OPERANDS: dict[str, Any] = {
     "a public operand": lambda p, x: (x, np.arange(2)),
-    "two dealers": lambda p, x: (x, share(np.arange(2), p.index, b"other", dealer=1)),
+    "two dealers": lambda p, x: (x, share_for_party(np.arange(2), p.index, b"other", dealer=1)),
     "one word and two": lambda p, x: (x, wide(p, x)),
     "two words": lambda p, x: (wide(p, x), wide(p, x)),
     "a large and a small ring": lambda p, x: (x, small(p, x)),
@@ -88,7 +93,7 @@ OPERANDS: dict[str, Any] = {
 @pytest.mark.parametrize("what", OPERANDS)
 def test_rss_mul_refuses_by_name(what: str) -> None:
     def program(p: Party, x: Shared) -> Any:
-        return p.function(lambda x: rss.mul(p, *OPERANDS[what](p, x)))(x)
+        return p.function(lambda x: rss.mul_replicated(p, *OPERANDS[what](p, x)))(x)
 
     with pytest.raises(UsageError, match=r"rss\.mul"):
         simulate(program, np.arange(2))
@@ -99,10 +104,10 @@ def test_rss_mul_costs_what_it_says(dealer: int, rng: np.random.Generator) -> No
     inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-9, 9, n))]
 
     def program(p: Party) -> list[Any]:
-        graph = p.function(lambda x: rss.mul(p, x, x), dynamic=True)
-        shares = [share(x, p.index, b"value", dealer=dealer) for x in inputs]
-        return [measured(p, graph, x) for x in shares]
+        graph = p.function(lambda x: rss.mul_replicated(p, x, x), dynamic=True)
+        shares = [share_for_party(x, p.index, b"value", dealer=dealer) for x in inputs]
+        return [measure_call(p, graph, x) for x in shares]
 
     for x, call in zip(inputs, zip(*simulate(program).outputs, strict=True), strict=True):
         given = Private((len(x),))
-        assert_costs(call, cost_of(rss.mul, given, given), dealer)
+        assert_costs(call, cost_of(rss.mul_replicated, given, given), dealer)

@@ -23,7 +23,7 @@ def held(party: int, values: Any, given: tuple[bytes, bytes] = SEEDS, dealer: in
     """What a party of a job has of a client's input."""
     import tensorflow as tf
 
-    _, _, m = seeds.share(values, given=given)
+    _, _, m = seeds.share_values(values, drawn_seeds=given)
     one, two = (tf.constant(list(seed), tf.uint8) for seed in given)
     role = (party - dealer) % 3
     return Seeded(
@@ -39,23 +39,23 @@ def held(party: int, values: Any, given: tuple[bytes, bytes] = SEEDS, dealer: in
 def test_a_seed_stands_for_the_words_that_a_client_masks_with(shape: tuple[int, ...]) -> None:
     values = np.zeros(shape, np.int64)
     for party in range(3):
-        x = seeded.expanded(held(party, values))
+        x = seeded.expand_masks(held(party, values))
         for words, seed in zip((x.l1, x.l2), SEEDS, strict=True):
             if words is not None:
-                want = seeds.expand(seed, values.size).reshape(shape)
+                want = seeds.expand_seed(seed, values.size).reshape(shape)
                 np.testing.assert_array_equal(np.asarray(words), want)
 
 
 def test_shares_of_seeds_are_shares_of_the_value(rng: np.random.Generator) -> None:
     values = rng.integers(-(2**63), 2**63, (5, 7))
-    parts = [seeded.expanded(held(p, values)) for p in range(3)]
+    parts = [seeded.expand_masks(held(p, values)) for p in range(3)]
     assert [[t is None for t in (x.m, x.l1, x.l2)] for x in parts] == [
         [True, False, False],
         [False, False, True],
         [False, True, False],
     ]
     np.testing.assert_array_equal(reconstruct(parts), values)
-    assert seeded.expanded(parts[0]) is parts[0]
+    assert seeded.expand_masks(parts[0]) is parts[0]
 
 
 @pytest.mark.parametrize("dealer", range(3))
@@ -68,7 +68,7 @@ def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
     def program(party: Party, x: Shared) -> Any:
         def product(own: Seeded, x: Shared) -> Shared:
             y = arithmetic.mul(party, x, x)
-            return arithmetic.matmul(party, y, seeded.expanded(own, [y]))
+            return arithmetic.matmul(party, y, seeded.expand_masks(own, [y]))
 
         f = party.function(product)
         found = f(held(party.index, w, dealer=dealer), x)

@@ -34,11 +34,11 @@ def selected(
 
         return compared
 
-    monkeypatch.setattr(sort, "comparer", comparer)
+    monkeypatch.setattr(sort, "make_comparer", comparer)
     keys = cast(Shared, np.zeros((1, n)))
     if isinstance(ranks, int):
-        return select.first_of(cast(Party, None), keys, ranks, profile), made
-    return select.positions_of(cast(Party, None), keys, ranks, profile), made
+        return select.select_first(cast(Party, None), keys, ranks, profile), made
+    return select.select_ranks(cast(Party, None), keys, ranks, profile), made
 
 
 def ranked(rng: np.random.Generator, n: int) -> tuple[Array, Any]:
@@ -58,7 +58,7 @@ def test_any_ranks_are_found(
         assert rank[found].tolist() == ranks
     _, made = selected(monkeypatch, answer, n, [n // 2], profile)
     if n > 1 << 14 and profile == "local":
-        assert sum(select._expected(n, 1, profile)) == pytest.approx(made, rel=0.3)
+        assert sum(select._average_levels(n, 1, profile)) == pytest.approx(made, rel=0.3)
 
 
 @pytest.mark.parametrize("n", [3, 1000])
@@ -76,30 +76,38 @@ def test_the_first_ones_are_found_in_their_order(
     for count in sorted({1, min(5, n), -(-n // 20), -(-n // 3), n}):
         found, made = selected(monkeypatch, answer, n, count, profile)
         assert rank[found].tolist() == list(range(count))
-        if n > 1 << 14 and select.saves(n, count, profile):
-            cut = select._cut(n, count, profile)
+        if n > 1 << 14 and select.is_selection_cheaper(n, count, profile):
+            cut = select._plan_cut(n, count, profile)
             assert cut is not None
-            due = select._levels_of_cut(n, *cut, profile)
+            due = select._cut_levels(n, *cut, profile)
             # (how many are below a sample's element differs by as much)
             assert sum(due) == pytest.approx(made, rel=0.3 if profile == "local" else 1)
-            assert made < sum(select._levels(n, profile))
+            assert made < sum(select._sort_levels(n, profile))
     with pytest.raises(UsageError, match="elements"):
         selected(monkeypatch, answer, n, n + 1, profile)
 
 
 def test_a_sample_of_the_least_ones_sorts_all(monkeypatch: pytest.MonkeyPatch) -> None:
     n, count = 1000, 50
-    assert select.saves(n, count)
+    assert select.is_selection_cheaper(n, count)
     found, made = selected(monkeypatch, lambda a, b: a < b, n, count, "local")
     assert found.tolist() == list(range(count))
-    cut = select._cut(n, count, "local")
-    assert cut is not None and cut[1] < count and made > sum(select._levels(n, "local"))
+    cut = select._plan_cut(n, count, "local")
+    assert cut is not None and cut[1] < count and made > sum(select._sort_levels(n, "local"))
 
 
 def test_a_selection_pays_where_few_of_many_are_asked_for() -> None:
-    assert select.saves(1 << 20, 5) and select.saves(1 << 20, 1 << 16) and select.saves(1000, 10)
-    assert not select.saves(283, 1) and not select.saves(1000, 900) and not select.saves(1, 1)
-    cut = select._cut(1 << 20, 5, "local")
+    assert (
+        select.is_selection_cheaper(1 << 20, 5)
+        and select.is_selection_cheaper(1 << 20, 1 << 16)
+        and select.is_selection_cheaper(1000, 10)
+    )
+    assert (
+        not select.is_selection_cheaper(283, 1)
+        and not select.is_selection_cheaper(1000, 900)
+        and not select.is_selection_cheaper(1, 1)
+    )
+    cut = select._plan_cut(1 << 20, 5, "local")
     assert cut is not None
-    made, all_of = select._levels_of_cut(1 << 20, *cut, "local"), select._levels(1 << 20, "local")
+    made, all_of = select._cut_levels(1 << 20, *cut, "local"), select._sort_levels(1 << 20, "local")
     assert sum(made) < 0.06 * sum(all_of) and len(made) < 0.5 * len(all_of)

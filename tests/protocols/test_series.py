@@ -10,7 +10,7 @@ import pytest
 
 from tests.protocols.activation_widths import EXACT
 from tests.protocols.operands import Array
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import harmonics
 from tfe_bench.protocols.functions.harmonics import Series
@@ -32,10 +32,10 @@ def exactly(s: Series, v: Array) -> Array:
     return total
 
 
-@pytest.mark.parametrize("name", series.BENDS)
+@pytest.mark.parametrize("name", series.ACTIVATIONS)
 def test_a_table_is_as_near_as_it_states(name: str) -> None:
     """A quarter beyond the knots; the ends from the knots on; weights that rounding bears."""
-    bend, right = series.BENDS[name], EXACT[name]
+    bend, right = series.ACTIVATIONS[name], EXACT[name]
     low, high = bend.low / 4, bend.high / 4
     v = np.linspace(low - 0.25, high + 0.25, 4001)
     half = v / 2 if bend.ends is None else 0
@@ -46,25 +46,25 @@ def test_a_table_is_as_near_as_it_states(name: str) -> None:
     assert np.abs(right(beyond + high) - above).max() < 2.0**-11
     assert np.abs(right(low - beyond) - lower).max() < 2.0**-11
     everywhere = np.linspace(-40, 40, 8001)
-    assert np.abs(bend.at(everywhere) - right(everywhere)).max() < 2.0**-11
-    assert np.array_equal(bend.series.at(v), exactly(bend.series, v))
+    assert np.abs(bend.evaluate_plain(everywhere) - right(everywhere)).max() < 2.0**-11
+    assert np.array_equal(bend.series.evaluate_plain(v), exactly(bend.series, v))
     weights = bend.series.weights
-    assert len(weights) % 2 == 1 and bend.series.count <= harmonics.MOST_HARMONICS
+    assert len(weights) % 2 == 1 and bend.series.harmonic_count <= harmonics.MAX_HARMONICS
     # what is exchanged has room for it, and its rounding stays below 2^-11 in all
     assert sum(map(abs, weights)) * UNIT < 8
     for bits in (13, 14):
         unit = 2.0 ** -bend.series.dealt_bits(bits)
-        total = bend.series.count * UNIT + sum(map(abs, weights[1:])) * UNIT * unit
+        total = bend.series.harmonic_count * UNIT + sum(map(abs, weights[1:])) * UNIT * unit
         assert np.sqrt(2) * total < 2.0**-11
 
 
-@pytest.mark.parametrize("name", ["held", *series.BENDS])
+@pytest.mark.parametrize("name", ["held", *series.ACTIVATIONS])
 def test_a_series_fits_the_ring_of_its_values(name: str) -> None:
     """With what it is off by, wherever in its period x is."""
-    bend = series.HELD if name == "held" else series.BENDS[name]
+    bend = series.MEMORY_GATE if name == "held" else series.ACTIVATIONS[name]
     v = np.linspace(0, 2**bend.series.turn / bend.series.odd, 20001)
-    for f in range(series.FEWEST_BITS, series.MOST_BITS + 2):
-        below, ring = bend.series.values(f)
+    for f in range(series.MIN_BITS, series.MAX_BITS + 2):
+        below, ring = bend.series.find_range(f)
         units = exactly(bend.series, v) * 2.0**f + below
         assert units.min() - 2.0 ** (f - 10) >= 2
         assert units.max() + 2.0 ** (f - 10) + 2 < 2 ** (ring - 1)
@@ -73,7 +73,7 @@ def test_a_series_fits_the_ring_of_its_values(name: str) -> None:
 CASES = [(f, 12) for f in (0, 1, 11, 20)] + [(16, 16), (16, 17), (23, 31)]
 
 
-@pytest.mark.parametrize("count", [1, 2, harmonics.MOST_HARMONICS])
+@pytest.mark.parametrize("count", [1, 2, harmonics.MAX_HARMONICS])
 def test_a_series_is_right_for_every_word(count: int, rng: np.random.Generator) -> None:
     """Whatever the sum of the masks wraps to, and at every phase of a small one."""
     weights = rng.integers(-(1 << 15), 1 << 15, 2 * count + 1)
@@ -85,7 +85,9 @@ def test_a_series_is_right_for_every_word(count: int, rng: np.random.Generator) 
     def program(party: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
             return [
-                harmonics.evaluate(party, "h", s, replace(x, fractional_bits=f), out, out + 6)
+                harmonics.evaluate_series(
+                    party, "h", s, replace(x, fractional_bits=f), out, out + 6
+                )
                 for f, out in CASES
             ]
 
@@ -108,11 +110,13 @@ def test_a_series_is_right_for_every_word(count: int, rng: np.random.Generator) 
 )
 def test_cost_is_what_is_declared(name: str, n: int, bits: int, rng: np.random.Generator) -> None:
     def program(party: Party, x: Shared) -> Any:
-        return measured(party, party.function(lambda x: series.bent(party, x, name, bits)), x)
+        return measure_call(
+            party, party.function(lambda x: series.evaluate_series(party, x, name, bits)), x
+        )
 
     dealer, x = int(rng.integers(3)), rng.integers(-(1 << 16), 1 << 16, n)
     sim = simulate(program, x, fractional_bits=16, dealer=dealer)
-    assert_costs(sim.outputs, cost_of(series.bent, Private((n,)), name, bits), dealer)
+    assert_costs(sim.outputs, cost_of(series.evaluate_series, Private((n,)), name, bits), dealer)
 
 
 def test_ends_are_exact_beyond_the_knots(rng: np.random.Generator) -> None:
@@ -121,17 +125,17 @@ def test_ends_are_exact_beyond_the_knots(rng: np.random.Generator) -> None:
 
     def program(party: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
-            return [series.bent(party, x, name, bits) for name in series.BENDS]
+            return [series.evaluate_series(party, x, name, bits) for name in series.ACTIVATIONS]
 
         return party.function(graph)(x)
 
     sim = simulate(program, x, fractional_bits=f, dealer=int(rng.integers(3)))
-    for i, (name, bend) in enumerate(series.BENDS.items()):
+    for i, (name, bend) in enumerate(series.ACTIVATIONS.items()):
         lower, upper = bend.ends or (0, None)
         high = 2 * x[2:] if upper is None else [upper << f] * 2
         got = sim.value(lambda y, i=i: y[i])  # type: ignore[misc]
         assert np.array_equal(got, [lower << f] * 2 + list(high)), name
-        assert sim.outputs[0][i].fractional_bits == f + series.more_bits(name)
+        assert sim.outputs[0][i].fractional_bits == f + series.extra_bits(name)
 
 
 def test_what_does_not_fit_is_refused_in_words() -> None:
@@ -140,11 +144,11 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         with pytest.raises(
             UsageError, match=r"[sS]eries (w|of values below 1073741824 ring units reads)"
         ):
-            series.bent(None, bad, "silu")  # type: ignore[arg-type]
+            series.evaluate_series(None, bad, "silu")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match=r"one of gelu.*Received: 'selu'"):
-        series.bent(None, x, "selu")  # type: ignore[arg-type]
-    s = series.BENDS["silu"].series
+        series.evaluate_series(None, x, "selu")  # type: ignore[arg-type]
+    s = series.ACTIVATIONS["silu"].series
     for scale, out, bits in ((24, 12, 20), (16, 32, 20), (16, 12, 1), (16, 12, 43)):
         given = replace(x, fractional_bits=scale)
         with pytest.raises(UsageError, match="h wants at most 31 fractional bits"):
-            harmonics.evaluate(None, "h", s, given, out, bits)  # type: ignore[arg-type]
+            harmonics.evaluate_series(None, "h", s, given, out, bits)  # type: ignore[arg-type]

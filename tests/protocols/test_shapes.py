@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.shares import assert_refused_by_name
-from tfe_bench.cluster.simulate import share, simulate
+from tfe_bench.cluster.simulate import share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, shapes
 from tfe_bench.protocols.session.party import Party
@@ -81,7 +81,7 @@ def test_shape_operations_do_what_numpy_does(wide: bool, rng: np.random.Generato
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def all_of(x: Shared, y: Shared) -> list[Shared]:
             if wide:
-                x, y = convert.extend(p, x, 40), convert.extend(p, y, 40)
+                x, y = convert.extend_to_wide(p, x, 40), convert.extend_to_wide(p, y, 40)
             return [case(x, y) for case, _ in CASES]
 
         return p.function(all_of)(x, y)
@@ -107,7 +107,7 @@ def test_padding_with_a_public_constant_is_that_constant_at_its_scale() -> None:
 
     def program(p: Party, x: Shared) -> Any:
         def padded(x: Shared) -> list[Shared]:
-            wide = convert.extend(p, x, 60)
+            wide = convert.extend_to_wide(p, x, 60)
             narrow = [shapes.pad(x, widths, c) for c in constants]
             return [*narrow, *(shapes.pad(wide, widths, c) for c in (-7, 2**70))]
 
@@ -220,12 +220,12 @@ def test_what_does_not_fit_is_refused_by_name_with_what_was_received() -> None:
 def test_what_is_joined_has_one_dealer_scale_and_ring() -> None:
     def program(p: Party, x: Shared) -> Any:
         def joined(x: Shared) -> Shared:
-            other = share(np.zeros((2, 3, 4)), p.index, b"other", dealer=1)
+            other = share_for_party(np.zeros((2, 3, 4)), p.index, b"other", dealer=1)
             for join in (shapes.concat, shapes.stack):
                 with pytest.raises(UsageError, match="one dealer"):
                     join([x, other], 0)
                 with pytest.raises(UsageError, match="one dealer, scale and ring"):
-                    join([x, convert.extend(p, x, 1)], 0)
+                    join([x, convert.extend_to_wide(p, x, 1)], 0)
             return x
 
         p.function(joined)(x)

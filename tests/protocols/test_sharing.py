@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from rich.pretty import pretty_repr
 
-from tfe_bench.cluster.simulate import reconstruct, share, simulate
+from tfe_bench.cluster.simulate import reconstruct, share_for_party, simulate
 from tfe_bench.errors import ProtocolError, TfeBenchError, UsageError
-from tfe_bench.protocols.order.sort import Sorted
+from tfe_bench.protocols.order.sort import SortResult
 from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
@@ -105,9 +105,9 @@ SHOWN: dict[str, Callable[[Any], str]] = {
     "percent": lambda x: f"{'%s %r' % (x, x)}",  # noqa: UP031
     "list": lambda x: repr([x]),
     "dict": lambda x: repr({"x": x}),
-    "dataclass": lambda x: repr(Sorted(x, (x,), x)),
+    "dataclass": lambda x: repr(SortResult(x, (x,), x)),
     "pprint": pprint.pformat,
-    "pprint of a dataclass": lambda x: pprint.pformat(Sorted(x, (x, x, x, x), x)),
+    "pprint of a dataclass": lambda x: pprint.pformat(SortResult(x, (x, x, x, x), x)),
     "rich": pretty_repr,
 }
 
@@ -195,7 +195,7 @@ def test_a_public_operation_refuses_a_private_operand() -> None:
 @pytest.mark.parametrize("dealer", range(3))
 def test_each_party_holds_the_two_parts_of_its_role_and_they_make_the_value(dealer: int) -> None:
     values = np.array([0, 1, -1, np.iinfo(np.int64).min, np.iinfo(np.int64).max])
-    shares = [share(values, p, b"seed", 16, dealer) for p in range(3)]
+    shares = [share_for_party(values, p, b"seed", 16, dealer) for p in range(3)]
     for party, x in enumerate(shares):
         held = {k for k in ("m", "l1", "l2") if getattr(x, k) is not None}
         assert held == [{"l1", "l2"}, {"m", "l1"}, {"m", "l2"}][(party - dealer) % 3]
@@ -204,7 +204,7 @@ def test_each_party_holds_the_two_parts_of_its_role_and_they_make_the_value(deal
 
 
 def test_parts_that_two_parties_hold_differently_do_not_reconstruct() -> None:
-    good = [share(np.arange(3), p, b"seed") for p in range(3)]
+    good = [share_for_party(np.arange(3), p, b"seed") for p in range(3)]
     for party in range(3):
         bad = list(good)
         bad[party] = bad[party].map(lambda a: a + 1)

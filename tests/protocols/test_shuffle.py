@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import assert_costs, measured, share, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.shuffle import MAX_COLUMNS, shuffle
 from tfe_bench.protocols.ring import convert
@@ -43,7 +43,7 @@ def test_columns_move_alike_also_wide_ones(dealer: int, rng: np.random.Generator
     other = rng.integers(INT64.min, INT64.max, x.shape, endpoint=True)
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
-        return p.function(lambda x, y: shuffle(p, [x, convert.extend(p, y, 9), y]))(x, y)
+        return p.function(lambda x, y: shuffle(p, [x, convert.extend_to_wide(p, y, 9), y]))(x, y)
 
     sim = simulate(program, x, other, dealer=dealer, fractional_bits=3)
     order, wide, plain = (sim.value(itemgetter(i)) for i in range(3))
@@ -92,7 +92,7 @@ def test_shuffle_takes_as_many_columns_as_it_says_and_refuses_none_or_more() -> 
 
 def test_shuffle_refuses_columns_of_two_dealers() -> None:
     def program(p: Party, x: Shared) -> Any:
-        return shuffled(p, x, share(np.arange(4)[None], p.index, b"other", dealer=1))
+        return shuffled(p, x, share_for_party(np.arange(4)[None], p.index, b"other", dealer=1))
 
     with pytest.raises(UsageError, match="one dealer"):
         simulate(program, np.arange(4)[None])
@@ -105,11 +105,11 @@ def test_shuffle_costs_what_it_says_whatever_the_values(
     inputs = [x for n in SIZES for x in (np.zeros(n, np.int64), rng.integers(-9, 9, n))]
 
     def program(p: Party) -> list[Any]:
-        lift = p.function(lambda x: convert.extend(p, x, 9), dynamic=True)
+        lift = p.function(lambda x: convert.extend_to_wide(p, x, 9), dynamic=True)
         graph = p.function(lambda x: shuffle(p, [x]), dynamic=True)
         # [n, 1] and [1, n] cost the same; only the first size is unknown to the graph
-        shares = [share(x[:, None], p.index, b"value", dealer=dealer) for x in inputs]
-        return [measured(p, graph, y) for x in shares for y in (x, lift(x))]
+        shares = [share_for_party(x[:, None], p.index, b"value", dealer=dealer) for x in inputs]
+        return [measure_call(p, graph, y) for x in shares for y in (x, lift(x))]
 
     calls = zip(*simulate(program).outputs, strict=True)
     expected = [

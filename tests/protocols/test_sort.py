@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import Simulation, share, simulate, total_rounds
+from tfe_bench.cluster.simulate import Simulation, share_for_party, simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.protocols.order.sort import choose, round_cost, sort
+from tfe_bench.protocols.order.sort import choose_algorithm, round_cost, sort
 from tfe_bench.protocols.order.sort_costs import expected_levels
 from tfe_bench.protocols.order.sort_plan import SortPlan
 from tfe_bench.protocols.ring import arithmetic, convert
@@ -134,7 +134,7 @@ def test_keys_of_declared_bits_are_sorted_in_one_word_or_two(
             sort(
                 p,
                 x,
-                [arithmetic.moved(arithmetic.neg(x), np.int64(-1))],
+                [arithmetic.add_constant(arithmetic.neg(x), np.int64(-1))],
                 descending=d,
                 algorithm=algorithm,
                 key_bits=bits,
@@ -161,10 +161,10 @@ def test_expected_comparisons_are_those_of_a_random_order(
     orders, made = 8, 0
     for rank in (rng.permutation(n) for _ in range(orders)):
         with SortPlan(1, n, 10, round_cost(profile)) as plan:
-            for left, right in plan.levels():
+            for left, right in plan.next_levels():
                 made += len(left)
                 packed = np.packbits(rank[left] < rank[right], bitorder="little")
-                plan.answer(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
+                plan.add_answers(np.resize(packed, -(-len(packed) // 8) * 8).view(np.int64))
     assert sum(expected_levels(n, profile)) == pytest.approx(made / orders, rel=0.1)
 
 
@@ -189,11 +189,14 @@ def test_an_unknown_algorithm_is_refused_with_the_nearest_known_one() -> None:
 
 
 def test_auto_takes_all_pairs_where_that_is_little_and_quick_elsewhere() -> None:
-    assert choose("auto", 100, "local") == "all-pairs"
-    assert choose("auto", 1000, "local") == "quick"
-    assert choose("auto", 100, "local", rows=100) == "quick"
-    assert choose("auto", 400, "wan") == "all-pairs"
-    assert {choose(name, 1000, "wan") for name in ("quick", "network")} == {"quick", "network"}
+    assert choose_algorithm("auto", 100, "local") == "all-pairs"
+    assert choose_algorithm("auto", 1000, "local") == "quick"
+    assert choose_algorithm("auto", 100, "local", rows=100) == "quick"
+    assert choose_algorithm("auto", 400, "wan") == "all-pairs"
+    assert {choose_algorithm(name, 1000, "wan") for name in ("quick", "network")} == {
+        "quick",
+        "network",
+    }
 
 
 @pytest.mark.parametrize("shape", [(3,), (5,), (4, 1), (1, 4), ()], ids=str)
@@ -204,7 +207,7 @@ def test_payload_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
 
 def test_wide_payload_is_refused() -> None:
     def program(p: Party, x: Shared) -> Any:
-        return sort(p, x, [p.function(lambda x: convert.extend(p, x, 1))(x)])
+        return sort(p, x, [p.function(lambda x: convert.extend_to_wide(p, x, 1))(x)])
 
     with pytest.raises(UsageError, match="payload"):
         simulate(program, np.arange(4))
@@ -212,7 +215,7 @@ def test_wide_payload_is_refused() -> None:
 
 def test_wide_keys_are_refused() -> None:
     def program(p: Party, x: Shared) -> Any:
-        return sort(p, p.function(lambda x: convert.extend(p, x, 1))(x))
+        return sort(p, p.function(lambda x: convert.extend_to_wide(p, x, 1))(x))
 
     with pytest.raises(UsageError, match="sort works"):
         simulate(program, np.arange(4))
@@ -227,7 +230,9 @@ def test_keys_that_are_neither_a_row_nor_a_matrix_are_refused(shape: tuple[int, 
 @pytest.mark.parametrize("algorithm", ["quick", "network"])
 def test_payload_of_another_dealer_is_refused(algorithm: str) -> None:
     def program(p: Party, x: Shared) -> Any:
-        return sort(p, x, [share(np.arange(4), p.index, b"y", dealer=1)], algorithm=algorithm)
+        return sort(
+            p, x, [share_for_party(np.arange(4), p.index, b"y", dealer=1)], algorithm=algorithm
+        )
 
     with pytest.raises(UsageError, match="one dealer"):
         simulate(program, np.arange(4))

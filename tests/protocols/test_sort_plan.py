@@ -33,10 +33,10 @@ def run_plan(keys: Array, all_pairs_at: int, round_cost: float) -> tuple[Array, 
     flat = keys.reshape(-1)
     counts = []
     with SortPlan(rows, n, all_pairs_at, round_cost) as plan:
-        for left, right in plan.levels():
+        for left, right in plan.next_levels():
             counts.append(len(left))
-            plan.answer(packed(flat[left] < flat[right]))
-        return plan.order().reshape(rows, n), counts
+            plan.add_answers(packed(flat[left] < flat[right]))
+        return plan.final_order().reshape(rows, n), counts
 
 
 def sizes(rng: np.random.Generator) -> Iterator[tuple[int, int, int, float]]:
@@ -68,11 +68,11 @@ def test_segments_too_small_to_sample_are_finished_or_refused(
         keys = rng.permutation(n)[None]
         try:
             with SortPlan(1, n, all_pairs_at, 1.0) as plan:
-                for left, right in plan.levels():
+                for left, right in plan.next_levels():
                     assert max(left.max(), right.max()) < n, "asks for a position that is not there"
                     assert min(left.min(), right.min()) >= 0
-                    plan.answer(packed(keys[0][left] < keys[0][right]))
-                assert plan.order().tolist() == np.argsort(keys[0]).tolist()
+                    plan.add_answers(packed(keys[0][left] < keys[0][right]))
+                assert plan.final_order().tolist() == np.argsort(keys[0]).tolist()
         except UsageError:
             return
 
@@ -167,10 +167,10 @@ def test_no_level_has_more_pairs_than_the_declared_size(
 ) -> None:
     keys = rng.random(rows * n)
     with SortPlan(rows, n, 10, sort.round_cost(profile)) as plan:
-        for left, right in plan.levels():
-            assert len(left) <= sort.largest(rows, n, 1, "quick", profile)
+        for left, right in plan.next_levels():
+            assert len(left) <= sort.max_array_words(rows, n, 1, "quick", profile)
             bits = np.pad(keys[left] < keys[right], (0, -len(left) % 64))
-            plan.answer(np.packbits(bits, bitorder="little").view(np.int64))
+            plan.add_answers(np.packbits(bits, bitorder="little").view(np.int64))
 
 
 def test_more_pairs_than_memory_holds_are_refused() -> None:
@@ -178,7 +178,7 @@ def test_more_pairs_than_memory_holds_are_refused() -> None:
         SortPlan(1, 1 << 22, 1 << 22, 20_000.0) as plan,
         pytest.raises(UsageError, match="does not hold the comparisons"),
     ):
-        next(plan.levels())
+        next(plan.next_levels())
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="wants g++")

@@ -16,7 +16,7 @@ from tests.protocols.test_functional_refusals import refused
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import lookup, one_hot
-from tfe_bench.protocols.session.counting import Private, PrivateBits, count
+from tfe_bench.protocols.session.counting import Private, PrivateBits, count_cost
 from tfe_bench.protocols.session.party import Party
 
 INTEGERS = tfe.FixedPoint(0)
@@ -218,19 +218,19 @@ def test_private_positions(rng: np.random.Generator) -> None:
 
 def test_the_cheaper_way_is_taken() -> None:
     def price(protocol: Any, *given: Any) -> float:
-        cost = count(protocol, *given).cost
+        cost = count_cost(protocol, *given).cost
         return cost.total + cost.rounds * 3e6
 
     for n, depth in ((3, 2), (5000, 5), (10, 5000)):
         x = Private((n,), 0)
-        ways = {w: price(one_hot.one_hot, x, depth, 64, w) for w in one_hot.WAYS}
-        assert one_hot.choose("auto", n, depth, 64) == min(ways, key=lambda w: ways[w])
+        ways = {w: price(one_hot.one_hot, x, depth, 64, w) for w in one_hot.METHODS}
+        assert one_hot.choose_one_hot("auto", n, depth, 64) == min(ways, key=lambda w: ways[w])
         assert price(one_hot.one_hot, x, depth) == min(ways.values())
     for shape in ((1, 4, 1), (1, 2000, 64)):
         asked, table = 100, Private(shape)
         bits = PrivateBits((shape[1], asked))
-        least = min(price(lookup.product, bits, table, asked, w) for w in lookup.PRODUCTS)
-        whole = price(lookup.chosen, table, Private((1, asked), 0))
+        least = min(price(lookup.select_rows, bits, table, asked, w) for w in lookup.PRODUCTS)
+        whole = price(lookup.lookup_one_hot, table, Private((1, asked), 0))
         assert whole == least + price(one_hot.one_hot, Private((1, asked), 0), shape[1])
 
 
@@ -249,15 +249,15 @@ def test_large_tables_are_looked_up_by_a_shuffle(rng: np.random.Generator) -> No
     dealer = int(rng.integers(3))
     sim = simulate(program, x, i, dealer=dealer)
     table, positions = Private(x.shape, 0), Private(i.shape, 0)
-    cost = count(program, table, positions, graphs=True).cost
+    cost = count_cost(program, table, positions, graphs=True).cost
     assert sim.sent == cost.by_party(dealer) and sim.rounds == cost.rounds
     for k in range(3):
         near = np.abs(i.astype(float)) < 2.0**62 if k else np.full(i.shape, True)
         got = sim.value(itemgetter(k))
         assert np.array_equal(got[near], want[near]), k
     assert np.array_equal(sim.value(lambda out: out[3]), want[:, 0, 0])
-    assert lookup.choose("auto", 9, 4, len(i)) == "one-hot"
-    assert lookup.choose("auto", 20000, 1, 20000) == "shuffle"
+    assert lookup.choose_lookup("auto", 9, 4, len(i)) == "one-hot"
+    assert lookup.choose_lookup("auto", 20000, 1, 20000) == "shuffle"
     wrong: list[Callable[..., Any]] = [
         lambda p, x, i: tfe.gather(x, i, method="shufle"),
         lambda p, x, i: tfe.gather(x, i, 1),

@@ -8,10 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import assert_costs, measured, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
-from tfe_bench.protocols.ring.products import Product, elementwise, exchanged, truncated
+from tfe_bench.protocols.ring.products import (
+    Product,
+    elementwise_product,
+    exchange_sum,
+    exchange_truncated_sum,
+)
 from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -37,19 +42,19 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
 
         def terms(x: Shared, w: Shared) -> list[Product]:
             cut = [(x.map(lambda a, i=i: a[i]), w.map(lambda a, i=i: a[i])) for i in (0, 1)]
-            return [Product(a, b, elementwise) for a, b in cut]
+            return [Product(a, b, elementwise_product) for a, b in cut]
 
         def exact(x: Shared, w: Shared, c: Shared) -> Any:
-            return arithmetic.add(exchanged(party, "product_sum", terms(x, w)), c)
+            return arithmetic.add(exchange_sum(party, "product_sum", terms(x, w)), c)
 
         def short(x: Shared, w: Shared, c: Shared) -> Any:
-            return truncated(party, "truncated_sum", terms(x, w), c, drop, bits)[0]
+            return exchange_truncated_sum(party, "truncated_sum", terms(x, w), c, drop, bits)[0]
 
         functions = [party.function(f) for f in (exact, short)]
         values = [f(x, w, addend) for f in functions]
         with pytest.raises(UsageError, match="scale"):
             functions[0](x, w, replace(addend, fractional_bits=3))
-        return values, [measured(party, f, x, w, addend) for f in functions]
+        return values, [measure_call(party, f, x, w, addend) for f in functions]
 
     sim = simulate(program, x, w, addend, dealer=dealer, fractional_bits=8)
     assert (sim.value(lambda out: out[0][0]) == targets).all()

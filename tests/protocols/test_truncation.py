@@ -177,7 +177,7 @@ REFUSED: dict[str, Callable[[Party, Shared], Any]] = {
     "0 bits": lambda p, x: truncate(p, x, 0),
     "49 bits": lambda p, x: truncate(p, x, 49),
     "an unknown method": lambda p, x: truncate(p, x, 16, "saef"),
-    "a wide value": lambda p, x: truncate(p, convert.extend(p, x, 1), 16),
+    "a wide value": lambda p, x: truncate(p, convert.extend_to_wide(p, x, 1), 16),
     "49 bits to the nearest": lambda p, x: truncate(p, x, 49, "exact"),
     "a small ring's value to the nearest": lambda p, x: truncate(
         p, truncate_reduce(p, x, 1, 31), 16, "exact"

@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
-from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, share, simulate
+from tfe_bench.cluster.simulate import (
+    assert_costs,
+    measure_call,
+    reconstruct,
+    share_for_party,
+    simulate,
+)
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import compare, convert, masked
 from tfe_bench.protocols.ring import wide_arithmetic as ring
@@ -93,7 +99,7 @@ def test_truncation_keeps_its_bound_and_costs_what_it_says(
         for i, (kind, f, _) in enumerate(cases):
             x = wide_share(inputs[i], p.index, dealer, seed + i, 70)
             graph = p.function(lambda x, kind=kind, f=f: ring.truncate(p, x, f, kind))
-            results.append((graph(x), measured(p, graph, x)))
+            results.append((graph(x), measure_call(p, graph, x)))
         return results
 
     outputs = simulate(program, dealer=dealer).outputs
@@ -123,10 +129,10 @@ def test_products_cost_what_they_say_and_bits_become_shares(seed: int) -> None:
             bits = convert.mask_bits(p, compare.msb(p, x, 128))
             s = p.site("test_bits", dealer=0)
             shape = tf.shape(x.any, out_type=tf.int64)
-            y = ring.bit_shares(s, bits, shape, 0, 0, 2)
-            return masked.exchanged(s, y, shape, 1, 1, width=128)
+            y = ring.share_bits(s, bits, shape, 0, 0, 2)
+            return masked.exchange_masked(s, y, shape, 1, 1, width=128)
 
-        return measured(p, product, x), p.function(negative)(x)
+        return measure_call(p, product, x), p.function(negative)(x)
 
     outputs = simulate(program).outputs
     x = Private((len(values),), limbs=2)
@@ -142,7 +148,7 @@ def test_values_of_64_bits_go_to_the_64_bit_protocols() -> None:
         f = p.function(
             lambda x: ring.truncate(p, ring.mul(p, ring.mul_constant(x, 3, 4), x), 20, "safe")
         )
-        a = share(x, p.index, b"x", 10)
+        a = share_for_party(x, p.index, b"x", 10)
         return f(a)
 
     sim = simulate(program)

@@ -58,7 +58,7 @@ from tfe_bench.protocols.nn import (
 from tfe_bench.protocols.nn import relu as rectifier
 from tfe_bench.protocols.order import row_maximum
 from tfe_bench.protocols.ring import products
-from tfe_bench.protocols.session.counting import Private, Tally, count
+from tfe_bench.protocols.session.counting import CostReport, Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
@@ -326,17 +326,24 @@ WIDTHS: dict[str, Row] = {
         2,
         64 - DROP,
         multiplied,
-        lambda p, b, x, y: rectifier.truncated_product(p, x, y, DROP, b, products.elementwise),
+        lambda p, b, x, y: rectifier.truncated_product(
+            p, x, y, DROP, b, products.elementwise_product
+        ),
         lambda b, x, y: x * 2.0**-DROP,
         ulp(1),
         refused=(1, 58),
     ),
-    "products.truncated": Row(
+    "products.exchange_truncated_sum": Row(
         2,
         64 - DROP,
         multiplied,
-        lambda p, b, x, y: products.truncated(
-            p, "truncated_sum", [products.Product(x, y, products.elementwise)], None, DROP, b
+        lambda p, b, x, y: products.exchange_truncated_sum(
+            p,
+            "truncated_sum",
+            [products.Product(x, y, products.elementwise_product)],
+            None,
+            DROP,
+            b,
         )[0],
         lambda b, x, y: x * 2.0**-DROP,
         ulp(1),
@@ -384,11 +391,11 @@ def run(name: str, p: Party, given: Any) -> list[Shared]:
     return [tfe.cast(y) if isinstance(y, MaskedBits) else y for y in found]
 
 
-def counted(name: str, cases: Cases) -> Tally:
+def counted(name: str, cases: Cases) -> CostReport:
     """What `run` costs."""
     f = WIDTHS[name].fraction
     given = tuple((b, tuple(Private(x.shape, f) for x in xs)) for b, xs in cases)
-    return count(lambda p, given: run(name, p, given), given)
+    return count_cost(lambda p, given: run(name, p, given), given)
 
 
 def check(name: str, widths: Iterable[int], seed: int) -> None:

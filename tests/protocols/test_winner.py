@@ -9,7 +9,7 @@ from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import gumbel, winner
 from tfe_bench.protocols.ring import small_ring
-from tfe_bench.protocols.session.counting import Private, cost_of, count
+from tfe_bench.protocols.session.counting import Private, cost_of, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -35,34 +35,34 @@ def test_the_first_of_the_largest_is_chosen(
 
     def program(p: Party, x: Shared) -> Shared:
         def graph(x: Shared) -> Shared:
-            return winner.one_hot(p, small_ring.reduced(x, k))
+            return winner.argmax_one_hot(p, small_ring.reduce_ring(x, k))
 
         found: Shared = p.function(graph)(x)
         return found
 
     done = simulate(program, words, dealer=dealer)
     assert np.array_equal(done.value(), np.eye(width, dtype=np.int64)[x.argmax(1)])
-    cost = cost_of(winner.one_hot, Private((rows, width), 0, k % 64))
+    cost = cost_of(winner.argmax_one_hot, Private((rows, width), 0, k % 64))
     assert done.sent == cost.by_party(dealer)
     assert (done.rounds, done.with_dealing) == (cost.rounds, cost.with_dealing)
 
 
 def test_a_vocabulary_is_chosen_from_in_few_rounds() -> None:
     for profile in ("local", "wan"):
-        cost = cost_of(winner.one_hot, Private((1, 50257), 0, 20), profile)
+        cost = cost_of(winner.argmax_one_hot, Private((1, 50257), 0, 20), profile)
         assert cost.rounds <= 25 and cost.total <= 8 * 5_000_000
     assert cost.rounds <= 21
 
 
 def test_noise_is_gumbel_s_and_bounded(rng: np.random.Generator) -> None:
-    found = gumbel.noise((500, 100), 2.0, 12, rng.bytes) / 2.0**13
+    found = gumbel.draw_gumbel((500, 100), 2.0, 12, rng.bytes) / 2.0**13
     # of the standard distribution: mean 0.5772, deviation pi / sqrt(6), median -log(log(2))
     assert abs(found.mean() - 0.57722) < 0.04 and abs(found.std() - 1.28255) < 0.04
     assert abs(np.median(found) - 0.36651) < 0.04
     for byte in (b"\0", b"\xff"):
-        (furthest,) = gumbel.noise((1,), 1.0, 12, lambda n, b=byte: b * n)  # type: ignore[misc]
-        assert 3 << 12 < abs(int(furthest)) < gumbel.LARGEST << 12
-    first, second = (gumbel.noise((9,), 1.0, 12) for _ in range(2))
+        (furthest,) = gumbel.draw_gumbel((1,), 1.0, 12, lambda n, b=byte: b * n)  # type: ignore[misc]
+        assert 3 << 12 < abs(int(furthest)) < gumbel.MAX_MAGNITUDE << 12
+    first, second = (gumbel.draw_gumbel((9,), 1.0, 12) for _ in range(2))
     assert not np.array_equal(first, second)
 
 
@@ -75,4 +75,4 @@ def test_what_is_no_temperature_is_refused(temperature: object) -> None:
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (5,), (2, 3, 4)])
 def test_rows_without_values_are_refused(shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="rows of values"):
-        count(winner.one_hot, Private(shape, 0, 12))
+        count_cost(winner.argmax_one_hot, Private(shape, 0, 12))

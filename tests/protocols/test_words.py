@@ -24,9 +24,9 @@ def test_edge_values_add_subtract_and_negate_in_all_pairs() -> None:
     a, b = (np.array(g, object) for g in np.meshgrid(EDGES, EDGES, indexing="ij"))
     wide_a, wide_b = words.from_integers(a), words.from_integers(b)
     for got, exact in (
-        (words.add(wide_a, wide_b), a + b),
-        (words.sub(wide_a, wide_b), a - b),
-        (words.negate(wide_a), -a),
+        (words.add_words(wide_a, wide_b), a + b),
+        (words.subtract_words(wide_a, wide_b), a - b),
+        (words.negate_words(wide_a), -a),
     ):
         expected = [_signed(int(v)) for v in exact.reshape(-1)]
         assert words.to_integers(got).reshape(-1).tolist() == expected
@@ -36,16 +36,16 @@ def test_edge_values_add_subtract_and_negate_in_all_pairs() -> None:
 @example(RING - 1, RING - 1)
 def test_any_two_elements_add_and_subtract(a: int, b: int) -> None:
     wide_a, wide_b = words.from_integers(a), words.from_integers(b)
-    assert int(words.to_integers(words.add(wide_a, wide_b))[()]) == _signed(a + b)
-    assert int(words.to_integers(words.sub(wide_a, wide_b))[()]) == _signed(a - b)
+    assert int(words.to_integers(words.add_words(wide_a, wide_b))[()]) == _signed(a + b)
+    assert int(words.to_integers(words.subtract_words(wide_a, wide_b))[()]) == _signed(a - b)
 
 
 def test_random_sums_of_many_elements_are_exact(rng: np.random.Generator) -> None:
     a, b = rng.integers(-(2**63), 2**63 - 1, (2, 10_000, 2), np.int64, endpoint=True)
     exact = (words.to_integers(a) + words.to_integers(b)).tolist()
-    assert words.to_integers(words.add(a, b)).tolist() == [_signed(v) for v in exact]
-    assert np.array_equal(words.sub(words.add(a, b), b), a)
-    negative, size = words.magnitude(a)
+    assert words.to_integers(words.add_words(a, b)).tolist() == [_signed(v) for v in exact]
+    assert np.array_equal(words.subtract_words(words.add_words(a, b), b), a)
+    negative, size = words.split_sign(a)
     assert np.array_equal(negative, a[:, 1] < 0)
     assert words.to_integers(size).tolist() == np.abs(words.to_integers(a)).tolist()
 
@@ -54,5 +54,5 @@ def test_scalars_and_empty_arrays_keep_their_shape() -> None:
     assert words.from_integers(5).shape == (2,)
     assert words.to_integers(words.from_integers(-5))[()] == -5
     empty = np.zeros((0, 2), np.int64)
-    assert words.add(empty, empty).shape == (0, 2)
+    assert words.add_words(empty, empty).shape == (0, 2)
     assert words.to_integers(empty).shape == (0,)

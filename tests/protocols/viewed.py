@@ -92,45 +92,50 @@ def lifted(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 def stepped(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A direction of an adaptive optimizer; what it computes of such values is arbitrary."""
-    return adaptive.update(party, x, replace(y, fractional_bits=40))
+    return adaptive.scale_by_root(party, x, replace(y, fractional_bits=40))
 
 
 def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     signs = [convert.mask_bits(party, compare.msb(party, c, 31, 2)) for c in (x, y)]
-    return convert.mask_bits(party, logic.all_of(party, [*signs, logic.invert(signs[0])]))
+    return convert.mask_bits(party, logic.and_bits(party, [*signs, logic.invert_bits(signs[0])]))
 
 
 def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A product with its bias, truncated to a small ring of 24 bits from messages of 40."""
     bias = arithmetic.add(x, y)
-    return relu.truncated_product(party, x, y, 16, LOOSE, products.elementwise, bias)
+    return relu.truncated_product(party, x, y, 16, LOOSE, products.elementwise_product, bias)
 
 
 def sums(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Shared]:
     """Two products and an addend, exchanged as one: in the ring, and truncated to a small one."""
     terms = [
-        products.Product(x, y, products.elementwise),
-        products.Product(y, y, products.elementwise),
+        products.Product(x, y, products.elementwise_product),
+        products.Product(y, y, products.elementwise_product),
     ]
     addend = arithmetic.add(x, y)
-    z = products.exchanged(party, "product_sum", terms)
-    return arithmetic.add(z, addend), products.truncated(
+    z = products.exchange_sum(party, "product_sum", terms)
+    return arithmetic.add(z, addend), products.exchange_truncated_sum(
         party, "truncated_sum", terms, addend, 16, ring_bits
     )[0]
 
 
 def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """A ReLU of a sum and, for each element, whether it left its range."""
-    watch = range_check.Watch(party, WORDS, x.dealer)
-    product = products.Product(x, y, products.elementwise)
-    small, u = products.truncated(party, "truncated_sum", [product], None, 16, LOOSE, 64)
-    beside = linear.watched_lift(party, watch, small, u, 48, LOOSE, LOOSE - 8)
-    return relu.relu(party, beside), watch.flag()
+    watch = range_check.RangeMonitor(party, WORDS, x.dealer)
+    product = products.Product(x, y, products.elementwise_product)
+    small, u = products.exchange_truncated_sum(
+        party, "truncated_sum", [product], None, 16, LOOSE, 64
+    )
+    beside = linear.monitored_lift(party, watch, small, u, 48, LOOSE, LOOSE - 8)
+    return relu.relu(party, beside), watch.compute_flag()
 
 
 def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """Shares as another dealer sees them: its lambda is what was masked, and the reverse."""
-    return [relu.relu(party, rotation.named(party, x, (x.dealer + turn) % 3)) for turn in (1, 2)]
+    return [
+        relu.relu(party, rotation.relabel_dealer(party, x, (x.dealer + turn) % 3))
+        for turn in (1, 2)
+    ]
 
 
 def rows_of(x: Shared) -> Shared:
@@ -141,7 +146,7 @@ def rows_of(x: Shared) -> Shared:
 
 def picked(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
     """The largest of each row by comparisons of all pairs, and its place."""
-    return extremes._found(party, rows_of(x), "all-pairs", 31, None, index=True)
+    return extremes._find_extreme(party, rows_of(x), "all-pairs", 31, None, index=True)
 
 
 def halved(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
@@ -154,7 +159,7 @@ def both_ways(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 def owned(owner: int) -> Callable[..., Any]:
     def protocol(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-        return io.input_by(party, owner, plain if party.index == owner else None, (WORDS,))
+        return io.share_input(party, owner, plain if party.index == owner else None, (WORDS,))
 
     return protocol
 
@@ -165,13 +170,13 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
     "input_by_2": owned(2),
     "mul": lambda p, x, y, _: arithmetic.mul(p, x, y),
     "matmul": matmul,
-    "rss_mul": lambda p, x, y, _: rss.mul(p, x, y),
+    "rss_mul": lambda p, x, y, _: rss.mul_replicated(p, x, y),
     "truncate_safe": lambda p, x, y, _: truncation.truncate(p, x, 16),
     "truncate_probable": lambda p, x, y, _: truncation.truncate(p, x, 16, "probable"),
     "truncate_exact": lambda p, x, y, _: truncation.truncate(p, x, 16, "exact"),
     "truncate_reduce": lambda p, x, y, _: truncation.truncate_reduce(p, x, 16, LOOSE),
     "from_bits": from_bits,
-    "extend": lambda p, x, y, _: convert.extend(p, x, 4),
+    "extend": lambda p, x, y, _: convert.extend_to_wide(p, x, 4),
     "msb_31": lambda p, x, y, _: compare.msb(p, x, 31, 2),
     "shuffle": secretly_shuffled,
     "extended": extended,

@@ -22,7 +22,7 @@ class Simulated(LocalConfig):
         super().__init__()
         self.workers = workers
 
-    def _opened(self) -> Any:
+    def _open_cluster(self) -> Any:
         return Client(self.workers, "ann")
 
     def close(self) -> None:

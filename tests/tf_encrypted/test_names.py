@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from tests.tf_encrypted.simulated import simulated, tfe
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.arrays import building, evaluate, running
+from tfe_bench.models.arrays import array_jobs, building, evaluate
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3, ShareType
 from tfe_bench.tf_encrypted.tensor import factories
 
@@ -332,10 +332,10 @@ def test_an_expression_is_one_plan_from_its_first_run_on(monkeypatch: pytest.Mon
 
     def built(*given: Any) -> Any:
         made = build(*given)
-        plans.append((evaluate.traced(made.plan), len(made.inputs)))
+        plans.append((evaluate.trace_key(made.plan), len(made.inputs)))
         return made
 
-    monkeypatch.setattr(running, "build", built)
+    monkeypatch.setattr(array_jobs, "build", built)
     x = tfe.define_private_variable(np.arange(4.0))
     twice = x * 2
     for _ in range(3):

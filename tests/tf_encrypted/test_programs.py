@@ -82,7 +82,10 @@ def test_what_is_no_checkout_is_refused(tmp_path: Path, capsys: pytest.CaptureFi
     ):
         assert main(["compare", *given]) == 2
         assert words in capsys.readouterr().err
-    with checkout.answered(tmp_path), pytest.raises(ModuleNotFoundError, match="is not offered"):
+    with (
+        checkout.alias_imports(tmp_path),
+        pytest.raises(ModuleNotFoundError, match="is not offered"),
+    ):
         __import__("tf_encrypted.queue.fifo")
 
 

@@ -138,7 +138,7 @@ def _make_one(folder: Path, stem: str, common_name: str, days: int) -> None:
 
 
 def _print_certificate(certificate: bytes, which: str = "") -> None:
-    print(f"{which}fingerprint  {tls.spoken(tls.fingerprint(certificate))}")
+    print(f"{which}fingerprint  {tls.format_fingerprint(tls.compute_fingerprint(certificate))}")
     print(f"{which}valid until  {tls.valid_until(certificate):%Y-%m-%d %H:%M} UTC")
 
 
@@ -146,7 +146,7 @@ def _renew(path: Path, folder: Path, days: int, keep_key: bool) -> None:
     old = tls.load_certificate(path)
     old_key = tls.load_private_key(path.with_suffix(".key")) if keep_key else None
     if old_key is not None:
-        tls.own_certificate(old_key, [old])  # refuses another one's key
+        tls.select_certificate(old_key, [old])  # refuses another one's key
     key, new = tls.make_certificate(tls.server_name(old), days, old_key)
     stem = path.stem
     while stem.endswith("-new"):  # of an earlier renewal

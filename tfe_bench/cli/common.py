@@ -87,7 +87,7 @@ def range_check(
 
     if not checked:
         return {}
-    more, rounds = execute.added(predictions(True), predictions(False))
+    more, rounds = execute.compare_costs(predictions(True), predictions(False))
     return {"range_check": f"{100 * more:+.1f} % bytes, {rounds:+d} rounds"}
 
 
@@ -203,9 +203,9 @@ def planned_network(arguments: argparse.Namespace) -> str:
     Raises:
         UsageError: there is no such profile.
     """
-    from tfe_bench.cluster.profiles import get
+    from tfe_bench.cluster.profiles import get_profile
 
-    return str(arguments.plan_for or get(arguments.profile).plan)
+    return str(arguments.plan_for or get_profile(arguments.profile).plan)
 
 
 def check_network_options(arguments: argparse.Namespace) -> None:
@@ -215,9 +215,9 @@ def check_network_options(arguments: argparse.Namespace) -> None:
         UsageError: naming what does not fit.
     """
     from tfe_bench.cluster.links import check_emulation
-    from tfe_bench.cluster.profiles import get
+    from tfe_bench.cluster.profiles import get_profile
 
-    get(arguments.profile)
+    get_profile(arguments.profile)
     check_emulation(arguments.emulate)
     if arguments.cluster is not None and arguments.emulate == "netns":
         raise UsageError(
@@ -276,9 +276,9 @@ def check_run_options(arguments: argparse.Namespace) -> None:
     if arguments.repeat is not None:
         check_range("--repeat", arguments.repeat, 1, 1000)
     if arguments.record is not None:
-        atomic.check(arguments.record, "--record", "The record", existing=True)
+        atomic.check_writable(arguments.record, "--record", "The record", existing=True)
     if arguments.trace is not None:
-        atomic.check(arguments.trace, "--trace", "The trace")
+        atomic.check_writable(arguments.trace, "--trace", "The trace")
         if arguments.record is not None and arguments.trace.resolve() == arguments.record.resolve():
             raise UsageError("--trace and --record are two files. Received: the same one.")
 
@@ -292,7 +292,7 @@ def check_output(file: Path, suffixes: Sequence[str], what: str) -> None:
     """
     if file.suffix.lower() not in suffixes:
         raise UsageError(f"--output is a {' or '.join(suffixes)} file. Received: {str(file)!r}.")
-    atomic.check(file, "--output", what)
+    atomic.check_writable(file, "--output", what)
 
 
 def open_cluster(arguments: argparse.Namespace, bar: Bar) -> Any:

@@ -47,34 +47,34 @@ def _checks(arguments: argparse.Namespace) -> Iterator[Check]:
     from tfe_bench.cluster import checks
     from tfe_bench.cluster.config import ClusterConfig
 
-    yield from checks.machine()
-    yield checks.disk()
+    yield from checks.check_machine()
+    yield checks.check_disk()
     if arguments.cluster is None:
         return
     try:
         config = ClusterConfig.load(arguments.cluster)
     except TfeBenchError as error:
-        yield checks.failed("cluster file", error)
+        yield checks.failed_check("cluster file", error)
         return
-    yield from checks.files(config, arguments.cluster)
+    yield from checks.check_files(config, arguments.cluster)
     policy = None
     if arguments.worker is not None:
-        policy, more = checks.worker_files(config, arguments.worker)
+        policy, more = checks.check_worker_files(config, arguments.worker)
         yield from more
         if policy is not None:
-            yield checks.port(config, policy)
+            yield checks.check_port(config, policy)
     if arguments.offline or (arguments.worker is not None and policy is None):
         return
-    who, more = checks.caller(config, arguments.cluster, arguments.client, policy)
+    who, more = checks.open_caller(config, arguments.cluster, arguments.client, policy)
     yield from more
     well = True
     try:
-        for check in checks.workers(config, who):
+        for check in checks.check_workers(config, who):
             well = well and check.status != checks.FAIL
             yield check
         # The party's operator cannot order a job: only a client can.
         if who is not None and who.client is not None and well:
-            yield from checks.links(who, arguments.megabytes)
+            yield from checks.check_links(who, arguments.megabytes)
     finally:
         if who is not None:
             who.close()

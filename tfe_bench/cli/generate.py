@@ -81,7 +81,7 @@ def generate(arguments: argparse.Namespace) -> int:
                 f"--{option} goes with a deployed model or a .keras file. Received: "
                 f"{arguments.model!r}."
             )
-    entry = texts.find(arguments.model)
+    entry = texts.find_language_model(arguments.model)
     prompt = _prompt(arguments, entry.vocabulary)
     check_range("--new", arguments.new, 1, entry.context)
     check_range("--seed", arguments.seed, 0)
@@ -95,17 +95,17 @@ def generate(arguments: argparse.Namespace) -> int:
         )
     with common.progress_bar(arguments) as bar:
         bar.say("building the model")
-        model = texts.build(arguments.model, length, arguments.seed)
+        model = texts.build_language_model(arguments.model, length, arguments.seed)
         parameters = int(model.count_params())
         bar.say("converting the model")
         private = convert(
             model,
-            texts.samples(arguments.model, length, arguments.seed),
+            texts.generate_texts(arguments.model, length, arguments.seed),
             fractional_bits=_BITS,
             activations="series",
         )
         del model  # a large model need not be there twice
-        asked, inputs = generation.order(
+        asked, inputs = generation.build_request(
             *(private, prompt, arguments.new, None, arguments.profile, arguments.check_range),
             temperature=warm,
         )
@@ -114,12 +114,15 @@ def generate(arguments: argparse.Namespace) -> int:
         bar.say("starting the workers")
         with common.open_cluster(arguments, bar) as cluster:
             result = cluster.run("generate", asked, inputs, bar.update)
-        found = generation.read(private, result)
+        found = generation.read_tokens(private, result)
         bar.say("comparing with plaintext")
         written = np.concatenate([prompt, found], 1)
         top1, worst = _compared(private, written, count)
         drawn = _surprise(private, written, count, warm) if warm else 0.0
-    d, network = decoding.Decoding.of(private.plan), profiles.get(arguments.profile).plan
+    d, network = (
+        decoding.Decoding.from_plan(private.plan),
+        profiles.get_profile(arguments.profile).plan,
+    )
     told = common.Outcome(
         {
             "model": entry.title,
@@ -130,7 +133,9 @@ def generate(arguments: argparse.Namespace) -> int:
             "new": arguments.new,
             **common.range_check(
                 asked["check_range"],
-                lambda on: decoding.predictions(d, count, arguments.new, network, len(prompt), on),
+                lambda on: decoding.build_predictions(
+                    d, count, arguments.new, network, len(prompt), on
+                ),
             ),
             **({"temperature": warm} if warm else {}),
             "prompt": "given" if arguments.prompt else f"made up (seed {arguments.seed + _SEED})",
@@ -148,7 +153,7 @@ def _is_own(arguments: argparse.Namespace) -> bool:
     """Whether the model is no known one: in a file, or kept by workers that there are."""
     from tfe_bench.models.zoo import texts
 
-    if arguments.model in texts.names():
+    if arguments.model in texts.list_language_models():
         return False
     kept = arguments.cluster is not None or arguments.models is not None
     return kept or arguments.model.endswith(".keras") or keeping.local_folder().is_dir()

@@ -85,7 +85,7 @@ def _measured(
     size = entry.scaled(scale)
     given = {"k": min(entry.options["k"], size[-1])} if "k" in entry.options else {}
     if "profile" in entry.options:
-        given["profile"] = profiles.get(arguments.profile).plan
+        given["profile"] = profiles.get_profile(arguments.profile).plan
     size, options = operations.settle(entry, size, given)
     inputs = operations.generate(entry, size, arguments.seed)
     work = operation.Work(entry, options, inputs, f"seed {arguments.seed}", options)

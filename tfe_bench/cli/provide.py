@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
     seconds = 0.0
     with common.progress_bar(arguments) as bar, keeping.open_service(arguments, bar) as cluster:
         if arguments.list:
-            found = owners.listed(cluster)
+            found = owners.list_datasets(cluster)
         elif rows is None:
             owners.withdraw(cluster, arguments.remove)
         else:
@@ -118,7 +118,7 @@ def _rows(arguments: argparse.Namespace) -> Rows:
                 "--label, --labels-only, --features, --drop, --raw, --scale and --save-scale go "
                 "with --input."
             )
-        rows, _ = datasets.digits(
+        rows, _ = datasets.load_digits(
             arguments.dataset, arguments.data_dir, arguments.target or "classes"
         )
         return rows.take(_part(arguments.part, len(rows)))
@@ -158,7 +158,7 @@ def _read_scale(path: Path) -> Table:
     from tfe_bench.models.tables import Table
 
     try:
-        return Table.of(json.loads(path.read_text()))
+        return Table.from_header(json.loads(path.read_text()))
     except (OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{str(path)!r} is no file of --save-scale. Received: {type(error).__name__}."

@@ -86,13 +86,13 @@ def run(arguments: argparse.Namespace) -> int:
     from tfe_bench.benchmarks import judged
     from tfe_bench.cluster import profiles
     from tfe_bench.models import execute, images, zoo
-    from tfe_bench.models.agreement import agreement
+    from tfe_bench.models.agreement import compare_outputs
     from tfe_bench.models.private import check_activations, convert
     from tfe_bench.models.programs.predict import default_batch
     from tfe_bench.models.zoo import training, transformers
 
     common.quiet_tensorflow()
-    entry = zoo.find(arguments.model)
+    entry = zoo.find_model(arguments.model)
     batch = max(1, len(arguments.image)) if arguments.batch is None else arguments.batch
     if not max(1, len(arguments.image)) <= batch <= _MOST_BATCH:
         raise UsageError(
@@ -112,24 +112,24 @@ def run(arguments: argparse.Namespace) -> int:
     bits = arguments.fractional_bits
     bits = bits if bits is not None else _TRANSFORMER_BITS if transformer else _BITS
     check_activations(how)
-    network = profiles.get(arguments.profile).plan
+    network = profiles.get_profile(arguments.profile).plan
     common.check_run_options(arguments)
     digits = None if folder is None else _digits(folder, arguments, entry, batch)
     if digits is None:
         given, shown = _made_up(arguments, entry, batch, tokens)
     else:
         test = digits.test_images[:batch, :, :, None]
-        given, shown = images.prepare(test, entry.preprocessing), "MNIST test"
+        given, shown = images.prepare_pixels(test, entry.preprocessing), "MNIST test"
     with common.progress_bar(arguments) as bar:
         bar.say("building the model")
         built = zoo.build(arguments.model, arguments.weights, arguments.seed, tokens)
         samples = zoo.samples(entry, arguments.seed, tokens=tokens)
         if digits is not None:
             public = digits.train_images[:64, :, :, None]
-            samples = images.prepare(public, entry.preprocessing)
+            samples = images.prepare_pixels(public, entry.preprocessing)
         if digits is not None and epochs:
             bar.say("training")
-            built = training.train(built, digits, epochs, arguments.seed)
+            built = training.train_network(built, digits, epochs, arguments.seed)
         bar.say("converting the model")
         plain = np.asarray(built.keras(given, training=False), np.float64)
         private = convert(built.keras, samples, activations=how, fractional_bits=bits)
@@ -144,7 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
             result = cluster.run("predict", parameters, inputs, bar.update)
     outputs = private.decode(result)
     part = min(batch, at_once or default_batch(private.plan))
-    found = agreement(plain, outputs)
+    found = compare_outputs(plain, outputs)
     # Where thousands are compared, two logits of some may be equal but for rounding.
     least = 1.0 if batch < _AT_ONCE else _SAME
     correct = found.top1 >= least and found.relative_error <= _TOLERANCE
@@ -161,10 +161,11 @@ def run(arguments: argparse.Namespace) -> int:
             "weights": weights,
             "parameters": entry.parameters,
             "batch": batch,
-            **({"tokens": tokens, "texts": shown} if entry.text else {"images": shown}),
+            **({"tokens": tokens, "texts": shown} if entry.is_text else {"images": shown}),
             **({"activations": how} if how != "exact" else {}),
             **common.range_check(
-                asked["check_range"], lambda on: [execute.tuned(private.plan, network, part, on)]
+                asked["check_range"],
+                lambda on: [execute.tune_prediction(private.plan, network, part, on)],
             ),
         },
         correct,
@@ -196,7 +197,7 @@ def _digits(folder: Path, arguments: argparse.Namespace, entry: Entry, batch: in
     """MNIST, if that is what the network takes."""
     from tfe_bench.models import mnist
 
-    if entry.classes != 10 or arguments.image or entry.text:
+    if entry.classes != 10 or arguments.image or entry.is_text:
         raise UsageError("--data-dir goes with an MNIST network, without --image.")
     found = mnist.load(folder)
     if len(found.test_labels) < batch:
@@ -209,9 +210,9 @@ def _tokens(arguments: argparse.Namespace, entry: Entry) -> int:
     from tfe_bench.models.zoo import catalogue
 
     said = getattr(arguments, "tokens", None)
-    if said is not None and not entry.text:
+    if said is not None and not entry.is_text:
         raise UsageError(f"--tokens goes with a model of texts. Received: {entry.title}.")
-    if arguments.image and entry.text:
+    if arguments.image and entry.is_text:
         raise UsageError(f"--image goes with a model of pictures. Received: {entry.title}.")
     tokens = catalogue.TOKENS if said is None else int(said)
     catalogue.check_tokens(entry, tokens)
@@ -226,10 +227,13 @@ def _made_up(
 
     from tfe_bench.models import images, zoo
 
-    if entry.text:
+    if entry.is_text:
         seed = arguments.seed + _SEED
         return zoo.samples(entry, seed, batch, tokens), f"{batch} made up (seed {seed})"
-    rows = [images.load(path, entry.input_shape, entry.preprocessing) for path in arguments.image]
+    rows = [
+        images.load_picture(path, entry.input_shape, entry.preprocessing)
+        for path in arguments.image
+    ]
     words = [path.name for path in arguments.image]
     if made_up := batch - len(rows):
         rows.append(zoo.samples(entry, arguments.seed + _SEED, made_up))

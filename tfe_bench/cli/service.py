@@ -18,7 +18,7 @@ from tfe_bench.errors import DataError, UsageError
 if TYPE_CHECKING:
     from tfe_bench.models.graph import Graph
     from tfe_bench.models.private import PrivateModel
-    from tfe_bench.models.service import Deployed
+    from tfe_bench.models.service import DeployedModel
     from tfe_bench.models.tables import Table
 
 _SHOWN = 5
@@ -125,7 +125,7 @@ def deploy(arguments: argparse.Namespace) -> int:
         "name": arguments.name,
         "model": private.name,
         "weights": source,
-        "parameters": private.graph.parameters,
+        "parameters": private.graph.weight_count,
         "calibrated": private.calibrated,
         "rescaled": private.rescaled,
         "clients": arguments.allow,
@@ -135,7 +135,7 @@ def deploy(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(told))
         return 0
-    print(f"{arguments.name}: {private.graph.parameters:,} weights shared in {seconds:.1f} s")
+    print(f"{arguments.name}: {private.graph.weight_count:,} weights shared in {seconds:.1f} s")
     print(f"may be used by {keeping.allowed(arguments.allow)}")
     if not private.calibrated:
         print("ranges: assumed, |v| < 2^14 in every layer; --samples FILE takes them from inputs")
@@ -164,29 +164,29 @@ def _converted(
     how = {"activations": arguments.activations}
     samples = None if arguments.samples is None else _numbers(arguments.samples)
     table = None
-    if arguments.model in zoo.names():
-        entry = zoo.find(arguments.model)
-        if not entry.text and arguments.tokens is not None:
+    if arguments.model in zoo.list_models():
+        entry = zoo.find_model(arguments.model)
+        if not entry.is_text and arguments.tokens is not None:
             raise UsageError(f"--tokens goes with a model of texts. Received: {entry.title}.")
-        if entry.text and way is not None:
+        if entry.is_text and way is not None:
             raise UsageError(
                 f"--preprocessing goes with a model of pictures. Received: {entry.title}."
             )
         tokens = zoo.TOKENS if arguments.tokens is None else arguments.tokens
         built = zoo.build(arguments.model, arguments.weights, tokens=tokens)
-        way = way or (None if entry.text else entry.preprocessing)
+        way = way or (None if entry.is_text else entry.preprocessing)
         shown = zoo.samples(entry, tokens=tokens) if samples is None else samples
         private, source = convert(built.keras, shown, **how), built.weights
     elif Path(arguments.model).suffix != ".keras" and not Path(arguments.model).exists():
-        zoo.find(arguments.model)  # says which there are
+        zoo.find_model(arguments.model)  # says which there are
         raise AssertionError("unreachable")
     else:
         private = convert(arguments.model, samples, length=arguments.tokens, **how)
         source = Path(arguments.model).name
-        table = tables.load(arguments.model)
+        table = tables.load_table(arguments.model)
     if way is not None:
         shapes = list(private.graph.inputs.values())
-        images.check_way(way, images.picture_shape(shapes[0])[2])
+        images.check_preprocessing(way, images.picture_shape(shapes[0])[2])
     return private, way, source, table
 
 
@@ -246,7 +246,7 @@ def predict(arguments: argparse.Namespace) -> int:
         started = time.perf_counter()
         outputs, result = service.predict(
             cluster,
-            model if isinstance(model, service.Deployed) else model.private,
+            model if isinstance(model, service.DeployedModel) else model.private,
             inputs,
             batch=arguments.batch,
             progress=bar.update,
@@ -311,10 +311,10 @@ def _own(arguments: argparse.Namespace) -> _Own:
     from tfe_bench.models.private import convert
 
     path = Path(arguments.name)
-    return _Own(path.name, convert(path), tables.load(path))
+    return _Own(path.name, convert(path), tables.load_table(path))
 
 
-def _inputs(arguments: argparse.Namespace, model: Deployed | _Own) -> tuple[Any, list[str]]:
+def _inputs(arguments: argparse.Namespace, model: DeployedModel | _Own) -> tuple[Any, list[str]]:
     """What the model is asked about, and what is to be said of it."""
     import numpy as np
 
@@ -331,16 +331,18 @@ def _inputs(arguments: argparse.Namespace, model: Deployed | _Own) -> tuple[Any,
     if way is None:
         raise UsageError(
             f"The owner of {model.name!r} does not say how pictures are prepared for it. Add "
-            f"--preprocessing ({', '.join(images.WAYS)})."
+            f"--preprocessing ({', '.join(images.PREPROCESSINGS)})."
         )
-    return np.concatenate([images.load(path, shapes[0], way) for path in arguments.image]), []
+    return np.concatenate(
+        [images.load_picture(path, shapes[0], way) for path in arguments.image]
+    ), []
 
 
-def _columns(path: Path, model: Deployed | _Own) -> tuple[Any, list[str]]:
+def _columns(path: Path, model: DeployedModel | _Own) -> tuple[Any, list[str]]:
     """A table's columns as the model takes them, by name."""
     from tfe_bench.models import csv_file
 
-    names, lines = csv_file.read(path)
+    names, lines = csv_file.read_csv(path)
     if model.table is not None:
         x = model.table.rows(names, lines, path.name)
         ignored = [n for n in names if n not in model.table.columns]
@@ -357,8 +359,8 @@ def _columns(path: Path, model: Deployed | _Own) -> tuple[Any, list[str]]:
             f"of each row. Received: {path.name!r} with {len(names)} columns. Give those it "
             "takes, in its order, or arrays by the inputs' names in a .npz file."
         )
-    csv_file.check_names(path.name, names)
-    x = csv_file.numbers(path.name, names, lines, range(len(names)))
+    csv_file.check_column_names(path.name, names)
+    x = csv_file.parse_columns(path.name, names, lines, range(len(names)))
     return x, [f"{model.name!r} has no names of columns: they are taken in the file's order"]
 
 
@@ -372,7 +374,9 @@ def _by_input(path: Path, names: list[str], lines: Any, graph: Graph) -> tuple[A
             f"The model's inputs are {', '.join(graph.inputs)}. Received: {path.name!r} without "
             f"the columns {', '.join(missing)}."
         )
-    x = csv_file.numbers(path.name, names, lines, [names.index(name) for name in graph.inputs])
+    x = csv_file.parse_columns(
+        path.name, names, lines, [names.index(name) for name in graph.inputs]
+    )
     found = {name: x[:, [i]] for i, name in enumerate(graph.inputs)}
     for name in graph.tokens:  # (others than whole numbers are refused as what they are)
         if (found[name] == found[name].round()).all():
@@ -381,7 +385,7 @@ def _by_input(path: Path, names: list[str], lines: Any, graph: Graph) -> tuple[A
     return found, [f"left out what the model does not take: {', '.join(ignored)}"][: len(ignored)]
 
 
-def _told(model: Deployed | _Own, outputs: Any) -> tuple[list[str], list[list[Any]]]:
+def _told(model: DeployedModel | _Own, outputs: Any) -> tuple[list[str], list[list[Any]]]:
     """Outputs as a table: names, and a line for each row."""
     table = model.table
     if table is None:
@@ -398,7 +402,7 @@ def _told(model: Deployed | _Own, outputs: Any) -> tuple[list[str], list[list[An
 
 
 def _beside(
-    path: Path, model: Deployed | _Own, header: list[str], rows: list[list[Any]]
+    path: Path, model: DeployedModel | _Own, header: list[str], rows: list[list[Any]]
 ) -> tuple[list[str], list[list[Any]]]:
     """Predictions behind the columns that the model does not take, such as the id of a row."""
     from tfe_bench.models import csv_file
@@ -407,7 +411,7 @@ def _beside(
     if path.suffix.lower() != ".csv" or (model.table is None and len(inputs) == 1):
         return header, rows
     taken = inputs if model.table is None else model.table.columns
-    names, lines = csv_file.read(path)
+    names, lines = csv_file.read_csv(path)
     places = [i for i, name in enumerate(names) if name not in taken]
     others = [names[i] if names[i] not in header else f"{names[i]} (given)" for i in places]
     cells = [[line[i] for i in places] for line in lines]
@@ -462,7 +466,7 @@ def models(arguments: argparse.Namespace) -> int:
             service.undeploy(cluster, arguments.remove)
             rows = None
         else:
-            rows = service.listed(cluster)
+            rows = service.list_deployed(cluster)
     if rows is None:
         return keeping.tell_removed(arguments)
     columns = {
@@ -477,14 +481,14 @@ def models(arguments: argparse.Namespace) -> int:
     return keeping.tell_list(arguments, [_facts(model) for model in rows], "model", columns)
 
 
-def _facts(model: Deployed) -> dict[str, Any]:
+def _facts(model: DeployedModel) -> dict[str, Any]:
     """The row of a model; inputs and parameters are None where this version cannot read it."""
     inputs: dict[str, list[int]] | None = None
     parameters: int | None = None
     with contextlib.suppress(DataError, UsageError):
         graph = model.private.graph
         inputs = {name: list(shape) for name, shape in graph.inputs.items()}
-        parameters = graph.parameters
+        parameters = graph.weight_count
     return {
         **keeping.facts(model),
         "inputs": inputs,

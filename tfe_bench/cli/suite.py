@@ -84,7 +84,7 @@ def _profiles(given: str) -> list[str]:
     from tfe_bench.cluster import profiles
 
     names = dict.fromkeys(name.strip() for name in given.split(","))
-    return [profiles.get(name).name for name in names]
+    return [profiles.get_profile(name).name for name in names]
 
 
 class _Part:

@@ -177,12 +177,12 @@ def _renamed(text: str) -> tuple[str, str]:
 
 
 def _list(arguments: argparse.Namespace, found: Any, client: str) -> int:
-    from tfe_bench.cluster.ledger import shown as number
+    from tfe_bench.cluster.ledger import format_rho as number
     from tfe_bench.models.queries.schema import Schema
 
     told = []
     for each in found.values():
-        schema = Schema.of(each.about)
+        schema = Schema.from_header(each.about)
         columns = {name: str(c.type) for name, c in schema.columns.items()}
         rights = {name: sorted(schema.allows(client, each.owner, name)) for name in columns}
         row = {**keeping.facts(each), "rows": schema.rows, "columns": columns}

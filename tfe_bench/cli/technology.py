@@ -33,7 +33,7 @@ def check_options(arguments: argparse.Namespace) -> None:
     """
     check_range("--repeat", arguments.repeat, 1, 1000)
     if arguments.record is not None:
-        atomic.check(arguments.record, "--record", "The record", existing=True)
+        atomic.check_writable(arguments.record, "--record", "The record", existing=True)
 
 
 def tell(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tfe_bench.models.datasets import Rows
     from tfe_bench.models.history import History
     from tfe_bench.models.rows import Examples
-    from tfe_bench.models.sources import Joined, Source
+    from tfe_bench.models.sources import CombinedSchema, DatasetRef
     from tfe_bench.models.tables import Table
     from tfe_bench.models.trainable import Trainable
     from tfe_bench.models.training_job import TrainingJob
@@ -86,7 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
 
                 cluster = stack.enter_context(common.open_cluster(arguments, bar))
                 names: Any = arguments.rows or arguments.columns
-                found = sources.source_of(cluster, names, arguments.labels)
+                found = sources.resolve_datasets(cluster, names, arguments.labels)
                 task = _task(arguments, given, None, None, found[1])
                 job, inputs = _order(arguments, task, found)
             history = task.private.run(cluster, job, inputs, bar.update)
@@ -143,11 +143,11 @@ class _Given:
         from tfe_bench.models import from_keras, tables
         from tfe_bench.models.training import recipe
 
-        model, table = from_keras.load(name), tables.load(name)
+        model, table = from_keras.load_model(name), tables.load_table(name)
         if table is None:
             return cls(model, None, recipe.scales_inputs(model))
         if table.scale is not None or table.unit is not None:
-            model = tables.scaled_part(model)
+            model = tables.find_scaled_model(model)
         return cls(model, table)
 
 
@@ -159,7 +159,7 @@ def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Ro
         return None, None
     if arguments.dataset in PICTURES:
         target = "binary" if arguments.model == "logistic" else "classes"
-        pair = datasets.digits(arguments.dataset, arguments.data_dir, target)
+        pair = datasets.load_digits(arguments.dataset, arguments.data_dir, target)
         return _limited(arguments.limit, *pair)
     target = arguments.target or train_options.LEARNED.get(arguments.model, "classes")
     if given.table is not None:
@@ -178,14 +178,14 @@ def _rows(arguments: argparse.Namespace, given: _Given) -> tuple[Rows | None, Ro
         drop=arguments.drop,
         like=given.table,
     )
-    return _limited(arguments.limit, *datasets.parted(rows, arguments.seed))
+    return _limited(arguments.limit, *datasets.split_rows(rows, arguments.seed))
 
 
 def _shuffled(rows: Rows, seed: int) -> Rows:
     from tfe_bench.models.rows import SHUFFLED
-    from tfe_bench.models.training.shuffling import permutation
+    from tfe_bench.models.training.shuffling import draw_permutation
 
-    return rows.take(permutation(seed, SHUFFLED, len(rows)))
+    return rows.take(draw_permutation(seed, SHUFFLED, len(rows)))
 
 
 def _limited(most: int | None, train: Rows, test: Rows) -> tuple[Rows, Rows]:
@@ -197,7 +197,7 @@ def _task(
     given: _Given,
     train: Rows | None,
     test: Rows | None,
-    joined: Joined | None,
+    joined: CombinedSchema | None,
 ) -> _Task:
     from tfe_bench.models.trainable import trainable
 
@@ -234,7 +234,7 @@ def _model(
     import keras
 
     from tfe_bench.models import zoo
-    from tfe_bench.models.training.losses import named
+    from tfe_bench.models.training.losses import get_loss
     from tfe_bench.models.training.recipe import Recipe
 
     losses = {
@@ -242,7 +242,7 @@ def _model(
         "classes": "sparse_categorical_crossentropy",
         "number": "mean_squared_error",
     }
-    loss = named(losses[target])
+    loss = get_loss(losses[target])
     if arguments.model in NETWORKS:
         return zoo.build(arguments.model, seed=arguments.seed).keras, loss
     if given is None:
@@ -259,7 +259,7 @@ def _model(
         layers.append(keras.layers.Dense(1, kernel_initializer=start))
         return keras.Sequential(layers, name=arguments.model), loss
     if int(given.output_shape[-1]) == 1 and target == "classes":
-        loss = named(losses["binary"])
+        loss = get_loss(losses["binary"])
     try:  # a model that ends in softmax or sigmoid, as users of Keras write it
         Recipe.build(given, loss=loss.name)
     except UsageError:
@@ -271,21 +271,21 @@ def _optimizer(arguments: argparse.Namespace) -> Any:
     from tfe_bench.models.training import optimizers
     from tfe_bench.models.training.optimizers.sgd import Sgd
 
-    chosen = optimizers.of_name(arguments.optimizer)
+    chosen = optimizers.from_name(arguments.optimizer)
     if isinstance(chosen, Sgd):
         chosen = dataclasses.replace(chosen, momentum=_MOMENTUM)
-    return chosen.keras(arguments.learning_rate or chosen.usual_rate)
+    return chosen.build_keras_optimizer(arguments.learning_rate or chosen.usual_rate)
 
 
 def _order(
-    arguments: argparse.Namespace, task: _Task, found: tuple[Source, Joined] | None
+    arguments: argparse.Namespace, task: _Task, found: tuple[DatasetRef, CombinedSchema] | None
 ) -> tuple[TrainingJob, dict[str, PrivateInput | LateInput]]:
     """The job and its inputs."""
     from tfe_bench.cluster import profiles
     from tfe_bench.models import deploying
-    from tfe_bench.models.rows import chunk_of
+    from tfe_bench.models.rows import choose_chunk
     from tfe_bench.models.training import magnitudes
-    from tfe_bench.models.training_job import Saving, TrainingJob, watched
+    from tfe_bench.models.training_job import CheckpointOptions, TrainingJob, choose_range_checks
 
     source, count = None, 0 if task.train is None else len(task.train)
     if found is not None:
@@ -295,13 +295,13 @@ def _order(
     recipe = task.private.recipe(arguments.batch)
     if task.train is not None:
         own = (task.train.x, _labels(task.train))
-        recipe = magnitudes.planned(recipe, task.private.keras, *own, arguments.seed)
+        recipe = magnitudes.plan_exponents(recipe, task.private.keras, *own, arguments.seed)
     saving = None
     if arguments.checkpoint is not None:
-        saving = Saving(arguments.checkpoint, arguments.every, arguments.restart)
+        saving = CheckpointOptions(arguments.checkpoint, arguments.every, arguments.restart)
     deploy = None
     if arguments.deploy is not None:
-        deploy = deploying.parameters(
+        deploy = deploying.trained_model_parameters(
             task.private.keras, arguments.deploy, arguments.allow, table=task.table
         )
     job = TrainingJob(
@@ -309,7 +309,7 @@ def _order(
         arguments.epochs,
         count,
         arguments.seed,
-        profile=profiles.get(arguments.profile).name,
+        profile=profiles.get_profile(arguments.profile).name,
         steps=arguments.steps,
         test=len(task.test) if task.test is not None else 0,
         source=source,
@@ -319,8 +319,8 @@ def _order(
         guard=arguments.guard,
         reveal_loss=arguments.reveal_loss,
         trace=arguments.trace is not None,
-        chunk=0 if task.train is None else chunk_of(recipe, count),
-        watch=watched(recipe, arguments.profile, arguments.reveal_loss, None),
+        chunk=0 if task.train is None else choose_chunk(recipe, count),
+        watch=choose_range_checks(recipe, arguments.profile, arguments.reveal_loss, None),
     )
     return job, task.private.inputs(job, _examples(task.train), _examples(task.test))
 
@@ -343,28 +343,28 @@ def _plain(task: _Task, job: TrainingJob, history: History, heard: Any) -> list[
     """The score of the same training in the clear, after each of the private one's scores."""
     import numpy as np
 
-    from tfe_bench.models.training.plaintext import Twin
+    from tfe_bench.models.training.plaintext import PlaintextTwin
 
     assert task.train is not None and task.test is not None
     features, tested = task.train.x, task.test.x
     assert features is not None and tested is not None
     start = task.private.initial_model()
-    twin = Twin(start, job.recipe)
-    targets = job.recipe.targets(_labels(task.train))
-    right = job.recipe.targets(_labels(task.test))
+    twin = PlaintextTwin(start, job.recipe)
+    targets = job.recipe.encode_labels(_labels(task.train))
+    right = job.recipe.encode_labels(_labels(task.test))
     scored = {int(step) for step in history.result.measured[0]["scored"]}
     found = []
-    for step in range(job.total):
+    for step in range(job.total_steps):
         rows = job.batch_rows(step)
-        twin.step(features[rows], targets[rows])
+        twin.train_step(features[rows], targets[rows])
         if step % 20 == 0:
-            heard(step / job.total)
+            heard(step / job.total_steps)
         if step + 1 in scored:
-            if not job.recipe.loss.counted:
+            if not job.recipe.loss.counts_answers:
                 outputs = np.asarray(twin.model.predict(tested, verbose=0))
                 found.append(float(((outputs - right) ** 2).mean()))
             else:
-                found.append(twin.correct(tested, right) / right[..., 0].size)
+                found.append(twin.count_correct(tested, right) / right[..., 0].size)
     return found
 
 
@@ -426,7 +426,7 @@ def _record(arguments: argparse.Namespace, done: _Trained, cluster: Any) -> Reco
         "model": Path(arguments.model).name,
         **{name: getattr(arguments, name) for name in own},
         "rows": job.rows,
-        **({} if done.task.table is None else {"steps": job.total}),
+        **({} if done.task.table is None else {"steps": job.total_steps}),
         "dataset": done.task.dataset,
         "seed": arguments.seed,
     }
@@ -459,7 +459,7 @@ def _write(arguments: argparse.Namespace, task: _Task, history: History) -> None
 
     table = task.table
     model = history.model if table is None else table.in_units(history.model)
-    tables.save(model, table, arguments.output)
+    tables.save_with_table(model, table, arguments.output)
 
 
 COMMANDS = {"train": (_options, run)}

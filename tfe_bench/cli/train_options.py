@@ -106,7 +106,7 @@ def check(arguments: argparse.Namespace) -> None:
             f"There is no model {arguments.model!r} to train."
             f"{did_you_mean(arguments.model, MODELS)} Known: {', '.join(MODELS)}, or a .keras file."
         )
-    optimizers.of_name(arguments.optimizer)
+    optimizers.from_name(arguments.optimizer)
     rate = arguments.learning_rate
     if rate is not None and not 0 < rate <= 100:
         raise UsageError(f"--learning-rate is above 0 and at most 100. Received: {rate}.")

@@ -80,7 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
             if (code := workers.poll(party)) is not None:
                 raise ClusterError(
                     f"Worker {party} has ended. Received: exit code {code}. Its log is "
-                    f"{folder / f'party{party}.log'}:\n{workers.tail(party)}"
+                    f"{folder / f'party{party}.log'}:\n{workers.log_tail(party)}"
                 )
 
     try:

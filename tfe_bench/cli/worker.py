@@ -64,7 +64,9 @@ def _run_local(arguments: argparse.Namespace) -> int:
     import tfe_bench.cluster.worker.server  # noqa: F401
 
     gc.freeze()
-    return local_workers.fork(arguments.cluster.parent, lambda party: _run(arguments, party))
+    return local_workers.fork_workers(
+        arguments.cluster.parent, lambda party: _run(arguments, party)
+    )
 
 
 def _run(arguments: argparse.Namespace, party: int) -> int:
@@ -89,7 +91,7 @@ def _run(arguments: argparse.Namespace, party: int) -> int:
     config, policy = _files(arguments, party)
     me = config.parties[party]
     if config.tls:
-        tls.own_certificate(policy.load_key(), me.certificates)
+        tls.select_certificate(policy.load_key(), me.certificates)
     config.check_bind(arguments.bind or me.host)
     if not arguments.local:
         check_free(party, arguments.bind or me.host, me.port)
@@ -148,9 +150,9 @@ def _reload(worker: Worker, arguments: argparse.Namespace, party: int) -> None:
 
 def _enter(namespace: int) -> None:
     """Moves into a network namespace, before any thread has started."""
-    from tfe_bench.cluster.emulator import enter
+    from tfe_bench.cluster.emulator import enter_namespace
 
-    enter(namespace)
+    enter_namespace(namespace)
     os.close(namespace)
 
 
@@ -229,7 +231,8 @@ def import_packages() -> None:
         from tfe_bench.models.kinds import registry  # noqa: F401  (which loads them)
 
     wanted: list[tuple[str, Callable[[], object]]] = [
-        (f"the program {name!r}", functools.partial(jobs.load, name)) for name in jobs.others()
+        (f"the program {name!r}", functools.partial(jobs.load_program, name))
+        for name in jobs.third_party_programs()
     ]
     for point in entry_points(group="tfe_bench.layers"):
         wanted.append((f"the layer {point.name!r}", layers))

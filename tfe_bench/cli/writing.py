@@ -32,13 +32,13 @@ def write(arguments: argparse.Namespace) -> int:
             )
     check_range("--new", arguments.new, 1, 1 << 16)
     if arguments.prompt is None:
-        hint = did_you_mean(arguments.model, zoo.names())
+        hint = did_you_mean(arguments.model, zoo.list_language_models())
         raise UsageError(
             "A deployed model or a .keras file takes --prompt: numbers of tokens, or a text. "
             f"Received: {arguments.model!r} without one.{hint}"
         )
     own = arguments.model.endswith(".keras")
-    model = from_keras.load(arguments.model) if own else None
+    model = from_keras.load_model(arguments.model) if own else None
     tokenizer = _tokenizer(model if arguments.tokenizer is None else None, arguments.tokenizer)
     prompt = _prompt(arguments.prompt, tokenizer)
     prompts = np.tile(np.array(prompt), (arguments.texts, 1))
@@ -75,7 +75,7 @@ def _made_up(model: Any, length: int) -> dict[str, Any]:
 
     from tfe_bench.models import from_keras
 
-    graph, rng = from_keras.read(model, length=length).graph, np.random.default_rng(_SEED)
+    graph, rng = from_keras.read_model(model, length=length).graph, np.random.default_rng(_SEED)
     found: dict[str, Any] = {}
     for name, shape in graph.inputs.items():
         if name in graph.tokens:
@@ -93,7 +93,7 @@ def _tokenizer(model: Any, file: Path | None) -> Any:
     """
     from tfe_bench.models import from_keras
 
-    of = model if file is None else from_keras.load(file)
+    of = model if file is None else from_keras.load_model(file)
     found = getattr(getattr(of, "preprocessor", None), "tokenizer", None)
     if file is not None and found is None:
         raise UsageError(

@@ -58,9 +58,9 @@ def __getattr__(name: str) -> Any:
         raise UsageError(f"tfe.{name} is not offered. {_NOT_OFFERED[name]}")
     if name.startswith("_"):
         raise AttributeError(name)
-    found = getattr(get_protocol(), name, None)
-    if callable(found):
-        return found
+    method = getattr(get_protocol(), name, None)
+    if callable(method):
+        return method
     names = [n for n in dir(ABY3) if not n.startswith("_")]
     raise AttributeError(f"There is no tfe.{name}.{did_you_mean(name, names)}")
 

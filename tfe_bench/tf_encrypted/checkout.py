@@ -61,19 +61,19 @@ class Alias(importlib.abc.MetaPathFinder):
         if name in _HELPERS:
             file = self._source.joinpath(*name.split(".")).with_suffix(".py")
             return importlib.util.spec_from_file_location(name, file)
-        ours = f"tfe_bench.{name}"
+        own_name = f"tfe_bench.{name}"
         try:
-            module = importlib.import_module(ours)
+            module = importlib.import_module(own_name)
         except ModuleNotFoundError as error:
             if error.name is None or not error.name.startswith(f"tfe_bench.{_THEIRS}"):
                 raise
-            raise ModuleNotFoundError(f"{ours} is not offered", name=name) from None
+            raise ModuleNotFoundError(f"{own_name} is not offered", name=name) from None
         package = hasattr(module, "__path__")
         return importlib.machinery.ModuleSpec(name, _Loader(module), is_package=package)
 
 
 @contextmanager
-def answered(source: Path) -> Iterator[None]:
+def alias_imports(source: Path) -> Iterator[None]:
     """Imports of tf_encrypted are answered here."""
     finder = Alias(source)
     sys.meta_path.insert(0, finder)
@@ -105,22 +105,22 @@ class _Result(unittest.TestResult):
         signal.alarm(0)
         super().stopTest(test)
 
-    def _say(self, test: unittest.TestCase, outcome: str, words: str = "") -> None:
+    def _print_outcome(self, test: unittest.TestCase, outcome: str, words: str = "") -> None:
         seconds = round(time.perf_counter() - self._began, 3)
         about = {"test": test.id(), "outcome": outcome, "seconds": seconds, "words": words[:400]}
         print(json.dumps(about), flush=True)
 
     def addSuccess(self, test: unittest.TestCase) -> None:
         super().addSuccess(test)
-        self._say(test, "passed")
+        self._print_outcome(test, "passed")
 
     def addSkip(self, test: unittest.TestCase, reason: str) -> None:
         super().addSkip(test, reason)
-        self._say(test, "skipped", reason)
+        self._print_outcome(test, "skipped", reason)
 
     def addFailure(self, test: unittest.TestCase, err: Any) -> None:
         super().addFailure(test, err)
-        self._say(test, "failed", f"{err[0].__name__}: {err[1]}")
+        self._print_outcome(test, "failed", f"{err[0].__name__}: {err[1]}")
 
     def addError(self, test: unittest.TestCase, err: Any) -> None:
         from tfe_bench.errors import TfeBenchError
@@ -131,30 +131,30 @@ class _Result(unittest.TestResult):
             kind = "stopped"
         elif issubclass(err[0], (TfeBenchError, NotImplementedError)):
             kind = "refused"
-        self._say(test, kind, f"{err[0].__name__}: {err[1]}")
+        self._print_outcome(test, kind, f"{err[0].__name__}: {err[1]}")
 
 
-def run(source: Path, file: Path, names: Sequence[str], seconds: int) -> None:
+def run_tests(source: Path, file: Path, names: Sequence[str], seconds: int) -> None:
     """Runs the tests of a file, or some of them by name, each for so many seconds at most."""
 
-    def stop(*_: object) -> None:
+    def raise_stopped(*_: object) -> None:
         raise Stopped(f"it ran past {seconds} s")
 
-    signal.signal(signal.SIGALRM, stop)
-    with answered(source):
+    signal.signal(signal.SIGALRM, raise_stopped)
+    with alias_imports(source):
         spec = importlib.util.spec_from_file_location(file.stem, file)
         assert spec is not None and spec.loader is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[file.stem] = module
         spec.loader.exec_module(module)
-        found = unittest.defaultTestLoader.loadTestsFromModule(module)
+        suite = unittest.defaultTestLoader.loadTestsFromModule(module)
         result = _Result(seconds)
-        for test in _each(found):
+        for test in _iterate_tests(suite):
             if not names or any(name in test.id() for name in names):
                 test(result)
 
 
-def script(source: Path, file: Path, arguments: Sequence[str]) -> None:
+def run_script(source: Path, file: Path, arguments: Sequence[str]) -> None:
     """Runs an example program, which finds what it imports as from its own folder.
 
     What it writes beside itself (data sets) goes to a folder that is removed.
@@ -164,7 +164,7 @@ def script(source: Path, file: Path, arguments: Sequence[str]) -> None:
     if (digits := os.environ.get("TFE_BENCH_MNIST")) is not None:
         os.environ["TFE_BENCH_MNIST"] = os.path.abspath(digits)
     before = os.getcwd()
-    with tempfile.TemporaryDirectory() as folder, answered(source):
+    with tempfile.TemporaryDirectory() as folder, alias_imports(source):
         os.chdir(folder)
         try:
             runpy.run_path(str(file), run_name="__main__")
@@ -172,10 +172,10 @@ def script(source: Path, file: Path, arguments: Sequence[str]) -> None:
             os.chdir(before)
 
 
-def _each(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
+def _iterate_tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
     for part in suite:
         if isinstance(part, unittest.TestSuite):
-            yield from _each(part)
+            yield from _iterate_tests(part)
         else:
             yield part
 
@@ -192,9 +192,9 @@ def main() -> None:
     if importlib.util.find_spec("tf_keras") is not None:  # tf-encrypted's tests are of Keras 2
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     if args.script is not None:
-        script(args.source.absolute(), args.file.absolute(), args.script)
+        run_script(args.source.absolute(), args.file.absolute(), args.script)
     else:
-        run(args.source, args.file, args.only, args.seconds)
+        run_tests(args.source, args.file, args.only, args.seconds)
 
 
 if __name__ == "__main__":

@@ -38,7 +38,7 @@ class Player:
     host: str | None = None
 
 
-class Held:
+class HeldTensor:
     """What has an array whose shares are to stay at the workers once a job has been there."""
 
     array: Any
@@ -55,7 +55,7 @@ class Config:
         self.debug_mode = debug_mode
         self._cluster: Any = None
         # (in the order of the program: equal steps are to be equal plans)
-        self._waiting: weakref.WeakValueDictionary[int, Held] = weakref.WeakValueDictionary()
+        self._waiting: weakref.WeakValueDictionary[int, HeldTensor] = weakref.WeakValueDictionary()
         self._counter = itertools.count()
         # What is held, by what it was when expressions were made of it.
         self._held: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
@@ -73,8 +73,10 @@ class Config:
 
     def get_players(self, names: str | Sequence[str]) -> list[Player]:
         """Players by their names, which may be one text with commas."""
-        wanted = [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
-        return [p for p in self.players if p.name in wanted]
+        wanted_names = (
+            [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
+        )
+        return [p for p in self.players if p.name in wanted_names]
 
     @property
     def debug(self) -> bool:
@@ -91,11 +93,11 @@ class Config:
     def cluster(self) -> Any:
         """The workers, started or connected to at first use."""
         if self._cluster is None:
-            self._cluster = self._opened()
+            self._cluster = self._open_cluster()
             atexit.register(self.close)
         return self._cluster
 
-    def _opened(self) -> Any:
+    def _open_cluster(self) -> Any:
         raise NotImplementedError
 
     def close(self) -> None:
@@ -106,34 +108,34 @@ class Config:
             atexit.unregister(self.close)
             cluster.close()
 
-    def settle_later(self, held: Held) -> None:
+    def settle_later(self, held: HeldTensor) -> None:
         """Has the workers hold an array as soon as there is a job."""
         self._waiting[next(self._counter)] = held
         if held.array._node.depth > _DEPTH:
             self.run([])
 
-    def run(self, revealed: Sequence[Held]) -> list[Any]:
+    def run(self, revealed: Sequence[HeldTensor]) -> list[Any]:
         """Reveals arrays, and has the workers hold them and all that waits."""
         waiting = [h for h in self._waiting.values() if h.array.cluster is self._cluster]
         self._waiting.clear()
-        unheld = [h for h in dict.fromkeys([*waiting, *revealed]) if not _is_held(h.array)]
+        not_held = [h for h in dict.fromkeys([*waiting, *revealed]) if not _is_held(h.array)]
         # (inputs by themselves, so that the same expression is the same plan in the next run)
-        for some in (True, False):
-            part = [h for h in unheld if (h.array._node.leaf is not None) == some]
-            while len(part) > (0 if some else _AT_ONCE):
-                self._run([], part[:_AT_ONCE])
+        for are_inputs in (True, False):
+            part = [h for h in not_held if (h.array._node.leaf is not None) == are_inputs]
+            while len(part) > (0 if are_inputs else _AT_ONCE):
+                self._run_job([], part[:_AT_ONCE])
                 part = part[_AT_ONCE:]
-        return self._run(revealed, part)
+        return self._run_job(revealed, part)
 
-    def _run(self, revealed: Sequence[Held], held: Sequence[Held]) -> list[Any]:
+    def _run_job(self, revealed: Sequence[HeldTensor], held: Sequence[HeldTensor]) -> list[Any]:
         if not revealed and not held:
             return []
-        given = [h.array for h in revealed], [h.array for h in held]
+        arrays_by_role = [h.array for h in revealed], [h.array for h in held]
         # (its tensors have no bounds: nothing is counted, as in tf-encrypted)
-        values, found = arrays.run(*given, self._held, check=False)
-        for each, array in zip(held, found, strict=True):
-            self._held[each.array._node] = array._node
-            each.array = array
+        values, held_arrays = arrays.run_arrays(*arrays_by_role, self._held, check=False)
+        for tensor, array in zip(held, held_arrays, strict=True):
+            self._held[tensor.array._node] = array._node
+            tensor.array = array
         return values
 
 
@@ -175,12 +177,12 @@ class LocalConfig(Config):
 
     def get_player(self, name_or_player: str | Player) -> Player | None:
         """A player by name, added if it may be."""
-        found = super().get_player(name_or_player)
-        if found is None and self._auto_add and isinstance(name_or_player, str):
+        player = super().get_player(name_or_player)
+        if player is None and self._auto_add and isinstance(name_or_player, str):
             return self.add_player(name_or_player)
-        return found
+        return player
 
-    def _opened(self) -> Any:
+    def _open_cluster(self) -> Any:
         from tfe_bench.models.clusters import LocalCluster
 
         cluster = LocalCluster()
@@ -220,11 +222,11 @@ class RemoteConfig(Config):
             ConfigError: there is none, or it is something else.
         """
         try:
-            found = RemoteConfig(json.loads(Path(filename).read_text()))
+            config = RemoteConfig(json.loads(Path(filename).read_text()))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{filename} is no JSON file of hosts: {error}.") from None
-        found._folder = Path(filename).absolute().parent
-        return found
+        config._folder = Path(filename).absolute().parent
+        return config
 
     def save(self, filename: str | Path) -> None:
         """As a JSON file."""
@@ -256,15 +258,15 @@ class RemoteConfig(Config):
             "docs/cluster.md says how."
         )
 
-    def _opened(self) -> Any:
+    def _open_cluster(self) -> Any:
         from tfe_bench.cluster.addresses import is_loopback
         from tfe_bench.cluster.config import CLIENT_VARIABLE, CLUSTER_VARIABLE
         from tfe_bench.models.clusters import Client, LocalCluster
 
-        named = os.environ.get(CLUSTER_VARIABLE)
-        beside = self._folder / "cluster.toml"
-        if named or beside.is_file():
-            return Client.open(named or beside, os.environ.get(CLIENT_VARIABLE))
+        cluster_file = os.environ.get(CLUSTER_VARIABLE)
+        adjacent_file = self._folder / "cluster.toml"
+        if cluster_file or adjacent_file.is_file():
+            return Client.open(cluster_file or adjacent_file, os.environ.get(CLIENT_VARIABLE))
         if all(is_loopback(host.rpartition(":")[0]) for host in self.hosts):
             cluster = LocalCluster()
             cluster.__enter__()

@@ -80,7 +80,9 @@ class Traffic:
             compute: seconds that are computed.
         """
         path = self.up + self.between + self.down
-        return prediction.modeled_seconds(profiles.get(network), compute, self.rounds, [path])
+        return prediction.modeled_seconds(
+            profiles.get_profile(network), compute, self.rounds, [path]
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tfe_bench.benchmarks.technologies.functional.curve import Numbers
-from tfe_bench.errors import RangeError, UsageError, place
+from tfe_bench.errors import RangeError, UsageError, describe_position
 
 
 def whole(what: str, values: Any, most: int) -> Numbers:
@@ -38,4 +38,4 @@ def whole(what: str, values: Any, most: int) -> Numbers:
 def _refuse(what: str, wrong: Any, how: str, then: str) -> None:
     if np.any(wrong):
         at = tuple(int(i) for i in np.argwhere(wrong)[0])
-        raise RangeError(f"{what}: the value {place(at)} is {how}. {then}", at)
+        raise RangeError(f"{what}: the value {describe_position(at)} is {how}. {then}", at)

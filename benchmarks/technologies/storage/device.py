@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from tfe_bench.benchmarks.technologies.storage import published
-from tfe_bench.cluster.toml_file import Table, load_toml, naming, parse_toml, shown
+from tfe_bench.cluster.toml_file import TomlTable, load_toml, parse_toml, prefix_errors, quote_value
 from tfe_bench.errors import ConfigError, check_one_of, did_you_mean
 
 GIGA: Final = 1e9
@@ -94,7 +94,7 @@ class Device:
                 raise ConfigError(f'"{key}" is {low:g} to {high:g}. Received: {value:g}.')
         if self.weights_on not in PLACES:
             raise ConfigError(
-                f'"weights_on" is {" or ".join(PLACES)}. Received: {shown(self.weights_on)}.'
+                f'"weights_on" is {" or ".join(PLACES)}. Received: {quote_value(self.weights_on)}.'
                 f"{did_you_mean(self.weights_on, PLACES)}"
             )
         if self.lanes_to_storage >= self.lanes:
@@ -186,7 +186,7 @@ def from_file(
             f"{what} is {', '.join(shipped)}, or a file (FILE.toml). Received: {name!r}."
             f"{did_you_mean(name, shipped)}"
         )
-    with naming(path.name):
+    with prefix_errors(path.name):
         return make(load_toml(path))
 
 
@@ -196,19 +196,19 @@ def of_toml(values: Mapping[str, Any]) -> Device:
     Raises:
         ConfigError: fields that are missing, unknown, or outside their bounds.
     """
-    table = Table(values, "device", _KEYS)
+    table = TomlTable(values, "device", _KEYS)
     numbers = {
-        key: table.number(key, None if each.default is MISSING else each.default)
+        key: table.get_number(key, None if each.default is MISSING else each.default)
         for key, each in _NUMBERS.items()
     }
-    speedup = table.table("speedup", ("all", *OPERATIONS))
-    table.table("microseconds", OPERATIONS)
+    speedup = table.get_table("speedup", ("all", *OPERATIONS))
+    table.get_table("microseconds", OPERATIONS)
     return Device(
-        name=table.text("name"),
-        weights_on=table.text("weights_on"),
-        prefetch=table.boolean("prefetch", True),
+        name=table.get_text("name"),
+        weights_on=table.get_text("weights_on"),
+        prefetch=table.get_boolean("prefetch", True),
         speedup={
-            key: _positive(speedup.number(key), f"[speedup] {key}")
+            key: _positive(speedup.get_number(key), f"[speedup] {key}")
             for key in values.get("speedup", {})
         },
         microseconds={
@@ -230,4 +230,4 @@ def _by_level(value: object, where: str) -> tuple[float, ...]:
 def _positive(value: object, where: str) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool) and 1e-9 <= value <= 1e9:
         return float(value)
-    raise ConfigError(f"{where} is a number from 1e-9 to 1e9. Received: {shown(value)}.")
+    raise ConfigError(f"{where} is a number from 1e-9 to 1e9. Received: {quote_value(value)}.")

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from tfe_bench.benchmarks.technologies.storage import published
 from tfe_bench.benchmarks.technologies.storage.device import GIGA, OPERATIONS, Device, from_file
-from tfe_bench.cluster.toml_file import Table, shown
+from tfe_bench.cluster.toml_file import TomlTable, quote_value
 from tfe_bench.errors import ConfigError, did_you_mean
 
 MOST_LAYERS: Final = 1000
@@ -159,28 +159,28 @@ def of_toml(values: Mapping[str, Any]) -> Model:
     Raises:
         ConfigError: fields that are missing, unknown, or outside their bounds.
     """
-    table = Table(values, "model", ("name", "input_bytes", "output_bytes", "layer"))
-    layers = table.tables("layer", ("name", *_SIZES, "seconds", "operation"))
+    table = TomlTable(values, "model", ("name", "input_bytes", "output_bytes", "layer"))
+    layers = table.get_tables("layer", ("name", *_SIZES, "seconds", "operation"))
     if not 1 <= len(layers) <= MOST_LAYERS:
         raise ConfigError(f"A model has 1 to {MOST_LAYERS} [[layer]]. Received: {len(layers)}.")
     made = tuple(map(_layer, layers))
     if not any(layer.bytes or layer.seconds or layer.operations for layer in made):
         raise ConfigError("A model reads or computes something. Received: layers of zeros alone.")
     return Model(
-        name=table.text("name"),
+        name=table.get_text("name"),
         layers=made,
         input_bytes=_within(table, "input_bytes", _MOST_GIGABYTES * GIGA, 0.0),
         output_bytes=_within(table, "output_bytes", _MOST_GIGABYTES * GIGA, 0.0),
     )
 
 
-def _layer(table: Table) -> Layer:
-    told = table.tables("operation", ("name", "level", "count"))
+def _layer(table: TomlTable) -> Layer:
+    told = table.get_tables("operation", ("name", "level", "count"))
     seconds = None if told else _within(table, "seconds", _MOST_SECONDS)
-    if told and table.number("seconds", math.pi) != math.pi:
+    if told and table.get_number("seconds", math.pi) != math.pi:
         raise ConfigError(f'{table.where}: "seconds" or [[layer.operation]]. Received: both.')
     return Layer(
-        name=table.text("name"),
+        name=table.get_text("name"),
         weight_bytes=_within(table, "weight_gigabytes", _MOST_GIGABYTES) * GIGA,
         key_bytes=_within(table, "key_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
         working_bytes=_within(table, "working_gigabytes", _MOST_GIGABYTES, 0.0) * GIGA,
@@ -189,11 +189,15 @@ def _layer(table: Table) -> Layer:
     )
 
 
-def _operations(table: Table) -> Operations:
-    name, level, count = table.text("name"), table.integer("level"), table.integer("count")
+def _operations(table: TomlTable) -> Operations:
+    name, level, count = (
+        table.get_text("name"),
+        table.get_integer("level"),
+        table.get_integer("count"),
+    )
     if name not in OPERATIONS:
         raise ConfigError(
-            f"{table.where}: operations are {', '.join(OPERATIONS)}. Received: {shown(name)}."
+            f"{table.where}: operations are {', '.join(OPERATIONS)}. Received: {quote_value(name)}."
             f"{did_you_mean(name, OPERATIONS)}"
         )
     for key, value, most in (("level", level, _MOST_LEVEL), ("count", count, _MOST_OPERATIONS)):
@@ -202,8 +206,8 @@ def _operations(table: Table) -> Operations:
     return Operations(name, level, count)
 
 
-def _within(table: Table, key: str, most: float, default: float | None = None) -> float:
-    value = table.number(key, default)
+def _within(table: TomlTable, key: str, most: float, default: float | None = None) -> float:
+    value = table.get_number(key, default)
     if not 0 <= value <= most:
         raise ConfigError(f'{table.where}: "{key}" is 0 to {most:g}. Received: {value:g}.')
     return value

@@ -15,15 +15,15 @@ from tfe_bench.errors import UsageError
 from tfe_bench.models.graph import Array
 from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import FACTOR_BITS, reshaped
+from tfe_bench.models.kinds.passes import FACTOR_BITS, reshape_value
 from tfe_bench.models.training.losses.loss import (
     Loss,
-    Slope,
-    any_of,
+    LossGradient,
+    check_labels,
     check_number,
-    refuse,
-    size,
-    total,
+    count_elements,
+    flag_rows,
+    sum_losses,
 )
 from tfe_bench.protocols.functions import logarithm, piecewise
 from tfe_bench.protocols.nn import cross_entropy
@@ -34,7 +34,7 @@ _SUM_ERROR = 1e-3
 
 
 @dataclass(frozen=True)
-class Smoothed(Loss):
+class SmoothedLoss(Loss):
     """A cross-entropy whose labels are moved toward equal probabilities.
 
     Attributes:
@@ -42,128 +42,140 @@ class Smoothed(Loss):
     """
 
     label_smoothing: float = 0.0
-    counted: ClassVar[bool] = True
+    counts_answers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_number("label_smoothing of a loss", self.label_smoothing, 0.0, 1.0)
 
-    def smoothed(self, ops: Operations, y: Shared, classes: int) -> Shared:
+    def smooth_labels(self, ops: Operations, y: Shared, classes: int) -> Shared:
         """y (1 - s) + s / classes, at y's scale; ready before the model's output is."""
         if not self.label_smoothing:
             return y
         part, one = Fraction(self.label_smoothing), 1 << FACTOR_BITS
-        moved = ops.times(y, round((1 - part) * one), FACTOR_BITS)
-        even = round(part * (1 << moved.fractional_bits) / classes)
-        return ops.truncate(ops.add_public(moved, even), FACTOR_BITS)
+        scaled_labels = ops.mul_public(y, round((1 - part) * one), FACTOR_BITS)
+        even = round(part * (1 << scaled_labels.fractional_bits) / classes)
+        return ops.truncate(ops.add_public(scaled_labels, even), FACTOR_BITS)
 
 
-class _OfClasses(Loss):
+class _ClassLoss(Loss):
     """A loss of the probabilities of classes, of which one is right."""
 
-    folded = "softmax"
-    categorical = True
-    counted = True
-    takes = ("classes",)
+    folded_activation = "softmax"
+    is_categorical = True
+    counts_answers = True
+    label_kinds = ("classes",)
 
-    def unfit(self, array: Array) -> tuple[Any, str]:
-        bad = any_of((array < 0) | (array > 1))
-        return bad | any_of(np.abs(array.sum(-1) - 1) > _SUM_ERROR), "one-hot rows"
+    def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
+        bad = flag_rows((array < 0) | (array > 1))
+        return bad | flag_rows(np.abs(array.sum(-1) - 1) > _SUM_ERROR), "one-hot rows"
 
 
-def _softmax(ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
+def _softmax_gradient(ops: Operations, z: Shared, y: Shared, with_loss: bool) -> LossGradient:
     """softmax(z) - y, and the sum of - y_i ln softmax(z)_i."""
-    if not loss:
+    if not with_loss:
         profile = ops.setting.profile
-        return ops.sub(ops.call(cross_entropy.softmax_for_gradient, z, profile=profile), y), None
-    probabilities, losses = ops.call(cross_entropy.softmax_and_loss, z, y)
+        return ops.sub(
+            ops.run_protocol(cross_entropy.softmax_for_gradient, z, profile=profile), y
+        ), None
+    probabilities, losses = ops.run_protocol(cross_entropy.softmax_and_loss, z, y)
     return ops.sub(probabilities, y), losses
 
 
-class Categorical(_OfClasses, Smoothed):
+class CategoricalCrossentropy(_ClassLoss, SmoothedLoss):
     """- y_i ln p_i, summed over classes."""
 
     name = "categorical_crossentropy"
-    keras = "CategoricalCrossentropy"
+    keras_class = "CategoricalCrossentropy"
 
-    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
-        return _softmax(ops, z, self.smoothed(ops, y, ops.shape(z)[-1]), loss)
+    def compute_gradient(
+        self, ops: Operations, z: Shared, y: Shared, with_loss: bool
+    ) -> LossGradient:
+        return _softmax_gradient(
+            ops, z, self.smooth_labels(ops, y, ops.get_shape(z)[-1]), with_loss
+        )
 
 
-class Sparse(_OfClasses):
+class SparseCategoricalCrossentropy(_ClassLoss):
     """The same, of labels that are integers; they are shared as one-hot rows."""
 
     name = "sparse_categorical_crossentropy"
-    keras = "SparseCategoricalCrossentropy"
+    keras_class = "SparseCategoricalCrossentropy"
 
-    def plain(self, logits: bool) -> Any:
+    def build_keras_loss(self, logits: bool) -> Any:
         """Keras' loss of labels as they are shared."""
-        return Categorical(self.reduction).plain(logits)
+        return CategoricalCrossentropy(self.reduction).build_keras_loss(logits)
 
-    def targets(self, shape: Shape, labels: Any, what: str = "labels") -> Array:
+    def encode_labels(self, shape: Shape, labels: Any, label_name: str = "labels") -> Array:
         array = np.asarray(labels)
         if array.dtype.kind not in "fiub":
-            raise UsageError(f"The {what} are numbers. Received: {array.dtype}.")
+            raise UsageError(f"The {label_name} are numbers. Received: {array.dtype}.")
         classes, lead = shape[-1], shape[:-1]
         if array.shape[1:] == (*lead, 1):
             array = array[..., 0]
         if array.ndim != 1 + len(lead) or array.shape[1:] != lead or not len(array):
             raise UsageError(
-                f"The {what} are integers [{', '.join(['rows', *map(str, lead)])}]. Received: "
+                f"The {label_name} are integers [{', '.join(['rows', *map(str, lead)])}]. Received: "
                 f"{list(array.shape)}."
             )
         with np.errstate(invalid="ignore"):
             bad = ~((array >= 0) & (array < classes) & (array == np.floor(array)))
-        refuse(any_of(bad), what, f"classes 0 to {classes - 1}")
+        check_labels(flag_rows(bad), label_name, f"classes 0 to {classes - 1}")
         return np.eye(classes)[array.astype(np.int64)]
 
-    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
-        return _softmax(ops, z, y, loss)
+    def compute_gradient(
+        self, ops: Operations, z: Shared, y: Shared, with_loss: bool
+    ) -> LossGradient:
+        return _softmax_gradient(ops, z, y, with_loss)
 
 
-class Binary(Smoothed):
+class BinaryCrossentropy(SmoothedLoss):
     """- y ln p - (1 - y) ln (1 - p)."""
 
     name = "binary_crossentropy"
-    keras = "BinaryCrossentropy"
+    keras_class = "BinaryCrossentropy"
     aliases = ("bce", "BCE")
-    folded = "sigmoid"
-    small = True
-    takes = ("binary", "classes")
+    folded_activation = "sigmoid"
+    accepts_small_ring = True
+    label_kinds = ("binary", "classes")
 
-    def unfit(self, array: Array) -> tuple[Any, str]:
-        return any_of((array < 0) | (array > 1)), "numbers from 0 to 1"
+    def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
+        return flag_rows((array < 0) | (array > 1)), "numbers from 0 to 1"
 
-    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
-        y = self.smoothed(ops, y, 2)
-        d = ops.sub(ops.call(piecewise.logistic, z), y)
-        return d, self._losses(ops, z, y) if loss else None
+    def compute_gradient(
+        self, ops: Operations, z: Shared, y: Shared, with_loss: bool
+    ) -> LossGradient:
+        y = self.smooth_labels(ops, y, 2)
+        d = ops.sub(ops.run_protocol(piecewise.logistic, z), y)
+        return d, self._sum_losses(ops, z, y) if with_loss else None
 
-    def _losses(self, ops: Operations, z: Shared, y: Shared) -> Shared:
+    def _sum_losses(self, ops: Operations, z: Shared, y: Shared) -> Shared:
         """Those of two classes with logits z and 0."""
-        n = size(ops, z)
-        z, y = (reshaped(ops, v, (n, 1)) for v in (z, y))
+        n = count_elements(ops, z)
+        z, y = (reshape_value(ops, v, (n, 1)) for v in (z, y))
         one = 1 << y.fractional_bits
-        logits = ops.concat([z, ops.times(z, 0)], 1)
+        logits = ops.concat([z, ops.mul_public(z, 0)], 1)
         labels = ops.concat([y, ops.add_public(ops.neg(y), one)], 1)
-        return ops.call(cross_entropy.softmax_and_loss, logits, labels)[1]
+        return ops.run_protocol(cross_entropy.softmax_and_loss, logits, labels)[1]
 
 
-class Divergence(_OfClasses):
+class KLDivergence(_ClassLoss):
     """y_i ln (y_i / p_i), summed over classes: the cross-entropy less that of the labels."""
 
     name = "kl_divergence"
-    keras = "KLDivergence"
+    keras_class = "KLDivergence"
     aliases = ("kld", "KLD")
 
     @property
     def takes_logits(self) -> bool:
         return False
 
-    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
-        d, losses = _softmax(ops, z, y, loss)
+    def compute_gradient(
+        self, ops: Operations, z: Shared, y: Shared, with_loss: bool
+    ) -> LossGradient:
+        d, losses = _softmax_gradient(ops, z, y, with_loss)
         if losses is None:
             return d, None
         # (the logarithm of 0 is finite here, so that 0 ln 0 is 0)
-        logs = ops.call(logarithm.log, y, y.fractional_bits + 2)
-        return d, ops.add(losses, total(ops, ops.mul(y, logs)))
+        logs = ops.run_protocol(logarithm.log, y, y.fractional_bits + 2)
+        return d, ops.add(losses, sum_losses(ops, ops.mul(y, logs)))

@@ -19,8 +19,8 @@ from tfe_bench.errors import RangeError, UsageError, check_one_of
 from tfe_bench.models.graph import Array
 from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.models.kinds.operations import Operations
-from tfe_bench.models.kinds.passes import brought, joined, reshaped, summed
-from tfe_bench.models.training.schedules import real
+from tfe_bench.models.kinds.passes import add_aligned, convert_scale, reshape_value, sum_axes
+from tfe_bench.models.training.schedules import is_real
 from tfe_bench.protocols.nn import activations
 from tfe_bench.protocols.ring import convert, relational, shapes
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -36,7 +36,7 @@ WHOLE_BITS = 15
 # What rows of several owners may be to a loss (tables.TARGETS).
 NUMBERS, NATURAL = ("binary", "classes", "number"), ("binary", "classes")
 # The gradient by the model's output, and the sum of all losses where it is wanted.
-Slope: TypeAlias = "tuple[Shared, Shared | None]"
+LossGradient: TypeAlias = "tuple[Shared, Shared | None]"
 
 
 @dataclass(frozen=True)
@@ -64,15 +64,15 @@ class Loss:
     reduction: str = MEAN
 
     name: ClassVar[str]
-    keras: ClassVar[str]
+    keras_class: ClassVar[str]
     aliases: ClassVar[tuple[str, ...]] = ()
-    folded: ClassVar[str] = ""
-    categorical: ClassVar[bool] = False
-    counted: ClassVar[bool] = False
-    by_row: ClassVar[bool] = False
-    small: ClassVar[bool] = False
-    factor: ClassVar[int] = 1
-    takes: ClassVar[tuple[str, ...]] = NUMBERS
+    folded_activation: ClassVar[str] = ""
+    is_categorical: ClassVar[bool] = False
+    counts_answers: ClassVar[bool] = False
+    is_per_row: ClassVar[bool] = False
+    accepts_small_ring: ClassVar[bool] = False
+    gradient_factor: ClassVar[int] = 1
+    label_kinds: ClassVar[tuple[str, ...]] = NUMBERS
 
     def __post_init__(self) -> None:
         # (Keras has "mean" for the same; a mean by samples' weights needs their private sum)
@@ -80,47 +80,47 @@ class Loss:
 
     # ---- what is public
 
-    def answers(self, shape: Shape) -> int:
+    def count_answers(self, shape: Shape) -> int:
         """How many answers a sample has, of an output of a shape."""
-        return math.prod(shape[:-1] if self.categorical else shape)
+        return math.prod(shape[:-1] if self.is_categorical else shape)
 
-    def terms(self, shape: Shape) -> int:
+    def count_terms(self, shape: Shape) -> int:
         """How many losses a sample has: their mean is the sample's."""
-        return math.prod(shape[:-1] if self.by_row or self.categorical else shape)
+        return math.prod(shape[:-1] if self.is_per_row or self.is_categorical else shape)
 
-    def share(self, shape: Shape, batch: int) -> Fraction:
+    def compute_share(self, shape: Shape, batch: int) -> Fraction:
         """What a gradient is of that of the sum over a batch, but for `scale`."""
-        return Fraction(self.factor, self.terms(shape) * batch)
+        return Fraction(self.gradient_factor, self.count_terms(shape) * batch)
 
-    def scale(self, shape: Shape, batch: int) -> int:
+    def compute_scale(self, shape: Shape, batch: int) -> int:
         """What is left to the learning rate, so that gradients stay in their range."""
         # (Keras sums over rows what is a mean over the last axis)
         return math.prod(shape[:-1]) * batch if self.reduction == SUM else 1
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """As JSON holds it."""
         return {"name": self.name, **vars(self)}
 
     @classmethod
-    def options(cls) -> list[str]:
+    def list_options(cls) -> list[str]:
         """Names of what Keras' class takes besides."""
         return [field.name for field in fields(cls)]
 
-    def plain(self, logits: bool) -> Any:
+    def build_keras_loss(self, logits: bool) -> Any:
         """Keras' own loss, of logits or of what it takes otherwise."""
         import keras
 
         more = {"from_logits": logits} if self.takes_logits else {}
-        return getattr(keras.losses, self.keras)(**vars(self), **more)
+        return getattr(keras.losses, self.keras_class)(**vars(self), **more)
 
     @property
     def takes_logits(self) -> bool:
         """Whether Keras' class has the option from_logits."""
-        return bool(self.folded)
+        return bool(self.folded_activation)
 
     # ---- labels
 
-    def targets(self, shape: Shape, labels: Any, what: str = "labels") -> Array:
+    def encode_labels(self, shape: Shape, labels: Any, label_name: str = "labels") -> Array:
         """Labels as the owner shares them: float64 [n, *shape], one-hot for classes.
 
         Args:
@@ -135,15 +135,15 @@ class Loss:
         """
         array = np.asarray(labels)
         if array.dtype.kind not in "fiub":
-            raise UsageError(f"The {what} are numbers. Received: {array.dtype}.")
-        array = self.shaped(shape, array, what)
+            raise UsageError(f"The {label_name} are numbers. Received: {array.dtype}.")
+        array = self.shape_labels(shape, array, label_name)
         with np.errstate(invalid="ignore"):
-            bad, wanted = self.unfit(array)
+            bad, wanted = self.find_unfit_rows(array)
         bad = bad | ~np.isfinite(array).reshape(len(array), -1).all(1)
-        refuse(bad, what, wanted)
-        return self.shared(array)
+        check_labels(bad, label_name, wanted)
+        return self.convert_labels(array)
 
-    def shaped(self, shape: Shape, array: Array, what: str) -> Array:
+    def shape_labels(self, shape: Shape, array: Array, label_name: str) -> Array:
         """Labels [n, *shape].
 
         Raises:
@@ -154,22 +154,24 @@ class Loss:
             array = array[:, None]
         if array.ndim != len(shape) + 1 or list(array.shape[1:]) != wanted or not len(array):
             raise UsageError(
-                f"The {what} are [rows, {', '.join(map(str, wanted))}]. Received: "
+                f"The {label_name} are [rows, {', '.join(map(str, wanted))}]. Received: "
                 f"{list(array.shape)}. Use sparse_categorical_crossentropy for classes as integers."
             )
         return array.astype(np.float64)
 
-    def unfit(self, array: Array) -> tuple[Any, str]:
+    def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
         """Which rows do not fit, and what does, in words."""
-        return any_of(~(np.abs(array) <= LARGEST)), f"numbers within {LARGEST:g}"
+        return flag_rows(~(np.abs(array) <= LARGEST)), f"numbers within {LARGEST:g}"
 
-    def shared(self, array: Array) -> Array:
+    def convert_labels(self, array: Array) -> Array:
         """Labels that fit, as they are shared."""
         return array
 
     # ---- in private
 
-    def slope(self, ops: Operations, z: Shared, y: Shared, loss: bool) -> Slope:
+    def compute_gradient(
+        self, ops: Operations, z: Shared, y: Shared, with_loss: bool
+    ) -> LossGradient:
         """The gradient by the model's output, at y's scale and without public factors.
 
         Args:
@@ -180,22 +182,24 @@ class Loss:
         raise NotImplementedError
 
 
-def check_number(what: str, value: object, low: float, high: float) -> None:
+def check_number(option_name: str, value: object, low: float, high: float) -> None:
     """Refuses an option that is no number from low to high.
 
     Raises:
         UsageError: saying what it is.
     """
-    if not real(value, low, high):
-        raise UsageError(f"{what} is a number from {low:g} to {high:g}. Received: {value!r}.")
+    if not is_real(value, low, high):
+        raise UsageError(
+            f"{option_name} is a number from {low:g} to {high:g}. Received: {value!r}."
+        )
 
 
-def any_of(bad: Any) -> Any:
+def flag_rows(bad: Any) -> Any:
     """Which rows have a number that is bad."""
     return bad.reshape(len(bad), -1).any(1)
 
 
-def refuse(bad: Any, what: str, wanted: str) -> None:
+def check_labels(bad: Any, label_name: str, expected: str) -> None:
     """Refuses labels some rows of which are bad.
 
     Raises:
@@ -204,7 +208,7 @@ def refuse(bad: Any, what: str, wanted: str) -> None:
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
         raise RangeError(
-            f"The {what} are {wanted}. Received: {int(bad.sum())} of {len(bad)} rows that are not, "
+            f"The {label_name} are {expected}. Received: {int(bad.sum())} of {len(bad)} rows that are not, "
             f"the first of them row {first} (from 0)."
         )
 
@@ -212,55 +216,55 @@ def refuse(bad: Any, what: str, wanted: str) -> None:
 # ---- what losses are written in
 
 
-def size(ops: Operations, x: Shared) -> int:
+def count_elements(ops: Operations, x: Shared) -> int:
     """The number of elements."""
-    return math.prod(ops.shape(x))
+    return math.prod(ops.get_shape(x))
 
 
-def rows_of(ops: Operations, x: Shared) -> list[Shared]:
+def split_rows(ops: Operations, x: Shared) -> list[Shared]:
     """The rows of x [rows, n]."""
-    rows, n = ops.shape(x)
-    return [ops.map(functools.partial(shapes.getitem, key=i), x, (n,)) for i in range(rows)]
+    rows, n = ops.get_shape(x)
+    return [ops.apply_local(functools.partial(shapes.getitem, key=i), x, (n,)) for i in range(rows)]
 
 
-def stacked(ops: Operations, xs: Sequence[Shared]) -> Shared:
+def stack_rows(ops: Operations, xs: Sequence[Shared]) -> Shared:
     """Values of one scale as rows [values, n]."""
-    return ops.concat([reshaped(ops, x, (1, size(ops, x))) for x in xs], 0)
+    return ops.concat([reshape_value(ops, x, (1, count_elements(ops, x))) for x in xs], 0)
 
 
-def difference(ops: Operations, z: Shared, y: Shared, fraction: int | None = None) -> Shared:
+def subtract_labels(ops: Operations, z: Shared, y: Shared, fraction: int | None = None) -> Shared:
     """z - y at y's scale, or with so many fractional bits."""
-    return brought(ops, joined(ops, z, ops.neg(y)), fraction or y.fractional_bits)
+    return convert_scale(ops, add_aligned(ops, z, ops.neg(y)), fraction or y.fractional_bits)
 
 
-def negative(ops: Operations, x: Shared) -> MaskedBits:
+def find_negative(ops: Operations, x: Shared) -> MaskedBits:
     """[x < 0] for |x| < 2^WHOLE_BITS, in the order of x's elements."""
     bits = x.fractional_bits + WHOLE_BITS + 1
-    exchanges = ops.setting.exchanges(size(ops, x), bits)
-    return ops.call(relational.negative, x, bits, exchanges)
+    exchanges = ops.setting.choose_exchanges(count_elements(ops, x), bits)
+    return ops.run_protocol(relational.is_negative, x, bits, exchanges)
 
 
-def sign(ops: Operations, x: Shared) -> Shared:
+def compute_sign(ops: Operations, x: Shared) -> Shared:
     """-1, 0 or 1, as integers."""
-    shape = ops.shape(x)
-    both = stacked(ops, [ops.neg(x), x])
-    ones = ops.call(convert.b2a, negative(ops, both), list(ops.shape(both)))
-    above, below = rows_of(ops, ones)
-    return reshaped(ops, ops.sub(above, below), shape)
+    shape = ops.get_shape(x)
+    both = stack_rows(ops, [ops.neg(x), x])
+    ones = ops.run_protocol(convert.b2a, find_negative(ops, both), list(ops.get_shape(both)))
+    above, below = split_rows(ops, ones)
+    return reshape_value(ops, ops.sub(above, below), shape)
 
 
-def times(ops: Operations, bits: MaskedBits, x: Shared, negated: bool = False) -> Shared:
+def select_by_bits(ops: Operations, bits: MaskedBits, x: Shared, negated: bool = False) -> Shared:
     """x where the bit is 1 (0 with negated), else 0."""
     return ops.inject_truncated(bits, x, 0, negated)
 
 
-def total(ops: Operations, x: Shared) -> Shared:
+def sum_losses(ops: Operations, x: Shared) -> Shared:
     """The sum of all, [], with LOSS_BITS."""
-    flat = reshaped(ops, x, (size(ops, x),))
-    return brought(ops, summed(ops, flat, [0]), LOSS_BITS)
+    flat = reshape_value(ops, x, (count_elements(ops, x),))
+    return convert_scale(ops, sum_axes(ops, flat, [0]), LOSS_BITS)
 
 
-def total_product(ops: Operations, x: Shared, y: Shared) -> Shared:
+def sum_products(ops: Operations, x: Shared, y: Shared) -> Shared:
     """The sum of all x y, of which each is rounded to FACTOR_BITS before."""
-    x, y = (brought(ops, v, FACTOR_BITS) for v in (x, y))
-    return total(ops, ops.mul(x, y))
+    x, y = (convert_scale(ops, v, FACTOR_BITS) for v in (x, y))
+    return sum_losses(ops, ops.mul(x, y))

@@ -13,22 +13,22 @@ from decimal import Decimal
 from fractions import Fraction
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.passes import Pass, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, Precision
 from tfe_bench.models.training.optimizers import moments
-from tfe_bench.models.training.optimizers.optimizer import Slot, Terms
+from tfe_bench.models.training.optimizers.optimizer import Slot, UpdateTerms
 from tfe_bench.protocols.session.sharing import Shared
 
 # Gradients are halved, so that one step's square leaves room above those of the others.
 _SHIFT = 1
 
 
-class Adamax(moments.Averaged):
+class Adamax(moments.AveragedOptimizer):
     """Steps of the rate's size, by the largest gradient."""
 
     kind = "adamax"
-    classes = ("Adamax",)
+    keras_classes = ("Adamax",)
 
-    def check(self) -> None:
+    def check_settings(self) -> None:
         """m is bounded by u, as products are."""
         part = self.beta_1 / self.beta_2
         if part >= 1 or (1 - self.beta_1) / (1 - part) > moments.LARGEST_TURN:
@@ -37,25 +37,29 @@ class Adamax(moments.Averaged):
                 f"{self.beta_2}."
             )
 
-    def slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
         """The mean, and the square of the largest."""
         return [Slot("m", moments.MOMENT_BITS), Slot("u2", moments.SQUARE_BITS, power=2)]
 
-    def _corrected(self, count: int) -> Decimal:
+    def _correction_factor(self, count: int) -> Decimal:
         return 1 / (1 - Decimal(self.beta_1) ** count)
 
-    def _last(self) -> Decimal:
+    def _final_correction(self) -> Decimal:
         return Decimal(1)
 
-    def _least(self, terms: Terms) -> dict[int, int]:
-        return moments.terms_of(terms, Fraction(self.epsilon) ** 2 / terms.scale**2, _SHIFT)
+    def _epsilon_squares(self, terms: UpdateTerms) -> dict[int, int]:
+        return moments.scale_square(terms, Fraction(self.epsilon) ** 2 / terms.scale**2, _SHIFT)
 
-    def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
+    def update_weights(
+        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+    ) -> dict[str, Shared]:
         """14 to 16 rounds."""
-        row, ops = moments.Row(p, terms, gradients, _SHIFT), p.ops
-        m, old = row.mean("m", self.beta_1), row.held("u2")
-        lost, s = moments.decay(Fraction(self.beta_2) ** 2, moments.MEAN_DECAY_BITS)
-        old = ops.sub(old, ops.truncate(ops.times(old, lost, s), s))
-        u2 = row.larger(old, ops.mul(row.gradient, row.gradient))
-        turn = row.divided(m, u2, self._least(terms))
-        return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, u2=u2)
+        row, ops = moments.WeightRow(p, terms, gradients, _SHIFT), p.ops
+        m, old = row.update_mean("m", self.beta_1), row.get_slot("u2")
+        lost, s = moments.split_decay(Fraction(self.beta_2) ** 2, moments.MEAN_DECAY_BITS)
+        old = ops.sub(old, ops.truncate(ops.mul_public(old, lost, s), s))
+        u2 = row.take_larger(old, ops.mul(row.gradient, row.gradient))
+        direction = row.divide_by_root(m, u2, self._epsilon_squares(terms))
+        return row.split_state(
+            row.take_step(row.get_slot(), direction, self._rate_exponent(terms)), m=m, u2=u2
+        )

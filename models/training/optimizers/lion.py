@@ -8,17 +8,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from tfe_bench.models.kinds.passes import Pass, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, Precision
 from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import (
     MOST_RAISED,
     RATE,
     Optimizer,
     Slot,
-    Terms,
-    number,
-    refuse_no_rate,
-    rounded,
+    UpdateTerms,
+    bounded_setting,
+    check_rate,
+    round_half_up,
 )
 from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.session.sharing import Shared
@@ -32,36 +32,44 @@ _WIDTH = moments.MOMENT_BITS + _BITS + 5
 class Lion(Optimizer):
     """Steps of the rate, up or down; none where both gradient and mean are 0."""
 
-    beta_1: float = number(0.9, 0.001, 0.9999)
-    beta_2: float = number(0.99, 0.0, 0.9999)
+    beta_1: float = bounded_setting(0.9, 0.001, 0.9999)
+    beta_2: float = bounded_setting(0.99, 0.0, 0.9999)
 
     kind = "lion"
-    classes = ("Lion",)
+    keras_classes = ("Lion",)
 
     @property
     def least_exponent(self) -> int:
         """Signs are the same at any scale of gradients."""
         return -MOST_RAISED
 
-    def slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
         """The mean."""
         return [Slot("m", moments.MOMENT_BITS)]
 
-    def public(self, terms: Terms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
         """The rate in units of the weights."""
-        refuse_no_rate(self.schedule.largest)
-        return {RATE: rounded(Fraction(self.schedule.rate(step)) * (1 << terms.numbers.weight))}
+        check_rate(self.schedule.largest_rate)
+        return {
+            RATE: round_half_up(
+                Fraction(self.schedule.compute_rate(step)) * (1 << terms.numbers.weight)
+            )
+        }
 
-    def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
+    def update_weights(
+        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+    ) -> dict[str, Shared]:
         """4 to 6 rounds: comparisons of both signs at once."""
-        row, ops = moments.Row(p, terms, gradients), p.ops
-        m, n = row.held("m"), math.prod(ops.shape(row.gradient))
-        of_mean = rounded(Fraction(self.beta_1) * (1 << _BITS))
-        g = ops.shifted(row.gradient, m.fractional_bits)
-        x = ops.add(ops.times(m, of_mean), ops.times(g, (1 << _BITS) - of_mean))
+        row, ops = moments.WeightRow(p, terms, gradients), p.ops
+        m, n = row.get_slot("m"), math.prod(ops.get_shape(row.gradient))
+        of_mean = round_half_up(Fraction(self.beta_1) * (1 << _BITS))
+        g = ops.add_fractional_bits(row.gradient, m.fractional_bits)
+        x = ops.add(ops.mul_public(m, of_mean), ops.mul_public(g, (1 << _BITS) - of_mean))
         both = ops.concat([x, ops.neg(x)], 0)
-        signs = ops.call(relu.derivative, both, _WIDTH, ops.setting.exchanges(2 * n, _WIDTH))
-        up, down = moments.parts(ops, signs, [(n,), (n,)])
-        w = row.held()
-        step = ops.times(ops.sub(up, down), p.public[RATE], w.fractional_bits)
-        return row.found(ops.sub(w, step), m=row.mean("m", self.beta_2))
+        signs = ops.run_protocol(
+            relu.relu_derivative, both, _WIDTH, ops.setting.choose_exchanges(2 * n, _WIDTH)
+        )
+        up, down = moments.split_row(ops, signs, [(n,), (n,)])
+        w = row.get_slot()
+        step = ops.mul_public(ops.sub(up, down), p.public[RATE], w.fractional_bits)
+        return row.split_state(ops.sub(w, step), m=row.update_mean("m", self.beta_2))

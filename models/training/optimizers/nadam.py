@@ -13,9 +13,9 @@ from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import cache
 
-from tfe_bench.models.kinds.passes import Pass, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, Precision
 from tfe_bench.models.training.optimizers import moments
-from tfe_bench.models.training.optimizers.optimizer import Slot, Terms, rounded
+from tfe_bench.models.training.optimizers.optimizer import Slot, UpdateTerms, round_half_up
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -26,65 +26,70 @@ _WARM = 3000
 
 
 @cache
-def _warming() -> list[Decimal]:
+def _list_momentum_products() -> list[Decimal]:
     """Products of 1 - 0.96^t / 2 up to each t."""
     with localcontext(DIGITS):
-        found, power = [Decimal(1)], Decimal(1)
+        products, power = [Decimal(1)], Decimal(1)
         for _ in range(_WARM):
             power *= Decimal("0.96")
-            found.append(found[-1] * (1 - power / 2))
-        return found
+            products.append(products[-1] * (1 - power / 2))
+        return products
 
 
-class Nadam(moments.Averaged):
+class Nadam(moments.AveragedOptimizer):
     """Adam with Nesterov's momentum."""
 
     kind = "nadam"
-    classes = ("Nadam",)
+    keras_classes = ("Nadam",)
 
-    def check(self) -> None:
+    def check_settings(self) -> None:
         """n is bounded by sqrt(v), as products are: the factors of m and g are at most 1."""
-        moments.check_bound(self.beta_1, self.beta_2, more=1 / math.sqrt(1 - self.beta_2))
+        moments.check_bound(self.beta_1, self.beta_2, extra=1 / math.sqrt(1 - self.beta_2))
 
-    def slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
         """The means."""
         return [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS, power=2)]
 
-    def _momentum(self, t: int) -> Decimal:
+    def _momentum_at(self, t: int) -> Decimal:
         return Decimal(self.beta_1) * (1 - Decimal("0.96") ** t / 2)
 
-    def _product(self, t: int) -> Decimal:
-        return Decimal(self.beta_1) ** t * _warming()[min(t, _WARM)]
+    def _momentum_product(self, t: int) -> Decimal:
+        return Decimal(self.beta_1) ** t * _list_momentum_products()[min(t, _WARM)]
 
-    def _corrected(self, count: int) -> Decimal:
+    def _correction_factor(self, count: int) -> Decimal:
         return moments.square_correction(self.beta_2, count)
 
-    def public(self, terms: Terms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
         """The rate, and the factors of the mean and of the gradient."""
         t = step + 1
         with localcontext(DIGITS):
-            of_mean = self._momentum(t + 1) / (1 - self._product(t + 1))
-            of_gradient = (1 - self._momentum(t)) / (1 - self._product(t))
-            epsilon = Fraction(self._corrected(t) * Decimal(self.epsilon) / terms.scale)
-        least = moments.terms_of(terms, epsilon**2, moments.square_shift(self.beta_2))
+            of_mean = self._momentum_at(t + 1) / (1 - self._momentum_product(t + 1))
+            of_gradient = (1 - self._momentum_at(t)) / (1 - self._momentum_product(t))
+            epsilon = Fraction(self._correction_factor(t) * Decimal(self.epsilon) / terms.scale)
+        least = moments.scale_square(terms, epsilon**2, moments.square_shift(self.beta_2))
         return {
-            **super().public(terms, step),
-            _OF_MEAN: rounded(Fraction(of_mean) * (1 << _BITS)),
-            _OF_GRADIENT: rounded(Fraction(of_gradient) * (1 << _BITS)),
+            **super().compute_public_integers(terms, step),
+            _OF_MEAN: round_half_up(Fraction(of_mean) * (1 << _BITS)),
+            _OF_GRADIENT: round_half_up(Fraction(of_gradient) * (1 << _BITS)),
             # (Keras adds epsilon to the root of the corrected mean)
             **{f"{_LEAST}{k}": unit for k, unit in least.items()},
         }
 
-    def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
+    def update_weights(
+        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+    ) -> dict[str, Shared]:
         """12 rounds."""
-        row = moments.Row(p, terms, gradients, moments.square_shift(self.beta_2))
+        row = moments.WeightRow(p, terms, gradients, moments.square_shift(self.beta_2))
         ops = p.ops
-        m, v = row.mean("m", self.beta_1), row.squares("v", self.beta_2)
-        g = ops.shifted(row.gradient, m.fractional_bits)
+        m, v = row.update_mean("m", self.beta_1), row.update_squares("v", self.beta_2)
+        g = ops.add_fractional_bits(row.gradient, m.fractional_bits)
         ahead = ops.add(
-            ops.times(m, p.public[_OF_MEAN], _BITS), ops.times(g, p.public[_OF_GRADIENT], _BITS)
+            ops.mul_public(m, p.public[_OF_MEAN], _BITS),
+            ops.mul_public(g, p.public[_OF_GRADIENT], _BITS),
         )
         ahead = ops.truncate(ahead, _BITS)
-        least = {k: p.public[f"{_LEAST}{k}"] for k in terms.distinct}
-        turn = row.divided(ahead, v, least)
-        return row.found(row.moved(row.held(), turn, self._exponent(terms)), m=m, v=v)
+        least = {k: p.public[f"{_LEAST}{k}"] for k in terms.distinct_exponents}
+        direction = row.divide_by_root(ahead, v, least)
+        return row.split_state(
+            row.take_step(row.get_slot(), direction, self._rate_exponent(terms)), m=m, v=v
+        )

@@ -15,8 +15,8 @@ from math import floor
 from typing import Any, ClassVar, TypeVar
 
 from tfe_bench.errors import UsageError
-from tfe_bench.models.kinds.passes import Pass, Precision
-from tfe_bench.models.training.schedules import DIGITS, Schedule, real
+from tfe_bench.models.kinds.passes import ForwardContext, Precision
+from tfe_bench.models.training.schedules import DIGITS, Schedule, is_real
 from tfe_bench.protocols.session.sharing import Shared
 
 T = TypeVar("T")
@@ -32,13 +32,13 @@ BOUND_BITS = 3
 RATE = "rate"
 
 
-def number(default: T, low: float, high: float) -> T:
+def bounded_setting(default: T, low: float, high: float) -> T:
     """A setting from low to high; None is one too where it is the default."""
-    found: T = field(default=default, metadata={"range": (low, high)})
-    return found
+    setting: T = field(default=default, metadata={"range": (low, high)})
+    return setting
 
 
-def exponent(largest: Decimal | Fraction, bits: int) -> int:
+def choose_exponent(largest: Decimal | Fraction, bits: int) -> int:
     """e with largest * 2^e in [2^(bits-1), 2^bits), exactly."""
     part = Fraction(largest)
     e = bits - (part.numerator.bit_length() - part.denominator.bit_length())
@@ -47,12 +47,12 @@ def exponent(largest: Decimal | Fraction, bits: int) -> int:
     return e
 
 
-def rounded(value: Fraction) -> int:
+def round_half_up(value: Fraction) -> int:
     """To the nearest integer."""
     return floor(value + Fraction(1, 2))
 
 
-def refuse_no_rate(top: Decimal) -> None:
+def check_rate(top: Decimal) -> None:
     """Raises UsageError if no step moves anything."""
     if top <= 0:
         raise UsageError("A learning rate is above 0 at some step.")
@@ -75,7 +75,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Terms:
+class UpdateTerms:
     """What an update has to know of the training besides the optimizer.
 
     Attributes:
@@ -91,17 +91,17 @@ class Terms:
     numbers: Precision
     share: Fraction
     scale: int
-    least: int
-    most: int
+    min_bits: int
+    max_bits: int
     exponents: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def distinct(self) -> list[int]:
+    def distinct_exponents(self) -> list[int]:
         """The exponents that occur."""
         return sorted(set(self.exponents.values())) or [0]
 
     @property
-    def stepped(self) -> Fraction:
+    def total_share(self) -> Fraction:
         """The share with the scale."""
         return self.share * self.scale
 
@@ -131,21 +131,21 @@ class Optimizer:
 
     schedule: Schedule
     _: KW_ONLY
-    weight_decay: float = number(0.0, 0.0, 1e6)
+    weight_decay: float = bounded_setting(0.0, 0.0, 1e6)
     undecayed: tuple[str, ...] = ()
-    clipnorm: float | None = number(None, 1e-4, 1e3)
-    global_clipnorm: float | None = number(None, 1e-4, 1e3)
-    clipvalue: float | None = number(None, 1e-4, 1e3)
+    clipnorm: float | None = bounded_setting(None, 1e-4, 1e3)
+    global_clipnorm: float | None = bounded_setting(None, 1e-4, 1e3)
+    clipvalue: float | None = bounded_setting(None, 1e-4, 1e3)
     use_ema: bool = False
-    ema_momentum: float = number(0.99, 0.0, 0.9999)
+    ema_momentum: float = bounded_setting(0.99, 0.0, 0.9999)
     ema_overwrite_frequency: int | None = None
 
     kind: ClassVar[str]
     aliases: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
-    classes: ClassVar[tuple[str, ...]]
+    keras_classes: ClassVar[tuple[str, ...]]
     usual_rate: ClassVar[float] = 0.001
-    only: ClassVar[Mapping[str, tuple[Any, str]]] = {}
-    adaptive: ClassVar[bool] = True
+    fixed_options: ClassVar[Mapping[str, tuple[Any, str]]] = {}
+    is_adaptive: ClassVar[bool] = True
 
     @property
     def least_exponent(self) -> int:
@@ -171,34 +171,34 @@ class Optimizer:
         if not all(isinstance(key, str) for key in self.undecayed):
             raise UsageError("undecayed names weights.")
         with localcontext(DIGITS):
-            decay = Decimal(self.weight_decay) * self.schedule.largest
+            decay = Decimal(self.weight_decay) * self.schedule.largest_rate
         if decay > 1:
             raise UsageError(
                 "weight_decay times the learning rate is at most 1, all of a weight. Received: "
                 f"{float(decay):g} at the largest rate."
             )
-        self.check()
+        self.check_settings()
 
-    def check(self) -> None:
+    def check_settings(self) -> None:
         """Refuses numbers that do not go together."""
 
     @property
-    def clips(self) -> bool:
+    def clips_gradients(self) -> bool:
         """Whether gradients are clipped."""
         return any((self.clipnorm, self.global_clipnorm, self.clipvalue))
 
     @property
-    def heavy(self) -> bool:
+    def compares_weights(self) -> bool:
         """Whether a step compares something of every weight."""
-        return self.adaptive or self.clipvalue is not None
+        return self.is_adaptive or self.clipvalue is not None
 
     # ---- what a module of its own says
 
-    def slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
         """What it remembers of each array of weights."""
         raise NotImplementedError
 
-    def public(self, terms: Terms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
         """The public integers of a step, counted from 0, by name.
 
         Raises:
@@ -206,7 +206,9 @@ class Optimizer:
         """
         raise NotImplementedError
 
-    def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
+    def update_weights(
+        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+    ) -> dict[str, Shared]:
         """New weights by key, and what is remembered by "key:slot".
 
         Args:
@@ -217,18 +219,18 @@ class Optimizer:
 
     # ---- as data
 
-    def header(self) -> dict[str, Any]:
+    def to_header(self) -> dict[str, Any]:
         """As JSON holds it."""
-        found = {"name": self.kind, **vars(self), "schedule": self.schedule.header()}
-        return {**found, "undecayed": list(self.undecayed)}
+        settings = {"name": self.kind, **vars(self), "schedule": self.schedule.to_header()}
+        return {**settings, "undecayed": list(self.undecayed)}
 
     @classmethod
-    def own(cls) -> list[Field[Any]]:
+    def list_own_settings(cls) -> list[Field[Any]]:
         """The settings that not all optimizers have."""
         common = {setting.name for setting in fields(Optimizer)}
         return [setting for setting in fields(cls) if setting.name not in common]
 
-    def keras(self, rate: Any) -> Any:
+    def build_keras_optimizer(self, rate: Any) -> Any:
         """Keras' own optimizer of the same settings: what the plaintext twin learns by.
 
         Args:
@@ -240,7 +242,7 @@ class Optimizer:
         for other in ("schedule", "undecayed"):
             del settings[other]
         settings["weight_decay"] = self.weight_decay or None
-        return getattr(keras.optimizers, self.classes[0])(rate, **settings)
+        return getattr(keras.optimizers, self.keras_classes[0])(rate, **settings)
 
 
 def _check_setting(setting: Field[Any], value: Any) -> None:
@@ -249,7 +251,7 @@ def _check_setting(setting: Field[Any], value: Any) -> None:
         if value is None and setting.default is None:
             return
         low, high = bounds
-        if not real(value, low, high):
+        if not is_real(value, low, high):
             raise UsageError(
                 f"{setting.name} of an optimizer is a number from {low} to {high}. Received: "
                 f"{value!r}."

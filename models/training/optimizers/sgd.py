@@ -8,16 +8,16 @@ from dataclasses import dataclass
 from decimal import localcontext
 from fractions import Fraction
 
-from tfe_bench.models.kinds.passes import Pass, Precision
+from tfe_bench.models.kinds.passes import ForwardContext, Precision
 from tfe_bench.models.training.optimizers.optimizer import (
     RATE,
     Optimizer,
     Slot,
-    Terms,
-    exponent,
-    number,
-    refuse_no_rate,
-    rounded,
+    UpdateTerms,
+    bounded_setting,
+    check_rate,
+    choose_exponent,
+    round_half_up,
 )
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
@@ -33,13 +33,13 @@ _AHEAD = "ahead"
 class Sgd(Optimizer):
     """Steps as large as the gradients.  1 round."""
 
-    momentum: float = number(0.0, 0.0, 0.9999)
+    momentum: float = bounded_setting(0.0, 0.0, 0.9999)
     nesterov: bool = False
 
     kind = "sgd"
-    classes = ("SGD",)
+    keras_classes = ("SGD",)
     usual_rate = 0.01
-    adaptive = False
+    is_adaptive = False
 
     @property
     def factor_bits(self) -> int:
@@ -47,53 +47,57 @@ class Sgd(Optimizer):
         ahead = 1 if self.nesterov else 0
         return RATE_BITS + math.ceil(-math.log2(1 - self.momentum)) + ahead
 
-    def slots(self, numbers: Precision) -> Sequence[Slot]:
+    def list_slots(self, numbers: Precision) -> Sequence[Slot]:
         """The velocity."""
         return [Slot("velocity", numbers.weight)] if self.momentum else []
 
-    def _exponent(self, terms: Terms) -> int:
-        share, numbers = terms.stepped, terms.numbers
+    def _rate_exponent(self, terms: UpdateTerms) -> int:
+        share, numbers = terms.total_share, terms.numbers
         with localcontext(DIGITS):
-            top = self.schedule.largest * share.numerator / share.denominator
-        refuse_no_rate(top)
+            top = self.schedule.largest_rate * share.numerator / share.denominator
+        check_rate(top)
         # biases' gradients have the fewest bits, kernels' the most
-        low = numbers.weight - terms.least + 1
-        high = MOST_DROPPED + numbers.weight - terms.most
-        return min(max(exponent(top, RATE_BITS), low), high)
+        low = numbers.weight - terms.min_bits + 1
+        high = MOST_DROPPED + numbers.weight - terms.max_bits
+        return min(max(choose_exponent(top, RATE_BITS), low), high)
 
-    def public(self, terms: Terms, step: int) -> dict[str, int]:
+    def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
         """The rate, and with Nesterov the one that looks ahead."""
-        rate = Fraction(self.schedule.rate(step))
-        scaled = rate * terms.stepped * Fraction(2) ** self._exponent(terms)
-        found = {RATE: rounded(scaled)}
+        rate = Fraction(self.schedule.compute_rate(step))
+        scaled = rate * terms.total_share * Fraction(2) ** self._rate_exponent(terms)
+        integers = {RATE: round_half_up(scaled)}
         if self.nesterov:
-            found[_AHEAD] = rounded(scaled * (1 + Fraction(self.momentum)))
-        return found
+            integers[_AHEAD] = round_half_up(scaled * (1 + Fraction(self.momentum)))
+        return integers
 
-    def update(self, p: Pass, terms: Terms, gradients: Mapping[str, Shared]) -> dict[str, Shared]:
+    def update_weights(
+        self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
+    ) -> dict[str, Shared]:
         """1 round."""
-        found = {}
+        state = {}
         for key, g in gradients.items():
-            found.update(self._updated(p, self._exponent(terms), key, g))
-        return found
+            state.update(self._update_array(p, self._rate_exponent(terms), key, g))
+        return state
 
-    def _updated(self, p: Pass, e: int, key: str, g: Shared) -> dict[str, Shared]:
+    def _update_array(self, p: ForwardContext, e: int, key: str, g: Shared) -> dict[str, Shared]:
         ops, w = p.ops, p.weights[key]
         drop = e + g.fractional_bits - w.fractional_bits
         # scale of the products below
         more = w.fractional_bits + drop - g.fractional_bits
 
-        def stepped(of_velocity: Fraction, rate: str) -> Shared:
-            down = ops.times(g, p.public[rate], more)
+        def compute_step(of_velocity: Fraction, rate: str) -> Shared:
+            down = ops.mul_public(g, p.public[rate], more)
             if not self.momentum:
                 return ops.neg(ops.truncate(down, drop))
             # (a product of the velocity alone: mu v - c g is truncated once)
-            kept = ops.times(p.weights[f"{key}:velocity"], rounded(of_velocity * 2**drop), drop)
-            return ops.truncate(ops.sub(kept, down), drop)
+            kept_velocity = ops.mul_public(
+                p.weights[f"{key}:velocity"], round_half_up(of_velocity * 2**drop), drop
+            )
+            return ops.truncate(ops.sub(kept_velocity, down), drop)
 
         mu = Fraction(self.momentum)
-        new = stepped(mu, RATE)
+        new = compute_step(mu, RATE)
         # w + mu (mu v - c g) - c g
-        step = stepped(mu * mu, _AHEAD) if self.nesterov else new
-        found = {key: ops.add(w, step)}
-        return {**found, f"{key}:velocity": new} if self.momentum else found
+        step = compute_step(mu * mu, _AHEAD) if self.nesterov else new
+        new_state = {key: ops.add(w, step)}
+        return {**new_state, f"{key}:velocity": new} if self.momentum else new_state

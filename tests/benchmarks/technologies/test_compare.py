@@ -60,7 +60,7 @@ def made(
 def test_a_network_costs_rounds_and_bytes_on_the_critical_path() -> None:
     traffic = Traffic(up=3000, down=500, between=1500, rounds=7, total=9999)
     for name in cells.NETWORKS:
-        link = profiles.get(name)
+        link = profiles.get_profile(name)
         expected = 0.25 + 7 * link.delay + 5000 * 8 / link.bits_per_second
         assert traffic.seconds(name, 0.25) == pytest.approx(expected)
 

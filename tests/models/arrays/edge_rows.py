@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from tests.models.arrays.edge_cases import EXACT, NAN, PAIRS, reals, softmax, weighted
-from tests.models.arrays.edges import ULP, Case, Real, rel
+from tests.models.arrays.edges import ULP, Case, Real, relative_error
 from tests.models.arrays.simulated import tfb
 
 # ---- integers
@@ -123,25 +123,30 @@ def _attended_off(p: Any, x: Any, y: Any) -> Any:
 LONG: Mapping[str, Row] = {
     "sum": (lambda x: x.sum(1), lambda x: x.sum(1), EXACT, "fi"),
     "cumsum": (lambda x: np.cumsum(x, 1), lambda x: np.cumsum(x, 1), EXACT, "fi"),
-    "mean": (lambda x: x.mean(1), lambda x: _real(x).mean(1), rel(0, 3.1), "fib"),
+    "mean": (lambda x: x.mean(1), lambda x: _real(x).mean(1), relative_error(0, 3.1), "fib"),
     "var": (lambda x: x.var(1), lambda x: _real(x).var(1), _variance, "fi"),
-    "std": (lambda x: x.std(1), lambda x: _real(x).std(1), rel(2.0**-18, 3.5), "fib"),
+    "std": (lambda x: x.std(1), lambda x: _real(x).std(1), relative_error(2.0**-18, 3.5), "fib"),
     "std of a sample": (
         lambda x: x.std(1, ddof=1),
         lambda x: x.std(1, ddof=1),
-        rel(2.0**-18, 5),
+        relative_error(2.0**-18, 5),
         "f",
     ),
     "norm": (
         lambda x: tfb.norm(x, axis=1),
         lambda x: np.sqrt((x * x).sum(1)),
-        rel(2.0**-19, 3.1),
+        relative_error(2.0**-19, 3.1),
         "f",
     ),
     "norm 1": (lambda x: tfb.norm(x, 1, axis=1), lambda x: np.abs(x).sum(1), EXACT, "f"),
     "maximum": (lambda x: x.max(1), lambda x: x.max(1), EXACT, "fi"),
     "argmin": (lambda x: x.argmin(1), lambda x: x.argmin(1), EXACT, "fi"),
-    "mean square": (lambda x: (x * x).mean(1), lambda x: (x * x).mean(1), rel(0, 6), "f"),
+    "mean square": (
+        lambda x: (x * x).mean(1),
+        lambda x: (x * x).mean(1),
+        relative_error(0, 6),
+        "f",
+    ),
     "weights": (
         lambda x: x @ np.full(x.shape[1], 0.1),
         lambda x: x.sum(1) * Real(0.1),
@@ -151,7 +156,7 @@ LONG: Mapping[str, Row] = {
     "large weights": (
         lambda x: x @ np.full(x.shape[1], 1e6),
         lambda x: x.sum(1) * Real(1e6),
-        rel(0, 2),
+        relative_error(0, 2),
         "f",
     ),
     "einsum": (lambda x: tfb.einsum("ij->i", x), lambda x: x.sum(1), EXACT, "f"),
@@ -175,15 +180,20 @@ SHORT: Mapping[str, Row] = {
     "sort": (np.sort, np.sort, EXACT, "fi"),
     "sort in 31 bits": (lambda x: tfb.sort(x, bits=31), np.sort, EXACT, "f"),
     "top_k": (lambda x: tfb.top_k(x, 2)[0], lambda x: -np.sort(-x)[:, :2], EXACT, "f"),
-    "median": (lambda x: np.median(x, axis=1), lambda x: np.median(x, axis=1), rel(0, 1.1), "f"),
+    "median": (
+        lambda x: np.median(x, axis=1),
+        lambda x: np.median(x, axis=1),
+        relative_error(0, 1.1),
+        "f",
+    ),
     "quantile": (
         lambda x: tfb.quantile(x, 0.3, 1),
         lambda x: np.quantile(_real(x), 0.3, axis=1),
         _spread,
         "fi",
     ),
-    "softmax": (tfb.softmax, softmax, rel(0, 2.2), "f"),
-    "softmax in 31 bits": (lambda x: tfb.softmax(x, bits=31), softmax, rel(0, 2.2), "f"),
+    "softmax": (tfb.softmax, softmax, relative_error(0, 2.2), "f"),
+    "softmax in 31 bits": (lambda x: tfb.softmax(x, bits=31), softmax, relative_error(0, 2.2), "f"),
     "argmax in 31 bits": (lambda x: tfb.argmax(x, 1, bits=31), lambda x: x.argmax(1), EXACT, "f"),
     "largest cell": (
         lambda x: _flat(tfb.max_pool2d(_cells(x), [1, x.shape[1]])),
@@ -218,7 +228,7 @@ SHORT: Mapping[str, Row] = {
     "adaptive average": (
         lambda x: _flat(tfb.adaptive_avg_pool2d(_cells(x), 1)),
         lambda x: x.mean(1),
-        rel(0, 2),
+        relative_error(0, 2),
         "f",
     ),
     "adaptive maximum": (
@@ -247,13 +257,17 @@ SHORT: Mapping[str, Row] = {
     ),
 }
 DOTS: Mapping[str, Case] = {
-    "matmul": Case(lambda x, y: _flat(x[:, None, :] @ y[:, :, None]), _dot, "ff", rel(0, 2.5)),
-    "einsum": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot, "ff", rel(0, 2.5)),
+    "matmul": Case(
+        lambda x, y: _flat(x[:, None, :] @ y[:, :, None]), _dot, "ff", relative_error(0, 2.5)
+    ),
+    "einsum": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot, "ff", relative_error(0, 2.5)),
     "whole": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot, "ii"),
-    "mixed": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot, "fi", rel(0, 2.5)),
-    "matvec": Case(lambda x, y: tfb.matvec(x, y[0]), lambda x, y: x @ y[0], "ff", rel(0, 2.5)),
+    "mixed": Case(lambda x, y: tfb.einsum("ij,ij->i", x, y), _dot, "fi", relative_error(0, 2.5)),
+    "matvec": Case(
+        lambda x, y: tfb.matvec(x, y[0]), lambda x, y: x @ y[0], "ff", relative_error(0, 2.5)
+    ),
     "tensordot": Case(
-        lambda x, y: tfb.tensordot(x, y[0], 1), lambda x, y: x @ y[0], "ff", rel(0, 2.5)
+        lambda x, y: tfb.tensordot(x, y[0], 1), lambda x, y: x @ y[0], "ff", relative_error(0, 2.5)
     ),
     "convolution": Case(
         lambda x, y: _flat(
@@ -261,7 +275,7 @@ DOTS: Mapping[str, Case] = {
         ),
         lambda x, y: x @ y[0] + 1,
         "ff",
-        rel(0, 3),
+        relative_error(0, 3),
     ),
 }
 

@@ -18,7 +18,7 @@ from tests.models.arrays.simulated import Client, tfb
 from tfe_bench.errors import RangeError
 from tfe_bench.models.arrays import planning
 from tfe_bench.models.arrays.array import PrivateArray
-from tfe_bench.models.arrays.bounds import MOST
+from tfe_bench.models.arrays.bounds import MAX_MAGNITUDE
 from tfe_bench.models.arrays.plan import BITS, FIXED
 
 F = 16
@@ -47,7 +47,7 @@ class Case:
     shape: tuple[int, ...] = ()
 
 
-def rel(relative: float, ulps: float) -> Callable[..., Any]:
+def relative_error(relative: float, ulps: float) -> Callable[..., Any]:
     """A relative error and ulps."""
     return lambda p, *x: np.abs(p) * relative + ulps * ULP
 
@@ -61,7 +61,7 @@ class Report:
     wrong: list[str]
 
 
-def values(bounds: tuple[int, int], kind: str, more: Sequence[int]) -> list[int]:
+def edge_values(bounds: tuple[int, int], kind: str, more: Sequence[int]) -> list[int]:
     """Ring elements at the edges of bounds and of guards, and at magnitudes from 1e-3 to 1e9."""
     low, high = bounds
     unit = 1 if kind == "i" else 1 << F
@@ -72,7 +72,7 @@ def values(bounds: tuple[int, int], kind: str, more: Sequence[int]) -> list[int]
     return sorted(v for v in found if low <= v <= high)
 
 
-def operand(client: Client, ring: Any, kind: str, bounds: tuple[int, int]) -> PrivateArray:
+def make_operand(client: Client, ring: Any, kind: str, bounds: tuple[int, int]) -> PrivateArray:
     """Exactly these ring elements, of which the client knows the bounds alone."""
     if kind == "b":
         return ~~client.private(ring != 0)
@@ -88,15 +88,15 @@ def plain_of(ring: Any, kind: str) -> Any:
 
 def counts_of(result: PrivateArray) -> list[PrivateArray]:
     """What the workers would count on the way to a value."""
-    several = planning.guards_of([result._node], {})
+    several = planning.collect_guards([result._node], {})
     return [PrivateArray(result.cluster, n) for nodes in several.values() for n in nodes]
 
 
-def _words(x: Any) -> Any:
+def _clear_words(x: Any) -> Any:
     return tfb.bitcast(x, 0) if x.kind == FIXED else x
 
 
-def _violated(count: PrivateArray, words: Sequence[Any]) -> Any:
+def _count_violations(count: PrivateArray, words: Sequence[Any]) -> Any:
     """How often a count counts each place, by its operands' words: modulo 2^64, as it is done."""
     named, op = count._node.named, count._node.op
     with np.errstate(over="ignore"):
@@ -112,7 +112,7 @@ def _violated(count: PrivateArray, words: Sequence[Any]) -> Any:
         return ((y << np.int64(named["bits"] - drop)) - (x >> np.int64(drop)) - 1 < 0) * 1
 
 
-def _inside(count: PrivateArray, words: Sequence[Any]) -> Any:
+def _is_inside(count: PrivateArray, words: Sequence[Any]) -> Any:
     """Where a count's operands are what it takes: what is not, another one has to count."""
     if count._node.op != "count_steep":
         return np.True_
@@ -121,7 +121,7 @@ def _inside(count: PrivateArray, words: Sequence[Any]) -> Any:
     return (x < 2**61) & (y * Real(2) ** rest < Real(2) ** 61)
 
 
-def _limits(counts: Sequence[PrivateArray]) -> tuple[list[int], list[int]]:
+def _guard_limits(counts: Sequence[PrivateArray]) -> tuple[list[int], list[int]]:
     """The limits of guards, and the bits of quotients."""
     ends, bits = [], []
     for count in counts:
@@ -131,7 +131,7 @@ def _limits(counts: Sequence[PrivateArray]) -> tuple[list[int], list[int]]:
     return ends, bits
 
 
-def _combined(
+def _combine_choices(
     choices: Sequence[list[int]], quotients: Sequence[int], low: int, high: int, rng: Rng
 ) -> list[tuple[int, ...]]:
     """Elements of all operands together, and numerators at the edge of a quotient's bits."""
@@ -144,7 +144,7 @@ def _combined(
     return pairs
 
 
-def _patterns(
+def _choice_patterns(
     case: Case, choices: Sequence[list[int]], bounds: Sequence[tuple[int, int]], rng: Rng
 ) -> list[list[Any]]:
     """Rows of edges: all the same, of both signs, one beside zeros, mixed, of one magnitude."""
@@ -174,25 +174,25 @@ def rows_of(
 ) -> list[np.ndarray[Any, Any]]:
     """Operands' ring elements, a combination for each row."""
     both = list(zip(case.kinds, bounds, strict=True))
-    probe = [operand(client, np.full((2, *case.shape), b[0]), k, b) for k, b in both]
-    ends, quotients = _limits(counts_of(case.private(*probe)))
-    choices = [[0, 1] if k == "b" else values(b, k, ends) for k, b in both]
+    probe = [make_operand(client, np.full((2, *case.shape), b[0]), k, b) for k, b in both]
+    ends, quotients = _guard_limits(counts_of(case.private(*probe)))
+    choices = [[0, 1] if k == "b" else edge_values(b, k, ends) for k, b in both]
     if case.shape:
-        rows: list[Any] = _patterns(case, choices, bounds, rng)
+        rows: list[Any] = _choice_patterns(case, choices, bounds, rng)
     else:
-        rows = _combined(choices, quotients, *bounds[0], rng)
+        rows = _combine_choices(choices, quotients, *bounds[0], rng)
     return [
         np.array([row[i] for row in rows]).astype(np.int64).reshape(-1, *case.shape)
         for i in range(len(choices))
     ]
 
 
-def walk(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng) -> Report:
+def walk_case(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng) -> Report:
     """Runs a case at all combinations of edges of operands with these bounds."""
     try:
         rings = rows_of(case, client, bounds, rng)
         given = [
-            operand(client, r, k, b) for r, k, b in zip(rings, case.kinds, bounds, strict=True)
+            make_operand(client, r, k, b) for r, k, b in zip(rings, case.kinds, bounds, strict=True)
         ]
         result = case.private(*given)
     except RangeError:
@@ -200,26 +200,28 @@ def walk(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng
     counts = counts_of(result)
     looked = [
         [
-            _words(PrivateArray(result.cluster, n)) if hasattr(n, "meaning") else n
+            _clear_words(PrivateArray(result.cluster, n)) if hasattr(n, "spec") else n
             for n in c._node.args
         ]
         for c in counts
     ]
     asked = [w for several in looked for w in several if isinstance(w, PrivateArray)]
-    main = result if result.kind == BITS else _words(result)
+    main = result if result.kind == BITS else _clear_words(result)
     found, *rest = client.reveal(main, *counts, *asked, check=False)
     numbers, words = rest[: len(counts)], iter(rest[len(counts) :])
     rows = rings[0].shape[0]
     refused = np.zeros(rows, bool)
     for count, number, several in zip(counts, numbers, looked, strict=True):
-        scale = next(n.meaning.scale for n in count._node.args if hasattr(n, "meaning"))
+        scale = next(n.spec.scale for n in count._node.args if hasattr(n, "spec"))
         own = [
             next(words)
             if isinstance(w, PrivateArray)
             else np.asarray(np.rint(np.multiply(w, 1 << scale)), np.int64)
             for w in several
         ]
-        violated, inside = np.broadcast_arrays(_violated(count, own), _inside(count, own))
+        violated, inside = np.broadcast_arrays(
+            _count_violations(count, own), _is_inside(count, own)
+        )
         bad = violated > 0
         least, most = (bad & inside).sum(), violated[inside].sum() + (~inside).sum()
         about = (count._node.op, dict(count._node.named), int(number), int(least), int(most))
@@ -266,7 +268,11 @@ RANGES: Mapping[str, list[tuple[int, int]]] = {
     ],
     "f": [
         *((-(1 << 36), 1 << 36), (-(1 << F), 1 << F), (1, 1000 << F)),
-        *((-(10**6 << F), 10**6 << F), (-(10**9 << F), 10**9 << F), (-MOST, MOST)),
+        *(
+            (-(10**6 << F), 10**6 << F),
+            (-(10**9 << F), 10**9 << F),
+            (-MAX_MAGNITUDE, MAX_MAGNITUDE),
+        ),
     ],
 }
 

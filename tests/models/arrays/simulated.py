@@ -15,18 +15,24 @@ import numpy as np
 import pytest
 
 import tfe_bench
-from tests.models.queries.asked import Given
+from tests.models.queries.asked import StoredTable
 from tfe_bench.cluster import profiles
-from tfe_bench.cluster.handles import Handles
+from tfe_bench.cluster.handles import HandleStore
 from tfe_bench.cluster.jobs import Context, Program
 from tfe_bench.cluster.policy import WorkerPolicy
-from tfe_bench.cluster.requests import JobResult, PrivateInput, spec_of
+from tfe_bench.cluster.requests import JobResult, PrivateInput, input_spec
 from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.cluster.store import Store
-from tfe_bench.cluster.stored import KINDS, TABLE, Facts, Tensor, check_clients, own_input
-from tfe_bench.models import kept
+from tfe_bench.cluster.stored import (
+    KINDS,
+    TABLE,
+    StoredFacts,
+    StoredTensor,
+    check_clients,
+    input_source,
+)
+from tfe_bench.models import stored_shares
 from tfe_bench.models.arrays import array, loading
-from tfe_bench.models.kept import ordered
 from tfe_bench.models.programs import (
     align,
     array_remove,
@@ -38,6 +44,7 @@ from tfe_bench.models.programs import (
     withdraw,
 )
 from tfe_bench.models.queries import stored
+from tfe_bench.models.stored_shares import storage_parameters
 from tfe_bench.protocols.session import graph
 from tfe_bench.protocols.session.party import Party
 
@@ -64,7 +71,7 @@ class Workers:
         self.stores = [
             Store(
                 *(folder / str(p), p, 64, 16, 9),
-                handles=Handles(p, seconds=60.0, clock=lambda: self.now, **bounds),
+                handles=HandleStore(p, seconds=60.0, clock=lambda: self.now, **bounds),
             )
             for p in range(3)
         ]
@@ -77,28 +84,28 @@ class Workers:
 
     def held(self, client: str) -> list[tuple[int, int]]:
         """How many handles each worker has of a client, and their bytes."""
-        return [store.handles.count(client) for store in self.stores]
+        return [store.handles.count_handles(client) for store in self.stores]
 
     def put(
-        self, name: str, given: Given, clients: tuple[str, ...] = ("*",), run: bool = False
+        self, name: str, given: StoredTable, clients: tuple[str, ...] = ("*",), run: bool = False
     ) -> None:
         """Keeps a table: by the program, or as that would keep what is as its header says."""
         about = given.schema.header()
         if run:
-            order, words = ordered(name, clients, True, about), PrivateInput(given.words)
+            order, words = storage_parameters(name, clients, True, about), PrivateInput(given.words)
             Client(self, given.owner).run("table_put", order, {"words": words})
             return
-        sources = own_input(given.owner)
-        facts = Facts(name, given.owner, clients, uuid.uuid4().hex, about, sources=sources)
+        sources = input_source(given.owner)
+        facts = StoredFacts(name, given.owner, clients, uuid.uuid4().hex, about, sources=sources)
         for party, store in enumerate(self.stores):
             tensors = {}
             for word, values in zip(stored.word_names(given.schema), given.words, strict=True):
                 mask = np.full_like(values, 5)
                 fields = {"m": values + 2 * mask, "l1": mask, "l2": mask}
                 del fields["m" if party == 0 else "l2" if party == 1 else "l1"]
-                tensors[word] = Tensor(fields, 0, 0)
-            kept.forget(store.of(TABLE), name)
-            store.of(TABLE).prepare(facts, tensors).commit()
+                tensors[word] = StoredTensor(fields, 0, 0)
+            stored_shares.evict_cached(store.for_kind(TABLE), name)
+            store.for_kind(TABLE).prepare_file(facts, tensors).commit()
 
 
 class Client:
@@ -107,7 +114,7 @@ class Client:
     def __init__(self, workers: Workers, identity: str) -> None:
         self.workers, self.identity = workers, identity
         self.config = SimpleNamespace(fractional_bits=16)
-        self.profile = profiles.get("local")
+        self.profile = profiles.get_profile("local")
 
     def check_open(self) -> None:
         pass
@@ -116,19 +123,22 @@ class Client:
         check_clients(list(clients))
 
     def private(self, given: Any, **more: Any) -> array.PrivateArray:
-        return array.private(self, given, **more)  # type: ignore[arg-type]
+        return array.make_private(self, given, **more)  # type: ignore[arg-type]
 
     def load(self, name: str) -> Any:
-        return loading.load(self, name)  # type: ignore[arg-type]
+        return loading.load_stored(self, name)  # type: ignore[arg-type]
 
     def compute(self, *arrays: array.PrivateArray) -> list[array.PrivateArray]:
-        return array.compute(arrays)
+        return array.compute_arrays(arrays)
 
     def reveal(self, *arrays: array.PrivateArray, check: bool = True) -> list[Any]:
-        return array.reveal(arrays, check)
+        return array.reveal_arrays(arrays, check)
 
     def stored(self, infix: str) -> list[dict[str, Any]]:
-        rows = [store.of(KINDS[infix]).visible(self.identity) for store in self.workers.stores]
+        rows = [
+            store.for_kind(KINDS[infix]).list_visible(self.identity)
+            for store in self.workers.stores
+        ]
         return [{**row, "complete": all(row in other for other in rows)} for row in rows[0]]
 
     def run(
@@ -140,7 +150,7 @@ class Client:
     ) -> JobResult:
         sent = json.loads(json.dumps(parameters, allow_nan=False))
         self.workers.jobs.append(sent)
-        program, specs = PROGRAMS[name], [spec_of(key, value) for key, value in inputs.items()]
+        program, specs = PROGRAMS[name], [input_spec(key, value) for key, value in inputs.items()]
         for store in self.workers.stores:
             program.admit(sent, specs)
             if program.permit is not None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.arrays.edge_rows import CASES
-from tests.models.arrays.edges import Real, bounds_of, walk
+from tests.models.arrays.edges import Real, bounds_of, walk_case
 from tests.models.arrays.simulated import Client, Workers, tfb
 from tfe_bench.errors import RangeError, UsageError
 
@@ -30,7 +30,7 @@ def _check(client: Client, name: str, seed: int, widths: int | None = None) -> N
         combinations = [combinations[i] for i in chosen]
     right = 0
     for each in combinations:
-        report = walk(CASES[name], client, each, rng)
+        report = walk_case(CASES[name], client, each, rng)
         assert not report.wrong, (name, each, len(report.wrong), report.wrong[:4])
         right += report.right
     assert right or widths is not None, f"{name} refuses all that it is given"

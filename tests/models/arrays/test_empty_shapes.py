@@ -21,7 +21,7 @@ from tfe_bench.cluster.worker.memory import MemoryMeter
 from tfe_bench.errors import TfeBenchError
 from tfe_bench.models.arrays import evaluate, operations
 from tfe_bench.models.arrays.plan import KINDS
-from tfe_bench.models.arrays.price import price
+from tfe_bench.models.arrays.price import price_plan
 from tfe_bench.models.programs import compute
 
 X = ["ref", 0]
@@ -130,7 +130,7 @@ DAILY |= {"reduce_prod", "split", "avg_pool2d", "adaptive_avg_pool2d", "tensor_s
 def _cases(name: str, shape: tuple[int, ...]) -> Iterator[tuple[dict[str, Any], InputSpec]]:
     body: list[Any] = []
     several = ARGUMENTS.get(name, ((X,), (X, X), (X, X, X)))
-    if operations.find(name).loops:
+    if operations.find_operation(name).loops:
         body = [[1, [["add", [["ref", 0], ["ref", 0]], {}]], [["ref", 1]]]]
         several = ((_list(X), _list(), _list(), 3),)
     for given in several:
@@ -164,14 +164,14 @@ def _slow(names: list[str]) -> list[Any]:
     return [n if n in DAILY else pytest.param(n, marks=pytest.mark.slow) for n in names]
 
 
-@pytest.mark.parametrize("name", _slow(sorted(operations.offered())))
+@pytest.mark.parametrize("name", _slow(sorted(operations.list_operations())))
 def test_counting_takes_no_memory_for_the_length_of_an_empty_array(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import tensorflow  # noqa: F401  (not what is measured)
 
-    others = tuple(each for each in evaluate._STUMBLED if each is not MemoryError)
-    monkeypatch.setattr(evaluate, "_STUMBLED", others)
+    others = tuple(each for each in evaluate._UNEXPECTED_ERRORS if each is not MemoryError)
+    monkeypatch.setattr(evaluate, "_UNEXPECTED_ERRORS", others)
     admitted = 0
     for shape in SMALL:
         for given, spec in _cases(name, shape):
@@ -218,7 +218,7 @@ def test_a_run_on_an_empty_array_takes_no_memory_for_its_length(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(set(operations.offered()) - set(RUN)))
+@pytest.mark.parametrize("name", sorted(set(operations.list_operations()) - set(RUN)))
 def test_every_operation_runs_on_empty_arrays(name: str, workers: Workers) -> None:
     _run_empty(name, workers, 1000)
 
@@ -229,16 +229,16 @@ def _run_empty(name: str, workers: Workers, most: int) -> None:
         for given, spec in _cases(name, shape):
             scale = spec.fractional_bits
             value = PrivateInput(np.zeros(shape, np.int64), fractional_bits=scale)
-            meter.start()
+            meter.reset_peak()
             try:
                 compute.PROGRAM.admit(given, [spec])
-                if any(m.elements for m in price(compute.plan_of(given)).held):
+                if any(m.elements for m in price_plan(compute.read_plan(given)).output_specs):
                     continue  # what has elements takes memory
                 result = client.run("compute", given, {"x0": value})
             except TfeBenchError:
                 continue
             ran += 1
-            assert meter.peak() < 200 * MEGABYTE, (given["plan"]["steps"], shape)
+            assert meter.peak_growth() < 200 * MEGABYTE, (given["plan"]["steps"], shape)
             assert all(v.size < MEGABYTE for v in result.outputs.values())
             if ran == most:
                 return

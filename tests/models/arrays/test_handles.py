@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from tests.models.arrays.simulated import Client, Workers
-from tfe_bench.cluster.handles import Handles
+from tfe_bench.cluster.handles import HandleStore
 from tfe_bench.errors import PolicyError, UsageError
 
 
@@ -61,7 +61,7 @@ def test_handles_are_of_one_client_and_expire(workers: Workers) -> None:
 def test_one_worker_without_it_fails_the_job(workers: Workers) -> None:
     client = Client(workers, "ann")
     y = client.private(np.arange(3)).compute()
-    workers.stores[2].handles.free("ann", ["*"])
+    workers.stores[2].handles.release_handles("ann", ["*"])
     with pytest.raises(UsageError, match="Party 2 holds no array"):
         y.reveal()
 
@@ -81,19 +81,19 @@ def test_bounds_of_bytes_are_the_operators(workers: Workers) -> None:
 
 def test_200_handles_leave_nothing(rng: np.random.Generator) -> None:
     now = [0.0]
-    handles = Handles(0, most=1 << 20, per_client=1 << 19, seconds=5.0, clock=lambda: now[0])
+    handles = HandleStore(0, most=1 << 20, per_client=1 << 19, seconds=5.0, clock=lambda: now[0])
     for i in range(200):
-        handles.put("ann", f"{i:032x}", object(), None, int(rng.integers(1, 1000)))
+        handles.put_value("ann", f"{i:032x}", object(), None, int(rng.integers(1, 1000)))
         if i % 2:
-            handles.free("ann", [f"{i:032x}", f"{i - 1:032x}"])
-    assert handles.count("ann") == (0, 0)
-    handles.put("ann", "a", object(), None, 8)
+            handles.release_handles("ann", [f"{i:032x}", f"{i - 1:032x}"])
+    assert handles.count_handles("ann") == (0, 0)
+    handles.put_value("ann", "a", object(), None, 8)
     with pytest.raises(UsageError, match="such a handle already"):
-        handles.put("ann", "a", object(), None, 8)
-    handles.free("bob", ["a", "*"])
-    assert handles.count("ann")[0] == 1
+        handles.put_value("ann", "a", object(), None, 8)
+    handles.release_handles("bob", ["a", "*"])
+    assert handles.count_handles("ann")[0] == 1
     now[0] = 6.0
-    assert handles.count("ann") == (0, 0)
+    assert handles.count_handles("ann") == (0, 0)
 
 
 def test_a_handle_is_no_way_to_take_another_name(workers: Workers) -> None:

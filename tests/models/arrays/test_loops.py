@@ -59,7 +59,7 @@ def test_a_loop_is_what_its_turns_are_one_after_the_other(
     for batch in zip(xs, ys, strict=True):
         w = gradient_step(rate * 0.25)(w, batch)
     np.testing.assert_allclose(found.reveal(), w, atol=1e-3)
-    _, said = explaining.priced(found._node)
+    _, said = explaining.price_reveal(found._node)
     last = client.workers.last
     assert last is not None and last.sent == said.cost.by_party(0)
     assert (last.rounds, last.with_dealing) == (said.cost.rounds, said.cost.with_dealing)
@@ -115,11 +115,11 @@ def test_the_second_loop_traces_nothing(client: Client, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("dealer", range(3))
 def test_every_turn_has_masks_of_its_own(dealer: int, rng: np.random.Generator) -> None:
     """Seeded fault: turns under one step number are refused by the sessions themselves."""
-    body = plan.checked_body([1, [["relu", [["ref", 0]], {}]], [["ref", 1]]])
+    body = plan.parse_body([1, [["relu", [["ref", 0]], {}]], [["ref", 1]]])
 
     def program(p: Party, x: Shared) -> Any:
         with p.active():
-            return loops.carried_out([x], [], [], 6, body)
+            return loops.run_loop([x], [], [], 6, body)
 
     keys = [rng.bytes(16) for _ in range(3)]
     x = np.full(40, 7 << 16)
@@ -177,7 +177,7 @@ def test_many_loops_have_no_more_steps_than_one_plan() -> None:
     given = planned(long, [X], [], [])
     given["steps"] *= 2
     with pytest.raises(UsageError, match="at most 1000 operations"):
-        plan.Plan.of(given)
+        plan.Plan.from_header(given)
 
 
 MISTAKES: dict[str, tuple[Any, str]] = {

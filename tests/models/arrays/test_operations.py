@@ -12,7 +12,7 @@ import scipy.special
 from tests.models.arrays.simulated import tfb
 from tfe_bench import LocalCluster
 from tfe_bench.models.arrays import operations
-from tfe_bench.models.arrays.array import PrivateArray, apply
+from tfe_bench.models.arrays.array import PrivateArray, apply_operation
 
 X = np.array([[-1.5, 0.25, 2.0], [3.5, -0.75, 1.25]])
 Y = np.array([[0.5, 1.5, 2.5], [1.0, 4.0, 0.5]])
@@ -63,9 +63,9 @@ UP = np.arange(1, 4)  # some places of bits
 Case = tuple[Callable[..., Any], Any]
 CASES: dict[str, Case] = {
     "bit_extract": (lambda v: tfb.bit_extract(v.n, 1), (N >> 1) & 1 == 1),
-    "count_outside": (lambda v: apply("count_outside", v.n, 1, 5), 2),
-    "count_steep": (lambda v: apply("count_steep", v.y, v.n.cast(16), 1), 1),
-    "count_zeros": (lambda v: apply("count_zeros", v.n), 1),
+    "count_outside": (lambda v: apply_operation("count_outside", v.n, 1, 5), 2),
+    "count_steep": (lambda v: apply_operation("count_steep", v.y, v.n.cast(16), 1), 1),
+    "count_zeros": (lambda v: apply_operation("count_zeros", v.n), 1),
     "bitwise_and": (lambda v: v.n & 3, N & 3),
     "bitwise_or": (lambda v: 4 | v.n, N | 4),
     "bitwise_xor": (lambda v: tfb.bitwise_xor(v.n, v.n + 1), N ^ (N + 1)),
@@ -226,14 +226,14 @@ def revealed(cluster: LocalCluster) -> dict[str, Any]:
 
 
 def test_every_operation_has_a_case() -> None:
-    assert set(CASES) == set(operations.offered())
+    assert set(CASES) == set(operations.list_operations())
 
 
 def test_every_public_operation_is_offered() -> None:
     of = tfb._modules()  # of no public name
     public = {name for name in of if tfb._is_operation(name)}
     own = {"foldl", "getitem", "count_outside", "count_steep", "count_zeros"}
-    assert public - {"reveal"} == set(operations.offered()) - own
+    assert public - {"reveal"} == set(operations.list_operations()) - own
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -285,7 +285,7 @@ WIDE: dict[str, Case] = {
 
 def test_no_operation_takes_small_values_for_granted(cluster: LocalCluster) -> None:
     """Whoever writes an expression knows no ranges, and is not told that a result is wrong."""
-    assert set(WIDE) == {name for name, each in operations.offered().items() if each.bits}
+    assert set(WIDE) == {name for name, each in operations.list_operations().items() if each.bits}
     given = cluster.private(LARGE, bound=2.0**44)
     found = cluster.reveal(*(of(given) for of, _ in WIDE.values()))
     for (name, (_, wanted)), value in zip(WIDE.items(), found, strict=True):

@@ -18,20 +18,20 @@ from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.errors import PolicyError, RangeError, UsageError
 from tfe_bench.models.arrays import array, operations, plan
 from tfe_bench.models.arrays.building import build
-from tfe_bench.models.arrays.price import price
+from tfe_bench.models.arrays.price import price_plan
 from tfe_bench.models.programs import compute
 from tfe_bench.protocols.order.sort_costs import expected_levels
 
 CLUSTER: Any = SimpleNamespace(
     config=SimpleNamespace(fractional_bits=16),
-    profile=profiles.get("local"),
+    profile=profiles.get_profile("local"),
     check_open=lambda: None,
 )
 X = np.arange(12.0).reshape(3, 4)
 
 
 def private(values: Any, **more: Any) -> array.PrivateArray:
-    return array.private(CLUSTER, values, **more)
+    return array.make_private(CLUSTER, values, **more)
 
 
 def planned(*arrays: Any) -> tuple[dict[str, Any], list[InputSpec]]:
@@ -78,7 +78,7 @@ def _mutated(given: Any, rng: np.random.Generator) -> Any:
         value: Any = found
         for key in other:
             value = value[key] if isinstance(value, (dict, list)) else value
-        names = list(operations.offered())
+        names = list(operations.list_operations())
         choices: list[Any] = [
             *(None, True, 0, -1, 1, 2, 3, 7, 1 << 31, -(1 << 63), (1 << 63) - 1, 1 << 70),
             *(0.5, 1e300, -0.0, "", "x" * 300, "ref", [], {}, [[]], ["ref", 0], ["ref", 1, 0]),
@@ -110,8 +110,8 @@ def test_mutated_plans_are_refused_in_words_or_run_as_they_say(rng: np.random.Ge
             refused += 1
             assert str(error) and len(str(error)) < 2100
         else:
-            checked = plan.Plan.of(mutated["plan"])
-            assert plan.Plan.of(json.loads(json.dumps(checked.header()))) == checked
+            checked = plan.Plan.from_header(mutated["plan"])
+            assert plan.Plan.from_header(json.loads(json.dumps(checked.header()))) == checked
         longest = max(longest, time.process_time() - started)
     assert 7_000 < refused < 10_000
     print(f"longest check: {longest:.3f} s")
@@ -171,7 +171,7 @@ def test_too_many_operations_are_refused_with_the_bound() -> None:
     steps = [["negative", [["ref", i]], {}] for i in range(1_000_000)]
     given = {"leaves": [["input", "fixed", [1], 16]], "steps": steps, "outputs": []}
     with pytest.raises(UsageError, match="0 to 1000 steps"):
-        plan.Plan.of(given)
+        plan.Plan.from_header(given)
 
 
 def test_what_equals_another_is_computed_once() -> None:
@@ -203,7 +203,7 @@ MISTAKES: dict[str, tuple[Any, type[Exception], str]] = {
     "axis": (lambda x: x.sum(axis=5), UsageError, "axis"),
     "name": (lambda x: x["a"], UsageError, "no columns"),
     "other cluster": (
-        lambda x: x + array.private(SimpleNamespace(**vars(CLUSTER)), X),  # type: ignore[arg-type]
+        lambda x: x + array.make_private(SimpleNamespace(**vars(CLUSTER)), X),  # type: ignore[arg-type]
         UsageError,
         "one cluster",
     ),
@@ -300,6 +300,6 @@ def test_all_levels_of_a_sort_are_counted_as_one() -> None:
     steps = [["sort", [["ref", i]], {}] for i in range(20)]
     leaves = [["input", "fixed", [1 << 24], 16]]
     given = {"leaves": leaves, "steps": steps, "outputs": [[["ref", 20], "reveal", {}]]}
-    found = price(plan.Plan.of(given))
+    found = price_plan(plan.Plan.from_header(given))
     levels = len(expected_levels(1 << 24, "local"))
     assert found.ops < 20 * 100 and found.cost.rounds > 20 * levels

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models.arrays.simulated import Client, Workers, tfb
-from tests.models.queries.asked import ANALYST, OWNER, Given
+from tests.models.queries.asked import ANALYST, OWNER, StoredTable
 from tfe_bench.cluster.stored import ARRAY
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models import owners
@@ -39,7 +39,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Workers]:
             "member": ("aggregate",),
         }
     }
-    made.put("bank", Given(types, rows, rights=rights, min_group=5))
+    made.put("bank", StoredTable(types, rows, rights=rights, min_group=5))
     yield made
     made.close()
 
@@ -136,10 +136,10 @@ def test_no_name_and_no_handle_launders_a_right(workers: Workers) -> None:
 
 def test_small_tables_and_those_of_units_have_no_sums(workers: Workers) -> None:
     rights = {ANALYST: {"v": ("aggregate",)}}
-    workers.put("few", Given({"v": "int[0,9]"}, [(1,)] * 4, rights=rights, min_group=5))
+    workers.put("few", StoredTable({"v": "int[0,9]"}, [(1,)] * 4, rights=rights, min_group=5))
     types = {"v": "int[0,9]", "who": "int[0,9]"}
     rows = [(1, i % 3) for i in range(9)]
-    workers.put("units", Given(types, rows, rights=rights, min_group=5, unit="who"))
+    workers.put("units", StoredTable(types, rows, rights=rights, min_group=5, unit="who"))
     for name in ("few", "units"):
         with pytest.raises(PolicyError, match=f"right 'open'.*'{name}'"):
             Client(workers, ANALYST).load(name)["v"].sum().reveal()
@@ -166,8 +166,8 @@ def test_what_another_client_keeps_is_revealed_to_those_it_names(workers: Worker
     with pytest.raises(UsageError, match="has a private array 'mine' already"):
         secret.keep("mine")
     with pytest.raises(UsageError, match="keeps no private array 'mine'"):
-        loading.forget(guest, "mine")  # type: ignore[arg-type]
-    loading.forget(own, "mine")  # type: ignore[arg-type]
+        loading.remove_array(guest, "mine")  # type: ignore[arg-type]
+    loading.remove_array(own, "mine")  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="keep nothing under the name 'mine'"):
         own.load("mine")
     secret.keep("mine")
@@ -205,7 +205,7 @@ def test_decimals_of_tables_are_fixed_point_in_arrays(kind: str, workers: Worker
     values = np.array(DECIMALS[kind])
     rights = {ANALYST: {"v": ("aggregate",)}}
     rows = [(value,) for value in DECIMALS[kind]]
-    workers.put("prices", Given({"v": kind}, rows, rights=rights, min_group=5))
+    workers.put("prices", StoredTable({"v": kind}, rows, rights=rights, min_group=5))
     prices = Client(workers, OWNER).load("prices")["v"]
     assert (prices.kind, prices.fractional_bits) == ("fixed", 16)
     np.testing.assert_allclose(prices.reveal(), values, rtol=0, atol=2.01 / (1 << 16))
@@ -215,14 +215,16 @@ def test_decimals_of_tables_are_fixed_point_in_arrays(kind: str, workers: Worker
     assert abs(float(total) - values.sum()) <= 2.01 * len(values) / (1 << 16)
     with pytest.raises(PolicyError, match="'open'"):
         (asked * 0.5).sum().reveal()
-    workers.put("prices", Given({"v": "decimal(2)[0,999999999999]"}, [(1,)]))
+    workers.put("prices", StoredTable({"v": "decimal(2)[0,999999999999]"}, [(1,)]))
     with pytest.raises(UsageError, match=r"47 bits.*narrower range"):
         Client(workers, OWNER).load("prices")["v"]
 
 
 def test_tables_with_gaps_or_texts_are_asked_with_sql(workers: Workers) -> None:
-    workers.put("gaps", Given({"v": "int[0,9]?", "d": "decimal(2)[0,9]"}, [(None, 1), (2, 3)]))
-    workers.put("padded", Given({"v": "int[0,9]"}, [(1,), (2,)], pad=3))
+    workers.put(
+        "gaps", StoredTable({"v": "int[0,9]?", "d": "decimal(2)[0,9]"}, [(None, 1), (2, 3)])
+    )
+    workers.put("padded", StoredTable({"v": "int[0,9]"}, [(1,), (2,)], pad=3))
     owner = Client(workers, OWNER)
     for name, column, why in (
         ("gaps", "v", "NULLs"),

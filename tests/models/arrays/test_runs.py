@@ -38,7 +38,7 @@ def layer(x: Any, w: Any) -> Any:
 def test_an_expression_sends_what_is_said_and_what_a_program_sends(workers: Workers) -> None:
     client = Client(workers, "ann")
     y = layer(client.private(X, bound=2), client.private(W, bound=1))  # (as small as is plain)
-    _, said = explaining.priced(y._node)
+    _, said = explaining.price_reveal(y._node)
     found = y.reveal()
     assert workers.last is not None
 
@@ -68,7 +68,7 @@ def test_what_is_said_is_sent(then: str, workers: Workers) -> None:
         "bits": x[:2] > 0,
         "sort": tfb.reverse(tfb.sort(x[0]), [0]),
     }[then]
-    _, said = explaining.priced(y._node)
+    _, said = explaining.price_reveal(y._node)
     y.reveal()
     assert workers.last is not None
     if then != "sort":  # (how often it compares follows a shuffle)

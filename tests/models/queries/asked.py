@@ -12,23 +12,23 @@ from tfe_bench.cluster import ledger
 from tfe_bench.cluster.requests import JobResult
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.models.queries import (
-    bins,
     checks,
     execute,
+    hash_bins,
     io,
     price,
-    putting,
     relations,
     sql,
     stored,
+    upload,
 )
-from tfe_bench.models.queries.client import decoded
-from tfe_bench.models.queries.io import shown
+from tfe_bench.models.queries.client import decode_result
+from tfe_bench.models.queries.io import decode_element
 from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.privacy import Release
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Column, Schema
-from tfe_bench.models.queries.types import HASHES, TEXT, hash_of, parse
+from tfe_bench.models.queries.types import HASHES, TEXT, hash_text, parse_type
 from tfe_bench.protocols.order import select
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -37,7 +37,7 @@ from tfe_bench.protocols.tables.relation import Relation
 OWNER, ANALYST = "bank", "analyst"
 
 
-class Given:
+class StoredTable:
     """A table as its owner has it, and as workers keep it.
 
     Args:
@@ -53,42 +53,44 @@ class Given:
         self.client = more.pop("client", OWNER)
         self.owner = more.pop("owner", OWNER)
         self.rows = list(rows)
-        self.types = {name: parse(text.removesuffix("?")) for name, text in types.items()}
+        self.types = {name: parse_type(text.removesuffix("?")) for name, text in types.items()}
         self.held = {
-            name: io.encode(name, [row[i] for row in rows], kind)
+            name: io.encode_column(name, [row[i] for row in rows], kind)
             for i, (name, kind) in enumerate(self.types.items())
         }
         columns = {name: Column(self.types[name], text[-1] == "?") for name, text in types.items()}
-        size = bins.count_of(len(rows) + pad) if hashed else len(rows) + pad
+        size = hash_bins.bin_count(len(rows) + pad) if hashed else len(rows) + pad
         schema = Schema(size, columns, padded=pad > 0 or hashed, **more)
         others = {name: given.table(name) for name, given in known.items()}
-        self.schema, self.links = putting.prepared(schema, self.held, len(rows), links, others)
-        self.words = self.links.pop(putting.WORDS)
+        self.schema, self.links = upload.prepare_table(schema, self.held, len(rows), links, others)
+        self.words = self.links.pop(upload.WORDS)
 
     def table(self, name: str) -> Table:
         """As its client sees it."""
         return Table(name, self.owner, self.deployment, self.schema, self.client)
 
 
-def planned(
-    text: str, tables: Mapping[str, Given], max_rows: int | None = None, rho: str = ""
+def compile_plan(
+    text: str, tables: Mapping[str, StoredTable], max_rows: int | None = None, rho: str = ""
 ) -> Plan:
     """A query's plan, through the checks of workers."""
-    loss = ledger.rho(rho) if rho else 0
+    loss = ledger.parse_rho(rho) if rho else 0
     known = {n: t.table(n) for n, t in tables.items()}
-    plan = Plan.of(sql.compiled(text, known, max_rows, loss))
-    derived(plan, tables)
+    plan = Plan.from_header(sql.compile_sql(text, known, max_rows, loss))
+    derive_plan(plan, tables)
     return plan
 
 
-def derived(plan: Plan, tables: Mapping[str, Given]) -> list[relations.Relation]:
+def derive_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[relations.Relation]:
     """What a worker makes of a plan."""
-    return relations.derive(plan, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()})
+    return relations.derive_relations(
+        plan, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
+    )
 
 
-def asked(
+def run_queries(
     texts: Sequence[str],
-    tables: Mapping[str, Given],
+    tables: Mapping[str, StoredTable],
     checked: bool = False,
     max_rows: int | None = None,
     rho: str = "",
@@ -103,27 +105,27 @@ def asked(
         draw: what a party adds to a release of some rows.
         graphs: a name under which they are kept.
     """
-    plans = [planned(text, tables, max_rows, rho) for text in texts]
-    facts = [derived(plan, tables) for plan in plans]
+    plans = [compile_plan(text, tables, max_rows, rho) for text in texts]
+    facts = [derive_plan(plan, tables) for plan in plans]
 
-    def program(party: Party, *given: Shared) -> list[dict[str, Shared]]:
+    def run_workers(party: Party, *given: Shared) -> list[dict[str, Shared]]:
         kept: dict[str, dict[str, Shared]] = {}
         left = iter(given)
         for name, table in tables.items():
             words = next(left)
             names = stored.word_names(table.schema)
             kept[name] = {n: words.map(lambda a, i=i: a[i]) for i, n in enumerate(names)}
-            kept[name].update({link: next(left) for link in table.links})
+            kept[name].update({load_link: next(left) for load_link in table.links})
             if checked:
-                checks.check(party, table.schema, kept[name])
+                checks.check_table(party, table.schema, kept[name])
         found: list[dict[str, Shared]] = []
         for plan, fact in zip(plans, facts, strict=True):
 
-            def load(alias: str, columns: Sequence[str], plan: Plan = plan) -> Relation:
+            def load_columns(alias: str, columns: Sequence[str], plan: Plan = plan) -> Relation:
                 name = plan.tables[alias][0]
-                return stored.relation(tables[name].schema, columns, kept[name])
+                return stored.build_relation(tables[name].schema, columns, kept[name])
 
-            def link(alias: str, number: int, plan: Plan = plan) -> Shared:
+            def load_link(alias: str, number: int, plan: Plan = plan) -> Shared:
                 return kept[plan.tables[alias][0]][stored.link_name(number)]
 
             units = {a: tables[n].schema.unit for a, (n, _) in plan.tables.items()}
@@ -131,22 +133,27 @@ def asked(
                 i: draw(party.index, f.release, f.rows) for i, f in enumerate(fact) if f.release
             }
             scope = None if graphs is None else (graphs, len(found))
-            setting = execute.Setting(load, link, scope, unit_of=units.__getitem__, drawn=drawn)
-            found.append(execute.run(party, plan, fact, setting))
+            setting = execute.ExecutionContext(
+                load_columns, load_link, scope, unit_of=units.__getitem__, noise_draws=drawn
+            )
+            found.append(execute.run_plan(party, plan, fact, setting))
         return found
 
     shared = [words for t in tables.values() for words in (t.words, *t.links.values())]
-    done = simulate(program, *shared)
+    done = simulate(run_workers, *shared)
     if not checked:  # what is said before is what is sent: few rows compare all pairs
         prices = [
-            price.price(plan, fact, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()})
+            price.price_plan(
+                plan, fact, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
+            )
             for plan, fact in zip(plans, facts, strict=True)
         ]
         said = tuple(sum(p.cost.by_party(0)[i] for p in prices) for i in range(3))
         # (a selection compares as often as its shuffle has it)
         off = 0.1 if any("quantile" in str(plan) for plan in plans) else 0
         selected = any(
-            step.op == "top" and select.saves(facts[i][step.inputs[0]].rows, step["count"])
+            step.op == "top"
+            and select.is_selection_cheaper(facts[i][step.inputs[0]].rows, step["count"])
             for i, plan in enumerate(plans)
             for step in plan.steps
         )
@@ -160,11 +167,11 @@ def asked(
             for name in done.outputs[0][i]
         }
         own = {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
-        results.append(decoded(JobResult(words), plan, fact, own))
+        results.append(decode_result(JobResult(words), plan, fact, own))
     return results
 
 
-def _declared(kind: Any) -> str:
+def _duckdb_type(kind: Any) -> str:
     match kind.kind:
         case "number" if kind.fraction:
             return "DOUBLE"
@@ -179,13 +186,15 @@ def _declared(kind: Any) -> str:
     return {"bool": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP"}[kind.kind]
 
 
-def oracle(texts: Sequence[str], tables: Mapping[str, Given]) -> list[list[tuple[Any, ...]]]:
+def duckdb_answers(
+    texts: Sequence[str], tables: Mapping[str, StoredTable]
+) -> list[list[tuple[Any, ...]]]:
     """What DuckDB answers."""
     import duckdb
 
     base = duckdb.connect()
     for name, table in tables.items():
-        columns = ", ".join(f"{c} {_declared(k)}" for c, k in table.types.items())
+        columns = ", ".join(f"{c} {_duckdb_type(k)}" for c, k in table.types.items())
         base.execute(f"CREATE TABLE {name} ({columns})")
         marks = ", ".join("?" for _ in table.types)
         for row in table.rows:
@@ -193,24 +202,24 @@ def oracle(texts: Sequence[str], tables: Mapping[str, Given]) -> list[list[tuple
     return [base.execute(text).fetchall() for text in texts]
 
 
-def _key(row: Sequence[Any]) -> Any:
-    return [(v is None, _number(round(v, 2)) if _real(v) else str(v)) for v in row]
+def _sort_key(row: Sequence[Any]) -> Any:
+    return [(v is None, _as_number(round(v, 2)) if _as_real(v) else str(v)) for v in row]
 
 
-def _number(value: Any) -> str:
+def _as_number(value: Any) -> str:
     return str(int(value)) if value == value // 1 else str(float(value))
 
 
-def _real(value: Any) -> bool:
+def _as_real(value: Any) -> bool:
     return hasattr(value, "__float__") and not isinstance(value, str)
 
 
-def _same(a: Any, b: Any) -> bool:
+def _same_value(a: Any, b: Any) -> bool:
     if a is None or b is None:
         return a is b
     if isinstance(a, float) or isinstance(b, float):
         return abs(float(a) - float(b)) <= 1e-3 + 2e-5 * abs(float(b))
-    if _real(a) and _real(b):
+    if _as_real(a) and _as_real(b):
         return bool(a == b)
     return str(a) == str(b)
 
@@ -221,28 +230,29 @@ def check_same(text: str, found: io.Result, wanted: Sequence[Sequence[Any]]) -> 
     rows = found.rows
     due = [
         tuple(
-            shown(hash_of(v), HASHES) if kind == TEXT and v is not None else v
+            decode_element(hash_text(v), HASHES) if kind == TEXT and v is not None else v
             for v, kind in zip(row, kinds, strict=True)
         )
         for row in wanted
     ]
     if "order by" not in text.lower().rpartition(")")[2]:  # (a window's says nothing of the result)
-        rows, due = sorted(rows, key=_key), sorted(due, key=_key)
+        rows, due = sorted(rows, key=_sort_key), sorted(due, key=_sort_key)
     same = len(rows) == len(due) and all(
-        all(_same(a, b) for a, b in zip(x, y, strict=True)) for x, y in zip(rows, due, strict=True)
+        all(_same_value(a, b) for a, b in zip(x, y, strict=True))
+        for x, y in zip(rows, due, strict=True)
     )
     assert same, f"{text}\nprivate {rows[:8]} ({len(rows)})\nDuckDB  {due[:8]} ({len(due)})"
 
 
 def check_all(
     texts: Sequence[str],
-    tables: Mapping[str, Given],
+    tables: Mapping[str, StoredTable],
     checked: bool = False,
     max_rows: int | None = None,
 ) -> None:
     """All queries against DuckDB."""
-    found = asked(texts, tables, checked, max_rows)
-    for text, one, due in zip(texts, found, oracle(texts, tables), strict=True):
+    found = run_queries(texts, tables, checked, max_rows)
+    for text, one, due in zip(texts, found, duckdb_answers(texts, tables), strict=True):
         check_same(text, one, due)
 
 
@@ -250,19 +260,19 @@ def random_rows(rng: np.random.Generator, n: int) -> list[tuple[Any, ...]]:
     """Rows of `TYPES`."""
     import datetime
 
-    def maybe(value: Any) -> Any:
+    def or_null(value: Any) -> Any:
         return None if rng.random() < 0.25 else value
 
     return [
         (
             int(rng.integers(0, 5)),
-            maybe(int(rng.integers(-9, 10))),
+            or_null(int(rng.integers(-9, 10))),
             round(float(rng.integers(-5000, 5000))) / 100,
             float(np.round(rng.normal(0, 3), 3)),
             str(rng.choice(["a", "b", "c"])),
-            maybe(bool(rng.integers(0, 2))),
+            or_null(bool(rng.integers(0, 2))),
             datetime.date(2019, 11, 1) + datetime.timedelta(days=int(rng.integers(0, 200))),
-            maybe(str(rng.choice(["x", "ä", "yy", ""]))),
+            or_null(str(rng.choice(["x", "ä", "yy", ""]))),
             i,
         )
         for i in rng.permutation(n).tolist()

@@ -8,26 +8,26 @@ from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
-from tests.models.queries.asked import Given
+from tests.models.queries.asked import StoredTable
 from tfe_bench.models.queries import io
-from tfe_bench.models.queries.plan import PARTS, Plan, Step, quantile_of
-from tfe_bench.models.queries.types import HASHES, UNITS, date_of, hash_of
+from tfe_bench.models.queries.plan import PARTS, Plan, Step, parse_quantile
+from tfe_bench.models.queries.types import HASHES, UNITS, days_to_date, hash_text
 
 Row = dict[str, Any]
 _EPOCH = datetime.datetime(1970, 1, 1)
 
 
-def run(plan: Plan, tables: Mapping[str, Given]) -> list[tuple[Any, ...]]:
+def run_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[tuple[Any, ...]]:
     """The rows of a plan's result."""
     made: list[tuple[list[str], list[Row]]] = []
     for step in plan.steps:
         given = [made[i] for i in step.inputs]
         made.append(_STEPS[step.op](step, given, plan, tables))
     names, rows = made[plan.output]
-    return [tuple(_shown(row[name]) for name in names) for row in rows]
+    return [tuple(_as_result(row[name]) for name in names) for row in rows]
 
 
-def _held(value: Any, kind: Any) -> Any:
+def _as_exact(value: Any, kind: Any) -> Any:
     """A value as its column holds it, numbers as fractions."""
     if value is None:
         return None
@@ -36,40 +36,43 @@ def _held(value: Any, kind: Any) -> Any:
             whole = Fraction(Decimal(repr(value))) * kind.denominator
             return Fraction(round(whole), kind.denominator)
         case "text":
-            return io.shown(hash_of(value), HASHES)
+            return io.decode_element(hash_text(value), HASHES)
     return value
 
 
-def _shown(value: Any) -> Any:
+def _as_result(value: Any) -> Any:
     if isinstance(value, Fraction):
         return int(value) if value.denominator == 1 else float(value)
     return value
 
 
-def _scan(step: Step, _: Any, plan: Plan, tables: Mapping[str, Given]) -> Any:
+def _run_scan(step: Step, _: Any, plan: Plan, tables: Mapping[str, StoredTable]) -> Any:
     table = tables[plan.tables[step["table"]][0]]
     at = {name: i for i, name in enumerate(table.types)}
     names = [f"{step['table']}.{name}" for name in step["columns"]]
     rows = [
-        {n: _held(row[at[c]], table.types[c]) for n, c in zip(names, step["columns"], strict=True)}
+        {
+            n: _as_exact(row[at[c]], table.types[c])
+            for n, c in zip(names, step["columns"], strict=True)
+        }
         for row in table.rows
     ]
     return names, rows
 
 
-def _filter(step: Step, given: Any, *_: Any) -> Any:
+def _run_filter(step: Step, given: Any, *_: Any) -> Any:
     [(names, rows)] = given
-    return names, [row for row in rows if value(step["where"], row) is True]
+    return names, [row for row in rows if compute_value(step["where"], row) is True]
 
 
-def _project(step: Step, given: Any, *_: Any) -> Any:
+def _run_project(step: Step, given: Any, *_: Any) -> Any:
     [(_names, rows)] = given
     return [n for n, _ in step["columns"]], [
-        {name: value(e, row) for name, e in step["columns"]} for row in rows
+        {name: compute_value(e, row) for name, e in step["columns"]} for row in rows
     ]
 
 
-def _group(step: Step, given: Any, *_: Any) -> Any:
+def _run_group(step: Step, given: Any, *_: Any) -> Any:
     [(_names, rows)] = given
     keys, groups = step["keys"], dict[Any, list[Row]]()
     for row in rows:
@@ -81,7 +84,7 @@ def _group(step: Step, given: Any, *_: Any) -> Any:
         {
             **dict(zip(keys, key, strict=True)),
             **{
-                name: aggregate(function, [r[a] if a else 1 for r in several])
+                name: compute_aggregate(function, [r[a] if a else 1 for r in several])
                 for name, function, a in step["aggregates"]
             },
         }
@@ -90,14 +93,14 @@ def _group(step: Step, given: Any, *_: Any) -> Any:
     return names, made
 
 
-def aggregate(function: str, values: Sequence[Any]) -> Any:
+def compute_aggregate(function: str, values: Sequence[Any]) -> Any:
     """An aggregate of values, NULLs left out."""
     there = [v for v in values if v is not None]
     if function == "count":
         return Fraction(len(there))
     if not there:
         return None
-    if (quantile := quantile_of(function)) is not None:
+    if (quantile := parse_quantile(function)) is not None:
         there.sort()
         if quantile[0] == "quantile_disc":
             return there[max(0, -(-quantile[1] * len(there) // PARTS) - 1)]
@@ -110,12 +113,12 @@ def aggregate(function: str, values: Sequence[Any]) -> Any:
     )()
 
 
-def _distinct(step: Step, given: Any, *_: Any) -> Any:
+def _run_distinct(step: Step, given: Any, *_: Any) -> Any:
     [(names, rows)] = given
     return names, list({tuple(row[n] for n in names): row for row in rows}.values())
 
 
-def _sorted(rows: list[Row], by: Sequence[Sequence[str]]) -> list[Row]:
+def _sort_rows(rows: list[Row], by: Sequence[Sequence[str]]) -> list[Row]:
     made = list(rows)
     for name, way in reversed(by):
         there = [row for row in made if row[name] is not None]
@@ -124,24 +127,24 @@ def _sorted(rows: list[Row], by: Sequence[Sequence[str]]) -> list[Row]:
     return made
 
 
-def _order(step: Step, given: Any, *_: Any) -> Any:
+def _run_order(step: Step, given: Any, *_: Any) -> Any:
     [(names, rows)] = given
-    return names, _sorted(rows, step["by"])[: step["count"] if step.op == "top" else None]
+    return names, _sort_rows(rows, step["by"])[: step["count"] if step.op == "top" else None]
 
 
-def _limit(step: Step, given: Any, *_: Any) -> Any:
+def _run_limit(step: Step, given: Any, *_: Any) -> Any:
     [(names, rows)] = given
     return names, rows[: step["count"]]
 
 
-def _union(_step: Step, given: Any, *_: Any) -> Any:
+def _run_union(_step: Step, given: Any, *_: Any) -> Any:
     first, made = given[0][0], []
     for names, rows in given:
         made += [dict(zip(first, (row[n] for n in names), strict=True)) for row in rows]
     return first, made
 
 
-def _join(step: Step, given: Any, *_: Any) -> Any:
+def _run_join(step: Step, given: Any, *_: Any) -> Any:
     (names, rows), (others, more) = given
     kind, made = step["kind"], []
     for row in rows:
@@ -157,7 +160,7 @@ def _join(step: Step, given: Any, *_: Any) -> Any:
     return (names if kind in ("semi", "anti") else [*names, *others]), made
 
 
-def value(e: Any, row: Row) -> Any:
+def compute_value(e: Any, row: Row) -> Any:
     """An expression's value, None for NULL."""
     name, *rest = e
     if name in _CONSTANTS:
@@ -166,10 +169,10 @@ def value(e: Any, row: Row) -> Any:
         return row[rest[0]]
     if name == "case":
         for condition, result in zip(rest[:-1:2], rest[1:-1:2], strict=True):
-            if value(condition, row) is True:
-                return value(result, row)
-        return value(rest[-1], row)
-    given = [value(each, row) for each in rest]
+            if compute_value(condition, row) is True:
+                return compute_value(result, row)
+        return compute_value(rest[-1], row)
+    given = [compute_value(each, row) for each in rest]
     if name == "coalesce":
         return next((v for v in given if v is not None), None)
     if name == "is_null":
@@ -179,18 +182,18 @@ def value(e: Any, row: Row) -> Any:
         return stop if stop in given else None if None in given else not stop
     if name == "in":
         first, *others = given
-        same = [None if None in (first, v) else _alike(first, v) for v in others]
+        same = [None if None in (first, v) else _common_scale(first, v) for v in others]
         return True if True in same else None if None in same else False
     if None in given:
         return None
     return _OPERATORS[name](*given)
 
 
-def _alike(a: Any, b: Any) -> bool:
+def _common_scale(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def _plus(a: Any, b: Any, sign: int = 1) -> Any:
+def _add_values(a: Any, b: Any, sign: int = 1) -> Any:
     if isinstance(a, datetime.date):
         if isinstance(b, datetime.date):
             return Fraction((a - b).days)
@@ -203,19 +206,19 @@ _CONSTANTS: Mapping[str, Callable[..., Any]] = {
     "decimal": lambda v, digits: Fraction(v, 10**digits),
     "fixed": lambda v, bits: Fraction(v, 1 << bits),
     "bool": bool,
-    "date": date_of,
+    "date": days_to_date,
     "timestamp": lambda v, unit: _EPOCH + datetime.timedelta(microseconds=v * 10**6 // UNITS[unit]),
     "word": str,
-    "text": lambda v: io.shown(v, HASHES),
+    "text": lambda v: io.decode_element(v, HASHES),
     "null": lambda: None,
 }
 _OPERATORS: Mapping[str, Callable[..., Any]] = {
-    "+": _plus,
-    "-": lambda a, b: _plus(a, b, -1),
+    "+": _add_values,
+    "-": lambda a, b: _add_values(a, b, -1),
     "*": lambda a, b: a * b,
     "/": lambda a, b: None if b == 0 else a / b,
-    "=": _alike,
-    "<>": lambda a, b: not _alike(a, b),
+    "=": _common_scale,
+    "<>": lambda a, b: not _common_scale(a, b),
     "<": lambda a, b: a < b,
     "<=": lambda a, b: a <= b,
     ">": lambda a, b: a > b,
@@ -232,15 +235,15 @@ _OPERATORS: Mapping[str, Callable[..., Any]] = {
     "to_timestamp": lambda d: datetime.datetime.combine(d, datetime.time()),
 }
 _STEPS: Mapping[str, Callable[..., Any]] = {
-    "scan": _scan,
-    "filter": _filter,
-    "project": _project,
-    "group": _group,
-    "distinct": _distinct,
-    "order": _order,
-    "top": _order,
-    "limit": _limit,
-    "union": _union,
-    "join": _join,
-    "many_join": _join,
+    "scan": _run_scan,
+    "filter": _run_filter,
+    "project": _run_project,
+    "group": _run_group,
+    "distinct": _run_distinct,
+    "order": _run_order,
+    "top": _run_order,
+    "limit": _run_limit,
+    "union": _run_union,
+    "join": _run_join,
+    "many_join": _run_join,
 }

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from sqlglot import exp
 
-from tests.models.queries.asked import Given
+from tests.models.queries.asked import StoredTable
 from tfe_bench.errors import UsageError
 from tfe_bench.models.queries import accepted, sql
 
 DAY = datetime.date(2020, 5, 1)
 TABLES = {
-    "t": Given(
+    "t": StoredTable(
         {
             **{"k": "int[0,9]", "z": "int[-9,9]?", "p": "decimal(2)[-9,9]", "r": "fixed(16)[-9,9]"},
             **{"seg": "category(a,b)", "flag": "bool?", "day": "date[2020-01-01,2020-12-31]"},
@@ -26,8 +26,10 @@ TABLES = {
         [(1, None, 1.5, 0.5, "a", None, DAY, datetime.datetime(2020, 5, 1), 1)],
         unique=("id",),
     ),
-    "u": Given({"k": "int[0,9]", "w": "int[0,9]?", "q": "int[0,9]"}, [(1, 2, 3)], unique=("k",)),
-    "v": Given({"k": "int[0,9]?", "q": "int[0,9]"}, [(1, 2)]),
+    "u": StoredTable(
+        {"k": "int[0,9]", "w": "int[0,9]?", "q": "int[0,9]"}, [(1, 2, 3)], unique=("k",)
+    ),
+    "v": StoredTable({"k": "int[0,9]?", "q": "int[0,9]"}, [(1, 2)]),
 }
 # All nodes that queries may have, each with all of its arguments.
 TEXTS = [
@@ -83,7 +85,7 @@ def _sources() -> dict[str, Any]:
 
 def _plan(tree: Any) -> Any:
     try:
-        return sql.compiled_tree(tree, _sources())
+        return sql.compile_tree(tree, _sources())
     except Exception as error:  # (a tree that was changed may be none)
         return type(error).__name__
 
@@ -115,11 +117,11 @@ def _changed(value: Any) -> Any:
 def _mutations() -> Iterator[tuple[str, int, str]]:
     """The query, the place of a node in it, and the argument that is changed."""
     for text in TEXTS:
-        for place, node in enumerate(sql.parsed(text).walk()):
+        for place, node in enumerate(sql.parse_sql(text).walk()):
             silent = _says_nothing(node) or (
                 isinstance(node, exp.Select) and isinstance(node.parent, exp.Exists)
             )
-            for argument in accepted.READ[type(node).__name__]:
+            for argument in accepted.READ_ARGUMENTS[type(node).__name__]:
                 if node.args.get(argument) in (None, [], False):
                     continue
                 if argument == "is_string" and isinstance(node.parent, exp.Interval):
@@ -129,10 +131,10 @@ def _mutations() -> Iterator[tuple[str, int, str]]:
 
 
 def _is_read(text: str, place: int, argument: str) -> bool:
-    tree = sql.parsed(text)
+    tree = sql.parse_sql(text)
     node = next(each for i, each in enumerate(tree.walk()) if i == place)
     node.set(argument, _changed(copy.deepcopy(node.args[argument])))
-    return bool(_plan(tree) != _plan(sql.parsed(text)))
+    return bool(_plan(tree) != _plan(sql.parse_sql(text)))
 
 
 def _classes() -> list[Any]:
@@ -153,36 +155,36 @@ def test_every_other_node_and_argument_is_refused() -> None:
         for argument in (*kind.arg_types, "one_that_is_new"):
             node = kind(**{argument: exp.Literal.number(1)})
             try:
-                accepted.check(node)
+                accepted.check_nodes(node)
             except UsageError as error:
                 assert "is not offered" in str(error) and len(str(error)) < 300
             else:
                 passed.add((kind.__name__, argument))
     listed = {
         (kind, argument)
-        for table in (accepted.READ, accepted.NOTATION)
+        for table in (accepted.READ_ARGUMENTS, accepted.NOTATION)
         for kind, arguments in table.items()
         for argument in arguments
     }
     assert passed == listed
     assert not any(
         accepted.NOTATION.get(kind, frozenset()) & arguments
-        for kind, arguments in accepted.READ.items()
+        for kind, arguments in accepted.READ_ARGUMENTS.items()
     )
 
 
 def test_the_queries_have_every_node_and_argument_that_is_read() -> None:
     for text in TEXTS:
-        accepted.check(sql.parsed(text))
+        accepted.check_nodes(sql.parse_sql(text))
     found = {
         (type(node).__name__, argument)
         for text in TEXTS
-        for node in sql.parsed(text).walk()
+        for node in sql.parse_sql(text).walk()
         for argument, value in node.args.items()
         if value is not None and value is not False and value != []
     }
     found |= set(REFUSED)
-    for kind, arguments in accepted.READ.items():
+    for kind, arguments in accepted.READ_ARGUMENTS.items():
         assert arguments <= {argument for name, argument in found if name == kind}, kind
 
 
@@ -190,8 +192,8 @@ def test_the_queries_have_every_node_and_argument_that_is_read() -> None:
 def test_every_argument_that_is_accepted_is_read(share: int | None, seed: int) -> None:
     every = list(_mutations())
     some = every if share is None else random.Random(seed).sample(every, share)
-    assert not [text for text in TEXTS if isinstance(_plan(sql.parsed(text)), str)]
+    assert not [text for text in TEXTS if isinstance(_plan(sql.parse_sql(text)), str)]
     assert [each for each in some if not _is_read(*each)] == []
     for text in REFUSED.values():
         with pytest.raises(UsageError, match=r"default|NULLS FIRST"):
-            sql.compiled(text, _sources())
+            sql.compile_sql(text, _sources())

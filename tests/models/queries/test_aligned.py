@@ -12,13 +12,13 @@ import pytest
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.programs import align
-from tfe_bench.models.programs.provide import FEATURE_BITS, table_of
-from tfe_bench.models.queries import aligned, stored, training
+from tfe_bench.models.programs.provide import FEATURE_BITS, read_table
 from tfe_bench.models.queries import io as columns_io
-from tfe_bench.models.queries.aligned import Order
+from tfe_bench.models.queries import record_linkage, stored, training
+from tfe_bench.models.queries.record_linkage import LinkageRequest
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import LARGEST, Column, Schema
-from tfe_bench.models.queries.types import parse
+from tfe_bench.models.queries.types import parse_type
 from tfe_bench.models.rows import LABEL_BITS
 from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
@@ -30,7 +30,7 @@ _TELCO = {"k": "int[0,99]", "z": "int[-5,5]"}
 
 
 def _table(name: str, owner: str, types: Mapping[str, str], more: Mapping[str, Any]) -> Table:
-    columns = {n: Column(parse(t.removesuffix("?")), t[-1] == "?") for n, t in types.items()}
+    columns = {n: Column(parse_type(t.removesuffix("?")), t[-1] == "?") for n, t in types.items()}
     usual = {"unique": ("k",), "open_count": True, "rights": {"analyst": _RIGHTS}}
     return Table(name, owner, "0" * 32, Schema(20, columns, **{**usual, **more}), "analyst")
 
@@ -92,8 +92,10 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
             tables.append(_table(name, owner, {**types, **more.get("types", {})}, fields))
         clients = asked.pop("clients", ())
         given = {"on": ["k"], "label": "y", "columns": None, **asked}
-        order = Order.of(json.loads(json.dumps(training.ordered(tables, **given).header())))
-        return aligned.derive(order, tables, clients)
+        order = LinkageRequest.from_header(
+            json.loads(json.dumps(training.build_request(tables, **given).header()))
+        )
+        return record_linkage.derive_linkage(order, tables, clients)
 
     made = derived({}, {})
     assert made.about["columns"] == ["x", "z"] and made.least == 10
@@ -103,7 +105,7 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
 
 def _edges(kind: str, n: int) -> list[int]:
     """Elements of a type: its ends, and others between."""
-    made = parse(kind)
+    made = parse_type(kind)
     return [made.low, made.high, *rng_of(kind).integers(made.low, made.high, n - 2, endpoint=True)]
 
 
@@ -141,8 +143,8 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
         kinds = {f"c{i}_{j}": kind for j, kind in enumerate(KINDS) if j % owners == i}
         label = {2: {"y": "category(p,q,r)"}, 3: {"y": "decimal(1)[0,100]"}}[owners]
         kinds |= label if i == 1 else {}
-        columns = {"k": parse("int[0,99]"), "b": parse("bool")}
-        columns |= {name: parse(kind) for name, kind in kinds.items()}
+        columns = {"k": parse_type("int[0,99]"), "b": parse_type("bool")}
+        columns |= {name: parse_type(kind) for name, kind in kinds.items()}
         values = {"k": who, "b": who % 2}
         values |= {name: np.array(_edges(kind, n))[order[i]] for name, kind in kinds.items()}
         scales = {name: KINDS.get(kind) for name, kind in kinds.items()}
@@ -154,12 +156,12 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
         )
         tables.append(Table(f"t{i}", "own", "0" * 32, schema, "own"))
         elements = {
-            name: columns_io.Elements(kind, values[name] - kind.offset, None)
+            name: columns_io.EncodedColumn(kind, values[name] - kind.offset, None)
             for name, kind in columns.items()
         }
-        held.append((stored.words_of(schema, elements, n), values))
-    made_of = training.ordered(tables, ["k", "b"], "y", None)
-    made = aligned.derive(made_of, tables)
+        held.append((stored.encode_words(schema, elements, n), values))
+    made_of = training.build_request(tables, ["k", "b"], "y", None)
+    made = record_linkage.derive_linkage(made_of, tables)
 
     def program(party: Party, *words: Shared) -> Any:
         def load(number: int, names: Sequence[str]) -> dict[str, Shared]:
@@ -167,7 +169,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
             at = {name: every.index(name) for name in names}
             return {k: words[number].map(lambda a, i=i: a[i]) for k, i in at.items()}
 
-        return align.carried_out(party, made_of, made, tables, load, "local")
+        return align.align_rows(party, made_of, made, tables, load, "local")
 
     done = simulate(program, *(words for words, _ in held))
     assert {out[0] for out in done.outputs} == {common}
@@ -180,7 +182,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
         for feature in (*made.features, made.label):
             values = held[feature.table][1]
             element = int(values[feature.column][list(values["k"]).index(person)])
-            if feature.kept.type.kind == "category":
+            if feature.schema_column.type.kind == "category":
                 row += [float(element == j) for j in range(len(feature.names))]
             else:
                 row.append((element - feature.center) / 2.0**feature.shift)
@@ -192,16 +194,16 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
     )
     assert np.abs(x).max() <= LARGEST and x.shape == (common, made.about["x"][0])
     # the columns are those of the model's table, whose scale takes values as they are in files
-    units = table_of({**made.about, "rows": common})
+    units = read_table({**made.about, "rows": common})
     assert units is not None and units.scale is not None
     for at, feature in enumerate(f for f in made.features for _ in f.names):
-        own = feature.kept.type
+        own = feature.schema_column.type
         if own.kind == "number":
             value, element = own.high / own.denominator, own.high
             scaled = value * units.scale.factor[at] + units.scale.offset[at]
             assert abs(scaled - (element - feature.center) / 2.0**feature.shift) < 1e-6
     # what it costs is what is said before, but for rows that are not common
-    assert align.price(made_of, made, tables).sent >= sum(done.sent) // 8
+    assert align.price_alignment(made_of, made, tables).sent >= sum(done.sent) // 8
 
 
 @pytest.mark.parametrize(("common", "least"), [(3, 3), (2, 3), (0, 1), (1, 1)])
@@ -218,7 +220,7 @@ def test_too_few_common_rows_are_not_counted(
     monkeypatch.setattr(io, "reveal", recorded)
 
     def program(party: Party, valid: Shared) -> int:
-        return align.counted(party, party.function(stored.bit_of)(valid), least)
+        return align.reveal_row_count(party, party.function(stored.word_to_bit)(valid), least)
 
     rows = np.array([1] * common + [0] * (5 - common))
     if common < least:
@@ -233,14 +235,14 @@ def test_too_few_common_rows_are_not_counted(
 @pytest.mark.parametrize("kind", ["int", "int[0,100]", "decimal(2)[0,99999.99]", "fixed(24)[-9,9]"])
 @pytest.mark.parametrize("spread", [0.0, 1e-6, 0.01, 0.3])
 def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread: float) -> None:
-    made, rng = parse(kind), rng_of(kind)
+    made, rng = parse_type(kind), rng_of(kind)
     wide = made.high - made.low
     middle = made.low + wide * 0.4
     elements = np.rint(rng.normal(middle, wide * spread, 500)).clip(made.low, made.high)
-    held = columns_io.Elements(made, elements.astype(np.int64) - made.offset, None)
-    assert training.scale_of("c", held, []) is None
-    found = training.scale_of("c", held, ["c"])
-    assert found is not None and found == training.scale_of("c", held, ["*"])
+    held = columns_io.EncodedColumn(made, elements.astype(np.int64) - made.offset, None)
+    assert training.training_scale("c", held, []) is None
+    found = training.training_scale("c", held, ["c"])
+    assert found is not None and found == training.training_scale("c", held, ["*"])
     Column(made, scale=found)  # (what it is checked for)
     shift, center = found
     scaled = (elements - center) / 2.0**shift
@@ -248,10 +250,12 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     assert center == made.high or (center - made.low) % max(1, 2**shift // 2) == 0
     if elements.std() >= 1 and wide < LARGEST:
         assert 0.7 <= scaled.std() <= 1.5 and abs(scaled.mean()) <= 0.3
-    words = columns_io.Elements(parse("category(a,b)"), elements[:0].astype(np.int64), None)
-    assert training.scale_of("c", words, ["*"]) is None
+    words = columns_io.EncodedColumn(
+        parse_type("category(a,b)"), elements[:0].astype(np.int64), None
+    )
+    assert training.training_scale("c", words, ["*"]) is None
     with pytest.raises(UsageError, match=r"columns of numbers.*'c'"):
-        training.scale_of("c", words, ["c"])
+        training.training_scale("c", words, ["c"])
     for wrong in ((-1, 0), (63, 0), (0, made.high + 1), (shift,), ("a", 0), (0, center)):
         if wrong != (0, center) or wide > LARGEST:
             with pytest.raises(UsageError, match=r"[Ss]cale"):

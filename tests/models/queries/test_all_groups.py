@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.queries.asked import ANALYST, Given, asked, derived, planned
+from tests.models.queries.asked import ANALYST, StoredTable, compile_plan, derive_plan, run_queries
 from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError
-from tfe_bench.models.queries import explain, price, summaries
+from tfe_bench.models.queries import aggregate_types, explain, price
 from tfe_bench.models.queries.privacy import Release
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.tables import groups
@@ -24,12 +24,12 @@ TEXT = (
 )
 
 
-def table(words: int, rows: Sequence[Any] = ()) -> Given:
+def table(words: int, rows: Sequence[Any] = ()) -> StoredTable:
     listed = ", ".join(f"w{i}" for i in range(words))
     types = {"ward": f"category({listed})", "night": "bool", "x": "int[-20,50]"}
     rights = {ANALYST: {"*": ("aggregate", "group", "filter")}}
-    more: dict[str, Any] = {"rights": rights, "client": ANALYST, "budget": ledger.rho("9")}
-    return Given({**types, "m": "decimal(2)[0,10]?"}, rows, pad=3, **more)
+    more: dict[str, Any] = {"rights": rights, "client": ANALYST, "budget": ledger.parse_rho("9")}
+    return StoredTable({**types, "m": "decimal(2)[0,10]?"}, rows, pad=3, **more)
 
 
 def rows_of(rng: np.random.Generator, n: int) -> list[Any]:
@@ -47,15 +47,15 @@ def rows_of(rng: np.random.Generator, n: int) -> list[Any]:
 def noise(party: int, release: Release, rows: int) -> Any:
     """Of each group another number; of numbers with more digits than are told, whole ones."""
     own = [((np.arange(rows) * 7 + party + i) % 5) for i in range(len(release.totals))]
-    shifts = [scale.more for scale in release.totals.values()]
+    shifts = [scale.extra_bits for scale in release.totals.values()]
     return np.array([o << s for o, s in zip(own, shifts, strict=True)], np.int64)
 
 
 def check(rows: Sequence[Any]) -> None:
     """All 80 groups in their order, each its totals with the noise of the three."""
     tables = {"t": table(40, rows)}
-    assert summaries.MOST_DENSE < 80
-    [result] = asked([TEXT], tables, rho="5", draw=noise)
+    assert aggregate_types.MAX_DENSE < 80
+    [result] = run_queries([TEXT], tables, rho="5", draw=noise)
     kept = [r for r in rows if r[2] < 40]
     keys = [(ward, night) for ward in WORDS for night in (False, True)]
     assert list(zip(result.columns["ward"], result.columns["night"], strict=True)) == keys
@@ -78,14 +78,14 @@ def test_every_group_is_told_of_in_its_place(rng: np.random.Generator) -> None:
 def test_a_group_that_is_left_out_is_seen(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    group = groups.group
+    group = groups.group_rows
 
     def without(party: Any, relation: Any, *about: Any, **more: Any) -> Any:
         """The rows that make groups of no row are none."""
         valid = shapes.pad(relation.valid.map(lambda a: a[:-80]), [[0, 80]])
         return group(party, Relation(relation.columns, valid), *about, **more)
 
-    monkeypatch.setattr(groups, "group", without)
+    monkeypatch.setattr(groups, "group_rows", without)
     with pytest.raises(AssertionError, match="w0"):
         check(rows_of(rng, 5))
 
@@ -94,10 +94,10 @@ def test_it_is_said_how_groups_are_made_and_which_are_too_many() -> None:
     text = "select ward, night, count(*) n from t group by ward, night"
     for words, said in ((16, "public codes"), (17, "sorted"), (512, "sorted")):
         tables = {"t": table(words)}
-        plan = planned(text, tables, rho="1")
-        facts, known = derived(plan, tables), {"t": tables["t"].table("t")}
-        told = explain.text(plan, facts, known, [price.price(plan, facts, known)])
+        plan = compile_plan(text, tables, rho="1")
+        facts, known = derive_plan(plan, tables), {"t": tables["t"].table("t")}
+        told = explain.explain_plan(plan, facts, known, [price.price_plan(plan, facts, known)])
         assert f"({said}): count" in told and f"-> {2 * words:,} rows" in told
         assert facts[plan.output].valid
     with pytest.raises(PolicyError, match=r"1024 combinations at most"):
-        planned(text, {"t": table(513)}, rho="1")
+        compile_plan(text, {"t": table(513)}, rho="1")

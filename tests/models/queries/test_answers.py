@@ -10,14 +10,14 @@ import pytest
 from tests.models.queries import drawn, plain
 from tests.models.queries.asked import (
     TYPES,
-    Given,
-    asked,
+    StoredTable,
     check_all,
     check_same,
-    derived,
-    oracle,
-    planned,
+    compile_plan,
+    derive_plan,
+    duckdb_answers,
     random_rows,
+    run_queries,
 )
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.queries import io
@@ -80,8 +80,8 @@ MORE = [
 ]
 
 
-def _other(rng: np.random.Generator, n: int) -> Given:
-    return Given(
+def _other(rng: np.random.Generator, n: int) -> StoredTable:
+    return StoredTable(
         {"uid": "int[0,500]", "w": "int[0,9]?", "name": "category(a,b,c)"},
         [
             (i, None if i % 3 == 0 else i % 10, "abc"[i % 3])
@@ -92,7 +92,7 @@ def _other(rng: np.random.Generator, n: int) -> Given:
 
 
 def test_answers_are_those_of_duckdb(rng: np.random.Generator) -> None:
-    table = Given(TYPES, random_rows(rng, 20), pad=3, unique=("id",))
+    table = StoredTable(TYPES, random_rows(rng, 20), pad=3, unique=("id",))
     check_all(TEXTS, {"t": table}, checked=True)
 
 
@@ -117,7 +117,7 @@ WIDEST = {
 )
 def test_columns_of_any_range_are_right_at_its_ends(kind: str) -> None:
     rows = [(x, i % 2, i) for i, x in enumerate(WIDEST[kind])]
-    table = Given({"x": kind, "k": "int[0,1]", "id": "int[0,9]"}, rows, pad=2)
+    table = StoredTable({"x": kind, "k": "int[0,1]", "id": "int[0,9]"}, rows, pad=2)
     texts = [
         "select min(x), max(x), count(x), max(x) filter (where k > 0) from t",
         "select k, min(x), max(x) from t group by k",
@@ -131,17 +131,17 @@ def test_columns_of_any_range_are_right_at_its_ends(kind: str) -> None:
     check_all(texts, {"t": table})
 
 
-def _drawn(count: int, known: dict[str, Given], seed: int) -> list[str]:
+def _drawn(count: int, known: dict[str, StoredTable], seed: int) -> list[str]:
     """Queries that both take."""
     import duckdb
 
     reals = sorted({str(row[3]) for row in known["t"].rows})
-    queries, texts = drawn.Queries(seed, reals[:20]), list[str]()
+    queries, texts = drawn.RandomQueries(seed, reals[:20]), list[str]()
     while len(texts) < count:
-        text = queries.text()
+        text = queries.draw_query()
         try:
-            planned(text, known)
-            oracle([text], known)
+            compile_plan(text, known)
+            duckdb_answers([text], known)
         except (UsageError, duckdb.Error):
             continue
         texts.append(text)
@@ -153,7 +153,7 @@ def _drawn(count: int, known: dict[str, Given], seed: int) -> list[str]:
 def test_what_is_drawn_is_answered_as_by_duckdb_or_refused(
     n: int, seed: int, rng: np.random.Generator
 ) -> None:
-    known = drawn.tables(n, rng)
+    known = drawn.random_tables(n, rng)
     check_all(_drawn(12, known, seed), known)
 
 
@@ -161,20 +161,22 @@ def test_what_is_drawn_is_answered_as_by_duckdb_or_refused(
 def test_what_is_drawn_is_compiled_to_what_duckdb_answers(
     count: int, seed: int, rng: np.random.Generator
 ) -> None:
-    known = drawn.tables(9, rng)
+    known = drawn.random_tables(9, rng)
     for text in _drawn(count, known, seed):
-        plan = planned(text, known)
+        plan = compile_plan(text, known)
         if not any(step.op == "window" for step in plan.steps):
-            facts = derived(plan, known)[plan.output]
-            rows = plain.run(plan, known)
-            types = {name: fact.known for name, fact in facts.columns.items() if "?" not in name}
+            facts = derive_plan(plan, known)[plan.output]
+            rows = plain.run_plan(plan, known)
+            types = {
+                name: fact.value_type for name, fact in facts.columns.items() if "?" not in name
+            }
             columns = {name: [row[i] for row in rows] for i, name in enumerate(types)}
-            check_same(text, io.Result(types, columns), oracle([text], known)[0])
+            check_same(text, io.Result(types, columns), duckdb_answers([text], known)[0])
 
 
 def test_columns_of_one_value_are_compared() -> None:
     types = {"x": "int[5,5]?", "word": "category(only)", "day": "date[2020-01-01,2020-01-01]"}
-    table = Given(types, [(x, "only", datetime.date(2020, 1, 1)) for x in (5, None)])
+    table = StoredTable(types, [(x, "only", datetime.date(2020, 1, 1)) for x in (5, None)])
     texts = [
         f"select x {op} 5, word {op} 'only', day {op} date '2020-01-01', x {op} x from t"
         for op in ("=", "<>", "<", ">=")
@@ -183,7 +185,7 @@ def test_columns_of_one_value_are_compared() -> None:
 
 
 def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) -> None:
-    table = Given(TYPES, random_rows(rng, 460), pad=40, unique=("id",))
+    table = StoredTable(TYPES, random_rows(rng, 460), pad=40, unique=("id",))
     texts = [
         "select id, z from t where k > 1 order by z desc, id limit 7",
         "select p, seg from t order by p desc, seg limit 12",
@@ -194,9 +196,13 @@ def test_the_first_of_many_rows_are_those_of_duckdb(rng: np.random.Generator) ->
         "select id from t order by id limit 0",
     ]
     check_all(texts, {"t": table})
-    plan = planned(texts[0], {"t": table})
+    plan = compile_plan(texts[0], {"t": table})
     [first] = [step for step in plan.steps if step.op == "top"]
-    assert first["count"] == 7 and select.saves(500, 7) and not select.saves(500, 499)
+    assert (
+        first["count"] == 7
+        and select.is_selection_cheaper(500, 7)
+        and not select.is_selection_cheaper(500, 499)
+    )
 
 
 @pytest.mark.parametrize("some", [slice(1), pytest.param(slice(1, None), marks=pytest.mark.slow)])
@@ -207,7 +213,7 @@ def test_as_many_rows_as_are_asked_for_or_an_error(some: slice, rng: np.random.G
         for own in keys
     ]
     types = {"k": "int[0,7]?", "v": "int[0,99]", "word": "category(x,y,z)"}
-    tables = {"a": Given(types, sides[0], pad=2), "b": Given(types, sides[1])}
+    tables = {"a": StoredTable(types, sides[0], pad=2), "b": StoredTable(types, sides[1])}
     pairs = sum(x == y for x in keys[0] for y in keys[1] if x is not None)
     texts = [
         "select a.v, b.v as w, b.word from a join b using (k) where a.v < 9",
@@ -226,11 +232,11 @@ def test_as_many_rows_as_are_asked_for_or_an_error(some: slice, rng: np.random.G
     ]
     check_all(lefts[some], tables, max_rows=pairs + alone)
     with pytest.raises(RangeError, match=f"more than {pairs + alone - 1} rows"):
-        asked(lefts[:1], tables, max_rows=pairs + alone - 1)
+        run_queries(lefts[:1], tables, max_rows=pairs + alone - 1)
     few = ["select a.v from a join b using (k) where a.v < 0", "select v from a order by v"]
     for text, bound in zip(few, (pairs - 1, 6), strict=True):
         with pytest.raises(RangeError, match=f"more than {bound} rows"):
-            asked([text], tables, max_rows=bound)
+            run_queries([text], tables, max_rows=bound)
 
 
 @pytest.mark.parametrize("one", [1, pytest.param(0, marks=pytest.mark.slow)])
@@ -238,9 +244,11 @@ def test_joins_by_links_are_those_of_duckdb(one: int, rng: np.random.Generator) 
     ids = rng.permutation(40)
     types = {"id": "int[-20,60]", "w": "int[0,99]?", "flag": "bool"}
     rows = [(int(i), None if i % 3 else int(i), bool(i % 2)) for i in ids[:20]]
-    u = Given(types, rows, hashed_by="id", unique=("id",), pad=5)
+    u = StoredTable(types, rows, hashed_by="id", unique=("id",), pad=5)
     asks = [(None if i % 5 == 0 else int(rng.integers(40)), i) for i in range(25)]
-    t = Given({"key": "int[-20,60]?", "v": "int[0,99]"}, asks, links=["key=u.id"], known={"u": u})
+    t = StoredTable(
+        {"key": "int[-20,60]?", "v": "int[0,99]"}, asks, links=["key=u.id"], known={"u": u}
+    )
     texts = [
         "select v, w, flag from u join t on id = key where v > 3",
         "select v, w, id, flag from t left join u on key = id",
@@ -248,25 +256,28 @@ def test_joins_by_links_are_those_of_duckdb(one: int, rng: np.random.Generator) 
         "select flag, count(*), sum(v) from t join u on id = key group by flag",
     ]
     for text in texts:
-        assert any(fact.link for fact in derived(planned(text, {"t": t, "u": u}), {"t": t, "u": u}))
+        assert any(
+            fact.link
+            for fact in derive_plan(compile_plan(text, {"t": t, "u": u}), {"t": t, "u": u})
+        )
     check_all([texts[one]], {"t": t, "u": u}, checked=True)
     check_all([texts[2 + one]], {"t": t, "u": u})
     # another table of the name: its bins are others
-    again = Given(types, rows[:9], hashed_by="id", unique=("id",), deployment="1" * 32)
-    steps = planned(texts[0], {"t": t, "u": again})
-    assert not any(fact.link for fact in derived(steps, {"t": t, "u": again}))
+    again = StoredTable(types, rows[:9], hashed_by="id", unique=("id",), deployment="1" * 32)
+    steps = compile_plan(texts[0], {"t": t, "u": again})
+    assert not any(fact.link for fact in derive_plan(steps, {"t": t, "u": again}))
     for wrong in (t.links["link0"][4], 0, -1):
         t.links["link0"][3] = wrong
         with pytest.raises(RangeError, match="link of 'key'"):
-            asked([], {"t": t}, checked=True)
+            run_queries([], {"t": t}, checked=True)
 
 
 def test_rows_leave_in_no_order_but_the_one_that_was_asked_for() -> None:
     rows = [(0, i) for i in range(30)]
-    table = Given({"k": "int[0,1]", "i": "int[0,99]"}, rows)
+    table = StoredTable({"k": "int[0,1]", "i": "int[0,99]"}, rows)
     texts = ["select i from t", "select i from t order by k", "select i from t limit 20"]
     texts.append("select i from (select i, k from t order by i) q where k < 1")
-    for text, found in zip(texts, asked(texts, {"t": table}), strict=True):
+    for text, found in zip(texts, run_queries(texts, {"t": table}), strict=True):
         kept = [row[0] for row in found.rows]
         assert kept != sorted(kept) and len(set(kept)) == len(kept), text
 
@@ -274,7 +285,7 @@ def test_rows_leave_in_no_order_but_the_one_that_was_asked_for() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("n", [1, 2, 40])
 def test_more_answers_are_those_of_duckdb(rng: np.random.Generator, n: int) -> None:
-    table = Given(TYPES, random_rows(rng, n), pad=n % 2, unique=("id",))
+    table = StoredTable(TYPES, random_rows(rng, n), pad=n % 2, unique=("id",))
     check_all([*TEXTS, *MORE], {"t": table, "u": _other(rng, n)})
 
 
@@ -285,7 +296,7 @@ def test_more_answers_are_those_of_duckdb(rng: np.random.Generator, n: int) -> N
 def test_workers_keep_no_table_that_is_not_as_its_owner_says(
     column: str, row: int, word: int, said: str
 ) -> None:
-    table = Given(
+    table = StoredTable(
         {"k": "int[0,7]", "flag": "bool", "id": "int[0,9]"},
         [(1, True, 3), (2, False, 5)],
         unique=("id",),
@@ -296,4 +307,4 @@ def test_workers_keep_no_table_that_is_not_as_its_owner_says(
     if row < 0:
         table.words[at, :] = word
     with pytest.raises(RangeError, match=said):
-        asked([], {"t": table}, checked=True)
+        run_queries([], {"t": table}, checked=True)

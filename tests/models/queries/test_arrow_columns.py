@@ -11,7 +11,7 @@ import pytest
 
 from tfe_bench.errors import TfeBenchError
 from tfe_bench.models.queries import io
-from tfe_bench.models.queries.types import parse
+from tfe_bench.models.queries.types import parse_type
 
 DAY = datetime.date(2020, 2, 29)
 CASES = [
@@ -35,7 +35,7 @@ CASES = [
 
 def _outcome(values: Any, kind: str) -> Any:
     try:
-        made = io.encode("c", values, parse(kind))
+        made = io.encode_column("c", values, parse_type(kind))
     except TfeBenchError as error:
         return type(error), str(error)
     return made.distances.tolist(), None if made.null is None else made.null.tolist()

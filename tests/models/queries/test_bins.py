@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.models.queries.asked import Given
+from tests.models.queries.asked import StoredTable
 from tfe_bench.errors import DataError, UsageError
-from tfe_bench.models.queries import bins, putting
+from tfe_bench.models.queries import hash_bins, upload
 from tfe_bench.models.queries.schema import Schema
 
-HASHED = Given({"id": "int[0,9]", "w": "int[0,9]"}, [(1, 2)], hashed_by="id", unique=("id",))
+HASHED = StoredTable({"id": "int[0,9]", "w": "int[0,9]"}, [(1, 2)], hashed_by="id", unique=("id",))
 LINK = {"column": "w", "table": "u", "deployment": "0" * 32, "bins": 1026}
 INT64 = np.iinfo(np.int64)
 
@@ -20,15 +20,15 @@ def test_every_row_stands_in_a_bin_that_its_key_asks(rows: int, rng: np.random.G
     keys = rng.permutation(np.arange(rows) - rows // 2)
     if rows > 2:
         keys[:2] = INT64.min, INT64.max
-    count = bins.count_of(rows)
+    count = hash_bins.bin_count(rows)
     assert count % 3 == 0 and count >= max(1026, 1.5 * rows)
-    seed, held = bins.placed(keys, count)
+    seed, held = hash_bins.place_rows(keys, count)
     full = np.flatnonzero(held >= 0)
     assert np.array_equal(np.sort(held[full]), np.arange(rows))
-    asked = bins.positions(keys, count, seed)
+    asked = hash_bins.hash_keys(keys, count, seed)
     assert (asked // (count // 3) == np.arange(3)[:, None]).all()
     assert (asked[:, held[full]] == full).any(0).all()
-    target = bins.targets(asked, count)
+    target = hash_bins.request_targets(asked, count)
     assert np.array_equal(np.sort(target), np.arange(count + 3 * rows))
     # behind its bin, and before the next one
     begin = np.append(target[:count], count + 3 * rows)
@@ -38,11 +38,11 @@ def test_every_row_stands_in_a_bin_that_its_key_asks(rows: int, rng: np.random.G
 
 def test_keys_that_come_five_times_find_no_bins() -> None:
     with pytest.raises(DataError, match="unique"):
-        bins.placed(np.zeros(5, np.int64), 1026)
+        hash_bins.place_rows(np.zeros(5, np.int64), 1026)
 
 
 def test_rows_without_a_key_ask_anywhere() -> None:
-    asked = bins.anywhere(5000, 9)
+    asked = hash_bins.random_bins(5000, 9)
     assert asked.shape == (3, 5000) and set(asked.flat) == set(range(9))
 
 
@@ -59,15 +59,15 @@ def test_rows_without_a_key_ask_anywhere() -> None:
 )
 def test_headers_of_no_bins_or_links_are_refused(change: dict[str, object]) -> None:
     header = HASHED.schema.header()
-    assert Schema.of({**header, "links": [LINK]}).header() == {**header, "links": [LINK]}
+    assert Schema.from_header({**header, "links": [LINK]}).header() == {**header, "links": [LINK]}
     with pytest.raises(UsageError):
-        Schema.of({**header, **change})
+        Schema.from_header({**header, **change})
 
 
 @pytest.mark.parametrize("written", ["w", "w=u", "=u.id", "w=x.id", "w=u.w", "far=u.id", "x=u.id"])
 def test_links_to_no_bins_are_refused(written: str) -> None:
-    given = Given({"w": "int[0,9]", "far": "int[0,99]"}, [(1, 2)])
+    given = StoredTable({"w": "int[0,9]", "far": "int[0,99]"}, [(1, 2)])
     known = {"u": HASHED.table("u")}
-    assert putting.link_of("w=u.id", given.schema, known).header() == LINK
+    assert upload.parse_link("w=u.id", given.schema, known).header() == LINK
     with pytest.raises(UsageError):
-        putting.link_of(written, given.schema, known)
+        upload.parse_link(written, given.schema, known)

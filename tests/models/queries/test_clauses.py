@@ -6,7 +6,14 @@ import datetime
 
 import pytest
 
-from tests.models.queries.asked import Given, asked, check_all, check_same, oracle, planned
+from tests.models.queries.asked import (
+    StoredTable,
+    check_all,
+    check_same,
+    compile_plan,
+    duckdb_answers,
+    run_queries,
+)
 from tfe_bench.errors import UsageError
 
 DAYS = [datetime.date(2024, 1, 31), datetime.date(2024, 2, 29), datetime.date(2023, 12, 31)]
@@ -16,7 +23,7 @@ TIMES = [
     datetime.datetime(2023, 12, 31, 23, 59, 59),
 ]
 TABLES = {
-    "t": Given(
+    "t": StoredTable(
         {
             **{"k": "int[0,7]", "z": "int[-10,10]?", "p": "decimal(2)[-100,100]"},
             **{"seg": "category(a,b,c)", "flag": "bool?", "id": "int[0,9]"},
@@ -35,12 +42,14 @@ TABLES = {
         unique=("id",),
         pad=1,
     ),
-    "u": Given(
+    "u": StoredTable(
         {"k": "int[0,7]", "w": "int[0,99]?", "name": "category(x,y)"},
         [(0, 10, "x"), (1, None, "y"), (3, 30, "x"), (5, 0, "y")],
         unique=("k",),
     ),
-    "v": Given({"k": "int[0,7]?", "q": "int[0,9]"}, [(1, 1), (1, 2), (None, 3), (5, 4), (7, 5)]),
+    "v": StoredTable(
+        {"k": "int[0,7]?", "q": "int[0,9]"}, [(1, 1), (1, 2), (None, 3), (5, 4), (7, 5)]
+    ),
 }
 EXISTS = [
     "select id from t where exists (select count(*) from v where v.k = t.k) order by id",
@@ -124,9 +133,9 @@ def test_clauses_are_those_of_duckdb(texts: list[str]) -> None:
 @pytest.mark.slow
 def test_between_symmetric_takes_its_ends_in_any_order() -> None:
     text = "select id from t where z between symmetric {} and {} order by id"
-    [found] = asked([text.format(5, -5)], TABLES)
+    [found] = run_queries([text.format(5, -5)], TABLES)
     plain = text.replace(" symmetric", "").format(-5, 5)
-    check_same(plain, found, oracle([plain], TABLES)[0])
+    check_same(plain, found, duckdb_answers([plain], TABLES)[0])
 
 
 @pytest.mark.parametrize(
@@ -171,7 +180,7 @@ def test_between_symmetric_takes_its_ends_in_any_order() -> None:
 )
 def test_clauses_that_are_not_offered_are_named_in_words_of_sql(text: str, said: str) -> None:
     with pytest.raises(UsageError, match=said):
-        planned(text, TABLES)
+        compile_plan(text, TABLES)
 
 
 def test_columns_without_a_name_are_named_as_by_duckdb() -> None:
@@ -195,9 +204,9 @@ def test_columns_without_a_name_are_named_as_by_duckdb() -> None:
 def _items(text: str) -> list[str]:
     from tfe_bench.models.queries import sql
 
-    return [each.sql(dialect="duckdb") for each in sql.parsed(text).expressions]
+    return [each.sql(dialect="duckdb") for each in sql.parse_sql(text).expressions]
 
 
 def _names(text: str) -> list[str]:
-    plan = planned(text, TABLES)
+    plan = compile_plan(text, TABLES)
     return [name for name, _ in plan.steps[plan.output]["columns"]]

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from tfe_bench.cluster.simulate import simulate
-from tfe_bench.models.queries.days import days_of_times
-from tfe_bench.models.queries.types import TIMESTAMP, UNITS, Type, day_units
+from tfe_bench.models.queries.days import timestamps_to_days
+from tfe_bench.models.queries.types import TIMESTAMP, UNITS, Type, units_per_day
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
@@ -17,7 +17,7 @@ from tfe_bench.protocols.session.sharing import Shared
     [("us", 60), *(pytest.param(u, y, marks=pytest.mark.slow) for u in UNITS for y in (0, 1, 900))],
 )
 def test_dates_are_exact_around_midnight(unit: str, years: int, rng: np.random.Generator) -> None:
-    day = day_units(unit)
+    day = units_per_day(unit)
     low = int(rng.integers(-years * 365 - 1, years * 365 + 1)) * day + int(rng.integers(day))
     high = low + years * 365 * day + day // 2
     days = rng.integers(low // day + 1, high // day + 1, 200) if years else np.array([high // day])
@@ -27,7 +27,7 @@ def test_dates_are_exact_around_midnight(unit: str, years: int, rng: np.random.G
     kind = Type(TIMESTAMP, low, high, unit=unit)
 
     def program(party: Party, x: Shared) -> Shared:
-        found: Shared = party.function(lambda given: days_of_times(party, given, kind))(x)
+        found: Shared = party.function(lambda given: timestamps_to_days(party, given, kind))(x)
         return found
 
     done = simulate(program, x)

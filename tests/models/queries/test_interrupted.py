@@ -18,7 +18,7 @@ from tfe_bench.errors import PolicyError
 from tfe_bench.models.programs import query
 
 ROOT = Path(__file__).resolve().parents[3]
-ROWS = budgeted(rows_of(12, 1), budget=ledger.rho("0.3"))
+ROWS = budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3"))
 
 
 def _die(*_: Any, **__: Any) -> None:
@@ -81,19 +81,21 @@ def test_a_process_that_is_killed_has_spent_what_it_answered(tmp_path: Path, mom
     assert (tmp_path / "answered").exists() == answered
     again = Workers(tmp_path)
     try:
-        spent = [ledger.rho(s) if s != "0" else 0 for s in again.spent]
-        least = [ledger.rho(s) if s != "0" else 0 for s in MOMENTS[moment]]
-        assert all(a <= s <= ledger.rho("0.1") for a, s in zip(least, spent, strict=True)), spent
+        spent = [ledger.parse_rho(s) if s != "0" else 0 for s in again.spent]
+        least = [ledger.parse_rho(s) if s != "0" else 0 for s in MOMENTS[moment]]
+        assert all(a <= s <= ledger.parse_rho("0.1") for a, s in zip(least, spent, strict=True)), (
+            spent
+        )
         most = max(spent)
         # the next one goes on, by what any of them knows
         assert again.ask("0.15").value(lambda out: out["rows"]).shape == (2, 1)
-        assert again.spent == [ledger.shown(most + ledger.rho("0.15"))] * 3
+        assert again.spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
         if most:
             # (the first worker may know less, which a plan is checked by before it is admitted)
             with pytest.raises(PolicyError, match=r"left: 0\.05 of 0\.3"):
                 again.ask("0.1")
             assert again.spent == ["0.25"] * 3
         again.put(ROWS, anew=True)
-        assert again.spent == [ledger.shown(most + ledger.rho("0.15"))] * 3
+        assert again.spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
     finally:
         again.close()

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.queries.asked import ANALYST, Given, asked, derived, planned
+from tests.models.queries.asked import ANALYST, StoredTable, compile_plan, derive_plan, run_queries
 from tfe_bench.cluster import ledger
 from tfe_bench.errors import PolicyError, UsageError
-from tfe_bench.models.queries import explain, noising, notes, price, privacy, sql
+from tfe_bench.models.queries import dp_noise, explain, notes, price, privacy, sql
 from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.privacy import Release
 from tfe_bench.models.queries.schema import Schema
@@ -52,9 +52,9 @@ def rows_of(n: int, seed: int) -> list[tuple[Any, ...]]:
     ]
 
 
-def budgeted(rows: Sequence[Sequence[Any]], **more: Any) -> Given:
-    known = {"rights": RIGHTS, "client": ANALYST, "budget": ledger.rho("1"), **more}
-    return Given(TYPES, rows, **known)
+def budgeted(rows: Sequence[Sequence[Any]], **more: Any) -> StoredTable:
+    known = {"rights": RIGHTS, "client": ANALYST, "budget": ledger.parse_rho("1"), **more}
+    return StoredTable(TYPES, rows, **known)
 
 
 class Draws:
@@ -65,7 +65,7 @@ class Draws:
 
     def __call__(self, party: int, release: Release, rows: int) -> Any:
         below = random.Random(f"{self.seed} {party} {len(self.made) // 3}").randrange
-        own = self.made[party, str(release)] = noising.drawn(release, rows, below)
+        own = self.made[party, str(release)] = dp_noise.draw_noise(release, rows, below)
         return own
 
 
@@ -92,11 +92,13 @@ def check_exact(seed: int, texts: Sequence[str] = tuple(EXACT)) -> None:
     """Results are totals, and what the three workers drew, to the last place."""
     rows, draws = rows_of(23, seed), Draws(seed)
     tables = {"t": budgeted(rows)}
-    results = asked(texts, tables, rho="0.7", draw=draws)
+    results = run_queries(texts, tables, rho="0.7", draw=draws)
     for text, result in zip(texts, results, strict=True):
         totals = EXACT[text]
         [release] = [
-            f.release for f in derived(planned(text, tables, rho="0.7"), tables) if f.release
+            f.release
+            for f in derive_plan(compile_plan(text, tables, rho="0.7"), tables)
+            if f.release
         ]
         groups = ["a", "b", "c"] if "seg" in text else [None]
         drawn = sum(draws.made[party, str(release)].astype(object) for party in range(3))
@@ -105,7 +107,7 @@ def check_exact(seed: int, texts: Sequence[str] = tuple(EXACT)) -> None:
         for name, (unit, value), scale, own in parts:
             kept = [r for r in rows if r[2] < 30]
             due = [sum(int(value(r)) for r in kept if g in (None, r[1])) for g in groups]
-            one = 1 << scale.more  # (rounded off, halves up)
+            one = 1 << scale.extra_bits  # (rounded off, halves up)
             wanted = [(d * one + e + one // 2) // one for d, e in zip(due, own, strict=True)]
             assert [round(v * unit) for v in result.columns[name]] == wanted, f"{text}: {name}"
         # a mean is made of both, and lies in its column's range
@@ -120,9 +122,9 @@ def test_noise_is_said_of_the_columns_of_the_result() -> None:
         "with s as (select seg, count(*) n, sum(m) x, avg(m) a, sum(r) y from t group by seg) "
         "select seg, n as number, a, x, y * 2 twice from s where n > 3 order by a"
     )
-    plan = planned(text, tables, rho="0.7")
-    facts = derived(plan, tables)
-    found = notes.noise_of(plan, facts)
+    plan = compile_plan(text, tables, rho="0.7")
+    facts = derive_plan(plan, tables)
+    found = notes.noise_deviations(plan, facts)
     [release] = [f.release for f in facts if f.release]
     due = sorted(
         scale.deviation for (_, what), scale in release.totals.items() if what == privacy.VALUES
@@ -133,9 +135,9 @@ def test_noise_is_said_of_the_columns_of_the_result() -> None:
     units = [found["x"]["value"] * 100, found[other]["value"] * 65536]
     assert sorted(units) == pytest.approx(due)
     own = {"t": tables["t"].table("t")}
-    lines = notes.notes_of(plan, facts, own)
+    lines = notes.result_notes(plan, facts, own)
     assert len(lines) == 4 and lines[0].startswith("Noise of number: a standard deviation of ")
-    said = explain.text(plan, facts, own, [price.price(plan, facts, own)])
+    said = explain.explain_plan(plan, facts, own, [price.price_plan(plan, facts, own)])
     assert all(line in said for line in lines)
 
 
@@ -146,12 +148,12 @@ def test_results_are_totals_and_the_noise_of_all_three(seed: int) -> None:
 def test_a_worker_that_leaves_out_its_noise_is_seen(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    added = noise.added
+    added = noise.add_noise
 
     def without(party: Any, x: Any, own: Any) -> Any:
         return added(party, x, own * 0 if own is not None and party.index == 2 else own)
 
-    monkeypatch.setattr(noise, "added", without)
+    monkeypatch.setattr(noise, "add_noise", without)
     with pytest.raises(AssertionError, match="select sum"):
         check_exact(seed, [list(EXACT)[1]])
 
@@ -159,7 +161,7 @@ def test_a_worker_that_leaves_out_its_noise_is_seen(
 def test_kept_graphs_keep_no_noise_and_a_unit_counts_with_its_first_rows(seed: int) -> None:
     rows = rows_of(30, seed)
     units = {"unit": "who", "contributions": 2}
-    own = Given(
+    own = StoredTable(
         {"who": "int[0,99]", "w": "int[0,3]"},
         [(i, i % 4) for i in range(2, 8)],
         unique=("who",),
@@ -179,12 +181,12 @@ def test_kept_graphs_keep_no_noise_and_a_unit_counts_with_its_first_rows(seed: i
     told = []
     for i in range(2):
         draws = Draws(seed + i)
-        found = asked(texts, tables, rho="0.001", draw=draws, graphs=f"noise {seed}")
+        found = run_queries(texts, tables, rho="0.001", draw=draws, graphs=f"noise {seed}")
         told.append([result.rows[0][0] for result in found])
         for text, value, exact in zip(texts, told[-1], due, strict=True):
-            plan = planned(text, tables, rho="0.001")
-            [release] = [f.release for f in derived(plan, tables) if f.release]
-            assert release.most == 2 and not next(iter(release.totals.values())).more
+            plan = compile_plan(text, tables, rho="0.001")
+            [release] = [f.release for f in derive_plan(plan, tables) if f.release]
+            assert release.max_unit_rows == 2 and not next(iter(release.totals.values())).extra_bits
             drawn = sum(int(draws.made[p, str(release)][0, 0]) for p in range(3))
             assert value == exact + drawn, text
     assert told[0] != told[1]
@@ -209,23 +211,23 @@ def check_neighbors(seed: int, pairs: Sequence[tuple[str, str]] = NEIGHBORS) -> 
         pad = len(rows) - len(left)
         tables[name] = budgeted(left, unit="who", contributions=3, pad=pad)
     houses = {"who": "int[0,99]", "house": "int[0,9]", "x": "int[-20,50]"}
-    tables["h"] = Given(
+    tables["h"] = StoredTable(
         *(houses, [(i, i // 4, 50 if i % 2 else -20) for i in range(12)]),
         **{**more, "unit": "house", "unique": ("who",), "budget": 10**9},
     )
     small = tables["private"].schema.columns
-    tables["p5"] = Given(
+    tables["p5"] = StoredTable(
         *(dict.fromkeys(small, "int[0,99]"), [(i, i % 10) for i in range(12) if i != 4]),
         **{**more, "unique": ("who",), "budget": 10**9, "owner": "telco", "pad": 1},
     )
     others = {"t": ["t8"], "private": ["p5"]}
     texts = [text.format(name) for text, base in pairs for name in (base, *others[base])]
-    found = dict(zip(texts, asked(texts, tables, rho="0.2", draw=_nothing), strict=True))
+    found = dict(zip(texts, run_queries(texts, tables, rho="0.2", draw=_nothing), strict=True))
     for text, base in pairs:
         whole = found[text.format(base)]
         [release] = [
             f.release
-            for f in derived(planned(text.format(base), tables, rho="0.2"), tables)
+            for f in derive_plan(compile_plan(text.format(base), tables, rho="0.2"), tables)
             if f.release
         ]
         moved = 0.0
@@ -234,7 +236,7 @@ def check_neighbors(seed: int, pairs: Sequence[tuple[str, str]] = NEIGHBORS) -> 
             for name, scale in zip(("n", "x"), release.totals.values(), strict=True):
                 by = np.subtract(whole.columns[name], part.columns[name]).astype(float)
                 due = 2 * release.loss / len(release.totals) / ledger.UNIT * scale.variance
-                assert sum(by**2) * 4**scale.more <= due, text
+                assert sum(by**2) * 4**scale.extra_bits <= due, text
                 moved += sum(by**2)
         assert moved > 0
 
@@ -249,22 +251,24 @@ def test_neighbors_are_as_near_as_is_said(seed: int) -> None:
 
 @pytest.mark.slow
 def test_rows_that_are_not_counted_off_are_seen(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noising, "bounded", lambda party, valid, named, *_: (valid, named))
+    monkeypatch.setattr(
+        dp_noise, "bound_contributions", lambda party, valid, named, *_: (valid, named)
+    )
     with pytest.raises(AssertionError, match="join own"):
         check_neighbors(seed, NEIGHBORS[1:2])
 
 
-def _others(**more: Any) -> dict[str, Given]:
+def _others(**more: Any) -> dict[str, StoredTable]:
     """Tables of the asking client, and of others with and without a budget."""
     small, known = {"who": "int[0,99]", "w": "int[0,9]"}, [(i, i % 10) for i in range(12)]
     given = {"client": ANALYST, "unique": ("who",)}
     rights = {ANALYST: {"*": ("aggregate", "filter", "match")}}
     return {
         "t": budgeted(rows_of(20, 1), **more),
-        "own": Given(small, known, owner=ANALYST, **given),
-        "other": Given(small, known, owner="telco", rights=rights, **given),
-        "private": Given(small, known, owner="telco", rights=rights, budget=10**9, **given),
-        "dim": Given(small, [(1, 2), (1, 3)], owner=ANALYST, client=ANALYST),
+        "own": StoredTable(small, known, owner=ANALYST, **given),
+        "other": StoredTable(small, known, owner="telco", rights=rights, **given),
+        "private": StoredTable(small, known, owner="telco", rights=rights, budget=10**9, **given),
+        "dim": StoredTable(small, [(1, 2), (1, 3)], owner=ANALYST, client=ANALYST),
     }
 
 
@@ -301,32 +305,32 @@ def _others(**more: Any) -> dict[str, Given]:
 def test_what_would_leave_without_noise_is_refused(text: str, said: str) -> None:
     for bound in (None, 50):
         with pytest.raises((PolicyError, UsageError), match=said):
-            planned(text, _others(unit="who", contributions=3), bound, rho="0.1")
+            compile_plan(text, _others(unit="who", contributions=3), bound, rho="0.1")
 
 
 def test_a_query_says_what_it_spends() -> None:
     given = _others()
     with pytest.raises(UsageError, match=r"'t'.*'bank'.*--rho.*Left: 1 of 1"):
-        planned("select sum(x) from t", given)
+        compile_plan("select sum(x) from t", given)
     with pytest.raises(UsageError, match="omit rho"):
-        planned("select sum(w) from own", given, rho="0.1")
+        compile_plan("select sum(w) from own", given, rho="0.1")
     given["t"].client = "bank"  # an owner spends nothing of its own
     for text in ("select x from t", "select max(x) from t", "select median(x) from t"):
-        planned(text, given)
+        compile_plan(text, given)
     given["t"].client = ANALYST
     # what has left with noise is anybody's
     text = "select sum(a.n), count(*) from (select seg, count(*) n from t group by seg) a"
-    plan = planned(text, given, rho="0.1")
+    plan = compile_plan(text, given, rho="0.1")
     assert [s.about.get("loss") for s in plan.steps if s.op == "group"] == [10**8, None]
     # two groupings share what is spent
-    plan = planned(
+    plan = compile_plan(
         "select n from (select count(*) n from t) a union all select n from (select sum(w) n from "
         "private) b",
         given,
         rho="0.1",
     )
-    losses = privacy.losses(
-        (f.release for f in derived(plan, given)),
+    losses = privacy.total_losses(
+        (f.release for f in derive_plan(plan, given)),
         {a: given[n].table(n) for a, (n, _) in plan.tables.items()},
     )
     assert losses == {"t": 5 * 10**7, "private": 5 * 10**7}
@@ -335,11 +339,11 @@ def test_a_query_says_what_it_spends() -> None:
 @pytest.mark.parametrize("loss", [0, -1, 10**15 + 1, True, 0.5, "1"])
 def test_a_plan_spends_whole_billionths(loss: Any) -> None:
     known = {name: given.table(name) for name, given in _others().items()}
-    plan = sql.compiled("select sum(x) from t", known, loss=10**8)
+    plan = sql.compile_sql("select sum(x) from t", known, loss=10**8)
     (group,) = [step for step in plan["steps"] if step["op"] == "group"]
     group["loss"] = loss
     with pytest.raises(UsageError, match="billionths"):
-        Plan.of(plan)
+        Plan.from_header(plan)
 
 
 @pytest.mark.parametrize(
@@ -364,7 +368,7 @@ def test_a_budget_that_would_not_hold_is_refused(more: Any) -> None:
 def test_headers_of_before_have_no_budget() -> None:
     schema = budgeted(rows_of(3, 1), unit="who", contributions=4).schema
     header = schema.header()
-    assert Schema.of(json.loads(json.dumps(header))) == schema
+    assert Schema.from_header(json.loads(json.dumps(header))) == schema
     del header["budget"], header["contributions"]
-    assert (Schema.of(header).budget, Schema.of(header).contributions) == (0, 1)
-    assert Schema.of(header).header() == header
+    assert (Schema.from_header(header).budget, Schema.from_header(header).contributions) == (0, 1)
+    assert Schema.from_header(header).header() == header

@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.models.queries.asked import ANALYST, Given, planned
+from tests.models.queries.asked import ANALYST, StoredTable, compile_plan
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
 from tfe_bench.models.queries import relations, sql, types
-from tfe_bench.models.queries.plan import MOST_DEPTH, Plan
+from tfe_bench.models.queries.plan import MAX_DEPTH, Plan
 
 SECRET = 271828
 TABLES = {
-    "t": Given(
+    "t": StoredTable(
         {"k": "int[0,300000]", "p": "decimal(2)[0,90]?", "seg": "category(a,b)", "day": "date"},
         [(SECRET, "1.25", "a", "2020-01-01"), (2, None, "b", "2021-01-01")],
         unique=("k",),
         rights={ANALYST: {"*": ("filter", "aggregate", "group")}},
         client=ANALYST,
     ),
-    "u": Given(
+    "u": StoredTable(
         {"id": "int[0,300000]", "w": "bool"},
         [(1, True)],
         unique=("id",),
@@ -79,9 +79,9 @@ def _judged(plan: Any) -> bool:
     """Whether a plan is one; what it is refused with is typed, short, and tells no value."""
     known = _known()
     try:
-        checked = Plan.of(plan)
+        checked = Plan.from_header(plan)
         tables = {alias: known[name] for alias, (name, _) in checked.tables.items()}
-        relations.derive(checked, tables)
+        relations.derive_relations(checked, tables)
     except TfeBenchError as error:
         assert isinstance(error, (UsageError, PolicyError))
         assert str(SECRET) not in str(error) and len(str(error)) < 2000
@@ -96,8 +96,8 @@ def test_strangers_plans_are_refused_in_words(rng: np.random.Generator) -> None:
     told = "select id, sum(id) over (partition by w order by id rows 2 preceding) s, lag(w) over "
     told += "(order by id) from u qualify s < 3"
     pairs = "select a.id, count(*) from u a join u b on a.w = b.w group by a.id"
-    plans = [sql.compiled(each, _known()) for each in (TEXT, told)]
-    plans.append(sql.compiled(pairs, _known(), 7))
+    plans = [sql.compile_sql(each, _known()) for each in (TEXT, told)]
+    plans.append(sql.compile_sql(pairs, _known(), 7))
     assert all(_judged(json.loads(json.dumps(plan))) for plan in plans)
     passed = sum(_judged(_mutated(rng, plans[i % 3])) for i in range(10_000))
     assert passed < 5_000  # (a name or a limit may be another and still fit)
@@ -157,25 +157,25 @@ def test_strangers_plans_are_refused_in_words(rng: np.random.Generator) -> None:
 )
 def test_what_is_not_offered_is_refused_in_words(text: str, said: str) -> None:
     with pytest.raises((UsageError, PolicyError), match=said):
-        planned(text, TABLES)
+        compile_plan(text, TABLES)
 
 
 def test_columns_that_nothing_uses_are_not_read() -> None:
-    plan = planned(
+    plan = compile_plan(
         "select sum(p) from t where k > 3",
-        {"t": Given({"k": "int", "p": "int", "x": "int", "y": "text"}, [(1, 2, 3, "a")])},
+        {"t": StoredTable({"k": "int", "p": "int", "x": "int", "y": "text"}, [(1, 2, 3, "a")])},
     )
     assert [step["columns"] for step in plan.steps if step.op == "scan"] == [["k", "p"]]
 
 
 def test_expressions_are_bounded() -> None:
     deep: Any = ["col", "t.k"]
-    for _ in range(MOST_DEPTH + 1):
+    for _ in range(MAX_DEPTH + 1):
         deep = ["neg", deep]
-    plan = sql.compiled("select k from u join t on k = id where w", _known())
+    plan = sql.compile_sql("select k from u join t on k = id where w", _known())
     next(s for s in plan["steps"] if s["op"] == "filter")["where"] = deep
     with pytest.raises(UsageError, match="within one another"):
-        Plan.of(plan)
+        Plan.from_header(plan)
 
 
 @pytest.mark.parametrize(
@@ -192,9 +192,9 @@ def test_expressions_are_bounded() -> None:
     ],
 )
 def test_types_are_read_as_they_are_written(written: str, low: int, high: int, shown: str) -> None:
-    made = types.parse(written)
+    made = types.parse_type(written)
     assert (made.low, made.high, str(made)) == (low, high, shown)
-    assert types.Type.of(json.loads(json.dumps(made.header()))) == made
+    assert types.Type.from_header(json.loads(json.dumps(made.header()))) == made
 
 
 @pytest.mark.parametrize(
@@ -207,4 +207,4 @@ def test_types_are_read_as_they_are_written(written: str, low: int, high: int, s
 )
 def test_types_that_are_none_are_refused(written: str) -> None:
     with pytest.raises(UsageError):
-        types.parse(written)
+        types.parse_type(written)

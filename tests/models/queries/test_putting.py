@@ -19,16 +19,16 @@ import pyarrow.feather as feather
 import pyarrow.parquet as parquet
 import pytest
 
-from tests.models.queries.asked import Given, asked, check_same, planned
+from tests.models.queries.asked import StoredTable, check_same, compile_plan, run_queries
 from tfe_bench.cli import table as command
 from tfe_bench.cluster.client import Client
 from tfe_bench.errors import DataError, RangeError, TfeBenchError, UsageError
-from tfe_bench.models.kept import Kept
-from tfe_bench.models.queries import io, putting, reading, sql
+from tfe_bench.models.queries import io, reading, sql, upload
 from tfe_bench.models.queries.client import Query, Tables
 from tfe_bench.models.queries.report import TableReport
-from tfe_bench.models.queries.schema import Column, Schema, check_column_name, rights_of
-from tfe_bench.models.queries.types import HASHES, hash_of, parse
+from tfe_bench.models.queries.schema import Column, Schema, check_column_name, parse_rights
+from tfe_bench.models.queries.types import HASHES, hash_text, parse_type
+from tfe_bench.models.stored_shares import StoredEntry
 
 DAY, TIME = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 30, 0, 250_000)
 ZONE = datetime.timezone(datetime.timedelta(hours=2))
@@ -107,7 +107,7 @@ def _sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
 
 def _expected(value: Any) -> Any:
     if isinstance(value, str):
-        return f"{hash_of(value) % (1 << 64):016x}"
+        return f"{hash_text(value) % (1 << 64):016x}"
     if isinstance(value, datetime.datetime) and value.tzinfo:
         return value.astimezone(datetime.UTC).replace(tzinfo=None)
     return value
@@ -118,18 +118,19 @@ def _like(wanted: Any, value: Any) -> Any:
     return float(value) if type(wanted) is float else value
 
 
-def _back(own: io.Elements) -> list[Any]:
+def _back(own: io.EncodedColumn) -> list[Any]:
     """The values that a result would show."""
     elements = own.distances + np.int64(own.type.offset)
     null = np.zeros(len(elements)) if own.null is None else own.null
     return [
-        None if gone else io.shown(int(e), own.type) for e, gone in zip(elements, null, strict=True)
+        None if gone else io.decode_element(int(e), own.type)
+        for e, gone in zip(elements, null, strict=True)
     ]
 
 
-def _put(source: Any, declared: Mapping[str, str] | None = None) -> io.Elements:
-    given = reading.read(source)
-    return putting.encoded({"c": given["c"]}, declared or {})["c"]
+def _put(source: Any, declared: Mapping[str, str] | None = None) -> io.EncodedColumn:
+    given = reading.read_columns(source)
+    return upload.encode_columns({"c": given["c"]}, declared or {})["c"]
 
 
 @pytest.mark.parametrize("name", COLUMNS)
@@ -262,10 +263,10 @@ def test_what_rounding_changes_is_said() -> None:
         "d": ["x", "y"],
         "zip": ["01234", "90210"],
     }
-    read = reading.read(given)
-    held = putting.encoded(read, {"b": "fixed(1)"})
+    read = reading.read_columns(given)
+    held = upload.encode_columns(read, {"b": "fixed(1)"})
     columns = {name: Column(own.type) for name, own in held.items()}
-    report = TableReport.of("t", Schema(2, columns), held, read)
+    report = TableReport.from_columns("t", Schema(2, columns), held, read)
     zeros, coarse, half = report.warnings
     assert "'zip'" in zeros and "leading zeros" in zeros and '"zip:text"' in zeros
     assert "'a'" in coarse and "1 values" in coarse and "row 1" in coarse and "to 0" not in coarse
@@ -312,7 +313,7 @@ def test_a_cell_that_spoils_a_column_is_named_with_its_kind(
     file = tmp_path / "t.csv"
     file.write_text(f'price;x\n1;2\n2.5;3\n"{cell}";4\n')
     with pytest.raises(DataError, match=rf"'price'.*row 3.*{kind}") as refused:
-        putting.encoded(reading.read(file), {})
+        upload.encode_columns(reading.read_columns(file), {})
     assert cell == "NaN" or f"{cell}'" not in str(refused.value)
 
 
@@ -328,7 +329,7 @@ def test_all_columns_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
     file = tmp_path / "t.csv"
     file.write_text("a,b.c,d,e\n1,1,1,1\n1,1,1,300\nx,1,y,1\n")
     with pytest.raises(DataError) as refused:
-        putting.encoded(reading.read(file), {"e": "int[0,9]"})
+        upload.encode_columns(reading.read_columns(file), {"e": "int[0,9]"})
     said = str(refused.value)
     assert "4 columns" in said
     for word in ("'a'", "'b.c'", "'d'", "'e'", "--rename"):
@@ -336,12 +337,12 @@ def test_all_columns_that_do_not_fit_are_named_at_once(tmp_path: Path) -> None:
 
 
 def test_columns_are_renamed() -> None:
-    read = reading.read({"b.c": [1], "d": [2]}, {"b.c": "bc"})
+    read = reading.read_columns({"b.c": [1], "d": [2]}, {"b.c": "bc"})
     assert list(read) == ["bc", "d"]
     with pytest.raises(UsageError, match="one name"):
-        reading.read({"a": [1], "b": [2]}, {"a": "b"})
+        reading.read_columns({"a": [1], "b": [2]}, {"a": "b"})
     with pytest.raises(UsageError, match=r"no column 'aa'\. Did you mean \"ab\""):
-        reading.read({"ab": [1]}, {"aa": "b"})
+        reading.read_columns({"ab": [1]}, {"aa": "b"})
 
 
 @pytest.mark.parametrize(
@@ -375,9 +376,9 @@ def test_a_category_takes_the_words_of_its_column() -> None:
 def test_reals_with_few_decimals_are_compared_and_summed_exactly() -> None:
     """As DuckDB does, by SQL."""
     given = {"item": [1, 2, 3], "price": [19.99, 0.1, 5.0], "p": [1e-7, 4e-7, 2e-6]}
-    held = putting.encoded(reading.read(given), {})
+    held = upload.encode_columns(reading.read_columns(given), {})
     types = {name: str(own.type) for name, own in held.items()}
-    table = Given(types, list(zip(*given.values(), strict=True)))
+    table = StoredTable(types, list(zip(*given.values(), strict=True)))
     texts = [
         *(f"select item from t where price {c} order by item" for c in ("= 19.99", "> 19.99")),
         *(f"select item from t where price {c} order by item" for c in ("<= 0.1", "<> 19.99")),
@@ -386,13 +387,13 @@ def test_reals_with_few_decimals_are_compared_and_summed_exactly() -> None:
     ]
     wanted: list[list[tuple[Any, ...]]] = [[(1,)], [], [(2,)], [(2,), (3,)], [(2,), (3,)]]
     wanted.append([(Decimal("0.0000025"), Decimal("0.000002"), Decimal("25.09"))])
-    for text, found, due in zip(texts, asked(texts, {"t": table}), wanted, strict=True):
+    for text, found, due in zip(texts, run_queries(texts, {"t": table}), wanted, strict=True):
         check_same(text, found, due)
 
 
 def test_columns_of_any_names_are_asked_in_sql() -> None:
     types = {"Customer ID": "int[0,9]", "größe": "decimal(1)[0,9]", "mean radius (mm)": "fixed"}
-    table = Given(
+    table = StoredTable(
         types, [(1, 1.5, 0.5)], unique=("Customer ID",), rights={"*": {"größe": ("open",)}}
     )
     for text in (
@@ -400,7 +401,7 @@ def test_columns_of_any_names_are_asked_in_sql() -> None:
         'select t."Customer ID" from t join t u on t."Customer ID" = u."Customer ID"',
         'select "größe", sum("mean radius (mm)") "the sum" from t group by größe',
     ):
-        planned(text, {"t": table})
+        compile_plan(text, {"t": table})
     for name in ("a.b", 'a"b', "a:b", "a=b", "a@b", "a,b", " a", "a ", "1a", "a\nb", "a" * 64, "*"):
         with pytest.raises(UsageError, match="--rename"):
             check_column_name(name)
@@ -408,10 +409,10 @@ def test_columns_of_any_names_are_asked_in_sql() -> None:
 
 def test_rights_and_clients_that_name_nobody_are_refused() -> None:
     with pytest.raises(UsageError, match=r"for no client.*--for"):
-        rights_of(["clinic:open"], [])
+        parse_rights(["clinic:open"], [])
     with pytest.raises(UsageError, match=r"may not use.*Did you mean \"bank\""):
-        rights_of(["income@bnak:open"], ["bank"])
-    assert rights_of(["income@bank:open"], ["*"]) == {"bank": {"income": ("open",)}}
+        parse_rights(["income@bnak:open"], ["bank"])
+    assert parse_rights(["income@bank:open"], ["*"]) == {"bank": {"income": ("open",)}}
     members = [SimpleNamespace(name=name) for name in ("bank", "hospital", "analyst")]
     cluster: Any = SimpleNamespace(config=SimpleNamespace(clients=members), identity="bank")
     Client.check_members(cluster, ["hospital", "bank", "*"])
@@ -427,9 +428,9 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
         "*": {"w": ("open",)},
         "other": {"*": ("open",)},
     }
-    columns = {name: Column(parse("int[0,9]")) for name in "vwx"}
+    columns = {name: Column(parse_type("int[0,9]")) for name in "vwx"}
     schema = Schema(30, columns, rights=rights, min_group=12)
-    kept = Kept(
+    kept = StoredEntry(
         name="t",
         owner="bank",
         clients=None,
@@ -452,12 +453,14 @@ def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_results_have_the_names_and_texts_that_their_reader_knows() -> None:
-    table = Given({"Customer ID": "int[0,9]", "City": "text", "n": "int[0,9]"}, [(1, "Rome", 2)])
+    table = StoredTable(
+        {"Customer ID": "int[0,9]", "City": "text", "n": "int[0,9]"}, [(1, "Rome", 2)]
+    )
     known = {"t": table.table("t")}
     db = Tables(cast("Any", SimpleNamespace(stored=lambda infix: [])))
     db.show_texts({"city": ["Oslo", "Rome", None], "n": [1, 2, 3]})
     result = io.Result(
-        {"customer id": parse("int"), "city": HASHES, "n": parse("int")},
+        {"customer id": parse_type("int"), "city": HASHES, "n": parse_type("int")},
         {"customer id": [1], "city": [_expected("Rome")], "n": [2]},
     )
     for text, names in (
@@ -469,7 +472,7 @@ def test_results_have_the_names_and_texts_that_their_reader_knows() -> None:
             ["customer id", "City", "n"],
         ),
     ):
-        query = Query(cast("Any", None), sql.compiled(text, known), known, text, db._texts)
-        assert list(query._spelled(result).get(name, name) for name in result.types) == names
+        query = Query(cast("Any", None), sql.compile_sql(text, known), known, text, db._texts)
+        assert list(query._owner_spelling(result).get(name, name) for name in result.types) == names
     named = result.named({"city": "City"}, db._texts)
     assert named.rows == [(1, "Rome", 2)] and list(named.types) == ["customer id", "City", "n"]

@@ -11,12 +11,12 @@ import pytest
 
 from tests.models.queries.asked import (
     ANALYST,
-    Given,
-    asked,
+    StoredTable,
     check_same,
-    derived,
-    oracle,
-    planned,
+    compile_plan,
+    derive_plan,
+    duckdb_answers,
+    run_queries,
 )
 from tfe_bench.errors import PolicyError, UsageError
 from tfe_bench.models.programs import query
@@ -29,10 +29,10 @@ ROWS = [(i, i % 3, i, "ab"[i % 2]) for i in range(24)]
 GUESSES = [(i, i % 2) for i in range(8)]
 
 
-def _tables(c: str, seg: str = "group", k: str = "", **more: object) -> dict[str, Given]:
+def _tables(c: str, seg: str = "group", k: str = "", **more: object) -> dict[str, StoredTable]:
     rights = {"c": tuple(c.split()), "seg": tuple(seg.split()), "k": tuple(k.split())}
     table = {"k": "int[0,99]", "n": "int[0,9]", "c": "int[0,99]", "seg": "category(a,b)"}
-    bank = Given(
+    bank = StoredTable(
         table,
         ROWS,
         unique=("k",),
@@ -40,10 +40,10 @@ def _tables(c: str, seg: str = "group", k: str = "", **more: object) -> dict[str
         client=ANALYST,
         **more,
     )
-    own = Given(
+    own = StoredTable(
         {"id": "int[0,99]", "g": "int[0,9]"}, GUESSES, unique=("id",), owner=ANALYST, client=ANALYST
     )
-    other = Given(
+    other = StoredTable(
         {"id": "int[0,99]", "v": "int[0,9]"},
         GUESSES,
         unique=("id",),
@@ -51,7 +51,7 @@ def _tables(c: str, seg: str = "group", k: str = "", **more: object) -> dict[str
         rights={ANALYST: {"*": ("open",)}},
         client=ANALYST,
     )
-    dim = Given({"g": "int[0,99]"}, [(1,), (1,)], owner=ANALYST, client=ANALYST)
+    dim = StoredTable({"g": "int[0,99]"}, [(1,), (1,)], owner=ANALYST, client=ANALYST)
     return {"t": bank, "own": own, "other": other, "dim": dim}
 
 
@@ -116,10 +116,10 @@ CASES = [
 @pytest.mark.parametrize(("text", "enough", "lacking"), CASES)
 def test_each_right_is_needed_and_enough(text: str, enough: list[str], lacking: list[str]) -> None:
     for rights in enough:
-        planned(text, _tables(rights))
+        compile_plan(text, _tables(rights))
     for rights in lacking:
         with pytest.raises(PolicyError, match=r"'c'.*'bank'"):
-            planned(text, _tables(rights))
+            compile_plan(text, _tables(rights))
 
 
 @pytest.mark.parametrize(
@@ -131,17 +131,17 @@ def test_each_right_is_needed_and_enough(text: str, enough: list[str], lacking: 
 )
 def test_groups_whose_records_may_repeat_are_refused(text: str) -> None:
     with pytest.raises(PolicyError, match=r"several times|right"):
-        planned(text, _tables("aggregate filter", k="match"))
+        compile_plan(text, _tables("aggregate filter", k="match"))
 
 
 def test_a_left_join_with_a_bound_takes_the_right_to_see_what_matched() -> None:
     text = "select g, n from dim left join t on g = c"
-    planned(text, _tables("open"), max_rows=60)
+    compile_plan(text, _tables("open"), max_rows=60)
     for rights in ("match", "match filter"):
         with pytest.raises(PolicyError, match=r"'c'.*'bank'"):
-            planned(text, _tables(rights), max_rows=60)
+            compile_plan(text, _tables(rights), max_rows=60)
     with pytest.raises(UsageError, match=r"an inner or a left join \(--max-rows\)"):
-        planned(text, _tables("open"))
+        compile_plan(text, _tables("open"))
 
 
 def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
@@ -198,8 +198,8 @@ def test_hidden_columns_have_no_name_and_take_rights(
     rows = [(i, i % 5) for i in range(24)]
     v = ("open",) if opened else ("aggregate", "group", "filter")
     more = {"rights": {ANALYST: {"v": v}}, "unit": "who", "client": ANALYST, "min_group": 2}
-    t = Given({"who": "int[0,99]", "v": "int[0,9]"}, rows, **more)
-    o = Given({"id": "int[0,99]"}, [(1,)], unique=("id",), owner=ANALYST, client=ANALYST)
+    t = StoredTable({"who": "int[0,99]", "v": "int[0,9]"}, rows, **more)
+    o = StoredTable({"id": "int[0,99]"}, [(1,)], unique=("id",), owner=ANALYST, client=ANALYST)
     scan = {"op": "scan", "in": [], "table": "t", "columns": ["v"]}
     steps = json.loads(
         json.dumps([scan, *_HIDDEN[name]]).replace('"HIDDEN"', json.dumps(["col", "t?unit"]))
@@ -207,16 +207,16 @@ def test_hidden_columns_have_no_name_and_take_rights(
     listed = {a: {"name": a, "deployment": "0" * 32} for a in ("t", "o")}
     given = {"tables": listed, "steps": steps, "output": len(steps) - 1}
     with pytest.raises(UsageError, match="question mark"):
-        Plan.of(given)
+        Plan.from_header(given)
     # were there another way to name it, its rights would be asked for
-    monkeypatch.setattr(plan, "_name", lambda value: value)
+    monkeypatch.setattr(plan, "_check_name", lambda value: value)
     with pytest.raises(PolicyError, match=r"right '\w+'.*'who'"):
-        derived(Plan.of(given), {"t": t, "o": o})
+        derive_plan(Plan.from_header(given), {"t": t, "o": o})
 
 
 def test_whether_a_partner_was_found_takes_the_rights_of_a_match() -> None:
     tables = _tables("open")
-    made = derived(planned("select n, v from t left join other on c = id", tables), tables)
+    made = derive_plan(compile_plan("select n, v from t left join other on c = id", tables), tables)
     joined = next(m for m in made if "other?" in m.columns)
     assert joined.columns["other?"].sources == {
         tables[name].table(name).source(column, name)
@@ -230,15 +230,15 @@ def test_an_owner_may_do_everything_and_a_stranger_nothing() -> None:
         for given in tables.values():
             given.client = who
         if fits:
-            planned("select c, seg from t where c > 3 order by c", tables)
+            compile_plan("select c, seg from t where c > 3 order by c", tables)
             continue
         with pytest.raises(PolicyError):
-            planned("select count(*) from t", tables)
+            compile_plan("select count(*) from t", tables)
 
 
 def test_small_groups_are_left_out() -> None:
     tables = _tables("aggregate filter quantile", min_group=8)
-    found = asked(
+    found = run_queries(
         [
             "select n, sum(c) s from t where c < 23 group by n order by n",
             "select sum(c) s, count(*) from t where c > 20",
@@ -268,8 +268,8 @@ def test_quantiles_of_one_query_are_few() -> None:
     tables = _tables("quantile")
     listed = ", ".join(f"quantile_disc(c, 0.{i})" for i in range(10, 21))
     with pytest.raises(UsageError, match="at most 10 quantiles"):
-        planned(f"select {listed} from t", tables)
-    planned(f"select {listed} from t", _tables("open"))
+        compile_plan(f"select {listed} from t", tables)
+    compile_plan(f"select {listed} from t", _tables("open"))
 
 
 @pytest.mark.parametrize(
@@ -282,10 +282,12 @@ def test_units_that_repeat_are_counted_once(some: slice, rng: np.random.Generato
     rows = [(maybe(int(rng.integers(9))), maybe(i), i % 5, "ab"[i % 2]) for i in range(30)]
     types = {"who": "int[0,9]?", "v": "int[0,99]?", "k": "int[0,9]", "seg": "category(a,b)"}
     rights = {ANALYST: {"*": ("aggregate", "group", "filter", "match", "quantile")}}
-    bank = Given(types, rows, rights=rights, client=ANALYST, min_group=3, unit="who")
+    bank = StoredTable(types, rows, rights=rights, client=ANALYST, min_group=3, unit="who")
     people = [(i, i % 3) for i in range(9)]
     more = {"client": ANALYST, "min_group": 2, "unit": "n", "unique": ("n",)}
-    telco = Given({"n": "int[0,9]", "g": "int[0,9]"}, people, owner="telco", rights=rights, **more)
+    telco = StoredTable(
+        {"n": "int[0,9]", "g": "int[0,9]"}, people, owner="telco", rights=rights, **more
+    )
     tables = {"t": bank, "people": telco}
     joined = "from t join people on who = n group by seg, k"
     texts = [
@@ -301,14 +303,16 @@ def test_units_that_repeat_are_counted_once(some: slice, rng: np.random.Generato
     units[3] += " and count(distinct n) >= 2"
     due = [f"{text} having {u}" for text, u in zip(texts, units, strict=True)]
     texts, due = texts[some], due[some]
-    for text, found, wanted in zip(texts, asked(texts, tables), oracle(due, tables), strict=True):
+    for text, found, wanted in zip(
+        texts, run_queries(texts, tables), duckdb_answers(due, tables), strict=True
+    ):
         check_same(text, found, wanted)
     for text in (
         "select median(v) from t",
         "select k, sum(v) from (select k, v from t union all select k, v from t) q group by k",
     ):
         with pytest.raises(PolicyError, match=r"several times|right"):
-            planned(text, tables)
+            compile_plan(text, tables)
 
 
 def test_rights_are_given_by_column_and_client() -> None:
@@ -322,7 +326,7 @@ def test_rights_are_given_by_column_and_client() -> None:
 
 def test_graphs_are_named_by_the_headers_that_they_are_derived_from() -> None:
     tables = _tables("aggregate")
-    given = sql.compiled("select sum(c) s from t", {n: t.table(n) for n, t in tables.items()})
+    given = sql.compile_sql("select sum(c) s from t", {n: t.table(n) for n, t in tables.items()})
     known = {"t": tables["t"].table("t")}
     name = query.graph_name(given, known)
     assert name == query.graph_name(given, {"t": replace(known["t"], spent=5)})

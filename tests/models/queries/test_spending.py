@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.models.queries.asked import ANALYST, OWNER, Given
+from tests.models.queries.asked import ANALYST, OWNER, StoredTable
 from tests.models.queries.test_noise import budgeted, rows_of
 from tfe_bench.cli import table
 from tfe_bench.cluster import ledger
@@ -20,11 +20,11 @@ from tfe_bench.cluster.simulate import Simulation, simulate
 from tfe_bench.cluster.store import Store
 from tfe_bench.cluster.stored import TABLE
 from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
-from tfe_bench.models.kept import Kept, ordered
 from tfe_bench.models.programs import query, table_put, table_remove
 from tfe_bench.models.queries import sql
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.schema import Schema
+from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
 from tfe_bench.protocols.session.party import Party
 
 TEXT = "select count(*) n from t"
@@ -52,32 +52,32 @@ class Workers:
 
         return simulate(carried_out, *inputs)
 
-    def put(self, given: Given, anew: bool = False) -> None:
-        order = ordered("t", [ANALYST], anew, given.schema.header())
+    def put(self, given: StoredTable, anew: bool = False) -> None:
+        order = storage_parameters("t", [ANALYST], anew, given.schema.header())
         self.run(table_put.PROGRAM, OWNER, order, given.words)
 
     def remove(self) -> None:
         self.run(table_remove.PROGRAM, OWNER, {"name": "t"})
 
     def table(self) -> Table:
-        [row] = self.stores[0].of(TABLE).visible(ANALYST)
-        schema = Schema.of(row["about"])
+        [row] = self.stores[0].for_kind(TABLE).list_visible(ANALYST)
+        schema = Schema.from_header(row["about"])
         facts = ("t", row["owner"], row["deployment"], schema, ANALYST, row["spent"])
         return Table(*facts)
 
     def ask(self, rho: str, program: Any = query.PROGRAM) -> Simulation:
-        plan = sql.compiled(TEXT, {"t": self.table()}, loss=ledger.rho(rho))
+        plan = sql.compile_sql(TEXT, {"t": self.table()}, loss=ledger.parse_rho(rho))
         return self.run(program, ANALYST, {"plan": plan})
 
     @property
     def spent(self) -> list[str]:
-        return [ledger.shown(store.ledger.spent("t")) for store in self.stores]
+        return [ledger.format_rho(store.ledger.get_spent("t")) for store in self.stores]
 
 
 @pytest.fixture
 def workers(tmp_path: Path) -> Iterator[Workers]:
     made = Workers(tmp_path)
-    made.put(budgeted(rows_of(12, 1), budget=ledger.rho("0.3")))
+    made.put(budgeted(rows_of(12, 1), budget=ledger.parse_rho("0.3")))
     yield made
     made.close()
 
@@ -87,15 +87,17 @@ def test_what_is_spent_stays_spent_until_the_table_is_removed(
 ) -> None:
     result = workers.ask("0.1").value(lambda out: out["rows"])
     assert result.shape == (2, 1) and workers.spent == ["0.1"] * 3
-    workers.put(budgeted(rows_of(5, 2), budget=ledger.rho("0.3")), anew=True)
+    workers.put(budgeted(rows_of(5, 2), budget=ledger.parse_rho("0.3")), anew=True)
     workers.close()
     again = Workers(tmp_path)  # as after a restart
-    assert again.spent == ["0.1"] * 3 and again.table().spent == ledger.rho("0.1")
+    assert again.spent == ["0.1"] * 3 and again.table().spent == ledger.parse_rho("0.1")
     again.ask("0.1")
     with pytest.raises(PolicyError, match=r"'t'.*rho 0\.2, left: 0\.1 of 0\.3.*'bank'"):
         again.ask("0.2")
     # one of them knows of more: all go by that
-    again.stores[1].ledger.charge({"t": ledger.Charge(OWNER, 10**9, ledger.rho("0.05"))})
+    again.stores[1].ledger.charge_tables(
+        {"t": ledger.Charge(OWNER, 10**9, ledger.parse_rho("0.05"))}
+    )
     with pytest.raises(PolicyError, match=r"left: 0\.05 of"):
         again.ask("0.1")
     again.ask("0.04")
@@ -107,12 +109,12 @@ def test_what_is_spent_stays_spent_until_the_table_is_removed(
     assert {*again.spent[:2]} <= {"0.29", "0.291"} and again.spent[2] == "0.29"
     monkeypatch.undo()
     again.remove()
-    again.put(budgeted(rows_of(5, 2), budget=ledger.rho("0.3")))
+    again.put(budgeted(rows_of(5, 2), budget=ledger.parse_rho("0.3")))
     assert again.spent == ["0"] * 3
-    again.stores[2].ledger._path("t").write_text("{}")
+    again.stores[2].ledger._record_path("t").write_text("{}")
     with pytest.raises(TfeBenchError, match="cannot read what was spent"):
         again.ask("0.1")
-    assert again.stores[2].of(TABLE).visible(ANALYST)[0]["spent"] == ledger.MOST
+    assert again.stores[2].for_kind(TABLE).list_visible(ANALYST)[0]["spent"] == ledger.MOST
     again.close()
 
 
@@ -130,7 +132,7 @@ def check_charged_before(workers: Workers, due: str) -> None:
     found = []
 
     def watched(context: Context) -> Any:
-        made = query.run(context)
+        made = query.run_query(context)
         found.append(workers.spent)
         return made
 
@@ -162,10 +164,10 @@ def test_queries_at_once_cannot_both_have_the_last(workers: Workers) -> None:
 
 
 def test_a_list_of_tables_says_what_is_left(capsys: pytest.CaptureFixture[str]) -> None:
-    given = budgeted(rows_of(3, 1), budget=ledger.rho("0.3"))
+    given = budgeted(rows_of(3, 1), budget=ledger.parse_rho("0.3"))
     facts = {"owner": OWNER, "clients": None, "deployment": "0" * 32, "complete": True}
-    about = {"about": given.schema.header(), "spent": ledger.rho("0.1")}
-    kept = Kept.of({"name": "t", **facts, **about})
+    about = {"about": given.schema.header(), "spent": ledger.parse_rho("0.1")}
+    kept = StoredEntry.from_row({"name": "t", **facts, **about})
     for json in (True, False):
         assert table._list(argparse.Namespace(json=json), {"t": kept}, OWNER) == 0
     first, *rest = capsys.readouterr().out.split("\n")

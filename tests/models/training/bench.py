@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from tfe_bench.cluster.simulate import measured, reconstruct, simulate
+from tfe_bench.cluster.simulate import measure_call, reconstruct, simulate
 from tfe_bench.models.kinds.operations import Setting
-from tfe_bench.models.rows import with_weights
+from tfe_bench.models.rows import append_weights
 from tfe_bench.models.training import evaluate, state, step
 from tfe_bench.models.training.recipe import Recipe
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
@@ -53,12 +53,12 @@ def rows(case: Case, number: int) -> slice:
 
 def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
     """All cases in one simulation."""
-    flat, specs = [], [state.specs(c.recipe) for c in cases]
+    flat, specs = [], [state.list_specs(c.recipe) for c in cases]
     for case, own in zip(cases, specs, strict=True):
-        first = state.initial(case.recipe)
+        first = state.build_initial_state(case.recipe)
         flat += [FixedPoint(s.fractional_bits).encode(first[s.key]) for s in own]
-        flat.append(FixedPoint(16).encode(case.recipe.features(case.x)))
-        labels = with_weights(case.recipe, case.recipe.targets(case.y), case.weights)
+        flat.append(FixedPoint(16).encode(case.recipe.encode_features(case.x)))
+        labels = append_weights(case.recipe, case.recipe.encode_labels(case.y), case.weights)
         flat.append(FixedPoint(20).encode(labels))
 
     def one(party: Party, case: Case, held: dict[str, Shared], x: Shared, y: Shared) -> Any:
@@ -67,7 +67,7 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
         recipe, setting = case.recipe, case.setting
 
         def next_state(held: Any, x: Shared, y: Shared, public: Any) -> Any:
-            return step.step(party, recipe, setting, held, x, y, public, case.loss)
+            return step.run_step(party, recipe, setting, held, x, y, public, case.loss)
 
         function = party.function(next_state)
         given: Any = ()
@@ -79,11 +79,11 @@ def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
             a, b = (v.map(lambda t, cut=cut: t[cut]) for v in (x, y))
             given = (held, a, b, public)
             held, total = function(*given)
-        calls = measured(party, function, *given)
+        calls = measure_call(party, function, *given)
         right = None
         if case.evaluated:
             right = party.function(
-                lambda held, x, y: evaluate.score(party, recipe, setting, held, x, y)
+                lambda held, x, y: evaluate.score_batch(party, recipe, setting, held, x, y)
             )(held, x, y)
         return held, calls, right, total
 

@@ -29,9 +29,9 @@ THRESHOLD = functools.partial(keras.activations.threshold, threshold=0.3, defaul
 
 def trained() -> list[list[str]]:
     """The other activations that have a gradient, a few together."""
-    kinds = {name: kind for name, kind in registry.functions(keras).values()}
+    kinds = {name: kind for name, kind in registry.map_keras_functions(keras).values()}
     own = [n for n in named() if hasattr(keras.activations, n)]
-    names = [n for n in own if kinds[n].trains and n not in WITH_LAYERS]
+    names = [n for n in own if kinds[n].can_train and n not in WITH_LAYERS]
     return [names[i::4] for i in range(4)]
 
 
@@ -277,19 +277,19 @@ VARIANTS = (
 
 def twin_of(case: Case, model: Any) -> Any:
     """The Keras model after the steps, which are too few to make a graph for."""
-    twin = plaintext.Twin(model, case.recipe)
+    twin = plaintext.PlaintextTwin(model, case.recipe)
     twin.model.run_eagerly = twin.model.jit_compile is not True
-    targets = case.recipe.targets(case.y)
+    targets = case.recipe.encode_labels(case.y)
     for number in range(case.steps):
         cut = rows(case, number)
-        twin.step(case.x[cut], targets[cut])
+        twin.train_step(case.x[cut], targets[cut])
     return twin
 
 
 def distance(case: Case, result: Result, model: Any) -> float:
     """The largest error of a weight, by the largest move in its array (and 2^-6)."""
     before, after = model.get_weights(), twin_of(case, model).model.get_weights()
-    found = state.trained(case.recipe, result.state)
+    found = state.to_keras_weights(case.recipe, result.state)
     worst = 0.0
     for key, got, want, old in zip(case.recipe.order, found, after, before, strict=True):
         moved = float(np.abs(want - old).max())

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tfe_bench.cluster.simulate import assert_costs, measured, reconstruct, simulate
+from tfe_bench.cluster.simulate import assert_costs, measure_call, reconstruct, simulate
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.kinds.operations import Operations, Setting
-from tfe_bench.models.sources import Joined, check_target
+from tfe_bench.models.sources import CombinedSchema, check_target
 from tfe_bench.models.training import losses
 from tfe_bench.models.training.losses.loss import LARGEST
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
@@ -111,10 +111,10 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
         cases = {name: (case[0], *case[1:], *of_keras(*case)) for name, case in points(rng).items()}
     finally:
         keras.config.set_floatx(before)
-    made = {name: losses.of_keras(case[0])[0] for name, case in cases.items()}
+    made = {name: losses.read_keras_loss(case[0])[0] for name, case in cases.items()}
     flat = []
     for name, (_, z, y, _, _) in cases.items():
-        targets = made[name].targets((3,), y)
+        targets = made[name].encode_labels((3,), y)
         flat += [FixedPoint(fraction).encode(z), FixedPoint(20).encode(targets)]
 
     scales = [20 if i % 2 else fraction for i in range(len(flat))]
@@ -124,19 +124,19 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
         found: list[Any] = []
         for i, loss in enumerate(made.values()):
             z, y = given[2 * i : 2 * i + 2]
-            found += loss.slope(ops, z, y, True)
-            found.append(loss.slope(ops, z, y, False)[0] if loss.name in APART else y)
+            found += loss.compute_gradient(ops, z, y, True)
+            found.append(loss.compute_gradient(ops, z, y, False)[0] if loss.name in APART else y)
         return found
 
     def program(party: Party, *given: Shared) -> Any:
         scaled = [replace(v, fractional_bits=f) for v, f in zip(given, scales, strict=True)]
         function = party.function(lambda *given: every(party, *given))
-        return function(*scaled), measured(party, function, *scaled)
+        return function(*scaled), measure_call(party, function, *scaled)
 
     dealer = int(rng.integers(3))
     outs, calls = zip(*simulate(program, *flat, dealer=dealer).outputs, strict=True)
     inputs = [Private(ring.shape, f) for ring, f in zip(flat, scales, strict=True)]
-    assert_costs(calls, count(every, *inputs).cost, dealer)
+    assert_costs(calls, count_cost(every, *inputs).cost, dealer)
     for i, (name, (_, z, _, slope, value)) in enumerate(cases.items()):
         parts = [
             FixedPoint(outs[0][3 * i + j].fractional_bits).decode(
@@ -145,11 +145,11 @@ def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.G
             for j in range(3)
         ]
         loss, n = made[name], len(z)
-        factor = float(loss.share((3,), n) * loss.scale((3,), n))
+        factor = float(loss.compute_share((3,), n) * loss.compute_scale((3,), n))
         for got in parts[::2] if loss.name in APART else parts[:1]:
             error = np.abs(got * factor - slope) / np.maximum(np.abs(slope), 1)
             assert error.max() < 2**-10, (name, np.unravel_index(error.argmax(), error.shape))
-        mean = loss.scale((3,), n) / (n * loss.terms((3,)))
+        mean = loss.compute_scale((3,), n) / (n * loss.count_terms((3,)))
         away = abs(float(parts[1]) * mean - value)
         assert away < 2**-9 * z.size * max(1, abs(value) / z.size), (name, parts[1] * mean, value)
 
@@ -158,15 +158,23 @@ def test_losses_are_found_by_all_of_keras_names() -> None:
     assert len(losses.LOSSES) >= 14
     for cls in losses.LOSSES.values():
         own = cls()
-        every = [cls.name, cls.keras, *cls.aliases, getattr(K, cls.name), getattr(K, cls.keras)()]
-        assert all(losses.of_keras(given) == (own, False) for given in every)
-        assert losses.of(own.header()) == own and own.header()["name"] == cls.name
-        assert type(own.plain(False)) is getattr(K, cls.keras) or cls.name.startswith("sparse")
+        every = [
+            cls.name,
+            cls.keras_class,
+            *cls.aliases,
+            getattr(K, cls.name),
+            getattr(K, cls.keras_class)(),
+        ]
+        assert all(losses.read_keras_loss(given) == (own, False) for given in every)
+        assert losses.from_header(own.to_header()) == own and own.to_header()["name"] == cls.name
+        assert type(own.build_keras_loss(False)) is getattr(
+            K, cls.keras_class
+        ) or cls.name.startswith("sparse")
     huber = K.Huber(0.25, reduction="sum")
-    found, _ = losses.of_keras(huber)
-    assert found.header() == {"name": "huber", "delta": 0.25, "reduction": "sum"}
-    assert losses.of_keras(K.Hinge(reduction="mean"))[0] == losses.named("hinge")
-    assert losses.of_keras(K.BinaryCrossentropy(from_logits=True, label_smoothing=0.1))[1]
+    found, _ = losses.read_keras_loss(huber)
+    assert found.to_header() == {"name": "huber", "delta": 0.25, "reduction": "sum"}
+    assert losses.read_keras_loss(K.Hinge(reduction="mean"))[0] == losses.get_loss("hinge")
+    assert losses.read_keras_loss(K.BinaryCrossentropy(from_logits=True, label_smoothing=0.1))[1]
 
 
 def test_what_no_loss_is_is_refused_by_name() -> None:
@@ -183,7 +191,7 @@ def test_what_no_loss_is_is_refused_by_name() -> None:
         (K.SparseCategoricalCrossentropy(ignore_class=-1), "ignore_class"),
     ):
         with pytest.raises(UsageError, match=text):
-            losses.of_keras(given)
+            losses.read_keras_loss(given)
     for header in (
         {"name": "huber", "delta": "1"},
         {"name": "huber", "delta": True},
@@ -193,7 +201,7 @@ def test_what_no_loss_is_is_refused_by_name() -> None:
         {},
     ):
         with pytest.raises(UsageError):
-            losses.of(header)
+            losses.from_header(header)
 
 
 @pytest.mark.parametrize(
@@ -202,10 +210,10 @@ def test_what_no_loss_is_is_refused_by_name() -> None:
 )
 def test_labels_of_owners_are_such_as_a_loss_is_for(loss: str, target: str) -> None:
     """Nobody sees them, so that nobody would notice."""
-    joined = Joined(8, (3,), (1,), 2, target)
-    check_target(joined, losses.of_keras("mse")[0])
+    joined = CombinedSchema(8, (3,), (1,), 2, target)
+    check_target(joined, losses.read_keras_loss("mse")[0])
     with pytest.raises(UsageError, match=f"owners' labels that are '{target}'"):
-        check_target(joined, losses.of_keras(loss)[0])
+        check_target(joined, losses.read_keras_loss(loss)[0])
 
 
 def test_labels_that_a_loss_does_not_take_are_refused() -> None:
@@ -218,16 +226,16 @@ def test_labels_that_a_loss_does_not_take_are_refused() -> None:
         ("hinge", 0.5, "-1 and 1, or 0 and 1"),
         ("bce", 1.5, "from 0 to 1"),
     ):
-        loss = losses.named(name)
+        loss = losses.get_loss(name)
         with pytest.raises(RangeError, match=text) as told:
-            loss.targets((1,), [1.0, bad])
+            loss.encode_labels((1,), [1.0, bad])
         assert str(bad) not in str(told.value)
-    hinge = losses.named("hinge")
-    assert hinge.targets((1,), [-1, 1]).tolist() == [[0], [1]]
+    hinge = losses.get_loss("hinge")
+    assert hinge.encode_labels((1,), [-1, 1]).tolist() == [[0], [1]]
     with pytest.raises(RangeError, match="-1 and 1"):
-        hinge.targets((1,), [-1, 0, 1])
+        hinge.encode_labels((1,), [-1, 0, 1])
     for name in ("categorical_hinge", "kld"):
         with pytest.raises(RangeError, match="one-hot"):
-            losses.named(name).targets((2,), [[0.5, 0.4]])
+            losses.get_loss(name).encode_labels((2,), [[0.5, 0.4]])
     with pytest.raises(UsageError, match="up to 64 classes"):
-        losses.named("categorical_hinge").targets((65,), np.eye(65))
+        losses.get_loss("categorical_hinge").encode_labels((65,), np.eye(65))

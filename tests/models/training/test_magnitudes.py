@@ -14,8 +14,8 @@ import pytest
 
 from tests.models.training.bench import Case, train
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.ranges import FEW_STEPS
-from tfe_bench.models.rows import shared_features
+from tfe_bench.models.calibration import MIN_STEPS
+from tfe_bench.models.rows import share_features
 from tfe_bench.models.training import losses, magnitudes, optimizers, plaintext, state
 from tfe_bench.models.training.losses.loss import LARGEST, NUMBERS
 from tfe_bench.models.training.recipe import MOST_EXPONENT, Recipe
@@ -31,8 +31,8 @@ RATE = 2.0**-5
 def model_of(loss: str, hidden: bool, rng: np.random.Generator) -> Any:
     """A small model for a loss, of two features."""
     # (predictions of less than 2^-8 are others than Keras' to Poisson)
-    folded = losses.named(loss).folded or {"poisson": "softplus"}.get(loss)
-    last = L.Dense(3 if losses.named(loss).categorical else 1, activation=folded)
+    folded = losses.get_loss(loss).folded_activation or {"poisson": "softplus"}.get(loss)
+    last = L.Dense(3 if losses.get_loss(loss).is_categorical else 1, activation=folded)
     layers = [L.Dense(3, "tanh")] if hidden else []
     found = keras.Sequential([L.Input((2,)), *layers, last])
     found.set_weights([rng.normal(0, 0.3, w.shape) for w in found.get_weights()])
@@ -41,28 +41,28 @@ def model_of(loss: str, hidden: bool, rng: np.random.Generator) -> Any:
 
 def rows_of(loss: str, x_size: float, y_size: float, rng: np.random.Generator) -> Any:
     """Features and labels of two batches."""
-    about, n = losses.named(loss), 2 * BATCH
+    about, n = losses.get_loss(loss), 2 * BATCH
     x = rng.normal(0, x_size / 3, (n, 2)).clip(-x_size, x_size)
-    if about.categorical:
+    if about.is_categorical:
         classes = rng.integers(0, 3, n)
         return x, classes if loss.startswith("sparse") else np.eye(3)[classes]
-    if about.counted:
+    if about.counts_answers:
         return x, rng.integers(0, 2, n)
     y = rng.uniform(y_size / 2, y_size, n)
-    return x, y if about.takes != NUMBERS else y * rng.choice([-1, 1])
+    return x, y if about.label_kinds != NUMBERS else y * rng.choice([-1, 1])
 
 
 def planned(model: Any, optimizer: Any, loss: str, x: Any, y: Any) -> Recipe:
     recipe = Recipe.build(model, optimizer, loss, BATCH)
-    return magnitudes.planned(recipe, model, x, y, seed=1)
+    return magnitudes.plan_exponents(recipe, model, x, y, seed=1)
 
 
 def seen(case: Case, model: Any) -> Array:
     """Which weights have gradients above the resolution, of which Keras' steps do not depend."""
-    recipe, targets = case.recipe, case.recipe.targets(case.y)
+    recipe, targets = case.recipe, case.recipe.encode_labels(case.y)
     cuts = [slice(0, BATCH), slice(BATCH, 2 * BATCH)]
     batches = [(case.x[cut], targets[cut], None) for cut in cuts]
-    found = plaintext.Twin(model, recipe).gradients(batches)
+    found = plaintext.PlaintextTwin(model, recipe).measure_gradients(batches)
     # (means of samples that cancel are what losses are rounded by)
     fine = [
         found[key] > max(2.0 ** (recipe.exponents.get(key, 0) - 11), found[key].max() / 64)
@@ -76,17 +76,22 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
     cases = {}
     for name, (model, optimizer, loss, x, y) in chosen.items():
         cases[name] = Case(planned(model, optimizer, loss, x, y), x, y, STEPS)
-        again = Recipe.of(cases[name].recipe.header())
-        assert again.digest() == cases[name].recipe.digest()
+        again = Recipe.from_header(cases[name].recipe.to_header())
+        assert again.compute_digest() == cases[name].recipe.compute_digest()
     results = train(list(cases.values()))
     for (name, case), result in zip(cases.items(), results, strict=True):
         model = chosen[name][0]
-        twin, targets = plaintext.Twin(model, case.recipe), case.recipe.targets(case.y)
+        twin, targets = (
+            plaintext.PlaintextTwin(model, case.recipe),
+            case.recipe.encode_labels(case.y),
+        )
         for number in range(STEPS):
             cut = slice(number % 2 * BATCH, (number % 2 + 1) * BATCH)
-            twin.step(case.x[cut], targets[cut])
-        after = state.trained(case.recipe, state.final(case.recipe, result.state))
-        wanted = twin.finish()
+            twin.train_step(case.x[cut], targets[cut])
+        after = state.to_keras_weights(
+            case.recipe, state.select_final_weights(case.recipe, result.state)
+        )
+        wanted = twin.finish_training()
         off, way = (
             np.concatenate([np.ravel(a - b) for a, b in zip(after, other, strict=True)])
             for other in (wanted, model.get_weights())
@@ -94,13 +99,13 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
         if not np.abs(np.concatenate([w.ravel() for w in wanted])).max() < 512:
             continue  # Keras diverges too
         most = np.abs(way).max()
-        if case.recipe.optimizer.adaptive:  # steps have the rate's size
+        if case.recipe.optimizer.is_adaptive:  # steps have the rate's size
             most = max(most, RATE * STEPS)
             off = off[seen(case, model)]
         spread = np.sqrt(np.mean(off**2)) if off.size else 0.0
         # (Poisson's gradient is a difference of 1 and a quotient; small features are held coarsely,
         # which a warning says; and Lion takes the sign of what may be close to 0)
-        coarse = np.abs(case.x).max() < FEW_STEPS * 2.0**-case.recipe.numbers.activation
+        coarse = np.abs(case.x).max() < MIN_STEPS * 2.0**-case.recipe.numbers.activation
         rough = case.recipe.loss.name == "poisson" or coarse or name.startswith("lion")
         part = 4 if rough else 16
         assert spread < most / part + 2.0**-12, (name, case.recipe.exponents, after, wanted)
@@ -126,10 +131,10 @@ def test_columns_that_fixed_point_holds_coarsely_are_counted() -> None:
     with pytest.warns(
         UserWarning, match="1 of 3 columns of the features have no value beyond 0.0039"
     ):
-        shared_features(x, 16)
+        share_features(x, 16)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        shared_features(x[:, [0, 2]], 16)
+        share_features(x[:, [0, 2]], 16)
 
 
 SIZES = (1e-3, 0.1, 1.0, 30.0, 1000.0)
@@ -149,9 +154,9 @@ def test_every_optimizer_follows_keras_at_every_magnitude(
             near = hidden or loss == "poisson"
             x_size, y_size = rng.choice(SIZES[: 3 if near else None]), rng.choice(SIZES)
             x, y = rows_of(loss, x_size, y_size, rng)
-            rate = RATE if cls.adaptive else RATE / max(1.0, x_size * x_size)
+            rate = RATE if cls.is_adaptive else RATE / max(1.0, x_size * x_size)
             model = model_of(loss, hidden, rng)
-            optimizer = optimizers.of_name(kind).keras(rate)
+            optimizer = optimizers.from_name(kind).build_keras_optimizer(rate)
             try:
                 planned(model, optimizer, loss, x, y)
             except RangeError:
@@ -168,10 +173,10 @@ def test_gradients_that_no_exponent_holds_are_refused(rng: np.random.Generator) 
         planned(model, "adam", "mse", x, y)
     with pytest.raises(RangeError, match="norms below 4096"):
         planned(model, Opt.SGD(0.1, clipnorm=1.0), "mse", x, y)
-    header = Recipe.build(model, "sgd", "mse").header()
+    header = Recipe.build(model, "sgd", "mse").to_header()
     for strange in ({"x": 1}, {header["order"][0]: MOST_EXPONENT + 1}, {header["order"][0]: 1.0}):
         with pytest.raises(UsageError, match="xponent"):
-            Recipe.of({**header, "exponents": strange})
+            Recipe.from_header({**header, "exponents": strange})
 
 
 def test_clipped_gradients_have_the_exponent_of_their_bound(rng: np.random.Generator) -> None:

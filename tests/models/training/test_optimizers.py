@@ -14,7 +14,7 @@ from tests.models.training.bench import LOCAL, Case, Result, rows, train
 from tfe_bench.cluster.simulate import assert_costs, total_rounds
 from tfe_bench.errors import UsageError
 from tfe_bench.models.kinds.operations import Setting
-from tfe_bench.models.rows import weighted
+from tfe_bench.models.rows import with_weight_bound
 from tfe_bench.models.training import optimizers, plaintext, schedules, state, step, updates
 from tfe_bench.models.training.losses.loss import NUMBERS
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
@@ -114,10 +114,10 @@ def data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array,
     n = batches * BATCH
     x = rng.normal(0, 1, (n, *recipe.input_shape)).astype(np.float32)
     (outputs,) = recipe.output_shape
-    if not recipe.loss.counted:
+    if not recipe.loss.counts_answers:
         y = rng.normal(0, 1, (n, outputs))
-        return x, np.abs(y) + 0.25 if recipe.loss.takes != NUMBERS else y
-    if not recipe.loss.categorical:
+        return x, np.abs(y) + 0.25 if recipe.loss.label_kinds != NUMBERS else y
+    if not recipe.loss.is_categorical:
         return x, rng.integers(0, 2, (n, outputs))
     classes = rng.integers(0, outputs, n)
     return x, classes if recipe.loss.name.startswith("sparse") else np.eye(outputs)[classes]
@@ -125,11 +125,15 @@ def data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array,
 
 def follow(case: Case, model: Any) -> tuple[Any, float]:
     """The plaintext twin after the steps, and the loss of the last."""
-    twin, targets, loss = plaintext.Twin(model, case.recipe), case.recipe.targets(case.y), 0.0
+    twin, targets, loss = (
+        plaintext.PlaintextTwin(model, case.recipe),
+        case.recipe.encode_labels(case.y),
+        0.0,
+    )
     for number in range(case.steps):
         cut = rows(case, number)
         weights = None if case.weights is None else case.weights[cut]
-        loss = twin.step(case.x[cut], targets[cut], weights)
+        loss = twin.train_step(case.x[cut], targets[cut], weights)
     return twin, loss
 
 
@@ -147,30 +151,34 @@ def compared(
     cases, dealer = {}, int(rng.integers(3))
     for name, (model, optimizer, about) in chosen.items():
         recipe = Recipe.build(model, optimizer, about, BATCH)
-        recipe = recipe if weights is None else weighted(recipe, weights)
+        recipe = recipe if weights is None else with_weight_bound(recipe, weights)
         # (what the workers get)
-        again = Recipe.of(recipe.header())
-        assert again.digest() == recipe.digest() and state.specs(again) == state.specs(recipe)
+        again = Recipe.from_header(recipe.to_header())
+        assert again.compute_digest() == recipe.compute_digest() and state.list_specs(
+            again
+        ) == state.list_specs(recipe)
         x, y = data(recipe, rng, 2)
-        judged = recipe.loss.counted and weights is None
+        judged = recipe.loss.counts_answers and weights is None
         cases[name] = Case(recipe, x, y, steps, setting, judged, name in loss, weights)
     found = {}
     for (name, case), result in zip(
         cases.items(), train(list(cases.values()), dealer), strict=True
     ):
         twin, last = follow(case, chosen[name][0])
-        after = state.trained(case.recipe, state.final(case.recipe, result.state))
+        after = state.to_keras_weights(
+            case.recipe, state.select_final_weights(case.recipe, result.state)
+        )
         pairs = zip(after, twin.finish(), strict=True)
         off = np.sort(np.concatenate([np.abs(got - want).reshape(-1) for got, want in pairs]))
-        if case.recipe.optimizer.adaptive:
+        if case.recipe.optimizer.is_adaptive:
             # Two weights may have a gradient below 2^-20 / sqrt(1 - beta_2), of whose square
             # there is no bit at first, or one whose sign is rounding's.
-            assert off[-1] < 3 * steps * case.recipe.optimizer.schedule.largest, name
+            assert off[-1] < 3 * steps * case.recipe.optimizer.schedule.largest_rate, name
             off = off[:-2]
         assert off[-1] < tolerance, name
         assert np.sqrt(np.mean(off**2)) < typical, name
         cost = step.step_cost(case.recipe, case.setting, case.loss)
-        if setting.thirds:  # (what is known when the dealer starts late is a bound)
+        if setting.dealt_by_thirds:  # (what is known when the dealer starts late is a bound)
             cost = replace(
                 cost, with_dealing=total_rounds([c for _, c in result.calls], "with_dealing")
             )
@@ -182,7 +190,7 @@ def compared(
             near = 2**-9 * max(1.0, abs(last))
             assert result.loss is not None and abs(result.loss - last) < near, name
         if case.evaluated:
-            right = twin.correct(case.x, case.recipe.targets(case.y))
+            right = twin.correct(case.x, case.recipe.encode_labels(case.y))
             assert abs(result.right - right) <= 1, name
         found[name] = (case, result, twin)
     return found
@@ -230,7 +238,9 @@ def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generato
     weights[::BATCH] = largest
     compared(chosen, rng, 3, 2.0**-6, weights=weights)
     with pytest.raises(UsageError, match="power of two"):
-        Recipe.of({**Recipe.build(net(L.Dense(2)), "sgd", "mse").header(), "weighted": 3})
+        Recipe.from_header(
+            {**Recipe.build(net(L.Dense(2)), "sgd", "mse").to_header(), "weighted": 3}
+        )
 
 
 def adaptive_cases(rate: float) -> dict[str, tuple[Any, Any, Any]]:
@@ -276,16 +286,16 @@ def test_adaptive_optimizers_follow_keras(rng: np.random.Generator) -> None:
 def at_the_ends(kind: type[Optimizer], rate: float) -> dict[str, tuple[Any, Any, Any]]:
     """An optimizer of Keras with each setting at both ends of its range, where they are taken."""
     found = {}
-    for setting in kind.own():
+    for setting in kind.list_own_settings():
         for value in setting.metadata.get("range", (True, False)):
             name = f"{kind.kind} {setting.name}={value}"
             # (RMSprop's first step is rate / sqrt(1 - rho))
             own = rate * (1 - value) ** 0.5 if setting.name == "rho" else rate
             try:
-                made = kind(schedules.of_keras(own), **{setting.name: value})
+                made = kind(schedules.read_keras_schedule(own), **{setting.name: value})
             except UsageError:  # another setting has to change with it
                 continue
-            found[name] = (net(L.Dense(3)), made.keras(own), "mse")
+            found[name] = (net(L.Dense(3)), made.build_keras_optimizer(own), "mse")
     return found
 
 
@@ -328,11 +338,11 @@ def test_common_options_follow_keras_to_the_ends_of_their_ranges(rng: np.random.
 def test_directions_are_dealt_by_thirds_where_that_pays(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rotation, "worthwhile", lambda cost, bits: True)
+    monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     rate = 2.0**-6
     chosen = {"amsgrad": (net(L.Dense(3)), Opt.Adam(rate, amsgrad=True), "mse")}
-    compared(chosen, rng, 3, rate, typical=rate / 8, setting=Setting("wan", thirds=True))
+    compared(chosen, rng, 3, rate, typical=rate / 8, setting=Setting("wan", dealt_by_thirds=True))
 
 
 def test_the_rounds_of_the_published_networks() -> None:
@@ -351,7 +361,7 @@ def test_the_rounds_of_the_published_networks() -> None:
     ):
         recipe = Recipe.build(model, optimizer, loss)
         for profile in ("local", "lan", "wan"):
-            for setting in (Setting(profile), step.tuned(recipe, profile)):
+            for setting in (Setting(profile), step.tune_setting(recipe, profile)):
                 rounds = step.step_cost(recipe, setting).rounds
                 assert rounds == most or (rounds < most and optimizer == "amsgrad")
 
@@ -384,30 +394,30 @@ def keras_schedules() -> list[Any]:
 
 def test_rates_are_those_of_keras_and_exact_to_a_thousandth() -> None:
     for schedule in keras_schedules():
-        found = optimizers.of_keras(Opt.SGD(schedule)).schedule
-        again = optimizers.of(json.loads(json.dumps(Sgd(found).header()))).schedule
+        found = optimizers.read_keras_optimizer(Opt.SGD(schedule)).schedule
+        again = optimizers.from_header(json.loads(json.dumps(Sgd(found).to_header()))).schedule
         for number in [*range(30), 1000, 10**6]:
-            found_rate = again.rate(number)
+            found_rate = again.compute_rate(number)
             assert abs(float(found_rate) - float(schedule(number))) < 2e-6, (found, number)
-            assert found_rate <= again.largest
-        assert again.header() == found.header()
-        twin = plaintext.keras_optimizer(Sgd(again)).learning_rate
+            assert found_rate <= again.largest_rate
+        assert again.to_header() == found.to_header()
+        twin = plaintext.build_keras_optimizer(Sgd(again)).learning_rate
         assert abs(float(twin) - float(schedule(0))) < 1e-7
     model = net(L.Dense(3))
     for rate in (1e-5, 3e-4, 0.01, 0.3, 5.0):
         for batch in (1, 32, 128, 1000):
             recipe = Recipe.build(model, Opt.SGD(rate), "mse", batch)
-            sgd, terms = recipe.optimizer, updates.terms(recipe)
+            sgd, terms = recipe.optimizer, updates.build_terms(recipe)
             assert isinstance(sgd, Sgd)
             share = float(terms.share)
-            scaled = step.public_values(recipe, 0)["rate"] / 2.0 ** sgd._exponent(terms)
+            scaled = step.public_values(recipe, 0)["rate"] / 2.0 ** sgd._rate_exponent(terms)
             assert abs(scaled / (rate * share) - 1) < 1e-3, (rate, batch)
 
 
 def test_cosine_is_exact() -> None:
     for i in range(0, 32):
         x = Decimal(i) / 10
-        assert abs(float(schedules.cosine(x)) - np.cos(i / 10)) < 1e-15
+        assert abs(float(schedules.compute_cosine(x)) - np.cos(i / 10)) < 1e-15
 
 
 def test_what_is_not_supported_is_refused_by_name() -> None:
@@ -441,7 +451,7 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         ({"name": ["sgd"]}, "unknown kind"),
     ):
         with pytest.raises(UsageError, match=text):
-            optimizers.of({"name": "sgd", "schedule": constant, **more})
+            optimizers.from_header({"name": "sgd", "schedule": constant, **more})
     for loss, text in (
         (keras.losses.CategoricalCrossentropy(from_logits=True), "Leave out one of both"),
         ("binary_crossentropy", "ends in sigmoid"),
@@ -459,8 +469,8 @@ def test_what_is_not_supported_is_refused_by_name() -> None:
         (Opt.schedules.PiecewiseConstantDecay, ([3, 3], [0.1, 0.2, 0.3])),
     ):
         with pytest.raises(UsageError, match="do not fit"):
-            optimizers.of_keras(Opt.SGD(kind(*options)))
+            optimizers.read_keras_optimizer(Opt.SGD(kind(*options)))
     with pytest.raises(UsageError, match="learning rate"):
-        schedules.of_keras(float("nan"))
+        schedules.read_keras_schedule(float("nan"))
     with pytest.raises(UsageError, match="above 0"):
         step.public_values(Recipe.build(net(L.Dense(2)), Opt.SGD(0.0), "mse"), 0)

@@ -31,12 +31,14 @@ def recipe(**options: Any) -> Recipe:
 
 def test_a_header_holds_all_but_the_weights() -> None:
     first = recipe(seed=7)
-    header = json.loads(json.dumps(first.header()))
-    again = Recipe.of(header)
-    assert again.header() == first.header() and again.digest() == first.digest()
+    header = json.loads(json.dumps(first.to_header()))
+    again = Recipe.from_header(header)
+    assert (
+        again.to_header() == first.to_header() and again.compute_digest() == first.compute_digest()
+    )
     assert again.seed == 7 and again.optimizer == first.optimizer and again.order == first.order
-    assert state.specs(again) == state.specs(first)
-    assert not any(a.any() for a in again.graph.arrays().values())
+    assert state.list_specs(again) == state.list_specs(first)
+    assert not any(a.any() for a in again.graph.weight_arrays().values())
     assert step.step_cost(again, Setting()) == step.step_cost(first, Setting())
     assert "parameters" in repr(first) and "0.0" not in repr(first)
 
@@ -44,22 +46,22 @@ def test_a_header_holds_all_but_the_weights() -> None:
 def test_states_and_weights_are_in_the_order_of_keras() -> None:
     model = net(L.BatchNormalization(), L.Dense(3, activation="softmax"))
     made = Recipe.build(model, "sgd", "sparse_categorical_crossentropy", 8)
-    first = state.initial(made)
-    for got, want in zip(state.trained(made, first), model.get_weights(), strict=True):
+    first = state.build_initial_state(made)
+    for got, want in zip(state.to_keras_weights(made, first), model.get_weights(), strict=True):
         assert np.array_equal(got, want)
     adam = recipe()
-    keys = [s.key for s in state.specs(adam)]
+    keys = [s.key for s in state.list_specs(adam)]
     assert len(keys) == 3 * len(adam.order) and keys[: len(adam.order)] == list(adam.order)
-    assert all(not state.initial(adam)[k].any() for k in keys if ":" in k)
+    assert all(not state.build_initial_state(adam)[k].any() for k in keys if ":" in k)
     with pytest.raises(UsageError, match="Received: None"):
-        state.initial(adam, {})
+        state.build_initial_state(adam, {})
 
 
 def test_frozen_layers_stay_and_have_no_state() -> None:
     model = net()
     model.layers[0].trainable = False
     made = Recipe.build(model, "adam", "sparse_categorical_crossentropy", 8)
-    keys = {s.key for s in state.specs(made)}
+    keys = {s.key for s in state.list_specs(made)}
     name = model.layers[0].name
     assert made.frozen == {f"{name}/kernel", f"{name}/bias"}
     assert f"{name}/kernel" in keys and f"{name}/kernel:m" not in keys
@@ -67,7 +69,7 @@ def test_frozen_layers_stay_and_have_no_state() -> None:
 
 
 def test_headers_of_strangers_are_checked() -> None:
-    header = recipe().header()
+    header = recipe().to_header()
     for path, value in (
         (("format",), 1),
         (("batch",), 0),
@@ -107,16 +109,16 @@ def test_headers_of_strangers_are_checked() -> None:
             inner = inner[key]
         inner[path[-1]] = value
         with pytest.raises((DataError, UsageError)):
-            Recipe.of(bad)
+            Recipe.from_header(bad)
             raise AssertionError(f"{path} {value}")
     nothings: list[Any] = [None, [], {}, "recipe"]
     for nothing in nothings:
         with pytest.raises(DataError):
-            Recipe.of(nothing)
+            Recipe.from_header(nothing)
     bad = copy.deepcopy(header)
     bad["graph"]["layers"][-1]["op"] = "code"
     with pytest.raises(UsageError, match="unknown kind"):
-        Recipe.of(bad)
+        Recipe.from_header(bad)
 
 
 def test_layers_that_cannot_be_trained_are_named() -> None:
@@ -161,8 +163,8 @@ def test_a_model_has_one_input_and_one_output() -> None:
 
 def test_labels_are_checked_without_being_told() -> None:
     made = recipe()
-    assert np.array_equal(made.targets([0, 2]), [[1, 0, 0], [0, 0, 1]])
-    assert np.array_equal(made.targets([[1.0]]), [[0, 1, 0]])
+    assert np.array_equal(made.encode_labels([0, 2]), [[1, 0, 0], [0, 0, 1]])
+    assert np.array_equal(made.encode_labels([[1.0]]), [[0, 1, 0]])
     for labels, text in (
         ([0, 3], "classes 0 to 2.*1 of 2.*row 1"),
         ([0.5, 1], "row 0"),
@@ -170,49 +172,51 @@ def test_labels_are_checked_without_being_told() -> None:
         ([-1, 1], "row 0"),
     ):
         with pytest.raises(RangeError, match=text) as told:
-            made.targets(labels)
+            made.encode_labels(labels)
         assert "-1" not in str(told.value) and "nan" not in str(told.value)
     with pytest.raises(UsageError, match="integers"):
-        made.targets(np.eye(3))
+        made.encode_labels(np.eye(3))
     hot = Recipe.build(net(), "sgd", "categorical_crossentropy")
-    assert hot.targets(np.eye(3)).shape == (3, 3)
+    assert hot.encode_labels(np.eye(3)).shape == (3, 3)
     for bad in (np.ones((2, 3)), np.full((1, 3), 1 / 2)):
         with pytest.raises(RangeError, match="one-hot"):
-            hot.targets(bad)
+            hot.encode_labels(bad)
     with pytest.raises(UsageError, match="sparse_categorical_crossentropy"):
-        hot.targets([0, 1])
+        hot.encode_labels([0, 1])
     binary = Recipe.build(net(L.Dense(1, activation="sigmoid")), "sgd", "binary_crossentropy")
-    assert binary.targets([0, 1]).shape == (2, 1)
+    assert binary.encode_labels([0, 1]).shape == (2, 1)
     with pytest.raises(RangeError, match="alice"):
-        binary.targets([0, 2], "labels of alice")
+        binary.encode_labels([0, 2], "labels of alice")
     with pytest.raises(UsageError, match="numbers"):
-        binary.targets(["yes"])
+        binary.encode_labels(["yes"])
 
 
 def test_rescaling_of_the_input_is_left_to_its_owner() -> None:
     scaled = keras.Sequential([L.Input((2, 2)), L.Rescaling(1 / 255, 0.5), L.Flatten(), L.Dense(1)])
     made = Recipe.build(scaled, "sgd", "mse")
     assert [x.op for x in made.graph.layers] == ["flatten", "dense"]
-    assert np.allclose(made.features(np.full((1, 2, 2), 51.0)), 0.7)
-    assert not Recipe.of(made.header()).graph.scaling  # (its owner's, and nobody else's)
+    assert np.allclose(made.encode_features(np.full((1, 2, 2), 51.0)), 0.7)
+    assert not Recipe.from_header(
+        made.to_header()
+    ).graph.scaling  # (its owner's, and nobody else's)
     with pytest.raises(UsageError, match="wants"):
-        made.features(np.ones((1, 4)))
+        made.encode_features(np.ones((1, 4)))
 
 
 def test_orders_are_permutations_that_all_hosts_draw_alike() -> None:
-    rows = shuffling.batches(5, 0, 1000, 64)
+    rows = shuffling.draw_batches(5, 0, 1000, 64)
     assert rows.shape == (15, 64) and len(set(rows.reshape(-1))) == 15 * 64
-    assert not np.array_equal(rows, shuffling.batches(5, 1, 1000, 64))
-    assert shuffling.batches(5, 0, 63, 64).shape == (0, 64)
+    assert not np.array_equal(rows, shuffling.draw_batches(5, 1, 1000, 64))
+    assert shuffling.draw_batches(5, 0, 63, 64).shape == (0, 64)
     # (fixed: another host or version must not differ)
-    assert shuffling.permutation(1, 0, 8).tolist() == [3, 7, 0, 2, 4, 6, 1, 5]
-    kept = shuffling.kept(1, 2, "dropout", 100_000, 0.3)
+    assert shuffling.draw_permutation(1, 0, 8).tolist() == [3, 7, 0, 2, 4, 6, 1, 5]
+    kept = shuffling.draw_dropout_mask(1, 2, "dropout", 100_000, 0.3)
     assert abs(kept.mean() - 0.7) < 0.01
-    assert not np.array_equal(kept, shuffling.kept(1, 3, "dropout", 100_000, 0.3))
-    assert shuffling.kept(1, 2, "a", 100, 0.0).all()
-    noise = shuffling.normal(1, 2, "noise", 100_000) / 2.0**16
+    assert not np.array_equal(kept, shuffling.draw_dropout_mask(1, 3, "dropout", 100_000, 0.3))
+    assert shuffling.draw_dropout_mask(1, 2, "a", 100, 0.0).all()
+    noise = shuffling.draw_normal(1, 2, "noise", 100_000) / 2.0**16
     assert abs(noise.mean()) < 0.02 and abs(noise.std() - 1) < 0.02
-    assert shuffling.normal(1, 0, "noise", 3).tolist() == [-68528, -37867, -18398]
+    assert shuffling.draw_normal(1, 0, "noise", 3).tolist() == [-68528, -37867, -18398]
 
 
 def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Generator) -> None:
@@ -222,13 +226,13 @@ def test_the_plaintext_twin_learns_and_leaves_the_model_alone(rng: np.random.Gen
     before = model.get_weights()
     made = Recipe.build(model, keras.optimizers.Adam(0.05), "sparse_categorical_crossentropy", 20)
     heard: list[int] = []
-    shares, weights = plaintext.train(
+    shares, weights = plaintext.train_plaintext(
         model, made, x, y, 12, 1, (x, y), lambda epoch, share: heard.append(epoch)
     )
     assert heard == list(range(12)) and shares[-1] > 0.7
     assert all(np.array_equal(a, b) for a, b in zip(before, model.get_weights(), strict=True))
     assert any((a != b).any() for a, b in zip(before, weights, strict=True))
-    again, _ = plaintext.train(model, made, x, y, 12, 1, (x, y))
+    again, _ = plaintext.train_plaintext(model, made, x, y, 12, 1, (x, y))
     assert again == shares
 
 

@@ -28,7 +28,7 @@ def of_bump(
         rest=lambda v: np.abs(v) * part(-np.abs(v)),
         slope=slope,
         ulps=3,
-        edges=lambda f: [gelu.bump(f).step, 2 * gelu.bump(f).step],
+        edges=lambda f: [gelu.residual_for_scale(f).step, 2 * gelu.residual_for_scale(f).step],
         slope_edge=5,
         widths=(2, 19, 20, 47, 62),
         **more,

@@ -29,7 +29,7 @@ FUNCTION = Function(
     rest=rest,
     slope=slope,
     ulps=3,
-    edges=lambda f: [mish.edge(f)],
+    edges=lambda f: [mish.cutoff_units(f)],
     slope_edge=11,
     widths=(2, 20, 21, 49, 62),
 )

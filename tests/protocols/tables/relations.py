@@ -10,7 +10,7 @@ import numpy as np
 
 from tfe_bench.cluster.simulate import Simulation
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables.relation import ANY, Column, Relation
+from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
@@ -50,7 +50,7 @@ class Table:
 def relation(parts: Sequence[Shared]) -> Relation:
     """Columns key, value, maybe, unique."""
     key, value, maybe, null, unique, valid = parts
-    columns = (Column(key, 3), Column(value), Column(maybe, ANY, bit(null)), Column(unique, 5))
+    columns = (Column(key, 3), Column(value), Column(maybe, ANY_BITS, bit(null)), Column(unique, 5))
     return Relation(columns, bit(valid))
 
 

@@ -32,14 +32,14 @@ def test_rows_go_where_keys_and_bits_say_and_back(n: int, rng: np.random.Generat
 
     def program(p: Party, small: Shared, any_key: Shared, chosen: Shared, v: Shared) -> Any:
         orders = [
-            arrange.by_keys(p, [(small, 5)]),
-            arrange.by_keys(p, [(small, 5), (any_key, 64), (small, 6)]),
-            arrange.by_bit(p, bit(chosen)),
+            arrange.sort_by_keys(p, [(small, 5)]),
+            arrange.sort_by_keys(p, [(small, 5), (any_key, 64), (small, 6)]),
+            arrange.partition_by_bit(p, bit(chosen)),
         ]
-        there = [order.forward([v, bit(chosen)]) for order in orders]
+        there = [order.apply([v, bit(chosen)]) for order in orders]
         every = list(zip(orders, there, strict=True))
-        ends = [order.back(c, begin) for order, c in every for begin in (n - 1, n)]
-        return there, [order.back(c) for order, c in every], ends
+        ends = [order.apply_inverse(c, begin) for order, c in every for begin in (n - 1, n)]
+        return there, [order.apply_inverse(c) for order, c in every], ends
 
     sim = simulate(program, small, any_key, chosen, v, dealer=n % 3)
     expected = [
@@ -62,13 +62,13 @@ def test_a_partition_costs_what_it_says() -> None:
 
     def program(p: Party, x: Shared) -> Any:
         p.reset_counters()
-        order = arrange.by_bit(p, bit(x))
-        order.back(order.forward([x, bit(x)]), 13)
+        order = arrange.partition_by_bit(p, bit(x))
+        order.apply_inverse(order.apply([x, bit(x)]), 13)
         return 8 * sum(p.counters()["payload"]), p.rounds()
 
     def counted(p: Party, x: Shared) -> Any:
-        order = arrange.by_bit(p, bit(x))
-        return order.back(order.forward([x, bit(x)]), 13)
+        order = arrange.partition_by_bit(p, bit(x))
+        return order.apply_inverse(order.apply([x, bit(x)]), 13)
 
     cost = cost_of(counted, Private((n,), 0), graphs=True)
     for secret in (np.zeros(n, np.int64), np.arange(n) % 2):
@@ -79,11 +79,11 @@ def test_a_partition_costs_what_it_says() -> None:
 
 def test_an_order_opens_once(rng: np.random.Generator) -> None:
     def program(p: Party, x: Shared) -> Any:
-        factors = p.function(lambda: shuffle.draw(p, 1, 3, x.dealer))()
-        order = arrange.Order(p, factors, 3)
-        order.open(x)
+        factors = p.function(lambda: shuffle.draw_permutation(p, 1, 3, x.dealer))()
+        order = arrange.SecretShuffle(p, factors, 3)
+        order.open_column(x)
         with pytest.raises(ProtocolError, match="second vector"):
-            order.open(x)
+            order.open_column(x)
 
     simulate(program, np.arange(3))
 
@@ -94,19 +94,19 @@ def test_what_a_partition_opens_takes_all_orders_alike_whatever_its_bits(
     seen: list[tuple[int, ...]] = []
     turns = 60
 
-    class Recording(arrange.Order):
-        def open(self, column: Shared) -> Any:
-            opened = super().open(column)
+    class Recording(arrange.SecretShuffle):
+        def open_column(self, column: Shared) -> Any:
+            opened = super().open_column(column)
             if self._party.index == 0:
                 seen.append(tuple((opened.numpy() & 3).tolist()))
             return opened
 
-    monkeypatch.setattr(arrange, "Order", Recording)
+    monkeypatch.setattr(arrange, "SecretShuffle", Recording)
 
     def program(p: Party, *several: Shared) -> None:
         for x in several:
             for _ in range(turns):
-                arrange.by_bit(p, bit(x))
+                arrange.partition_by_bit(p, bit(x))
 
     keys = [rng.bytes(16) for _ in range(3)]
     simulate(program, np.array([0, 1, 0]), np.ones(3, np.int64), keys=keys)
@@ -126,7 +126,7 @@ def test_private_tables_are_opened_in_two_places_alone() -> None:
 
 def test_targets_that_are_no_permutation_are_refused() -> None:
     with pytest.raises(ProtocolError, match="no permutation"):
-        simulate(lambda p, x: arrange.by_target(p, x).n, np.array([0, 2, 2]))
+        simulate(lambda p, x: arrange.permute_by_target(p, x).n, np.array([0, 2, 2]))
 
 
 @pytest.mark.parametrize("k", [1, 3, 8, 9, 10, 33, 64])
@@ -139,8 +139,8 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
 
     def program(p: Party, x: Shared, y: Shared) -> Any:
         def both(x: Shared, y: Shared) -> Any:
-            found = equality.zero(p, [(x, k)], [bits.masked_bits(bit(y))])
-            return bits.of(p, found), bits.exchanged(p, logic.all_of(p, [found]))
+            found = equality.is_all_zero(p, [(x, k)], [bits.to_masked(bit(y))])
+            return bits.from_masked(p, found), bits.exchange_bits(p, logic.and_bits(p, [found]))
 
         return p.function(both)(x, y)
 
@@ -153,7 +153,7 @@ def test_an_equality_is_exact_for_every_value_modulo_its_ring(
 def test_a_tree_of_ands_ends_with_one_and_refuses_nothing() -> None:
     for nodes in (1, 2, 9, 10, 64, 81, 500, 3000):
         left = nodes
-        for sizes in equality.tree(nodes):
+        for sizes in equality.plan_and_tree(nodes):
             assert sum(sizes) == left and max(sizes) <= 9
             left = len(sizes)
         assert left == 1
@@ -162,11 +162,11 @@ def test_a_tree_of_ands_ends_with_one_and_refuses_nothing() -> None:
 def test_columns_of_another_size_and_keys_of_no_bits_are_refused() -> None:
     def program(p: Party, x: Shared) -> None:
         for call in (
-            lambda: arrange.nothing(4).forward([x]),
-            lambda: arrange.nothing(4).back([x]),
-            lambda: arrange.by_keys(p, []),
-            lambda: arrange.by_keys(p, [(x, 0)]),
-            lambda: arrange.by_keys(p, [(x, 65)]),
+            lambda: arrange.identity_permutation(4).apply([x]),
+            lambda: arrange.identity_permutation(4).apply_inverse([x]),
+            lambda: arrange.sort_by_keys(p, []),
+            lambda: arrange.sort_by_keys(p, [(x, 0)]),
+            lambda: arrange.sort_by_keys(p, [(x, 65)]),
         ):
             with pytest.raises(UsageError, match="Received: "):
                 call()

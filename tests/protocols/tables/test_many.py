@@ -11,10 +11,10 @@ from tests.protocols.shares import at
 from tests.protocols.tables.relations import bit, delivered, parts_of, ranked
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import UsageError
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
-from tfe_bench.protocols.tables import many, results
+from tfe_bench.protocols.tables import many_to_many, results
 from tfe_bench.protocols.tables.relation import Column, Relation
 
 # Left's keys and right's, how many of the last rows of each are none, and which are NULL.
@@ -56,8 +56,8 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
         results_, costs = [], []
         for bound in bounds:
             p.reset_counters()
-            rows, over = many.many_join(p, left, right, [(0, 0)], bound, "left")
-            results_.append((parts_of(results.deliver(p, rows)), over))
+            rows, over = many_to_many.many_to_many_join(p, left, right, [(0, 0)], bound, "left")
+            results_.append((parts_of(results.deliver_rows(p, rows)), over))
             costs.append((8 * sum(p.counters()["payload"]), p.rounds()))
         return results_, costs
 
@@ -69,10 +69,10 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
 
         def counted(p: Party, *given: Shared, bound: int = bound) -> Any:
             left, right = _sides(*given)
-            rows, _ = many.many_join(p, left, right, [(0, 0)], bound, "left")
-            return results.deliver(p, rows).parts
+            rows, _ = many_to_many.many_to_many_join(p, left, right, [(0, 0)], bound, "left")
+            return results.deliver_rows(p, rows).parts
 
-        tally = count(counted, *[Private((k,), 0) for k in (n, n, n, m, m)], graphs=True)
+        tally = count_cost(counted, *[Private((k,), 0) for k in (n, n, n, m, m)], graphs=True)
         sent, rounds = zip(*(out[1][i] for out in sim.outputs), strict=True)
         assert sent == tally.cost.by_party(n % 3)
         assert total_rounds(rounds, "ahead") == tally.cost.rounds
@@ -82,6 +82,6 @@ def test_other_kinds_are_refused() -> None:
     def program(p: Party, x: Shared) -> None:
         one = Relation((Column(x, 4),), bit(x))
         with pytest.raises(UsageError, match=r"kind.*'semi'"):
-            many.many_join(p, one, one, [(0, 0)], 3, "semi")
+            many_to_many.many_to_many_join(p, one, one, [(0, 0)], 3, "semi")
 
     simulate(program, np.ones(2, np.int64))

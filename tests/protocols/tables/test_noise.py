@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tfe_bench.cluster.simulate import share, simulate
+from tfe_bench.cluster.simulate import share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.tables import noise
@@ -24,7 +24,7 @@ def test_the_sampler_has_the_distribution_of_a_discrete_gaussian(
 ) -> None:
     below = random.Random(seed).randrange
     n, most = 6000, 5 * math.isqrt(int(variance) + 1)
-    found = Counter(noise.discrete_gaussian(variance, below) for _ in range(n))
+    found = Counter(noise.draw_discrete_gaussian(variance, below) for _ in range(n))
     exact = {x: np.exp(-(x**2) / (2 * float(variance))) for x in range(-most - 20, most + 21)}
     whole = sum(exact.values())
     bins = [x for x in exact if exact[x] / whole * n >= 8]
@@ -39,13 +39,15 @@ def test_the_sampler_has_the_distribution_of_a_discrete_gaussian(
 
 def test_values_come_back_with_what_the_three_workers_drew(seed: int) -> None:
     count, variance = 4000, Fraction(400)
-    drawn = [noise.draw(variance, count, random.Random(3 * seed + p).randrange) for p in range(3)]
+    drawn = [
+        noise.draw_noise(variance, count, random.Random(3 * seed + p).randrange) for p in range(3)
+    ]
     x = np.arange(count, dtype=np.int64) - 7
 
     def program(p: Party) -> Any:
         own = np.array(drawn[p.index], np.int64)
-        known = share(x, p.index, bytes(32))
-        return p.function(lambda v, w: noise.added(p, v, w))(known, own)
+        known = share_for_party(x, p.index, bytes(32))
+        return p.function(lambda v, w: noise.add_noise(p, v, w))(known, own)
 
     due = np.sum(drawn, 0)
     assert np.array_equal(simulate(program).value(), x + due)
@@ -67,10 +69,10 @@ def test_values_come_back_with_what_the_three_workers_drew(seed: int) -> None:
 )
 def test_noise_that_would_not_hold_is_refused(variance: Fraction, count: int) -> None:
     with pytest.raises(UsageError):
-        noise.draw(variance, count)
+        noise.draw_noise(variance, count)
 
 
 def test_the_edges_of_what_can_be_drawn_hold() -> None:
-    assert noise.draw(Fraction(16), 0) == []
+    assert noise.draw_noise(Fraction(16), 0) == []
     for variance in (Fraction(16), 16 + Fraction(1, 1 << 64), Fraction(1 << 96)):
-        assert all(abs(x) < 1 << 62 for x in noise.draw(variance, 20))
+        assert all(abs(x) < 1 << 62 for x in noise.draw_noise(variance, 20))

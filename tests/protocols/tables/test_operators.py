@@ -22,17 +22,17 @@ from tests.protocols.tables.relations import (
 )
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
-from tfe_bench.models.queries import bins
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.models.queries import hash_bins
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import (
     bits,
     dense,
     groups,
+    hashed_lookup,
     joins,
-    linked,
-    many,
+    many_to_many,
     quantiles,
     results,
     windows,
@@ -67,7 +67,7 @@ def run(operator: Any, given: Sequence[Table], dealer: int = 0) -> Any:
 
     sim = simulate(program, *(a for t in given for a in t.arrays), dealer=dealer)
     n = len(given[0].key)
-    tally = count(lambda p, *s: operator(p, relation(s)), *[Private((n,), 0)] * 6, graphs=True)
+    tally = count_cost(lambda p, *s: operator(p, relation(s)), *[Private((n,), 0)] * 6, graphs=True)
     for i in range(len(given)):
         sent, rounds = zip(*(out[1][i] for out in sim.outputs), strict=True)
         assert sent == tally.cost.by_party(dealer)
@@ -93,8 +93,10 @@ def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> N
     given = list(tables(n, rng))
 
     def operator(p: Party, r: Relation) -> Any:
-        grouped = groups.group(p, r, [0], AGGREGATES, least=2)
-        return results.deliver(p, grouped), results.deliver(p, groups.distinct(p, r, [2]))
+        grouped = groups.group_rows(p, r, [0], AGGREGATES, min_rows=2)
+        return results.deliver_rows(p, grouped), results.deliver_rows(
+            p, groups.distinct_rows(p, r, [2])
+        )
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
@@ -106,15 +108,17 @@ def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> N
 def test_groups_of_public_codes_have_what_their_rows_have(
     n: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dense, "_SLICE", 2)  # (thirds of rows are several slices, the last short)
+    monkeypatch.setattr(
+        dense, "_SLICE_ROWS", 2
+    )  # (thirds of rows are several slices, the last short)
     given = list(tables(n, rng))
-    wanted = [a for a in AGGREGATES if a.how in ("sum", "count")]
+    wanted = [a for a in AGGREGATES if a.function in ("sum", "count")]
 
     def operator(p: Party, r: Relation) -> Any:
         few = Relation((r.columns[0], r.columns[3]), r.valid)
-        by_key = dense.dense_group(p, r, 0, 8, wanted)
-        narrow = dense.dense_group(p, few, 0, 7, [Aggregate("sum", 1)], least=2)
-        return results.deliver(p, by_key), results.deliver(p, narrow)
+        by_key = dense.group_by_code(p, r, 0, 8, wanted)
+        narrow = dense.group_by_code(p, few, 0, 7, [Aggregate("sum", 1)], min_rows=2)
+        return results.deliver_rows(p, by_key), results.deliver_rows(p, narrow)
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
@@ -130,7 +134,7 @@ def test_rows_are_put_in_order_and_shown_in_it(n: int, rng: np.random.Generator)
 
     def operator(p: Party, r: Relation) -> Any:
         ordered = results.order_by(p, r, [Key(2, descending=True), Key(0), Key(3)])
-        return [results.deliver(p, relations.limit(ordered, 5), ordered=True)]
+        return [results.deliver_rows(p, relations.limit_rows(ordered, 5), is_ordered=True)]
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
@@ -146,10 +150,12 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
         # unique numbers that are keys: of the rows that count alone
         asked = Relation((r.columns[0], r.columns[2]), r.valid)
         known = Relation((r.columns[3], r.columns[2], r.columns[1]), r.valid)
-        found = [joins.lookup(p, asked, known, [(0, 0)], kind) for kind in joins.KINDS]
-        few = relations.limit(known, 7)
-        found += [joins.lookup(p, r, few, [(3, 0)], kind, unique=True) for kind in joins.KINDS]
-        return [results.deliver(p, f, ordered=True) for f in found]
+        found = [joins.lookup_join(p, asked, known, [(0, 0)], kind) for kind in joins.KINDS]
+        few = relations.limit_rows(known, 7)
+        found += [
+            joins.lookup_join(p, r, few, [(3, 0)], kind, is_unique=True) for kind in joins.KINDS
+        ]
+        return [results.deliver_rows(p, f, is_ordered=True) for f in found]
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
@@ -179,9 +185,9 @@ def test_columns_of_every_width_are_joined_and_delivered_whole(
     def program(p: Party, key: Shared, valid: Shared, *columns: Shared) -> Any:
         kept = (Column(c, w) for c, w in zip(columns, widths, strict=True))
         right = Relation((Column(key, 2), *kept), bit(valid))
-        left = Relation((Column(key, 2),), bits.public(right.valid, np.ones(3)))
-        joined = [joins.lookup(p, left, right, [(0, 0)], kind) for kind in ("inner", "left")]
-        return [parts_of(results.deliver(p, r)) for r in joined]
+        left = Relation((Column(key, 2),), bits.public_bits(right.valid, np.ones(3)))
+        joined = [joins.lookup_join(p, left, right, [(0, 0)], kind) for kind in ("inner", "left")]
+        return [parts_of(results.deliver_rows(p, r)) for r in joined]
 
     columns = [np.array([low, high, low]) for low, high in ends]
     own, dealer = (np.array([2, 0, 1]), np.array([1, 1, 0])), int(rng.integers(3))
@@ -197,17 +203,17 @@ def test_all_pairs_are_found_or_that_there_are_more(n: int, rng: np.random.Gener
     given, bound = list(tables(n, rng)), 2 * n + 3
 
     def operator(p: Party, r: Relation) -> Any:
-        few = relations.limit(r, 5)
+        few = relations.limit_rows(r, 5)
         over = []
         found = []
         for i in (0, 2):
-            both, more = many.many_join(p, r, few, [(i, i)], bound)
-            found.append(results.deliver(p, both))
+            both, more = many_to_many.many_to_many_join(p, r, few, [(i, i)], bound)
+            found.append(results.deliver_rows(p, both))
             over.append(relations.Column(more, 1))
-        kept, more = many.trim(p, r, max(1, n // 2))
+        kept, more = many_to_many.trim_rows(p, r, max(1, n // 2))
         over.append(relations.Column(more, 1))
-        ones = bits.public(more, np.ones(1))
-        return [*found, results.deliver(p, kept, ordered=True), Relation(tuple(over), ones)]
+        ones = bits.public_bits(more, np.ones(1))
+        return [*found, results.deliver_rows(p, kept, is_ordered=True), Relation(tuple(over), ones)]
 
     sim = run(operator, given, n % 3)
     for i, table in enumerate(given):
@@ -232,8 +238,11 @@ def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
 
     def program(p: Party, x: Shared, y: Shared, xs: Shared, ys: Shared) -> Any:
         sides = [Relation((relations.Column(k, 4),), bit(v)) for k, v in ((x, xs), (y, ys))]
-        found = [many.many_join(p, sides[0], sides[1], [(0, 0)], bound) for bound in (6, 7, 8, 1)]
-        return [(parts_of(results.deliver(p, r)), over) for r, over in found]
+        found = [
+            many_to_many.many_to_many_join(p, sides[0], sides[1], [(0, 0)], bound)
+            for bound in (6, 7, 8, 1)
+        ]
+        return [(parts_of(results.deliver_rows(p, r)), over) for r, over in found]
 
     sim = simulate(program, *args)
     for i, over in enumerate((1, 0, 0, 1)):
@@ -249,7 +258,7 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
     # the last bin is empty; one key stands in three, and one bin is asked three times
     held, used, v = [top, top, top, 5, 9, 0], [1, 1, 1, 1, 1, 0], [1, 2, 3, 4, -(2**63), 6]
     asking, asked = [top, 5, 9, top, 0], [(0, 1, 2), (3, 3, 3), (0, 1, 3), (4, 2, 5), (5, 5, 5)]
-    target = bins.targets(np.array(asked).T, 6)
+    target = hash_bins.request_targets(np.array(asked).T, 6)
     given = [np.array(a) for a in (asking, [1, 1, 1, 0, 1], held, used, v, target)]
 
     def program(p: Party, *shares: Shared) -> Any:
@@ -257,9 +266,12 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
         left = Relation((relations.Column(asks, width),), bit(valid))
         right = Relation((relations.Column(key, width), relations.Column(v)), bit(used))
         with pytest.raises(UsageError, match="21 places"):
-            linked.lookup(p, left, right, (0, 0), asks)
-        found = [linked.lookup(p, left, right, (0, 0), target, kind) for kind in joins.KINDS]
-        return [parts_of(results.deliver(p, f, ordered=True)) for f in found]
+            hashed_lookup.lookup_hashed(p, left, right, (0, 0), asks)
+        found = [
+            hashed_lookup.lookup_hashed(p, left, right, (0, 0), target, kind)
+            for kind in joins.KINDS
+        ]
+        return [parts_of(results.deliver_rows(p, f, is_ordered=True)) for f in found]
 
     sim = simulate(program, *given, dealer=1)
     none = (None, None)
@@ -284,12 +296,12 @@ def test_the_common_rows_of_two_and_three_relations_come_first_alike(
         found = []
         for x, y in zip(several[::2], several[1::2], strict=True):
             # the third one repeats keys
-            third = relations.union([x, relations.limit(y, 3)])
+            third = relations.union_rows([x, relations.limit_rows(y, 3)])
             for some in ([x, y], [x, y, third]):
-                aligned = joins.align(p, some, [[3]] * len(some))
+                aligned = joins.link_records(p, some, [[3]] * len(some))
                 moved = [
-                    order.forward([r.columns[3].values, r.valid])
-                    for order, r in zip(aligned.orders, some, strict=True)
+                    order.apply([r.columns[3].values, r.valid])
+                    for order, r in zip(aligned.permutations, some, strict=True)
                 ]
                 found.append([aligned.valid, *(c for columns in moved for c in columns)])
         return found
@@ -319,11 +331,11 @@ def test_quantiles_of_groups_are_values_at_their_ranks(n: int, rng: np.random.Ge
     fractions = (0, 333, 500, 1000)
 
     def operator(p: Party, r: Relation) -> Any:
-        by_key = quantiles.quantiles(p, r, [0], 1, fractions)
-        of_all = quantiles.quantiles(p, r, [], 3, [500])
-        disc = quantiles.quantiles(p, r, [0], 2, fractions, how="disc")
-        cont = quantiles.quantiles(p, r, [0], 2, fractions, how="cont")
-        return [results.deliver(p, q) for q in (by_key, of_all, disc, cont)]
+        by_key = quantiles.group_quantiles(p, r, [0], 1, fractions)
+        of_all = quantiles.group_quantiles(p, r, [], 3, [500])
+        disc = quantiles.group_quantiles(p, r, [0], 2, fractions, method="disc")
+        cont = quantiles.group_quantiles(p, r, [0], 2, fractions, method="cont")
+        return [results.deliver_rows(p, q) for q in (by_key, of_all, disc, cont)]
 
     def between(values: Sequence[int], q: int) -> int:
         low, rest = divmod(q * (len(values) - 1), 1000)
@@ -356,10 +368,10 @@ def test_rows_of_public_ranks_are_found(n: int, rng: np.random.Generator) -> Non
 
     def program(p: Party, key: Shared, valid: Shared) -> Any:
         column = (relations.Column(key, 20), relations.Column(key))
-        found = quantiles.at_ranks(p, Relation(column, bit(valid)), Key(0), ranks)
+        found = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(0), ranks)
         # of 64 bits all rows are sorted
-        wide = quantiles.at_ranks(p, Relation(column, bit(valid)), Key(1, True), ranks[:1])
-        return [parts_of(results.deliver(p, r, ordered=True)) for r in (found, wide)]
+        wide = quantiles.rows_at_ranks(p, Relation(column, bit(valid)), Key(1, True), ranks[:1])
+        return [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in (found, wide)]
 
     sim = simulate(program, garbage, valid, dealer=n % 3)
     rows = sorted(key[valid == 1].tolist())
@@ -374,7 +386,7 @@ def test_a_part_of_a_size_is_rounded_down() -> None:
     def program(p: Party, x: Shared) -> Any:
         def all_of(x: Shared) -> Any:
             every = itertools.product(wanted, (0, 1))
-            return [quantiles._share_of(p, x, q, 2**24, less) for q, less in every]
+            return [quantiles._fraction_of_size(p, x, q, 2**24, less) for q, less in every]
 
         return p.function(all_of)(x)
 
@@ -389,13 +401,13 @@ def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -
     key = np.repeat([0, 1], n // 2)
 
     def program(p: Party, key: Shared, value: Shared) -> Any:
-        valid = bits.public(key, np.ones(n, np.int64))
+        valid = bits.public_bits(key, np.ones(n, np.int64))
         given = Relation((Column(key, 1), Column(value, width)), valid)
         functions = [Window("min", 1, frame="whole"), Window("max", 1, frame="rows")]
-        told = windows.windows(p, given, [0], [Key(0)], functions)
+        told = windows.compute_windows(p, given, [0], [Key(0)], functions)
         with pytest.raises(UsageError, match=r"at most 56 bits among 8 rows"):
             wide = Relation((given.columns[0], Column(value, width + 1)), valid)
-            windows.windows(p, wide, [0], [Key(0)], functions)
+            windows.compute_windows(p, wide, [0], [Key(0)], functions)
         return [c.values for c in told.columns[1:]]
 
     sim = simulate(program, key, values)
@@ -416,10 +428,10 @@ def test_rows_are_told_of_their_partitions(n: int, rng: np.random.Generator) -> 
     ]
 
     def operator(p: Party, r: Relation) -> Any:
-        by_key = windows.windows(p, r, [0], [Key(1, descending=True)], functions)
-        of_all = windows.windows(p, r, [], [Key(0)], [Window("rank"), Window("count")])
-        in_all = windows.windows(p, r, [], [], [Window("count", 2, frame="whole")])
-        return [results.deliver(p, w, ordered=True) for w in (by_key, of_all, in_all)]
+        by_key = windows.compute_windows(p, r, [0], [Key(1, descending=True)], functions)
+        of_all = windows.compute_windows(p, r, [], [Key(0)], [Window("rank"), Window("count")])
+        in_all = windows.compute_windows(p, r, [], [], [Window("count", 2, frame="whole")])
+        return [results.deliver_rows(p, w, is_ordered=True) for w in (by_key, of_all, in_all)]
 
     def total(rows: Sequence[tuple[Any, ...]], column: int) -> Any:
         there = [r[column] for r in rows if r[column] is not None]

@@ -15,7 +15,7 @@ from tests.protocols.viewed import ALPHA
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import select, sort
-from tfe_bench.protocols.session.counting import Private, count
+from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, relation, results
@@ -36,15 +36,17 @@ def test_the_first_rows_are_those_of_an_order_ties_included(
     null = (rng.integers(0, 9, n) == 0).astype(np.int64)
     most = sorted({1, min(n, 30), n - 1 or 1, n + 3})
     ways = [[Key(0)], [Key(1, True), Key(0)], [Key(2), Key(0)]]
-    assert select.saves(700, 30) and not select.saves(700, 699)
+    assert select.is_selection_cheaper(700, 30) and not select.is_selection_cheaper(700, 699)
 
     def program(p: Party, *given: Shared) -> Any:
         whole, found = table(*given), []
         for by in ways:
             ordered = results.order_by(p, whole, by)
             for k in most:
-                found.append((results.top(p, whole, by, k), relation.limit(ordered, k)))
-        return [[parts_of(results.deliver(p, r, ordered=True)) for r in two] for two in found]
+                found.append((results.top_rows(p, whole, by, k), relation.limit_rows(ordered, k)))
+        return [
+            [parts_of(results.deliver_rows(p, r, is_ordered=True)) for r in two] for two in found
+        ]
 
     sim = simulate(program, key, null, np.arange(n), valid, dealer=n % 3)
     for i, k in enumerate(most * len(ways)):
@@ -57,7 +59,7 @@ def test_the_first_rows_of_no_order_or_number_are_refused() -> None:
         rows = Relation((Column(x),), bit(x))
         for by, k in (([], 1), ([Key(0)], 0), ([Key(0)], True)):
             with pytest.raises(UsageError, match="top wants"):
-                results.top(p, rows, by, k)
+                results.top_rows(p, rows, by, k)
 
     simulate(program, np.ones(3, np.int64))
 
@@ -69,9 +71,9 @@ def test_few_rows_cost_less_than_an_order_of_all(profile: str) -> None:
     def sent(k: int) -> Any:
         def program(p: Party, *given: Shared) -> Any:
             rows = table(*given)
-            return results.top(p, rows, [Key(0)], k, profile=profile).parts
+            return results.top_rows(p, rows, [Key(0)], k, profile=profile).parts
 
-        return count(program, *[Private((n,), 0)] * 4, graphs=True, expected=True).cost
+        return count_cost(program, *[Private((n,), 0)] * 4, graphs=True, expected=True).cost
 
     few, some, every = (sent(k) for k in (10, n // 100, n))
     assert few.total < some.total < 0.5 * every.total and few.total < 0.35 * every.total
@@ -83,17 +85,17 @@ def _places(
 ) -> list[tuple[int, ...]]:
     """The shuffled positions of the first 2 of 32 by a selection, again and again."""
     monkeypatch.setitem(sort.ROUND_COST, "local", 1.0)
-    select._cut.cache_clear()
-    assert select.saves(32, 2)
+    select._plan_cut.cache_clear()
+    assert select.is_selection_cheaper(32, 2)
     turns = 40
 
     def program(p: Party, x: Shared) -> Any:
-        return [arrange.first(p, x, 6, 2)[1].tolist() for _ in range(turns)]
+        return [arrange.select_first(p, x, 6, 2)[1].tolist() for _ in range(turns)]
 
     try:
         done = simulate(program, keys, keys=seeds, fault=fault)
     finally:
-        select._cut.cache_clear()
+        select._plan_cut.cache_clear()
     assert done.outputs[0] == done.outputs[1] == done.outputs[2]
     return [tuple(found) for found in done.outputs[0]]
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from tfe_bench.cli.data.files import INT64, INT64_MAX, unreadable
 from tfe_bench.cli.data.sheet import Numbers, as_position
-from tfe_bench.errors import DataError, place
+from tfe_bench.errors import DataError, describe_position
 
 
 def column_of(matrix: npt.NDArray[Any], position: int) -> npt.NDArray[Any]:
@@ -88,4 +88,6 @@ def _check_size(file: Path, stream: IO[bytes]) -> None:
 
 def _where(bad: npt.NDArray[np.bool_]) -> str:
     """The first place of an array that is bad."""
-    return place(tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape)))
+    return describe_position(
+        tuple(int(i) for i in np.unravel_index(int(np.argmax(bad)), bad.shape))
+    )

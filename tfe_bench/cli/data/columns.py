@@ -121,7 +121,7 @@ def naming_lines(path: str | os.PathLike[str], columns: Sequence[str]) -> Iterat
         row, *other = error.position
         line = Sheet.read(file).lines[row]
         name = columns[other[0] if other else 0]
-        raise error.moved(f"on line {line} of {str(file)!r}, column {name!r}") from None
+        raise error.with_place(f"on line {line} of {str(file)!r}, column {name!r}") from None
 
 
 def load_table(

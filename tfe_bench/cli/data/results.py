@@ -63,7 +63,7 @@ def write_result(path: str | os.PathLike[str], values: Cells, name: str) -> None
     if values.ndim not in (1, 2):
         raise UsageError(f"A result has one or two axes. Received: shape {values.shape}.")
     if file.suffix.lower() == ".npy":
-        atomic.write(file, lambda stream: np.save(stream, values, allow_pickle=False))
+        atomic.write_atomically(file, lambda stream: np.save(stream, values, allow_pickle=False))
         return
     if values.ndim == 1:
         _write_csv(file, {name: values})
@@ -93,7 +93,7 @@ def write_table(path: str | os.PathLike[str], table: Mapping[str, Cells]) -> Non
         return
     check_one_type(table)
     matrix = np.stack([np.asarray(values) for values in table.values()], axis=1)
-    atomic.write(file, lambda stream: np.save(stream, matrix, allow_pickle=False))
+    atomic.write_atomically(file, lambda stream: np.save(stream, matrix, allow_pickle=False))
 
 
 def check_one_type(table: Mapping[str, Cells]) -> None:
@@ -138,7 +138,7 @@ def _write_csv(file: Path, table: Mapping[str, Cells]) -> None:
         text.flush()
         text.detach()
 
-    atomic.write(file, write)
+    atomic.write_atomically(file, write)
 
 
 def _rows(columns: list[Cells]) -> Iterator[tuple[int | float | str, ...]]:

@@ -38,7 +38,7 @@ class Sheet:
     def read(cls, file: Path) -> Sheet:
         """Reads a file; a header line is told from data (DataError: it is no table)."""
         try:
-            found = csv_file.parse(file)
+            found = csv_file.parse_csv(file)
         except (OSError, MemoryError) as error:
             raise unreadable(file, error) from error
         if not found.rows:
@@ -192,7 +192,7 @@ def _fault(cell: str) -> tuple[str, str]:
         return "is no number", "a blank cell"
     if csv_file.NOT_FINITE.fullmatch(cell):
         return "is not finite", "NaN" if "nan" in cell.lower() else "an infinite value"
-    if csv_file.COMMA.fullmatch(cell):
+    if csv_file.COMMA_NUMBER.fullmatch(cell):
         hint = "write decimals with a point and thousands without marks"
         return "is no number", f"a number with a comma; {hint}"
     return "is no number", "text"

@@ -33,7 +33,7 @@ class Converted(BaseModel):
     ) -> None:
         super().__init__(name=name)
         self._planned, self._larger = planned, list(_MAGNITUDES[1:])
-        self.private, self._most = planned(_MAGNITUDES[0])
+        self.private, self._largest_input = planned(_MAGNITUDES[0])
 
     def predict(self, x: Any, batch_size: int | None = 32, reveal: bool = True) -> Any:
         """The outputs, which this process learns.
@@ -45,19 +45,21 @@ class Converted(BaseModel):
             raise NotOffered("Outputs of a converted model are revealed. Received: reveal=False.")
         size = batch_size or 32
         parts = x if isinstance(x, Iterator) else [x]
-        found = []
-        for each in parts:
-            own = _given(each)
-            for start in range(0, len(own[0]), size):
-                found.append(self._run([value[start : start + size] for value in own]))
-        if isinstance(found[0], list):
-            return [np.concatenate(outputs) for outputs in zip(*found, strict=True)]
-        return np.concatenate(found)
+        batch_outputs = []
+        for part in parts:
+            values = _input_values(part)
+            for start in range(0, len(values[0]), size):
+                batch_outputs.append(
+                    self._predict_batch([value[start : start + size] for value in values])
+                )
+        if isinstance(batch_outputs[0], list):
+            return [np.concatenate(outputs) for outputs in zip(*batch_outputs, strict=True)]
+        return np.concatenate(batch_outputs)
 
-    def _run(self, values: list[Any]) -> Any:
+    def _predict_batch(self, values: list[Any]) -> Any:
         largest = max(float(np.abs(value).max(initial=0)) for value in values)
-        while largest > self._most and self._larger:
-            self.private, self._most = self._planned(self._larger.pop(0))
+        while largest > self._largest_input and self._larger:
+            self.private, self._largest_input = self._planned(self._larger.pop(0))
         images = values if len(values) > 1 else values[0]
         return get_config().cluster.predict(self.private, images, batch=len(values[0]))
 
@@ -70,17 +72,17 @@ class Converted(BaseModel):
         raise NotOffered("This model is not Sequential. tfe_bench.fit trains it: docs/training.md.")
 
 
-def _given(x: Any) -> list[Any]:
+def _input_values(x: Any) -> list[Any]:
     """What this process gave as private inputs."""
     several = x if isinstance(x, list) else [x]
-    given = [each.own if isinstance(each, ABY3PrivateTensor) else None for each in several]
-    known = [value for value in given if value is not None]
-    if len(known) < len(given):
+    values = [tensor.own if isinstance(tensor, ABY3PrivateTensor) else None for tensor in several]
+    known_values = [value for value in values if value is not None]
+    if len(known_values) < len(values):
         raise NotOffered(
             "A converted model takes private inputs of this process. Received: a computed tensor. "
             "Sequential models of tfe.keras take any."
         )
-    return known
+    return known_values
 
 
 class Converter:
@@ -121,17 +123,19 @@ class Converter:
         shapes = input_shapes if isinstance(input_shapes[0], (list, tuple)) else [input_shapes]
         rng = np.random.default_rng(0)
         samples = [rng.normal(size=[min(8, int(s[0])), *map(int, s[1:])]) for s in shapes]
-        own = _as_keras_3(model)
+        keras_model = _as_keras_3(model)
 
-        def planned(magnitude: int) -> tuple[Any, float]:
+        def plan_model(magnitude: int) -> tuple[Any, float]:
+            from tfe_bench.models.calibration import MARGIN
             from tfe_bench.models.private import convert
-            from tfe_bench.models.ranges import MARGIN
 
-            some = [magnitude * each for each in samples]
-            most = MARGIN * min(float(np.abs(each).max()) for each in some)
-            return convert(own, some if len(some) > 1 else some[0]), most
+            scaled_samples = [magnitude * array for array in samples]
+            largest_input = MARGIN * min(float(np.abs(array).max()) for array in scaled_samples)
+            return convert(
+                keras_model, scaled_samples if len(scaled_samples) > 1 else scaled_samples[0]
+            ), largest_input
 
-        return Converted(planned, model.name)
+        return Converted(plan_model, model.name)
 
 
 def _as_keras_3(model: Any) -> Any:

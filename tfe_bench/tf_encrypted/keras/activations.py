@@ -55,8 +55,8 @@ def get(identifier: Any) -> Callable[[Any], Any]:
     if identifier is None:
         return linear
     if callable(identifier):
-        found: Callable[[Any], Any] = identifier
-        return found
+        activation: Callable[[Any], Any] = identifier
+        return activation
     if identifier not in _ACTIVATIONS:
         raise NotOffered(
             f"Activations are {', '.join(_ACTIVATIONS)}. Received: {identifier!r}. "

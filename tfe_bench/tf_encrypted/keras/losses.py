@@ -24,7 +24,7 @@ class Loss:
         """Its gradient by y_pred."""
         raise NotImplementedError
 
-    def _normalized(self, grad: Any, y_true: Any) -> Any:
+    def _normalize_gradient(self, grad: Any, y_true: Any) -> Any:
         return grad if self.lazy_normalization else grad * (1 / int(y_true.shape[0]))
 
 
@@ -42,13 +42,13 @@ class BinaryCrossentropy(Loss):
     def call(self, y_true: Any, y_pred: Any) -> Any:
         """The mean over the batch."""
         p = activations.sigmoid(y_pred) if self.from_logits else y_pred
-        each = y_true * tfe.log(p) + (1 - y_true) * tfe.log(1 - p)
-        return each.negative().reduce_sum(axis=0) * (1 / int(y_true.shape[0]))
+        log_likelihood = y_true * tfe.log(p) + (1 - y_true) * tfe.log(1 - p)
+        return log_likelihood.negative().reduce_sum(axis=0) * (1 / int(y_true.shape[0]))
 
     def grad(self, y_true: Any, y_pred: Any) -> Any:
         """Of logits sigmoid(y_pred) - y_true; of probabilities the same without the function."""
         p = activations.sigmoid(y_pred) if self.from_logits else y_pred
-        return self._normalized(p - y_true, y_true)
+        return self._normalize_gradient(p - y_true, y_true)
 
 
 class MeanSquaredError(Loss):
@@ -77,4 +77,4 @@ class CategoricalCrossentropy(Loss):
     def grad(self, y_true: Any, y_pred: Any) -> Any:
         """Of logits softmax(y_pred) - y_true; of probabilities the same without the function."""
         p = activations.softmax(y_pred) if self.from_logits else y_pred
-        return self._normalized(p - y_true, y_true)
+        return self._normalize_gradient(p - y_true, y_true)

@@ -10,7 +10,7 @@ import numpy as np
 
 import tfe_bench.tf_encrypted as tfe
 from tfe_bench.errors import UsageError
-from tfe_bench.tf_encrypted.protocol.protocol import current
+from tfe_bench.tf_encrypted.protocol.protocol import require_protocol
 
 # Gradients are taken so many times before they are squared, which keeps small ones; rates are
 # encoded so many times, and divided out again, which keeps more of their digits.
@@ -70,11 +70,11 @@ class SGD(Optimizer):
 
     def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
         """v = momentum v + learning_rate g."""
-        moved = g * self.learning_rate
+        update = g * self.learning_rate
         if self.momentum:
-            moved = kept["v"].read_value() * self.momentum + moved
-            tfe.assign(kept["v"], moved)
-        return moved
+            update = kept["v"].read_value() * self.momentum + update
+            tfe.assign(kept["v"], update)
+        return update
 
 
 class Adam(Optimizer):
@@ -91,7 +91,7 @@ class Adam(Optimizer):
         super().__init__(learning_rate)
         self.beta1, self.beta2 = beta1, beta2
 
-    def _moments(self, g: Any, kept: dict[str, Any]) -> tuple[Any, Any]:
+    def _update_moments(self, g: Any, kept: dict[str, Any]) -> tuple[Any, Any]:
         g = g * _GAIN  # (cancels out in m / sqrt(v))
         m = kept["m"].read_value() * self.beta1 + g * (1 - self.beta1)
         v = kept["v"].read_value() * self.beta2 + g.square()
@@ -99,17 +99,17 @@ class Adam(Optimizer):
         tfe.assign(kept["v"], v)
         return m, v
 
-    def _scaled(self, m: Any, v: Any, rate: Any) -> Any:
-        tiny = 2.0 ** -current().fixedpoint_config.precision_fractional
+    def _scale_step(self, m: Any, v: Any, rate: Any) -> Any:
+        tiny = 2.0 ** -require_protocol().fixedpoint_config.precision_fractional
         return tfe.truncate(m * tfe.inv_sqrt(v + tiny) * rate, amount=_RATE_BITS)
 
     def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
         """rate m / sqrt(v), of moments without their bias."""
-        m, v = self._moments(g, kept)
+        m, v = self._update_moments(g, kept)
         # (what changes with the step comes in as a value: each step is the same plan)
         factor = math.sqrt((1 - self.beta2**t) / (1 - self.beta2)) / (1 - self.beta1**t)
         rate = np.array(self.learning_rate * factor * 2**_RATE_BITS)
-        return self._scaled(m, v, tfe.define_private_input("server0", lambda: rate))
+        return self._scale_step(m, v, tfe.define_private_input("server0", lambda: rate))
 
 
 class AMSgrad(Adam):
@@ -119,11 +119,11 @@ class AMSgrad(Adam):
 
     def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
         """rate m / sqrt(the largest v)."""
-        m, v = self._moments(g, kept)
-        most = tfe.maximum(kept["most"].read_value(), v)
-        tfe.assign(kept["most"], most)
+        m, v = self._update_moments(g, kept)
+        largest_v = tfe.maximum(kept["most"].read_value(), v)
+        tfe.assign(kept["most"], largest_v)
         rate = self.learning_rate / math.sqrt(1 - self.beta2) * 2**_RATE_BITS
-        return self._scaled(m, most, rate)
+        return self._scale_step(m, largest_v, rate)
 
 
 _OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {"sgd": SGD, "amsgrad": AMSgrad, "adam": Adam}

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tfe_bench.tf_encrypted.config import get_config
-from tfe_bench.tf_encrypted.protocol.protocol import current
+from tfe_bench.tf_encrypted.protocol.protocol import require_protocol
 
 
 class DataOwner:
@@ -46,11 +46,11 @@ class DataOwner:
 
     def provide_data(self) -> Iterator[Any]:
         """Private batches, the first one included."""
-        yield self._private(self.first_element)
+        yield self._make_private(self.first_element)
         for batch in self.generator:
-            yield self._private(batch)
+            yield self._make_private(batch)
 
-    def _private(self, batch: Any) -> Any:
+    def _make_private(self, batch: Any) -> Any:
         if isinstance(batch, (list, tuple)):
-            return tuple(self._private(each) for each in batch)
-        return current().define_private_input(self.player, lambda: batch)
+            return tuple(self._make_private(part) for part in batch)
+        return require_protocol().define_private_input(self.player, lambda: batch)

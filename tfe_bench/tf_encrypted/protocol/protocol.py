@@ -65,7 +65,7 @@ def get_protocol() -> Protocol | None:
     return _current[0]
 
 
-def current() -> Any:
+def require_protocol() -> Any:
     """The current protocol.
 
     Raises:

@@ -7,19 +7,19 @@ from typing import Any
 import tensorflow as tf
 
 
-def _record(image: Any = None, label: Any = None) -> bytes:
+def _encode_example(image: Any = None, label: Any = None) -> bytes:
     features = {}
     if image is not None:
         features["image"] = tf.train.Feature(bytes_list=tf.train.BytesList(value=[image.tobytes()]))
     if label is not None:
         features["label"] = tf.train.Feature(int64_list=tf.train.Int64List(value=[int(label)]))
-    found: bytes = tf.train.Example(
+    record: bytes = tf.train.Example(
         features=tf.train.Features(feature=features)
     ).SerializeToString()
-    return found
+    return record
 
 
-def _write(filename: str, records: Any) -> None:
+def _write_records(filename: str, records: Any) -> None:
     with tf.io.TFRecordWriter(filename) as writer:
         for record in records:
             writer.write(record)
@@ -27,17 +27,17 @@ def _write(filename: str, records: Any) -> None:
 
 def save_data(images: Any, labels: Any, filename: str) -> None:
     """Writes images with labels."""
-    _write(filename, (_record(x, y) for x, y in zip(images, labels, strict=True)))
+    _write_records(filename, (_encode_example(x, y) for x, y in zip(images, labels, strict=True)))
 
 
 def save_image(images: Any, filename: str) -> None:
     """Writes images."""
-    _write(filename, (_record(image=x) for x in images))
+    _write_records(filename, (_encode_example(image=x) for x in images))
 
 
 def save_label(labels: Any, filename: str) -> None:
     """Writes labels."""
-    _write(filename, (_record(label=y) for y in labels))
+    _write_records(filename, (_encode_example(label=y) for y in labels))
 
 
 _IMAGE = {"image": tf.io.FixedLenFeature([], tf.string)}
@@ -46,8 +46,8 @@ _LABEL = {"label": tf.io.FixedLenFeature([], tf.int64)}
 
 def decode_image(record: Any) -> Any:
     """An image's bytes."""
-    found = tf.io.parse_single_example(record, features=_IMAGE)
-    return tf.io.decode_raw(found["image"], tf.uint8)
+    features = tf.io.parse_single_example(record, features=_IMAGE)
+    return tf.io.decode_raw(features["image"], tf.uint8)
 
 
 def decode_label(record: Any) -> Any:
@@ -57,5 +57,5 @@ def decode_label(record: Any) -> Any:
 
 def decode_data(record: Any) -> tuple[Any, Any]:
     """An image's bytes and its label."""
-    found = tf.io.parse_single_example(record, features={**_IMAGE, **_LABEL})
-    return tf.io.decode_raw(found["image"], tf.uint8), tf.cast(found["label"], tf.int32)
+    features = tf.io.parse_single_example(record, features={**_IMAGE, **_LABEL})
+    return tf.io.decode_raw(features["image"], tf.uint8), tf.cast(features["label"], tf.int32)

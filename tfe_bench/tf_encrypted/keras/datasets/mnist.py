@@ -13,14 +13,14 @@ from tfe_bench.errors import UsageError
 from tfe_bench.tf_encrypted.keras.datasets import convert
 
 
-def _digits(train: bool) -> tuple[Any, Any]:
+def _load_digits(train: bool) -> tuple[Any, Any]:
     """Images and labels, of the folder that the environment variable TFE_BENCH_MNIST names."""
     from tfe_bench.models import mnist
 
-    found = mnist.load(os.environ.get("TFE_BENCH_MNIST"))
+    digits = mnist.load(os.environ.get("TFE_BENCH_MNIST"))
     if train:
-        return found.train_images, found.train_labels
-    return found.test_images, found.test_labels
+        return digits.train_images, digits.train_labels
+    return digits.test_images, digits.test_labels
 
 
 class MnistDataset:
@@ -60,29 +60,31 @@ class MnistDataset:
         """Of a batch of images."""
         return [self.batch_size, self.row, self.column, self.channel]
 
-    def _batches(self, decoded: Any, shaped: Any) -> Iterator[Any]:
+    def _read_batches(self, decoded: Any, shaped: Any) -> Iterator[Any]:
         data = tf.data.TFRecordDataset([self.file_name]).map(decoded).cache()
         data = data.shuffle(self.num_samples, seed=11111)
         data = data.batch(self.batch_size, drop_remainder=True).map(shaped)
-        found: Iterator[Any] = iter(data.repeat() if self.train else data)
-        return found
+        batches: Iterator[Any] = iter(data.repeat() if self.train else data)
+        return batches
 
-    def _image(self, image: Any) -> Any:
+    def _scale_images(self, image: Any) -> Any:
         return tf.reshape(tf.cast(image, tf.float32) / 255.0, self.batch_shape)
 
-    def _label(self, label: Any) -> Any:
+    def _one_hot_labels(self, label: Any) -> Any:
         return tf.reshape(tf.one_hot(label, 10), [self.batch_size, self.num_classes])
 
     def _image_generator(self) -> Iterator[Any]:
-        return self._batches(convert.decode_image, self._image)
+        return self._read_batches(convert.decode_image, self._scale_images)
 
     def _label_generator(self) -> Iterator[Any]:
-        return self._batches(convert.decode_label, self._label)
+        return self._read_batches(convert.decode_label, self._one_hot_labels)
 
     def _data_generator(self) -> Iterator[Any]:
-        return self._batches(convert.decode_data, lambda x, y: (self._image(x), self._label(y)))
+        return self._read_batches(
+            convert.decode_data, lambda x, y: (self._scale_images(x), self._one_hot_labels(y))
+        )
 
-    def _cut(self, images: Any, labels: Any) -> tuple[Any, Any]:
+    def _select_part(self, images: Any, labels: Any) -> tuple[Any, Any]:
         return images[self._rows], labels[self._rows]
 
     def generator_builder(self, image: bool = True, label: bool = True) -> Callable[[], Any] | None:
@@ -93,9 +95,9 @@ class MnistDataset:
         cut = "" if self._rows == slice(None) else f"_{self._rows.start}_{self._rows.stop}"
         folder = Path("data")
         folder.mkdir(exist_ok=True)
-        self.file_name = str(folder / f"mnist_{kind}{cut}{self._suffix()}.tfrecord")
+        self.file_name = str(folder / f"mnist_{kind}{cut}{self._file_suffix()}.tfrecord")
         if not Path(self.file_name).exists():
-            x, y = self._cut(*_digits(self.train))
+            x, y = self._select_part(*_load_digits(self.train))
             if image and label:
                 convert.save_data(x, y, self.file_name)
             elif image:
@@ -106,7 +108,7 @@ class MnistDataset:
             return self._data_generator if label else self._image_generator
         return self._label_generator
 
-    def _suffix(self) -> str:
+    def _file_suffix(self) -> str:
         return ""
 
 
@@ -128,8 +130,8 @@ class VMnistDataset(MnistDataset):
         self._first, self._last, _ = slc[1].indices(28)
         self.row = self._last - self._first
 
-    def _cut(self, images: Any, labels: Any) -> tuple[Any, Any]:
+    def _select_part(self, images: Any, labels: Any) -> tuple[Any, Any]:
         return images[:, self._first : self._last], labels
 
-    def _suffix(self) -> str:
+    def _file_suffix(self) -> str:
         return f"_rows_{self._first}_{self._last}"

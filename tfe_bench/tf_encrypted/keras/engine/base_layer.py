@@ -42,19 +42,19 @@ class Layer:
     """
 
     def __init__(self, trainable: bool = True, name: str | None = None, **kwargs: Any) -> None:
-        given = dict(kwargs)
-        self._batch_input_shape = given.pop("batch_input_shape", given.pop("input_shape", None))
-        self.lazy_normalization = bool(given.pop("lazy_normalization", False))
-        refused = [name for name in given if name.endswith(("_regularizer", "_constraint"))]
-        check_default(type(self).__name__, **{name: given.pop(name) for name in refused})
-        unknown = {name for name, value in given.items() if value} - _IGNORED
+        options = dict(kwargs)
+        self._batch_input_shape = options.pop("batch_input_shape", options.pop("input_shape", None))
+        self.lazy_normalization = bool(options.pop("lazy_normalization", False))
+        refused = [name for name in options if name.endswith(("_regularizer", "_constraint"))]
+        check_default(type(self).__name__, **{name: options.pop(name) for name in refused})
+        unknown = {name for name, value in options.items() if value} - _IGNORED
         if unknown:
             raise NotOffered(f"{type(self).__name__} takes no {', '.join(sorted(unknown))}.")
         self.trainable, self.built = trainable, False
         self.weights: list[Any] = []
-        self._name = name or self._numbered()
+        self._name = name or self._unique_name()
 
-    def _numbered(self) -> str:
+    def _unique_name(self) -> str:
         words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", type(self).__name__).lower()
         number = next(_numbers[words])
         return f"{words}_{number}" if number else words
@@ -88,9 +88,9 @@ class Layer:
 
     def add_weight(self, variable: Any, make_private: bool = True) -> Any:
         """One more weight; all are private."""
-        made = tfe.define_private_variable(variable)
-        self.weights.append(made)
-        return made
+        weight = tfe.define_private_variable(variable)
+        self.weights.append(weight)
+        return weight
 
     def set_weights(self, weights: Any) -> None:
         """Other weights: arrays of this process, or private tensors.
@@ -98,13 +98,13 @@ class Layer:
         Raises:
             UsageError: others than the layer has.
         """
-        given = list(weights)
-        if len(given) != len(self.weights):
+        new_weights = list(weights)
+        if len(new_weights) != len(self.weights):
             raise UsageError(
-                f"{self.name} has {len(self.weights)} weights. Received: {len(given)}."
+                f"{self.name} has {len(self.weights)} weights. Received: {len(new_weights)}."
             )
-        for own, new in zip(self.weights, given, strict=True):
+        for variable, new in zip(self.weights, new_weights, strict=True):
             value = (
                 new if isinstance(new, ABY3Tensor) else tfe.define_private_variable(np.asarray(new))
             )
-            tfe.assign(own, value.reshape(own.shape.as_list()))
+            tfe.assign(variable, value.reshape(variable.shape.as_list()))

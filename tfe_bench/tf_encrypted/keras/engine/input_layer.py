@@ -20,9 +20,9 @@ class InputLayer(Layer):
         name: str | None = None,
         **kwargs: Any,
     ) -> None:
-        whole = kwargs.pop("batch_input_shape", None)
-        if whole is not None:
-            batch_size, input_shape = whole[0], tuple(whole[1:])
+        full_shape = kwargs.pop("batch_input_shape", None)
+        if full_shape is not None:
+            batch_size, input_shape = full_shape[0], tuple(full_shape[1:])
         if batch_size is None or input_shape is None or kwargs:
             raise NotOffered(f"Input takes a shape and a batch size. Received: {kwargs or None}.")
         super().__init__(name=name)

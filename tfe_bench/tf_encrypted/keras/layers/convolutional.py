@@ -10,10 +10,10 @@ import tfe_bench.tf_encrypted as tfe
 from tfe_bench.tf_encrypted.keras import activations
 from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, check_default
 from tfe_bench.tf_encrypted.keras.layers.core import Weighted
-from tfe_bench.tf_encrypted.protocol.aby3.moving import window
+from tfe_bench.tf_encrypted.protocol.aby3.shape_operations import compute_window
 
 
-def pair(value: Any) -> tuple[int, int]:
+def to_pair(value: Any) -> tuple[int, int]:
     """A size of both axes."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
@@ -23,18 +23,18 @@ class Images(Layer):
 
     data_format: str
 
-    def _format(self, data_format: str | None) -> None:
+    def _set_format(self, data_format: str | None) -> None:
         self.data_format = data_format or "channels_last"
         if self.data_format not in ("channels_last", "channels_first"):
             raise NotOffered(f"data_format is channels_last or channels_first: {data_format!r}.")
 
-    def _first(self, x: Any) -> Any:
+    def _to_channels_first(self, x: Any) -> Any:
         return x.transpose([0, 3, 1, 2]) if self.data_format == "channels_last" else x
 
-    def _last(self, x: Any) -> Any:
+    def _from_channels_first(self, x: Any) -> Any:
         return x.transpose([0, 2, 3, 1]) if self.data_format == "channels_last" else x
 
-    def _sizes(self, input_shape: Any) -> tuple[int, int, int, int]:
+    def _image_sizes(self, input_shape: Any) -> tuple[int, int, int, int]:
         """Batch, channels, height, width."""
         n, *rest = (int(v) for v in input_shape)
         if len(rest) != 3:
@@ -42,7 +42,7 @@ class Images(Layer):
         a, b, c = rest
         return (n, c, a, b) if self.data_format == "channels_last" else (n, a, b, c)
 
-    def _formatted(self, n: int, channels: int, height: int, width: int) -> list[int]:
+    def _format_shape(self, n: int, channels: int, height: int, width: int) -> list[int]:
         if self.data_format == "channels_last":
             return [n, height, width, channels]
         return [n, channels, height, width]
@@ -66,46 +66,48 @@ class Conv2D(Images, Weighted):
         super().__init__(*args, **kwargs)
         check_default(
             type(self).__name__,
-            dilation_rate=pair(dilation_rate) != (1, 1),
+            dilation_rate=to_pair(dilation_rate) != (1, 1),
             groups=groups != 1,
         )
-        self._format(data_format)
+        self._set_format(data_format)
         self.filters = filters
-        self.kernel_size, self.strides = pair(kernel_size), pair(strides)
+        self.kernel_size, self.strides = to_pair(kernel_size), to_pair(strides)
         self.padding = padding.upper()
 
     def _kernel_shape(self, channels: int) -> list[int]:
         return [*self.kernel_size, channels, self.filters]
 
-    def _outputs(self, channels: int) -> int:
+    def _output_channels(self, channels: int) -> int:
         return self.filters
 
     def build(self, input_shape: Any) -> None:
         """A kernel and a bias."""
-        channels = self._sizes(input_shape)[1]
-        self._add_weights(self._kernel_shape(channels), self._outputs(channels))
+        channels = self._image_sizes(input_shape)[1]
+        self._add_weights(self._kernel_shape(channels), self._output_channels(channels))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Of the images that leave."""
-        n, channels, *sizes = self._sizes(input_shape)
-        out, _ = window(sizes, self.kernel_size, self.strides, self.padding)
-        return self._formatted(n, self._outputs(channels), out[0], out[1])
+        n, channels, *sizes = self._image_sizes(input_shape)
+        out, _ = compute_window(sizes, self.kernel_size, self.strides, self.padding)
+        return self._format_shape(n, self._output_channels(channels), out[0], out[1])
 
-    def _convolved(self, x: Any) -> Any:
+    def _apply_convolution(self, x: Any) -> Any:
         return tfe.conv2d(x, self.kernel.read_value(), self.strides, self.padding)
 
     def call(self, inputs: Any) -> Any:
         """The convolution, activated."""
-        self._x = self._first(inputs)
-        y = self._convolved(self._x)
+        self._x = self._to_channels_first(inputs)
+        y = self._apply_convolution(self._x)
         if self.use_bias:
             y = y + self.bias.read_value().reshape([1, -1, 1, 1])
         self._y = self.activation(y)
-        return self._last(self._y)
+        return self._from_channels_first(self._y)
 
     def backward(self, d_y: Any) -> Any:
         """By kernel and bias, and by the images."""
-        d_y = activations.get_deriv(self.activation_identifier)(self._y, self._first(d_y))
+        d_y = activations.get_deriv(self.activation_identifier)(
+            self._y, self._to_channels_first(d_y)
+        )
         n, channels, *sizes = self._x.shape.as_list()
         count = n * d_y.shape[2] * d_y.shape[3]
         behind = d_y.transpose([1, 0, 2, 3]).reshape([self.filters, count])
@@ -129,7 +131,7 @@ class Conv2D(Images, Weighted):
             self.padding,
             img_size=sizes,
         )
-        return gradients, self._last(d_x.reshape([n, channels, *sizes]))
+        return gradients, self._from_channels_first(d_x.reshape([n, channels, *sizes]))
 
 
 class DepthwiseConv2D(Conv2D):
@@ -155,15 +157,15 @@ class DepthwiseConv2D(Conv2D):
     def _kernel_shape(self, channels: int) -> list[int]:
         return [*self.kernel_size, channels, self.depth_multiplier]
 
-    def _outputs(self, channels: int) -> int:
+    def _output_channels(self, channels: int) -> int:
         return channels * self.depth_multiplier
 
-    def _convolved(self, x: Any) -> Any:
+    def _apply_convolution(self, x: Any) -> Any:
         from tfe_bench.tf_encrypted.protocol.aby3.arithmetic import tfb
 
         images, kernel = x.transpose([0, 2, 3, 1]), self.kernel.read_value()
-        made = tfb.depthwise_conv2d(images.array, kernel.array, self.strides, self.padding)
-        return x.like(made).transpose([0, 3, 1, 2])
+        outputs = tfb.depthwise_conv2d(images.array, kernel.array, self.strides, self.padding)
+        return x.like(outputs).transpose([0, 3, 1, 2])
 
     def backward(self, d_y: Any) -> Any:
         """Refused, as in tf-encrypted."""

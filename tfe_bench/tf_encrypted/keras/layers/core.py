@@ -12,7 +12,7 @@ from tfe_bench.tf_encrypted.keras import activations
 from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, check_default
 
 
-def initial(initializer: Any, shape: Any) -> Any:
+def initial_values(initializer: Any, shape: Any) -> Any:
     """An initializer's values, by TensorFlow's Keras."""
     import tensorflow as tf
 
@@ -38,9 +38,9 @@ class Weighted(Layer):
 
     def _add_weights(self, shape: list[int], outputs: int) -> None:
         """A kernel of a shape, and a bias."""
-        self.kernel = self.add_weight(initial(self.kernel_initializer, shape))
+        self.kernel = self.add_weight(initial_values(self.kernel_initializer, shape))
         if self.use_bias:
-            self.bias = self.add_weight(initial(self.bias_initializer, [outputs]))
+            self.bias = self.add_weight(initial_values(self.bias_initializer, [outputs]))
         self.built = True
 
 
@@ -132,18 +132,18 @@ class Flatten(Layer):
 
     def call(self, inputs: Any) -> Any:
         """[batch, all]; the channels last."""
-        self._given = inputs.shape.as_list()
-        if self.data_format == "channels_first" and len(self._given) > 2:
-            inputs = inputs.transpose([0, *range(2, len(self._given)), 1])
-        return inputs.reshape(self.compute_output_shape(self._given))
+        self._input_sizes = inputs.shape.as_list()
+        if self.data_format == "channels_first" and len(self._input_sizes) > 2:
+            inputs = inputs.transpose([0, *range(2, len(self._input_sizes)), 1])
+        return inputs.reshape(self.compute_output_shape(self._input_sizes))
 
     def backward(self, d_y: Any) -> Any:
         """Of the shape it was."""
-        rank = len(self._given)
+        rank = len(self._input_sizes)
         if self.data_format == "channels_first" and rank > 2:
-            moved = [self._given[0], *self._given[2:], self._given[1]]
-            return [], d_y.reshape(moved).transpose([0, rank - 1, *range(1, rank - 1)])
-        return [], d_y.reshape(self._given)
+            channels_last = [self._input_sizes[0], *self._input_sizes[2:], self._input_sizes[1]]
+            return [], d_y.reshape(channels_last).transpose([0, rank - 1, *range(1, rank - 1)])
+        return [], d_y.reshape(self._input_sizes)
 
 
 class Reshape(Layer):
@@ -155,15 +155,18 @@ class Reshape(Layer):
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """[batch, *target]."""
-        whole = math.prod(int(n) for n in list(input_shape)[1:])
-        known = math.prod(n for n in self.target_shape if n >= 0)
-        return [input_shape[0], *(whole // known if n < 0 else n for n in self.target_shape)]
+        element_count = math.prod(int(n) for n in list(input_shape)[1:])
+        known_product = math.prod(n for n in self.target_shape if n >= 0)
+        return [
+            input_shape[0],
+            *(element_count // known_product if n < 0 else n for n in self.target_shape),
+        ]
 
     def call(self, inputs: Any) -> Any:
         """[batch, *target]."""
-        self._given = inputs.shape.as_list()
-        return inputs.reshape(self.compute_output_shape(self._given))
+        self._input_sizes = inputs.shape.as_list()
+        return inputs.reshape(self.compute_output_shape(self._input_sizes))
 
     def backward(self, d_y: Any) -> Any:
         """Of the shape it was."""
-        return [], d_y.reshape(self._given)
+        return [], d_y.reshape(self._input_sizes)

@@ -8,7 +8,7 @@ import numpy as np
 
 import tfe_bench.tf_encrypted as tfe
 from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered
-from tfe_bench.tf_encrypted.keras.layers.core import initial
+from tfe_bench.tf_encrypted.keras.layers.core import initial_values
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3Tensor
 
 
@@ -50,20 +50,22 @@ class BatchNormalization(Layer):
         at = self.axis % rank if self.axis < rank else rank - 1
         size = int(input_shape[at])
         self._shape = [size if i == at else 1 for i in range(rank)]
-        values = {name: initial(given, [size]) for name, given in self._initial.items()}
+        values = {
+            name: initial_values(initializer, [size]) for name, initializer in self._initial.items()
+        }
         self.weights = [tfe.define_private_variable(v) for v in values.values()]
         ones = np.ones([size])
         self._factor = tfe.define_private_variable(ones)
         self._offset = tfe.define_private_variable(ones)
-        self._combine(list(values.values()))
+        self._update_factors(list(values.values()))
         self.built = True
 
-    def _combine(self, weights: list[Any]) -> None:
+    def _update_factors(self, weights: list[Any]) -> None:
         """One factor and one offset of what may be known to this process, or private."""
         named = dict(zip(self._initial, weights, strict=True))
-        known = not any(isinstance(w, ABY3Tensor) for w in weights)
+        is_known = not any(isinstance(w, ABY3Tensor) for w in weights)
         variance = named["variance"] + self.epsilon
-        root = 1 / np.sqrt(variance) if known else tfe.inv_sqrt(variance)
+        root = 1 / np.sqrt(variance) if is_known else tfe.inv_sqrt(variance)
         factor = root * named["gamma"] if self.scale else root
         offset = named["mean"] * factor
         offset = named["beta"] - offset if self.center else 0 - offset
@@ -72,13 +74,13 @@ class BatchNormalization(Layer):
 
     def set_weights(self, weights: Any) -> None:
         """Other weights, gamma, beta, mean and variance as far as there are."""
-        given = [
+        new_weights = [
             w if isinstance(w, ABY3Tensor) else np.asarray(w, np.float64).reshape(-1)
             for w in weights
         ]
-        super().set_weights(given)
-        flat = [w.reshape([-1]) if isinstance(w, ABY3Tensor) else w for w in given]
-        self._combine(flat)
+        super().set_weights(new_weights)
+        flat = [w.reshape([-1]) if isinstance(w, ABY3Tensor) else w for w in new_weights]
+        self._update_factors(flat)
 
     def call(self, inputs: Any) -> Any:
         """Normalized."""

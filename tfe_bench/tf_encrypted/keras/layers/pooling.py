@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 
 import tfe_bench.tf_encrypted as tfe
-from tfe_bench.tf_encrypted.keras.layers.convolutional import Images, pair
+from tfe_bench.tf_encrypted.keras.layers.convolutional import Images, to_pair
 from tfe_bench.tf_encrypted.protocol.aby3.arithmetic import tfb
-from tfe_bench.tf_encrypted.protocol.aby3.moving import window
+from tfe_bench.tf_encrypted.protocol.aby3.shape_operations import compute_window
 
 
 class _Pooling(Images):
-    _given: list[int]
+    _input_sizes: list[int]
 
     def __init__(
         self,
@@ -24,26 +24,26 @@ class _Pooling(Images):
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
-        self._format(data_format)
-        self.pool_size, self.padding = pair(pool_size), padding.upper()
-        self.strides = self.pool_size if strides is None else pair(strides)
+        self._set_format(data_format)
+        self.pool_size, self.padding = to_pair(pool_size), padding.upper()
+        self.strides = self.pool_size if strides is None else to_pair(strides)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """Of the images that leave."""
-        n, channels, *sizes = self._sizes(input_shape)
-        out, _ = window(sizes, self.pool_size, self.strides, self.padding)
-        return self._formatted(n, channels, out[0], out[1])
+        n, channels, *sizes = self._image_sizes(input_shape)
+        out, _ = compute_window(sizes, self.pool_size, self.strides, self.padding)
+        return self._format_shape(n, channels, out[0], out[1])
 
-    def _back(self, shares: Any) -> Any:
+    def _scatter_gradient(self, shares: Any) -> Any:
         """Gradients [batch x channels, window, rows, columns] in place of the images."""
-        n, channels, *sizes = self._given
+        n, channels, *sizes = self._input_sizes
         d_x = tfe.patches2im(shares, self.pool_size, self.strides, self.padding, img_size=sizes)
-        return [], self._last(d_x.reshape([n, channels, *sizes]))
+        return [], self._from_channels_first(d_x.reshape([n, channels, *sizes]))
 
-    def _spread(self, d_y: Any) -> Any:
-        n, channels, *out = self._first(d_y).shape.as_list()
+    def _repeat_gradient(self, d_y: Any) -> Any:
+        n, channels, *out = self._to_channels_first(d_y).shape.as_list()
         span = int(np.prod(self.pool_size))
-        flat = self._first(d_y).reshape([n * channels, 1, *out])
+        flat = self._to_channels_first(d_y).reshape([n * channels, 1, *out])
         return tfe.tile(flat, [1, span, 1, 1])
 
 
@@ -52,20 +52,22 @@ class MaxPooling2D(_Pooling):
 
     def call(self, inputs: Any) -> Any:
         """The largest of each window."""
-        self._x = self._first(inputs)
-        self._given = self._x.shape.as_list()
-        return self._last(tfe.maxpool2d(self._x, self.pool_size, self.strides, self.padding))
+        self._x = self._to_channels_first(inputs)
+        self._input_sizes = self._x.shape.as_list()
+        return self._from_channels_first(
+            tfe.maxpool2d(self._x, self.pool_size, self.strides, self.padding)
+        )
 
     def backward(self, d_y: Any) -> Any:
         """Where the first largest of each window is."""
-        n, channels, *sizes = self._given
+        n, channels, *sizes = self._input_sizes
         planes = self._x.reshape([n * channels, 1, *sizes])
-        _, edges = window(sizes, self.pool_size, self.strides, self.padding)
-        least = -(2.0**20) if np.any(edges) else 0.0  # (zeros around are never the largest)
-        planes = planes - least
+        _, edges = compute_window(sizes, self.pool_size, self.strides, self.padding)
+        lower_bound = -(2.0**20) if np.any(edges) else 0.0  # (zeros around are never the largest)
+        planes = planes - lower_bound
         patches = tfe.im2patches(planes, self.pool_size, self.strides, self.padding)
-        where = tfe.argmax(patches, axis=1)
-        return self._back(tfe.mul_ab(self._spread(d_y), where))
+        is_largest = tfe.argmax(patches, axis=1)
+        return self._scatter_gradient(tfe.mul_ab(self._repeat_gradient(d_y), is_largest))
 
 
 class AveragePooling2D(_Pooling):
@@ -73,17 +75,17 @@ class AveragePooling2D(_Pooling):
 
     def call(self, inputs: Any) -> Any:
         """The mean of each window."""
-        x = self._first(inputs)
-        self._given = x.shape.as_list()
+        x = self._to_channels_first(inputs)
+        self._input_sizes = x.shape.as_list()
         images = x.transpose([0, 2, 3, 1])
-        made = tfb.avg_pool2d(images.array, list(self.pool_size), list(self.strides), self.padding)
-        return self._last(x.like(made).transpose([0, 3, 1, 2]))
+        means = tfb.avg_pool2d(images.array, list(self.pool_size), list(self.strides), self.padding)
+        return self._from_channels_first(x.like(means).transpose([0, 3, 1, 2]))
 
     def backward(self, d_y: Any) -> Any:
         """Shared by those of each window."""
-        ones = tfe.define_constant(np.ones([1, 1, *self._given[2:]]), apply_scaling=False)
+        ones = tfe.define_constant(np.ones([1, 1, *self._input_sizes[2:]]), apply_scaling=False)
         counts = tfe.im2patches(ones, self.pool_size, self.strides, self.padding).value.sum(1)
-        return self._back(self._spread(d_y) * (1 / counts[:, None]))
+        return self._scatter_gradient(self._repeat_gradient(d_y) * (1 / counts[:, None]))
 
 
 class _Global(Images):
@@ -91,24 +93,28 @@ class _Global(Images):
         self, data_format: str | None = None, keepdims: bool = False, **kwargs: Any
     ) -> None:
         super().__init__(**kwargs)
-        self._format(data_format)
+        self._set_format(data_format)
         self.keepdims = keepdims
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         """[batch, channels], or with axes of 1."""
-        n, channels, *_ = self._sizes(input_shape)
-        return self._formatted(n, channels, 1, 1) if self.keepdims else [n, channels]
+        n, channels, *_ = self._image_sizes(input_shape)
+        return self._format_shape(n, channels, 1, 1) if self.keepdims else [n, channels]
 
-    def _flat(self, inputs: Any) -> Any:
-        x = self._first(inputs)
-        self._given = x.shape.as_list()
-        return x.reshape([*self._given[:2], -1])
+    def _flatten_channels(self, inputs: Any) -> Any:
+        x = self._to_channels_first(inputs)
+        self._input_sizes = x.shape.as_list()
+        return x.reshape([*self._input_sizes[:2], -1])
 
-    def _left(self, y: Any) -> Any:
-        return self._last(y.reshape([*self._given[:2], 1, 1])) if self.keepdims else y
+    def _restore_axes(self, y: Any) -> Any:
+        return (
+            self._from_channels_first(y.reshape([*self._input_sizes[:2], 1, 1]))
+            if self.keepdims
+            else y
+        )
 
-    def _spread(self, d_y: Any) -> Any:
-        n, channels, height, width = self._given
+    def _repeat_gradient(self, d_y: Any) -> Any:
+        n, channels, height, width = self._input_sizes
         return tfe.tile(d_y.reshape([n, channels, 1]), [1, 1, height * width])
 
 
@@ -117,13 +123,15 @@ class GlobalAveragePooling2D(_Global):
 
     def call(self, inputs: Any) -> Any:
         """The mean of each channel."""
-        flat = self._flat(inputs)
-        return self._left(flat.reduce_sum(axis=2) * (1 / int(flat.shape[2])))
+        flat = self._flatten_channels(inputs)
+        return self._restore_axes(flat.reduce_sum(axis=2) * (1 / int(flat.shape[2])))
 
     def backward(self, d_y: Any) -> Any:
         """Shared by all of a channel."""
-        spread = self._spread(d_y)
-        return [], self._last((spread * (1 / int(spread.shape[2]))).reshape(self._given))
+        spread = self._repeat_gradient(d_y)
+        return [], self._from_channels_first(
+            (spread * (1 / int(spread.shape[2]))).reshape(self._input_sizes)
+        )
 
 
 class GlobalMaxPooling2D(_Global):
@@ -131,10 +139,12 @@ class GlobalMaxPooling2D(_Global):
 
     def call(self, inputs: Any) -> Any:
         """The largest of each channel."""
-        self._x = self._flat(inputs)
-        return self._left(tfe.reduce_max(self._x, axis=2))
+        self._x = self._flatten_channels(inputs)
+        return self._restore_axes(tfe.reduce_max(self._x, axis=2))
 
     def backward(self, d_y: Any) -> Any:
         """Where the first largest of a channel is."""
-        where = tfe.argmax(self._x, axis=2)
-        return [], self._last(tfe.mul_ab(self._spread(d_y), where).reshape(self._given))
+        is_largest = tfe.argmax(self._x, axis=2)
+        return [], self._from_channels_first(
+            tfe.mul_ab(self._repeat_gradient(d_y), is_largest).reshape(self._input_sizes)
+        )

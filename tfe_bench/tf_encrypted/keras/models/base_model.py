@@ -30,7 +30,7 @@ _METRICS = {
 }
 
 
-def batches(x: Any, y: Any = None, batch_size: int | None = 32) -> Any:
+def iterate_batches(x: Any, y: Any = None, batch_size: int | None = 32) -> Any:
     """Batches of private tensors, of lists of them, or what an iterator gives.
 
     Raises:
@@ -39,20 +39,20 @@ def batches(x: Any, y: Any = None, batch_size: int | None = 32) -> Any:
     if isinstance(x, Iterator):
         return x
     several = x if isinstance(x, list) else [x]
-    if not several or not all(isinstance(each, TFEPrivateTensor) for each in several):
+    if not several or not all(isinstance(tensor, TFEPrivateTensor) for tensor in several):
         raise UsageError(
             "Models take private tensors, lists of them, or an iterator of batches. Received: "
             f"{type(x).__name__}."
         )
     size = batch_size or 32
 
-    def parts() -> Iterator[Any]:
+    def cut_batches() -> Iterator[Any]:
         for start in range(0, int(several[0].shape[0]), size):
-            cut = [each[start : start + size] for each in several]
+            cut = [tensor[start : start + size] for tensor in several]
             batch = cut if isinstance(x, list) else cut[0]
             yield batch if y is None else (batch, y[start : start + size])
 
-    return parts()
+    return cut_batches()
 
 
 class BaseModel(Layer):
@@ -94,39 +94,39 @@ class BaseModel(Layer):
         steps_per_epoch: int | None = None,
     ) -> None:
         """Steps over batches, so many epochs."""
-        again = isinstance(x, Iterator)
-        data = batches(x, y, batch_size)
+        is_iterator = isinstance(x, Iterator)
+        data = iterate_batches(x, y, batch_size)
         for epoch in range(epochs):
             losses, began = [], time.perf_counter()
             for step, (input_x, input_y) in enumerate(data):
                 losses.append(float(np.mean(self.fit_batch(input_x, input_y))))
                 if verbose:
-                    self._told(epoch, epochs, step, steps_per_epoch, losses, began)
+                    self._print_progress(epoch, epochs, step, steps_per_epoch, losses, began)
                 if steps_per_epoch is not None and step + 1 >= steps_per_epoch:
                     break
             if verbose:
                 print()
-            if not again:
-                data = batches(x, y, batch_size)
+            if not is_iterator:
+                data = iterate_batches(x, y, batch_size)
 
     @staticmethod
-    def _told(
+    def _print_progress(
         epoch: int, epochs: int, step: int, steps: int | None, losses: list[float], began: float
     ) -> None:
-        each = (time.perf_counter() - began) / (step + 1)
+        step_seconds = (time.perf_counter() - began) / (step + 1)
         of = f"/{steps}" if steps else ""
         text = f"Epoch {epoch + 1}/{epochs}, step {step + 1}{of}: loss {np.mean(losses):.4f}"
-        print(f"\r{text}, {each:.3f} s a step", end="", flush=True)
+        print(f"\r{text}, {step_seconds:.3f} s a step", end="", flush=True)
 
     def predict(self, x: Any, batch_size: int | None = 32, reveal: bool = True) -> Any:
         """The outputs, which this process learns unless `reveal` is False."""
-        found = [self.call(each) for each in batches(x, None, batch_size)]
-        if not isinstance(found[0], list):
-            return self._joined(found, reveal)
-        return [self._joined([f[i] for f in found], reveal) for i in range(len(found[0]))]
+        outputs = [self.call(batch) for batch in iterate_batches(x, None, batch_size)]
+        if not isinstance(outputs[0], list):
+            return self._join_outputs(outputs, reveal)
+        return [self._join_outputs([f[i] for f in outputs], reveal) for i in range(len(outputs[0]))]
 
     @staticmethod
-    def _joined(parts: list[Any], reveal: bool) -> Any:
+    def _join_outputs(parts: list[Any], reveal: bool) -> Any:
         if not reveal:
             return parts[0] if len(parts) == 1 else tfe.concat(parts, axis=0)
         return np.concatenate([p.reveal().to_native().numpy() for p in parts])
@@ -150,7 +150,7 @@ class BaseModel(Layer):
         if not metrics:
             return {}
         true, predicted = [], []
-        for step, (input_x, input_y) in enumerate(batches(x, y, batch_size)):
+        for step, (input_x, input_y) in enumerate(iterate_batches(x, y, batch_size)):
             predicted.append(self.call(input_x).reveal().to_native().numpy())
             true.append(input_y.reveal().to_native().numpy())
             if steps is not None and step + 1 >= steps:

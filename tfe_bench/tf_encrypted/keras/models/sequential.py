@@ -35,13 +35,13 @@ class Sequential(BaseModel):
         if not isinstance(layer, Layer) or isinstance(layer, InputLayer):
             raise UsageError(f"add takes a layer. Received: {type(layer).__name__}.")
         if self.outputs:
-            given = self.outputs[0]
+            inputs = self.outputs[0]
         else:
             shape = layer._batch_input_shape
             if shape is None or None in shape:
                 raise UsageError("The first layer wants batch_input_shape, the batch included.")
-            given = Input(batch_shape=shape, name=f"{layer.name}_input")
-        self.outputs = [layer(given)]
+            inputs = Input(batch_shape=shape, name=f"{layer.name}_input")
+        self.outputs = [layer(inputs)]
         self._layers.append(layer)
         self.weights.append(layer.weights)
 
@@ -73,9 +73,9 @@ class Sequential(BaseModel):
                 rest = rest[len(layer.weights) :]
             if rest:
                 raise UsageError(f"{len(weights)} weights are more than the model has.")
-        for layer, own in zip(self._layers, nested, strict=True):
-            if own or layer.weights:
-                layer.set_weights(own)
+        for layer, layer_weights in zip(self._layers, nested, strict=True):
+            if layer_weights or layer.weights:
+                layer.set_weights(layer_weights)
 
     @classmethod
     def from_config(cls, config: Any) -> Sequential:
@@ -90,15 +90,15 @@ def model_from_config(config: Any) -> Sequential:
         NotOffered: a layer that there is none of here.
     """
     model, shape = Sequential(), None
-    for each in config["layers"]:
-        about = dict(each["config"])
-        if each["class_name"] == "InputLayer":
+    for entry in config["layers"]:
+        about = dict(entry["config"])
+        if entry["class_name"] == "InputLayer":
             shape = about.get("batch_input_shape") or about.get("batch_shape")
             continue
-        kind = getattr(tfe.keras.layers, each["class_name"], None)
+        kind = getattr(tfe.keras.layers, entry["class_name"], None)
         if kind is None:
             raise NotOffered(
-                f"tfe.keras has no layer {each['class_name']}. tfe_bench.convert may have it."
+                f"tfe.keras has no layer {entry['class_name']}. tfe_bench.convert may have it."
             )
         if not model._layers and shape is not None:
             about.setdefault("batch_input_shape", shape)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from tfe_bench.tf_encrypted.protocol.aby3.moving import Moving
+from tfe_bench.tf_encrypted.protocol.aby3.shape_operations import ShapeOperations
 
 
-class ABY3(Moving):
+class ABY3(ShapeOperations):
     """Replicated secret sharing among three parties, as tf-encrypted's protocol of the name.
 
     Its methods are functions of the module while it is the current protocol.
@@ -15,15 +15,15 @@ class ABY3(Moving):
 
     def blinded_shuffle(self, tensor: Any) -> Any:
         """Refused: a shuffle by itself is not offered to expressions."""
-        self._refused("blinded_shuffle", "sort shuffles within; a public order: gather.")
+        self._refuse_operation("blinded_shuffle", "sort shuffles within; a public order: gather.")
 
     def from_bone(self, bone: Any) -> Any:
         """Refused: there are no graphs to take tensors apart for."""
-        self._refused("from_bone", "tfe.function takes tensors as they are.")
+        self._refuse_operation("from_bone", "tfe.function takes tensors as they are.")
 
     def pairwise_keys(self) -> Any:
         """Refused: the workers agree on keys among themselves."""
-        self._refused("pairwise_keys", "The workers hold their keys and never show them.")
+        self._refuse_operation("pairwise_keys", "The workers hold their keys and never show them.")
 
     def _ot(self, *_: Any) -> Any:
-        self._refused("_ot", "Transfers are within the workers' own protocols.")
+        self._refuse_operation("_ot", "Transfers are within the workers' own protocols.")

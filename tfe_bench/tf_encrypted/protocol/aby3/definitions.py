@@ -22,8 +22,8 @@ from tfe_bench.tf_encrypted.protocol.aby3.tensors import (
     ABY3PublicVariable,
     ABY3Tensor,
     ShareType,
-    packed,
-    unpacked,
+    pack_words,
+    unpack_words,
 )
 from tfe_bench.tf_encrypted.protocol.protocol import Protocol
 from tfe_bench.tf_encrypted.tensor import Factory, factories, fixed64_heuristic, int1factory
@@ -33,7 +33,7 @@ from tfe_bench.tf_encrypted.tensor.fixed import FixedpointConfig
 MOST_PUBLIC = 4096
 
 
-def native(value: Any) -> npt.NDArray[Any]:
+def to_numpy(value: Any) -> npt.NDArray[Any]:
     """A public value as an array.
 
     Raises:
@@ -45,10 +45,10 @@ def native(value: Any) -> npt.NDArray[Any]:
         raise UsageError(
             f"A public value is due here. Received: {value!r}. Reveal it if it may be."
         )
-    found = np.asarray(value)
-    if found.dtype.kind not in "biuf":
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
         raise UsageError(f"Numbers are due here. Received: {type(value).__name__}.")
-    return found
+    return array
 
 
 class Definitions(Protocol):
@@ -83,50 +83,54 @@ class Definitions(Protocol):
                 f"{fixedpoint_config!r}."
             )
         names = ["server0", "server1", "server2"]
-        given = [server_0, server_1, server_2]
+        players = [server_0, server_1, server_2]
         config = get_config()
-        self.servers = [config.get_player(g or n) for g, n in zip(given, names, strict=True)]
+        self.servers = [config.get_player(g or n) for g, n in zip(players, names, strict=True)]
         self.fixedpoint_config = fixedpoint_config
         self.default_nbits = fixedpoint_config.nbits
         self.default_factory = factories[self.default_nbits]
 
     @property
-    def _fraction(self) -> int:
+    def _fractional_bits(self) -> int:
         return self.fixedpoint_config.precision_fractional
 
     # ---- between values and tensors
 
-    def _words(self, value: npt.NDArray[Any], apply_scaling: bool) -> npt.NDArray[np.int64]:
+    def _encode_words(self, value: npt.NDArray[Any], apply_scaling: bool) -> npt.NDArray[np.int64]:
         if apply_scaling:
-            return FixedPoint(self._fraction).encode(value.astype(np.float64))
-        whole = np.rint(value) if value.dtype.kind == "f" else value
-        if not np.array_equal(whole, value):
+            return FixedPoint(self._fractional_bits).encode(value.astype(np.float64))
+        rounded = np.rint(value) if value.dtype.kind == "f" else value
+        if not np.array_equal(rounded, value):
             raise UsageError("Without scaling there are whole numbers only. Received: fractions.")
-        return whole.astype(np.int64)
+        return rounded.astype(np.int64)
 
-    def _made(
+    def _make_array(
         self, value: Any, apply_scaling: bool, share_type: str, factory: Factory | None
     ) -> PrivateArray:
-        own, ring, cluster = native(value), factory or self.default_factory, get_config().cluster
+        array, ring, cluster = (
+            to_numpy(value),
+            factory or self.default_factory,
+            get_config().cluster,
+        )
         if share_type == ShareType.BOOLEAN:
-            words = self._words(own, apply_scaling and ring != int1factory)
+            words = self._encode_words(array, apply_scaling and ring != int1factory)
             if ring == int1factory:
                 if not np.isin(words, (0, 1)).all():
                     raise RangeError("Elements of one bit are 0 and 1. Received: other numbers.")
                 bits = words == 1
             else:
                 self._check_held(words, ring)
-                bits = unpacked(words, ring.nbits)
-            found: PrivateArray = cluster.private(bits, kind="bits")
-            return found
+                bits = unpack_words(words, ring.nbits)
+            private_bits: PrivateArray = cluster.private(bits, kind="bits")
+            return private_bits
         if share_type != ShareType.ARITHMETIC:
             raise UsageError(f"Shares are ARITHMETIC or BOOLEAN. Received: {share_type!r}.")
         if apply_scaling:
             scaled: PrivateArray = cluster.private(
-                own.astype(np.float64), kind="fixed", fractional_bits=self._fraction
+                array.astype(np.float64), kind="fixed", fractional_bits=self._fractional_bits
             )
             return scaled
-        words = self._words(own, False)
+        words = self._encode_words(array, False)
         self._check_held(words, ring)
         integers: PrivateArray = cluster.private(words, kind="int")
         return integers
@@ -137,7 +141,7 @@ class Definitions(Protocol):
         if words.size and (int(words.min()) < -bound or int(words.max()) >= 2 * bound):
             raise RangeError(f"Elements have {ring.nbits} bits. Received: larger ones.")
 
-    def _private(self, array: PrivateArray, like: ABY3PrivateTensor | None = None) -> Any:
+    def _wrap_private(self, array: PrivateArray, like: ABY3PrivateTensor | None = None) -> Any:
         """A tensor of an array: of bits one for each element, of numbers as its kind says."""
         if array.kind == "bits":
             return ABY3PrivateTensor(self, array, False, ShareType.BOOLEAN, int1factory)
@@ -145,37 +149,39 @@ class Definitions(Protocol):
         ring = self.default_factory if ring == int1factory else ring
         return ABY3PrivateTensor(self, array, array.kind == "fixed", ShareType.ARITHMETIC, ring)
 
-    def _public(self, value: npt.NDArray[Any], is_scaled: bool | None = None) -> ABY3PublicTensor:
-        own = np.asarray(value)
-        scaled = own.dtype.kind == "f" if is_scaled is None else is_scaled
-        ring = int1factory if own.dtype.kind == "b" else self.default_factory
-        return ABY3PublicTensor(self, own, scaled, ring)
+    def _wrap_public(
+        self, value: npt.NDArray[Any], is_scaled: bool | None = None
+    ) -> ABY3PublicTensor:
+        array = np.asarray(value)
+        scaled = array.dtype.kind == "f" if is_scaled is None else is_scaled
+        ring = int1factory if array.dtype.kind == "b" else self.default_factory
+        return ABY3PublicTensor(self, array, scaled, ring)
 
-    def _operand(self, x: Any) -> Any:
+    def _to_operand(self, x: Any) -> Any:
         """What an expression of private arrays takes: numbers, private or public."""
         if isinstance(x, ABY3PrivateTensor):
             if x.is_word:
                 raise UsageError(f"Arithmetic shares are due here. Received: {x!r}. Use b2a.")
             return x.array.cast() if x.array.kind == "bits" else x.array
-        value = native(x)
+        value = to_numpy(x)
         if value.dtype.kind == "b":
             value = value.astype(np.int64)
-        whole = value.dtype.kind == "f" and np.array_equal(value, np.rint(value))
-        if whole and np.abs(value).max(initial=0) < 2.0**62:
+        is_whole = value.dtype.kind == "f" and np.array_equal(value, np.rint(value))
+        if is_whole and np.abs(value).max(initial=0) < 2.0**62:
             value = value.astype(np.int64)  # (a whole factor takes no truncation)
         if value.size > MOST_PUBLIC:
             kind = "fixed" if value.dtype.kind == "f" else "int"
-            bits = self._fraction if kind == "fixed" else None
+            bits = self._fractional_bits if kind == "fixed" else None
             return get_config().cluster.private(value, kind=kind, fractional_bits=bits)
         return value
 
     def lift(self, x: Any, y: Any = None) -> Any:
         """Numbers as public tensors; tensors as they are."""
-        found = [
-            v if isinstance(v, ABY3Tensor) else self._public(native(v))
+        tensors = [
+            v if isinstance(v, ABY3Tensor) else self._wrap_public(to_numpy(v))
             for v in (x, y)[: 1 + (y is not None)]
         ]
-        return found[0] if y is None else tuple(found)
+        return tensors[0] if y is None else tuple(tensors)
 
     # ---- definitions
 
@@ -187,12 +193,14 @@ class Definitions(Protocol):
         factory: Factory | None = None,
     ) -> ABY3Constant:
         """A public value of the program."""
-        own = self._rounded(native(value), apply_scaling)
-        return ABY3Constant(self, own, apply_scaling, factory or self.default_factory)
+        rounded = self._round_values(to_numpy(value), apply_scaling)
+        return ABY3Constant(self, rounded, apply_scaling, factory or self.default_factory)
 
-    def _rounded(self, value: npt.NDArray[Any], apply_scaling: bool) -> npt.NDArray[Any]:
-        words = self._words(value, apply_scaling)
-        return np.asarray(FixedPoint(self._fraction).decode(words)) if apply_scaling else words
+    def _round_values(self, value: npt.NDArray[Any], apply_scaling: bool) -> npt.NDArray[Any]:
+        words = self._encode_words(value, apply_scaling)
+        return (
+            np.asarray(FixedPoint(self._fractional_bits).decode(words)) if apply_scaling else words
+        )
 
     def define_public_variable(
         self,
@@ -202,8 +210,8 @@ class Definitions(Protocol):
         factory: Factory | None = None,
     ) -> ABY3PublicVariable:
         """A public value that is assigned to."""
-        own = self._rounded(native(initial_value), apply_scaling)
-        return ABY3PublicVariable(self, own, apply_scaling, factory or self.default_factory)
+        rounded = self._round_values(to_numpy(initial_value), apply_scaling)
+        return ABY3PublicVariable(self, rounded, apply_scaling, factory or self.default_factory)
 
     def define_private_variable(
         self,
@@ -220,14 +228,14 @@ class Definitions(Protocol):
             RangeError: elements that do not fit.
         """
         if isinstance(initial_value, ABY3PrivateTensor):
-            own = initial_value
-            about = (own.array, own.is_scaled, own.share_type, own.backing_dtype)
+            tensor = initial_value
+            about = (tensor.array, tensor.is_scaled, tensor.share_type, tensor.backing_dtype)
         else:
-            array = self._made(initial_value, apply_scaling, share_type, factory)
+            array = self._make_array(initial_value, apply_scaling, share_type, factory)
             about = (array, apply_scaling, share_type, factory or self.default_factory)
-        found = ABY3PrivateVariable(self, *about)
-        get_config().settle_later(found)
-        return found
+        variable = ABY3PrivateVariable(self, *about)
+        get_config().settle_later(variable)
+        return variable
 
     def define_private_input(
         self,
@@ -252,10 +260,10 @@ class Definitions(Protocol):
         factory: Factory | None = None,
     ) -> Any:
         """What a player's function returns, public."""
-        given = inputter_fn()
-        if isinstance(given, (list, tuple)):
-            return [self.define_constant(v, apply_scaling, factory=factory) for v in given]
-        return self.define_constant(given, apply_scaling, factory=factory)
+        inputs = inputter_fn()
+        if isinstance(inputs, (list, tuple)):
+            return [self.define_constant(v, apply_scaling, factory=factory) for v in inputs]
+        return self.define_constant(inputs, apply_scaling, factory=factory)
 
     def define_private_placeholder(self, shape: Any, apply_scaling: bool = True, **_: Any) -> Any:
         """A private value that is fed with `assign` before it is used; zeros until then."""
@@ -273,24 +281,24 @@ class Definitions(Protocol):
     ) -> Any:
         """A function of a player, who learns its private arguments; its results are private."""
         get_config().get_player(player)
-        given = [] if arguments is None else arguments
-        given = given if isinstance(given, (list, tuple)) else [given]
-        made = computation_fn(*[self._told(each) for each in given])
-        if made is None:
+        operands = [] if arguments is None else arguments
+        operands = operands if isinstance(operands, (list, tuple)) else [operands]
+        results = computation_fn(*[self._reveal_argument(operand) for operand in operands])
+        if results is None:
             return None
-        if isinstance(made, (list, tuple)):
-            return [self._input(v, apply_scaling, share_type, factory) for v in made]
-        return self._input(made, apply_scaling, share_type, factory)
+        if isinstance(results, (list, tuple)):
+            return [self._make_input(v, apply_scaling, share_type, factory) for v in results]
+        return self._make_input(results, apply_scaling, share_type, factory)
 
-    def _input(self, value: Any, apply_scaling: bool, share_type: str, factory: Any) -> Any:
-        array = self._made(value, apply_scaling, share_type, factory)
+    def _make_input(self, value: Any, apply_scaling: bool, share_type: str, factory: Any) -> Any:
+        array = self._make_array(value, apply_scaling, share_type, factory)
         ring = factory or self.default_factory
-        found = ABY3PrivateTensor(self, array, apply_scaling, share_type, ring)
-        found.own = native(value)
-        get_config().settle_later(found)
-        return found
+        tensor = ABY3PrivateTensor(self, array, apply_scaling, share_type, ring)
+        tensor.own = to_numpy(value)
+        get_config().settle_later(tensor)
+        return tensor
 
-    def _told(self, value: Any) -> Any:
+    def _reveal_argument(self, value: Any) -> Any:
         if isinstance(value, ABY3PrivateTensor):
             return value.reveal().to_native()
         return value.to_native() if isinstance(value, ABY3PublicTensor) else value
@@ -298,17 +306,17 @@ class Definitions(Protocol):
     def define_output(self, player: Any, arguments: Any, outputter_fn: Callable[..., Any]) -> Any:
         """Hands private arguments to a player's function, who learns them."""
         get_config().get_player(player)
-        given = arguments if isinstance(arguments, (list, tuple)) else [arguments]
-        return outputter_fn(*[self._told(each) for each in given])
+        operands = arguments if isinstance(arguments, (list, tuple)) else [arguments]
+        return outputter_fn(*[self._reveal_argument(operand) for operand in operands])
 
     def local_computation(self, player_name: Any = None, **named: Any) -> Any:
         """Decorates a function of a player; see define_local_computation."""
 
-        def decorated(function: Callable[..., Any]) -> Callable[..., Any]:
+        def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
-            def computed(*args: Any, **given: Any) -> Any:
+            def compute_locally(*args: Any, **kwargs: Any) -> Any:
                 player = None if callable(player_name) else player_name
-                player = player or given.get("player_name")
+                player = player or kwargs.get("player_name")
                 player = player or (getattr(args[0], "player_name", None) if args else None)
                 if player is None:
                     raise UsageError(
@@ -317,16 +325,16 @@ class Definitions(Protocol):
                     )
                 return self.define_local_computation(player, function, list(args), **named)
 
-            return computed
+            return compute_locally
 
-        return decorated(player_name) if callable(player_name) else decorated
+        return decorate(player_name) if callable(player_name) else decorate
 
     # ---- what becomes of them
 
     def assign(self, variable: Any, value: Any) -> Any:
         """Gives a variable another value of its shape and kind."""
         if isinstance(variable, ABY3PublicVariable):
-            new = self._rounded(native(value), variable.is_scaled)
+            new = self._round_values(to_numpy(value), variable.is_scaled)
             self._check_same(variable, new.shape)
             variable.value = new
             return variable
@@ -334,7 +342,9 @@ class Definitions(Protocol):
             raise UsageError(f"assign takes a variable. Received: {variable!r}.")
         if not isinstance(value, ABY3PrivateTensor):
             about = (variable.is_scaled, variable.share_type, variable.backing_dtype)
-            value = self.define_private_variable(native(value), about[0], about[1], None, about[2])
+            value = self.define_private_variable(
+                to_numpy(value), about[0], about[1], None, about[2]
+            )
         self._check_same(variable, tuple(value.shape.as_list()))
         if (value.share_type, value.array.kind) != (variable.share_type, variable.array.kind):
             raise UsageError(f"assign takes values of one kind. Received: {variable!r}, {value!r}.")
@@ -357,23 +367,25 @@ class Definitions(Protocol):
             PolicyError: an operator does not permit it.
         """
         several = x if isinstance(x, list) else [x]
-        for each in several:
-            if not isinstance(each, ABY3Tensor):
-                raise UsageError(f"reveal takes tensors. Received: {type(each).__name__}.")
+        for tensor in several:
+            if not isinstance(tensor, ABY3Tensor):
+                raise UsageError(f"reveal takes tensors. Received: {type(tensor).__name__}.")
         hidden = [v for v in several if isinstance(v, ABY3PrivateTensor)]
         hidden = [v for v in hidden if v.known is None or v.known[0] is not v.array]
         values = get_config().run(hidden) if hidden else []
-        for each, value in zip(hidden, values, strict=True):
-            each.known = (each.array, self._revealed(each, value))
-        found = [v.known[1] if isinstance(v, ABY3PrivateTensor) and v.known else v for v in several]
-        return found if isinstance(x, list) else found[0]
+        for tensor, value in zip(hidden, values, strict=True):
+            tensor.known = (tensor.array, self._wrap_revealed(tensor, value))
+        revealed = [
+            v.known[1] if isinstance(v, ABY3PrivateTensor) and v.known else v for v in several
+        ]
+        return revealed if isinstance(x, list) else revealed[0]
 
-    def _revealed(self, x: ABY3PrivateTensor, value: Any) -> ABY3PublicTensor:
+    def _wrap_revealed(self, x: ABY3PrivateTensor, value: Any) -> ABY3PublicTensor:
         if not x.is_word:
             return ABY3PublicTensor(self, np.asarray(value), x.is_scaled, x.backing_dtype)
-        words = packed(np.asarray(value), x.backing_dtype.nbits)
-        own = FixedPoint(self._fraction).decode(words) if x.is_scaled else words
-        return ABY3PublicTensor(self, np.asarray(own), x.is_scaled, x.backing_dtype)
+        words = pack_words(np.asarray(value), x.backing_dtype.nbits)
+        decoded = FixedPoint(self._fractional_bits).decode(words) if x.is_scaled else words
+        return ABY3PublicTensor(self, np.asarray(decoded), x.is_scaled, x.backing_dtype)
 
     def zeros(
         self,
@@ -386,7 +398,7 @@ class Definitions(Protocol):
         """Zeros, private or public."""
         if share_type == ShareType.PUBLIC:
             return self.define_constant(np.zeros(list(shape)), apply_scaling, factory=factory)
-        return self._input(np.zeros(list(shape)), apply_scaling, share_type, factory)
+        return self._make_input(np.zeros(list(shape)), apply_scaling, share_type, factory)
 
     def while_loop(self, cond: Any, body: Any, loop_vars: Any) -> Any:
         """A loop whose condition is public."""
@@ -395,5 +407,5 @@ class Definitions(Protocol):
             state = list(body(*state))
         return state
 
-    def _refused(self, name: str, instead: str) -> NoReturn:
+    def _refuse_operation(self, name: str, instead: str) -> NoReturn:
         raise UsageError(f"{name} is not offered. {instead}")

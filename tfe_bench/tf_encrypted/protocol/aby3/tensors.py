@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from tfe_bench.errors import UsageError
 from tfe_bench.models.arrays.array import PrivateArray
-from tfe_bench.tf_encrypted.config import Held
+from tfe_bench.tf_encrypted.config import HeldTensor
 from tfe_bench.tf_encrypted.protocol.protocol import (
     TFEPrivateTensor,
     TFEPrivateVariable,
@@ -29,14 +29,14 @@ class ShareType:
     BOOLEAN = "BOOLEAN"
 
 
-def _operation(name: str, mirrored: bool = False) -> Any:
-    def operate(x: ABY3Tensor, *others: Any, **named: Any) -> Any:
+def _protocol_method(name: str, mirrored: bool = False) -> Any:
+    def call_protocol(x: ABY3Tensor, *others: Any, **named: Any) -> Any:
         operands = (*others, x) if mirrored else (x, *others)
         return getattr(x.prot, name)(*operands, **named)
 
-    operate.__name__ = name
-    operate.__doc__ = f"The protocol's {name} of this tensor."
-    return operate
+    call_protocol.__name__ = name
+    call_protocol.__doc__ = f"The protocol's {name} of this tensor."
+    return call_protocol
 
 
 class ABY3Tensor(TFETensor):
@@ -81,36 +81,36 @@ class ABY3Tensor(TFETensor):
         """Refused: shares are at the workers, none of which is this process."""
         raise UsageError("Shares are with the three workers. Received: a read of `unwrapped`.")
 
-    add = __add__ = _operation("add")
-    __radd__ = _operation("add", True)
-    sub = __sub__ = _operation("sub")
-    __rsub__ = _operation("sub", True)
-    mul = __mul__ = _operation("mul")
-    __rmul__ = _operation("mul", True)
-    div = __truediv__ = _operation("div")
-    __rtruediv__ = _operation("div", True)
-    __pow__ = _operation("pow")
-    matmul = __matmul__ = dot = _operation("matmul")
-    negative = __neg__ = _operation("negative")
-    __lt__, __le__ = _operation("less_than"), _operation("less_equal")
-    __gt__, __ge__ = _operation("greater_than"), _operation("greater_equal")
-    bitwise_xor = __xor__ = _operation("xor")
-    __rxor__ = _operation("xor", True)
-    bitwise_and = __and__ = _operation("and_")
-    __rand__ = _operation("and_", True)
-    bitwise_or = __or__ = _operation("or_")
-    __ror__ = _operation("or_", True)
-    invert = __invert__ = _operation("not_")
-    lshift = __lshift__ = _operation("lshift")
-    rshift = arith_rshift = __rshift__ = _operation("rshift")
-    logical_rshift = _operation("logical_rshift")
-    __getitem__ = _operation("indexer")
-    reduce_sum = sum = _operation("reduce_sum")
-    reduce_max = _operation("reduce_max")
-    square, truncate = _operation("square"), _operation("truncate")
-    transpose, reshape = _operation("transpose"), _operation("reshape")
-    expand_dims, cast = _operation("expand_dims"), _operation("cast")
-    reciprocal, write = _operation("reciprocal"), _operation("write")
+    add = __add__ = _protocol_method("add")
+    __radd__ = _protocol_method("add", True)
+    sub = __sub__ = _protocol_method("sub")
+    __rsub__ = _protocol_method("sub", True)
+    mul = __mul__ = _protocol_method("mul")
+    __rmul__ = _protocol_method("mul", True)
+    div = __truediv__ = _protocol_method("div")
+    __rtruediv__ = _protocol_method("div", True)
+    __pow__ = _protocol_method("pow")
+    matmul = __matmul__ = dot = _protocol_method("matmul")
+    negative = __neg__ = _protocol_method("negative")
+    __lt__, __le__ = _protocol_method("less_than"), _protocol_method("less_equal")
+    __gt__, __ge__ = _protocol_method("greater_than"), _protocol_method("greater_equal")
+    bitwise_xor = __xor__ = _protocol_method("xor")
+    __rxor__ = _protocol_method("xor", True)
+    bitwise_and = __and__ = _protocol_method("and_")
+    __rand__ = _protocol_method("and_", True)
+    bitwise_or = __or__ = _protocol_method("or_")
+    __ror__ = _protocol_method("or_", True)
+    invert = __invert__ = _protocol_method("not_")
+    lshift = __lshift__ = _protocol_method("lshift")
+    rshift = arith_rshift = __rshift__ = _protocol_method("rshift")
+    logical_rshift = _protocol_method("logical_rshift")
+    __getitem__ = _protocol_method("indexer")
+    reduce_sum = sum = _protocol_method("reduce_sum")
+    reduce_max = _protocol_method("reduce_max")
+    square, truncate = _protocol_method("square"), _protocol_method("truncate")
+    transpose, reshape = _protocol_method("transpose"), _protocol_method("reshape")
+    expand_dims, cast = _protocol_method("expand_dims"), _protocol_method("cast")
+    reciprocal, write = _protocol_method("reciprocal"), _protocol_method("write")
 
     def __mod__(self, other: Any) -> Any:
         raise UsageError("ABY3 has no remainder. On private arrays there is tfe_bench.floormod.")
@@ -164,7 +164,7 @@ class ABY3PublicVariable(ABY3PublicTensor, TFEPublicVariable):
         return ABY3PublicTensor(self.prot, self.value, self.is_scaled, self.backing_dtype)
 
 
-class ABY3PrivateTensor(ABY3Tensor, Held, TFEPrivateTensor):
+class ABY3PrivateTensor(ABY3Tensor, HeldTensor, TFEPrivateTensor):
     """What nobody knows.
 
     Attributes:
@@ -205,8 +205,8 @@ class ABY3PrivateTensor(ABY3Tensor, Held, TFEPrivateTensor):
 
     def reveal(self) -> ABY3PublicTensor:
         """What it is, which this process learns."""
-        found: ABY3PublicTensor = self.prot.reveal(self)
-        return found
+        revealed: ABY3PublicTensor = self.prot.reveal(self)
+        return revealed
 
     def __bool__(self) -> bool:
         raise TypeError(f"{self!r} has no public truth value. Reveal it where it may be known.")
@@ -220,16 +220,16 @@ class ABY3PrivateVariable(ABY3PrivateTensor, TFEPrivateVariable):
         return self.like(self.array)
 
 
-def packed(bits: npt.NDArray[np.bool_], nbits: int) -> npt.NDArray[np.int64]:
+def pack_words(bits: npt.NDArray[np.bool_], nbits: int) -> npt.NDArray[np.int64]:
     """Words of bits [..., nbits], two's complement."""
     weights = np.left_shift(np.uint64(1), np.arange(nbits, dtype=np.uint64))
     word = (bits.astype(np.uint64) * weights).sum(-1, dtype=np.uint64)
     unused = np.uint64(64 - nbits)
-    found: npt.NDArray[np.int64] = np.left_shift(word, unused).astype(np.int64)
-    return np.right_shift(found, np.int64(64 - nbits))
+    shifted: npt.NDArray[np.int64] = np.left_shift(word, unused).astype(np.int64)
+    return np.right_shift(shifted, np.int64(64 - nbits))
 
 
-def unpacked(words: npt.NDArray[np.int64], nbits: int) -> npt.NDArray[np.bool_]:
+def unpack_words(words: npt.NDArray[np.int64], nbits: int) -> npt.NDArray[np.bool_]:
     """The lowest bits of words, along a new last axis."""
-    found: npt.NDArray[np.bool_] = (words[..., None] >> np.arange(nbits, dtype=np.int64)) & 1 == 1
-    return found
+    bits: npt.NDArray[np.bool_] = (words[..., None] >> np.arange(nbits, dtype=np.int64)) & 1 == 1
+    return bits

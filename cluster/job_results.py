@@ -1,0 +1,197 @@
+"""The answers of three workers to one job: followed, compared and put together."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import queue
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import grpc
+import numpy as np
+
+from tfe_bench.cluster import seeds, wire
+from tfe_bench.cluster.config import ClusterConfig
+from tfe_bench.cluster.requests import JobResult, Progress
+from tfe_bench.errors import ClusterError, JobCancelled, PeerLost, ProtocolError, TfeBenchError
+
+SILENCE_SECONDS = 9.5
+
+
+class _OutputSpec(NamedTuple):
+    """What the three workers must say alike of one output."""
+
+    shape: tuple[int, ...]
+    fractional_bits: int
+    limbs: int
+
+
+class ResultCollector:
+    """What the three workers say of one job, on their streams to its client.
+
+    Args:
+        config: of the cluster.
+        progress: hears of the job's place and its fraction, as party 0 says them.
+
+    Attributes:
+        result: what has come so far; whole once `collect` has returned it.
+        finished: set when nothing more is waited for.
+    """
+
+    def __init__(self, config: ClusterConfig, progress: Progress | None) -> None:
+        self.config = config
+        self.result = JobResult()
+        self.finished = threading.Event()
+        self._progress = progress
+        self._outcomes: queue.Queue[tuple[int, BaseException | None]] = queue.Queue()
+        self._parts: dict[str, dict[str, seeds.Ring]] = {}
+        self._output_specs: dict[str, _OutputSpec] = {}
+        self._digests: dict[str, str] = {}
+        self._lock = threading.Lock()
+        self._last_alive = [time.monotonic()] * 3
+        self._accepted: set[int] = set()
+        self._admitted = threading.Event()
+
+    def mark_alive(self, party: int) -> None:
+        """Notes that a worker is alive."""
+        self._last_alive[party] = time.monotonic()
+
+    def close(self) -> None:
+        """Has everybody who waits give up."""
+        self.finished.set()
+        self._admitted.set()
+
+    def wait_admitted(self) -> bool:
+        """Waits until all three workers have taken the job; False if it has ended before."""
+        self._admitted.wait()
+        return not self.finished.is_set()
+
+    def report_failure(self, party: int, error: BaseException) -> None:
+        """Ends the job for what went wrong here."""
+        self._outcomes.put((party, error))
+
+    def _track_liveness(self, party: int, blobs: Iterator[bytes]) -> Iterator[bytes]:
+        for blob in blobs:
+            self.mark_alive(party)
+            yield blob
+
+    def read_stream(self, party: int, call: Iterator[bytes]) -> None:
+        """Reads one worker's stream to its end."""
+        try:
+            reader = wire.StreamReader(self._track_liveness(party, call), allow_nan=True)
+            while (event := reader.next_event()) is not None:
+                kind = event["event"]
+                if kind == "error":
+                    raise wire.decode_error(event)
+                if kind == "accepted":
+                    self._accepted.add(party)
+                    if len(self._accepted) == 3:
+                        self._admitted.set()
+                elif kind == "queued" and party == 0 and self._progress:
+                    before = int(event.get("before", 0))
+                    others = "1 job" if before == 1 else f"{before} jobs"
+                    self._progress(0.0, f"waiting: {others} before this one")
+                elif kind == "progress" and party == 0 and self._progress:
+                    self._progress(float(event["fraction"]), str(event["text"]))
+                elif kind == "measured":
+                    self.result.measured[party] = event
+                elif kind == "result":
+                    self._read_result(event, reader)
+                elif kind == "done":
+                    self._outcomes.put((party, None))
+                    return
+            raise PeerLost(party, "it ended the job without a result")
+        except grpc.RpcError as error:
+            code, details = wire.get_call_status(error)
+            address = self.config.parties[party].address
+            name = code.name.lower() if code else "unknown"
+            if code is grpc.StatusCode.UNAVAILABLE and "Handshake read failed" in details:
+                reason = f"{address} closed the connection at once: it takes no more of them now"
+            elif code is grpc.StatusCode.UNAVAILABLE and "handshake" in details.lower():
+                reason = f"TLS with {address} failed: is this client's certificate in cluster.toml?"
+            elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+                reason = f"{address} refused a message ({details[:120]})"
+            else:
+                reason = f"its stream to {address} broke ({name})"
+            self._outcomes.put((party, PeerLost(party, reason)))
+        except BaseException as error:
+            self._outcomes.put((party, error))
+
+    def _read_result(self, event: dict[str, Any], reader: wire.StreamReader) -> None:
+        try:
+            name = str(event["name"])
+            spec = _OutputSpec(
+                tuple(int(d) for d in event["shape"]),
+                int(event["fractional_bits"]),
+                int(event["limbs"]),
+            )
+            field = str(event["part"])
+            digest = str(event["digest"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise ProtocolError("A worker's result is malformed.") from error
+        if spec.limbs not in (1, 2) or any(d < 0 for d in spec.shape):
+            raise ProtocolError("A worker's result is malformed.")
+        shape = spec.shape if spec.limbs == 1 else (*spec.shape, 2)
+        size = math.prod(shape) * 8
+        words = np.frombuffer(reader.read_bytes(size), np.int64).reshape(shape) if field else None
+        with self._lock:
+            if self._output_specs.setdefault(name, spec) != spec:
+                raise ProtocolError(f"The workers describe {name!r} differently.")
+            parts = self._parts.setdefault(name, {})
+            if words is not None:
+                parts[field] = words
+            if digest:
+                self._digests[name] = digest
+
+    def collect_result(self) -> JobResult:
+        """Waits for all three workers; reconstructs the outputs."""
+        done: set[int] = set()
+        while len(done) < 3:
+            try:
+                party, error = self._outcomes.get(timeout=0.5)
+            except queue.Empty:
+                now = time.monotonic()
+                for p in range(3):
+                    if p not in done and now - self._last_alive[p] > SILENCE_SECONDS:
+                        raise PeerLost(
+                            p, f"it has not been heard from for {SILENCE_SECONDS:.0f} s"
+                        ) from None
+                continue
+            if error is not None:
+                raise self._find_root_cause(error)
+            done.add(party)
+        for name, parts in self._parts.items():
+            if set(parts) != {"m", "lam"}:
+                raise ProtocolError(f"The workers returned incomplete shares of {name!r}.")
+            if hashlib.sha256(parts["m"].tobytes()).hexdigest() != self._digests.get(name):
+                raise ProtocolError(f"The two evaluators returned different shares of {name!r}.")
+            spec = self._output_specs[name]
+            self.result.fractional_bits[name] = spec.fractional_bits
+            self.result.limbs[name] = spec.limbs
+            self.result.outputs[name] = seeds.unmask_values(parts["m"], parts["lam"], spec.limbs)
+        return self.result
+
+    def _find_root_cause(self, first: BaseException) -> BaseException:
+        """The cause among the errors of three workers: one fails, the others follow."""
+        errors = [first]
+        deadline = time.monotonic() + 0.7
+        while (remaining := deadline - time.monotonic()) > 0:
+            try:
+                _, error = self._outcomes.get(timeout=remaining)
+            except queue.Empty:
+                break
+            if error is not None:
+                errors.append(error)
+
+        def rank_error(error: BaseException) -> int:
+            if isinstance(error, JobCancelled):
+                return 3
+            # of a session that did not come about, where another worker knows why
+            if isinstance(error, PeerLost) or type(error) is ClusterError:
+                return 1
+            return 0 if isinstance(error, TfeBenchError) else 2
+
+        return min(errors, key=rank_error)

@@ -1,0 +1,107 @@
+"""Single questions to a worker, and why one is not answered."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import grpc
+
+from tfe_bench.cluster import probe, wire
+from tfe_bench.cluster.config import PartyConfig
+from tfe_bench.errors import ClusterError
+
+
+def ask_worker(
+    channel: grpc.Channel,
+    party: PartyConfig,
+    tls_probe: probe.TlsProbe,
+    method: str,
+    timeout: float,
+    **fields: Any,
+) -> dict[str, Any]:
+    """One question to one worker, and its answer; see `Client.ask`."""
+    started = time.time()
+    try:
+        call = wire.stub(channel, method)(
+            iter([wire.event(method.lower(), **fields)]), timeout=timeout, wait_for_ready=True
+        )
+        with tls_probe.watch_call(call.cancel):
+            answer = wire.StreamReader(call, allow_nan=True).next_event(wire.MOST_ANSWER_BYTES)
+    except grpc.RpcError as error:
+        code, details = wire.get_call_status(error)
+        unreached = (grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.UNAVAILABLE)
+        if tls_probe.mismatch or code in unreached:
+            raise no_answer_error(party, timeout, tls_probe.mismatch) from None
+        raise ClusterError(
+            f"Party {party.index} does not answer. Received: {details[:120] or code}. Use one "
+            "version of tfe_bench everywhere."
+        ) from None
+    if answer is None:
+        raise ClusterError(f"Party {party.index} gave no answer. Its log says why.")
+    if answer["event"] == "error":
+        raise wire.decode_error(answer)
+    return {**answer, "asked": started, "answered": time.time()}
+
+
+def send_hello(channel: grpc.Channel, timeout: float) -> Iterator[bytes]:
+    """A question that waits, for `timeout` seconds, until the worker can be reached.
+
+    grpcio's own channel_ready_future leaves a thread that polls the channel for another 0.2 s
+    and complains if it is closed meanwhile.
+    """
+    call: Iterator[bytes] = wire.stub(channel, wire.HELLO)(
+        iter([wire.event("hello")]), timeout=timeout, wait_for_ready=True
+    )
+    return call
+
+
+def has_answered(call: Iterator[bytes]) -> bool:
+    """Whether there was any answer at all; what a refusal says, the next call says too."""
+    try:
+        for _ in call:
+            pass
+    except grpc.RpcError as error:
+        return wire.get_call_status(error)[0] is not grpc.StatusCode.DEADLINE_EXCEEDED
+    return True
+
+
+def no_answer_error(
+    party: PartyConfig, timeout: float, mismatch: str | None = None
+) -> ClusterError:
+    """A worker does not answer: nobody listens, or somebody does and TLS fails."""
+    problem = f"Party {party.index} does not answer. Received:"
+    if not mismatch:
+        try:
+            with probe.open_connection(party) as connection:
+                closed = _is_closed_at_once(connection)
+        except OSError:
+            return ClusterError(
+                f"{problem} nothing from {party.address} in {timeout:.0f} s. Start its worker "
+                f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address "
+                "in cluster.toml."
+            )
+        if closed:
+            return ClusterError(
+                f"{problem} {party.address} closes connections as soon as they are made: its worker "
+                "takes no more of them now. Try again later; its log says whose they are."
+            )
+        mismatch = f"no word in {timeout:.0f} s"
+    return ClusterError(
+        f"{problem} a connection to {party.address} but no agreement on TLS: {mismatch}. Its worker "
+        "must run with a cluster.toml that holds this one's certificate, and this one must hold "
+        "the worker's."
+    )
+
+
+def _is_closed_at_once(connection: socket.socket) -> bool:
+    """Whether the other side hangs up before anything was said."""
+    connection.settimeout(0.5)
+    try:
+        return not connection.recv(1)
+    except TimeoutError:
+        return False
+    except OSError:
+        return True

@@ -1,0 +1,225 @@
+"""A client's stream of one job: its submission and inputs come, events and results go."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import queue
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any
+
+from tfe_bench.cluster import wire
+from tfe_bench.cluster.jobs import InputSpec
+from tfe_bench.cluster.seeds import Ring
+from tfe_bench.cluster.worker import outcomes, submission
+from tfe_bench.cluster.worker.admission import accept_submission
+from tfe_bench.cluster.worker.callers import Call, Callers
+from tfe_bench.cluster.worker.host import DEALER, MEET_SECONDS, Host
+from tfe_bench.cluster.worker.job_queue import QueueSlot
+from tfe_bench.cluster.worker.log import error_location, log
+from tfe_bench.cluster.worker.pending import Job
+from tfe_bench.errors import ClusterError, JobCancelled, PolicyError, TfeBenchError
+from tfe_bench.protocols.session import aligned_buffers
+
+_CLIENT_LEFT = "The client cancelled the job or its connection ended."
+
+
+class ClientStreams:
+    """Serves the streams of clients.
+
+    Args:
+        gather: at party 0, opens a job to the other two.
+    """
+
+    def __init__(
+        self, host: Host, callers: Callers, open_streams: Callable[[Job], Coroutine[Any, Any, None]]
+    ) -> None:
+        self._host, self._callers, self._open_streams = host, callers, open_streams
+
+    async def serve_job(self, requests: object, context: Call) -> None:
+        """Takes a job from its client, and gives it the job's events until these end."""
+        # A coroutine, because only that is cancelled at once when its client leaves.
+        del requests  # read through the context
+        host = self._host
+        client, subject, about = outcomes.UNKNOWN, "a job", outcomes.UNKNOWN
+        job: Job | None = None
+        slot: QueueSlot | None = None
+        connect_timer: asyncio.TimerHandle | None = None
+        try:
+            client = self._callers.look_up_caller(context).name
+            about = f"client {client}"
+            client = self._callers.authenticate_client(context)
+            # Before anything is read: a client that stalls takes a place of its own.
+            slot = host.queue.enter(client)
+            first = await self._callers.first(context, wire.MOST_MESSAGE_BYTES)
+            header = await host.loop.run_in_executor(None, submission.parse_submission, first)
+            subject, about = await host.loop.run_in_executor(
+                None, outcomes.describe_submission, host.policy, client, header
+            )
+            certificate = self._callers.get_fingerprint(context)
+            accepted = await host.loop.run_in_executor(
+                None, accept_submission, host, header, client, slot, certificate
+            )
+            if host.party != DEALER:  # which is sent seeds alone
+                host.queue.hold(slot, accepted.input_bytes)
+            host.jobs.add_job(accepted)
+            job = accepted
+            host.recheck_job(job)  # (files that were read again meanwhile)
+            job.events.put(wire.event("accepted"))
+            # Also where the client leaves while an event is being sent to it.
+            context.add_done_callback(
+                functools.partial(_cancel_job, accepted)  # pyright: ignore[reportArgumentType]
+            )
+            host.loop.run_in_executor(
+                None, self._receive_inputs, job, self._read_messages(context, job)
+            )
+            if host.party == 0:
+                slot.on_move = functools.partial(_report_position, job)
+                host.start_task(self._open_streams(job))
+            else:
+                connect_timer = host.loop.call_later(
+                    MEET_SECONDS + 3, self._check_peer_connected, job
+                )
+            while blob := await host.loop.run_in_executor(None, _next_event, job):
+                if not await self._send_message(job, context, blob):
+                    return
+        except TfeBenchError as error:
+            if job is not None:
+                job.fail(error)
+            else:
+                host.outcomes.log_failure(client, f"{subject} is refused ({about})", error)
+            await self._send_refusal(context, error)
+        except Exception as error:
+            log.error("%s (%s) failed: %s", subject, about, error_location(error))
+            await self._send_refusal(context, error)
+        finally:
+            if connect_timer is not None:
+                connect_timer.cancel()
+            if job is not None:
+                job.fail(JobCancelled(_CLIENT_LEFT))
+                host.jobs.remove_job(job)
+                self._log_end(job)
+            if slot is not None:
+                host.queue.release_slot(slot)
+
+    async def _send_message(self, job: Job, context: Call, blob: bytes) -> bool:
+        """Sends a job's client a message; False if it does not take it before long."""
+        seconds = self._host.policy.stall_seconds
+        if job.ended is not None:  # what is left may not take for ever either
+            remaining = job.ended + self._host.policy.job_seconds - time.monotonic()
+            seconds = min(seconds, max(0.0, remaining))
+        try:
+            await asyncio.wait_for(context.write(blob), seconds)
+            return True
+        except TimeoutError:
+            error = self._stall_error("did not take what was ready for it")
+            if not job.fail(error):  # (it has ended, but for its results)
+                host = self._host
+                host.outcomes.log_failure(
+                    job.client, f"job {job.short_name} failed ({job.description})", error
+                )
+            # Nothing else gets through a stream that its client does not read, not even its end.
+            self._callers.disconnect_caller(context, "what was ready was not taken, stall_seconds")
+            return False
+
+    def _log_end(self, job: Job) -> None:
+        """Logs once why a job has no result here, whichever part of the worker found it out."""
+        if job.failed is None:
+            return
+        ended = "failed" if job.began is not None else "is refused"
+        if job.began is None and isinstance(job.failed, JobCancelled):
+            ended = "ended before its turn"
+        self._host.outcomes.log_failure(
+            job.client, f"job {job.short_name} {ended} ({job.description})", job.failed
+        )
+
+    async def _send_refusal(self, context: Call, error: Exception) -> None:
+        """Tells a client why it has no job."""
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(
+                context.write(wire.encode_failure(error)), self._host.policy.stall_seconds
+            )
+
+    def _stall_error(self, omission: str) -> PolicyError:
+        return PolicyError(
+            f"The job's client {omission} within the time that party {self._host.party} allows "
+            f"({self._host.policy.stall_seconds:g} s for each message of {wire.CHUNK_BYTES} bytes, "
+            f"limits.stall_seconds in worker.toml; {self._host.policy.job_seconds:g} s for all, "
+            "limits.job_seconds)."
+        )
+
+    def _check_peer_connected(self, job: Job) -> None:
+        if job.peer_connected or job.over.is_set():
+            return
+        job.fail(
+            ClusterError(
+                f"Party 0 was not given job {job.short_name}, or cannot reach party {self._host.party}. "
+                "Received: no stream from it. A client submits a job to all three workers."
+            )
+        )
+
+    def _read_messages(self, context: Call, job: Job) -> Iterator[bytes]:
+        """A client's messages, for a thread that may wait for them.
+
+        Raises:
+            PolicyError: the client does not send what is due.
+        """
+        while True:
+            seconds = self._host.policy.stall_seconds
+            if not job.complete.is_set():  # (what comes late comes while it waits or runs)
+                remaining = job.submitted + self._host.policy.job_seconds - time.monotonic()
+                seconds = min(seconds, max(0.0, remaining))
+            try:
+                blob = self._host.on_loop(asyncio.wait_for(context.read(), seconds))
+            except TimeoutError:
+                raise self._stall_error("did not send what was due") from None
+            if not isinstance(blob, bytes):
+                return
+            yield blob
+
+    def _receive_inputs(self, job: Job, blobs: Iterator[bytes]) -> None:
+        """Reads a job's inputs; it can be opened to the peers from its header on."""
+        try:
+            reader = wire.StreamReader(blobs)
+
+            def read_input(spec: InputSpec) -> Ring:
+                # (pages are taken as they are written to, not by what a header says)
+                words = aligned_buffers.allocate_words((0 if self._host.role == 0 else spec.words,))
+                reader.fill_buffer(words.data.cast("B"))
+                return words
+
+            for spec in job.inputs:
+                if not spec.late:
+                    job.masked.append(read_input(spec))
+            job.complete.set()
+            if self._host.party != 0:  # party 0 tells how many are before it
+                job.events.put(wire.event("queued"))
+            for spec in job.inputs:
+                if spec.late:
+                    job.late_inputs.put_input(spec.name, read_input(spec))
+        except TfeBenchError as error:
+            job.fail(error)
+        except BaseException:  # the stream was cancelled below it
+            job.fail(JobCancelled(_CLIENT_LEFT))
+
+
+def _cancel_job(job: Job, _: object) -> None:
+    job.fail(JobCancelled(_CLIENT_LEFT))
+
+
+def _report_position(job: Job, before: int) -> None:
+    if before:
+        log.info("job %s waits: %d before it", job.short_name, before)
+        job.events.put(wire.event("queued", before=before))
+
+
+def _next_event(job: Job) -> bytes | None:
+    """What goes to the client next, if only a sign of life; None when all has gone."""
+    try:
+        return job.events.get(timeout=1.0)
+    except queue.Empty:
+        if job.over.is_set() and job.events.empty():
+            return None
+        return wire.event("alive")

@@ -1,0 +1,207 @@
+"""The order in which a worker's jobs run: first come, first served, one at a time.
+
+Party 0's queue is the order of all three: it opens a job at the others when the job's turn comes.
+Theirs only count, so that each operator's limits hold.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tfe_bench.cluster.policy import WorkerPolicy
+from tfe_bench.errors import PolicyError, QueueFull
+
+
+@dataclass(eq=False)
+class QueueSlot:
+    """One job's place.
+
+    Attributes:
+        client: whose job it is.
+        move: told how many jobs are before this one, whenever that changes.
+        ready: all three workers have it; before that, later jobs may overtake it.
+        running: it is this one's turn.
+        over: its turn has ended; its client is taking the results.
+        left: its client has gone.
+        held: bytes that are kept for it: inputs, then results.
+    """
+
+    client: str
+    on_move: Callable[[int], None] = field(default=lambda before: None)
+    ready: bool = False
+    running: bool = False
+    over: bool = False
+    client_left: bool = False
+    held_bytes: int = 0
+    _reported: int = 0
+
+    @property
+    def is_waiting(self) -> bool:
+        """It could run now."""
+        return self.ready and not self.running and not self.over
+
+
+class JobQueue:
+    """Places of jobs, in the order in which they came.
+
+    A job has its place from before its submission is read until its turn has ended and its client
+    has taken the results or gone.
+
+    Args:
+        policy: whose limits hold.
+
+    Attributes:
+        limits: of this policy, or of one that was read later.
+    """
+
+    def __init__(self, policy: WorkerPolicy) -> None:
+        self._party = policy.party
+        self.limits = policy
+        self._slots: list[QueueSlot] = []
+        self._changed = threading.Condition()
+        self._closed = False
+
+    def enter(self, client: str) -> QueueSlot:
+        """Takes the last place.
+
+        Raises:
+            QueueFull: all are taken, or as many as one client may have.
+        """
+        with self._changed:
+            client_jobs = sum(slot.client == client for slot in self._slots)
+            if client_jobs >= self.limits.max_jobs_per_client:
+                raise QueueFull(
+                    f"Party {self._party} takes {self.limits.max_jobs_per_client} jobs of one "
+                    "client at a time. Received: one more. Wait for one of them, take its results "
+                    "or cancel it; its operator sets max_jobs_per_client under [limits] in "
+                    "worker.toml."
+                )
+            if len(self._slots) >= self.limits.max_jobs:
+                raise QueueFull(
+                    f"Party {self._party} takes {self.limits.max_jobs} jobs at a time. Received: "
+                    "one more. Try again later; its operator sets max_jobs under [limits] in "
+                    "worker.toml."
+                )
+            slot = QueueSlot(client)
+            self._slots.append(slot)
+            return slot
+
+    def set_ready(self, slot: QueueSlot) -> None:
+        """Lets a job run when its turn comes, and tells how many are before it."""
+        with self._changed:
+            slot.ready = True
+            self._changed.notify_all()
+            self._report_positions()
+
+    def hold(self, slot: QueueSlot, count: int) -> None:
+        """Notes how many bytes are kept for a job from now on.
+
+        Raises:
+            PolicyError: more than one job may have.
+            QueueFull: more than there is room for at the moment.
+        """
+        with self._changed:
+            limits = self.limits
+            if count > limits.max_bytes_per_job:
+                raise PolicyError(self._limit_message("one job", "max_bytes_per_job"))
+            others = [other for other in self._slots if other is not slot]
+            client_bytes = sum(other.held_bytes for other in others if other.client == slot.client)
+            if client_bytes + count > limits.max_bytes_per_client:
+                raise QueueFull(self._limit_message("one client's jobs", "max_bytes_per_client"))
+            if sum(other.held_bytes for other in others) + count > limits.max_bytes:
+                raise QueueFull(self._limit_message("all jobs together", "max_bytes"))
+            slot.held_bytes = count
+
+    def _limit_message(self, subject: str, limit: str) -> str:
+        return (
+            f"Party {self._party} keeps {getattr(self.limits, limit)} bytes of inputs and of "
+            f"results that were not taken for {subject}. Received: a job that needs more. Send less "
+            f"at a time, take results or cancel jobs; its operator sets {limit} under [limits] in "
+            "worker.toml."
+        )
+
+    def release_slot(self, slot: QueueSlot) -> None:
+        """Gives a place back, if that has not happened; one whose turn it is once that ends."""
+        with self._changed:
+            slot.client_left = True
+            if not slot.running:
+                self._remove_slot(slot)
+
+    def finish_turn(self, slot: QueueSlot) -> None:
+        """Ends a job's turn; it keeps its place until its client has left."""
+        with self._changed:
+            slot.running = False
+            slot.over = True
+            if slot.client_left:
+                self._remove_slot(slot)
+            else:
+                self._changed.notify_all()
+                self._report_positions()
+
+    def _remove_slot(self, slot: QueueSlot) -> None:
+        if slot in self._slots:
+            self._slots.remove(slot)
+            self._changed.notify_all()
+            self._report_positions()
+
+    def take_next(self) -> QueueSlot | None:
+        """Waits for the first ready job and lets it run; None once the queue is closed."""
+        with self._changed:
+            while not self._closed:
+                for slot in self._slots:
+                    if slot.is_waiting:
+                        slot.running = True
+                        self._report_positions()
+                        return slot
+                self._changed.wait()
+            return None
+
+    def list_waiting(self) -> list[QueueSlot]:
+        """Those that could run now, in their order."""
+        with self._changed:
+            return [place for place in self._slots if place.is_waiting]
+
+    def requeue(self, slot: QueueSlot) -> None:
+        """Gives a job that was taken with another its own turn again."""
+        with self._changed:
+            slot.running = False
+            if slot.client_left:
+                self._remove_slot(slot)
+            self._changed.notify_all()
+            self._report_positions()
+
+    def count_before(self, slot: QueueSlot) -> int:
+        """How many jobs run or wait before this one."""
+        with self._changed:
+            return self._count_before(slot)
+
+    def count_others(self, client: str) -> tuple[bool, int]:
+        """Whether a job of somebody else runs, and how many of theirs wait."""
+        with self._changed:
+            other_slots = [place for place in self._slots if place.client != client]
+            return any(p.running for p in other_slots), sum(
+                not p.running and not p.over for p in other_slots
+            )
+
+    def close(self) -> None:
+        """Ends `next`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _count_before(self, slot: QueueSlot) -> int:
+        if slot.running or slot.over or slot not in self._slots:
+            return 0
+        earlier = self._slots[: self._slots.index(slot)]
+        return sum(
+            other.running or (other.is_waiting and other in earlier) for other in self._slots
+        )
+
+    def _report_positions(self) -> None:
+        for slot in self._slots:
+            before = self._count_before(slot)
+            if slot.ready and before != slot._reported:
+                slot._reported = before
+                slot.on_move(before)

@@ -1,0 +1,334 @@
+"""The streams between workers: one of each pair for every job, opened ahead of its turn.
+
+Party 0 opens them as soon as it has a job, and says on them when the job's turn has come; party 1
+then opens its own to party 2.  A session begins when a worker has the keys of both pairs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import functools
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import grpc
+
+from tfe_bench.cluster import agreement, handshake, probe, wire
+from tfe_bench.cluster.config import PartyConfig
+from tfe_bench.cluster.transport import LINGER_SECONDS, SessionLink
+from tfe_bench.cluster.worker.callers import Call, Callers
+from tfe_bench.cluster.worker.connections import Connection, Connections
+from tfe_bench.cluster.worker.host import MEET_SECONDS, Host
+from tfe_bench.cluster.worker.log import error_location, log
+from tfe_bench.cluster.worker.outcomes import UNKNOWN
+from tfe_bench.cluster.worker.pending import Job
+from tfe_bench.errors import (
+    ClusterError,
+    JobCancelled,
+    PeerLost,
+    SecurityError,
+    TfeBenchError,
+)
+
+# What party 0 says on a job's stream when its turn has come.
+GO = b"go"
+
+
+def pair_key(a: int, b: int) -> int:
+    """Index j of the key k_j that parties a and b share (k_j: parties j and j-1)."""
+    return {frozenset((0, 2)): 0, frozenset((0, 1)): 1, frozenset((1, 2)): 2}[frozenset((a, b))]
+
+
+class PeerStreams:
+    """Meets the other two workers.
+
+    Args:
+        begin: runs a job whose turn has come.
+    """
+
+    def __init__(self, host: Host, callers: Callers, begin: Callable[[Job], None]) -> None:
+        self._host, self._callers, self._begin = host, callers, begin
+        self.connections = Connections(host)
+
+    def _build_hello(self, job: Job, agreement: handshake.KeyAgreement) -> handshake.Hello:
+        facts = self._host.get_facts()
+        facts.pop("isa")
+        return handshake.Hello(
+            party=self._host.party,
+            program=job.digest,
+            job=job.name,
+            public_key=agreement.public_key,
+            client=job.client_identity,
+            **facts,
+        )
+
+    def _check_hello(self, mine: handshake.Hello, theirs: handshake.Hello, peer: int) -> None:
+        parts = agreement.describe_differences(self._host.config, theirs.cluster_parts)
+        handshake.check_hello(mine, theirs, peer, parts)
+
+    def _cancel_on_failure(self, job: Job, task: asyncio.Future[Any]) -> None:
+        """Has a task of the event loop cancelled when the job fails."""
+        job.on_fail(lambda: self._host.loop.call_soon_threadsafe(task.cancel))
+
+    async def open_streams(self, job: Job) -> None:
+        """Party 0: opens a job's streams ahead of its turn, and lets it wait once both stand."""
+        dialling = [asyncio.ensure_future(self._dial_peer(job, peer)) for peer in (1, 2)]
+        for task in dialling:
+            self._cancel_on_failure(job, task)
+        try:
+            await asyncio.gather(*dialling)
+            await self._host.loop.run_in_executor(None, job.complete.wait)
+            if job.failed is None:
+                self._host.queue.set_ready(job.slot)
+        except asyncio.CancelledError:
+            pass  # the job has failed
+        except TfeBenchError as error:
+            job.fail(error)
+        except Exception as error:
+            log.error("job %s failed before its turn: %s", job.short_name, error_location(error))
+            job.fail(
+                ClusterError(f"Party {self._host.party} failed ({wire.describe_error(error)}).")
+            )
+        finally:
+            for task in dialling:
+                task.cancel()
+
+    async def serve_stream(self, requests: object, context: Call) -> None:
+        """A lower-numbered party opens its stream of a job."""
+        del requests  # read through the context
+        name = UNKNOWN
+        try:
+            caller = self._callers.authenticate_member(context)
+            name = caller.name
+            if not isinstance(caller, PartyConfig) or caller.index >= self._host.party:
+                raise SecurityError("This stream is for lower-numbered parties' workers.")
+            peer = caller.index
+            first = await context.read()
+            if not isinstance(first, bytes):
+                return
+            theirs = handshake.Hello.decode(first)
+            # Party 0 opens a job as soon as it has it; party 1 only one that all three have.
+            job = await self._wait_for_job(theirs.job, peer)
+            agreement = handshake.KeyAgreement()
+            mine = self._build_hello(job, agreement)
+            await context.write(mine.encode())
+            try:
+                self._check_hello(mine, theirs, peer)
+            except TfeBenchError as error:
+                job.fail(error)
+                return
+            job.set_key(peer, agreement.derive_key(mine, theirs))
+            if peer == 0:
+                if not await self._wait_for_go(job, context):
+                    return
+                threading.Thread(target=self._begin, args=(job,), daemon=True).start()
+            link = await self._host.loop.run_in_executor(None, job.wait_link)
+            if link is not None:
+                await link.pump_blobs(peer, context.read, context.write)
+                # A call that is ended while its other side still writes counts as broken there.
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(context.read(), LINGER_SECONDS)
+        except TfeBenchError as error:
+            self._host.outcomes.log_failure(name, f"a stream of {name} is refused", error)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
+
+    async def _wait_for_go(self, job: Job, context: Call) -> bool:
+        """Waits until party 0 says that it is the job's turn; False if it ends before."""
+        reading = asyncio.ensure_future(context.read())
+        self._cancel_on_failure(job, reading)
+        is_go = False
+        try:
+            is_go = bool(await reading == GO)
+        except asyncio.CancelledError:
+            if job.failed is None and not job.is_batched:  # party 0 hung up
+                raise
+        except Exception as error:
+            log.debug("party 0's stream broke (%s)", type(error).__name__)
+        finally:
+            if not is_go and not job.is_batched:
+                job.fail(JobCancelled("Party 0 ended the job before its turn."))
+        return is_go
+
+    async def _wait_for_job(self, name: str, peer: int) -> Job:
+        """The job of a name, which its client may still be sending."""
+        given_up = threading.Event()
+        # That party 1 opens one which this worker no longer has means that its client has left.
+        seconds = MEET_SECONDS if peer == 0 else 0.0
+
+        def wait_complete() -> Job | None:
+            job = self._host.jobs.wait_for_job(name, seconds, given_up)
+            if job is not None:
+                job.peer_connected = job.peer_connected or peer == 0
+                while not job.complete.wait(0.5) and not given_up.is_set():
+                    pass
+            return job
+
+        try:
+            job = await self._host.loop.run_in_executor(None, wait_complete)
+        finally:  # a peer that hung up must not keep a thread waiting
+            given_up.set()
+            self._host.jobs.wake_waiters()
+        if job is None:
+            raise ClusterError(f"Party {self._host.party} was not given job {name[:12]}.")
+        if job.failed is not None:
+            raise JobCancelled(f"Job {job.short_name} has ended at party {self._host.party}.")
+        return job
+
+    async def _dial_peer(self, job: Job, peer: int) -> None:
+        """Opens this party's stream to a higher-numbered one."""
+        while not await self._open_stream(job, await self.connections.take_connection(peer)):
+            pass
+
+    async def _open_stream(self, job: Job, connection: Connection) -> bool:
+        """Opens a stream over a connection; False if it had broken since its last job."""
+        peer, channel = connection.peer, connection.channel
+        agreement = handshake.KeyAgreement()
+        mine = self._build_hello(job, agreement)
+        call: Any = None
+        try:
+            if connection.is_unused:
+                await self._wait_connected(self._host.config.parties[peer], channel)
+            call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self._host.party)),))
+            try:
+                await call.write(mine.encode())
+                # The peer's client may take its time to send the inputs there.
+                first = await call.read()
+            except grpc.RpcError:
+                first = None
+            if not isinstance(first, bytes):
+                if not connection.is_unused and not connection.is_usable:
+                    await self.connections.return_connection(connection, call)
+                    return False
+                details = await call.details() if call.done() else ""
+                raise ClusterError(
+                    f"Party {peer} refused the session: {(details or 'its stream ended')[:300]}"
+                )
+            theirs = handshake.Hello.decode(first)
+            self._check_hello(mine, theirs, peer)
+            job.set_key(peer, agreement.derive_key(mine, theirs))
+        except BaseException:
+            await self.connections.return_connection(connection, call)
+            raise
+        self._host.start_task(self._pump_dialled(job, connection, call))
+        return True
+
+    async def _wait_connected(self, target: PartyConfig, channel: grpc.aio.Channel) -> None:
+        """Waits for a connection to a peer.
+
+        Raises:
+            ClusterError: nobody is there, or somebody with whom there is no TLS.
+        """
+        key_pair = (self._host.key, self._host.certificate) if self._host.config.tls else (b"", b"")
+        tls_probe = probe.TlsProbe(target, *key_pair)
+        ready = asyncio.ensure_future(channel.channel_ready())
+        deadline = self._host.loop.time() + MEET_SECONDS
+        try:
+            while not (await asyncio.wait({ready}, timeout=probe.PAUSE))[0]:
+                mismatch = await self._host.loop.run_in_executor(None, tls_probe.check_once)
+                if mismatch is None and self._host.loop.time() < deadline:
+                    continue
+                observation = f"nothing from {target.address} in {MEET_SECONDS:.0f} s"
+                if mismatch is not None:
+                    observation = (
+                        f"a connection to {target.address} but no agreement on TLS: {mismatch}"
+                    )
+                raise ClusterError(
+                    f"Party {target.index} does not answer party {self._host.party}. Received: "
+                    f"{observation}. Start its worker, or correct its address or certificate in "
+                    "cluster.toml."
+                )
+        finally:
+            ready.cancel()
+
+    async def _pump_dialled(
+        self, job: Job, connection: Connection, call: grpc.aio.StreamStreamCall
+    ) -> None:
+        peer = connection.peer
+        # Read ahead, so that a peer that leaves while the job waits is noticed.
+        ahead = asyncio.ensure_future(call.read())
+
+        first = True
+
+        async def read_next() -> object:
+            nonlocal first
+            if first:
+                first = False
+                return await ahead
+            return await call.read()
+
+        linger = 0.0
+        try:
+            if self._host.party == 0 and not await self._send_go(job, peer, ahead, call):
+                return
+            link = await self._host.loop.run_in_executor(None, job.wait_link)
+            if link is not None:
+                await link.pump_blobs(peer, read_next, call.write)
+                with contextlib.suppress(Exception):
+                    await call.done_writing()
+                linger = LINGER_SECONDS
+        finally:
+            ahead.cancel()
+            await self.connections.return_connection(connection, call, linger)
+
+    async def _send_go(
+        self, job: Job, peer: int, ahead: asyncio.Future[Any], call: grpc.aio.StreamStreamCall
+    ) -> bool:
+        """Party 0: waits for the job's turn, and says so to a peer."""
+        job.on_fail(functools.partial(self._host.loop.call_soon_threadsafe, job.turn_event.set))
+        turn = asyncio.ensure_future(job.turn_event.wait())
+        await asyncio.wait({ahead, turn}, return_when=asyncio.FIRST_COMPLETED)
+        if not turn.done():
+            turn.cancel()
+            if not job.is_batched:
+                job.fail(JobCancelled(f"Party {peer} ended the job before its turn."))
+        if job.failed is not None or job.is_batched:  # (who rides needs no session of its own)
+            return False
+        try:
+            await call.write(GO)
+        except Exception:
+            job.fail(PeerLost(peer, "its stream broke when the job's turn came"))
+            return False
+        return True
+
+    def start_session(self, job: Job) -> SessionLink:
+        """Begins a job's session with both peers.
+
+        Raises:
+            TfeBenchError: the job has failed meanwhile, or a peer does not come.
+        """
+        if self._host.party == 0:  # the streams stand
+            self._host.loop.call_soon_threadsafe(job.turn_event.set)
+        for peer in () if self._host.party == 0 else range(self._host.party + 1, 3):
+            dialling = asyncio.run_coroutine_threadsafe(self._dial_peer(job, peer), self._host.loop)
+            # A job that fails meanwhile must not keep the next one waiting.
+            job.on_fail(dialling.cancel)
+            try:
+                dialling.result()
+            except concurrent.futures.CancelledError:
+                raise job.failed or ClusterError("The job was cancelled.") from None
+        with job.changed:
+            others = {p for p in range(3) if p != self._host.party}
+            job.changed.wait_for(
+                lambda: others <= set(job.keys) or job.failed is not None, MEET_SECONDS
+            )
+            if job.failed is not None:
+                raise job.failed
+            absent = sorted(others - set(job.keys))
+            if absent:
+                absent_address = self._host.config.parties[absent[0]].address
+                raise ClusterError(
+                    f"Party {absent[0]} did not join. Received: no stream from {absent_address} in "
+                    f"{MEET_SECONDS:.0f} s. Start its worker, or see its log."
+                )
+            keys = [bytes(16)] * 3
+            for peer, key in job.keys.items():
+                keys[pair_key(self._host.party, peer)] = key
+            job.link = SessionLink(self._host.party, b"".join(keys))
+            if job.shaping is not None:
+                job.link.shape_traffic(*job.shaping)
+            job.keys = dict.fromkeys(job.keys, b"")
+            job.changed.notify_all()
+        return job.link

@@ -1,0 +1,171 @@
+"""Expressions on their way to the workers, and what comes back: revealed, held or kept."""
+
+from __future__ import annotations
+
+import collections
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tfe_bench.cluster.requests import input_spec
+from tfe_bench.cluster.stored import check_name
+from tfe_bench.errors import PolicyError, TfeBenchError, UsageError
+from tfe_bench.models.arrays import planning
+from tfe_bench.models.arrays.building import build
+from tfe_bench.models.arrays.evaluate import ArraySpec
+from tfe_bench.models.arrays.node import Handle, Node
+from tfe_bench.models.arrays.plan import BITS, HANDLE, INT, KEEP, REVEAL, Leaf
+from tfe_bench.models.programs import compute as program
+from tfe_bench.protocols.session.fixedpoint import FixedPoint
+
+if TYPE_CHECKING:
+    from tfe_bench.cluster.client import Client
+    from tfe_bench.cluster.requests import JobResult
+
+
+class FreedHandles:
+    """Handles that a client has let go of, to be told with its next job."""
+
+    def __init__(self) -> None:
+        # (a finalizer may run in any thread, within any other call)
+        self._ids: collections.deque[str] = collections.deque()
+        self._lock = threading.Lock()
+        self.held_count = 0
+
+    def count_held(self) -> None:
+        """One more is held."""
+        with self._lock:
+            self.held_count += 1
+
+    def add_handle(self, handle: str) -> None:
+        """One is let go of."""
+        self._ids.append(handle)
+
+    def take_handles(self) -> list[str]:
+        """Some that have not been told of."""
+        handles: list[str] = []
+        while self._ids and len(handles) < program.MAX_FREED:
+            handles.append(self._ids.popleft())
+        with self._lock:
+            self.held_count -= len(handles)
+        return handles
+
+    def return_handles(self, ids: Sequence[str]) -> None:
+        """They were not told after all."""
+        self._ids.extend(ids)
+        with self._lock:
+            self.held_count += len(ids)
+
+
+def _freed_handles(cluster: Client) -> FreedHandles:
+    freed: FreedHandles = cluster.__dict__.setdefault("_freed_handles", FreedHandles())
+    return freed
+
+
+def _run_job(
+    cluster: Client,
+    nodes: Sequence[Node],
+    outputs: Sequence[tuple[str, Mapping[str, Any]]],
+    replacements: Mapping[Node, Node] = MappingProxyType({}),
+) -> JobResult:
+    """One job for several expressions."""
+    built = build(nodes, outputs, replacements)
+    freed = _freed_handles(cluster)
+    free = freed.take_handles()
+    parameters = {"plan": built.plan.header(), "free": free}
+    specs = [input_spec(name, value) for name, value in built.inputs.items()]
+    try:
+        program.check_expression(parameters, specs)  # here too: a mistake costs nothing then
+        return cluster.run(program.NAME, parameters, built.inputs)
+    except TfeBenchError:
+        freed.return_handles(free)
+        raise
+
+
+def decode_elements(ring: Any, spec: ArraySpec) -> Any:
+    """Ring elements as what they mean."""
+    if spec.kind == BITS:
+        decoded: Any = ring != 0
+    elif spec.kind == INT:
+        decoded = ring
+    else:
+        decoded = FixedPoint(spec.scale).decode(ring)
+    return np.reshape(decoded, spec.shape)[()]
+
+
+def run_nodes(
+    cluster: Client,
+    revealed: Sequence[Node],
+    computed: Sequence[Node],
+    replacements: Mapping[Node, Node] = MappingProxyType({}),
+) -> tuple[list[Any], list[Node]]:
+    """Values that are revealed and values that the workers hold afterwards, by one job.
+
+    Args:
+        instead: leaves that are taken in place of nodes.
+
+    Returns:
+        the elements of the former, and the latter as leaves.
+    """
+    handles = [Handle() for _ in computed]
+    ends: list[tuple[str, Mapping[str, Any]]] = [(REVEAL, {})] * len(revealed)
+    ends += [(HANDLE, {"handle": handle.id}) for handle in handles]
+    result = _run_job(cluster, [*revealed, *computed], ends, replacements)
+    freed, leaves = _freed_handles(cluster), []
+    for node, handle in zip(computed, handles, strict=True):
+        freed.count_held()
+        weakref.finalize(handle, freed.add_handle, handle.id).atexit = False
+        spec = node.spec
+        leaf = Leaf(HANDLE, spec.kind, spec.shape, spec.scale, (handle.id,))
+        leaves.append(Node(spec, leaf=leaf, holds=handle, bounds=node.bounds))
+    values = [
+        decode_elements(result.outputs[program.result_name(i)], node.spec)
+        for i, node in enumerate(revealed)
+    ]
+    return values, leaves
+
+
+def keep_node(
+    cluster: Client,
+    node: Node,
+    name: str,
+    clients: Sequence[str],
+    replace: bool,
+    counts_to_check: tuple[Sequence[str], Sequence[Node]] = ((), ()),
+) -> None:
+    """Has the workers keep a value under a name.
+
+    Args:
+        counted: what has to be 0 for the value to be right, in words, and the numbers.
+    """
+    check_name(name, "An array's name")
+    if isinstance(clients, str):
+        raise UsageError("clients is a list of names. Received: a text.")
+    cluster.check_members(clients)
+    about = {"name": name, "clients": list(clients), "replace": replace}
+    texts, counts = counts_to_check
+    for count in counts:  # (first, since what was kept before may be replaced)
+        try:
+            number = run_nodes(cluster, [count], [])[0][0]
+        except PolicyError as error:
+            raise PolicyError(
+                f"Before {name!r} is kept, this client learns how many of its values left their "
+                f"range. {error} Keep what it is made of, or hold it: y.compute()."
+            ) from None
+        planning.check_counts(texts, number)
+    _run_job(cluster, [node], [(KEEP, about)])
+
+
+def release_all(cluster: Client) -> None:
+    """Lets go of all that the workers hold for a client, as far as they answer."""
+    freed = _freed_handles(cluster)
+    if not freed.held_count:
+        return
+    try:
+        cluster.run(program.NAME, {"plan": None, "free": ["*"]}, {})
+    except TfeBenchError:
+        return  # (they let go of it by themselves, after a while)

@@ -1,0 +1,270 @@
+"""Ranges of a model's values, and the fixed point that each layer gets from them.
+
+A bound on |v| decides how many bits a comparison takes and how many fractional bits are left: a
+value that is too large for the comparison at the usual precision gets fewer ("rescaled").
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import DataError, RangeError, UsageError, did_you_mean
+from tfe_bench.models import plaintext
+from tfe_bench.models.graph import Array, Graph, LayerSpec, replace_layers
+from tfe_bench.models.kinds import registry
+from tfe_bench.models.kinds.layer import FixedPointFormat, PlacedLayer
+from tfe_bench.models.kinds.planning import FEWEST_WEIGHT_BITS, PRODUCT_BITS, Planner
+from tfe_bench.protocols.ring import compare
+
+# Values of fewer steps of fixed point are held coarsely: off by 0.2 % of the largest or more.
+MIN_STEPS = 256
+# What a plan says of a sum: more than doubles can count is not told apart.
+MAX_REACH = 1024
+# A private input may leave the range of the public samples by this factor.
+MARGIN = 4.0
+# Samples that are so much larger give the bounds that they reach and this much more.
+HEADROOM = 1.125
+# What makes much of small values.
+_STEEP_OPS = ("log", "sqrt", "rsqrt", "reciprocal", "divide")
+# What fixed point may make of a public number that is added, as a part of it.
+_MAX_ROUNDING = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """A model with its fixed point: what the three workers are told.
+
+    It is public: the layers, and for each how many bits its values, its comparisons and its
+    products take.  That tells, as powers of two, the ranges of the values on the samples, of
+    weights below 1/4 in magnitude, and of each sum's weights the largest that a sum of their
+    magnitudes times the values' ranges is.
+
+    Attributes:
+        graph: optimized.
+        fraction: fractional bits of the inputs.
+        numbers: by layer.
+        inputs: fractional bits of the inputs that have others, because their values are small.
+    """
+
+    graph: Graph
+    fraction: int
+    numbers: Mapping[str, FixedPointFormat]
+    inputs: Mapping[str, int] = field(default_factory=dict)
+
+    def header(self) -> dict[str, Any]:
+        """As JSON holds it, without the weights' values."""
+        rows = {name: n.to_row() for name, n in self.numbers.items()}
+        header = {"graph": self.graph.header(), "fraction": self.fraction, "numbers": rows}
+        return {**header, "inputs": dict(self.inputs)} if self.inputs else header
+
+    @classmethod
+    def from_header(cls, header: Any) -> Plan:
+        """The plan of a header, which may come from a stranger.
+
+        Raises:
+            DataError, UsageError: it is none.
+        """
+        try:
+            graph = Graph.from_header(header["graph"])
+            rows = {str(k): tuple(v) for k, v in header["numbers"].items()}
+            fraction = header["fraction"]
+            inputs = {str(k): v for k, v in header.get("inputs", {}).items()}
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"This is no plan. Received: {type(error).__name__}: {error}."
+            ) from None
+        are_valid = all(
+            3 <= len(row) <= 5
+            and all(type(n) is int and 0 <= n < 64 for n in row[:4])
+            and all(type(n) is int and 0 <= n <= MAX_REACH for n in row[4:])
+            for row in [*rows.values(), (fraction, 0, 0), *((n, 0, 0) for n in inputs.values())]
+        )
+        inputs_known = inputs.keys() <= graph.inputs.keys()
+        if not are_valid or not inputs_known or set(rows) != {x.name for x in graph.layers}:
+            raise DataError("A plan has three to five numbers from 0 to 63 for each layer.")
+        return cls(
+            graph, fraction, {name: FixedPointFormat(*row) for name, row in rows.items()}, inputs
+        )
+
+    def fraction_of(self, name: str) -> int:
+        """Fractional bits of a layer's value or of an input."""
+        if name in self.graph.inputs:
+            return self.inputs.get(name, self.fraction)
+        return self.numbers[name].fraction
+
+    def place_layer(self, layer: LayerSpec) -> PlacedLayer:
+        """A layer where it stands."""
+        scales = [self.fraction_of(name) for name in layer.inputs]
+        return self.graph.place_layer(layer, self.numbers[layer.name], scales)
+
+    def weight_bits(self, layer: LayerSpec, name: str) -> int:
+        """Fractional bits of a layer's weights."""
+        return registry.get_kind(layer.op).weight_bits(self.place_layer(layer), name)
+
+
+def calibrate_ranges(graph: Graph, samples: Any, margin: float = MARGIN) -> dict[str, float]:
+    """Bounds on the magnitude of every value, from a few public samples.
+
+    Every value may be `margin` times the largest that it is on the samples, and what it is on the
+    samples times margin and times -margin, which a bias keeps from being the same.
+
+    Args:
+        samples: as the model takes them, with a batch.
+        margin: private inputs may exceed the samples' range by this factor.
+
+    Raises:
+        UsageError: samples that the model does not take.
+        RangeError: the model gives NaN or infinity on them; the first such layer is named.
+    """
+    bounds: dict[str, float] = {}
+    inputs = plaintext.scale_owner_inputs(graph, samples)
+    unscaled_graph = replace_layers(graph, graph.layers, scaling={})
+    count = len(next(iter(inputs.values())))
+    boolean_inputs = {*graph.tokens, *graph.masks}
+    for factor, spread in ((1.0, margin), (margin, HEADROOM), (-margin, HEADROOM)):
+
+        def record_bound(
+            name: str, value: Array, factor: float = factor, spread: float = spread
+        ) -> None:
+            largest = float(np.abs(value).max(initial=0.0))
+            if not math.isfinite(largest):
+                times = "" if factor == 1 else f" times {factor:g}"
+                raise RangeError(
+                    f"Layer {name!r} gives NaN or infinite values on the samples{times}."
+                )
+            bounds[name] = max(bounds.get(name, 0.0), spread * largest)
+
+        for begin in range(0, count, 16):
+            sample_batch = {
+                name: a[begin : begin + 16] * (1.0 if name in boolean_inputs else factor)
+                for name, a in inputs.items()
+            }
+            plaintext.evaluate_graph(unscaled_graph, sample_batch, record_bound)
+    # nothing of an input is computed, so that it needs no more
+    bounds |= {name: margin * float(np.abs(a).max()) for name, a in inputs.items()}
+    return bounds | dict.fromkeys(boolean_inputs, 1.0)
+
+
+def declare_ranges(
+    graph: Graph, ranges: float | Mapping[str, Any], default: float
+) -> dict[str, float]:
+    """Bounds that somebody states: one for all values, or by layer with `default` for the rest.
+
+    Raises:
+        UsageError: unknown layers, or bounds that are no positive numbers.
+    """
+    known_names = [*graph.inputs, *(x.name for x in graph.layers)]
+    stated_bounds = ranges if isinstance(ranges, Mapping) else dict.fromkeys(known_names, ranges)
+    for name, bound in stated_bounds.items():
+        if name not in known_names:
+            raise UsageError(
+                f"The model has no layer {name!r}.{did_you_mean(str(name), known_names)} After "
+                f"optimization it has: {', '.join(known_names)}."
+            )
+        fits = isinstance(bound, (int, float)) and not isinstance(bound, bool)
+        if not fits or not (math.isfinite(bound) and bound > 0):
+            raise UsageError(f"A range is a positive number. Received: {name}={bound!r}.")
+    bounds = {
+        name: float(stated_bounds.get(name, default)) for name in known_names
+    } | dict.fromkeys([*graph.tokens, *graph.masks], 1.0)
+    bounds.update({f"{name}:sum": bound for name, bound in bounds.items()})
+    return bounds
+
+
+def default_bound(fraction: int) -> float:
+    """What layers take if nothing is known: 2^14 at 16 fractional bits."""
+    return float(2.0 ** (compare.LAYER_BITS - 1 - fraction) - 2.0 ** (1 - fraction))
+
+
+def plan_fixed_point(graph: Graph, bounds: Mapping[str, float], fraction: int = 16) -> Plan:
+    """The fixed point of every layer.
+
+    Args:
+        graph: optimized.
+        bounds: on |v|, by layer and by "layer:sum", as `calibrate` and `declared` give them.
+        fraction: fractional bits, where they fit.
+
+    Raises:
+        UsageError: fraction is not 8 to 20.
+        RangeError: layers whose values fit no fixed point, all of them named.
+    """
+    if type(fraction) is not int or not 8 <= fraction <= 20:
+        raise UsageError(f"A model has 8 to 20 fractional bits. Received: {fraction!r}.")
+    uses = graph.find_users()
+    outputs = {name for name, takers in uses.items() if set(takers) == {""}}
+    planner = Planner(
+        graph.inputs, outputs, bounds, fraction, graph.shapes, _only_multiplied(graph)
+    )
+    for name in graph.inputs:
+        if planner.get_magnitude(name) + fraction > PRODUCT_BITS - FEWEST_WEIGHT_BITS:
+            planner.unfit.append(f"input {name!r} reaches {bounds[name]:g}")
+    for layer in graph.layers:
+        planner.numbers[layer.name] = registry.get_kind(layer.op).plan_format(planner, layer)
+    if planner.unfit:
+        raise RangeError(
+            f"Values do not fit {fraction} fractional bits even if rescaled: "
+            f"{'; '.join(planner.unfit)}. Add batch normalization there, or declare other ranges "
+            "(samples=, ranges=)."
+        )
+    inputs = {
+        name: f for name in graph.inputs if (f := planner.get_fractional_bits(name)) != fraction
+    }
+    return Plan(graph, fraction, planner.numbers, inputs)
+
+
+def _only_multiplied(graph: Graph) -> set[str]:
+    """Values that nothing but products with weights takes: those may be as fine as they like."""
+    uses, multiplied = graph.find_users(), set[str]()
+
+    def is_multiplied_by(taker: str, name: str) -> bool:
+        x = graph.by_name.get(taker)
+        if x is None:
+            return False
+        if x.op == "sum":
+            terms = zip(x.inputs, x.options["terms"], strict=True)
+            return all(term["op"] != "skip" for term_input, term in terms if term_input == name)
+        if x.op == "normalize":
+            return True
+        return registry.get_kind(x.op).is_reshape and x.name in multiplied
+
+    for name in reversed([*graph.inputs, *(x.name for x in graph.layers)]):
+        if uses[name] and all(is_multiplied_by(taker, name) for taker in uses[name]):
+            multiplied.add(name)
+    return multiplied
+
+
+def find_vanishing(plan: Plan) -> list[str]:
+    """In words, numbers that keep a logarithm, root or quotient from 0 and that are not held."""
+    uses, by_name = plan.graph.find_users(), plan.graph.by_name
+
+    def feeds_steep_op(name: str) -> bool:
+        takers = [by_name[taker] for taker in uses[name] if taker]
+        return any(
+            x.op in _STEEP_OPS or (registry.get_kind(x.op).is_reshape and feeds_steep_op(x.name))
+            for x in takers
+        )
+
+    added = [(x.name, x.options["offset"]) for x in plan.graph.layers if x.op == "shift"]
+    added += [(name, v) for name, (_, v) in plan.graph.scaling.items()]
+    descriptions = []
+    for name, offset in (pair for pair in added if feeds_steep_op(pair[0])):
+        bits = plan.fraction_of(name)
+        exact = np.asarray(offset, np.float64)
+        rounded = np.rint(exact * 2.0**bits) * 2.0**-bits
+        is_vanishing = np.abs(rounded - exact) > _MAX_ROUNDING * np.abs(exact)
+        if is_vanishing.any():
+            first, first_rounded = exact[is_vanishing].flat[0], rounded[is_vanishing].flat[0]
+            descriptions.append(
+                f"{name!r} adds {first:g}, of which {bits} fractional bits make {first_rounded:g}"
+            )
+    return descriptions
+
+
+def rescaled_layers(plan: Plan) -> dict[str, int]:
+    """Layers whose values have fewer fractional bits than the inputs, with how many they have."""
+    return {name: n.fraction for name, n in plan.numbers.items() if n.fraction < plan.fraction}

@@ -1,0 +1,98 @@
+"""The rows of a training at a worker: of its client, as they come, or of data owners."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from tfe_bench.cluster.jobs import Context
+from tfe_bench.models import sources, stored_shares
+from tfe_bench.models.training_job import TrainingJob
+from tfe_bench.protocols.session.sharing import Shared
+
+
+class DataLoader:
+    """Batches by step, and the rows to test on.
+
+    Args:
+        context: whose inputs are taken out.
+
+    Attributes:
+        test: features and labels to evaluate on, None for none.
+
+    Raises:
+        UsageError, PolicyError, ConfigError, SecurityError: owners' data that the client may not
+            use, or that does not fit.
+    """
+
+    def __init__(self, context: Context, job: TrainingJob) -> None:
+        self._context, self._job = context, job
+        self._x: Shared | None = None
+        self._y: Shared | None = None
+        self._chunks: list[tuple[Shared, Shared]] = []
+        self.test_rows: tuple[Shared, Shared] | None = None
+        if job.source is not None:
+            self._load_datasets(job.source)
+        elif job.rows and not job.chunk:
+            self._x, self._y = context.inputs.pop("x"), context.inputs.pop("y")
+        if job.test:
+            self.test_rows = (context.inputs.pop("test_x"), context.inputs.pop("test_y"))
+
+    def _load_datasets(self, source: sources.DatasetRef) -> None:
+        context, job = self._context, self._job
+        context.progress(0.0, "loading the owners' rows")
+        store = stored_shares.require_store(context)
+        # Again: it may have been replaced since the job was submitted.
+        job.check_schema(sources.check_permitted(source, store, context.client))
+        x, y = sources.load_datasets(source, context.party, store, context.client)
+        job.check_scales(x.fractional_bits, y.fractional_bits)
+        learned, held_out = job.split_holdout()
+        if job.holdout:
+            self.test_rows = (take_rows(x, held_out), take_rows(y, held_out))
+            x, y = take_rows(x, learned), take_rows(y, learned)
+        self._x, self._y = x, y
+
+    def load_batch(self, step: int) -> tuple[Shared, Shared, Any]:
+        """Rows, and which of them make the batch of a step; what is on its way is waited for."""
+        job = self._job
+        rows = job.batch_rows(step)
+        if self._x is None:
+            ranges = job.chunk_ranges
+            is_first_epoch = step < job.steps_per_epoch
+            last_chunk = int(rows[0]) // job.chunk if is_first_epoch else len(ranges) - 1
+            while len(self._chunks) <= last_chunk:  # what has not arrived is waited for
+                chunk_number = len(self._chunks)
+                inputs = self._context.inputs
+                self._chunks.append(
+                    (inputs.pop(f"x{chunk_number}"), inputs.pop(f"y{chunk_number}"))
+                )
+            if is_first_epoch:
+                return *self._chunks[last_chunk], rows - ranges[last_chunk].start
+            x = [chunk[0] for chunk in self._chunks]
+            y = [chunk[1] for chunk in self._chunks]
+            self._chunks.clear()
+            self._x, self._y = _concat_chunks(x), _concat_chunks(y)
+        assert self._x is not None and self._y is not None
+        return self._x, self._y, rows
+
+
+def _concat_chunks(chunks: list[Shared]) -> Shared:
+    """Chunks one below the other; they are taken out, field by field, to be there hardly twice."""
+    import tensorflow as tf
+
+    first = replace(chunks[0], m=None, l1=None, l2=None)
+    parts = {name: [getattr(c, name) for c in chunks] for name in ("m", "l1", "l2")}
+    chunks.clear()
+    fields: dict[str, Any] = {}
+    for name in list(parts):
+        field_parts = parts.pop(name)
+        fields[name] = None if field_parts[0] is None else tf.concat(field_parts, 0)
+        del field_parts
+    return replace(first, **fields)
+
+
+def take_rows(x: Shared, rows: Any) -> Shared:
+    """Some rows."""
+    import tensorflow as tf
+
+    return x.map(lambda a: tf.gather(a, rows))

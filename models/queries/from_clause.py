@@ -1,0 +1,359 @@
+"""FROM, WHERE and what they take from other queries: joins, IN and EXISTS, as steps of a plan."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tfe_bench.errors import UsageError
+from tfe_bench.models.queries import conditions, prepared_joins
+from tfe_bench.models.queries.accepted import unsupported_error
+from tfe_bench.models.queries.builder import CommonTables, Names, PlanBuilder
+from tfe_bench.models.queries.rights import Table
+from tfe_bench.models.queries.scalars import typed_null
+
+_FALSE = ["bool", False]
+
+
+@dataclass(frozen=True)
+class _FromTable:
+    """A table of FROM.
+
+    Attributes:
+        join: how it is joined; None of the first.
+    """
+
+    join: Any
+    step: int
+    names: Names
+
+
+class FromBuilder(PlanBuilder):
+    """Makes the steps of FROM and WHERE."""
+
+    @abstractmethod
+    def _limit_count(self, node: Any) -> int | None:
+        """The number of a query's LIMIT."""
+
+    @abstractmethod
+    def _aggregate_calls(self, node: Any) -> list[Any]:
+        """The aggregates of a SELECT, windows left out."""
+
+    @abstractmethod
+    def _compile_group(
+        self, node: Any, calls: Sequence[Any], step: int, names: Names, first: Sequence[str] = ()
+    ) -> tuple[int, Names, dict[str, str]]:
+        """GROUP BY: the step, names of its keys, and columns by the text of what they hold."""
+
+    # ---- FROM
+
+    def _compile_source(self, node: Any, ctes: CommonTables) -> tuple[int, Names]:
+        exp = self._exp
+        alias = node.alias_or_name
+        if isinstance(node, exp.Subquery):
+            step, listed = self.compile_query(node, ctes)
+        elif isinstance(node, exp.Table) and node.name in ctes:
+            step, listed = self._use_cte(ctes[node.name])
+        elif isinstance(node, exp.Table):
+            return self._add_scan(node, alias, self._tables[node.name.lower()])
+        else:
+            raise unsupported_error(f"FROM {type(node).__name__.upper()}")
+        # names of its own, so that it can be joined with itself
+        prefix = self._fresh_name(alias or "query")
+        columns = [[f"{prefix}.{name}", ["col", name]] for name in listed]
+        step = self._add_step("project", [step], columns=columns)
+        shown = _alias_columns(node, listed)
+        return step, {(alias, s): f"{prefix}.{n}" for s, n in zip(shown, listed, strict=True)}
+
+    def _add_scan(self, node: Any, alias: str, table: Table) -> tuple[int, Names]:
+        scan_alias = alias if alias not in self._scanned else self._fresh_name(alias)
+        self._scanned[scan_alias] = table
+        columns = list(table.schema.columns)
+        step = self._add_step("scan", [], table=scan_alias, columns=columns)
+        shown = _alias_columns(node, columns)
+        names = {(alias, s): f"{scan_alias}.{c}" for s, c in zip(shown, columns, strict=True)}
+        # (qualify writes names in lower case where a query does)
+        lower = {(alias, s.lower()): scan_alias for (_, s), scan_alias in names.items()}
+        return step, {**lower, **names}
+
+    def _compile_from(self, node: Any, ctes: CommonTables, where: list[Any]) -> tuple[int, Names]:
+        """The rows of FROM.
+
+        Args:
+            where: the conditions of WHERE; equalities that join a table after a comma are taken
+                from it.
+        """
+        step, names = self._compile_source(node.args["from_"].this, ctes)
+        waiting = [
+            _FromTable(join, *self._compile_source(join.this, ctes))
+            for join in node.args.get("joins") or []
+        ]
+        while waiting:
+            source = self._next_table(waiting, names, where)
+            waiting.remove(source)
+            if _is_product(source.join):
+                pairs, rest = conditions.split_equalities(self._exp, where, names, source.names)
+                if not pairs:
+                    raise UsageError(
+                        "Tables are joined by an equality of a column of each: FROM a JOIN b ON "
+                        "a.key = b.key, or FROM a, b WHERE a.key = b.key."
+                    )
+                where[:] = rest
+                step = self._add_join(step, source.step, pairs, "inner")
+                names = {**names, **source.names}
+            else:
+                step, names = self._compile_join(step, names, source)
+        return step, names
+
+    def _next_table(
+        self, waiting: Sequence[_FromTable], names: Names, where: Sequence[Any]
+    ) -> _FromTable:
+        """The first table whose condition names only tables that are there: joins keep their order,
+        tables after commas wait for the equality that joins them."""
+        known_aliases = {alias for alias, _ in names}
+        for source in waiting:
+            own_aliases = {alias for alias, _ in source.names}
+            if _is_product(source.join):
+                if conditions.split_equalities(self._exp, where, names, source.names)[0]:
+                    return source
+                continue
+            on = source.join.args.get("on")
+            if (
+                on is None
+                or conditions.referenced_aliases(self._exp, on) <= known_aliases | own_aliases
+            ):
+                return source
+            break
+        return waiting[0]
+
+    def _compile_join(self, step: int, names: Names, source: _FromTable) -> tuple[int, Names]:
+        join = source.join
+        side, kind = (join.side or "").lower(), (join.kind or "").lower()
+        known = side in ("", "left") and kind in ("", "inner", "outer", "semi", "anti")
+        if join.args.get("method") or not known:
+            words = (join.args.get("method") or "", side, kind, "join")
+            raise unsupported_error(" ".join(filter(None, words)).upper())
+        on = conditions.split_conjuncts(self._exp, join.args.get("on"))
+        if not on:
+            raise UsageError("A join takes an equality: JOIN ... ON a.key = b.key, or USING (key).")
+        pairs, rest = conditions.split_equalities(self._exp, on, names, source.names)
+        if not pairs:
+            raise UsageError("A join takes an equality of a column of each side.")
+        how = kind if kind in ("semi", "anti") else ("left" if side == "left" else "inner")
+        step = self._join_with_conditions(step, source.step, pairs, how, names, source.names, rest)
+        return step, (names if how in ("semi", "anti") else {**names, **source.names})
+
+    def _join_with_conditions(
+        self,
+        left: int,
+        right: int,
+        pairs: list[list[str]],
+        how: str,
+        names: Names,
+        right_names: Names,
+        rest: Sequence[Any],
+    ) -> int:
+        """Rows matched by pairs of keys where other conditions hold, too."""
+        aliases_by_side = {alias for alias, _ in names}, {alias for alias, _ in right_names}
+        after_join, left_conditions = [], []
+        for each in rest:
+            aliases = conditions.referenced_aliases(self._exp, each)
+            if how == "inner":
+                after_join.append(each)
+            elif aliases <= aliases_by_side[1]:
+                condition = self._scalar_compiler(right, right_names).compile_condition(each)
+                right = self._add_step("filter", [right], where=condition)
+            elif aliases <= aliases_by_side[0]:
+                left_conditions.append(self._scalar_compiler(left, names).compile_condition(each))
+            else:
+                subject = "EXISTS" if how in ("semi", "anti") else f"A {how} join"
+                raise UsageError(
+                    f"{subject} takes equalities of a column of each side, and other conditions on "
+                    f"one side each. Received: {each.sql(dialect='duckdb')[:80]}."
+                )
+        if left_conditions and how == "semi":
+            for condition in left_conditions:
+                left = self._add_step("filter", [left], where=condition)
+        elif left_conditions:
+            left, pairs = self._null_unmatched_keys(left, pairs, left_conditions)
+        step = self._add_join(left, right, pairs, how)
+        for each in after_join:
+            where = self._scalar_compiler(step, {**names, **right_names}).compile_condition(each)
+            step = self._add_step("filter", [step], where=where)
+        return step
+
+    def _null_unmatched_keys(
+        self, step: int, pairs: list[list[str]], where: Sequence[Any]
+    ) -> tuple[int, list[list[str]]]:
+        """Rows that match nothing where a condition does not hold: their key is NULL there."""
+        condition = where[0] if len(where) == 1 else ["and", *where]
+        (first, other), *more = pairs
+        name = self._fresh_name("key")
+        columns: list[list[Any]]
+        columns = [[each, ["col", each]] for each in self._facts[step].columns if "?" not in each]
+        columns.append([name, ["case", condition, ["col", first], ["null"]]])
+        return self._add_step("project", [step], columns=columns), [[name, other], *more]
+
+    def _add_join(self, left: int, right: int, pairs: list[list[str]], how: str) -> int:
+        if set(self._facts[left].records) & set(self._facts[right].records):
+            raise UsageError(
+                "A WITH query whose rows depend on a random choice (LIMIT, ROW_NUMBER, LAG) is "
+                "computed once and cannot be joined with itself. Give it an ORDER BY of a unique "
+                "column."
+            )
+        unique = self._facts[right].unique
+        if how == "inner" and not self._has_link(left, right, pairs):
+            swapped = [[b, a] for a, b in pairs]
+            if self._has_link(right, left, swapped):
+                return self._add_step("join", [right, left], on=swapped, kind=how)
+        if not {b for _, b in pairs} & unique:
+            if how == "inner" and {a for a, _ in pairs} & self._facts[left].unique:
+                left, right = right, left
+                pairs = [[b, a] for a, b in pairs]
+            elif how in ("semi", "anti"):
+                keys = [[b, ["col", b]] for b in dict.fromkeys(b for _, b in pairs)]
+                right = self._add_step(
+                    "distinct", [self._add_step("project", [right], columns=keys)]
+                )
+            elif self._bound is not None:
+                about = {"on": pairs, "kind": how, "bound": self._bound}
+                return self._add_step("many_join", [left, right], **about)
+        return self._add_step("join", [left, right], on=pairs, kind=how)
+
+    def _has_link(self, left: int, right: int, pairs: list[list[str]]) -> bool:
+        first, other = self._facts[left], self._facts[right]
+        link = prepared_joins.find_link(pairs, first.home, other.home, other.rows, self._scanned)
+        return link is not None
+
+    # ---- WHERE
+
+    def _compile_where(
+        self, step: int, names: Names, conjuncts: Sequence[Any], ctes: CommonTables
+    ) -> int:
+        """The rows where all of some conditions hold."""
+        exp = self._exp
+        row_conditions = []
+        for each in conjuncts:
+            negated = isinstance(each, exp.Not)
+            inner = each.this.unnest() if negated else each
+            if isinstance(inner, exp.In) and inner.args.get("query") is not None:
+                step = self._compile_in(step, names, inner, negated, ctes)
+            elif isinstance(inner, exp.Exists):
+                step = self._compile_exists(step, names, inner.this, negated, ctes)
+            else:
+                row_conditions.append(each)
+        for each in row_conditions:
+            where = self._scalar_compiler(step, names).compile_condition(each)
+            step = self._add_step("filter", [step], where=where)
+        return step
+
+    def _compile_in(
+        self, step: int, names: Names, node: Any, negated: bool, ctes: CommonTables
+    ) -> int:
+        right, listed = self.compile_query(node.args["query"], ctes)
+        key = node.this.unnest()
+        if len(listed) != 1 or not isinstance(key, self._exp.Column):
+            raise UsageError("IN takes a column and a SELECT of one column.")
+        [_, name] = self._scalar_compiler(step, names).compile_expression(key)
+        other = self._fresh_name("in")
+        right = self._add_step("project", [right], columns=[[other, ["col", listed[0]]]])
+        facts = self._facts
+        nullable = facts[step].columns[name].nullable or facts[right].columns[other].nullable
+        if negated and nullable:
+            raise UsageError(
+                "NOT IN with NULLs is never true where one is. Use NOT EXISTS (SELECT ... WHERE "
+                "a.key = b.key)."
+            )
+        return self._add_join(step, right, [[name, other]], "anti" if negated else "semi")
+
+    def _compile_exists(
+        self, step: int, names: Names, node: Any, negated: bool, ctes: CommonTables
+    ) -> int:
+        """EXISTS: its SELECT's columns, order and DISTINCT say nothing, all else does."""
+        exp = self._exp
+        if not isinstance(node, exp.Select):
+            raise unsupported_error(f"EXISTS of a {type(node).__name__.upper()}")
+        if node.args.get("qualify") is not None:
+            raise unsupported_error("QUALIFY in EXISTS")
+        if node.args.get("from_") is None:
+            raise UsageError("EXISTS takes SELECT ... FROM ... WHERE a.key = b.key.")
+        if self._limit_count(node) == 0:
+            return step if negated else self._add_step("filter", [step], where=_FALSE)
+        where = conditions.split_conjuncts(exp, node.args.get("where") and node.args["where"].this)
+        ctes = self._compile_ctes(node, ctes)
+        right, right_names = self._compile_from(node, ctes, where)
+        # a name of the inner query hides one of the query around it
+        hidden = {alias for alias, _ in right_names}
+        outer = {key: plan_name for key, plan_name in names.items() if key[0] not in hidden}
+        pairs, rest = conditions.split_equalities(exp, where, outer, right_names)
+        if not pairs:
+            raise UsageError("EXISTS takes an equality with a column of the query around it.")
+        inside = [each for each in rest if conditions.referenced_aliases(exp, each) <= hidden]
+        right = self._compile_where(right, right_names, inside, ctes)
+        rest = [each for each in rest if each not in inside]
+        how = "anti" if negated else "semi"
+        group, having = node.args.get("group"), node.args.get("having")
+        calls = self._aggregate_calls(node)
+        if not (calls or group or having):
+            return self._join_with_conditions(step, right, pairs, how, outer, right_names, rest)
+        if group is None and having is None:  # one row, of whatever it is made
+            return self._add_step("filter", [step], where=_FALSE) if negated else step
+        keys = list(dict.fromkeys(b for _, b in pairs))
+        right, grouped, more = self._compile_group(node, calls, right, right_names, keys)
+        named = dict(zip(keys, self._steps[right]["keys"], strict=False))
+        pairs = [[a, named[b]] for a, b in pairs]
+        if having is None:
+            return self._join_with_conditions(step, right, pairs, how, outer, right_names, rest)
+        condition = self._scalar_compiler(right, grouped, more).compile_condition(having.this)
+        if group is not None:
+            right = self._add_step("filter", [right], where=condition)
+            return self._join_with_conditions(step, right, pairs, how, outer, right_names, rest)
+        facts = self._facts[right]
+        if facts.least or facts.release is not None:
+            raise unsupported_error("EXISTS with HAVING over groups that may be left out")
+        # of rows without a partner HAVING sees an aggregate of no rows
+        empty = self._empty_group_condition(right, condition)
+        holds = self._fresh_name("holds")
+        columns: list[list[Any]]
+        columns = [[b, ["col", b]] for b in dict.fromkeys(b for _, b in pairs)]
+        columns.append([holds, ["coalesce", condition, _FALSE]])
+        right = self._add_step("project", [right], columns=columns)
+        step = self._join_with_conditions(step, right, pairs, "left", outer, right_names, rest)
+        holds_condition = ["coalesce", ["col", holds], empty, _FALSE]
+        return self._add_step(
+            "filter", [step], where=["not", holds_condition] if negated else holds_condition
+        )
+
+    def _empty_group_condition(self, group: int, condition: Any) -> Any:
+        """A condition on a group's aggregates as it is where the group has no row."""
+        counts = {
+            name: function == "count" for name, function, _ in self._steps[group]["aggregates"]
+        }
+        facts = self._facts[group].columns
+
+        def replace_aggregates(e: Any) -> Any:
+            if not isinstance(e, list):
+                return e
+            if e[:1] == ["col"] and e[1] in counts:
+                return ["int", 0] if counts[e[1]] else typed_null(facts[e[1]].value_type)
+            return [replace_aggregates(each) for each in e]
+
+        return replace_aggregates(condition)
+
+
+def _is_product(join: Any) -> bool:
+    """Whether a table stands after a comma or CROSS JOIN."""
+    kind, method = (join.kind or "").lower(), join.args.get("method")
+    return kind in ("", "cross") and not join.side and not method and join.args.get("on") is None
+
+
+def _alias_columns(node: Any, columns: Sequence[str]) -> list[str]:
+    """Names of columns under an alias that names some of them: AS s(x, y)."""
+    shown = node.alias_column_names
+    if len(shown) > len(columns):
+        raise UsageError(
+            f"{node.alias_or_name[:80]!r} has {len(columns)} columns. Received: {len(shown)} names."
+        )
+    return [*shown, *columns[len(shown) :]]

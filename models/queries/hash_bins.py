@@ -1,0 +1,105 @@
+"""Cuckoo hashing by owners' clients: rows in bins, and which bins a row of another table asks.
+
+A key hashes to one bin of each third of a table that is half as large again as its rows, and its
+row stands in one of the three.  The hash is public and so is its seed: what they are of is not.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+
+from tfe_bench.errors import DataError
+
+Ring = np.ndarray[Any, np.dtype[np.int64]]
+HASH_COUNT = 3
+# Of a table of few rows, so that a seed fails with a probability below 2^-40.
+MIN_BINS = 3 * 342
+_SEEDS, _ROUNDS = 20, 500
+
+
+def bin_count(rows: int) -> int:
+    """How many bins there are for a public number of rows."""
+    return max(MIN_BINS, HASH_COUNT * -(-rows // 2))
+
+
+def draw_seed() -> int:
+    """A seed of the hash, from 0 to 2^62 - 1."""
+    return secrets.randbits(62)
+
+
+def hash_keys(keys: Ring, bins: int, seed: int) -> Ring:
+    """The three bins of each key, [3, n]; one in each third.
+
+    Args:
+        keys: elements, or their distances from a public number.
+    """
+    third = np.uint64(bins // HASH_COUNT)
+    bins_of_keys = []
+    for j in range(HASH_COUNT):
+        salt = (seed * 0x9E3779B97F4A7C15 + j * 0xD1B54A32D192ED03 + 1) % (1 << 64)
+        h = keys.astype(np.int64).view(np.uint64) ^ np.uint64(salt)
+        # the finalizer of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014), twice
+        for _ in range(2):
+            h = (h ^ (h >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+            h = (h ^ (h >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+            h = (h ^ (h >> np.uint64(31))) + np.uint64(salt)
+        bins_of_keys.append((h % third + np.uint64(j) * third).astype(np.int64))
+    return np.stack(bins_of_keys)
+
+
+def place_rows(keys: Ring, bins: int) -> tuple[int, Ring]:
+    """A seed, and for each bin the number of the row that stands in it, -1 for none.
+
+    Args:
+        keys: of rows, none twice.
+
+    Raises:
+        DataError: no seed was found, as where keys come twice.
+    """
+    for _ in range(_SEEDS):
+        drawn_seed = draw_seed()
+        rows_by_bin = _try_placement(hash_keys(keys, bins, drawn_seed), bins)
+        if rows_by_bin is not None:
+            return drawn_seed, rows_by_bin
+    raise DataError("The rows cannot be placed in bins by their keys. Are these unique?")
+
+
+def _try_placement(at: Ring, bins: int) -> Ring | None:
+    """Rows in bins: all at once try one of theirs, and who is driven out tries another."""
+    rng = np.random.default_rng(secrets.randbits(128))
+    rows_by_bin = np.full(bins, -1, np.int64)
+    waiting = np.arange(at.shape[1])
+    for _ in range(_ROUNDS):
+        if not len(waiting):
+            return rows_by_bin
+        free = rows_by_bin[at[:, waiting]] < 0
+        choice = np.where(free.any(0), free.argmax(0), rng.integers(0, HASH_COUNT, len(waiting)))
+        chosen_bins = at[choice, waiting]
+        evicted = rows_by_bin[chosen_bins]
+        rows_by_bin[chosen_bins] = waiting
+        missed = rows_by_bin[chosen_bins] != waiting
+        # (several may have wanted one bin: who was there is driven out once)
+        waiting = np.unique(np.concatenate([waiting[missed], evicted[evicted >= 0]]))
+    return None
+
+
+def request_targets(requested_bins: Ring, bins: int) -> Ring:
+    """Where each bin and then each request stands, [bins + 3 n]: who asks stands behind its bin.
+
+    Args:
+        asked: [3, n], bins.
+    """
+    requests = 2 * requested_bins.reshape(-1) + 1
+    order = np.argsort(np.concatenate([2 * np.arange(bins), requests]), kind="stable")
+    target_positions = np.empty(len(order), np.int64)
+    target_positions[order] = np.arange(len(order))
+    return target_positions
+
+
+def random_bins(count: int, bins: int) -> Ring:
+    """Bins for rows without a key, [3, count]: any ones."""
+    rng = np.random.default_rng(secrets.randbits(128))
+    return rng.integers(0, bins, (HASH_COUNT, count))

@@ -1,0 +1,29 @@
+"""Which lookups of a plan need no sort: those of a table whose owner has linked its rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tfe_bench.models.queries.rights import Tables
+
+
+def find_link(
+    pairs: Sequence[Sequence[str]], left: str, right: str, rows: int, tables: Tables
+) -> tuple[str, int] | None:
+    """The link by which rows of left can be looked up in right: its table, and which it is.
+
+    Args:
+        left, right: the aliases of the tables whose rows are joined, "" for other rows.
+        rows: of right.
+    """
+    if len(pairs) != 1 or not left or not right:
+        return None
+    other = tables[right]
+    if pairs[0][1] != f"{right}.{other.schema.hashed_by}":
+        return None
+    target = (other.name, other.deployment, rows)
+    for i, link in enumerate(tables[left].schema.links):
+        named = pairs[0][0] == f"{left}.{link.column}"
+        if named and (link.table, link.deployment, link.bins) == target:
+            return left, i
+    return None

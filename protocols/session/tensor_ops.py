@@ -1,0 +1,432 @@
+"""Local maps of what a party holds, by TensorFlow's names: of tensors, or of none.
+
+Protocols that are made of others move elements with these functions.  On tensors they are
+TensorFlow's; on `Abstract` ones (abstract.py), which have a shape and no elements, they follow the
+shapes alone, so that a protocol can be counted (counting.py) where there is no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import builtins
+import functools
+import math
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from tfe_bench.protocols.session import graph_ops, ops
+from tfe_bench.protocols.session.graph_ops import get_raw_op
+from tfe_bench.protocols.session.symbolic import Shape as Shape
+from tfe_bench.protocols.session.symbolic import SymbolicTensor as SymbolicTensor
+from tfe_bench.protocols.session.symbolic import placeholder_array, record_moved
+from tfe_bench.protocols.session.symbolic import symbolic_result as symbolic_result
+
+# One of TensorFlow's, which publishes no types, or an Abstract one.
+Tensor = Any
+_Map = TypeVar("_Map", bound=Callable[..., Any])
+
+
+def is_concrete(value: Any) -> bool:
+    """Whether there are elements: False for an Abstract."""
+    return not isinstance(value, SymbolicTensor)
+
+
+def static_shape(value: Any) -> Any:
+    """The shape of a tensor or an array, as far as it is known."""
+    return value.shape if hasattr(value.shape, "as_list") else Shape(value.shape)
+
+
+def broadcast_shape(a: Any, b: Any) -> Any:
+    """The static shape that two broadcast to.
+
+    Raises:
+        ValueError: they do not.
+    """
+    if isinstance(a, Shape) and isinstance(b, Shape):
+        return Shape(np.broadcast_shapes(a, b))
+    import tensorflow as tf
+
+    return tf.broadcast_static_shape(tf.TensorShape(a), tf.TensorShape(b))
+
+
+def dynamic_shape(a: Tensor) -> Any:
+    """The shape when the graph runs, an int64 tensor."""
+    if isinstance(a, SymbolicTensor):
+        return a.shape
+    import tensorflow as tf
+
+    if is_tensor(a) and a.shape.is_fully_defined():
+        return constant(a.shape.as_list())
+    return get_raw_op("Shape")(input=a, out_type=tf.int64)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of TensorFlow's."""
+    if isinstance(value, (bool, int, float, np.ndarray, np.generic, list, tuple, SymbolicTensor)):
+        return False
+    import tensorflow as tf
+
+    return bool(tf.is_tensor(value))
+
+
+def constant(value: Any, dtype: Any = np.int64) -> Tensor:
+    """A constant, one for all that want the same in a graph: to make ops is what takes long.
+
+    Args:
+        value: integers, or lists or an array of them.
+        dtype: of NumPy.
+    """
+    return graph_ops.graph_constant(np.asarray(value, dtype))
+
+
+def arange(n: int) -> Tensor:
+    """The words 0, 1, ..., n - 1, made when the graph runs: a graph holds no array of them."""
+    return get_raw_op("Range")(start=constant(0), limit=constant(n), delta=constant(1))
+
+
+def _static_sizes(shape: Any) -> list[int] | None:
+    """A shape's sizes, if all are integers."""
+    if isinstance(shape, (list, tuple)) and all(isinstance(n, (int, np.integer)) for n in shape):
+        return [int(n) for n in shape]
+    return None
+
+
+def _has_shape(a: Tensor, sizes: list[int] | None) -> bool:
+    """Whether a tensor is known to have such a shape."""
+    tensor_shape = a.shape if is_tensor(a) else None
+    return (
+        sizes is not None
+        and tensor_shape is not None
+        and tensor_shape.is_fully_defined()
+        and sizes == list(tensor_shape)
+    )
+
+
+def _integer_constant(value: Any) -> Any:
+    """Public integers as a `constant`; what holds a tensor as it is."""
+    if is_tensor(value) or (isinstance(value, (list, tuple)) and any(map(is_tensor, value))):
+        return value
+    return constant(getattr(value, "as_list", lambda: value)())
+
+
+def _elementwise_op(word_function: _Map) -> _Map:
+    """A function that leaves the shape as it is."""
+
+    @functools.wraps(word_function)
+    def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
+        return (
+            record_moved(a)
+            if isinstance(a, SymbolicTensor)
+            else word_function(a, *arguments, **options)
+        )
+
+    return cast(_Map, function)
+
+
+# ---- shapes
+
+
+def reshape(a: Tensor, shape: Any) -> Tensor:
+    """tf.reshape."""
+    if isinstance(a, SymbolicTensor):
+        return a.like(placeholder_array(a).reshape([int(n) for n in shape]).shape)
+    sizes = _static_sizes(shape)
+    if _has_shape(a, sizes):
+        return a
+    return get_raw_op("Reshape")(tensor=a, shape=shape if sizes is None else constant(sizes))
+
+
+def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
+    """tf.ensure_shape.
+
+    Raises:
+        ValueError: it has another one.
+    """
+    if isinstance(a, SymbolicTensor):
+        if a.shape != tuple(shape):
+            raise ValueError(f"A tensor has the shape {a.shape}, not {tuple(shape)}.")
+        return a
+    import tensorflow as tf
+
+    return a if _has_shape(a, _static_sizes(shape)) else tf.ensure_shape(a, shape)
+
+
+def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
+    """tf.transpose."""
+    if isinstance(a, SymbolicTensor):
+        return record_moved(a.like(placeholder_array(a).transpose(perm).shape), a)
+    order = range(len(a.shape))[::-1] if perm is None else perm
+    return get_raw_op("Transpose")(x=a, perm=_integer_constant(order))
+
+
+def expand_dims(a: Tensor, axis: int) -> Tensor:
+    """tf.expand_dims."""
+    if isinstance(a, SymbolicTensor):
+        return a.like(np.expand_dims(placeholder_array(a), axis).shape)
+    return get_raw_op("ExpandDims")(input=a, dim=constant(axis))
+
+
+def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
+    """tf.squeeze."""
+    if isinstance(a, SymbolicTensor):
+        return a.like(np.squeeze(placeholder_array(a), tuple(axis)).shape)
+    sizes = static_shape(a)
+    if sizes.is_fully_defined():
+        gone = {i % len(sizes) for i in axis}
+        if all(sizes[i] == 1 for i in gone):
+            return reshape(a, [n for i, n in enumerate(sizes.as_list()) if i not in gone])
+    import tensorflow as tf
+
+    return tf.squeeze(a, axis)
+
+
+def broadcast_to(a: Tensor, shape: Any) -> Tensor:
+    """tf.broadcast_to."""
+    if isinstance(a, SymbolicTensor):
+        return record_moved(
+            a.like(np.broadcast_to(placeholder_array(a), [int(n) for n in shape]).shape), a
+        )
+    return get_raw_op("BroadcastTo")(input=a, shape=_integer_constant(shape))
+
+
+def tile(a: Tensor, multiples: Sequence[int]) -> Tensor:
+    """tf.tile."""
+    if isinstance(a, SymbolicTensor):
+        return record_moved(a.like([n * m for n, m in zip(a.shape, multiples, strict=True)]), a)
+    return get_raw_op("Tile")(input=a, multiples=_integer_constant(multiples))
+
+
+def pad(a: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
+    """tf.pad with zeros."""
+    if isinstance(a, SymbolicTensor):
+        return record_moved(
+            a.like([b + n + e for n, (b, e) in zip(a.shape, paddings, strict=True)]), a
+        )
+    return get_raw_op("Pad")(input=a, paddings=constant(np.reshape(paddings, [-1, 2])))
+
+
+def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
+    """tf.slice."""
+    if isinstance(a, SymbolicTensor):
+        extents = zip(a.shape, begin, size, strict=True)
+        return record_moved(a.like([whole - b if n == -1 else n for whole, b, n in extents]), a)
+    return get_raw_op("Slice")(
+        input=a, begin=_integer_constant(begin), size=_integer_constant(size)
+    )
+
+
+def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tensor:
+    """tf.gather."""
+    if isinstance(a, SymbolicTensor):
+        sizes = [*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]]
+        return record_moved(a.like(sizes))
+    indices = indices if is_tensor(indices) else constant(indices)
+    return get_raw_op("GatherV2")(
+        params=a, indices=indices, axis=constant(axis), batch_dims=batch_dims
+    )
+
+
+def strided_slice(a: Tensor, key: Any) -> Tensor:
+    """a[key]; integers, slices, None and ... (np.s_[..., :3]) make one op."""
+    if not is_tensor(a):
+        return a[key]
+    corners: list[tuple[int, int, int]] = []
+    masks = dict.fromkeys(("begin", "end", "ellipsis", "new_axis", "shrink_axis"), 0)
+    for i, part in enumerate(key if isinstance(key, tuple) else (key,)):
+        start, stop, step = 0, 0, 1
+        if part is None or part is Ellipsis:
+            masks["new_axis" if part is None else "ellipsis"] |= 1 << i
+        elif isinstance(part, int):
+            start, stop = part, part + 1
+            masks["shrink_axis"] |= 1 << i
+        elif isinstance(part, builtins.slice) and all(
+            corner is None or isinstance(corner, int)
+            for corner in (part.start, part.stop, part.step)
+        ):
+            start, stop, step = part.start or 0, part.stop or 0, part.step or 1
+            masks["begin"] |= (part.start is None) << i
+            masks["end"] |= (part.stop is None) << i
+        else:
+            return a[key]
+        corners.append((start, stop, step))
+    if not corners:
+        return a
+    begin, end, strides = (constant(corner) for corner in zip(*corners, strict=True))
+    named = {f"{name}_mask": mask for name, mask in masks.items()}
+    return get_raw_op("StridedSlice")(input=a, begin=begin, end=end, strides=strides, **named)
+
+
+def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
+    """tf.scatter_nd of updates."""
+    if isinstance(a, SymbolicTensor):
+        return record_moved(a.like(shape), a)
+    import tensorflow as tf
+
+    return tf.scatter_nd(tf.constant(indices, tf.int64), a, tf.constant(list(shape), tf.int64))
+
+
+def reverse(a: Tensor, axes: Sequence[int]) -> Tensor:
+    """tf.reverse."""
+    if isinstance(a, SymbolicTensor):
+        return record_moved(a, a)
+    return get_raw_op("ReverseV2")(tensor=a, axis=constant(axes))
+
+
+def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
+    """tf.concat."""
+    if any(isinstance(part, SymbolicTensor) for part in parts):
+        first = list(parts[0].shape)
+        first[axis] = sum(a.shape[axis] for a in parts)
+        return _record_moved_parts(symbolic_result(first, *parts), parts)
+    if len(parts) == 1:
+        return parts[0]
+    return get_raw_op("ConcatV2")(values=parts, axis=constant(axis))
+
+
+def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
+    """tf.stack."""
+    if any(isinstance(part, SymbolicTensor) for part in parts):
+        first = list(parts[0].shape)
+        first.insert(axis % (len(first) + 1), len(parts))
+        return _record_moved_parts(symbolic_result(first, *parts), parts)
+    return get_raw_op("Pack")(values=parts, axis=axis)
+
+
+def _record_moved_parts(result: SymbolicTensor, parts: Sequence[Tensor]) -> SymbolicTensor:
+    return record_moved(result, *(part for part in parts if not is_concrete(part)))
+
+
+# ---- sums
+
+
+def reduce_sum(
+    a: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False
+) -> Tensor:
+    """tf.reduce_sum."""
+    axes = range(len(a.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    if not isinstance(a, SymbolicTensor):
+        return get_raw_op("Sum")(input=a, axis=constant([*axes]), keep_dims=keepdims)
+    over = {i % len(a.shape) for i in axes} if a.shape else set()
+    kept = [(1 if i in over else n, i in over) for i, n in enumerate(a.shape)]
+    return record_moved(a.like([n for n, summed in kept if keepdims or not summed]), a)
+
+
+def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
+    """tf.cumsum of words, for axis >= 0; TensorFlow's takes 30 times as long."""
+    if isinstance(a, SymbolicTensor):
+        return record_moved(a)
+    import tensorflow as tf
+
+    sizes: Any = static_shape(a)
+    if sizes.is_fully_defined():
+        sizes = sizes.as_list()
+        shape: Any = [math.prod(sizes[:axis]), sizes[axis], math.prod(sizes[axis + 1 :])]
+    else:
+        sizes = tf.shape(a, out_type=tf.int64)
+        outer, inner = tf.reduce_prod(sizes[:axis]), tf.reduce_prod(sizes[axis + 1 :])
+        shape = tf.stack([outer, sizes[axis], inner])
+    rows = reshape(a, shape)
+    sums = ops.module().tfe_bench_running_sum(x=rows, exclusive=exclusive, reverse=reverse)
+    return reshape(sums, sizes)
+
+
+# ---- words
+
+
+def add(a: Tensor, b: Any) -> Tensor:
+    """a + b, broadcast."""
+    return _binary_node("AddV2", operator.add, a, b)
+
+
+def sub(a: Tensor, b: Any) -> Tensor:
+    """a - b, broadcast."""
+    return _binary_node("Sub", operator.sub, a, b)
+
+
+def mul(a: Tensor, b: Any) -> Tensor:
+    """a * b, broadcast."""
+    return _binary_node("Mul", operator.mul, a, b)
+
+
+def neg(a: Tensor) -> Tensor:
+    """-a."""
+    return get_raw_op("Neg")(x=a) if is_tensor(a) else -a
+
+
+def _binary_node(name: str, python_operator: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
+    """An op of TensorFlow's on two tensors; what Python's operator gives for anything else."""
+    if is_tensor(a) and is_tensor(b):
+        return get_raw_op(name)(x=a, y=b)
+    return python_operator(a, b)
+
+
+def zeros_like(a: Tensor) -> Tensor:
+    """tf.zeros_like: known at once."""
+    if isinstance(a, SymbolicTensor):
+        return record_moved(SymbolicTensor(a.shape), a)
+    import tensorflow as tf
+
+    return tf.zeros_like(a)
+
+
+@_elementwise_op
+def left_shift(a: Tensor, by: int) -> Tensor:
+    """Words times 2^by."""
+    return get_raw_op("LeftShift")(x=a, y=constant(by)) if by else a
+
+
+@_elementwise_op
+def logical_shift(a: Tensor, bits: int) -> Tensor:
+    """Words, read without a sign, divided by 2^bits."""
+    if bits == 0:
+        return a
+    return low_bits(arithmetic_shift(a, bits), 64 - bits)
+
+
+@_elementwise_op
+def arithmetic_shift(a: Tensor, bits: int) -> Tensor:
+    """Signed words divided by 2^bits, rounded down."""
+    return get_raw_op("RightShift")(x=a, y=constant(bits))
+
+
+@_elementwise_op
+def low_bits(a: Tensor, width: int) -> Tensor:
+    """Words mod 2^width."""
+    if width == 64:
+        return a
+    return get_raw_op("BitwiseAnd")(x=a, y=constant((1 << width) - 1))
+
+
+@_elementwise_op
+def invert(a: Tensor) -> Tensor:
+    """tf.bitwise.invert."""
+    return get_raw_op("Invert")(x=a)
+
+
+def bit_signs(bits: Tensor) -> Tensor:
+    """1 where a word is 0, -1 where it is 1."""
+    return sub(constant(1), mul(constant(2), bits))
+
+
+def minimum(a: Any, b: Any) -> Any:
+    """tf.minimum of sizes, integers where both are."""
+    if isinstance(a, int) and isinstance(b, int):
+        return min(a, b)
+    import tensorflow as tf
+
+    return tf.minimum(a, b)
+
+
+def xor(a: Tensor, b: Any) -> Tensor:
+    """tf.bitwise.bitwise_xor, broadcast."""
+    if isinstance(a, SymbolicTensor):
+        return a + b
+    return _binary_node("BitwiseXor", _bitwise_xor, a, b)
+
+
+def _bitwise_xor(a: Any, b: Any) -> Any:
+    import tensorflow as tf
+
+    return tf.bitwise.bitwise_xor(a, b)
