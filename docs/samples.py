@@ -1,25 +1,26 @@
-"""Reruns the samples of README.md and docs/ and compares what they print: python -m docs.samples.
+"""Rerun the samples of README.md and docs/ and compare their output: python -m docs.samples.
 
-Behind the language of a fenced block stands what it is; a test refuses a block without it.
+The kind of a fenced block follows its language; a test refuses a block without it.
 
-    sh run, python run        runs in a folder of its page's own, in the page's order
-    sh run slow, ...          the same, but takes long, as all that starts workers: not in --fast
-    text output               what the block before it prints, without the lines LEFT_OUT
+    sh run, python run        runs in a folder of its page, in the page's order
+    sh run slow, ...          the same, but --fast skips it, as every block that starts workers
+    text output               output of the preceding block, without the lines LEFT_OUT
     toml file=NAME, ...       is written to that folder
-    sh skip REASON, ...       cannot run here; tests/test_skipped_samples.py runs those that take
-                              hosts, owners or files
+    sh skip REASON, ...       cannot run here; tests/test_skipped_samples.py runs the blocks that
+                              need hosts, owners or files
 
-In Python a line that prints may end in `# -> ` and what it prints.  Between
-`<!-- generated NAME -->` and `<!-- end -->` stands what GENERATED makes of the code.
+In Python a line that prints may end in `# -> ` and its output.  GENERATED generates the text
+between `<!-- generated NAME -->` and `<!-- end -->` from the code.
 
-What two runs cannot have in common is not compared: times, sizes of messages and memory, rounds of
-a sort (its shuffle is random); numbers with decimals may differ by a tenth.  --write puts in what
-was printed now.
+Values that differ between two runs are not compared: times, sizes of messages and memory, rounds of
+a sort (its shuffle is random); numbers with decimals may differ by a tenth.  --write updates the
+pages with the present output.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import re
 import subprocess
@@ -35,7 +36,9 @@ from tfe_bench.benchmarks.operations import OPERATIONS
 ROOT = Path(__file__).resolve().parents[1]
 PAGES = (ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")))
 SECONDS = 600
-# What operators allow (allow_programs, [[reveal]]) for each command to work; checked by a test.
+# Characters of a table's row.
+MAX_ROW = 200
+# Programs that operators must allow (allow_programs, [[reveal]]) for each command.
 PROGRAMS: dict[str, tuple[str, ...]] = {
     "sort": ("sort",),
     **dict.fromkeys(("ops", "compare", *OPERATIONS), ("operation",)),
@@ -60,11 +63,11 @@ PROGRAMS: dict[str, tuple[str, ...]] = {
     "cluster.reveal": ("compute",),
     "cluster.forget": ("array_remove",),
 }
-# Files that pages take as given.
+# Files that pages assume to exist.
 GIVEN = {
     "salaries.csv": "name,salary,bonus\nAnn,85000.50,244.59\nBob,72000,1000\nCy,91000,0\n",
 }
-# Of a record's table: they say when and with which build.
+# Lines of a record's table with time and versions.
 LEFT_OUT = re.compile(
     r"^(commit|measured) .*\n|\n?^(tfe_bench \d|\d+ operations, )(.+\n)+", re.MULTILINE
 )
@@ -74,7 +77,7 @@ _PRINTS = re.compile(r"  # -> (?P<shown>.*)$", re.MULTILINE)
 _SECTION = re.compile(
     r"(?P<head><!-- generated (?P<name>[\w-]+) -->\n)(?P<body>.*?)(?=<!-- end -->)", re.DOTALL
 )
-# The CI installs the checkout; here it is there.
+# Continuous integration installs the checkout; here it is installed already.
 _INSTALL = re.compile(r"^pip install \S+ && ", re.MULTILINE)
 _UNLIKE = (
     (re.compile(r"[\d.,]+ (ns|us|ms|s)\b"), "TIME"),
@@ -93,11 +96,11 @@ class Block:
     """A fenced block.
 
     Attributes:
-        language: of it.
-        kind: "run", "output", "file", "skip", or "" where nothing says so.
-        rest: words behind the kind.
-        text: its lines.
-        span: of the text in its page.
+        language: language of the block.
+        kind: "run", "output", "file", "skip", or "" without a kind.
+        rest: words after the kind.
+        text: lines of the block.
+        span: position of the text in the page.
     """
 
     language: str
@@ -109,12 +112,12 @@ class Block:
 
     @property
     def slow(self) -> bool:
-        """Whether --fast leaves it out."""
+        """True if --fast skips the block."""
         return self.rest == "slow"
 
 
 def blocks(page: str) -> list[Block]:
-    """The fenced blocks of a page's text."""
+    """Return the fenced blocks of a page's text."""
     found = []
     for match in _FENCE.finditer(page):
         mark = re.fullmatch(r"(\S*) ?(run|output|file=|skip)?\s*(.*)", match["mark"])
@@ -127,7 +130,7 @@ def blocks(page: str) -> list[Block]:
 
 
 def commands(block: Block) -> Iterator[list[str]]:
-    """The words of every `python -m tfe_bench ...` of a shell's block."""
+    """Yield the words of every `python -m tfe_bench ...` of a shell block."""
     import shlex
 
     for line in block.text.replace("\\\n", " ").splitlines():
@@ -137,7 +140,7 @@ def commands(block: Block) -> Iterator[list[str]]:
 
 
 def alike(shown: str, printed: str) -> bool:
-    """Whether two outputs agree in what two runs have in common."""
+    """Compare two outputs, without the values that differ between two runs."""
     for pattern, word in _UNLIKE:
         shown, printed = pattern.sub(word, shown), pattern.sub(word, printed)
     ours, theirs = ([float(n) for n in _NUMBER.findall(t)] for t in (shown, printed))
@@ -147,10 +150,10 @@ def alike(shown: str, printed: str) -> bool:
 
 
 def run(block: Block, folder: Path) -> str:
-    """What a block prints to standard output.
+    """Run a block and return its standard output.
 
     Raises:
-        RuntimeError: it fails.
+        RuntimeError: the block fails.
     """
     code = _INSTALL.sub("", block.text)
     shell = ["bash", "-euo", "pipefail", "-c", code]
@@ -167,10 +170,10 @@ def run(block: Block, folder: Path) -> str:
 
 
 def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
-    """Runs the blocks of a page.
+    """Run the blocks of a page.
 
     Returns:
-        The page with what they print now, and what differs from what it says.
+        The page with the present output, and a list of differences.
     """
     edits: list[tuple[tuple[int, int], str]] = []
     differs: list[str] = []
@@ -203,28 +206,28 @@ def rerun(page: str, fast: bool) -> tuple[str, list[str]]:
             else:
                 continue
             if not alike(shown, printed):
-                differs.append(f"line {block.line}: it says\n{shown}and prints\n{printed}")
+                differs.append(f"line {block.line}: expected\n{shown}Received:\n{printed}")
             edits.append((span, renewed))
     for (start, end), text in reversed(edits):
         page = page[:start] + text + page[end:]
     return page, differs
 
 
-# ---- what is made of the code
+# ---- text generated from the code
 
 
 def keras_layers() -> str:
-    """What of Keras predicts and trains: each class is tried."""
+    """Tables of supported Keras classes: each class is tried."""
     return str(_beside("keras_page").tables())
 
 
 def keras_applications() -> str:
-    """Which families of keras.applications predict."""
+    """Table of the families of keras.applications that predict."""
     return str(_beside("keras_page").applications_table())
 
 
 def _beside(name: str) -> Any:
-    """docs/NAME.py; tests run this file outside of any package."""
+    """Import docs/NAME.py; tests run this file outside of any package."""
     import importlib.util
 
     path = Path(__file__).with_name(f"{name}.py")
@@ -237,37 +240,60 @@ def _beside(name: str) -> Any:
 
 
 def layer_kinds() -> str:
-    """The kinds of layers that models are made of, as their classes say."""
+    """Table of the layer types, from their classes."""
     from tfe_bench.models.kinds import registry
 
-    lines = ["| kind | gives | reads of Keras | predicts | trains |\n|---|---|---|---|---|\n"]
+    lines = ["| layer type | value | Keras classes | predicts | trains |\n|---|---|---|---|---|\n"]
     for op, kind in sorted(registry.KINDS.items()):
-        gives = (type(kind).__doc__ or "").splitlines()[0].rstrip(".")
+        gives = (type(kind).__doc__ or "").splitlines()[0].rstrip(".").replace("|", r"\|")
         names = ", ".join(f"`{name}`" for name in (*kind.keras_layers, *kind.keras_functions))
         predicts, trains = ("yes" if does else "" for does in (kind.can_predict, kind.can_train))
-        lines.append(f"| `{op}` | {gives} | {names} | {predicts} | {trains} |\n")
+        lines.append(_format_row(f"`{op}`", gives, names, predicts, trains))
     return "".join(lines)
 
 
+def _format_row(*cells: str) -> str:
+    """Format a row of a table, with continuation rows where it would exceed MAX_ROW characters."""
+    row = f"| {' | '.join(cells)} |\n"
+    if len(row) <= MAX_ROW + 1:
+        return row
+    split = max(range(len(cells)), key=lambda i: len(_break(cells[i])) and len(cells[i]))
+    room = MAX_ROW - len(row) + len(cells[split]) + 1
+    lengths = itertools.accumulate(len(part) for part in _break(cells[split]))
+    count = max(1, sum(length <= room for length in lengths))
+    parts = _break(cells[split])
+    first, more = "".join(parts[:count]).rstrip(), "".join(parts[count:])
+    below = ["" if i != split else more for i in range(len(cells))]
+    return _format_row(*cells[:split], first, *cells[split + 1 :]).removesuffix("\n") + (
+        f"\n{_format_row(*below)}" if more else "\n"
+    )
+
+
+def _break(cell: str) -> list[str]:
+    """Parts of a cell between which a row may break: outside of code; [] if there is only one."""
+    parts = re.findall(r"(?:`[^`]*`|[^`\s])+(?:\s+|$)", cell)
+    return parts if len(parts) > 1 else []
+
+
 def programs() -> str:
-    """Which programs each command orders, as worker.toml allows them."""
+    """Table of the programs that each command submits, by their names in worker.toml."""
     by_programs: dict[tuple[str, ...], list[str]] = {}
     for command, names in PROGRAMS.items():
         by_programs.setdefault(names, []).append(command)
     lines = ["| commands | programs |\n|---|---|\n"]
     for names, those in by_programs.items():
         listed = [", ".join(f"`{word}`" for word in words) for words in (those, names)]
-        lines.append(f"| {listed[0]} | {listed[1]} |\n")
+        lines.append(_format_row(*listed))
     return "".join(lines)
 
 
 def functions() -> str:
-    """The operations of tfe_bench/__init__.pyi: signatures without types, and their first lines."""
+    """Table of the operations of tfe_bench/__init__.pyi: signatures without types, first lines."""
     import inspect
 
     import tfe_bench as tfe
 
-    lines = ["| function | what it gives |\n|---|---|\n"]
+    lines = ["| function | value |\n|---|---|\n"]
     for name in sorted(tfe.__all__):
         function = getattr(tfe, name)
         if inspect.isfunction(function) and ".protocols." in function.__module__:
@@ -276,12 +302,12 @@ def functions() -> str:
                 for p in inspect.signature(function).parameters.values()
             )
             first = " ".join((inspect.getdoc(function) or "").partition("\n\n")[0].split())
-            lines.append(f"| `{name}({names})` | {first.replace('|', chr(92) + '|')} |\n")
+            lines.append(_format_row(f"`{name}({names})`", first.replace("|", r"\|")))
     return "".join(lines)
 
 
 def optimizers() -> str:
-    """The table of docs/optimizers.py."""
+    """Table of docs/optimizers.py."""
     return str(_beside("optimizers").table())
 
 
@@ -295,12 +321,12 @@ GENERATED: dict[str, Callable[[], str]] = {
 }
 
 
-# Those that --fast leaves as they are.
+# Generated texts that --fast does not update.
 SLOW = ("keras-applications",)
 
 
 def regenerate(page: str, fast: bool = True) -> str:
-    """The page with its generated sections as the code has them."""
+    """Return the page with its generated sections updated from the code."""
 
     def renewed(found: re.Match[str]) -> str:
         if fast and found["name"] in SLOW:
@@ -311,19 +337,22 @@ def regenerate(page: str, fast: bool = True) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs the samples; 1 if a page says something else than they do."""
+    """Run the samples; return 1 if a page differs from their output."""
     parser = argparse.ArgumentParser(prog="python -m docs.samples", description=__doc__)
     parser.add_argument("pages", nargs="*", type=Path, metavar="PAGE", help="default: all")
-    parser.add_argument("--fast", action="store_true", help="none that takes long")
-    parser.add_argument("--write", action="store_true", help="renew what the pages say")
+    parser.add_argument("--fast", action="store_true", help="skip slow samples")
+    parser.add_argument("--write", action="store_true", help="update the pages")
     given = parser.parse_args(argv)
-    os.environ |= {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""}  # says nothing of ours
+    os.environ |= {
+        "TF_CPP_MIN_LOG_LEVEL": "3",
+        "CUDA_VISIBLE_DEVICES": "",
+    }  # quiet TensorFlow
     wrong = False
     for page in given.pages or PAGES:
         text = page.read_text()
         renewed, differs = rerun(text, given.fast)
         if (sections := regenerate(renewed, given.fast)) != renewed:
-            differs.append("a generated section is not what the code says now")
+            differs.append("a generated section is out of date")
         if given.write:
             page.write_text(sections)
         for what in differs:

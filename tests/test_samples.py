@@ -176,6 +176,19 @@ def test_commands_fit_a_page_of_the_site() -> None:
                 assert not long, (page.name, long)
 
 
+def test_rows_of_tables_are_short() -> None:
+    for page in samples.PAGES:
+        long = [line for line in page.read_text().splitlines() if line[:1] == "|" and line[200:]]
+        assert not long, (page.name, long)
+
+
+def test_a_long_row_continues_below_outside_of_code() -> None:
+    row = samples._format_row("`f(x, y)`", " ".join(["word"] * 60))
+    first, second = row.splitlines()
+    assert len(first) <= samples.MAX_ROW and second.startswith("|  | word")
+    assert row.count("word") == 60 and "`f(x, y)`" in first
+
+
 def test_the_table_has_every_command_and_every_program() -> None:
     parser = make_parser()
     (commands,) = (a.choices for a in parser._actions if hasattr(a, "choices") and a.choices)
