@@ -243,7 +243,8 @@ class TrainingJob:
             if job_field.init and (
                 job_field.name not in _OPTIONAL_FIELDS or value != job_field.default
             ):
-                header[job_field.name] = value.header() if hasattr(value, "header") else value
+                convert = getattr(value, "to_header", None) or getattr(value, "header", None)
+                header[job_field.name] = value if convert is None else convert()
         return header
 
     @classmethod
