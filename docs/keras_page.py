@@ -1,8 +1,8 @@
 """The tables of docs/keras_layers.md: every class that Keras exports is tried, none is listed.
 
-`python -m docs.samples --write docs/keras_layers.md` renews them.  A layer "predicts" if `convert`
-takes a model of it and `plain` says what Keras says; it "trains" if `trainable(...).compile` takes
-a model with it.  What is refused is told in the refusal's own words.
+`python -m docs.samples --write docs/keras_layers.md` updates them.  A layer "predicts" if `convert`
+accepts a model of it and the plaintext result agrees with Keras; it "trains" if
+`trainable(...).compile` accepts a model with it.  Refusals have the text of their error.
 """
 
 from __future__ import annotations
@@ -21,16 +21,16 @@ import tfe_bench as tfe
 from tfe_bench.errors import RangeError, TfeBenchError
 
 SEED = 7
-# Of the largest value: Keras computes in float32, `plain` in float64.
+# Relative to the largest value: Keras computes in float32, `compute_plaintext` in float64.
 NEAR = 1e-4
-# Where a refusal says no more than the name.
+# Refusals with no more information than the name.
 NOTHING = "none"
-# Without the batch, for layers that do not say what they take.
+# Input shapes without the batch, for layers without declared inputs.
 IMAGE, SERIES, ROW, VOLUME = (6, 6, 3), (6, 4), (4,), (4, 4, 4, 2)
 SHAPES = (IMAGE, SERIES, ROW, VOLUME)
 _L = keras.layers
 
-# How a layer is made, where it needs more than nothing.
+# Constructor arguments of layers that need some.
 MADE: dict[str, Callable[[], Any]] = {
     "Activation": lambda: _L.Activation("relu"),
     "AdaptiveAveragePooling1D": lambda: _L.AdaptiveAveragePooling1D(2),
@@ -108,7 +108,7 @@ MADE: dict[str, Callable[[], Any]] = {
     "TextVectorization": lambda: _L.TextVectorization(vocabulary=["a", "b"]),
     "TimeDistributed": lambda: _L.TimeDistributed(_L.Dense(3)),
 }
-# What layers take that do not take numbers of any of SHAPES.
+# Inputs of layers that accept no numbers of SHAPES.
 GIVEN: dict[str, tuple[tuple[int, ...], str]] = {
     **dict.fromkeys(("AdditiveAttention", "Attention"), (SERIES, "float32")),
     **{
@@ -128,13 +128,13 @@ GIVEN: dict[str, tuple[tuple[int, ...], str]] = {
     "StringLookup": (ROW, "string"),
     "TextVectorization": ((1,), "string"),
 }
-# Layers of several tensors, as a list and one behind the other.
+# Layers of several tensors, as a list and as separate arguments.
 LISTED = (
     *("Add", "Average", "Concatenate", "Dot", "Maximum", "Minimum", "Multiply", "Subtract"),
     *("AdditiveAttention", "Attention"),
 )
 TWICE = ("GroupQueryAttention", "MultiHeadAttention")
-# Classes that no model has by themselves, and that nobody counts.
+# Classes that models do not contain directly; they are not counted.
 NO_LAYERS = {
     "Layer": "what layers inherit from",
     "Wrapper": "what layers inherit from",
@@ -146,7 +146,7 @@ NO_LAYERS = {
     "MaxNumBoundingBoxes": "takes no tensor but boxes",
     "HashedCrossing": "takes texts, which no model computes with",
 }
-# How a schedule, and what is no plain optimizer, is made.
+# Constructor calls of schedules and of optimizers with arguments.
 SCHEDULES: dict[str, Callable[[Any], Any]] = {
     "PiecewiseConstantDecay": lambda kind: kind([2], [0.1, 0.05]),
     "ExponentialDecay": lambda kind: kind(0.1, 10, 0.5),
@@ -177,7 +177,7 @@ FAMILIES = {
 
 @dataclass(frozen=True)
 class Tried:
-    """What became of one class.
+    """Result of trying one class.
 
     Attributes:
         name: of the class or function.
@@ -189,11 +189,11 @@ class Tried:
     trains: str = ""
 
 
-# ---- what Keras exports
+# ---- exports of Keras
 
 
 def exported(module: Any, base: type | None = None) -> dict[str, Any]:
-    """The classes of a module under a base, or its functions; aliases once, by their own name."""
+    """Return the classes of a module below a base, or its functions; aliases once."""
     found = {}
     for alias, value in vars(module).items():
         if base is None:
@@ -207,7 +207,7 @@ def exported(module: Any, base: type | None = None) -> dict[str, Any]:
 
 
 def words(error: Exception, name: str) -> str:
-    """What a refusal says of the one class that was tried, as a cell of a table."""
+    """Return the reason of a refusal as a cell of a table."""
     text = " ".join(str(error).split())
     if re.search(rf"(Received:|activation is) '?{name}'?\.?$", text.partition(" (Supported")[0]):
         return NOTHING
@@ -219,7 +219,7 @@ def words(error: Exception, name: str) -> str:
     text = re.sub(r"^'[\w/]+' \((?P<why>.*)\)$", r"\g<why>", text)
     if re.fullmatch(r"its activation is '\w+'|[a-z]+[a-z0-9_]*", text):
         return NOTHING
-    text = re.sub(r"'(\w+?)_\d+'", r"'\1'", text)  # (Keras counts its layers)
+    text = re.sub(r"'(\w+?)_\d+'", r"'\1'", text)  # (Keras numbers its layers)
     return text.replace("|", "\\|")[:200]
 
 
@@ -227,20 +227,20 @@ def words(error: Exception, name: str) -> str:
 
 
 def _built(name: str, cls: Any) -> Iterator[tuple[Any, Any]]:
-    """(input, output) of a layer, in each way that Keras takes it."""
+    """Yield (input, output) of a layer for each kind of input that Keras accepts."""
     for shape, dtype in [GIVEN[name]] if name in GIVEN else [(s, "float32") for s in SHAPES]:
         x = keras.Input(shape, dtype=dtype)
         given = ([x, x],) if name in LISTED else (x, x) if name in TWICE else (x,)
         try:
             y = MADE.get(name, cls)()(*given)
             keras.Model(x, y)
-        except Exception:  # another rank, then
+        except Exception:  # try another rank
             continue
         yield x, y
 
 
 def layer(name: str, cls: Any) -> Tried:
-    """Tries one class of layers, in the first way that Keras takes it and we do."""
+    """Try one class of layers, with the first input that Keras and conversion accept."""
     refused = None
     for x, y in _built(name, cls):
         model = keras.Model(x, y)
@@ -256,7 +256,7 @@ def layer(name: str, cls: Any) -> Tried:
 
 
 def _check(model: Any) -> None:
-    """That `plain` of a converted model says what Keras says.
+    """Check that the plaintext result of a converted model agrees with Keras.
 
     Raises:
         TfeBenchError: it is not converted.
@@ -267,7 +267,7 @@ def _check(model: Any) -> None:
     given: Any = rng.normal(size=shape).astype("float32")
     try:
         private = tfe.convert(model)
-    except RangeError:  # an exponential of whatever there may be
+    except RangeError:  # an exponential of unbounded inputs
         private = tfe.convert(model, samples=given)
     if private.graph.tokens:
         given = rng.integers(0, min(private.graph.tokens.values()), shape)
@@ -278,7 +278,7 @@ def _check(model: Any) -> None:
 
 
 def _trains(name: str, x: Any, y: Any) -> str:
-    """Whether a model with a layer in it is trained."""
+    """Return the result of training a model with a layer."""
     end = keras.layers.Dense(1)(y if len(y.shape) == 2 else keras.layers.Flatten()(y))
     try:
         tfe.trainable(keras.Model(x, end)).compile("sgd", "mse")
@@ -292,29 +292,29 @@ def _trains(name: str, x: Any, y: Any) -> str:
             network = keras.Sequential([keras.Input(ROW), keras.layers.Dense(3), again])
             tfe.trainable(network).compile("sgd", loss)
             return "as the last"
-        except (TfeBenchError, ValueError, TypeError):  # or Keras takes no such model
+        except (TfeBenchError, ValueError, TypeError):  # or Keras refuses the model
             pass
     return "no" if refused == NOTHING else f"no: {refused}"
 
 
 def layers() -> list[Tried]:
-    """All classes of keras.layers that are layers, tried."""
+    """Try all classes of keras.layers that are layers."""
     found = exported(keras.layers, keras.layers.Layer)
-    del found["InputLayer"]  # every model has it
+    del found["InputLayer"]  # part of every model
     return [layer(name, cls) for name, cls in found.items() if name not in NO_LAYERS]
 
 
-# ---- all that is no layer
+# ---- classes other than layers
 
 
-# What has no defaults.
+# Arguments without defaults.
 FUNCTIONS = {
     "threshold": functools.partial(keras.activations.threshold, threshold=0.5, default_value=0.0)
 }
 
 
 def activations() -> list[Tried]:
-    """All functions of keras.activations."""
+    """Try all functions of keras.activations."""
     found = []
     for name in exported(keras.activations):
         x = keras.Input(SERIES)
@@ -329,7 +329,7 @@ def activations() -> list[Tried]:
 
 
 def _compiled(name: str, ways: Iterator[tuple[Any, Any, Any]]) -> Tried:
-    """Whether a training of any of some (model, optimizer, loss) is taken."""
+    """Return whether training accepts one of some (model, optimizer, loss)."""
     refused = ""
     for model, optimizer, loss in ways:
         try:
@@ -346,7 +346,7 @@ def _network(outputs: int, end: str | None = None, **options: Any) -> Any:
 
 
 def loss_classes() -> list[Tried]:
-    """All classes of keras.losses, with a model whose last layer fits."""
+    """Try all classes of keras.losses, with a model whose last layer fits."""
     ends = ((3, "softmax"), (1, "sigmoid"), (1, None), (1, "tanh"), (2, "relu"))
 
     def ways(cls: Any) -> Iterator[tuple[Any, Any, Any]]:
@@ -357,14 +357,14 @@ def loss_classes() -> list[Tried]:
 
 
 def optimizers() -> list[Tried]:
-    """All classes of keras.optimizers, with their defaults."""
+    """Try all classes of keras.optimizers, with their defaults."""
     found = exported(keras.optimizers, keras.Optimizer)
     made = ((name, OPTIMIZERS.get(name, lambda kind: kind())(cls)) for name, cls in found.items())
     return [_compiled(name, iter([(_network(1), each, "mse")])) for name, each in made]
 
 
 def schedules() -> list[Tried]:
-    """All classes of keras.optimizers.schedules."""
+    """Try all classes of keras.optimizers.schedules."""
     module = keras.optimizers.schedules
     found = []
     for name, cls in exported(module, module.LearningRateSchedule).items():
@@ -375,14 +375,14 @@ def schedules() -> list[Tried]:
 
 
 def regularizers() -> list[Tried]:
-    """All classes of keras.regularizers, of a kernel."""
+    """Try all classes of keras.regularizers, for a kernel."""
     found = exported(keras.regularizers, keras.Regularizer)
     made = ((name, _network(2, kernel_regularizer=cls())) for name, cls in found.items())
     return [_compiled(name, iter([(model, "sgd", "mse")])) for name, model in made]
 
 
 def applications() -> list[Tried]:
-    """The smallest member of each family of keras.applications, with random weights."""
+    """Try the smallest member of each family of keras.applications, with random weights."""
     found = []
     for family, (name, size) in FAMILIES.items():
         keras.utils.set_random_seed(SEED)
@@ -409,7 +409,7 @@ def _yes(cell: str) -> bool:
 
 
 def _fate(tried: Tried) -> str:
-    """What became of a class, in words."""
+    """Describe the result of a class."""
     predicts, trains = tried.predicts, tried.trains
     if not _yes(predicts or trains):
         why = (predicts or trains).removeprefix("no: ")
@@ -424,7 +424,7 @@ def _fate(tried: Tried) -> str:
 
 
 def _list(tried: list[Tried]) -> str:
-    """Classes of one fate together, the best first."""
+    """Group classes by their result, the best first."""
     fates: dict[str, list[str]] = {}
     for t in sorted(tried, key=lambda t: (not _yes(t.predicts or "yes"), not _yes(t.trains))):
         fates.setdefault(_fate(t), []).append(f"`{t.name}`")
@@ -438,7 +438,7 @@ def _total(what: str, tried: list[Tried]) -> str:
 
 
 def tables() -> str:
-    """The totals, and tables of all but the applications."""
+    """Return the totals, and tables of everything except the applications."""
     all_tried = {
         "layers": layers(),
         "activations": activations(),
@@ -457,7 +457,7 @@ def tables() -> str:
 
 
 def applications_table() -> str:
-    """The families of keras.applications."""
+    """Return the table of the families of keras.applications."""
     tried = applications()
     good = sum(_yes(t.predicts) for t in tried)
     head = f"{good} of {len(tried)} families predict.\n\n| family | predicts |\n|---|---|\n"

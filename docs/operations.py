@@ -25,12 +25,12 @@ Case = tuple[Callable[[Shared], Any], int]
 
 
 def _integers(x: Shared) -> Shared:
-    """The ring elements of reals."""
+    """Encode reals as ring elements."""
     return replace(x, fractional_bits=0)
 
 
-# What a row of the table with a cost does where that is not `tfe.name(x)`: an operation on 1000
-# values at 16 fractional bits, as [100, 10] for rows and matrices; divided by the elements it says.
+# Operations of the table's rows other than `tfe.name(x)`: on 1000 values at 16 fractional bits, as
+# [100, 10] for rows and matrices, with the number of elements that divides the cost.
 _CASES: dict[str, Case] = {
     "`multiply`": (lambda x: x * x, 1000),
     "`multiply` by a public real": (lambda x: x * 0.3, 1000),
@@ -95,7 +95,7 @@ _CASES: dict[str, Case] = {
     "`polyval`": (lambda x: tfe.polyval([1.0, 2.0, 3.0], x), 1000),
 }
 
-# The same, of private bits b = [x < 0] that are there already.
+# The same, with existing private bits b = [x < 0].
 OF_BITS: dict[str, Callable[[Shared, MaskedBits], Any]] = {
     "`logical_and`": lambda x, b: b & b,
     "`cast` of bits": lambda x, b: tfe.cast(b),
@@ -105,18 +105,18 @@ OF_BITS: dict[str, Callable[[Shared, MaskedBits], Any]] = {
 
 
 def named(first_cell: str) -> str:
-    """The row's name in `measured` or OF_BITS: without examples and what costs the same."""
+    """Return the row's name in `measured` or OF_BITS, without examples and equivalents."""
     return re.sub(r"(,| \(here).*", "", first_cell)
 
 
 def rows(page: str) -> list[list[str]]:
-    """The cells of the rows of all operations."""
+    """Return the cells of the rows of all operations."""
     cells = [[c.strip() for c in line.strip("|").split("|")] for line in page.splitlines()]
     return [row for row in cells if len(row) == 5 and row[0].startswith("`")]
 
 
 def measured(page: str) -> dict[str, Case]:
-    """What each row with a cost does: a function of x alone is called, the others stand above."""
+    """Return the operation of each row with a cost: functions of x alone, and those above."""
     found = {}
     for cells in rows(page):
         name = named(cells[0])
@@ -132,10 +132,10 @@ def measured(page: str) -> dict[str, Case]:
 
 
 def counted(page: str | None = None) -> dict[str, tuple[int, str]]:
-    """(rounds, bytes per element by all three parties together) of each row with a cost.
+    """Count (rounds, bytes per element by all three parties together) of each row with a cost.
 
     Args:
-        page: None for the page as it stands.
+        page: None for the present page.
     """
     page = PAGE.read_text() if page is None else page
     x, b = Private((100, 10), F), PrivateBits((100, 10))
@@ -150,7 +150,7 @@ def counted(page: str | None = None) -> dict[str, tuple[int, str]]:
 
 
 def written(page: str) -> str:
-    """The page with the last two cells of every row that has a cost as counted."""
+    """Return the page with counted costs in the last two cells of every row with a cost."""
     costs = counted(page)
     lines = []
     for line in page.splitlines():
@@ -163,7 +163,7 @@ def written(page: str) -> str:
 
 
 def main() -> int:
-    """Writes or compares the page; the exit status."""
+    """Write or compare the page; return the exit status."""
     page = PAGE.read_text()
     wanted = written(page)
     if "--write" in sys.argv[1:]:

@@ -20,7 +20,7 @@ WEIGHTS = 1000
 
 
 def cost(name: str) -> Cost:
-    """Of an update of WEIGHTS weights, counted."""
+    """Count the cost of an update of WEIGHTS weights."""
     layer = LayerSpec("dense", "dense", ("x",), {}, {"kernel": np.zeros((WEIGHTS, 1))})
     graph = Graph("update", {"x": (WEIGHTS,)}, (layer,), ("dense",))
     recipe = Recipe.build(graph, name, "mse")
@@ -37,7 +37,7 @@ def cost(name: str) -> Cost:
 
 
 def table() -> str:
-    """The lines of the table."""
+    """Return the lines of the table."""
     lines = [
         "| name | of keras.optimizers | settings | rounds | bytes per weight |\n",
         "|---|---|---|--:|--:|\n",

@@ -1,4 +1,4 @@
-"""The documentation's pictures: the layers as the imports are, and what travels between hosts."""
+"""The documentation's pictures: layers with their imports, and messages between hosts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LANES = {
     "E1": "evaluator E1",
     "E2": "evaluator E2",
 }
-# Lines are "from > to: what", or "who: what" of what a host does by itself.
+# Lines are "from > to: message", or "host: local computation".
 JOURNEYS = {
     "sort": """
 client > D: l1, l2 as seeds
@@ -66,7 +66,7 @@ E1 > client: at the end: the weights; or shares stay for predictions
 
 
 def imported(path: Path) -> Iterator[str]:
-    """The names that a file imports, in functions too: modules, and what it takes from them."""
+    """Yield the names that a file imports, also in functions: modules, and names in them."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom) and node.module:
             yield from (node.module, *(f"{node.module}.{a.name}" for a in node.names))
@@ -75,7 +75,7 @@ def imported(path: Path) -> Iterator[str]:
 
 
 def imports() -> Counter[tuple[str, str]]:
-    """How many modules of a layer import from another one."""
+    """Count the modules of a layer that import from another layer."""
     found: Counter[tuple[str, str]] = Counter()
     for folder in LAYERS:
         own = folder.rpartition("/")[2]
@@ -108,7 +108,7 @@ def _line(path: str, ends: str = 'marker-end="url(#to)"') -> str:
 
 
 def layers() -> str:
-    """The five layers; a number says how many modules import across."""
+    """Draw the five layers; a number counts the modules that import across."""
     names = [folder.rpartition("/")[2] for folder in LAYERS]
     step, width = 92, 400
     parts = []
@@ -134,7 +134,7 @@ def layers() -> str:
 
 
 def journey(steps: str) -> str:
-    """What travels between the client and the three workers, from top to bottom."""
+    """Draw the messages between the client and the three workers, from top to bottom."""
     apart, row, top = 330, 44, 60
     lines = steps.strip().splitlines()
     at = {name: 90 + apart * i for i, name in enumerate(LANES)}
@@ -162,5 +162,5 @@ def journey(steps: str) -> str:
 
 
 def all_of_them() -> dict[str, str]:
-    """SVGs by name."""
+    """Return SVGs by name."""
     return {"layers": layers(), **{name: journey(steps) for name, steps in JOURNEYS.items()}}

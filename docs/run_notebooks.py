@@ -1,7 +1,7 @@
-"""Runs the notebooks of docs/notebooks and compares what they print: python -m docs.run_notebooks.
+"""Run the notebooks of docs/notebooks and compare their output: python -m docs.run_notebooks.
 
---write puts in what was printed now, and nothing that differs between two runs: no numbers of
-executions, no times, no warnings of TensorFlow.
+--write updates their output, without values that differ between two runs: numbers of
+executions, times, warnings of TensorFlow.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ SECONDS = 120
 
 
 def cells(path: Path) -> Any:
-    """A notebook's cells as JSON holds them."""
+    """Return a notebook's cells as JSON objects."""
     return json.loads(path.read_text())["cells"]
 
 
 def printed(outputs: Any) -> str:
-    """What a cell printed to standard output, and the value of its last line."""
+    """Return a cell's standard output, and the value of its last line."""
     parts = []
     for each in outputs:
         if each["output_type"] == "stream" and each["name"] == "stdout":
@@ -34,7 +34,7 @@ def printed(outputs: Any) -> str:
 
 
 def run(path: Path) -> list[str]:
-    """What each cell of a notebook prints, run in a kernel of this Python.
+    """Run a notebook in a kernel of this Python and return the output of each cell.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell fails.
@@ -49,7 +49,7 @@ def run(path: Path) -> list[str]:
 
 
 def renewed(path: Path, now: list[str]) -> str:
-    """The notebook's text with what its cells print now."""
+    """Return the notebook's text with its present output."""
     book = json.loads(path.read_text())
     for cell, text in zip(book["cells"], now, strict=True):
         if cell["cell_type"] == "code":
@@ -60,7 +60,7 @@ def renewed(path: Path, now: list[str]) -> str:
 
 
 def markdown(path: Path) -> str:
-    """The notebook as a page."""
+    """Return the notebook as a page."""
     parts = []
     for cell in cells(path):
         text = "".join(cell["source"])
@@ -73,7 +73,7 @@ def markdown(path: Path) -> str:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs notebooks; 1 if one says something else than it prints."""
+    """Run notebooks; return 1 if the output of one differs."""
     from docs.samples import alike
 
     parser = argparse.ArgumentParser(prog="python -m docs.run_notebooks", description=__doc__)

@@ -1,4 +1,4 @@
-"""What mkdocs does beside rendering docs/: README and its neighbors, the API, the pictures."""
+"""Hooks of mkdocs: pages from README and its neighbors, the API, and generated pictures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parents[1]
 _FENCE = re.compile(r"^(\s*```\w+) .*$", re.MULTILINE)
-# Pages that lie beside docs/, where a visitor of the repository looks for them.
+# Pages outside docs/, at their usual places in a repository.
 BESIDE = {
     "index.md": "README.md",
     "contributing.md": "CONTRIBUTING.md",
@@ -43,7 +43,7 @@ API = {
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages and pictures that no file of docs/ holds."""
+    """Add the pages and pictures without a file in docs/."""
     for page, source in BESIDE.items():
         text = (ROOT / source).read_text().replace("](docs/", "](")
         for other, name in BESIDE.items():
@@ -64,7 +64,7 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def _module(name: str) -> Any:
-    """docs/NAME.py; mkdocs runs hooks outside of any package."""
+    """Import docs/NAME.py; mkdocs runs hooks outside of any package."""
     spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -73,5 +73,5 @@ def _module(name: str) -> Any:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Drops what stands behind a block's language for docs/samples.py."""
+    """Drop the marks of docs/samples.py after a block's language."""
     return _FENCE.sub(r"\1", markdown)
