@@ -1,8 +1,8 @@
-"""The largest and smallest along an axis, and where they are.
+"""Extremes along an axis, and their positions.
 
 `tree` halves the values level by level: w - 1 comparisons per row, ceil(log2 w) levels.
-`all-pairs` compares every pair at once and finds the one that loses to nobody: w(w-1)/2
-comparisons, one level.  Of equal values the first wins, as in TensorFlow.
+`all-pairs` compares every pair at once and selects the value that loses no comparison: w(w-1)/2
+comparisons, one level. Among equal values the first one wins, as in TensorFlow.
 """
 
 from __future__ import annotations
@@ -34,25 +34,29 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 METHODS = ("auto", "tree", "all-pairs")
 # An AND takes up to 9 bits, so a row of all-pairs has up to 10 values.
 MAX_PAIRED: int = logic.MAX_AND_INPUTS + 1
-# Bits, over all three parties, that take as long as one more round: measured on one host, and
-# 20 ms at 352 Mbit/s per host (PROTOCOLS: 7.04 Mbit for each of three).
+# Bits sent by all three parties in the time of one round: measured on one host, and for 20 ms at
+# 352 Mbit/s per host (PROTOCOLS: 7.04 Mbit for each of the three hosts).
 ROUND_BITS = {"local": 3e6, "lan": 3e6, "wan": 21e6}
 
 
 def choose_method(
     method: str, rows: int, width: int, profile: str = "local", bits: int = compare.EXACT_BITS
 ) -> str:
-    """What "auto" stands for: all-pairs where the rounds it saves outweigh its traffic.
+    """Resolve "auto": all-pairs where the saved rounds outweigh its additional traffic.
 
     Raises:
-        UsageError: an unknown method or profile, or too many values for all-pairs.
+        UsageError: the method or profile is unknown, or all-pairs gets too many values.
     """
     check_choice("network profile", profile, ROUND_BITS)
     check_choice("method for the extremes of a row", method, METHODS)
     if method == "all-pairs" and width > MAX_PAIRED:
         raise UsageError(
-            f"all-pairs takes up to {MAX_PAIRED} values per row. Received: {width}. "
-            'Use "tree" or "auto".'
+            f"Expected up to {MAX_PAIRED} values per row for all-pairs. Received: "
+            f'{width}. Use "tree" or "auto".',
+            code="too-large",
+            operation="all-pairs",
+            received=width,
+            expected=MAX_PAIRED,
         )
     if method != "auto" or width > MAX_PAIRED or width < 3:
         return "tree" if method == "auto" else method
@@ -65,17 +69,18 @@ def choose_method(
 
 
 class AxisReduction(Protocol):
-    """What is largest or smallest along an axis (None: of all; an index: 0).
+    """A reduction to an extreme value along an axis (None: of all values; an index: 0).
 
     Args:
-        bits: width of the comparisons: exact while differences fit it.
+        bits: width of the comparisons; the result is exact while differences fit it.
         method: "tree", "all-pairs" or "auto".
-        profile: of the network.
-        exchanges: of each comparison, 1 to 3; None as compare.recipe takes it.
+        profile: network profile.
+        exchanges: per comparison, 1 to 3; None: the default of compare.recipe.
 
-    Rounds: those of a comparison and 2, on each of the log2 levels of a tree, or and 3 once.
+    Rounds: for a tree those of a comparison and 2 on each of the log2 levels; for all-pairs those
+    of one comparison and 3.
     Raises:
-        UsageError: a wrong axis, no values along it, an unknown method.
+        UsageError: the axis is invalid, it has no values, or the method is unknown.
     """
 
     __name__: str
@@ -120,7 +125,12 @@ def _make_reduction(name: str, smallest: bool, index: bool) -> AxisReduction:
             math.prod(n for i, n in enumerate(shape) if i != resolved_axis),
         )
         if width == 0:
-            raise UsageError(f"{name} wants values along the axis. Received: shape {shape}.")
+            raise UsageError(
+                f"{name} expects at least one value along the axis. Received: shape {shape}.",
+                code="empty-input",
+                operation=name,
+                received=shape,
+            )
         order = [resolved_axis, *(i for i in range(len(shape)) if i != resolved_axis)]
         # One row per value, so that halves are contiguous.
         columns = x.map(lambda a: tensor_ops.reshape(tensor_ops.transpose(a, order), [width, rows]))
@@ -136,7 +146,7 @@ def _make_reduction(name: str, smallest: bool, index: bool) -> AxisReduction:
 
 reduce_max = _make_reduction("reduce_max", smallest=False, index=False)
 reduce_min = _make_reduction("reduce_min", smallest=True, index=False)
-# Of the first one: ring elements without a scale.
+# Positions of the first extreme value: ring elements without a scale.
 argmax = _make_reduction("argmax", smallest=False, index=True)
 argmin = _make_reduction("argmin", smallest=True, index=True)
 
@@ -144,14 +154,25 @@ argmin = _make_reduction("argmin", smallest=True, index=True)
 def _resolve_axis(
     name: str, shape: list[int], axis: int | None, keepdims: bool
 ) -> tuple[int, list[int]]:
-    """(the axis, the shape of the result)"""
+    """Return the axis and the shape of the result."""
     if axis is None:
         return 0, [1] * len(shape) if keepdims else []
     if isinstance(axis, bool) or not isinstance(axis, int):
-        raise UsageError(f"{name} wants an axis as an integer. Received: {axis!r}.")
+        raise UsageError(
+            f"{name} expects an integer as axis. Received: {axis!r}.",
+            code="not-an-integer",
+            operation=name,
+            received=axis,
+        )
     if not -len(shape) <= axis < len(shape):
         allowed = f"from {-len(shape)} to {len(shape) - 1}" if shape else "of a tensor with any"
-        raise UsageError(f"{name} wants an axis {allowed}. Received: {axis} for shape {shape}.")
+        raise UsageError(
+            f"{name} expects an axis {allowed}. Received: {axis} for shape {shape}.",
+            code="axis-out-of-range",
+            operation=name,
+            received=axis,
+            expected=allowed,
+        )
     axis %= len(shape)
     kept_shape = [1 if i == axis else n for i, n in enumerate(shape)]
     return axis, kept_shape if keepdims else shape[:axis] + shape[axis + 1 :]
@@ -166,7 +187,7 @@ def _reduce_columns(
     index: bool,
     profile: str,
 ) -> list[Shared]:
-    """`_found`; each party deals for a third of the rows where the line is what is waited for."""
+    """Run `_find_extreme`; if bandwidth-bound, each party deals for a third of the rows."""
     width, rows = (int(n) for n in columns.shape)
     if rows == 0 or width == 1:
         value = columns.map(lambda a: tensor_ops.strided_slice(a, 0))
@@ -186,7 +207,7 @@ def _reduce_columns(
 def _find_extreme(
     party: Party, columns: Shared, method: str, bits: int, exchanges: int | None, index: bool
 ) -> list[Shared]:
-    """The largest along the first axis of [width, rows], and with index where it is."""
+    """Return the largest along the first axis of [width, rows], with index also its position."""
     width, rows = (int(n) for n in columns.shape)
     if method == "tree":
         labels = (
@@ -206,10 +227,10 @@ def reduce_labeled(
     bits: int = compare.EXACT_BITS,
     exchanges: int | None = None,
 ) -> tuple[Shared, Shared | None]:
-    """The first largest along the first axis of [width, rows], and the label it has.
+    """Return the first largest value along the first axis of [width, rows], and its label.
 
     Args:
-        labels: public, as shares: [width, rows] or what broadcasts to it.
+        labels: public values held as shares: [width, rows], or a shape that broadcasts to it.
 
     Rounds and bits: those of a "tree".
     """
@@ -219,7 +240,7 @@ def reduce_labeled(
         label = shapes.broadcast_to(labels, [width, rows])
     while width > 1:
         half = width // 2
-        # neighbors, so that of equal values the one with the lower index wins
+        # Neighbors are compared, so that the lower index wins among equal values.
         even, odd = (
             x.map(lambda a, o=o, h=half: tensor_ops.strided_slice(a, np.s_[o : 2 * h : 2]))
             for o in (0, 1)
@@ -242,7 +263,7 @@ def reduce_labeled(
 
 
 def _append_unpaired(x: Shared, winners: Shared, width: int) -> Shared:
-    """The winners, and the value that had no neighbor."""
+    """Append the value that had no neighbor to the winners."""
     if width % 2 == 0:
         return winners
     return shapes.concat([winners, x.map(lambda a: tensor_ops.strided_slice(a, np.s_[-1:]))], 0)
@@ -253,14 +274,14 @@ Rows: TypeAlias = "tuple[tuple[int, ...], ...]"
 
 @dataclass(frozen=True)
 class PairTable:
-    """Which pairs of values are compared to find the largest, and which of them each value asks.
+    """The pairs of values that all-pairs compares, and the pairs that decide about each value.
 
     Attributes:
         pairs: (i, j) with i < j, compared as [x_i < x_j].
-        rivals: [values - 1][values], the others of each value.
-        asked, flips: of the same shape, the pair of a value and its rival, and 1 where its bit is
-            to be inverted.  For a rival j > i value i must not be smaller, for j < i it must be
-            larger: the first of equal values wins.
+        rivals: [values - 1][values], the other values for each value.
+        pair_indices, flips: of the same shape, the pair of a value and its rival, and 1 where its
+            bit is inverted. Value i must not be smaller than a rival j > i and must be larger than
+            a rival j < i: the first of equal values wins.
     """
 
     pairs: Rows
@@ -271,7 +292,7 @@ class PairTable:
 
 @functools.cache
 def build_pair_table(values: int) -> PairTable:
-    """The table of so many values."""
+    """Build the table for a number of values."""
     pairs = tuple((i, j) for i in range(values) for j in range(i + 1, values))
     number = {pair: k for k, pair in enumerate(pairs)}
     rivals = tuple(tuple(k if k < i else k + 1 for i in range(values)) for k in range(values - 1))
@@ -285,10 +306,10 @@ def build_pair_table(values: int) -> PairTable:
 def argmax_bits(
     party: Party, x: Shared, bits: int = compare.EXACT_BITS, exchanges: int | None = None
 ) -> MaskedBits:
-    """[value j of row i is its row's first largest] for x [width, rows], order [width, rows].
+    """Return [value j of row i is its row's first largest], [width, rows], for x [width, rows].
 
-    Compares all pairs, ANDs what each value says of the others, exchanges the result under a mask.
-    Rounds: exchanges + 2 (+ 3 with dealing).
+    Compares all pairs, ANDs the results for each value, exchanges the AND under a mask.
+    Rounds: exchanges + 2 online, exchanges + 3 in total.
     """
     width, rows = (int(n) for n in x.shape.as_list())
     table = build_pair_table(width)
@@ -310,7 +331,7 @@ def argmax_bits(
 def _select_with_index(
     party: Party, x: Shared, hot: MaskedBits, width: int, rows: int, index: bool
 ) -> tuple[Shared, Shared | None]:
-    """sum_j hot_j x_j, and sum_j hot_j j: each is exchanged as one."""
+    """Return sum_j hot_j x_j and sum_j hot_j j; each sum is exchanged as one element per row."""
     value = sum_selected(party, hot, x)
     if not index:
         return value, None
@@ -326,10 +347,10 @@ def _select_with_index(
 
 
 def sum_selected(party: Party, hot: MaskedBits, x: Shared) -> Shared:
-    """sum_j hot_j x_j over the first axis of x [width, ...].
+    """Return sum_j hot_j x_j over the first axis of x [width, ...].
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 128 per element of x, E1, E2 64 per element of the
-        result.
+    Rounds: 1 online, 2 in total. Bits sent: D 128 per element of x, E1, E2 64 per element of the
+    result.
     """
     check_word("pick", x)
     convert.check_inject("pick", hot, x)
@@ -347,9 +368,9 @@ def sum_selected(party: Party, hot: MaskedBits, x: Shared) -> Shared:
 
 
 def reduce_full_range(party: Party, x: Shared, largest: bool) -> Shared:
-    """The largest or the smallest of [n] integers of the whole 64-bit range, [1].
+    """Return the largest or smallest of [n] integers of the whole 64-bit range, as [1].
 
-    Rounds: those of full_range.maximum, on each of the log2 levels of a tree.
+    Rounds: those of full_range.maximum on each of the log2 levels of a tree.
     """
     choose_of_two = full_range.maximum if largest else full_range.minimum
     while (n := int(x.shape[0])) > 1:

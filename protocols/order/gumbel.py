@@ -1,9 +1,9 @@
-"""Gumbel noise: the largest of logits with it is a sample of their softmax.
+"""Gumbel noise: the argmax of logits with added noise is a sample from their softmax.
 
-Of logits x_j and independent standard Gumbel G_j, j = argmax(x_j / T + G_j) has the probabilities
-softmax(x / T) (Gumbel 1954, Yellott 1977).  The dealer draws T G_j for itself, from its own
-system's randomness and from no key that an evaluator has, and adds it to what it deals: it is the
-only one that knows the noise, and it sees neither logits nor the choice.
+For logits x_j and independent standard Gumbel variables G_j, j = argmax(x_j / T + G_j) has the
+probabilities softmax(x / T) (Gumbel 1954, Yellott 1977). The dealer draws T G_j from its own
+system's randomness, not from a key that an evaluator holds, and adds it to its dealt values. Only
+the dealer knows the noise, and it sees neither the logits nor the choice.
 """
 
 from __future__ import annotations
@@ -18,25 +18,29 @@ import numpy.typing as npt
 
 from tfe_bench.errors import UsageError
 
-# |G| is below: of so many random bits no -log(-log(u)) is larger, and no u rounds to 1.
+# Bound of |G|: for u of _BITS random bits no -log(-log(u)) is larger, and no u rounds to 1.
 MAX_MAGNITUDE: Final = 38
 MAX_TEMPERATURE: Final = 8.0
 _BITS: Final = 52
-# So many random bytes; in tests those of a seed.
+# A source of random bytes of a given length; tests use a seeded one.
 RandomBytes = Callable[[int], bytes]
 
 
 def check_temperature(temperature: object) -> float:
-    """A temperature, 0 for none.
+    """Return a valid temperature as a float; 0 means no noise.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the value is not a number in the accepted interval.
     """
     real = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
     if not (real and 0 <= temperature <= MAX_TEMPERATURE):  # type: ignore[operator]
         raise UsageError(
-            f"A temperature is 0 (the likeliest token) to {MAX_TEMPERATURE:g}. Received: "
-            f"{str(temperature)[:40]}."
+            "Expected a temperature from 0 (the likeliest token) to "
+            f"{MAX_TEMPERATURE:g}. Received: {str(temperature)[:40]}.",
+            code="number-out-of-range",
+            operation="temperature",
+            received=str(temperature)[:40],
+            expected=f"0 to {MAX_TEMPERATURE:g}",
         )
     return float(temperature)  # type: ignore[arg-type]
 
@@ -47,9 +51,9 @@ def draw_gumbel(
     fractional_bits: int,
     random_bytes: RandomBytes = secrets.token_bytes,
 ) -> npt.NDArray[np.int64]:
-    """temperature G in ring units, drawn anew.
+    """Draw fresh noise temperature G in ring units.
 
-    |noise| <= LARGEST temperature 2^fractional_bits.
+    |noise| <= MAX_MAGNITUDE temperature 2^fractional_bits.
     """
     count = math.prod(shape)
     words = np.frombuffer(random_bytes(8 * count), np.uint64) >> np.uint64(64 - _BITS)

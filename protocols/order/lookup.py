@@ -1,7 +1,7 @@
-"""Rows of a private table at private positions.
+"""Lookup of private positions in a private table.
 
-`chosen` sums up the table under a row of bits of which one is 1; its cost is the product of both
-sizes.  `shuffled` sorts the table and the positions together, for large ones.
+`lookup_one_hot` sums the table under one-hot rows of bits; its cost is the product of both sizes.
+`lookup_shuffled` sorts the table and the positions together; it suits large tables.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 PRODUCTS = ("pick", "matmul")
-# Of a table whose rows are moved: a sort adds the wide key, the key and the position.
+# Columns of a table that is shuffled: a sort adds the wide key, the key and the position.
 MAX_TABLE_COLUMNS = MAX_COLUMNS - 3
 METHODS = ("auto", "one-hot", "shuffle")
 
@@ -32,13 +32,13 @@ METHODS = ("auto", "one-hot", "shuffle")
 def lookup_one_hot(
     party: Party, table: Shared, positions: Shared, bits: int = compare.EXACT_BITS
 ) -> Shared:
-    """table[b, positions[b, i]], [batch, asked, width]; 0 for a position that is not there.
+    """Return table[b, positions[b, i]], [batch, requests, width]; 0 for a position outside.
 
     Args:
         table: [batch, n, width].
-        positions: integers [batch, asked], below 2^(bits-1).
+        positions: integers [batch, requests], below 2^(bits-1).
 
-    Rounds and bits: those of one_hot.one_hot and the cheaper of `product`.
+    Rounds and bits: those of one_hot.one_hot and of the cheaper method of `select_rows`.
     """
     batch, n, width = (int(d) for d in table.shape)
     request_count = int(positions.shape[1])
@@ -58,15 +58,15 @@ def _cheaper_product(batch: int, n: int, request_count: int, width: int) -> str:
 def select_rows(
     party: Party, hot: MaskedBits, table: Shared, request_count: int, method: str
 ) -> Shared:
-    """The sum over a table's rows of those whose bit is 1, for bits [n, batch * asked].
+    """Sum the table rows whose bit is 1, for bits [n, batch * requests].
 
     Args:
-        way: "pick" injects each element of the table for each bit; "matmul" makes numbers of the
-            bits first.
+        method: "pick" injects each bit into each element of the table; "matmul" first converts the
+            bits to numbers.
 
-    Rounds: "pick" 1 (2 with dealing), "matmul" 2 (3).  Bits sent: "pick" D 128 for each bit and
-    column, E1, E2 64 for each element of the result; "matmul" D, E1, E2 64 for each of the bits and
-    of the elements of the result.
+    Rounds: "pick" 1 online, 2 in total; "matmul" 2 online, 3 in total. Bits sent: "pick" D 128 for
+    each bit and column, E1, E2 64 for each element of the result; "matmul" D, E1, E2 64 for each of
+    the bits and of the elements of the result.
     """
     batch, n, width = (int(d) for d in table.shape)
     if method == "matmul":
@@ -88,19 +88,20 @@ def select_rows(
 
 
 def lookup_shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
-    """table[positions[i]], [asked, width]; 0 for a position that is not there.  Between graphs.
+    """Return table[positions[i]], [requests, width]; 0 for a position outside. Between graphs.
 
-    The rows 0 .. n and the positions are sorted together, a row before the positions that name it.
-    With row j goes its difference from row j - 1 (with row n, which is none, what is left to 0),
-    with a position 0: running sums, which are local, are then the rows asked for.  A shuffle of
-    these and of where each came from, of which the latter is revealed, brings them back.
+    The numbers 0 .. n of the rows and the positions are sorted together, each row before the
+    positions equal to it. Row j carries its difference from row j - 1, row n (a dummy) carries the
+    difference from the last row to 0, and a position carries 0. Running sums, which are local, are
+    then the requested rows. They are shuffled together with their original positions, which are
+    then revealed, and put back in order.
 
     Args:
-        table: [n, width], width up to MOST_COLUMNS.
-        positions: any integers [asked].
+        table: [n, width], width up to MAX_TABLE_COLUMNS.
+        positions: any integers [requests].
 
-    Rounds and bits: those of sort.sort of n + 1 + asked keys with width columns; and 3 rounds and
-    256 bits for each of these elements and of the keys, and 192 for a key.
+    Rounds and bits: those of sort.sort of n + 1 + requests keys with width columns; in addition 3
+    rounds and 256 bits for each of these elements and of the keys, and 192 for a key.
     """
     n, width = (int(d) for d in table.shape)
     request_count = int(positions.shape[0])
@@ -144,7 +145,7 @@ def lookup_shuffled(party: Party, table: Shared, positions: Shared) -> Shared:
 
 
 def _invert_origins(origins: Any) -> Any:
-    """Where each original position is now."""
+    """Return the present position of each original position."""
     if isinstance(origins, tensor_ops.SymbolicTensor):
         return np.zeros(origins.shape[-1], np.int64)
     import tensorflow as tf
@@ -153,19 +154,23 @@ def _invert_origins(origins: Any) -> Any:
 
 
 def choose_lookup(method: str, n: int, width: int, request_count: int) -> str:
-    """What "auto" stands for between graphs: "one-hot" (`chosen`) or "shuffle" (`shuffled`).
+    """Resolve "auto" between graphs: "one-hot" (`lookup_one_hot`) or "shuffle" (`lookup_shuffled`).
 
-    A sort of all pairs is counted.  A quicksort's comparisons follow its shuffle: they are taken as
-    1.25 N log2(N), and its levels as 2 log2(N) of 3 rounds.
+    The cost of a sort by all pairs is counted. The comparisons of a quicksort depend on its
+    shuffle: they are estimated as 1.25 N log2(N), and its levels as 2 log2(N) of 3 rounds each.
 
     Raises:
-        UsageError: a table of too many columns to be shuffled.
+        UsageError: the table has too many columns for a shuffle.
     """
     checks.check_choice("way to look rows up", method, METHODS, "gather")
     if method == "shuffle" and width > MAX_TABLE_COLUMNS:
         raise UsageError(
-            f"gather shuffles rows of {MAX_TABLE_COLUMNS} numbers at most. Received: {width}. "
-            'Use method="one-hot".'
+            f"gather shuffles rows of at most {MAX_TABLE_COLUMNS} numbers. Received: "
+            f'{width}. Use method="one-hot".',
+            code="too-large",
+            operation="gather",
+            received=width,
+            expected=MAX_TABLE_COLUMNS,
         )
     if method != "auto" or width > MAX_TABLE_COLUMNS:
         return "one-hot" if method == "auto" else method
@@ -190,5 +195,5 @@ def choose_lookup(method: str, n: int, width: int, request_count: int) -> str:
 
 
 def _estimate_price(cost: Cost) -> float:
-    """Bits, and a round as what it takes as long as."""
+    """Return a cost in bits, with each round counted as the bits sent in its time."""
     return cost.total + cost.rounds * extremes.ROUND_BITS["local"]

@@ -1,8 +1,8 @@
-"""Rows of bits of which one is 1: of a private position, and of the segment that a value is in.
+"""One-hot bits of a private position, and of the segment that contains a value.
 
-Against public ascending edges the comparisons of a value are nested, so that the XOR of neighbors,
-which is free, says which segment it is in: one comparison for each edge, where an equality of its
-own for each position takes two.
+Comparisons of a value with public ascending edges are nested, so the XOR of neighboring results,
+which is free, marks the segment: one comparison for each edge, where a separate equality for each
+position would take two.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ METHODS = ("direct", "clamped")
 
 
 def compare_edges(party: Party, x: Shared, edges: npt.NDArray[np.int64], bits: int) -> MaskedBits:
-    """[x < edge], [edges, n], for public edges in ring units.
+    """Return [x < edge], [edges, n], for public edges in ring units.
 
     Args:
         bits: right while |x - edge| < 2^(bits-1).
 
-    Rounds and bits: those of relational.less of so many pairs.
+    Rounds and bits: those of relational.less of edges * n pairs.
     """
     count, n = len(edges), x.shape.num_elements()
     flat = x.map(lambda a: tensor_ops.tile(tensor_ops.reshape(a, [1, n]), [count, 1]))
@@ -35,7 +35,7 @@ def compare_edges(party: Party, x: Shared, edges: npt.NDArray[np.int64], bits: i
 
 
 def segment_bits(bits: MaskedBits, edges: int, n: int, first: bool) -> MaskedBits:
-    """Of nested bits [edges, n] the segments that end at an edge.  Local.
+    """Return bits of the segments that end at an edge, from nested bits [edges, n]. Local.
 
     Args:
         first: also the segment below the first edge.
@@ -57,7 +57,7 @@ def segment_bits(bits: MaskedBits, edges: int, n: int, first: bool) -> MaskedBit
 
 
 def choose_one_hot(method: str, n: int, depth: int, bits: int) -> str:
-    """What "auto" stands for: the way that sends less, a round for as many bits as it is worth."""
+    """Resolve "auto": the cheaper method, each round counted as the bits sent in its time."""
     if method != "auto":
         return method
     costs = (cost_of(one_hot, Private((n,), 0), depth, bits, w) for w in METHODS)
@@ -68,16 +68,18 @@ def choose_one_hot(method: str, n: int, depth: int, bits: int) -> str:
 def one_hot(
     party: Party, x: Shared, depth: int, bits: int = compare.EXACT_BITS, method: str = "auto"
 ) -> MaskedBits:
-    """[x == j] for j from 0 to depth - 1, [depth, n], of n integers; none for what is outside.
+    """Return [x == j] for j from 0 to depth - 1, [depth, n], of n integers; all 0 for x outside.
 
     Args:
         depth: 1 or more.
-        bits: |x| < 2^(bits-1); of 64 bits |x| < 2^63 - depth.
-        way: "direct" compares `bits` bits for each position; "clamped" asks first whether x is
-            inside, takes `depth` for it where it is not, and compares what `depth` needs.
+        bits: |x| < 2^(bits-1); for 64 bits |x| < 2^63 - depth.
+        method: "direct" compares `bits` bits for each position; "clamped" first tests whether x is
+            inside, replaces x outside by `depth`, and then compares only the bits that `depth`
+            requires.
 
-    Rounds: those of a comparison; "clamped" those of two, and 1.  Bits sent: those of depth + 1
-    comparisons, or of two, an injection and depth narrow ones.
+    Rounds: those of a comparison; for "clamped" those of two comparisons, and 1. Bits sent: those
+    of depth + 1 comparisons, or those of two comparisons, an injection and depth narrow
+    comparisons.
     """
     n = x.shape.num_elements()
     narrow = max(2, (depth - 1).bit_length() + 1)
@@ -95,7 +97,7 @@ def one_hot(
 
 
 def move_values_first(bits: MaskedBits, edges: int, rows: int, n: int) -> MaskedBits:
-    """Bits [edges, rows, n] as [n, edges, rows].  Local."""
+    """Transpose bits [edges, rows, n] to [n, edges, rows]. Local."""
     return logic.rearrange_bits(
         bits, (edges, rows, n), lambda a: tensor_ops.transpose(a, [2, 0, 1]), edges * rows * n
     )

@@ -1,6 +1,6 @@
-"""The k largest, median and quantiles: what a sort of each row gives.
+"""Order statistics of rows (largest k, median, quantiles) by sorting each row.
 
-Called between graph calls, as `sort` is.
+Call these functions between graph calls, as `sort`.
 """
 
 from __future__ import annotations
@@ -19,35 +19,41 @@ from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# Weights of an interpolation between two neighbors.
+# Fractional bits of the weight that interpolates between two neighbors.
 WEIGHT_BITS = 16
 
 
 def top_k(
     party: Party, x: Shared, k: int = 1, *, algorithm: str = "auto", profile: str = "local"
 ) -> tuple[Shared, Shared]:
-    """(the k largest of each row in falling order, their positions), as tf.math.top_k.
+    """Return the k largest of each row in descending order, and their positions, as tf.math.top_k.
 
     Args:
-        x: [..., n]; of equal values the one with the lower position comes first.
+        x: [..., n]; among equal values the one with the lower position comes first.
         k: 1 to n.
 
     Rounds and bits: those of `sort`.
     Raises:
-        UsageError: k out of range, no values.
+        UsageError: k is out of range, or a row has no values.
     """
     shape = _check_rows("top_k", x)
     if not is_integer_between(k, 1, shape[-1]):
-        raise UsageError(f"top_k wants k from 1 to {shape[-1]}. Received: {k!r}.")
+        raise UsageError(
+            f"top_k expects k from 1 to {shape[-1]}. Received: {k!r}.",
+            code="number-out-of-range",
+            operation="top_k",
+            received=k,
+            expected=f"1 to {shape[-1]}",
+        )
     sorted_rows = _sort_rows(party, x, shape, True, algorithm, profile)
     result = [*shape[:-1], k]
     return tuple(_take_first(part, k, result) for part in (sorted_rows.keys, sorted_rows.indices))  # type: ignore[return-value]
 
 
 def median(party: Party, x: Shared, *, algorithm: str = "auto", profile: str = "local") -> Shared:
-    """The middle value of each row [..., n]; of an even number the mean of the middle two.
+    """Return the middle value of each row [..., n]; for even n the mean of the two middle values.
 
-    Error below one ulp.  Rounds and bits: those of `sort`, and of one truncation for even n.
+    Error: below one ulp. Rounds and bits: those of `sort`, and of one truncation for even n.
     """
     return _row_quantile("median", party, x, 0.5, algorithm, profile)
 
@@ -55,16 +61,18 @@ def median(party: Party, x: Shared, *, algorithm: str = "auto", profile: str = "
 def quantile(
     party: Party, x: Shared, q: float, *, algorithm: str = "auto", profile: str = "local"
 ) -> Shared:
-    """The q-quantile of each row [..., n], linearly interpolated as numpy.quantile does.
+    """Return the q-quantile of each row [..., n], linearly interpolated as by numpy.quantile.
 
     Args:
-        q: public, 0 to 1; rounded so that the place between two neighbors is a multiple of 2^-16.
+        q: public, 0 to 1; rounded so that the position between two neighbors is a multiple of
+            2^-16.
 
-    Error: below 1 ulp, and 2^-17 of the distance between the two neighbors of the place, which
-    must be less than 2^(62 - b) ring units for the b <= 16 bits of that place (b = 1: a median).
-    Rounds and bits: those of `sort`, and of one truncation where the place is between two values.
+    Error: below 1 ulp, and 2^-17 of the distance between the two neighbors of the position. That
+    distance must be less than 2^(62 - b) ring units for the b <= 16 bits of the position (b = 1: a
+    median).
+    Rounds and bits: those of `sort`, and of one truncation if the position is between two values.
     Raises:
-        UsageError: q out of range, no values.
+        UsageError: q is out of range, or a row has no values.
     """
     return _row_quantile("quantile", party, x, q, algorithm, profile)
 
@@ -74,7 +82,13 @@ def _row_quantile(
 ) -> Shared:
     shape = _check_rows(name, x)
     if isinstance(q, bool) or not isinstance(q, (int, float)) or not 0 <= q <= 1:
-        raise UsageError(f"quantile wants q from 0 to 1. Received: {q!r}.")
+        raise UsageError(
+            f"quantile expects q from 0 to 1. Received: {q!r}.",
+            code="number-out-of-range",
+            operation="quantile",
+            received=q,
+            expected="0 to 1",
+        )
     fractional_rank = q * (shape[-1] - 1)
     below = min(math.floor(fractional_rank), shape[-1] - 1)
     weight = round((fractional_rank - below) * (1 << WEIGHT_BITS))
@@ -103,7 +117,12 @@ def _row_quantile(
 def _check_rows(name: str, x: Any) -> list[int]:
     shape = check_known_shape(name, check_ring(name, x))
     if not shape or shape[-1] == 0:
-        raise UsageError(f"{name} wants [..., n] with values. Received: shape {shape}.")
+        raise UsageError(
+            f"{name} expects [..., n] with at least one value. Received: shape {shape}.",
+            code="empty-input",
+            operation=name,
+            received=shape,
+        )
     return shape
 
 

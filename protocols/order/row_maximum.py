@@ -1,11 +1,12 @@
-"""About the largest of each row of a matrix whose rows have lengths of their own.
+"""Approximate maximum of each row of a ragged matrix.
 
-A row is cut into groups, all pairs of a group are compared at once, and the winners are picked: a
-level of a tree takes four rounds, whatever its groups' size.  All of it happens in a small ring, in
-which differences are right as long as they fit, whatever the values are.
+Each row is cut into groups, all pairs of a group are compared at once, and the winners are
+selected: a level of this tree takes four rounds for any group size. Everything runs in a small
+ring, where differences are right as long as they fit, whatever the values are.
 
-What subtracts a largest only to stay in a window, as softmax does, need not have it exactly: values
-are cut to `coarse` ones first, which makes comparisons and picks cheap.
+A caller that subtracts a maximum only to keep values in a window, such as softmax, does not need
+the exact maximum. It first reduces values to coarse ones (`coarsen_values`), which makes
+comparisons and selections cheap.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ from tfe_bench.protocols.session.sharing import Shared
 
 Indices: TypeAlias = "npt.NDArray[np.int64]"
 
-# Groups are of two values or more.
+# Group sizes: two values or more.
 _RADICES: Final = range(2, extremes.MAX_PAIRED + 1)
 
 
 def coarsen_values(x: Shared, cut: int) -> Shared:
-    """x / 2^cut in Z_2^(k-cut), floor or one or two more, of one value with itself.  Local.
+    """Return x / 2^cut in Z_2^(k-cut), the floor or up to 2 more, consistent per value. Local.
 
-    All parts are cut one by one, as what is picked must be what was compared.
+    Each share is cut separately, as the selected value must be the compared value.
     """
     coarse_values = x.map(
         lambda a: tensor_ops.logical_shift(tensor_ops.low_bits(a, x.ring_bits), cut)
@@ -45,16 +46,16 @@ def coarsen_values(x: Shared, cut: int) -> Shared:
 def row_maximum(
     party: Party, x: Shared, lengths: Indices, bits: int, profile: str = "local"
 ) -> Shared:
-    """The largest of each row, [rows], in x's ring.
+    """Return the largest value of each row, [rows], in x's ring.
 
     Args:
         x: [sum of lengths], the rows one after the other.
-        lengths: public, 1 or more each.
+        lengths: public, each 1 or more.
         bits: right while the differences within a row are below 2^(bits-1) ring units.
-        profile: of the network.
+        profile: network profile.
 
     Rounds: 4 for each level, 5 where a comparison takes two exchanges; levels and bits: those of
-        `radices`.
+    `plan_radices`.
     """
     for radix in plan_radices(int(lengths.sum()), int(lengths.max()), x.ring_bits, bits, profile):
         columns, lengths = split_groups(lengths, radix)
@@ -63,16 +64,16 @@ def row_maximum(
 
 
 def _reduce_level(party: Party, x: Shared, bits: int) -> Shared:
-    """The largest along the first axis of [values, groups]."""
+    """Return the largest value along the first axis of [values, groups]."""
     return small_ring.pick_one_hot(
         party, extremes.argmax_bits(party, x, bits, compare.min_exchanges(bits)), x
     )
 
 
 def split_groups(lengths: Indices, radix: int) -> tuple[Callable[[Any], Any], Indices]:
-    """Rows as the columns of their groups, [radix, groups], and the lengths that are left.
+    """Return a function from rows to columns of groups, [radix, groups], and groups per row.
 
-    Rows of one length have one index, which is small: it is part of the graph.
+    Rows of one length share one index, which is small: it is part of the graph.
     """
     rows, width = len(lengths), int(lengths[0])
     if rows == 1 or np.any(lengths != width):
@@ -88,8 +89,9 @@ def split_groups(lengths: Indices, radix: int) -> tuple[Callable[[Any], Any], In
 
 
 def _group_indices(lengths: Indices, radix: int) -> tuple[Indices, Indices]:
-    """([radix, groups], the lengths that are left): a group that is not full asks its row's last
-    value several times, which changes nothing.
+    """Return indices [radix, groups], and the number of groups per row.
+
+    A group that is not full repeats its row's last value, which does not change the maximum.
     """
     group_counts = -(-lengths // radix)
     row = np.repeat(np.arange(len(lengths)), group_counts)
@@ -101,11 +103,11 @@ def _group_indices(lengths: Indices, radix: int) -> tuple[Indices, Indices]:
 
 @functools.lru_cache(maxsize=256)
 def plan_radices(values: int, longest: int, ring: int, bits: int, profile: str) -> tuple[int, ...]:
-    """The sizes of the groups of each level, in all the cheapest for a network.
+    """Return the group size of each level, with the lowest total cost for a network profile.
 
     Args:
-        values: of all rows.
-        longest: of a row.
+        values: number of values of all rows.
+        longest: number of values of the longest row.
     """
     round_bits = extremes.ROUND_BITS[profile]
 

@@ -1,13 +1,13 @@
-"""Elements of public ranks, without sorting the others: quickselect on shuffled distinct keys.
+"""Selection of elements at public ranks without a full sort: quickselect on shuffled distinct keys.
 
-A sorted sample gives two splitters around each rank, with which all elements are compared; what
-lies between them goes on, a few per cent.  As of a sort (sort.py), all that is revealed is answers
-about one uniformly random order, and what is asked depends on nothing else: the sample is what
-stands first, which a secret shuffle has chosen.
+A sorted sample gives two splitters around each rank. All elements are compared with the splitters;
+those between them, a few per cent, remain for the next level. As in a sort (sort.py), only
+comparisons of one uniformly random order are revealed. The pairs to compare depend on nothing else:
+the sample consists of the first elements, which a secret shuffle has chosen.
 
-The ranks must be public: that of the median of a private number of rows is not.
+The ranks must be public: the rank of the median of a private number of rows is not.
 
-The first k of all, in their order, take one splitter a little above them: what is below it is
+The first k elements in order need one splitter slightly above them: the elements below it are
 sorted.
 
 Source: Floyd and Rivest, CACM 18(3), 1975 (algorithm 489).
@@ -32,24 +32,25 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Positions = np.ndarray[Any, np.dtype[np.int32]]
-# Of a sample, which finishes segments of so many elements by all pairs.
+# In the sort of a sample, segments of at most this size are finished by all pairs.
 _ALL_PAIRS_AT = 10
-# Places of a sample behind that of the last of the first ones, and three deviations of it.
+# Distance of the splitter from the expected place of rank k in the sample, beyond three standard
+# deviations of that place.
 _EXTRA_PLACES = 6
 
 
 def select_ranks(
     party: Party, keys: Shared, ranks: Sequence[int], profile: str = "local"
 ) -> Positions:
-    """The positions of the elements of some ranks, made public.  Between graph calls.
+    """Reveal the positions of the elements of some ranks. Call it between graph calls.
 
     Args:
-        keys: [1, n] of sort.wide_keys, shuffled.
+        keys: [1, n] of sort.make_distinct_keys, shuffled.
         ranks: each from 0 to n - 1.
 
     Rounds and bits: about 2.3 comparisons of each element for one rank, in 10 to 25 levels.
     Raises:
-        RangeError: the answers contradict each other, as those of keys out of range do.
+        RangeError: the comparisons contradict each other, because keys are out of range.
     """
     n = int(keys.shape[1])
     compare_positions = sort.make_comparer(party, keys, profile)
@@ -89,26 +90,38 @@ def select_ranks(
 
 
 def select_first(party: Party, keys: Shared, count: int, profile: str = "local") -> Positions:
-    """The positions of the first elements in their order, made public.  Between graph calls.
+    """Reveal the positions of the first elements in their order. Call it between graph calls.
 
     Args:
-        keys: [1, n] of sort.wide_keys, shuffled.
+        keys: [1, n] of sort.make_distinct_keys, shuffled.
         count: k, from 1 to n.
 
-    Rounds and bits: where `saves`, a comparison of each element and two sorts, of a sample and of
-    k and some more; else a sort of all.
+    Rounds and bits: if `is_selection_cheaper`, a comparison of each element and two sorts, of a
+    sample and of slightly more than k elements; otherwise a sort of all.
     Raises:
-        UsageError: another count; or it is to be counted how often other than expected.
-        RangeError: as positions_of.
+        UsageError: count is out of range, or the cost is counted for exact rather than expected
+            values.
+        RangeError: as select_ranks.
     """
     n = int(keys.shape[1])
     if not is_integer_between(count, 1, n):
-        raise UsageError(f"first_of takes 1 to {n} elements. Received: {count!r}.")
+        raise UsageError(
+            f"Expected a count from 1 to {n}. Received: {count!r}.",
+            code="number-out-of-range",
+            operation="select_first",
+            received=count,
+            expected=f"1 to {n}",
+        )
     compare_positions = sort.make_comparer(party, keys, profile)
     cut = _plan_cut(n, count, profile)
     if isinstance(party, CostParty):
         if not party.expected:
-            raise UsageError("What a selection compares follows the shuffled order.")
+            raise UsageError(
+                "The comparisons of a selection depend on the shuffled order. Count "
+                "expected costs.",
+                code="cost-not-countable",
+                operation="select_first",
+            )
         for pairs in _sort_levels(n, profile) if cut is None else _cut_levels(n, *cut, profile):
             positions = np.broadcast_to(np.int32(0), [pairs])
             compare_positions(positions, positions)
@@ -119,19 +132,19 @@ def select_first(party: Party, keys: Shared, count: int, profile: str = "local")
         splitter = _sort_segment(compare_positions, candidates[:size], profile)[place]
         packed = compare_positions(candidates, np.full(n, splitter, np.int32))
         below = candidates[np.unpackbits(packed.view(np.uint8), bitorder="little")[:n] == 1]
-        # (hardly ever are there too few)
+        # The splitter is very rarely too low: then all elements are sorted.
         candidates = below if len(below) >= count else candidates
     return _sort_segment(compare_positions, candidates, profile)[:count]
 
 
 def is_selection_cheaper(n: int, count: int, profile: str = "local") -> bool:
-    """Whether `first_of` is expected to compare less than a sort of n elements."""
+    """Return whether `select_first` is expected to compare less than a sort of n elements."""
     return _plan_cut(n, count, profile) is not None
 
 
 @functools.lru_cache(maxsize=256)
 def _plan_cut(n: int, count: int, profile: str) -> tuple[int, int] | None:
-    """The size of a sample and the place in it below which the first ones are; None: sort all."""
+    """Return a sample's size, and the place in it above the first elements; None: sort all."""
     best_cut, lowest_cost = None, _sum_cost(_sort_levels(n, profile), profile)
     size = 16
     while size <= n // 2:
@@ -150,37 +163,39 @@ def _sum_cost(levels: Sequence[int], profile: str) -> float:
 
 
 def _sort_levels(count: int, profile: str) -> list[int]:
-    """Comparisons of each level of a sort, as they are on average."""
+    """Return the average number of comparisons of each level of a sort."""
     if sort.choose_algorithm("auto", count, profile) == "all-pairs":
         return [count * (count - 1) // 2]
     return expected_levels(count, profile)
 
 
 def _cut_levels(n: int, size: int, place: int, profile: str) -> list[int]:
-    """Of a sample's sort, of all with its element at a place, and of those below."""
+    """Return comparisons per level: the sample's sort, all with one splitter, those below it."""
     remaining = min(n - 1, (place + 1) * (n + 1) // (size + 1) - 1)
     last_levels = _sort_levels(remaining, profile)
-    if len(last_levels) == 1:  # all pairs: on average of the square
+    if len(last_levels) == 1:  # All pairs: the mean of the square.
         last_levels = [round(last_levels[0] * (1 + 1 / (place + 1)))]
     return [*_sort_levels(size, profile), n, *last_levels]
 
 
 def _contradiction_error() -> RangeError:
     return RangeError(
-        "The comparisons contradict each other: keys lie outside of the range that was promised "
-        "for them. Sort them with full_range=True and no key_bits."
+        "The comparisons contradict each other: keys lie outside the promised "
+        "range. Sort them with full_range=True and no key_bits.",
+        code="contradictory-comparisons",
+        operation="sort",
     )
 
 
 def _is_small(count: int, profile: str) -> bool:
-    """Whether comparing all pairs is worth no other level."""
+    """Return whether comparing all pairs costs less than another level."""
     return count * (count - 1) // 2 <= 2 * sort.round_cost(profile)
 
 
 def _sort_all_pairs(
     is_less: Callable[[Positions, Positions], Any], segment: Positions
 ) -> Positions:
-    """By all pairs."""
+    """Sort a segment by comparing all pairs."""
     count = len(segment)
     if count < 2:
         return segment
@@ -199,7 +214,7 @@ def _sample_size(count: int) -> int:
 
 
 def _splitter_gap(size: int) -> int:
-    """How far from its place in the sample an element is rarely found."""
+    """Return the distance from its sample place within which an element almost always lies."""
     return int(1.5 * math.sqrt(size)) + 1
 
 
@@ -234,7 +249,7 @@ def _run_plan(
 
 
 def _choose_splitters(sample: Positions, wanted: Sequence[int], count: int) -> Positions:
-    """The elements of a sorted sample that enclose what has some ranks among count."""
+    """Return the elements of a sorted sample that enclose some ranks among count elements."""
     size = len(sample)
     gap = _splitter_gap(size)
     places = {w * size // count + side for w in wanted for side in (-gap, gap)}
@@ -242,7 +257,7 @@ def _choose_splitters(sample: Positions, wanted: Sequence[int], count: int) -> P
 
 
 def _average_levels(n: int, ranks: int, profile: str) -> list[int]:
-    """Comparisons of each level, as they are on average for ranks far from each other."""
+    """Return the average number of comparisons of each level, for ranks far from each other."""
     level_counts, count = [], n
     while not _is_small(count, profile):
         size = _sample_size(count)

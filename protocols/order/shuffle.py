@@ -1,13 +1,13 @@
-"""A secret shuffle: Chida et al. 2019 (ePrint 2019/695), algorithm 9.
+"""Secret shuffle: Chida et al. 2019 (ePrint 2019/695), algorithm 9.
 
-The permutation is the composition of three, each known to two parties, so no
-party knows it.  Every row of a matrix gets permutations of its own: one for all
-rows would reveal which rows have equal order.
+The permutation is the composition of three factors, each known to two parties, so no single party
+knows it. Each row of a matrix gets its own permutation: one permutation for all rows would reveal
+which rows have equal order.
 
-What a worker knows of a permutation (`Factors`) can be kept, to move other columns by it (`move`)
-and back (`undo`): a permutation serves many columns, a mask one.  The kept factors must not outlive
-what they are for, and of all that moves by them one vector at most may be opened
-(tables/arrange.py sees to that).
+A worker can keep the factors that it knows (`PermutationFactors`), to apply the same permutation to
+other columns (`apply_permutation`) and to undo it (`apply_inverse`): a permutation serves many
+columns, a mask only one. Kept factors must not outlive their purpose, and at most one vector may be
+opened among all columns that they permute (tables/arrange.py ensures that).
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ MAX_COLUMNS = (256 - _FIRST) // _PER_COLUMN
 
 @dataclass(frozen=True, repr=False, eq=False)
 class PermutationFactors:
-    """The two of a permutation's three factors that this worker knows: of p2 after p1 after p0.
+    """The two factors that this worker knows, of the permutation p2 after p1 after p0.
 
     Attributes:
-        p0: int32 [rows, n], at D and E2.
-        p1: at D and E1.
-        p2: at E1 and E2.
-        dealer: of the columns that they move.
+        p0: int32 [rows, n], known to D and E2.
+        p1: known to D and E1.
+        p2: known to E1 and E2.
+        dealer: of the columns that they permute.
     """
 
     p0: Any
@@ -65,12 +65,12 @@ def _compose_positions(p2: Any, positions: Any) -> Any:
 
 
 def _single_row(p: tf.Tensor) -> tf.Tensor:
-    """A permutation [1, n] as [n]."""
+    """Return a permutation [1, n] as [n]."""
     return tensor_ops.reshape(p, [-1])
 
 
 def _replace_row_length(shape: Any, n: Any) -> Any:
-    """The shape [rows, n, ...] of another shape's, an int64 tensor."""
+    """Return a shape with n in place of its second size, [rows, n, ...], an int64 tensor."""
     import tensorflow as tf
 
     static_shape = tf.get_static_value(shape)
@@ -80,7 +80,7 @@ def _replace_row_length(shape: Any, n: Any) -> Any:
 
 
 def _leading_sizes(x: tf.Tensor) -> Any:
-    """The shape's first two sizes, an int64 tensor."""
+    """Return the shape's first two sizes, an int64 tensor."""
     static_sizes = tensor_ops.static_shape(x)[:2]
     return (
         tensor_ops.constant(static_sizes.as_list())
@@ -99,7 +99,7 @@ def _draw_factors(s: Site, shape: Any) -> PermutationFactors:
 
 
 def draw_permutation(party: Party, rows: int, n: int, dealer: int) -> PermutationFactors:
-    """A secret permutation of n for each row.  Rounds: 0.  Bits sent: none."""
+    """Draw a secret permutation of n for each row. Rounds: 0. Bits sent: none."""
     if isinstance(party, CostParty):
         return PermutationFactors(None, None, None, dealer)
     return _draw_factors(
@@ -108,14 +108,14 @@ def draw_permutation(party: Party, rows: int, n: int, dealer: int) -> Permutatio
 
 
 def shuffle(party: Party, columns: Sequence[Shared]) -> list[Shared]:
-    """Permutes the elements of each row, all columns of a row alike.
+    """Permute the elements of each row at random, all columns of a row alike.
 
     Args:
         columns: private tensors [rows, n] of one dealer (wide ones as [rows, n, 2] words).
 
-    Rounds: 2.  Bits sent per 64-bit word: D 64, E1 64, E2 128; of a ring Z_2^k k, k and 2k, packed.
+    Rounds: 2. Bits sent per 64-bit word: D 64, E1 64, E2 128; for a ring Z_2^k k, k and 2k, packed.
     Raises:
-        UsageError: too many columns, or of several dealers.
+        UsageError: too many columns, or columns of several dealers.
     """
     return apply_permutation(party, None, columns)
 
@@ -126,12 +126,13 @@ def apply_permutation(
     columns: Sequence[Shared],
     positions: Any = None,
 ) -> list[Shared]:
-    """`shuffle` by a permutation that is there already, under masks of its own.
+    """Shuffle columns by an existing permutation, under fresh masks.
 
     Args:
-        positions: int32 [m], public, for one row: the result is the permuted row at these.
+        positions: int32 [m], public, for one row: the result is the permuted row at these
+            positions.
 
-    Rounds and bits, errors: as `shuffle`; what the evaluators exchange is m elements.
+    Rounds and bits, errors: as `shuffle`; the evaluators exchange m elements.
     """
     dealer = _check_columns("shuffle", columns, None if factors is None else factors.dealer)
     if isinstance(party, CostParty):
@@ -154,7 +155,8 @@ def apply_permutation(
     is_fresh = factors is None
     s = party.site("shuffle", is_fresh, tuple(c.ring_bits for c in columns), dealer=dealer)
     known_factors = _draw_factors(s, _leading_sizes(columns[0].any)) if factors is None else factors
-    # the last factor and the choice are one permutation, before there are masks to be moved too
+    # The last factor and the positions are composed into one permutation here, before masks are
+    # added, which would have to be permuted too.
     last_factor = _compose_positions(known_factors.p2, positions)
     result = []
     for c, x in enumerate(columns):
@@ -197,24 +199,29 @@ def apply_inverse(
     positions: Any = None,
     begin: int = 0,
 ) -> list[Shared]:
-    """Moves columns back to where `move` takes them from, under masks of their own.
+    """Return columns to their order before `apply_permutation`, under fresh masks.
 
-    x = m - l1 - l2 is, for E1 as the dealer, m' - l1' - l2' with m' = -l2, l1' = l1, l2' = -m, of
-    which D and E2 are the evaluators.  They are moved by the inverse factors in the reverse order,
-    of which each of the three lacks one: the shuffle of these roles.
+    x = m - l1 - l2 reads, with E1 as the dealer, as m' - l1' - l2' with m' = -l2, l1' = l1, l2' =
+    -m, and D and E2 as the evaluators. The inverse factors are applied in the reverse order, and
+    each of the three parties lacks one of them: this is the shuffle with these roles.
 
     Args:
         columns: [1, n], of one word.
-        positions: those of `move`, all n of them.
-        begin: the first element of the result; what would stand before it is not brought back.
+        positions: those of `apply_permutation`, all n of them.
+        begin: the first element of the result; elements before it are not returned.
 
-    Rounds: 2.  Bits sent of a ring Z_2^k: E1 k per element, D k of the result; E2 both.
+    Rounds: 2. Bits sent for a ring Z_2^k: E1 k per element, D k per element of the result; E2 both.
     Raises:
         UsageError: as `shuffle`; several rows or wide columns.
     """
     dealer = _check_columns("undo", columns, factors.dealer)
     if any(c.limbs != 1 or c.shape[0] != 1 for c in columns):
-        raise UsageError(f"undo takes one row of words. Received: {list(columns)}.")
+        raise UsageError(
+            f"Expected one row of words. Received: {list(columns)}.",
+            code="shape-mismatch",
+            operation="apply_inverse",
+            received=repr(list(columns)),
+        )
     if isinstance(party, CostParty):
         shapes = [[1, c.shape[1] - begin] for c in columns]
         column_bits, result_bits = (
@@ -227,7 +234,7 @@ def apply_inverse(
         )
         no_bits = Cost(0, 0, 0, rounds=2, with_dealing=2)
         counted = [party.count_messages(no_bits, shape, *columns) for shape in shapes]
-        # one of the dealer's masks is what was exchanged
+        # One of the dealer's masks was exchanged.
         return [
             replace(c, m=replace(m, masks=m.with_dealing))
             for c, m in zip(columns, counted, strict=True)
@@ -248,7 +255,7 @@ def apply_inverse(
         width = x.ring_bits
         shape = tensor_ops.dynamic_shape(x.any)
         result_shape = _replace_row_length(shape, sizes.tensor_size(x.any) - begin)
-        # delta waits for what has just arrived: nobody runs ahead
+        # delta depends on a message that has just arrived: it cannot be sent ahead.
         if s.is_e1:
             inner = s.apply_mask(_permute_rows(x.m - x.l1, q2), K3, a0, "sub", sent=False)
             delta = s.apply_mask(_permute_rows(inner, q1), K1, a1, "sub")
@@ -286,7 +293,7 @@ def _mask_numbers(column: int) -> list[int]:
 
 
 def _element_bits(x: Shared) -> int:
-    """Bits of an element that travel."""
+    """Return the transferred bits of an element."""
     return 64 * x.limbs if x.limbs == 2 else x.ring_bits
 
 
@@ -303,8 +310,16 @@ def _packed_bits(columns: Sequence[Shared], shapes: Sequence[Any]) -> int:
 
 def _check_columns(name: str, columns: Sequence[Shared], dealer: int | None) -> int:
     if not columns or len(columns) > MAX_COLUMNS:
-        raise UsageError(f"{name} takes 1 to {MAX_COLUMNS} columns. Received: {len(columns)}.")
+        raise UsageError(
+            f"{name} expects 1 to {MAX_COLUMNS} columns. Received: {len(columns)}.",
+            code="number-out-of-range",
+            operation=name,
+            received=len(columns),
+            expected=f"1 to {MAX_COLUMNS}",
+        )
     dealer = columns[0].dealer if dealer is None else dealer
     if any(c.dealer != dealer for c in columns):
-        raise UsageError(f"{name} wants columns of one dealer.")
+        raise UsageError(
+            f"{name} expects columns of one dealer.", code="dealer-mismatch", operation=name
+        )
     return dealer

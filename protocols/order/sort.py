@@ -1,9 +1,8 @@
-"""Sorting of private keys, with payload.
+"""Sorting of private keys, with payload columns.
 
-`quick` and `all-pairs` shuffle (key, index) secretly and then reveal comparisons:
-the index makes keys distinct, so the revealed order is a uniformly random
-permutation, independent of the data (Hamada et al., ICISC 2012).  `network`
-reveals nothing at all.
+`quick` and `all-pairs` secretly shuffle (key, index) and then reveal comparisons: the index makes
+keys distinct, so the revealed order is a uniformly random permutation, independent of the data
+(Hamada et al., ICISC 2012). `network` reveals nothing.
 """
 
 from __future__ import annotations
@@ -34,32 +33,34 @@ if TYPE_CHECKING:
 
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
-# What one more level of comparisons costs, in comparisons: measured on one host; and 4 rounds of
-# 20 ms against 35 to 50 bytes of the dealer's per comparison at 44 MB/s, where a little more than
-# that ends sooner, as an even number of levels is not to be had.
+# Cost of one more level, counted in comparisons: measured on one host; for wan 4 rounds of 20 ms
+# against 35 to 50 bytes sent by the dealer per comparison at 44 MB/s. A slightly larger value is
+# faster there, as the number of levels is not always even.
 ROUND_COST = {"local": 20_000.0, "lan": 20_000.0, "wan": 100_000.0}
 _ALL_PAIRS_AT = 10
-# A third exchange saves 17 bytes of a comparison: as much as a round of 20 ms at 44 MB/s.
+# From this number of comparisons on, a third exchange saves 17 bytes each, in total the time of a
+# round of 20 ms at 44 MB/s.
 _THREE_EXCHANGES_AT = 50_000
-# Comparisons per graph call and per pipelined slice of one: bound memory, keep both links busy.
+# Comparisons per graph call, and per pipelined slice of a call: they bound memory and keep both
+# links busy.
 _CALL_PAIRS = 1 << 20
 _SLICE_PAIRS = 1 << 17
-_SLICES = 2  # of each dealer's
-# Where the line is what is waited for, parties take turns to deal for slices; from this on that
-# saves more than what a slice costs.
+_SLICES = 2  # slices for each dealer
+# If bandwidth is the bottleneck, the parties alternate as dealer of slices. From this number of
+# comparisons on, that saves more than a slice costs.
 _ROTATED_AT = 5_000
-# A key of so many bits is a number of one word with a sign.
+# Most bits of a key that fits a word together with its sign.
 MAX_KEY_BITS = 62
 
 
 @dataclass(frozen=True)
 class SortResult:
-    """What `sort` returns, all of it private.
+    """The result of `sort`; all fields are private.
 
     Attributes:
         keys: sorted along the last axis.
-        payload: columns moved with their keys.
-        indices: original positions (the argsort), ring elements with no fractional bits.
+        payload: columns in the order of their keys.
+        indices: original positions (the argsort), ring elements without fractional bits.
     """
 
     keys: Shared
@@ -68,20 +69,20 @@ class SortResult:
 
 
 def round_cost(profile: str) -> float:
-    """Cost of one level under a network profile, in comparisons.
+    """Return the cost of one level under a network profile, in comparisons.
 
     Raises:
-        UsageError: an unknown profile.
+        UsageError: the profile is unknown.
     """
     check_choice("network profile", profile, ROUND_COST)
     return ROUND_COST[profile]
 
 
 def choose_algorithm(algorithm: str, n: int, profile: str, rows: int = 1) -> str:
-    """The algorithm behind "auto": quick, or all-pairs where that saves round trips for little.
+    """Resolve "auto": quick, or all-pairs where it saves rounds at little cost.
 
     Raises:
-        UsageError: unknown algorithm.
+        UsageError: the algorithm is unknown.
     """
     check_choice("sort algorithm", algorithm, ALGORITHMS)
     if algorithm != "auto":
@@ -92,32 +93,34 @@ def choose_algorithm(algorithm: str, n: int, profile: str, rows: int = 1) -> str
 def max_array_words(
     rows: int, n: int, columns: int, algorithm: str = "auto", profile: str = "local"
 ) -> int:
-    """An upper bound on the words of the largest array that `sort` makes.
+    """Return an upper bound on the words of the largest array that `sort` allocates.
 
     Args:
-        columns: keys and payload.
+        columns: number of key and payload columns.
 
     Raises:
-        UsageError: as `choose`.
+        UsageError: as `choose_algorithm`.
     """
 
     def dealt_words(count: int, bits: int) -> int:
         return compare.msb_cost(count, bits).dealer // 64
 
-    rows, n = max(1, rows), max(1, n)  # (of no elements a bound all the same)
+    rows, n = max(1, rows), max(1, n)  # The bound also holds for empty input.
     elements = rows * n
-    # Wide keys, the index and the columns are moved as one; each key is extended by a comparison.
+    # Wide keys, the index and the columns are shuffled together; each key is extended by a
+    # comparison.
     shuffled_words = max(elements * (columns + 4), dealt_words(elements, compare.EXACT_BITS))
     bits = 65 + index_bits(n)
     chosen_algorithm = choose_algorithm(algorithm, n, profile, rows)
     if chosen_algorithm == "network":
-        # All comparators of a row at once, two positions in a word, and a layer's of all rows.
+        # All comparators of a row together, with two positions in a word; and those of one layer
+        # for all rows.
         depth = n.bit_length()
         return max(shuffled_words, n * depth * (depth + 1) // 4, dealt_words(elements // 2, bits))
     pairs = rows * n * (n - 1) // 2
     if chosen_algorithm == "quick":
-        # Of small segments all pairs, of others one pivot each, and more of either only where that
-        # costs less than some more levels.
+        # Small segments compare all pairs, others compare with one pivot; more comparisons only
+        # where they cost less than additional levels.
         pairs = min(pairs, 5 * elements + 6 * int(round_cost(profile)))
     call = min(pairs, _CALL_PAIRS)
     return max(
@@ -128,23 +131,22 @@ def max_array_words(
 
 
 def index_bits(n: int) -> int:
-    """Bits appended to a key to make n keys distinct."""
+    """Return the number of bits that make n keys distinct when appended to them."""
     return max(1, (n - 1).bit_length())
 
 
 def make_distinct_keys(
     party: Party, keys: Shared, descending: bool, full_range: bool, key_bits: int | None = None
 ) -> Shared:
-    """(key, index) as one element per key: key * 2^p + index, over a ring with a bit for the sign.
+    """Return (key, index) as one element per key, key * 2^p + index, in a ring with a sign bit.
 
     Args:
-        keys: [rows, n]; read as signed 64-bit values if full_range, else |key| < 2^62 is assumed
-            and the extension of the ring by a comparison is saved.
-        key_bits: k: 0 <= key < 2^k is assumed; the ring is Z_2^(k+p+1), of one word where it can
-            be.
+        keys: [rows, n]; read as signed 64-bit values if full_range. Otherwise |key| < 2^62 is
+            assumed, and no comparison extends the ring.
+        key_bits: k: 0 <= key < 2^k is assumed; the ring is Z_2^(k+p+1), of one word if it fits.
     """
     p = index_bits(int(keys.shape[1]))
-    # Descending: ~key reverses the order without overflow, and keeps ties in their order.
+    # Descending: ~key reverses the order without overflow; ties keep their order.
     x = keys
     if descending:
         largest_key = -1 if key_bits is None else (1 << key_bits) - 1
@@ -153,7 +155,7 @@ def make_distinct_keys(
     if bits <= 64:
         wide_key = replace(x.map(lambda a: tensor_ops.left_shift(a, p)), bits=bits % 64)
     elif full_range and key_bits is None:
-        # signed -> unsigned order
+        # Map the signed order to the unsigned order.
         x = arithmetic.add_public(x, np.int64(-(2**63)))
         wide_key = convert.extend_to_wide(party, x, p)
     else:
@@ -184,16 +186,16 @@ def compare_pairs(
     dealers: Sequence[int],
     slices: int,
 ) -> tf.Tensor:
-    """Reveals [keys[left] < keys[right]] for pairs of positions, packed.
+    """Reveal [keys[left] < keys[right]] for pairs of positions, packed.
 
-    Slices are compared independently, so that one computes while another travels, and take turns
-    with the dealers.
+    Slices are compared independently, so that one computes while another is transferred, and
+    alternate between the dealers.
 
     Args:
-        parts: this party's `compare.masked_part` of the keys, as each of the dealers names them.
+        parts: this party's `compare.masked_part` of the keys, one for each of the dealers.
     """
     n = sizes.tensor_size(left)
-    # slices begin at whole words, so that their packed results join
+    # Slices begin at whole words, so that their packed results can be concatenated.
     step = ((n + slices - 1) // slices + 511) // 512 * 512
     bits = []
     for i in range(slices):
@@ -211,10 +213,10 @@ def compare_pairs(
 
 
 def make_comparer(party: Party, keys: Shared, profile: str = "local") -> Callable[[Any, Any], Any]:
-    """What reveals [keys[left] < keys[right]] for positions of shuffled distinct keys, packed.
+    """Return a function that reveals [keys[left] < keys[right]] for positions, packed.
 
     Args:
-        keys: [rows, n] of `wide_keys`, shuffled; positions are of all rows.
+        keys: [rows, n] of `make_distinct_keys`, shuffled; positions count through all rows.
     """
     keys = _flatten_keys(keys)
     first = keys.dealer
@@ -258,11 +260,11 @@ def reveal_order(
     profile: str = "local",
     progress: Callable[[float], None] | None = None,
 ) -> Any:
-    """The order of shuffled distinct keys, made public: position of rank i in row r at [r, i].
+    """Reveal the order of shuffled distinct keys: the position of rank i in row r is at [r, i].
 
     Args:
-        keys: [rows, n] of `wide_keys`, shuffled.
-        chosen: "quick" or "all-pairs".
+        keys: [rows, n] of `make_distinct_keys`, shuffled.
+        algorithm: "quick" or "all-pairs".
     """
     rows, n = (int(d) for d in keys.shape)
     all_pairs_at = n if algorithm == "all-pairs" else _ALL_PAIRS_AT
@@ -288,16 +290,19 @@ def _count_comparisons(
     all_pairs_at: int,
     profile: str,
 ) -> Any:
-    """Counts the comparisons of all pairs, or those expected of a quicksort; an order."""
+    """Count the comparisons of all pairs, or those expected of a quicksort; return an order."""
     levels = [rows * n * (n - 1) // 2]
     if all_pairs_at < n:
         if not party.expected:
             raise UsageError(
-                "What quicksort compares follows the shuffled order, and is not known before. "
-                'Count algorithm="all-pairs" or "network", or what is expected.'
+                "The comparisons of a quicksort depend on the shuffled order and are not "
+                'known in advance. Count algorithm="all-pairs" or "network", or expected '
+                "costs.",
+                code="cost-not-countable",
+                operation="sort",
             )
         levels = expected_levels(rows * n, profile)
-    # (all levels are alike)
+    # All levels cost the same.
     cost_before, positions = party.take_snapshot(), np.broadcast_to(np.int32(0), levels[:1])
     compare_positions(positions, positions)
     party.repeat(cost_before, len(levels) - 1)
@@ -316,40 +321,55 @@ def sort(
     profile: str = "local",
     progress: Callable[[float], None] | None = None,
 ) -> SortResult:
-    """Sorts along the last axis; equal keys keep their order, each row is sorted by itself.
+    """Sort each row along the last axis; equal keys keep their order.
 
-    Called between graph calls (not inside party.function): its control flow follows revealed
+    Call it between graph calls (not inside party.function): its control flow follows revealed
     comparisons of shuffled keys.
 
     Args:
         keys: [n] or [rows, n], 64-bit.
-        payload: columns of the keys' shape that move with them.
+        payload: columns of the keys' shape that are reordered with them.
         algorithm: "quick", "all-pairs", "network" (reveals nothing, many more rounds) or "auto".
-        full_range: keys may be any 64-bit value.  False saves a comparison per key where the
-            program itself guarantees |key| < 2^62; others would sort wrongly and give away that
-            they are out of range, so never say so for what a client chose.
-        key_bits: k from 1 to 62: the program itself guarantees 0 <= key < 2^k.  Saves the extension
-            and compares fewer bits; what is said of full_range=False holds for it too.
+        full_range: keys may be any 64-bit value. False saves a comparison per key where the program
+            itself guarantees |key| < 2^62. Other keys would sort wrongly and reveal that they are
+            out of range, so never pass False for keys that a client chose.
+        key_bits: k from 1 to 62: the program itself guarantees 0 <= key < 2^k. It saves the
+            extension and compares fewer bits; the warning of full_range=False holds here too.
         profile: network profile that "auto" plans for.
         progress: called with a fraction in [0, 1).
 
-    Rounds and bits: those of `quick` and `all-pairs` follow the shuffled order, and so do not
-    depend on the data; those of "all-pairs" and "network" can be counted (session/counting.py).
+    Rounds and bits: those of `quick` and `all-pairs` depend on the shuffled order alone, and
+    therefore not on the data; those of "all-pairs" and "network" can be counted
+    (session/counting.py).
     Raises:
-        UsageError: a payload of another shape, an unknown algorithm.
+        UsageError: the payload has another shape, or the algorithm is unknown.
     """
     shape = keys.shape.as_list()
     if len(shape) not in (1, 2):
-        raise UsageError(f"sort wants [n] or [rows, n] keys. Received: shape {shape}.")
+        raise UsageError(
+            f"sort expects keys [n] or [rows, n]. Received: shape {shape}.",
+            code="rank-mismatch",
+            operation="sort",
+            received=shape,
+            expected="[n] or [rows, n]",
+        )
     check_ring("sort", keys)
     for column in payload:
         if column.shape.as_list() != shape or column.limbs != 1:
             raise UsageError(
-                f"sort wants payload of the keys' shape {shape}. Received: {column!r}."
+                f"sort expects payload of the keys' shape {shape}. Received: {column!r}.",
+                code="shape-mismatch",
+                operation="sort",
+                received=repr(column),
+                expected=shape,
             )
     if key_bits is not None and not is_integer_between(key_bits, 1, MAX_KEY_BITS):
         raise UsageError(
-            f"sort takes 1 to {MAX_KEY_BITS} key_bits, or None. Received: {key_bits!r}."
+            f"sort expects key_bits from 1 to {MAX_KEY_BITS}, or None. Received: {key_bits!r}.",
+            code="number-out-of-range",
+            operation="sort",
+            received=key_bits,
+            expected=f"1 to {MAX_KEY_BITS}",
         )
     rows, n = (1, shape[0]) if len(shape) == 1 else shape
     chosen_algorithm = choose_algorithm(algorithm, n, profile, rows)
@@ -359,7 +379,8 @@ def sort(
     if rows * n == 0 or n == 1:
         return SortResult(keys, tuple(payload), _position_column(keys, rows, n, shape))
 
-    # Graphs are kept for later sorts: they hold shapes, which are in their keys, and no share.
+    # Graphs are cached for later sorts: they depend on shapes, which their cache keys contain, and
+    # hold no share.
     def prepare_columns(k: Shared, *payload_columns: Shared) -> list[Shared]:
         parts = [c.map(lambda a: tensor_ops.reshape(a, [rows, n])) for c in (k, *payload_columns)]
         wide_key = make_distinct_keys(party, parts[0], descending, full_range, key_bits)
@@ -391,7 +412,7 @@ def sort(
         finish_graph = party.cached_function(
             ("sort.finish", tuple(shape), dealer), lambda: finish_columns
         )
-        if not isinstance(party, CostParty):  # (whose order takes no memory)
+        if not isinstance(party, CostParty):  # The cost party's order takes no memory.
             order = order - (np.arange(rows, dtype=np.int32) * n)[:, None]
         shuffled = finish_graph(order, *shuffled)
     if progress:
@@ -401,7 +422,7 @@ def sort(
 
 
 def _position_column(like: Shared, rows: int, n: int, shape: Sequence[int]) -> Shared:
-    """The public column 0..n-1 of each row, as a share with empty masks."""
+    """Return the public column 0..n-1 of each row, as a share with masks of zero."""
     if rows * n == 0 or n == 1:
         return arithmetic.share_public(like, np.zeros(shape, np.int64))
     index = shapes.broadcast_to(arithmetic.share_public_range(like, n), [rows, n])
@@ -443,7 +464,7 @@ def _run_network(
 
 
 def _compare_exchange(party: Party, a: Any, b: Any, parts: Sequence[Shared]) -> list[Shared]:
-    """Orders positions a and b of every pair by the first column (wide keys)."""
+    """Order positions a and b of every pair by the first column (wide keys)."""
     keys = parts[0]
     low, high = (keys.map(lambda t, i=i: tensor_ops.gather(t, i)) for i in (a, b))
     is_less = compare.less_than(party, low, high, keys.ring_bits)

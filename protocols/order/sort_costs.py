@@ -1,7 +1,7 @@
-"""How many comparisons a quicksort makes, on average: what follows its shuffle cannot be counted.
+"""Average numbers of comparisons of a quicksort, which depend on its shuffle and cannot be counted.
 
-Means of runs of SortPlan on random orders.  From 2^12 elements on, orders of one size differ by a
-few per cent, below by up to a third, as the last level is or is not needed.
+Means over runs of SortPlan on random orders. From 2^12 elements on, orders of one size differ by a
+few per cent; for fewer by up to a third, as the last level is sometimes not needed.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 
 import numpy as np
 
-# Elements, comparisons of each, and levels.
+# Number of elements, comparisons per element, levels.
 _LOCAL = (
     (300, 42.6, 3), (500, 37.1, 3), (700, 42.8, 3), (1000, 46.9, 3), (1024, 53.6, 3),
     (1500, 35.3, 4), (2048, 28.8, 6), (3000, 30.1, 6), (4096, 25.8, 7), (6000, 22.4, 10),
@@ -28,10 +28,10 @@ _WAN = (
 
 
 def expected_levels(n: int, profile: str) -> list[int]:
-    """The comparisons of each level of a quicksort of n elements, all alike."""
+    """Return the average comparisons of each level of a quicksort of n elements, all equal."""
     sizes, comparisons_of, levels_of = np.array(_WAN if profile == "wan" else _LOCAL).T
     size = math.log2(max(2, n))
-    # beyond the last: a comparison and 4 levels more for each doubling
+    # Beyond the last row, each doubling adds a comparison per element and 4 levels.
     over = max(0.0, size - math.log2(sizes[-1]))
     comparisons = float(np.interp(size, np.log2(sizes), comparisons_of)) + 1.2 * over
     levels = max(1, round(float(np.interp(size, np.log2(sizes), levels_of)) + 4 * over))

@@ -1,4 +1,4 @@
-"""Which pairs to compare next: the public side of quicksort (kernels/core/sort_plan.h)."""
+"""The public side of quicksort: the pairs to compare next (kernels/core/sort_plan.h)."""
 
 from __future__ import annotations
 
@@ -15,17 +15,23 @@ Pairs = np.ndarray[Any, np.dtype[np.int32]]
 
 
 class SortPlan:
-    """Levels of comparisons over shuffled positions, and the order they give.
+    """Levels of comparisons over shuffled positions, and the resulting order.
 
     Args:
-        rows, n: each row's positions r*n .. r*n+n-1 are sorted by themselves.
+        rows, n: each row's positions r*n .. r*n+n-1 are sorted separately.
         all_pairs_at: segments of at most this size are finished by comparing all pairs.
-        round_cost: what one more level costs, counted in comparisons.
+        round_cost: cost of one more level, counted in comparisons.
     """
 
     def __init__(self, rows: int, n: int, all_pairs_at: int, round_cost: float) -> None:
         if rows * n >= 2**31:
-            raise UsageError(f"A sort holds fewer than 2^31 elements. Received: {rows} x {n}.")
+            raise UsageError(
+                f"Expected fewer than 2^31 elements in a sort. Received: {rows} x {n}.",
+                code="too-large",
+                operation="sort",
+                received=f"{rows} x {n}",
+                expected="fewer than 2^31 elements",
+            )
         self._native = ops.native()
         self._size = rows * n
         self._plan = self._native.plan_new(rows, n, all_pairs_at, float(round_cost))
@@ -40,7 +46,7 @@ class SortPlan:
         self._plan = None
 
     def next_levels(self) -> Iterator[tuple[Pairs, Pairs]]:
-        """Yields (left, right) positions; call `answer` before taking the next level.
+        """Yield (left, right) positions; call `add_answers` before the next level.
 
         Raises:
             UsageError: this host's memory does not hold them.
@@ -53,16 +59,19 @@ class SortPlan:
 
     def _too_large(self) -> UsageError:
         return UsageError(
-            f"This host's memory does not hold the comparisons of a sort of {self._size} elements. "
-            "Sort fewer at a time, or with another algorithm."
+            f"This host's memory does not hold the comparisons of a sort of {self._size} "
+            "elements. Sort fewer at a time, or use another algorithm.",
+            code="out-of-memory",
+            operation="sort",
+            received=self._size,
         )
 
     def add_answers(self, words: np.ndarray[Any, Any]) -> None:
-        """Takes packed bits: bit i set when element left[i] < right[i].
+        """Add packed bits: bit i is set when element left[i] < right[i].
 
         Raises:
-            RangeError: the answers contradict each other, as those of keys outside the range that
-                full_range=False or key_bits promises do.
+            RangeError: the comparisons contradict each other, because keys violate the range that
+                full_range=False or key_bits promises.
         """
         words = np.ascontiguousarray(words)
         status = self._native.plan_answer(self._plan, words.ctypes.data)
@@ -70,12 +79,14 @@ class SortPlan:
             raise self._too_large()
         if status != 0:
             raise RangeError(
-                "The comparisons contradict each other: keys lie outside of the range that was "
-                "promised for them. Sort them with full_range=True and no key_bits."
+                "The comparisons contradict each other: keys lie outside the promised "
+                "range. Sort them with full_range=True and no key_bits.",
+                code="contradictory-comparisons",
+                operation="sort",
             )
 
     def final_order(self) -> Pairs:
-        """order[r*n + i] = position of the element of rank i in row r."""
+        """Return order with order[r*n + i] = position of the element of rank i in row r."""
         if self._size == 0:
             return np.zeros(0, np.int32)
         return _view_array(self._native.plan_order(self._plan), self._size).copy()
@@ -87,7 +98,7 @@ def _view_array(address: int | None, count: int) -> Pairs:
 
 
 def odd_even_merge(n: int) -> list[tuple[Pairs, Pairs]]:
-    """Layers of comparators (low, high) of Batcher's merge exchange (Knuth, algorithm 5.2.2M)."""
+    """Return comparator layers (low, high) of Batcher's merge exchange (Knuth 5.2.2M)."""
     layers: list[tuple[Pairs, Pairs]] = []
     if n < 2:
         return layers

@@ -1,9 +1,9 @@
-"""Where the largest of each row is, as a row of numbers with one 1: greedy choice.
+"""One-hot position of the largest value of each row, as numbers: greedy choice.
 
-The tree of row_maximum.py in a small ring: all pairs of a group are compared at once, and the
-winners go on to the next level.  A value is the largest of its row where it wins in its group, its
-group's winner in the next, and so on: an AND of one bit for each level, which is all that is made
-of the bits.  Neither a bit nor a place is opened.
+The tree of row_maximum.py runs in a small ring: all pairs of a group are compared at once, and the
+winners enter the next level. A value is the largest of its row if it wins in its group, its group's
+winner wins in the next, and so on. The result is an AND of one bit for each level; the bits have no
+other use. Neither a bit nor a position is opened.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 
 def argmax_one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
-    """[x_j is the first largest of its row], 0 or 1 over Z_2^64, [rows, width].
+    """Return [x_j is the first largest of its row], 0 or 1 over Z_2^64, [rows, width].
 
     Args:
         x: [rows, width] of any ring Z_2^k; right while differences within a row are below 2^(k-1)
             ring units.
-        profile: of the network.
+        profile: network profile.
 
-    Rounds: 4 for each level of row_maximum.radices, 1 for a level without pick (one more each where
-        a comparison takes two exchanges, from 50 bits on), and 1.  Bits sent: those of the levels,
-        and for each element D 2^levels - 1 and 64, E1, E2 1 and 64.
+    Rounds: 4 for each level of row_maximum.plan_radices, 1 for a level without selection (one more
+    each where a comparison takes two exchanges, from 50 bits on), and 1. Bits sent: those of the
+    levels, and for each element D 2^levels - 1 and 64, E1, E2 1 and 64.
     Raises:
-        UsageError: another shape, or no values.
+        UsageError: the shape is not [rows, width], or there are no values.
     """
     rows, width = _check_shape(x)
     if width == 1:
@@ -58,15 +58,21 @@ def argmax_one_hot(party: Party, x: Shared, profile: str = "local") -> Shared:
 def _check_shape(x: Shared) -> tuple[int, int]:
     shape = check_known_shape("one_hot", x)
     if len(shape) != 2 or x.limbs != 1 or math.prod(shape) == 0:
-        raise UsageError(f"one_hot wants rows of values, [rows, width]. Received: {x!r}.")
+        raise UsageError(
+            f"one_hot expects rows of values, [rows, width]. Received: {x!r}.",
+            code="shape-mismatch",
+            operation="one_hot",
+            received=repr(x),
+            expected="[rows, width]",
+        )
     return shape[0], shape[1]
 
 
 def _ancestor_bits(hot: MaskedBits, radix: int, rows: int, width: int, before: int) -> MaskedBits:
-    """Of each value the bit of the one of its group that it is below, [rows, width].  Local.
+    """Return for each value the bit of its ancestor in the group, [rows, width]. Local.
 
     Args:
-        before: how many values are below each of the level.
+        before: number of values below each node of the level.
     """
     item = np.arange(width) // before
     groups = math.ceil(math.ceil(width / before) / radix)
