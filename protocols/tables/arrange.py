@@ -1,10 +1,11 @@
-"""Arrangements: private orders of rows that columns are moved into, and back from.
+"""Private permutations of rows: columns are moved into an order and back.
 
-An arrangement is a secret shuffle (order/shuffle.py) and one vector that was opened after it: the
-answers of a sort, or where each shuffled row belongs, which is a permutation that looks uniformly
-random to every single party.  Columns move by the same shuffle under masks of their own, and then
-by what is public.  Nothing else may ever be opened in a shuffled order: two vectors would tell how
-they relate.  So an `Order` opens once and then refuses; what else is to be opened takes another.
+A private permutation is a secret shuffle (order/shuffle.py) and one vector that was opened after
+it: the comparisons of a sort, or the target of each shuffled row, which is a permutation that looks
+uniformly random to each single party. Columns follow the same shuffle under fresh masks, and then
+the public part. Nothing else may ever be opened in a shuffled order: two opened vectors would
+reveal how they relate. A `SecretShuffle` therefore opens once and then refuses; another opening
+requires another shuffle.
 """
 
 from __future__ import annotations
@@ -27,15 +28,16 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
 
-# Bits of a key that one sort of words takes.
+# Most bits of a key in one sort of words.
 MAX_KEY_BITS = sort.MAX_KEY_BITS
 
 
 def cached_graph(party: Party, name: str, function: Callable[..., Any], *key_parts: Any) -> Any:
-    """The graph of an operator, kept for later uses.
+    """Return the graph of an operator, cached for later calls.
 
     Args:
-        about: what else the function depends on, beside the shapes and kinds of what it is given.
+        key_parts: all values that the function depends on, except the shapes and types of its
+            arguments.
     """
     return party.cached_function((f"tables.{name}", *key_parts), lambda: function)
 
@@ -44,7 +46,7 @@ class SecretShuffle:
     """A secret permutation of n rows.
 
     Args:
-        factors: drawn for it.
+        factors: drawn for this shuffle alone.
     """
 
     def __init__(self, party: Party, factors: shuffle.PermutationFactors, n: int) -> None:
@@ -52,24 +54,26 @@ class SecretShuffle:
         self._is_used = False
 
     def use_once(self) -> None:
-        """Says that something is about to be opened in this order.
+        """Record that a vector is about to be opened in this order.
 
         Raises:
-            ProtocolError: something has been.
+            ProtocolError: a vector was already opened.
         """
         if self._is_used:
             raise ProtocolError(
-                "A second vector would be opened in the order of a shuffle, which tells how the "
-                "two relate. Shuffle anew."
+                "A second vector would be opened in the order of a shuffle, which reveals "
+                "how the two relate. Draw another shuffle.",
+                code="already-opened",
+                operation="shuffle",
             )
         self._is_used = True
 
     def open_column(self, column: Shared) -> Any:
-        """Moves a column and makes it public: the only way to see anything in this order.
+        """Shuffle a column and make it public: the only opening in this order.
 
-        Rounds: 3.  Bits sent: those of shuffle.move and of reveal to all.
+        Rounds: 3. Bits sent: those of shuffle.apply_permutation and of reveal to all.
         Raises:
-            ProtocolError: something has been opened before.
+            ProtocolError: a vector was already opened.
         """
         self.use_once()
         party = self._party
@@ -80,9 +84,9 @@ class SecretShuffle:
         return cached_graph(party, "open", open_shuffled)(self._factors, column)
 
     def apply(self, columns: Sequence[Shared], positions: Any = None) -> list[Shared]:
-        """Columns [n] in this order, or in the public rearrangement positions [m] of it.
+        """Return columns [n] in this order, or at the public positions [m] of it.
 
-        Rounds: 2.  Bits sent: those of shuffle.move.
+        Rounds: 2. Bits sent: those of shuffle.apply_permutation.
         """
         party = self._party
 
@@ -96,12 +100,12 @@ class SecretShuffle:
     def apply_inverse(
         self, columns: Sequence[Shared], positions: Any = None, begin: int = 0
     ) -> list[Shared]:
-        """Columns [n] in the rearrangement positions [n] of this order, moved back from it.
+        """Return columns [n], given at the positions [n] of this order, in their original order.
 
         Args:
-            begin: as of `Arrangement.back`.
+            begin: as for `PrivatePermutation.apply_inverse`.
 
-        Rounds: 2.  Bits sent: those of shuffle.undo.
+        Rounds: 2. Bits sent: those of shuffle.apply_inverse.
         """
         party = self._party
 
@@ -133,13 +137,13 @@ class SecretShuffle:
 
 @dataclass(frozen=True, eq=False)
 class PrivatePermutation:
-    """An order of n rows.
+    """A private permutation of n rows.
 
     Attributes:
         n: the number of rows.
-        order: None where there is nothing to arrange.
-        positions: int32 [n], public: row i of the arrangement is the shuffled row positions[i].
-        then: another arrangement that follows.
+        secret_shuffle: None for the identity.
+        positions: int32 [n], public: row i of the result is the shuffled row positions[i].
+        successor: another permutation that is applied afterwards.
     """
 
     n: int
@@ -148,10 +152,10 @@ class PrivatePermutation:
     successor: PrivatePermutation | None = None
 
     def apply(self, columns: Sequence[Shared]) -> list[Shared]:
-        """Columns [n] in this order.  Rounds: 2.  Bits sent: those of shuffle.move.
+        """Return columns [n] in this order. Costs: those of shuffle.apply_permutation (2 rounds).
 
         Raises:
-            UsageError: columns of another size.
+            UsageError: columns have another size.
         """
         permuted = self._check_columns("forward", columns)
         if self.secret_shuffle is not None and permuted:
@@ -159,13 +163,13 @@ class PrivatePermutation:
         return permuted if self.successor is None else self.successor.apply(permuted)
 
     def apply_inverse(self, columns: Sequence[Shared], begin: int = 0) -> list[Shared]:
-        """Columns in this order where they were before.  Rounds: 2.  Bits sent: of shuffle.undo.
+        """Return columns in original order. Costs: those of shuffle.apply_inverse (2 rounds).
 
         Args:
-            begin: the first row that is wanted, from 0 to n; those before it are not brought back.
+            begin: the first row of the result, from 0 to n; rows before it are not moved back.
 
         Raises:
-            UsageError: columns of another size.
+            UsageError: columns have another size.
         """
         restored = self._check_columns("back", columns)
         if self.successor is not None:
@@ -175,31 +179,37 @@ class PrivatePermutation:
         return self.secret_shuffle.apply_inverse(restored, self.positions, begin)
 
     def followed_by(self, other: PrivatePermutation) -> PrivatePermutation:
-        """This one and then another of as many rows."""
+        """Return the composition of this permutation and then another one of the same size."""
         successor = other if self.successor is None else self.successor.followed_by(other)
         return PrivatePermutation(self.n, self.secret_shuffle, self.positions, successor)
 
     def _check_columns(self, name: str, columns: Sequence[Shared]) -> list[Shared]:
         for c in columns:
             if list(c.shape) != [self.n] or c.limbs != 1:
-                raise UsageError(f"{name} moves columns of {self.n} words. Received: {c!r}.")
+                raise UsageError(
+                    f"{name} expects columns of {self.n} words. Received: {c!r}.",
+                    code="shape-mismatch",
+                    operation=name,
+                    received=repr(c),
+                    expected=f"[{self.n}]",
+                )
         return list(columns)
 
 
 def identity_permutation(n: int) -> PrivatePermutation:
-    """Rows as they are."""
+    """Return the permutation that leaves rows in their order."""
     return PrivatePermutation(n, None, None)
 
 
 def permute_by_target(party: Party, target: Shared) -> PrivatePermutation:
-    """Row i goes to target[i], a private permutation.
+    """Return the private permutation that moves row i to target[i].
 
     Args:
-        target: [n], of any ring that holds n - 1, read without a sign.
+        target: [n], a private permutation in any ring that holds n - 1, read as unsigned.
 
-    Rounds: 3.  Bits sent: those of shuffle.move and reveal.
+    Rounds: 3. Bits sent: those of shuffle.apply_permutation and reveal.
     Raises:
-        ProtocolError: it is no permutation: a worker departs from the protocol.
+        ProtocolError: target is not a permutation: a worker deviates from the protocol.
     """
     n = int(target.shape[0])
     if n < 2:
@@ -215,27 +225,30 @@ def permute_by_target(party: Party, target: Shared) -> PrivatePermutation:
     if targets.min() >= 0 and targets.max() < n:
         positions[targets] = np.arange(n, dtype=np.int32)
     if positions.min() < 0:
-        raise ProtocolError("The targets of rows are no permutation: a worker goes astray.")
+        raise ProtocolError(
+            "Row targets are not a permutation: a worker deviated from the protocol.",
+            code="invalid-row-targets",
+        )
     return PrivatePermutation(n, secret_shuffle, positions)
 
 
 def shuffle_columns(party: Party, columns: Sequence[Shared]) -> list[Shared]:
-    """Columns [n], all in one order that nobody knows.
+    """Shuffle columns [n] into one random order that no party knows.
 
-    Rounds: 2.  Bits sent: those of shuffle.move.
+    Rounds: 2. Bits sent: those of shuffle.apply_permutation.
     """
     n = int(columns[0].shape[0])
     return list(columns) if n < 2 else _draw_shuffle(party, n, columns[0].dealer).apply(columns)
 
 
 def partition_by_bit(party: Party, bit: Shared) -> PrivatePermutation:
-    """The rows whose bit is 1 first, then the others, each in their order.
+    """Return the permutation that moves rows with bit 1 to the front; both parts keep their order.
 
     With c_i = bit_0 + .. + bit_i the targets are c_i - 1 for ones and c_n + i - c_i for zeros,
     modulo 2^p, as all of them are below n <= 2^p.
 
-    Rounds: 5.  Bits sent: for p = log2 n those of b2a and select in Z_2^p, and of `by_target`: 14 p
-    per row.
+    Rounds: 5. Bits sent: for p = log2 n those of b2a and select in Z_2^p, and of
+    `permute_by_target`: 14 p per row.
     """
     n = int(bit.shape[0])
     if n < 2:
@@ -257,26 +270,38 @@ def partition_by_bit(party: Party, bit: Shared) -> PrivatePermutation:
 def sort_by_keys(
     party: Party, keys: Sequence[tuple[Shared, int]], *, profile: str = "local"
 ) -> PrivatePermutation:
-    """Ascending by keys, the most significant first; equal ones stay in their order.
+    """Return the permutation that sorts ascending by keys, most significant first; stable.
 
     Args:
-        keys: ([n] of Z_2^64, bits): 0 <= key < 2^bits in every row, which is relied on and must be
-            a fact; 64 and 63: any signed number, by itself.
+        keys: ([n] of Z_2^64, bits): 0 <= key < 2^bits in every row. The sort relies on this bound,
+            so it must hold. Bits 64 and 63: any signed number, sorted separately.
         profile: network profile to plan the sort for.
 
     Keys of up to 62 bits together are one sort; others are sorted one after the other from the
     least significant, as these sorts are stable.
 
-    Rounds and bits: those of `sort` without payload for each; the keys of a later one are moved.
+    Rounds and bits: those of `sort` without payload for each sort; the keys of later sorts are
+    permuted first.
     Raises:
-        UsageError: no keys, or bits out of range.
-        RangeError: keys out of their range.
+        UsageError: there are no keys, or bits is out of range.
+        RangeError: keys are out of their range.
     """
     if not keys:
-        raise UsageError("An order wants keys. Received: none.")
+        raise UsageError(
+            "Expected at least one sort key. Received: none.",
+            code="empty-input",
+            operation="sort_by_keys",
+        )
     for key, k in keys:
         if not is_integer_between(k, 1, 64) or key.ring_bits != 64:
-            raise UsageError(f"A key has 1 to 64 bits of a word. Received: {k!r} of {key!r}.")
+            raise UsageError(
+                f"Expected a key of 1 to 64 bits in the ring of 64 bits. Received: {k!r} "
+                f"bits of {key!r}.",
+                code="number-out-of-range",
+                operation="sort_by_keys",
+                received=k,
+                expected="1 to 64",
+            )
     n = int(keys[0][0].shape[0])
     if n < 2:
         return identity_permutation(n)
@@ -291,7 +316,7 @@ def sort_by_keys(
 
 
 def _plan_passes(widths: Sequence[int]) -> list[list[int]]:
-    """Keys of one sort each, the sort of the least significant ones first."""
+    """Group keys into sorts, the sort of the least significant keys first."""
     passes: list[list[int]] = []
     room = 0
     for i in reversed(range(len(widths))):
@@ -304,7 +329,7 @@ def _plan_passes(widths: Sequence[int]) -> list[list[int]]:
 
 
 def compose_key(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
-    """Keys as one number, the first the most significant.  Local."""
+    """Return keys as one number, the first key most significant. Local."""
     key = columns[0]
     for column, width in zip(columns[1:], widths[1:], strict=True):
         key = arithmetic.add(arithmetic.mul_public(key, np.int64(1 << width)), column)
@@ -314,13 +339,13 @@ def compose_key(columns: Sequence[Shared], widths: Sequence[int]) -> Shared:
 def select_at_ranks(
     party: Party, key: Shared, key_bits: int, ranks: Sequence[int], *, profile: str = "local"
 ) -> tuple[SecretShuffle, Any]:
-    """An order of n rows, and the public positions in it of those of some ranks by a key.
+    """Return a shuffle of n rows, and the public positions in it of some ranks by a key.
 
     Args:
-        key: [n] of Z_2^64; as one of `by_keys`.
+        key: [n] of Z_2^64; as a key of `sort_by_keys`.
         ranks: public, each from 0 to n - 1.
 
-    Rounds and bits: those of select.positions_of.  Errors: as `by_keys`.
+    Rounds and bits: those of select.select_ranks. Errors: as `sort_by_keys`.
     """
     secret_shuffle, shuffled_key, _ = _prepare_shuffle(party, [key], (key_bits,), profile)
     return secret_shuffle, select.select_ranks(party, shuffled_key, ranks, profile)
@@ -329,13 +354,13 @@ def select_at_ranks(
 def select_first(
     party: Party, key: Shared, key_bits: int, count: int, *, profile: str = "local"
 ) -> tuple[SecretShuffle, Any]:
-    """An order of n rows, and the public positions in it of the first ones by a key, in order.
+    """Return a shuffle of n rows, and the public positions in it of the first rows by a key.
 
     Args:
-        key: [n] of Z_2^64; as one of `by_keys`, with which these are the first rows.
+        key: [n] of Z_2^64; as a key of `sort_by_keys`, which puts these rows first.
         count: public, from 1 to n.
 
-    Rounds and bits: those of select.first_of.  Errors: as `by_keys`.
+    Rounds and bits: those of select.select_first. Errors: as `sort_by_keys`.
     """
     secret_shuffle, shuffled_key, _ = _prepare_shuffle(party, [key], (key_bits,), profile)
     return secret_shuffle, select.select_first(party, shuffled_key, count, profile)
@@ -344,7 +369,7 @@ def select_first(
 def _prepare_shuffle(
     party: Party, columns: Sequence[Shared], widths: tuple[int, ...], profile: str
 ) -> tuple[SecretShuffle, Shared, str]:
-    """An order that is about to be opened by comparisons, and keys in it."""
+    """Return a shuffle that comparisons are about to open, and the shuffled keys."""
     n, dealer = int(columns[0].shape[0]), columns[0].dealer
     total = sum(widths)
     key_bits = total if total <= MAX_KEY_BITS else None
@@ -384,17 +409,17 @@ def _draw_shuffle(party: Party, n: int, dealer: int) -> SecretShuffle:
 
 
 def _drop_scale(x: Shared) -> Shared:
-    """Without its scale: keys are numbers of ring units."""
+    """Return x without its scale: keys are ring elements."""
     return Shared(x.m, x.l1, x.l2, x.dealer)
 
 
 def _add_row_axis(x: Shared) -> Shared:
-    """[n, ...] as [1, n, ...].  Local."""
+    """Reshape [n, ...] to [1, n, ...]. Local."""
     return shapes.expand_dims(x, 0)
 
 
 def _drop_row_axis(x: Shared) -> Shared:
-    """[1, n, ...] as [n, ...].  Local."""
+    """Reshape [1, n, ...] to [n, ...]. Local."""
     return x.map(lambda a: tensor_ops.squeeze(a, [0]))
 
 

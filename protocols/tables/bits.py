@@ -1,10 +1,10 @@
-"""Private bits as values of Z_2: shared like numbers, so that they move with rows as these do.
+"""Private bits as values of Z_2: shared like numbers, so that rows carry them like numbers.
 
-`MaskedBits` are known to the dealer as a whole.  Here its part is split in two, as of every other
-value, each held by the dealer and one evaluator: what a shuffle, its way back and a change of
-dealers want.  Sums modulo 2 are XORs, so that differences and running sums of bits are local too.
+In `MaskedBits` the dealer knows beta, its part, as a whole. Here it is split in two, as in every
+other value, each half held by the dealer and one evaluator: a shuffle, its inverse and a change of
+dealers require this. Sums modulo 2 are XORs, so differences and running sums of bits are local too.
 
-All functions are called inside of graphs.
+Call all functions inside graphs.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Share
 
 
 def from_masked(party: Party, bits: MaskedBits) -> Shared:
-    """Private bits as values of Z_2, [n]: D deals its part anew, in two.
+    """Convert private bits to values of Z_2, [n]: D deals fresh shares of its part.
 
-    Rounds: 0 (1 with dealing).  Bits sent: D 1 per bit, in whole words.
+    Rounds: 0 online, 1 in total. Bits sent: D 1 per bit, in whole words.
     """
     n = int(sizes.static_value(bits.n))
     if isinstance(party, CostParty):
@@ -49,22 +49,27 @@ def from_masked(party: Party, bits: MaskedBits) -> Shared:
 
 
 def exchange_bits(party: Party, bits: EvaluatorBits) -> Shared:
-    """XOR shares of the evaluators as values of Z_2 under a fresh mask, [n].
+    """Convert XOR shares of the evaluators to values of Z_2 under a fresh mask, [n].
 
-    Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole bytes.
+    Rounds: 1. Bits sent: E1, E2 1 per bit each, in whole bytes.
     """
     n = int(sizes.static_value(bits.n))
     if isinstance(party, CostParty):
         return party.count_exchange([n], None, bits, width=1)
     s = party.site("exchange_bits", n, dealer=bits.dealer)
     if s.is_dealer and bits.top is not None:
-        raise UsageError("exchanged wants bits that the evaluators hold completely.")
+        raise UsageError(
+            "exchange_bits expects bits that the evaluators hold completely. Received: "
+            "bits with a part at the dealer.",
+            code="unsupported-type",
+            operation="exchange_bits",
+        )
     share = None if bits.share is None else _unpack_words(bits.share, n)
     return masked.exchange_masked(s, share, sizes.vector_shape(n), 0, width=1)
 
 
 def to_masked(x: Shared) -> MaskedBits:
-    """Values of Z_2 as bits that the dealer knows its part of.  Local."""
+    """Convert values of Z_2 to bits whose part the dealer knows. Local."""
     _check_bits("masked_bits", [x])
     n = x.shape.num_elements()
 
@@ -79,21 +84,21 @@ def to_masked(x: Shared) -> MaskedBits:
 
 
 def invert(x: Shared) -> Shared:
-    """NOT.  Local."""
+    """Return NOT x. Local."""
     _check_bits("invert", [x])
     return arithmetic.add_constant(x, np.int64(1))
 
 
 def xor(x: Shared, y: Shared) -> Shared:
-    """XOR.  Local."""
+    """Return x XOR y. Local."""
     _check_bits("xor", [x, y])
     return arithmetic.add(x, y)
 
 
 def all_of(party: Party, operands: Sequence[Shared]) -> Shared:
-    """AND of 1 to 9 bits, element by element.
+    """Return the AND of 1 to 9 bits, element by element.
 
-    Rounds: 1 (2 with dealing).  Bits sent: those of logic.all_of and `exchanged`.
+    Rounds: 1 online, 2 in total. Bits sent: those of logic.all_of and `exchange_bits`.
     """
     _check_bits("all_of", operands)
     if len(operands) == 1:
@@ -102,22 +107,22 @@ def all_of(party: Party, operands: Sequence[Shared]) -> Shared:
 
 
 def any_of(party: Party, operands: Sequence[Shared]) -> Shared:
-    """OR of 1 to 9 bits; rounds and bits as `all_of`."""
+    """Return the OR of 1 to 9 bits; rounds and bits as `all_of`."""
     return invert(all_of(party, [invert(x) for x in operands]))
 
 
 def to_number(party: Party, x: Shared, width: int = 64) -> Shared:
-    """0 and 1 as ring elements of Z_2^width.
+    """Convert bits to ring elements 0 and 1 of Z_2^width.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 width per bit each.
+    Rounds: 1 online, 2 in total. Bits sent: D, E1, E2 width per bit each.
     """
     return convert.b2a(party, to_masked(x), width=width)
 
 
 def multiply_by_bit(party: Party, bit: Shared, x: Shared) -> Shared:
-    """x of Z_2^k where the bit is 1, else 0; of bits their AND.
+    """Return x of Z_2^k where the bit is 1, else 0; for bits x their AND.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 2 k, E1, E2 k per element each.
+    Rounds: 1 online, 2 in total. Bits sent: D 2 k, E1, E2 k per element each.
     """
     if x.ring_bits == 1:
         return all_of(party, [bit, x])
@@ -127,15 +132,15 @@ def multiply_by_bit(party: Party, bit: Shared, x: Shared) -> Shared:
 
 
 def extend_values(party: Party, x: Shared) -> Shared:
-    """What `Column.narrow` has made of a column, or its product with a bit, over Z_2^64 again.
+    """Extend values of `Column.narrow_parts`, or their product with a bit, to Z_2^64.
 
-    Rounds: 1 (2 with dealing), or none.  Bits sent: those of small_ring.extend.
+    Rounds: 1 online, 2 in total, or none. Bits sent: those of small_ring.extend.
     """
     return small_ring.extend_nonnegative(party, x) if 1 < x.ring_bits < 64 else x
 
 
 def public_bits(like: Shared, values: Any) -> Shared:
-    """Public bits 0 and 1, with the dealer of others.  Local."""
+    """Share public bits 0 and 1 with the dealer of another value. Local."""
     return replace(arithmetic.share_public(like, np.asarray(values, np.int64)), bits=1)
 
 
@@ -146,6 +151,16 @@ def _unpack_words(packed_words: Any, n: int) -> Any:
 def _check_bits(name: str, operands: Sequence[Shared]) -> None:
     for x in operands:
         if not isinstance(x, Shared) or x.ring_bits != 1 or x.limbs != 1:
-            raise UsageError(f"{name} wants bits of Z_2. Received: {x!r}.")
+            raise UsageError(
+                f"{name} expects bits of Z_2. Received: {x!r}.",
+                code="unsupported-type",
+                operation=name,
+                received=repr(x),
+            )
     if not operands or len({x.dealer for x in operands}) > 1:
-        raise UsageError(f"{name} wants bits of one dealer. Received: {list(operands)!r}.")
+        raise UsageError(
+            f"{name} expects bits of one dealer. Received: {list(operands)!r}.",
+            code="dealer-mismatch",
+            operation=name,
+            received=repr(list(operands)),
+        )

@@ -1,15 +1,16 @@
-"""Groups that are public codes: sums and counts of few of them, without a sort.
+"""Group sums and counts for groups with public codes, without a sort.
 
-A code is masked like any value: code = m - lam modulo G, a power of two.  D deals the one-hot row
-of lam, H_j = [lam = j]; code = c exactly where lam = m - c, so that each evaluator's share of
-[code = c] is the entry m - c of its row, which it finds by turning the row, by m, in steps of
-powers of two that it takes or not: nothing that is read depends on m.  Shares of all rows are added
-before they are exchanged, so that only D says anything about each row.
+A code is masked like any value: code = m - lam modulo G, a power of two. D deals the one-hot row of
+lam, H_j = [lam = j]. Because code = c exactly where lam = m - c, each evaluator's share of [code =
+c] is the entry m - c of its row. It selects that entry by rotating the row by m, in steps of powers
+of two that it takes or not: no memory access depends on m. Shares of all rows are added before they
+are exchanged, so only D sends bits for each row.
 
-With x = m_x - lam_x also H_j lam_x is dealt, and x [code = c] is m_x H - (H lam_x) there.  The last
-entry of each row is what the others leave of 1 and of lam_x, of which the evaluators have shares.
+For x = m_x - lam_x also H_j lam_x is dealt, and x [code = c] is m_x H - (H lam_x) at that entry.
+The last entry of each row is the difference of the others from 1 or from lam_x, which the
+evaluators hold in shares.
 
-Invalid rows are put into the group of code 0 and taken away from it as a whole.
+Invalid rows are put into the group of code 0, and their total is subtracted from it.
 """
 
 from __future__ import annotations
@@ -38,9 +39,9 @@ from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
 MAX_GROUPS = 32
 MAX_COLUMNS = 8
-# Rows of one graph call, each of which takes G words for each column.
+# Rows of one graph call; each row takes G words for each column.
 _SLICE_ROWS = 1 << 16
-# Numbers of masks and messages: the one-hot row and its products first, then validity.
+# Numbers of masks and messages: first the one-hot row and its products, then validity.
 _VALID, _OUT = 16, 17
 
 
@@ -53,33 +54,45 @@ def group_by_code(
     *,
     min_rows: int = 1,
 ) -> Relation:
-    """A row for each public code from 0: the code, then sums and counts of its valid rows.
+    """Return a row for each public code from 0: the code, then sums and counts of its valid rows.
 
     Args:
-        code: number of a column of 0 <= code < groups, never NULL.
+        code: number of a column with 0 <= code < groups, never NULL.
         groups: 1 to 32.
-        aggregates: "sum" and "count", of 8 columns with NULLs twice at most.
-        least: groups of fewer rows are not valid.
+        aggregates: "sum" and "count" of at most 8 columns; a column with NULLs counts twice.
+        min_rows: groups with fewer rows are not valid.
 
-    Rounds: 3, and what a comparison of each group takes.  Bits sent: for G groups as a power of two
-    and a ring of R bits (64, or what sums of narrower columns need) G R per row and for each column
-    again, of a third of the rows by each party.
+    Rounds: 3, and those of a comparison of each group. Bits sent: for G groups, rounded up to a
+    power of two, and a ring of R bits (64, or fewer for sums of narrower columns), G R per row and
+    again for each column; each party sends those of a third of the rows.
     Raises:
         UsageError: other aggregates, too many columns or groups.
     """
     check_aggregates("dense_group", relation, aggregates)
     if not is_integer_between(groups, 1, MAX_GROUPS) or not is_integer_between(min_rows, 1, 2**62):
         raise UsageError(
-            f"dense_group takes 1 to {MAX_GROUPS} groups, of 1 row at least. "
-            f"Received: {groups!r}, {min_rows!r}."
+            f"dense_group expects 1 to {MAX_GROUPS} groups of at least 1 row. Received: "
+            f"{groups!r} groups, {min_rows!r} rows.",
+            code="number-out-of-range",
+            operation="dense_group",
+            received=f"{groups!r}, {min_rows!r}",
         )
     if any(a.function not in ("sum", "count") for a in aggregates):
-        raise UsageError(f"dense_group sums and counts. Received: {list(aggregates)}. Use group.")
+        raise UsageError(
+            f"dense_group supports sums and counts. Received: {list(aggregates)}. Use group_rows.",
+            code="unsupported-operation",
+            operation="dense_group",
+            received=list(aggregates),
+            expected="sum, count",
+        )
     code_column = relation.column(code)
     if code_column.null is not None or code_column.values.ring_bits == 1:
         raise UsageError(
-            f"dense_group wants a code in every row. Received: column {code}, of bits or with "
-            "NULLs. Give what is not there a code of its own."
+            f"dense_group expects a code in every row. Received: column {code}, which "
+            "has bits or NULLs. Assign a separate code to missing values.",
+            code="unsupported-type",
+            operation="dense_group",
+            received=code,
         )
     n = relation.rows
     column_numbers = [i for i in dict.fromkeys(a.column for a in aggregates) if i is not None]
@@ -100,7 +113,13 @@ def group_by_code(
             )
             columns.append(count_graph(column.null))
     if len(columns) > MAX_COLUMNS:
-        raise UsageError(f"dense_group sums {MAX_COLUMNS} columns. Received: {len(columns)}.")
+        raise UsageError(
+            f"dense_group sums up to {MAX_COLUMNS} columns. Received: {len(columns)}.",
+            code="too-large",
+            operation="dense_group",
+            received=len(columns),
+            expected=MAX_COLUMNS,
+        )
     code_bits = max(1, (groups - 1).bit_length())
     width = max(column_widths) + sort.index_bits(max(2, n)) + 2
     width = 64 if width >= 64 else width
@@ -108,7 +127,7 @@ def group_by_code(
 
     def derive_columns(totals: Shared) -> list[Shared]:
         if width < 64:
-            # no sum of such columns is negative, or reaches half of the ring
+            # No sum of these columns is negative or reaches half of the ring.
             totals = small_ring.extend_nonnegative(party, totals)
         sums = [
             totals.map(lambda a, i=i: tensor_ops.strided_slice(a, np.s_[i, :groups]))
@@ -151,7 +170,7 @@ def _count_places(sum_places: dict[tuple[str, int], int]) -> list[int]:
 
 
 def _clear_nulls(party: Party, column: Column) -> Shared:
-    """A column's values, 0 where they are NULL."""
+    """Return a column's values, with 0 for NULL."""
     unscaled = replace(column.values, fractional_bits=0)
     if column.null is None:
         return unscaled
@@ -170,7 +189,7 @@ def _sum_by_code(
     code_bits: int,
     width: int,
 ) -> Shared:
-    """[1 + columns, 2^turn] of Z_2^width: the number of valid rows of each code, and sums."""
+    """Return counts of valid rows and sums per code, [1 + columns, 2^code_bits] of Z_2^width."""
     n, groups, first = int(valid.shape[0]), 1 << code_bits, valid.dealer
 
     def clear_invalid(code: Shared, valid: Shared) -> Shared:
@@ -195,10 +214,10 @@ def _sum_by_code(
         return functools.reduce(arithmetic.add, totals)
 
     code = cached_graph(party, "dense codes", clear_invalid, code_bits)(code, valid)
-    # each party deals for a third of the rows: the dealer sends nearly all that is sent
+    # Each party is the dealer of a third of the rows, as the dealer sends nearly all bits.
     bounds = [0, n // 3, 2 * n // 3, n] if n >= 3 else [0, n]
     shares: list[list[Any]] = [[] for _ in bounds[1:]]
-    # in turns, so that all three lines are in use at a time
+    # The thirds alternate, so that all three links are busy at a time.
     for begin in range(0, max(1, n - bounds[-2]), _SLICE_ROWS):
         for i, (start, end) in enumerate(itertools.pairwise(bounds)):
 
@@ -224,20 +243,23 @@ def _sum_by_code(
 def share_code_sums(
     party: Party, code: Shared, valid: Shared, columns: Sequence[Shared], code_bits: int, width: int
 ) -> Any:
-    """The evaluators' shares [1 + columns, 2^turn] of counts and sums, not exchanged; None at D.
+    """Return the evaluators' shares [1 + columns, 2^code_bits] of counts and sums; None at D.
+
+    The shares are not exchanged yet.
 
     Args:
-        code: [n] modulo 2^turn; 0 in invalid rows.
+        code: [n] modulo 2^code_bits; 0 in invalid rows.
         valid: [n] of Z_2.
         columns: [n] of Z_2^64 each.
 
-    Rounds: 0 (1 with dealing).  Bits sent: D 2^turn width per row, and for each column again.
+    Rounds: 0 online, 1 in total. Bits sent: D 2^code_bits width per row, and again for each column.
     """
     n, groups = int(valid.shape[0]), 1 << code_bits
     if isinstance(party, CostParty):
         row = packed_bits(n * (groups - 1), width) + packed_bits(n, width)
         cost = Cost((1 + len(columns)) * row, 0, 0, rounds=0, with_dealing=1)
-        # an evaluator turns rows in steps of two maps, and adds them up; half for each of its parts
+        # An evaluator rotates rows in steps of two maps and adds them; half of that for each of its
+        # shares.
         party.add_moved_words(
             n * groups * ((2 * code_bits + 3) + (2 * code_bits + 6) * len(columns)) // 2
         )
@@ -251,7 +273,7 @@ def share_code_sums(
         mask_sum = tensor_ops.low_bits(code.l1 + code.l2, code_bits)
         hot = tf.one_hot(mask_sum, groups, dtype=tf.int64)[:, : groups - 1]
     rows = masked.deal(s, hot, table_shape, 0, 0, width)
-    # b = o + (1 - 2 o) beta, and b x the same of x: of these only sums are exchanged
+    # b = o + (1 - 2 o) beta, and b x analogously: only their sums are exchanged.
     ones = convert.unpack_elements(bits.to_masked(valid), row_shape)
     beta = masked.deal(s, ones, row_shape, _VALID, _VALID, width)
     rotate = None if s.is_dealer else _RowRotation(code.m, code_bits)
@@ -277,7 +299,7 @@ def share_code_sums(
 
 
 class _RowRotation:
-    """Turns rows [n, 2^turn] so that entry c is the one at m - c."""
+    """A rotation of rows [n, 2^code_bits] whose entry c is the input's entry m - c."""
 
     def __init__(self, m: Any, code_bits: int) -> None:
         self._step_bits = [
@@ -295,7 +317,7 @@ class _RowRotation:
 
 
 def _append_remainder(rows: Any, total: Any) -> Any:
-    """Rows with one more entry, so that they add up to a share of the total."""
+    """Append one entry to each row, so that each row adds up to a share of the total."""
     import tensorflow as tf
 
     remainder = -tf.reduce_sum(rows, axis=1)
@@ -303,7 +325,7 @@ def _append_remainder(rows: Any, total: Any) -> Any:
 
 
 def _subtract_first(sums: Any, number: Any) -> Any:
-    """The first of some sums less a number."""
+    """Subtract a number from the first of some sums."""
     import tensorflow as tf
 
     return tf.concat([sums[:1] - number, sums[1:]], 0)

@@ -1,8 +1,8 @@
-"""Copies of rows: as many of each as a private number says, and rows at private places.
+"""Copies of rows: each row a private number of times, and rows at private positions.
 
-What is copied goes as differences to the places where copies begin, with zeros between them; a
-running sum makes copies of it.  Where copies begin is found by sorting rows and the public places
-of the result together: both are in their order already, and equal keys keep theirs.
+Rows are written as differences at the positions where their copies begin, with zeros between; a
+running sum turns these into copies. A joint sort of rows and of the public positions of the result
+finds where copies begin: both are already in order, and equal keys keep their order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import arrange, bits, keys
 from tfe_bench.protocols.tables.arrange import PrivatePermutation, cached_graph
 
-# Rows of a result whose number is private.
+# Most rows of a result whose valid number is private.
 MAX_BOUND = 1 << 24
 
 
@@ -33,29 +33,36 @@ def expand_rows(
     *,
     profile: str = "local",
 ) -> tuple[list[Shared], Shared, Shared]:
-    """Row i `times[i]` times, in their order, as `bound` rows.
+    """Repeat row i `multiplicities[i]` times, in order, in `bound` rows.
 
     Args:
         columns: [n] each.
-        times: [n], from 0.
-        most: public, what all times add up to at most.
-        bound: of the result, 1 to 2^24.
+        multiplicities: [n], from 0.
+        max_copies: public upper bound of the sum of all multiplicities.
+        bound: rows of the result, 1 to 2^24.
 
     Returns:
-        Columns [bound]; which rows are copies, [bound] of Z_2; and [1] of Z_2, whether there are
-        more copies than that, of which the first ones are here.
-    Rounds: about 10, and those of arrange.by_keys.  Bits sent: a comparison of `most` and an
-    injection for each row; a sort of n + 1 + bound keys of log2 bound bits; two moves of columns.
+        Columns [bound]; the bits of rows that are copies, [bound] of Z_2; and [1] of Z_2: 1 if
+        there are more copies than `bound`; the result has the first ones then.
+    Rounds: about 10, and those of arrange.sort_by_keys. Bits sent: a comparison of `max_copies` and
+    an injection for each row; a sort of n + 1 + bound keys of log2 bound bits; two moves of
+    columns.
     Raises:
-        UsageError: other bounds.
+        UsageError: a bound is out of range.
     """
     check_bound("expand", bound)
     if not is_integer_between(max_copies, 0, 2**61):
-        raise UsageError(f"expand makes 2^61 copies at most. Received: {max_copies!r}.")
+        raise UsageError(
+            f"Expected at most 2^61 copies. Received: {max_copies!r}.",
+            code="number-out-of-range",
+            operation="expand",
+            received=max_copies,
+            expected="0 to 2^61",
+        )
     n = int(multiplicities.shape[0])
 
     def place_copies(multiplicities: Shared, *columns: Shared) -> list[Shared]:
-        # the last row begins behind all copies, and is none
+        # The last entry is a dummy row that begins behind all copies.
         begin = shapes.pad(
             multiplicities.map(lambda a: tensor_ops.cumsum(a, 0, False, False)), [[1, 0]]
         )
@@ -86,12 +93,12 @@ def expand_rows(
 def gather_rows(
     party: Party, columns: Sequence[Shared], positions: Shared, *, profile: str = "local"
 ) -> list[Shared]:
-    """Columns at private places: [m] each of [n].
+    """Return columns [n] at private positions, [m] each.
 
     Args:
-        places: [m], each from 0 to n - 1, which must be a fact: a sort relies on it.
+        positions: [m], each from 0 to n - 1; the sort relies on this range, so it must hold.
 
-    Rounds and bits: those of arrange.by_keys for n + m keys of log2 n bits, and two moves of
+    Rounds and bits: those of arrange.sort_by_keys for n + m keys of log2 n bits, and two moves of
     columns.
     """
     n, m = int(columns[0].shape[0]), int(positions.shape[0])
@@ -103,29 +110,35 @@ def gather_rows(
 
 
 def check_bound(name: str, bound: object) -> None:
-    """Refuses what is no public bound of a private number of rows.
+    """Check a public bound of a private number of rows.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the bound is out of range.
     """
     if not is_integer_between(bound, 1, MAX_BOUND):
-        raise UsageError(f"{name} makes 1 to 2^24 rows. Received: {bound!r}.")
+        raise UsageError(
+            f"{name} expects a bound of 1 to 2^24 rows. Received: {bound!r}.",
+            code="number-out-of-range",
+            operation=name,
+            received=bound,
+            expected="1 to 2^24",
+        )
 
 
 def difference_rows(x: Shared, extra_rows: int) -> Shared:
-    """What each row adds to the one before it, and zeros for `more` rows.  Local."""
+    """Return each row minus the row before it, and zeros for `extra_rows` rows. Local."""
     return shapes.pad(arithmetic.sub(x, keys.shift_down(x, 1)), [[0, extra_rows]])
 
 
 def accumulate_rows(x: Shared) -> Shared:
-    """Sums up to each row; of bits their XOR.  Local."""
+    """Return running sums, for bits running XORs. Local."""
     return x.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
 
 
 def _copy_rows(
     permutation: PrivatePermutation, column_steps: Sequence[Shared], n: int
 ) -> list[Shared]:
-    """What the last of n rows before each other one holds, in the order of these."""
+    """Copy to each other row the values of the last of n rows before it; in the others' order."""
     return permutation.apply_inverse(
         [accumulate_rows(c) for c in permutation.apply(column_steps)], n
     )

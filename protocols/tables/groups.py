@@ -1,7 +1,7 @@
 """Groups of rows with equal keys: a sort, one equality with the row before, and one partition.
 
-Sums and counts are differences of running sums at the beginnings of groups, smallest and largest
-values stand at their ends, so that no scan is needed, whatever the number of rows.
+Sums and counts are differences of running sums at the beginnings of groups; smallest and largest
+values are at the ends of groups. So no scan is required for any number of rows.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ FUNCTIONS = ("sum", "count", "min", "max")
 
 @dataclass(frozen=True)
 class Aggregate:
-    """What is computed of a group.
+    """An aggregate function of a group.
 
     Attributes:
-        how: "sum" (modulo 2^64), "count", "min" or "max"; rows without a value are passed over.
-        column: of which; None counts rows.
+        function: "sum" (modulo 2^64), "count", "min" or "max"; rows without a value are skipped.
+        column: its argument; None counts rows.
     """
 
     function: str
@@ -40,32 +40,38 @@ class Aggregate:
 
 
 def check_aggregates(name: str, relation: Relation, aggregates: Sequence[Aggregate]) -> None:
-    """Refuses what is no aggregate of a relation's columns.
+    """Check the aggregates of a relation's columns.
 
     Raises:
-        UsageError: an unknown one, or a column that is not there or of bits.
+        UsageError: an aggregate is unknown, or its column does not exist or has bits.
     """
     for aggregate in aggregates:
         check_choice("aggregate", aggregate.function, FUNCTIONS, name)
         if aggregate.column is None:
             if aggregate.function != "count":
                 raise UsageError(
-                    f"{name} wants the column of {aggregate.function}. Received: None."
+                    f"{name} expects a column for {aggregate.function}. Received: None.",
+                    code="missing-argument",
+                    operation=name,
+                    expected=f"column of {aggregate.function}",
                 )
         elif (
             relation.column(aggregate.column).values.ring_bits == 1
             and aggregate.function != "count"
         ):
             raise UsageError(
-                f"{name} takes {aggregate.function} of numbers. Received: column {aggregate.column}, of bits. "
-                "Make numbers of them (bits.number)."
+                f"{name} computes {aggregate.function} of numbers. Received: column "
+                f"{aggregate.column}, of bits. Convert bits to numbers (bits.to_number).",
+                code="unsupported-type",
+                operation=name,
+                received=aggregate.column,
             )
 
 
 def distinct_rows(
     party: Party, relation: Relation, by: Sequence[int], *, profile: str = "local"
 ) -> Relation:
-    """One row for each key; the columns `by` alone.  Rounds, bits, errors: as `group`."""
+    """Return one row for each key, the columns `by` alone. Costs and errors: as `group_rows`."""
     return group_rows(party, relation, by, (), profile=profile)
 
 
@@ -78,27 +84,32 @@ def group_rows(
     min_rows: int = 1,
     profile: str = "local",
 ) -> Relation:
-    """A row for each group of valid rows with equal keys: the columns `by`, then the aggregates.
+    """Return a row for each group of valid rows with equal keys: columns `by`, then aggregates.
 
-    There are as many rows as before, of which those of groups come first and are valid; the others
-    hold anything.  Rows without a key are one group.  The sum, least and largest of no value are
-    NULL.
+    The result has as many rows as the input. The rows of groups come first and are valid; the
+    others hold arbitrary values. Rows with NULL keys form one group. The sum, minimum and maximum
+    of no value are NULL.
 
     Args:
-        by: numbers of the key's columns, one at least.
-        least: groups of fewer rows are not valid.  Their place is still among the others': deliver
-            the result in another order.
+        by: numbers of the key columns, at least one.
+        min_rows: groups with fewer rows are not valid. They keep their positions among the others:
+            deliver the result in another order.
 
-    Rounds: those of keys.cleared and keys.arranged, and about 16.  Bits sent: those, an equality,
-    a partition, and two moves of each column; again for each column of a "min" or "max" but the
-    first.
+    Rounds: those of keys.clear_keys and keys.sort_by_parts, and about 16. Bits sent: those, an
+    equality, a partition, and two moves of each column; again for each column of a "min" or "max"
+    but the first.
     Raises:
-        UsageError: no or unknown columns, unknown aggregates, least below 1.
-        RangeError: a key is outside of its column's bits.
+        UsageError: no or unknown columns, unknown aggregates, min_rows below 1.
+        RangeError: a key is outside its column's bits.
     """
     check_aggregates("group", relation, aggregates)
     if not by or not is_integer_between(min_rows, 1, 2**62):
-        raise UsageError(f"group wants keys, and 1 row at least. Received: {by!r}, {min_rows!r}.")
+        raise UsageError(
+            f"group expects keys, and at least 1 row per group. Received: {by!r}, {min_rows!r}.",
+            code="number-out-of-range" if by else "empty-input",
+            operation="group",
+            received=f"{by!r}, {min_rows!r}",
+        )
     for i in by:
         relation.column(i)
     aggregate_columns: list[Column | None] = [None] * len(aggregates)
@@ -124,11 +135,11 @@ def group_rows(
 
 
 def _required_sort(relation: Relation, aggregate: Aggregate) -> tuple[int, bool] | None:
-    """The column that a least or largest value is found by, and whether it descends."""
+    """Return the column whose sort yields an extreme, and its direction (True: descending)."""
     if aggregate.function not in ("min", "max") or aggregate.column is None:
         return None
     is_nullable = relation.column(aggregate.column).null is not None
-    # the largest is the last, unless rows without a value are
+    # The largest value is the last, unless rows without a value come last.
     return aggregate.column, aggregate.function == "max" and is_nullable
 
 
@@ -147,7 +158,7 @@ def _group_sorted(
     min_rows: int,
     profile: str,
 ) -> Relation:
-    """`group` for "min" and "max" of one column alone."""
+    """Run `group_rows` for "min" and "max" of at most one column."""
     n = relation.rows
     key_columns = [relation.column(i) for i in by]
     value_columns = [None if a.column is None else relation.column(a.column) for a in aggregates]
@@ -171,7 +182,7 @@ def _group_sorted(
     ) -> Any:
         first = bits.invert(keys.equals_previous(party, sorted_keys, widths))
         valid_first = bits.all_of(party, [first, valid])
-        # one more row, which ends the last group
+        # An additional row ends the last group.
         flag = shapes.pad(first, [[0, 1]], constant_values=1)
         columns = [
             shapes.pad(p, [[0, 1]]) for i in by for p in sorted_columns[column_places[i]].parts
@@ -274,22 +285,22 @@ def _build_relation(
 
 
 def count_bits(n: int) -> int:
-    """Bits of a number of rows."""
+    """Return the bits of a number of rows."""
     return max(1, n.bit_length())
 
 
 def row_positions(like: Shared, n: int) -> Shared:
-    """0 .. n-1, which is public, as a column."""
+    """Return the public column 0 .. n-1."""
     return arithmetic.share_public_range(like, n)
 
 
 def prefix_sums(x: Shared) -> Shared:
-    """The sum before each row, and behind the last.  Local."""
+    """Return the sum before each row, and behind the last. Local."""
     return shapes.pad(x.map(lambda a: tensor_ops.cumsum(a, 0, False, False)), [[1, 0]])
 
 
 def _prepare_aggregate(party: Party, aggregate: Aggregate, column: Column | None) -> list[Shared]:
-    """Columns of one row more, of which an aggregate is found at the beginnings of groups."""
+    """Return columns with one more row, which hold an aggregate at the beginnings of groups."""
     if column is None:
         return []
     if aggregate.function in ("min", "max"):
@@ -304,6 +315,6 @@ def _prepare_aggregate(party: Party, aggregate: Aggregate, column: Column | None
 
 
 def _pad_extreme(x: Shared, function: str, is_nullable: bool) -> Shared:
-    """What stands at a group's first row, or before the next group's."""
+    """Return values at each group's first row, or before the next group's."""
     is_last = function == "max" and not is_nullable
     return shapes.pad(x, [[1, 0]] if is_last else [[0, 1]])

@@ -1,9 +1,9 @@
-"""Lookups in a table whose owner has placed its rows in bins, by an owner who knows which to ask.
+"""Hashed lookup: one owner placed rows in hash bins, another owner knows the bins to look up.
 
-A row with a key stands in one of three bins that the key hashes to (cuckoo hashing).  Who owns the
-asking rows knows their bins: the order in which each bin is followed by those that ask for it is
-its owner's to share, as a private permutation.  Columns of the bins move there as differences,
-with zeros for who asks, are added up, and move back: no key is sorted.
+A row with a key is in one of three bins that the key hashes to (cuckoo hashing). The owner of the
+requesting rows knows their bins. That owner shares a private permutation in which each bin is
+followed by its requests. Bin columns move to that order as differences, with zeros for requests,
+are accumulated, and move back: no key is sorted.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tfe_bench.protocols.tables import arrange, bits, expand, joins, keys
 from tfe_bench.protocols.tables.arrange import PrivatePermutation, cached_graph
 from tfe_bench.protocols.tables.relation import Relation
 
-# Bins that each row asks.
+# Bins that each row looks up.
 REQUESTS_PER_ROW = 3
-# Keys of fewer bits have room for one that is none.
+# Keys of fewer bits have room for a value that marks empty bins.
 _MAX_SHIFTED_BITS = 62
 
 
 def permute_by_bins(party: Party, target: Shared) -> PrivatePermutation:
-    """The order of bins and of who asks them.
+    """Return the permutation of bins and their requests.
 
-    Rounds and bits: those of arrange.by_target, for numbers of log2 n bits.
+    Rounds and bits: those of arrange.permute_by_target, for numbers of log2 n bits.
     Raises:
-        ProtocolError: target is no permutation, which must have been made sure of.
+        ProtocolError: target is not a permutation, which the caller must have checked.
     """
     width = max(2, sort.index_bits(max(2, int(target.shape[0]))))
     return arrange.permute_by_target(party, small_ring.reduce_ring(target, width))
@@ -49,29 +49,33 @@ def lookup_hashed(
     target: Shared,
     kind: str = "inner",
 ) -> Relation:
-    """`joins.lookup` of one key, without a sort.
+    """Run `joins.lookup_join` on one key without a sort.
 
-    Each row finds one match at most, whatever the bins hold and whichever are asked.
+    Each row finds at most one match, whatever the bins hold and whichever are looked up.
 
     Args:
         left: n rows.
-        right: of unique keys, a row for each of b bins; those of empty ones are not valid.
+        right: with unique keys, one row for each of b bins; rows of empty bins are not valid.
         on: the column of left, and of right.
-        target: [b + 3 n] of Z_2^64: where each bin stands, then where the first request of each
-            of left's rows does, the second, and the third; a permutation, which must be a fact.
+        target: [b + 3 n] of Z_2^64: the target of each bin, then the target of the first request of
+            each left row, of the second, and of the third. It must be a permutation.
 
-    Rounds: about 17.  Bits sent: for each of b + 3 n rows those of arrange.by_target for log2 of
-    these, and two moves of right's columns; for each of left's rows three equalities, and three
+    Rounds: about 17. Bits sent: for each of b + 3 n rows those of arrange.permute_by_target for
+    log2 of these, and two moves of right's columns; for each left row three equalities, and three
     injections of each word of right's other columns.
     Raises:
-        UsageError: another size of the permutation, columns of different kinds, an unknown kind.
+        UsageError: another size of the permutation, columns of different types, an unknown kind.
     """
     check_choice("kind of join", kind, joins.KINDS, "lookup")
     n, bins = left.rows, right.rows
     if list(target.shape) != [bins + REQUESTS_PER_ROW * n] or target.ring_bits != 64:
         raise UsageError(
-            f"A link of {n} rows and {bins} bins has {bins + REQUESTS_PER_ROW * n} places. "
-            f"Received: {target!r}."
+            f"Expected {bins + REQUESTS_PER_ROW * n} targets for {n} rows and {bins} "
+            f"bins. Received: {target!r}.",
+            code="shape-mismatch",
+            operation="lookup",
+            received=repr(target),
+            expected=bins + REQUESTS_PER_ROW * n,
         )
     (left_key,), (right_key,) = joins.pair_keys([left, right], [on])
     width = max(left_key.bits, right_key.bits)
@@ -81,7 +85,7 @@ def lookup_hashed(
     key, bin_key = (replace(c.values, fractional_bits=0) for c in (left_key, right_key))
     has_empty_key = width < _MAX_SHIFTED_BITS and key.ring_bits == 64
     if has_empty_key:
-        # keys from 1, and 0 in empty bins: a column less to move
+        # Keys begin at 1, and 0 marks an empty bin: one column less to move.
         key, bin_key = (arithmetic.add_constant(c, np.int64(1)) for c in (key, bin_key))
         width += 1
     key, bin_key = keys.narrow_parts([(key, width), (bin_key, width)])
@@ -114,7 +118,7 @@ def lookup_hashed(
             party, [_repeat_requests(key)], [requested_key], [width], conditions
         )
         first, second, third = _split_requests(is_match, n)
-        # one of them at most, though an owner may have stored a key twice, or asked a bin twice
+        # At most one of them matches, even if an owner stored a key twice or looked up a bin twice.
         second = bits.all_of(party, [second, bits.invert(first)])
         third = bits.all_of(party, [third, bits.invert(first), bits.invert(second)])
         unique_match = shapes.concat([first, second, third], 0)

@@ -1,7 +1,7 @@
-"""Joins by equal keys: the rows of all sides are sorted together, and compared with neighbors.
+"""Joins by equal keys: the rows of all sides are sorted together and compared with their neighbors.
 
-In the order of (invalid, key, side) the rows that belong to each other stand next to each other, as
-sorts are stable and the sides come one after the other.  Rows without a key join nothing.
+In the order of (invalid, key, side) matching rows are neighbors, as sorts are stable and the sides
+are concatenated. Rows with NULL keys match nothing.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class SortedUnion:
     """The rows of several sides in the order of their keys.
 
     Attributes:
-        order: of all rows.
-        parts: what is compared, in that order.
+        permutation: of all rows.
+        parts: the compared key parts, in that order.
         widths: of the parts.
-        valid: rows that count and have a key, in that order.
+        valid: valid rows with a key, in that order.
     """
 
     permutation: PrivatePermutation
@@ -55,25 +55,26 @@ def lookup_join(
     is_unique: bool = False,
     profile: str = "local",
 ) -> Relation:
-    """Left's rows, in their order, with the columns of right's row that has their key.
+    """Return the left rows, in their order, with the columns of the right row of the same key.
 
     Args:
         on: pairs of columns, of left and of right.
-        right: of unique keys; of several with one key the last counts.
-        kind: "inner": rows without a match are not valid; "left": they stay, and right's columns
-            are NULL there; "semi" and "anti": left's columns alone, of rows with and without one.
-        unique: left's keys are unique as well; of rows with one key one finds a match at most.
+        right: with unique keys; among rows with equal keys the last one counts.
+        kind: "inner": rows without a match are not valid; "left": they stay valid, with NULL in the
+            right columns; "semi" and "anti": left columns alone, of rows with and without a match.
+        is_unique: left's keys are unique as well; among rows with one key at most one finds a
+            match.
 
-    Rounds: those of keys.cleared, keys.arranged, and about 20, or 10 of unique keys.  Bits sent:
-    those, an equality and two moves of right's columns but the keys; unless keys are unique a
-    partition, and two more moves of these and of the keys; "left" an injection for each word.
+    Rounds: those of keys.clear_keys, keys.sort_by_parts, and about 20, or 10 for unique keys. Bits
+    sent: those, an equality and two moves of right's non-key columns; unless keys are unique a
+    partition, and two more moves of these and of the keys; for "left" an injection for each word.
     Raises:
-        UsageError: no pairs, columns of different kinds, an unknown kind.
-        RangeError: a key is outside of its column's bits.
+        UsageError: no pairs, columns of different types, an unknown kind.
+        RangeError: a key is outside its column's bits.
     """
     check_choice("kind of join", kind, KINDS, "lookup")
     if right.rows == 0:
-        # one that is not valid: of no rows nothing can be copied
+        # An empty right side gets one invalid row, as copying requires a row.
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
     n, rows = right.rows, right.rows + left.rows
     key_columns = pair_keys([right, left], [(j, i) for i, j in on])
@@ -89,7 +90,7 @@ def lookup_join(
 
 
 def list_payload(right: Relation, on: KeyPairs, kind: str) -> list[Shared]:
-    """What a match brings: of columns that are not compared, which left's rows have; narrow."""
+    """Return the narrow parts of right's non-key columns, which a match copies to left rows."""
     if kind in ("semi", "anti"):
         return []
     key_numbers = {j for _, j in on}
@@ -104,13 +105,13 @@ def build_join(
     answers: Sequence[Shared],
     kind: str,
 ) -> Relation:
-    """The join of left's rows with what they have found.
+    """Join the left rows with the parts of their matches.
 
     Args:
-        answers: whether there was a match, and the parts that `payload_of` lists.
+        answers: a bit for each left row that has a match, and the parts of `list_payload`.
 
-    Rounds: 2 (3 with dealing).  Bits sent: an AND, for "left" a product with a bit for each
-    column, and what `bits.widened` takes.
+    Rounds: 2 online, 3 in total. Bits sent: an AND, for "left" a product with a bit for each
+    column, and those of `bits.extend_values`.
     """
     right_columns = () if kind in ("semi", "anti") else right.columns
     kinds = tuple((c.values.ring_bits, c.null is not None) for c in right_columns)
@@ -121,7 +122,7 @@ def build_join(
         right_parts = []
         for j, c in enumerate(right_columns):
             if j in left_key_numbers:
-                # where keys match they are equal, and not NULL
+                # Matching keys are equal and not NULL.
                 no_nulls = bits.public_bits(match, np.zeros(left.rows))
                 right_parts += [left.column(left_key_numbers[j]).values, no_nulls][: len(c.parts)]
             else:
@@ -139,7 +140,7 @@ def build_join(
     columns, at = [], 0
     for j, column in enumerate(right_columns):
         width = 2 if kind == "left" else len(column.parts)
-        # (rows that are not valid hold any of left's keys)
+        # Invalid rows hold arbitrary keys of the left side.
         max_bits = (
             max(column.bits, left.column(left_key_numbers[j]).bits)
             if j in left_key_numbers
@@ -153,7 +154,11 @@ def build_join(
 def _match_previous(
     party: Party, union: SortedUnion, sorted_payload: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
-    """Whether the row before is right's with this one's key, and what that holds."""
+    """Match each row with the previous row, if that is a right row with the same key.
+
+    Returns:
+        The bits of rows with a match, and the payload of the matching rows.
+    """
 
     def match_rows(
         parts: list[Shared], valid: Shared, side: Shared, *sorted_payload: Shared
@@ -171,13 +176,17 @@ def _match_previous(
 def _match_last(
     party: Party, union: SortedUnion, sorted_payload: Sequence[Shared], side: Shared, n: int
 ) -> list[Shared]:
-    """Whether the last of right's n rows above has this one's key, and what that holds."""
+    """Match each row with the last preceding right row, if that has the same key.
+
+    Returns:
+        The bits of rows with a match, and the payload of the matching rows.
+    """
     rows = int(side.shape[0])
     partition = arrange.partition_by_bit(party, side)
     partitioned = partition.apply([*union.parts, *sorted_payload])
 
     def difference_columns(*side_columns: Shared) -> list[Shared]:
-        # the first row of right's stands for its having come
+        # The first right row marks that a right row precedes.
         first_row = bits.public_bits(union.valid, np.arange(rows) == 0)
         return [
             *(
@@ -210,11 +219,11 @@ def _match_last(
 
 @dataclass(frozen=True, eq=False)
 class RecordLinkage:
-    """How to bring the common rows of several relations to the front, all in one order.
+    """Permutations that bring the common rows of several relations to the front, in one order.
 
     Attributes:
-        orders: for each relation; moves any columns of its rows.
-        valid: which rows, after that, are common: of the relation with the fewest.
+        permutations: for each relation; they apply to any columns of its rows.
+        valid: bits of common rows, after that, for the relation with the fewest rows.
     """
 
     permutations: tuple[PrivatePermutation, ...]
@@ -228,23 +237,29 @@ def link_records(
     *,
     profile: str = "local",
 ) -> RecordLinkage:
-    """Where the rows of 2 to 8 relations go so that those with common keys come first, alike.
+    """Find the common rows of 2 to 8 relations, and permutations that put them first in one order.
 
-    Keys are unique in each relation; whoever repeats one finds some match for it, and what is
-    opened is a permutation whatever was given.
+    Keys are expected to be unique in each relation. If an owner repeats a key, it still finds some
+    match, and the opened vectors are permutations for any input.
 
     Args:
-        on: the key's columns of each relation.
+        on: the key columns of each relation.
 
-    Rounds: those of keys.cleared, keys.arranged, and about 24.  Bits sent: those, an equality,
-    about 16 p (k + 2) bits for p = log2 of all rows, and an opening for each relation.
+    Rounds: those of keys.clear_keys, keys.sort_by_parts, and about 24. Bits sent: those, an
+    equality, about 16 p (k + 2) bits for p = log2 of all rows, and an opening for each relation.
     Raises:
-        UsageError: other numbers of relations or columns, or columns of different kinds.
-        RangeError: a key is outside of its column's bits.
+        UsageError: other numbers of relations or columns, or columns of different types.
+        RangeError: a key is outside its column's bits.
     """
     k = len(relations)
     if not 2 <= k <= 8 or len(on) != k:
-        raise UsageError(f"align takes 2 to 8 relations, and the keys of each. Received: {k}.")
+        raise UsageError(
+            f"align expects 2 to 8 relations, and the keys of each. Received: {k}.",
+            code="number-out-of-range",
+            operation="align",
+            received=k,
+            expected="2 to 8",
+        )
     sizes = [r.rows for r in relations]
     rows, width = sum(sizes), sort.index_bits(sum(sizes) + 1)
     columns = [
@@ -256,7 +271,7 @@ def link_records(
     def compute_targets(parts: list[Shared], valid: Shared, *sides: Shared) -> list[Shared]:
         side_rows = [keys.shift_down(side, k - 1 - i) for i, side in enumerate(sides)]
         last_of_match = _match_offset(party, parts, union.widths, [valid, *side_rows], k - 1)
-        # rows of a match: runs do not overlap, as each has one row of each side
+        # Rows of a match: runs do not overlap, as each has one row of each side.
         member = last_of_match
         for i in range(1, k):
             member = bits.xor(member, keys.shift_up(last_of_match, i))
@@ -298,13 +313,13 @@ def link_records(
     return RecordLinkage(permutations, valid)
 
 
-# ---- the union of several sides
+# ---- union of several sides
 
 
 def sort_union(
     party: Party, relations: Sequence[Relation], columns: Sequence[Sequence[Column]], profile: str
 ) -> SortedUnion:
-    """Rows of all relations, sorted by keys."""
+    """Sort the rows of all relations by keys."""
     valid = shapes.concat(
         [
             keys.exclude_nulls(party, r.valid, side_columns)
@@ -323,42 +338,53 @@ def sort_union(
 
 
 def pair_keys(relations: Sequence[Relation], on: KeyPairs) -> list[list[Column]]:
-    """The key columns of each side.
+    """Return the key columns of each side.
 
     Raises:
-        UsageError: no pairs, or columns that cannot be compared.
+        UsageError: there are no pairs, or columns are not comparable.
     """
     if not on:
-        raise UsageError("A join wants pairs of columns with equal keys. Received: none.")
+        raise UsageError(
+            "A join expects pairs of columns with equal keys. Received: none.",
+            code="empty-input",
+            operation="join",
+        )
     return _check_comparable([[r.column(pair[i]) for pair in on] for i, r in enumerate(relations)])
 
 
 def _check_comparable(columns: list[list[Column]]) -> list[list[Column]]:
-    """The columns of each side, if they can be compared.
+    """Return the columns of each side if they are comparable.
 
     Raises:
-        UsageError: they cannot.
+        UsageError: they are not.
     """
     if not columns[0] or len({len(side_columns) for side_columns in columns}) > 1:
         raise UsageError(
-            "A join wants as many key columns of each side. "
-            f"Received: {[len(side_columns) for side_columns in columns]}."
+            "A join expects the same number of key columns on each side. Received: "
+            f"{[len(side_columns) for side_columns in columns]}.",
+            code="shape-mismatch",
+            operation="join",
+            received=[len(side_columns) for side_columns in columns],
         )
     for same_columns in zip(*columns, strict=True):
         kinds = {
             (c.values.ring_bits, c.values.fractional_bits, c.values.dealer) for c in same_columns
         }
-        # a number of fewer bits begins at 0, one of 64 may be negative: both are what they are
+        # A column of fewer bits begins at 0, one of 64 bits may be negative; both hold their true
+        # values, so they are comparable.
         if len(kinds) > 1:
             raise UsageError(
-                "A join compares columns of one kind, scale and dealer. "
-                f"Received: {[c.values for c in same_columns]!r}."
+                "A join compares columns of one type, scale and dealer. Received: "
+                f"{[c.values for c in same_columns]!r}.",
+                code="unsupported-type",
+                operation="join",
+                received=repr([c.values for c in same_columns]),
             )
     return columns
 
 
 def side_bits(relations: Sequence[Relation]) -> list[Shared]:
-    """For each relation the bits that say which rows of the union are its own; public."""
+    """Return, for each relation, public bits that mark its rows in the union."""
     side_numbers = np.repeat(np.arange(len(relations)), [r.rows for r in relations])
     template = relations[0].valid
     return [bits.public_bits(template, side_numbers == i) for i in range(len(relations))]
@@ -371,7 +397,7 @@ def _match_offset(
     conditions: Sequence[Shared],
     offset: int,
 ) -> Shared:
-    """[a row has the keys of the row `by` before it] AND all of some bits; not the first `by`."""
+    """Return [a row has the keys of the row `offset` before] AND some bits; first rows are 0."""
     n = int(parts[0].shape[0])
     if n <= offset:
         return bits.public_bits(parts[0], np.zeros(n))
@@ -393,7 +419,7 @@ def _match_offset(
 def _null_unmatched(
     party: Party, columns: Sequence[Column], match: Shared, matched_parts: Sequence[Shared]
 ) -> list[Shared]:
-    """Values and NULL bits of columns, NULL without a match."""
+    """Return values and NULL bits of columns, with NULL for rows without a match."""
     result, at = [], 0
     for column in columns:
         values = bits.multiply_by_bit(party, match, matched_parts[at])

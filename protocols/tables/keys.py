@@ -1,8 +1,8 @@
-"""Keys of rows: what orders and groups them, as few numbers of known width.
+"""Keys of rows for sorting and grouping, as few numbers of known width.
 
-Invalid rows come last and are all alike, whatever they hold; rows without a value follow those
-that have one.  What is compared is cleared first: a sort opens comparisons, which must not depend
-on what a range does not hold for.
+Invalid rows come last and have equal keys, whatever they hold; rows with NULL follow rows with
+values. Keys are cleared before comparison: a sort opens comparisons, which must not depend on
+values outside the promised range.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from tfe_bench.protocols.tables import arrange, bits
 from tfe_bench.protocols.tables.arrange import PrivatePermutation, cached_graph
 from tfe_bench.protocols.tables.relation import ANY_BITS, Column
 
-# A number and how many bits it has; 64: any.
+# A number and its bits; 64: any number.
 KeyPart = tuple[Shared, int]
-_MAX_PART_BITS = arrange.MAX_KEY_BITS - 1  # and the bit of invalid rows
+_MAX_PART_BITS = arrange.MAX_KEY_BITS - 1  # one bit is left for invalid rows
 
 
 @dataclass(frozen=True)
 class Key:
-    """A column to order by; rows without a value come last either way.
+    """A column to order by; rows without a value come last in both directions.
 
     Attributes:
         column: its number.
@@ -40,7 +40,7 @@ class Key:
 
 @dataclass(frozen=True)
 class _Field:
-    """What a column contributes: static, the widths of its parts."""
+    """The static parts of a column's key: their widths."""
 
     widths: tuple[int, ...]
     descending: bool
@@ -49,15 +49,15 @@ class _Field:
 def clear_keys(
     party: Party, valid: Shared, columns: Sequence[tuple[Column, bool]], mark_invalid: bool = True
 ) -> list[KeyPart]:
-    """Columns, the most significant first, as parts of up to 62 bits, or of 64.
+    """Convert columns, most significant first, to key parts of up to 62 bits, or of 64.
 
     Args:
         valid: of the rows.
-        columns: with whether they descend.
-        marked: the first part says which rows are invalid, so that they come last.
+        columns: each with its direction (True: descending).
+        mark_invalid: the first part marks invalid rows, so that they come last.
 
-    Rounds: 2 (3 with dealing), one less without NULL bits.  Bits sent: an injection for each part
-    and for each column with NULL bits, and what turns bits into numbers.
+    Rounds: 2 online, 3 in total, one less without NULL bits. Bits sent: an injection for each part
+    and for each column with NULL bits, and the conversion of bits to numbers.
     """
     fields = [_key_field(c, descending) for c, descending in columns]
     width_groups = _group_widths([w for f in fields for w in f.widths])
@@ -99,10 +99,10 @@ def clear_keys(
 def sort_by_parts(
     party: Party, valid: Shared, parts: Sequence[KeyPart], profile: str = "local"
 ) -> PrivatePermutation:
-    """The order by parts that `cleared` made, the first of them marked.
+    """Return the permutation that sorts by parts of `clear_keys` with a mark of invalid rows.
 
-    Rounds and bits: those of arrange.by_keys; and of arrange.by_bit where the mark has a part of
-    its own.
+    Rounds and bits: those of arrange.sort_by_keys; and of arrange.partition_by_bit if the mark is a
+    separate part.
     """
     if parts[0][1] > 1:
         return arrange.sort_by_keys(party, parts, profile=profile)
@@ -114,7 +114,7 @@ def sort_by_parts(
 
 
 def narrow_parts(parts: Sequence[KeyPart]) -> list[Shared]:
-    """Parts in rings of their bits, in which they are compared and travel.  Local."""
+    """Reduce key parts to rings of their bits, in which they are compared and moved. Local."""
     return [x if k < 2 or k == ANY_BITS else small_ring.reduce_ring(x, k) for x, k in parts]
 
 
@@ -125,9 +125,9 @@ def compare_keys(
     widths: Sequence[int],
     conditions: Sequence[Shared] = (),
 ) -> Shared:
-    """[all parts are equal] AND all of some bits.  Inside of a graph.
+    """Return [all parts are equal] AND some bits. Call it inside a graph.
 
-    Rounds: 4 (5 with dealing).  Bits sent: those of equality.zero, and 1 to split.
+    Rounds: 4 online, 5 in total. Bits sent: those of equality.zero, and 1 to split.
     """
     differences = [(arithmetic.sub(a, b), k) for a, b, k in zip(left, right, widths, strict=True)]
     is_equal: MaskedBits = equality.is_all_zero(
@@ -137,9 +137,9 @@ def compare_keys(
 
 
 def exclude_nulls(party: Party, valid: Shared, columns: Sequence[Column]) -> Shared:
-    """Valid, and with a value in all of some columns.
+    """Return the bits of valid rows that have a value in each of some columns.
 
-    Rounds: 1 (2 with dealing), or none.  Bits sent: those of bits.all_of.
+    Rounds: 1 online, 2 in total, or none. Bits sent: those of bits.all_of.
     """
     nulls = [c.null for c in columns if c.null is not None]
     if not nulls:
@@ -154,7 +154,7 @@ def exclude_nulls(party: Party, valid: Shared, columns: Sequence[Column]) -> Sha
 
 
 def shift_down(x: Shared, offset: int) -> Shared:
-    """Row i holds what row i - by held; the first ones 0.  Local."""
+    """Move the values of row i - offset to row i; the first rows are 0. Local."""
     n = int(x.shape[0])
     offset = min(offset, n)
     return shapes.pad(
@@ -163,15 +163,15 @@ def shift_down(x: Shared, offset: int) -> Shared:
 
 
 def shift_up(x: Shared, offset: int) -> Shared:
-    """Row i holds what row i + by held; the last ones 0.  Local."""
+    """Move the values of row i + offset to row i; the last rows are 0. Local."""
     offset = min(offset, int(x.shape[0]))
     return shapes.pad(x.map(lambda a: tensor_ops.strided_slice(a, np.s_[offset:])), [[0, offset]])
 
 
 def equals_previous(party: Party, parts: Sequence[Shared], widths: Sequence[int]) -> Shared:
-    """Whether a row has the keys of the one before it; never the first.  Inside of a graph.
+    """Return bits of rows with the keys of the previous row; 0 for the first. Inside graphs.
 
-    Rounds and bits: as `equal`, of n - 1 rows.
+    Rounds and bits: as `compare_keys`, for n - 1 rows.
     """
     n = int(parts[0].shape[0])
     if n < 2:
@@ -186,14 +186,14 @@ def equals_previous(party: Party, parts: Sequence[Shared], widths: Sequence[int]
 
 
 def _key_field(column: Column, descending: bool) -> _Field:
-    # Numbers of 63 bits are compared like any others.
+    # 63-bit numbers are compared like 64-bit numbers.
     width = 1 if column.values.ring_bits == 1 else column.bits
     width = ANY_BITS if width > _MAX_PART_BITS else width
     return _Field(((1,) if column.null is not None else ()) + (width,), descending)
 
 
 def _group_widths(widths: Sequence[int]) -> list[tuple[int, ...]]:
-    """Neighbors that are one number together."""
+    """Group neighboring widths that fit one number."""
     width_groups: list[tuple[int, ...]] = []
     for width in widths:
         if width_groups and sum(width_groups[-1]) + width <= _MAX_PART_BITS:
@@ -204,7 +204,7 @@ def _group_widths(widths: Sequence[int]) -> list[tuple[int, ...]]:
 
 
 def _key_numbers(party: Party, column: Column, field: _Field) -> list[Shared]:
-    """The NULL bit, if there is one, and the value, 0 where it is NULL, as numbers."""
+    """Return a column's NULL bit, if it has one, and its value, 0 where it is NULL, as numbers."""
     x, width = column.values, field.widths[-1]
     if x.ring_bits == 1:
         if column.null is not None:

@@ -1,7 +1,8 @@
-"""Joins of rows that repeat keys on both sides, with a public bound of how many pairs there are.
+"""Joins of rows that repeat keys on both sides, with a public bound of the number of pairs.
 
-In the order of keys a left row's partners stand side by side: it knows where they begin, and how
-many there are.  It is copied as often (`expand`), and each copy takes the next of them (`gather`).
+In the order of keys the partners of a left row are neighbors: the row holds the position of the
+first one and their number. Each left row is copied once per partner (`expand_rows`), and each copy
+takes the next partner (`gather_rows`).
 """
 
 from __future__ import annotations
@@ -34,29 +35,29 @@ def many_to_many_join(
     *,
     profile: str = "local",
 ) -> tuple[Relation, Shared]:
-    """All pairs of rows with equal keys: left's columns, then right's; `bound` rows.
+    """Return all pairs of rows with equal keys: left's columns, then right's; `bound` rows.
 
-    Where there are more pairs no row is valid: a part of them would be a wrong answer.
+    If there are more pairs, no row is valid: a part of the pairs would be a wrong answer.
 
     Args:
         on: pairs of columns, of left and of right.
         bound: public, 1 to 2^24.
-        kind: "inner"; "left": rows of left without a partner stay, once, with NULLs.
+        kind: "inner"; "left": left rows without a partner stay, once, with NULLs.
 
     Returns:
-        The pairs, and [1] of Z_2: whether there are more.
-    Rounds: those of keys.cleared, three sorts, and about 50.  Bits sent: the sorts, of all rows by
-    the keys and of each side's rows and `bound` more by numbers of log2 bits; two partitions, an
-    equality, and four moves of the columns; "left" an equality with 0 for each row of left, and one
-    bit that is moved with its columns.
+        The pairs, and [1] of Z_2: 1 if there are more.
+    Rounds: those of keys.clear_keys, three sorts, and about 50. Bits sent: the sorts, of all rows
+    by the keys and of each side's rows and `bound` more by numbers of log2 bits; two partitions, an
+    equality, and four moves of the columns; for "left" an equality with 0 for each left row, and
+    one bit that is moved with its columns.
     Raises:
-        UsageError: no pairs of columns, columns of different kinds, another bound or kind.
-        RangeError: a key is outside of its column's bits.
+        UsageError: no pairs of columns, columns of different types, another bound or kind.
+        RangeError: a key is outside its column's bits.
     """
     expand.check_bound("many_join", bound)
     check_choice("kind", kind, KINDS, "many_join")
     if right.rows == 0:
-        # one that is not valid: of no rows nothing can be taken
+        # An empty right side gets one invalid row, as gathering requires a row.
         right = right.with_parts([shapes.pad(p, [[0, 1]]) for p in right.parts])
     n, max_pairs = right.rows, left.rows * right.rows
     union = joins.sort_union(
@@ -77,7 +78,7 @@ def many_to_many_join(
     (begin,) = windows.broadcast_flagged(party, first, [previous_count])
 
     def locate_partners(valid: Shared, side: Shared, count: Shared, begin: Shared) -> list[Shared]:
-        # invalid rows are behind all others, so that no other row counts them
+        # Invalid rows follow all others, so that no valid row counts them.
         is_left = bits.all_of(party, [valid, bits.invert(side)])
         return [
             bits.multiply_by_bit(party, is_left, arithmetic.sub(count, begin)),
@@ -142,7 +143,7 @@ def many_to_many_join(
 
 
 def _make_unmatched_finder(party: Party, n: int) -> Callable[[Shared, Shared], list[Shared]]:
-    """Which rows of left have none of n partners; and how often each is to be there."""
+    """Return a function that finds left rows without partners, and updates multiplicities."""
 
     def find_unmatched(valid: Shared, multiplicities: Shared) -> list[Shared]:
         has_none = equality.is_all_zero(
@@ -155,7 +156,7 @@ def _make_unmatched_finder(party: Party, n: int) -> Callable[[Shared, Shared], l
 
 
 def _make_null_setter(party: Party) -> Callable[[Shared, list[Column]], list[Column]]:
-    """Columns that are NULL without a match, whatever is under that."""
+    """Return a function that sets columns to NULL in rows without a match."""
 
     def set_nulls(match: Shared, columns: list[Column]) -> list[Column]:
         is_unmatched = bits.invert(match)
@@ -169,13 +170,13 @@ def _make_null_setter(party: Party) -> Callable[[Shared, list[Column]], list[Col
 
 
 def trim_rows(party: Party, relation: Relation, bound: int) -> tuple[Relation, Shared]:
-    """The valid rows as the first ones of `bound` rows, in their order.
+    """Move the valid rows, in their order, to the front of `bound` rows.
 
-    Where there are more no row is valid.
+    If there are more valid rows, no row is valid.
 
     Returns:
-        Them, and [1] of Z_2: whether there are more.
-    Rounds: 8.  Bits sent: those of arrange.by_bit, a move of all columns, and an AND.
+        The relation, and [1] of Z_2: 1 if there are more.
+    Rounds: 8. Bits sent: those of arrange.partition_by_bit, a move of all columns, and an AND.
     Raises:
         UsageError: bound is not 1 to 2^24.
     """
@@ -193,7 +194,7 @@ def trim_rows(party: Party, relation: Relation, bound: int) -> tuple[Relation, S
 
 
 def invalidate_overflow(party: Party, relation: Relation, overflow: Shared) -> Relation:
-    """No row is valid where a bit says that there are more than there is room for."""
+    """Invalidate all rows if the overflow bit is 1."""
 
     def clear_validity(valid: Shared, overflow: Shared) -> Shared:
         repeated_overflow = overflow.map(lambda a: tensor_ops.tile(a, [relation.rows]))

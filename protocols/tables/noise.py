@@ -1,13 +1,13 @@
-"""Noise that no worker knows: discrete Gaussians of all three, added to shared values.
+"""Noise that no worker knows: discrete Gaussians of all three workers, added to shared values.
 
-Each worker draws for itself with variance sigma^2/2 and shares what it drew, so that what any two
-honest workers drew has variance sigma^2 whatever the third did, and all three 1.5 sigma^2.  A sum
-of two discrete Gaussians is no exact one, but at sigma >= 4 (in units of the ring, refused below)
-its distance from one is about 5e-34 a coordinate (Kairouz, Liu, Steinke 2021).
+Each worker draws noise of variance sigma^2/2 and shares it. The noise of any two honest workers has
+variance sigma^2 whatever the third does, and that of all three 1.5 sigma^2. A sum of two discrete
+Gaussians is not an exact one, but at sigma >= 4 (in ring units; less is refused below) its distance
+from one is about 5e-34 per coordinate (Kairouz, Liu, Steinke 2021).
 
-The sampler is that of Canonne, Kamath and Steinke (2020), algorithms 1 to 3: integers alone, as
-floating point would round where its tails tell values apart.  Its time depends on what it draws, so
-all is drawn before the first message of a session.
+The sampler is that of Canonne, Kamath and Steinke (2020), algorithms 1 to 3. It uses integers
+alone, as floating point would round where its tails distinguish values. Its time depends on the
+drawn values, so all noise is drawn before the first message of a session.
 """
 
 from __future__ import annotations
@@ -32,37 +32,52 @@ if TYPE_CHECKING:
 MIN_SIGMA, MAX_SIGMA = 4, 1 << 48
 MAX_DENOMINATOR = 1 << 64
 MAX_DRAWN = 1 << 20
-# A uniform number of 0 to n - 1: secrets.randbelow, or in tests one from a seed.
+# A uniform number of 0 to n - 1: secrets.randbelow; tests use a seeded one.
 RandomBelow = Callable[[int], int]
 
 
 def draw_noise(
     variance: Fraction, count: int, random_below: RandomBelow = secrets.randbelow
 ) -> list[int]:
-    """What one worker adds: discrete Gaussians of half a variance, in units of the ring.
+    """Draw one worker's noise: discrete Gaussians of half a variance, in ring units.
 
     Args:
-        variance: sigma^2, which two workers' parts have together.
+        variance: sigma^2, of the sum of two workers' noise.
 
     Raises:
-        UsageError: sigma is not 4 to 2^48 (larger ones could leave the ring), its square has a
-            denominator above 2^64, or there are more than 2^20.
+        UsageError: sigma is not in 4 to 2^48 (larger noise could leave the ring), sigma^2 has a
+            denominator above 2^64, or more than 2^20 values are requested.
     """
     if not MIN_SIGMA**2 <= variance <= MAX_SIGMA**2:
         raise UsageError(
-            f"Noise has a standard deviation of {MIN_SIGMA} to 2^48 units of the ring. "
-            f"Received: a variance of about 2^{_estimate_log2(variance)}. Give values more fractional bits, "
-            "or spend less."
+            f"Expected noise with a standard deviation of {MIN_SIGMA} to 2^48 ring "
+            f"units. Received: a variance of about 2^{_estimate_log2(variance)}. Give "
+            "values more fractional bits, or spend less of the budget.",
+            code="number-out-of-range",
+            operation="noise",
+            received=f"about 2^{_estimate_log2(variance)}",
+            expected=f"a standard deviation of {MIN_SIGMA} to 2^48",
         )
     if variance.denominator > MAX_DENOMINATOR:
-        raise UsageError("A variance is a fraction with a denominator of at most 2^64.")
+        raise UsageError(
+            "Expected a variance whose denominator is at most 2^64.",
+            code="number-out-of-range",
+            operation="variance denominator",
+            expected="at most 2^64",
+        )
     if not 0 <= count <= MAX_DRAWN:
-        raise UsageError(f"Noise is for at most {MAX_DRAWN} values. Received: {count}.")
+        raise UsageError(
+            f"Expected noise for at most {MAX_DRAWN} values. Received: {count}.",
+            code="too-large",
+            operation="noise",
+            received=count,
+            expected=MAX_DRAWN,
+        )
     return [draw_discrete_gaussian(variance / 2, random_below) for _ in range(count)]
 
 
 def draw_discrete_gaussian(variance: Fraction, random_below: RandomBelow) -> int:
-    """An integer x with probability proportional to exp(-x^2 / (2 variance)), exactly."""
+    """Draw an integer x with probability proportional to exp(-x^2 / (2 variance)), exactly."""
     p, q = variance.numerator, variance.denominator
     scale = math.isqrt(p // q) + 1
     while True:
@@ -75,17 +90,23 @@ def draw_discrete_gaussian(variance: Fraction, random_below: RandomBelow) -> int
 
 
 def add_noise(party: Party, x: Shared, drawn_noise: tf.Tensor | None) -> Shared:
-    """A shared value with the noise of all three workers.
+    """Add the noise of all three workers to a shared value.
 
     Args:
-        own: int64 of the shape of x, what this worker drew; None where only costs are counted.
+        drawn_noise: int64 of the shape of x, drawn by this worker; None where only costs are
+            counted.
 
-    Rounds: 1.  Bits sent: each worker, 64 per element.
+    Rounds: 1. Bits sent: each worker, 64 per element.
     Raises:
-        UsageError: x is of a small or a wide ring, which noise would wrap.
+        UsageError: x is in a small or a wide ring, in which noise would wrap.
     """
     if x.ring_bits != 64 or x.limbs != 1:
-        raise UsageError("Noise is added to values of the ring of 64 bits.")
+        raise UsageError(
+            f"Expected values of the ring of 64 bits. Received: {x!r}.",
+            code="unsupported-ring",
+            operation="noise",
+            received=repr(x),
+        )
     is_counting = isinstance(party, CostParty)
     for owner in range(3):
         value = drawn_noise if not is_counting and party.index == owner else None
@@ -95,7 +116,7 @@ def add_noise(party: Party, x: Shared, drawn_noise: tf.Tensor | None) -> Shared:
 
 
 def _draw_discrete_laplace(scale: int, random_below: RandomBelow) -> int:
-    """An integer x with probability proportional to exp(-|x| / scale)."""
+    """Draw an integer x with probability proportional to exp(-|x| / scale)."""
     while True:
         remainder = random_below(scale)
         if not _bernoulli_exp(Fraction(remainder, scale), random_below):
@@ -104,12 +125,12 @@ def _draw_discrete_laplace(scale: int, random_below: RandomBelow) -> int:
         while _bernoulli_exp(Fraction(1), random_below):
             whole += 1
         size, negative = remainder + scale * whole, random_below(2)
-        if size or not negative:  # else 0 would be there twice
+        if size or not negative:  # Otherwise 0 would count twice.
             return -size if negative else size
 
 
 def _bernoulli_exp(exponent: Fraction, random_below: RandomBelow) -> bool:
-    """True with probability exp(-exponent)."""
+    """Return True with probability exp(-exponent)."""
     whole, remainder = divmod(exponent.numerator, exponent.denominator)
     return all(
         _bernoulli_exp_unit(1, 1, random_below) for _ in range(whole)
@@ -117,7 +138,7 @@ def _bernoulli_exp(exponent: Fraction, random_below: RandomBelow) -> bool:
 
 
 def _bernoulli_exp_unit(p: int, q: int, random_below: RandomBelow) -> bool:
-    """True with probability exp(-p / q), p <= q: the parity of where a falling product stops."""
+    """Return True with probability exp(-p / q), p <= q: the parity of a product's last step."""
     k = 1
     while random_below(q * k) < p:
         k += 1

@@ -1,8 +1,8 @@
-"""Quantiles of groups: the values at public fractions of each group's private number of rows.
+"""Quantiles of groups: values at public fractions of each group's private number of rows.
 
-After a sort by (key, value) a group's rows stand in the order of their values.  The rows at its
-wanted places are found by small equalities of positions, and the sums of what is left of all others
-are the values: in the running sums of a group each wanted row counts once.
+After a sort by (key, value), a group's rows are in the order of their values. Small equalities of
+positions find the rows at the requested ranks, and all other values are set to 0. In the running
+sums of a group each requested row then counts once, so differences of these sums are the values.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from tfe_bench.protocols.tables.groups import count_bits, prefix_sums, row_posit
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
-# A fraction is a number of these.
+# Fractions are multiples of 1 / DENOMINATOR.
 DENOMINATOR = 1000
 LOWER, DISC, CONT = METHODS = ("lower", "disc", "cont")
 MAX_ROWS = 1 << 24
@@ -41,37 +41,53 @@ def group_quantiles(
     method: str = LOWER,
     profile: str = "local",
 ) -> Relation:
-    """For each group the columns `by` and, for each fraction q, the value at its rank.
+    """Return, for each group, the columns `by` and, for each fraction q, the value at its rank.
 
-    Rows without a value are passed over; a group of nothing else gets 0.  Rows and validity are
-    those of groups.group, in its order.
+    Rows without a value are skipped; a group without any value gets 0. Rows and validity are those
+    of groups.group_rows, in its order.
 
     Args:
-        by: the key's columns; none: all valid rows are one group.
+        by: the key columns; none: all valid rows are one group.
         fractions: in thousandths, 0 to 1000: 500 is the median.
-        how: "lower" takes rank q (size - 1), rounded down (numpy's "lower"); "disc" the first value
-            that a part q of the others does not exceed, rank ceil(q size) - 1 (SQL's
-            PERCENTILE_DISC); "cont" 1000 times what lies between the ranks beside q (size - 1)
-            (PERCENTILE_CONT), modulo 2^64.
+        method: "lower" takes rank q (size - 1), rounded down (numpy's "lower"); "disc" the first
+            value whose cumulative fraction is at least q, rank ceil(q size) - 1 (SQL's
+            PERCENTILE_DISC); "cont" 1000 times the interpolation between the ranks next to q (size
+            - 1) (PERCENTILE_CONT), modulo 2^64.
 
-    Rounds: those of keys.cleared and keys.arranged, and about 30.  Bits sent: those, a partition,
-    and for each fraction an exact truncation, an equality and an injection; "cont" two of the
-    latter, and a product.
+    Rounds: those of keys.clear_keys and keys.sort_by_parts, and about 30. Bits sent: those, a
+    partition, and for each fraction an exact truncation, an equality and an injection; for "cont"
+    two equalities and two injections, and a product.
     Raises:
-        UsageError: no fractions, or such a column.
-        RangeError: a key is outside of its column's bits.
+        UsageError: no fractions, or an unsupported column.
+        RangeError: a key is outside its column's bits.
     """
     value_column = relation.column(column)
     if value_column.values.ring_bits == 1:
-        raise UsageError(f"quantiles wants numbers. Received: column {column}, of bits.")
+        raise UsageError(
+            f"quantiles expects numbers. Received: column {column}, of bits.",
+            code="unsupported-type",
+            operation="quantiles",
+            received=repr(column),
+        )
     check_choice("how", method, METHODS, "quantiles")
     if not fractions or not all(is_integer_between(q, 0, DENOMINATOR) for q in fractions):
         raise UsageError(
-            f"quantiles wants fractions from 0 to {DENOMINATOR} thousandths. Received: {fractions!r}."
+            f"quantiles expects fractions from 0 to {DENOMINATOR} thousandths. Received: "
+            f"{fractions!r}.",
+            code="number-out-of-range",
+            operation="quantiles",
+            received=fractions,
+            expected=f"0 to {DENOMINATOR}",
         )
     n = relation.rows
     if n > MAX_ROWS:
-        raise UsageError(f"quantiles takes {MAX_ROWS} rows at most. Received: {n}.")
+        raise UsageError(
+            f"quantiles expects at most {MAX_ROWS} rows. Received: {n}.",
+            code="too-large",
+            operation="quantiles",
+            received=n,
+            expected=MAX_ROWS,
+        )
     key_columns = [relation.column(i) for i in by]
     parts = keys.clear_keys(party, relation.valid, [(c, False) for c in key_columns])
     value_parts = keys.clear_keys(party, relation.valid, [(value_column, False)], False)
@@ -101,7 +117,7 @@ def group_quantiles(
             shapes.pad(first, [[0, 1]], constant_values=1),
             shapes.pad(valid_first, [[0, 1]]),
             row_positions(valid, n + 1),
-            # (those with a value come first in each group)
+            # Rows with a value come first in each group.
             *(prefix_sums(bits.to_number(party, bits.invert(null))) for null in nulls),
         )
 
@@ -114,7 +130,7 @@ def group_quantiles(
     valid_first, flagged, *begin_positions = partition.apply([valid_first, flag, *index])
 
     def rank_rows(flagged: Shared, begin: Shared, *counts: Shared) -> Any:
-        # the rank of each group's wanted rows among all rows
+        # The rank of each group's requested rows among all rows.
         counts_before = counts[0] if counts else begin
         size = arithmetic.sub(keys.shift_up(counts_before, 1), counts_before)
         last = arithmetic.add_constant(size, np.int64(-1))
@@ -141,7 +157,7 @@ def group_quantiles(
 
     def sum_at_ranks(value: Shared, nulls: list[Shared], *rank_steps: Shared) -> list[Shared]:
         index, value_sums = row_positions(value, n), []
-        # (a group of no value has its first place all the same)
+        # A group without values still has its first rank.
         values = [bits.invert(null) for null in nulls]
         for steps in rank_steps:
             rank = prefix_sums(steps).map(lambda a: tensor_ops.strided_slice(a, np.s_[1 : n + 1]))
@@ -181,7 +197,7 @@ def group_quantiles(
 def _interpolate_ranks(
     party: Party, values: Sequence[Shared], remainders: Sequence[Shared]
 ) -> list[Shared]:
-    """PARTS times what lies so far between each two values."""
+    """Return DENOMINATOR times the interpolation between each two values."""
     interpolated = []
     for low, high, remainder in zip(values[::2], values[1::2], remainders, strict=True):
         addition = arithmetic.mul(party, arithmetic.sub(high, low), remainder)
@@ -194,24 +210,30 @@ def _interpolate_ranks(
 def rows_at_ranks(
     party: Party, relation: Relation, by: Key, ranks: Sequence[int], *, profile: str = "local"
 ) -> Relation:
-    """The rows of some public ranks in the order of a key, without a sort of the others.
+    """Return the rows at some public ranks in the order of a key, without sorting the others.
 
-    Invalid rows come last, and before them those without a value: the median of all rows is at
-    rank (rows - 1) // 2 only where all of them are known to be valid.  Which of equal keys has a
-    rank is as random as their order.
+    Invalid rows come last, and before them rows without a value: the median of all rows is at rank
+    (rows - 1) // 2 only if all rows are known to be valid. Equal keys have ranks in a random order.
 
     Args:
-        by: of 61 bits or less; by wider ones all rows are sorted.
+        by: of 61 bits or less; for wider keys all rows are sorted.
         ranks: each from 0 to rows - 1.
 
-    Rounds and bits: those of keys.cleared, arrange.at_ranks, and of shuffle.move for all columns.
+    Rounds and bits: those of keys.clear_keys, arrange.select_at_ranks, and of
+    shuffle.apply_permutation for all columns.
     Raises:
-        UsageError: ranks that are not there.
-        RangeError: a key is outside of its column's bits.
+        UsageError: ranks are out of range.
+        RangeError: a key is outside its column's bits.
     """
     n = relation.rows
     if not ranks or not all(is_integer_between(r, 0, n - 1) for r in ranks):
-        raise UsageError(f"at_ranks wants ranks of {n} rows. Received: {list(ranks)!r}.")
+        raise UsageError(
+            f"at_ranks expects ranks of {n} rows. Received: {list(ranks)!r}.",
+            code="number-out-of-range",
+            operation="at_ranks",
+            received=list(ranks),
+            expected=f"0 to {n - 1}",
+        )
     columns = [(relation.column(by.column), by.descending)]
     parts = keys.clear_keys(party, relation.valid, columns)
     if len(parts) > 1 or n < 2:
@@ -227,19 +249,19 @@ def rows_at_ranks(
 
 
 def _fraction_of_size(party: Party, size: Shared, q: int, n: int, offset: int = 0) -> Shared:
-    """floor((q size - less) / 1000), exact for 0 <= size <= n <= 2^24 and less of 0 or 1.
+    """Return floor((q size - offset) / 1000), exact for 0 <= size <= n <= 2^24 and offset 0 or 1.
 
-    For |size| <= n it is off by one at most.
+    For |size| <= n the error is at most one.
     """
     if q in (0, DENOMINATOR):
         return arithmetic.add_constant(
             arithmetic.mul_public(size, np.int64(q // DENOMINATOR)), np.int64(-offset)
         )
-    # With 2^drop > 1000 (n + 1) what is rounded up adds less than 1/1000 to a quotient.
+    # With 2^drop > 1000 (n + 1), rounding up adds less than 1/1000 to a quotient.
     drop = n.bit_length() + 10
     product = arithmetic.mul_public(size, np.int64(-(-q * (1 << drop) // DENOMINATOR)), drop)
     product = arithmetic.add_constant(product, np.int64(-(offset << drop) // DENOMINATOR + offset))
-    # rounds to the nearest: down, of half less
+    # Truncation rounds to the nearest; subtracting half rounds down.
     return truncate(
         party, arithmetic.add_constant(product, np.int64(-(1 << drop - 1))), drop, "exact"
     )

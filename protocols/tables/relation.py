@@ -1,4 +1,4 @@
-"""Relations: columns of private numbers, and a private bit for each row that says if it counts."""
+"""Relations: columns of private numbers, and a private validity bit for each row."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from tfe_bench.protocols.ring.checks import is_integer_between
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
-# Any signed number.  Fewer bits: 0 <= v < 2^bits, which somebody must have made sure of.
+# Any signed number. Fewer bits mean 0 <= v < 2^bits, which must have been checked.
 ANY_BITS = 64
-# The most bits that `narrow` makes less of.
+# The most bits of a column that `narrow_parts` reduces.
 _MAX_NARROW_BITS = 60
 
 
@@ -25,9 +25,9 @@ class Column:
 
     Attributes:
         values: [n], of Z_2^64; or of Z_2 for a column of bits.
-        bits: 1 to 63: 0 <= v < 2^bits in every row that is valid and not NULL, which operators
-            rely on (`results.check_range`); 64: any number.
-        null: [n] of Z_2, 1 where there is no value; None: there is one in every row.
+        bits: 1 to 63: 0 <= v < 2^bits in every row that is valid and not NULL, which operators rely
+            on (`results.check_range`); 64: any number.
+        null: [n] of Z_2, 1 where there is no value; None: every row has a value.
     """
 
     values: Shared
@@ -36,10 +36,19 @@ class Column:
 
     def __post_init__(self) -> None:
         if not is_integer_between(self.bits, 1, ANY_BITS):
-            raise UsageError(f"A column has 1 to 64 bits. Received: {self.bits!r}.")
+            raise UsageError(
+                f"A column has 1 to 64 bits. Received: {self.bits!r}.",
+                code="number-out-of-range",
+                operation="column",
+                received=self.bits,
+                expected="1 to 64",
+            )
         if self.values.limbs != 1 or self.values.bits not in (0, 1):
             raise UsageError(
-                f"A column has values of Z_2^64, or bits of Z_2. Received: {self.values!r}."
+                f"A column has values of Z_2^64, or bits of Z_2. Received: {self.values!r}.",
+                code="unsupported-ring",
+                operation="column",
+                received=repr(self.values),
             )
         for bit in () if self.null is None else (self.null,):
             _check_bits("A column's NULL bits", bit, self.values)
@@ -51,16 +60,16 @@ class Column:
 
     @property
     def narrow_parts(self) -> tuple[Shared, ...]:
-        """The parts, of a ring in which the values are exact and from which `widened` has them.
+        """The parts, with values in a smaller ring; `bits.extend_values` restores them.
 
-        Local.  What moves and is multiplied in between costs as much less.
+        Local. Moves and products in between cost proportionally fewer bits.
         """
         if self.values.ring_bits == 1 or self.bits > _MAX_NARROW_BITS:
             return self.parts
         return (small_ring.reduce_ring(self.values, self.bits + 1), *self.parts[1:])
 
     def with_parts(self, parts: Sequence[Shared]) -> Column:
-        """The same column with other rows."""
+        """Return the same column with other rows."""
         return replace(self, values=parts[0], null=None if self.null is None else parts[1])
 
 
@@ -69,7 +78,7 @@ class Relation:
     """Rows of columns.
 
     Attributes:
-        columns: all of one number of rows and one dealer.
+        columns: all with the same number of rows and one dealer.
         valid: [n] of Z_2, 1 in rows that count.
     """
 
@@ -78,7 +87,12 @@ class Relation:
 
     def __post_init__(self) -> None:
         if self.valid.ring_bits != 1 or len(self.valid.shape) != 1:
-            raise UsageError(f"A relation has one bit for each row. Received: {self.valid!r}.")
+            raise UsageError(
+                f"A relation has one bit for each row. Received: {self.valid!r}.",
+                code="unsupported-type",
+                operation="relation",
+                received=repr(self.valid),
+            )
         for column in self.columns:
             _check_rows("A relation's columns", column.values, self.valid)
 
@@ -89,11 +103,11 @@ class Relation:
 
     @property
     def parts(self) -> tuple[Shared, ...]:
-        """Everything private, the validity last."""
+        """All private parts, the validity bits last."""
         return (*(part for column in self.columns for part in column.parts), self.valid)
 
     def with_parts(self, parts: Sequence[Shared]) -> Relation:
-        """The same columns with other rows."""
+        """Return the same columns with other rows."""
         columns, at = [], 0
         for column in self.columns:
             columns.append(column.with_parts(parts[at : at + len(column.parts)]))
@@ -101,27 +115,36 @@ class Relation:
         return Relation(tuple(columns), parts[at])
 
     def column(self, index: int) -> Column:
-        """A column by its number.
+        """Return a column by its number.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the column does not exist.
         """
         if not is_integer_between(index, 0, len(self.columns) - 1):
             raise UsageError(
-                f"A relation of {len(self.columns)} columns has no column {index!r}. "
-                "They are numbered from 0."
+                f"A relation of {len(self.columns)} columns has no column {index!r}. Columns "
+                "are numbered from 0.",
+                code="column-not-found",
+                operation="column",
+                received=index,
+                expected=f"0 to {len(self.columns) - 1}",
             )
         return self.columns[index]
 
 
 def limit_rows(relation: Relation, count: int) -> Relation:
-    """The first rows, valid or not.  Local.
+    """Return the first rows, valid or not. Local.
 
     Raises:
         UsageError: count is negative.
     """
     if not is_integer_between(count, 0, 2**62):
-        raise UsageError(f"limit takes a number of rows from 0. Received: {count!r}.")
+        raise UsageError(
+            f"limit expects a number of rows from 0. Received: {count!r}.",
+            code="number-out-of-range",
+            operation="limit",
+            received=count,
+        )
     row_count = min(count, relation.rows)
     return relation.with_parts(
         [
@@ -132,20 +155,26 @@ def limit_rows(relation: Relation, count: int) -> Relation:
 
 
 def union_rows(relations: Sequence[Relation]) -> Relation:
-    """All rows of relations, one after the other.  Local.
+    """Concatenate the rows of relations. Local.
 
     Raises:
-        UsageError: none, or columns of other numbers, rings, scales or NULL bits.
+        UsageError: the list is empty, or columns differ in number, ring, scale or NULL bits.
     """
     if not relations:
-        raise UsageError("union wants relations. Received: none.")
+        raise UsageError(
+            "union expects relations. Received: none.", code="empty-input", operation="union"
+        )
     first = relations[0]
     for other in relations[1:]:
         if [_column_kind(c) for c in other.columns] != [_column_kind(c) for c in first.columns]:
             raise UsageError(
-                "union wants columns of one number, kind and scale, with NULL bits in all or none. "
-                f"Received: {[_column_kind(c) for c in first.columns]} and "
-                f"{[_column_kind(c) for c in other.columns]}."
+                "union expects columns of the same number, ring and scale, with NULL bits "
+                f"in all or none. Received: {[_column_kind(c) for c in first.columns]} and "
+                f"{[_column_kind(c) for c in other.columns]}.",
+                code="unsupported-type",
+                operation="union",
+                received=[_column_kind(c) for c in other.columns],
+                expected=[_column_kind(c) for c in first.columns],
             )
     parts = [
         shapes.concat(list(same_parts), 0)
@@ -163,10 +192,21 @@ def _column_kind(column: Column) -> tuple[int, int, bool]:
 
 def _check_rows(name: str, part: Shared, template: Shared) -> None:
     if part.shape.as_list() != template.shape.as_list() or part.dealer != template.dealer:
-        raise UsageError(f"{name} have one shape and dealer. Received: {part!r} and {template!r}.")
+        raise UsageError(
+            f"{name} have one shape and dealer. Received: {part!r} and {template!r}.",
+            code="shape-mismatch",
+            operation=name,
+            received=repr(part),
+            expected=repr(template),
+        )
 
 
 def _check_bits(name: str, bits: Shared, template: Shared) -> None:
     _check_rows(name, bits, template)
     if bits.ring_bits != 1:
-        raise UsageError(f"{name} are of Z_2. Received: {bits!r}.")
+        raise UsageError(
+            f"{name} are of Z_2. Received: {bits!r}.",
+            code="unsupported-ring",
+            operation=name,
+            received=repr(bits),
+        )

@@ -1,4 +1,4 @@
-"""Filters, orders and what leaves; and what must be made sure of before others rely on it."""
+"""Filters, orders and delivered rows; and the checks of ranges and keys that operators rely on."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tfe_bench.protocols.tables.arrange import cached_graph
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Relation, limit_rows
 
-_RADIX = 4  # of an AND of all rows: 5 bits for each
+_RADIX = 4  # arity of an AND of all rows: 5 bits for each
 
 
 def filter_rows(party: Party, relation: Relation, bit: Shared) -> Relation:
-    """The rows that have the bit, [n] of Z_2, stay valid.
+    """Keep the rows valid that have the bit, [n] of Z_2.
 
-    Rounds: 1 (2 with dealing).  Bits sent: those of bits.all_of.
+    Rounds: 1 online, 2 in total. Bits sent: those of bits.all_of.
     """
     conjunction_graph = cached_graph(party, "filtered", lambda a, b: bits.all_of(party, [a, b]))
     return Relation(relation.columns, conjunction_graph(relation.valid, bit))
@@ -39,16 +39,18 @@ def filter_rows(party: Party, relation: Relation, bit: Shared) -> Relation:
 def order_by(
     party: Party, relation: Relation, by: Sequence[Key], *, profile: str = "local"
 ) -> Relation:
-    """Rows in order, the first key the most significant; equal ones stay as they are.
+    """Sort rows by keys, the first key most significant; rows with equal keys keep their order.
 
-    Invalid rows come last, and among the others those without a value.  Rounds and bits: those of
-    keys.cleared, keys.arranged, and of shuffle.move for all columns.
+    Invalid rows come last, and among the others those without a value. Rounds and bits: those of
+    keys.clear_keys, keys.sort_by_parts, and of shuffle.apply_permutation for all columns.
     Raises:
-        UsageError: no keys, or a column that is not there.
-        RangeError: a key is outside of its column's bits.
+        UsageError: there are no keys, or a column does not exist.
+        RangeError: a key is outside its column's bits.
     """
     if not by:
-        raise UsageError("order_by wants keys. Received: none.")
+        raise UsageError(
+            "order_by expects keys. Received: none.", code="empty-input", operation="order_by"
+        )
     columns = [(relation.column(k.column), k.descending) for k in by]
     parts = keys.clear_keys(party, relation.valid, columns)
     permutation = keys.sort_by_parts(party, relation.valid, parts, profile)
@@ -58,19 +60,24 @@ def order_by(
 def top_rows(
     party: Party, relation: Relation, by: Sequence[Key], count: int, *, profile: str = "local"
 ) -> Relation:
-    """The first rows of `order_by`, as many as count or all.
+    """Return the first `count` rows of `order_by`, or all.
 
     Args:
         count: public, at least 1.
 
-    Rounds and bits: where a selection is expected to compare less than a sort, and the keys are one
-    number of up to 62 bits with the mark of invalid rows, those of keys.cleared, arrange.first and
-    of shuffle.move for all columns; else those of `order_by`.
+    Rounds and bits: those of keys.clear_keys, arrange.select_first and of shuffle.apply_permutation
+    for all columns, if a selection is expected to compare less than a sort and the keys are one
+    number of up to 62 bits with the mark of invalid rows; otherwise those of `order_by`.
     Raises:
-        UsageError, RangeError: as order_by; another count.
+        UsageError, RangeError: as order_by; count is out of range.
     """
     if not by or not is_integer_between(count, 1, 2**31):
-        raise UsageError(f"top wants keys, and at least 1 row. Received: {list(by)}, {count!r}.")
+        raise UsageError(
+            f"top expects keys, and at least 1 row. Received: {list(by)}, {count!r}.",
+            code="number-out-of-range" if by else "empty-input",
+            operation="top",
+            received=count,
+        )
     n = relation.rows
     if count >= n or not select.is_selection_cheaper(n, count, profile):
         return limit_rows(order_by(party, relation, by, profile=profile), count)
@@ -85,15 +92,16 @@ def top_rows(
 
 
 def deliver_rows(party: Party, relation: Relation, *, is_ordered: bool = False) -> Relation:
-    """What may leave: rows in a random order, invalid ones and NULLs 0, all under new masks.
+    """Prepare rows for delivery: in random order, invalid rows and NULLs 0, freshly masked.
 
-    The place of a row is data too: only an order that was asked for (`order_by`) may stay.
+    The position of a row is data too: only a requested order (`order_by`) may remain.
 
     Args:
-        ordered: the rows have such an order.
+        is_ordered: the rows have such an order.
 
-    Rounds: 5 (6 with dealing), 2 without the shuffle.  Bits sent: those of shuffle.move, a product
-        with a bit for each word, in a ring of its column's bits, and an AND for each bit.
+    Rounds: 5 online, 6 in total; 2 without the shuffle. Bits sent: those of
+    shuffle.apply_permutation, a product with a bit for each word, in a ring of its column's bits,
+    and an AND for each bit.
     """
 
     def clear_and_shuffle(relation: Relation) -> Relation:
@@ -128,18 +136,19 @@ def deliver_rows(party: Party, relation: Relation, *, is_ordered: bool = False) 
 
 
 def check_range(party: Party, x: Shared, low: int, high: int, *, name: str = "A column") -> None:
-    """Makes sure that every element of [n] is from low to high: opens that one bit.
+    """Check that every element of [n] is from low to high: opens that one bit.
 
-    All rows are asked, valid or not, whoever has shared them: only then may others rely on it.
+    All rows are checked, valid or not, whichever client shared them: only then may operators rely
+    on the range.
 
     Args:
         low, high: in ring units, at most 2^63 - 1 apart.
-        what: for the error.
+        name: for the error.
 
-    Rounds: 4 (5 with dealing) and one for each AND of 4.  Bits sent: two comparisons of 64 bits,
-        and about 1 byte per row for the AND.
+    Rounds: 4 online, 5 in total, and one for each AND of 4. Bits sent: two comparisons of 64 bits,
+    and about 1 byte per row for the AND.
     Raises:
-        UsageError: bounds that are none.
+        UsageError: the bounds are invalid.
         RangeError: an element is outside.
     """
     check_ring("check_range", x, known=True)
@@ -148,16 +157,19 @@ def check_range(party: Party, x: Shared, low: int, high: int, *, name: str = "A 
         and is_integer_between(high, low, min(low + 2**63, 2**63) - 1)
     ):
         raise UsageError(
-            "check_range wants bounds that are less than 2^63 apart. "
-            f"Received: {low!r} and {high!r}."
+            f"check_range expects bounds less than 2^63 apart. Received: {low!r} and {high!r}.",
+            code="invalid-range",
+            operation="check_range",
+            received=f"{low!r} and {high!r}",
         )
     n = int(np.prod(x.shape))
 
     def open_in_range(x: Shared) -> Any:
-        # 0 <= v and 0 <= high - low - v, for v = x - low: both are exact, as v is below 2^63 then
+        # 0 <= v and 0 <= high - low - v, for v = x - low: both tests are exact, as v is below 2^63
+        # then.
         offset = (2**63 - low) % 2**64 - 2**63
         v = arithmetic.add_constant(x.map(lambda a: tensor_ops.reshape(a, [n])), np.int64(offset))
-        # rows that fill the last word, and are inside
+        # Padding rows fill the last word; they are inside the range.
         v = shapes.pad(v, [[0, -n % 64]])
         distance_to_high = arithmetic.add_constant(arithmetic.neg(v), np.int64(high - low))
         signs = compare.msb(party, shapes.concat([v, distance_to_high], 0))
@@ -167,22 +179,26 @@ def check_range(party: Party, x: Shared, low: int, high: int, *, name: str = "A 
         party, cached_graph(party, "check_range", open_in_range, low, high, n)(x)
     ):
         raise RangeError(
-            f"{name} holds a number outside of what is declared for it, {low} to {high} in ring "
-            "units. Declare a wider range, or none."
+            f"{name} holds a number outside its declared range, {low} to {high} in ring "
+            "units. Declare a wider range, or none.",
+            code="outside-declared-range",
+            operation=name,
+            expected=f"{low} to {high}",
         )
 
 
 def check_unique(
     party: Party, relation: Relation, by: Sequence[int], *, profile: str = "local"
 ) -> None:
-    """Makes sure that no two valid rows have the same key: opens that one bit.
+    """Check that no two valid rows have the same key: opens that one bit.
 
-    It answers whatever may be asked of a relation by planting rows: for what an owner has stored
-    alone, once.  Rows without a value in a key count as different.
+    A client that adds rows could use the answer to query other rows: check the stored rows of one
+    owner only, once. Rows with NULL in a key count as different.
 
-    Rounds and bits: those of keys.cleared, keys.arranged and keys.equal, and of an AND of all rows.
+    Rounds and bits: those of keys.clear_keys, keys.sort_by_parts and keys.compare_keys, and of an
+    AND of all rows.
     Raises:
-        RangeError: two have.
+        RangeError: two rows have the same key.
     """
     columns = [relation.column(i) for i in by]
     n = relation.rows
@@ -202,16 +218,20 @@ def check_unique(
     if not _is_bit_set(
         party, cached_graph(party, "check_unique", open_unique, widths)(sorted_valid, *sorted_parts)
     ):
-        raise RangeError("A key that is declared unique comes twice. Remove what repeats it.")
+        raise RangeError(
+            "A key that is declared unique is repeated. Remove the repeated rows.",
+            code="duplicate-key",
+            operation="check_unique",
+        )
 
 
 def _open_conjunction(party: Party, ones: MaskedBits) -> Any:
-    """Opens the AND of all bits, whose number is a multiple of 64.  Inside of a graph."""
+    """Open the AND of all bits, whose number is a multiple of 64. Call it inside a graph."""
     width = words_for_bits(int(sizes.static_value(ones.n)))
     packed_words = tensor_ops.reshape(ones.beta if ones.masked is None else ones.masked, [width])
     while width > 1:
         count = -(-width // _RADIX)
-        # what is missing is 1: masked by 0
+        # Missing bits are 1, with masks of 0.
         missing = count * _RADIX - width
         padding = packed_words.like([missing]) if not tensor_ops.is_concrete(packed_words) else None
         if padding is None:

@@ -1,7 +1,7 @@
-"""Windows: what a row is told of its partition, in an order: places, running sums, neighbors.
+"""Window functions: for each row its position, running sums and neighbors in its ordered partition.
 
-After a sort, what a partition begins with is brought to all of its rows (`broadcast`): its position
-and the running sums before it.  Differences do the rest.
+After a sort, the first row of a partition is copied to all of its rows (`broadcast_flagged`): its
+position and the running sums before it. Differences yield the results.
 """
 
 from __future__ import annotations
@@ -26,25 +26,26 @@ from tfe_bench.protocols.tables.relation import ANY_BITS, Column, Relation
 
 FUNCTIONS = ("row_number", "rank", "dense_rank", "sum", "count", "min", "max", "lag", "lead")
 EXTREMES = ("min", "max")
-# Of sums and counts, from the partition's first row: to this one, to the last that the order does
-# not tell apart from it, to the partition's last.
+# Frames of sums and counts begin at the partition's first row and end at this row, at the last row
+# with equal order keys, or at the partition's last row.
 ROWS, RANGE, WHOLE = FRAMES = ("rows", "range", "whole")
-# Of a value and the number of its partition, which are compared as one.
+# Bits of a value and the number of its partition, which are compared as one number.
 _MAX_BITS = 60
 
 
 @dataclass(frozen=True)
 class Window:
-    """What is computed for each row.
+    """A window function.
 
     Attributes:
-        how: "row_number", "rank" and "dense_rank" count from 1; "sum" and "count" are of the rows
-            of a frame, those without a value passed over; "min" and "max" likewise; "lag" and
-            "lead" are the value `offset` rows before or behind, NULL where the partition has none.
-        column: of which; None for places, and to count rows.
+        function: "row_number", "rank" and "dense_rank" count from 1; "sum", "count", "min" and
+            "max" aggregate the rows of a frame and skip rows without a value; "lag" and "lead"
+            return the value `offset` rows before or behind, NULL where the partition has no such
+            row.
+        column: its argument; None for positions, and to count rows.
         offset: of "lag" and "lead", 1 or more.
-        frame: of "sum", "count", "min" and "max", one of FRAMES; of sums and counts also a number,
-            of rows before this one that count with it.
+        frame: of "sum", "count", "min" and "max", one of FRAMES; for sums and counts also a number
+            of preceding rows.
     """
 
     function: str
@@ -54,16 +55,17 @@ class Window:
 
 
 def broadcast_flagged(party: Party, flag: Shared, columns: Sequence[Shared]) -> list[Shared]:
-    """Each row gets what the last flagged row up to it holds; 0 before the first.
+    """Copy to each row the values of the last flagged row up to it; 0 before the first.
 
-    A partition brings the flagged rows together, where the difference of each from the one before
-    is taken; back in their places running sums are what was asked for.
+    A partition brings the flagged rows together, and each is replaced by its difference from the
+    previous one. Back in their positions, running sums yield the copies.
 
     Args:
         flag: [n] of Z_2.
         columns: [n].
 
-    Rounds: 10.  Bits sent: those of arrange.by_bit; and for each column two moves and an injection.
+    Rounds: 10. Bits sent: those of arrange.partition_by_bit; and for each column two moves and an
+    injection.
     """
     if not columns:
         return []
@@ -89,29 +91,29 @@ def compute_windows(
     *,
     profile: str = "local",
 ) -> Relation:
-    """The relation with a column more for each function, its rows in the order of the windows.
+    """Add a column for each window function; rows are in the order of the windows.
 
-    Rows are sorted by (partition, order), invalid ones last, where nothing counts.  Deliver them in
-    another order unless this one may be seen.
+    Rows are sorted by (partition, order); invalid rows come last and count nowhere. Deliver the
+    rows in another order unless this order may be revealed.
 
     Args:
-        partition: columns whose keys rows of one partition share; none: all rows are one.
-        order: at least one key, or none for sums and counts of whole partitions.  Rows that it does
-            not tell apart stay as they were; to "rank" and "dense_rank" they are one.
+        partition: columns whose keys define the partitions; none: all rows are one partition.
+        order: at least one key, or none for sums and counts of whole partitions. Rows with equal
+            order keys keep their order; for "rank" and "dense_rank" they are one.
 
-    Rounds: those of keys.cleared, keys.arranged, and about 24.  Bits sent: those, two equalities,
-    two partitions, and four moves of what is brought to all rows; an equality for each "lag",
-    "lead" and frame of a number; a partition more for each kind of frame but "rows"; 2 n maxima
-    for each "min" and "max", in 2 log2(n) steps.
+    Rounds: those of keys.clear_keys, keys.sort_by_parts, and about 24. Bits sent: those, two
+    equalities, two partitions, and four moves of the copied columns; an equality for each "lag",
+    "lead" and numeric frame; an additional partition for each kind of frame except "rows"; 2 n
+    maxima for each "min" and "max", in 2 log2(n) steps.
     Raises:
         UsageError: no order, unknown functions or columns, too wide a column for "min" or "max".
-        RangeError: a key is outside of its column's bits.
+        RangeError: a key is outside its column's bits.
     """
     _check_windows(relation, order, functions)
     n = relation.rows
     partition_columns = [(relation.column(i), False) for i in partition]
     order_columns = [(relation.column(k.column), k.descending) for k in order]
-    # without a partition only validity parts rows
+    # Without a partition, only validity separates rows.
     parts = keys.clear_keys(party, relation.valid, partition_columns)
     order_parts = keys.clear_keys(party, relation.valid, order_columns, False)
     permutation = keys.sort_by_parts(party, relation.valid, [*parts, *order_parts], profile)
@@ -205,23 +207,44 @@ def _check_windows(relation: Relation, order: Sequence[Key], functions: Sequence
     summed = ("sum", "count", *EXTREMES)
     is_unordered = all(f.function in summed and f.frame == WHOLE for f in functions)
     if not functions or not (order or is_unordered):
-        raise UsageError("windows wants an order and functions. Received: none.")
+        raise UsageError(
+            "windows expects an order and functions. Received: none.",
+            code="empty-input",
+            operation="windows",
+        )
     for f in functions:
         if f.frame not in FRAMES and not is_integer_between(f.frame, 0, 2**62):
             raise UsageError(
-                f"A frame is one of {', '.join(FRAMES)}, or a number of rows. "
-                f"Received: {f.frame!r}."
+                f"Expected a frame of {', '.join(FRAMES)}, or a number of rows. Received: "
+                f"{f.frame!r}.",
+                code="unknown-name",
+                operation="frame",
+                received=f.frame,
+                expected=", ".join(FRAMES),
             )
         check_choice("function", f.function, FUNCTIONS, "windows")
         if not is_integer_between(f.offset, 1, 2**62):
-            raise UsageError(f"A window looks 1 row or more away. Received: {f.offset!r}.")
+            raise UsageError(
+                f"Expected a window offset of 1 row or more. Received: {f.offset!r}.",
+                code="number-out-of-range",
+                operation="offset",
+                received=f.offset,
+            )
         if f.column is None:
             if f.function in ("sum", "lag", "lead", *EXTREMES):
-                raise UsageError(f"windows wants the column of {f.function}. Received: None.")
+                raise UsageError(
+                    f"windows expects a column for {f.function}. Received: None.",
+                    code="missing-argument",
+                    operation="windows",
+                    expected=f"column of {f.function}",
+                )
         elif relation.column(f.column).values.ring_bits == 1 and f.function == "sum":
             raise UsageError(
-                f"windows adds numbers. Received: column {f.column}, of bits. Make numbers of them "
-                "(bits.number)."
+                f"windows sums numbers. Received: column {f.column}, of bits. Convert bits "
+                "to numbers (bits.to_number).",
+                code="unsupported-type",
+                operation="windows",
+                received=f.column,
             )
         if f.function in EXTREMES:
             _check_extreme(relation, f)
@@ -232,12 +255,22 @@ def _check_extreme(relation: Relation, f: Window) -> None:
     max_bits = _MAX_BITS - count_bits(relation.rows)
     if column.values.ring_bits == 1 or column.bits > max_bits:
         raise UsageError(
-            f"windows takes {f.function} of numbers of at most {max_bits} bits among {relation.rows} rows. "
-            f"Received: column {f.column} of {column.bits} bits. Declare a narrower range."
+            f"windows computes {f.function} of numbers of at most {max_bits} bits among "
+            f"{relation.rows} rows. Received: column {f.column} of {column.bits} bits. "
+            "Declare a narrower range.",
+            code="too-large",
+            operation="windows",
+            received=column.bits,
+            expected=max_bits,
         )
     if f.frame not in FRAMES:
         raise UsageError(
-            f"windows takes {f.function} of the frames {', '.join(FRAMES)}. Received: {f.frame!r}."
+            f"windows computes {f.function} of the frames {', '.join(FRAMES)}. Received: "
+            f"{f.frame!r}.",
+            code="unsupported-argument",
+            operation="windows",
+            received=f.frame,
+            expected=", ".join(FRAMES),
         )
 
 
@@ -246,7 +279,7 @@ def _is_nullable(f: Window, rows: Relation) -> bool:
 
 
 def _is_position(f: Window, rows: Relation) -> bool:
-    """Whether a function counts rows up to this one."""
+    """Return whether a function counts rows up to this one."""
     is_row_count = f.function == "count" and f.frame == ROWS and not _is_nullable(f, rows)
     return f.function == "row_number" or is_row_count
 
@@ -254,7 +287,7 @@ def _is_position(f: Window, rows: Relation) -> bool:
 def _running_values(
     party: Party, f: Window, rows: Relation, first: Shared, new: Shared
 ) -> list[tuple[Shared, Shared]]:
-    """What grows from row to row, and what of it was there before a partition's first row."""
+    """Return values that grow from row to row, and their parts from before the partition."""
     if f.function in EXTREMES:
         return [_running_extremes(party, f, rows, first)]
     if f.function == "dense_rank":
@@ -277,10 +310,10 @@ def _running_values(
 def _running_extremes(
     party: Party, f: Window, rows: Relation, first: Shared
 ) -> tuple[Shared, Shared]:
-    """Running maxima of partition * 2^(b + 1) + v + 1, without v + 1 where there is no value.
+    """Return running maxima of partition * 2^(b + 1) + v + 1, without v + 1 for NULL.
 
-    Partitions follow each other, so that what was before one is less than all of it: no scan has to
-    know where they begin.  Of a least value v is 2^b - 1 - v.
+    Partition numbers increase, so a maximum of earlier partitions is below all values of this one:
+    the scan does not depend on where partitions begin. For "min", v is replaced by 2^b - 1 - v.
     """
     assert f.column is not None
     column = rows.columns[f.column]
@@ -299,9 +332,9 @@ def _running_extremes(
 
 
 def _running_maximum(party: Party, x: Shared, width: int) -> Shared:
-    """The largest value so far: pairs are joined, and joined again, and then what lies between.
+    """Return the largest value up to each row: join pairs recursively, then fill gaps.
 
-    Rounds: those of `maximum` 2 log2(n) times.  Bits sent: those of 2 n of them.
+    Rounds: those of `maximum` 2 log2(n) times. Bits sent: those of 2 n of them.
     Source: Brent and Kung 1982.
     """
     n = int(x.shape[0])
@@ -315,7 +348,7 @@ def _running_maximum(party: Party, x: Shared, width: int) -> Shared:
     half = n // 2
     pairs = relational.maximum(party, gather_at(even, np.arange(half)), odd, width)
     ends = _running_maximum(party, pairs, width)
-    count = (n - 1) // 2  # of those between two pairs
+    count = (n - 1) // 2  # values between two pairs
     maxima = [ends, gather_at(even, np.arange(1))]
     if count:
         left_values, right_values = (
@@ -323,13 +356,13 @@ def _running_maximum(party: Party, x: Shared, width: int) -> Shared:
             gather_at(even, np.arange(1, count + 1)),
         )
         maxima.append(relational.maximum(party, left_values, right_values, width))
-    # (ends stand first, then what is between them)
+    # Ends come first, then the values between them.
     places = np.where(np.arange(n) % 2 == 1, np.arange(n) // 2, half + np.arange(n) // 2)
     return gather_at(shapes.concat(maxima, 0), places)
 
 
 def _row_sums(x: Shared) -> tuple[Shared, Shared]:
-    """Sums with and without each row.  Local."""
+    """Return sums with and without each row. Local."""
     unscaled = replace(x, fractional_bits=0)
     inclusive_sums = unscaled.map(lambda a: tensor_ops.cumsum(a, 0, False, False))
     return inclusive_sums, arithmetic.sub(inclusive_sums, unscaled)
@@ -342,7 +375,7 @@ def _take_frame_ends(
     frame: str,
     flag: Shared,
 ) -> list[Shared]:
-    """What has this frame as it is at the last row before the next flag: `broadcast` backwards."""
+    """Replace a frame's values by those at the last row before the next flag (broadcast back)."""
     if frame not in frames or not int(flag.shape[0]):
         return list(running_values)
     is_last = shapes.pad(
@@ -373,7 +406,7 @@ def _frame_start(
     before: Shared,
     start: Shared,
 ) -> Shared:
-    """What there was before a frame's first row."""
+    """Return the running value before a frame's first row."""
     if isinstance(frame, str):
         return start
     offset = min(frame, int(before.shape[0]))
@@ -385,7 +418,7 @@ def _frame_start(
 def _has_neighbor(
     party: Party, compared: Sequence[Shared], widths: Sequence[int], offset: int, function: str
 ) -> Shared:
-    """Whether the row that many rows before or behind is of the same partition."""
+    """Return bits of rows whose row `offset` before or behind is in the same partition."""
     n = int(compared[0].shape[0])
     if offset >= n:
         return bits.public_bits(compared[0], np.zeros(n))
@@ -398,7 +431,7 @@ def _has_neighbor(
 def _neighbor_value(
     party: Party, f: Window, rows: Relation, compared: Sequence[Shared], widths: Sequence[int]
 ) -> list[Shared]:
-    """The value some rows away in the same partition, and whether there is none."""
+    """Return the value `offset` rows away in the same partition, and a NULL bit."""
     assert f.column is not None
     column, n = rows.columns[f.column], rows.rows
     offset = min(f.offset, n)
@@ -417,7 +450,7 @@ def _neighbor_value(
 def _extreme_value(
     party: Party, f: Window, rows: Relation, running_extreme: Shared
 ) -> list[Shared]:
-    """A value of what `_largest` made of it, and whether there is none."""
+    """Return the value contained in a result of `_running_extremes`, and a NULL bit if needed."""
     assert f.column is not None
     width = rows.columns[f.column].bits
     value = arithmetic.add_constant(running_extreme, np.int64(-1))
