@@ -1,7 +1,7 @@
-"""Sigmoid, tanh and softmax, right over the whole range of layer values (|v| < 2^14 at f = 16).
+"""Sigmoid, tanh and softmax, accurate over the whole range of layer values (|v| < 2^14 at f = 16).
 
-Both rest on the one-round exponential of a non-positive argument, which is where it is
-most exact, and on a one-round polynomial.
+All of them use the one-round exponential of a non-positive argument, where it is most exact, and a
+one-round polynomial.
 """
 
 from __future__ import annotations
@@ -43,19 +43,21 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-# Exponentials carry this many fractional bits on the way, so that their rounding does not show.
+# Fractional bits of exponentials in intermediate steps, so that their rounding does not affect
+# results.
 INNER_BITS = 24
-# Beyond it sigmoid is 0 or 1 to within half an ulp, and a class has no softmax to speak of.
+# Beyond this margin sigmoid is 0 or 1 to within half an ulp, and the softmax of a class is
+# negligible.
 _MARGIN = 1.5
 
 
 def _cutoff_units(f: int, classes: int = 1) -> int:
-    """Ring units (at f) of the argument from where so many e^-x count as 0 together."""
+    """Return the argument (ring units at f) from which e^-x of all classes counts as 0."""
     return math.ceil((f + _MARGIN + (classes - 1).bit_length()) * math.log(2)) << f
 
 
 def saturation_units(f: int) -> int:
-    """Ring units of where sigmoid is compared: beyond it e^-|x| counts as 0."""
+    """Return the argument (ring units) compared by sigmoid: beyond it e^-|x| counts as 0."""
     return _cutoff_units(f) + (1 << f)
 
 
@@ -73,11 +75,11 @@ def _tail_function(t: Decimal) -> Decimal:
 
 @functools.cache
 def _fit_tail(f: int) -> polynomial.FittedPolynomial:
-    """t / (1 + t) on [0, 1] for t with INNER_BITS, in a small ring."""
+    """Fit t / (1 + t) on [0, 1] for t with INNER_BITS, in a small ring."""
     polynomial_fit = approximation.fit_approximation(
         _tail_function, Decimal(0), Decimal(1), INNER_BITS, Decimal(2) ** -(f + 3), False
     )
-    # the value is below 1/2 and a rounding; one bit of sign
+    # The value is at most 1/2 plus a rounding error; one bit holds the sign.
     return polynomial.fit_polynomial(
         polynomial_fit, f, bits=polynomial_fit.limit.bit_length() + 2, out_bits=f + 2
     )
@@ -86,15 +88,15 @@ def _fit_tail(f: int) -> polynomial.FittedPolynomial:
 def sigmoid(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """1 / (1 + e^-x), off by less than 2 ulp, for every |x| < 2^(bits-1) ring units.
+    """Compute 1 / (1 + e^-x), error below 2 ulp, for every |x| < 2^(bits-1) ring units.
 
     With t = e^-|x| it is 1 - t / (1 + t) for x >= 0 and t / (1 + t) for x < 0: three comparisons
-    (with 0 and with where it becomes 0 or 1) choose.
+    (with 0 and with the bounds beyond which it is 0 or 1) select the case.
 
     Args:
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
 
-    Rounds: exchanges + 5 (+ 6 with dealing).
+    Rounds: exchanges + 5 online, exchanges + 6 in total.
     """
     f = _check_input("sigmoid", x)
     return _scaled_logistic(party, x, f, f, bits, exchanges)
@@ -103,12 +105,12 @@ def sigmoid(
 def tanh(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """tanh(x) = 2 sigmoid(2x) - 1, off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
+    """Compute tanh(x) = 2 sigmoid(2x) - 1, error below 2 ulp, for |x| < 2^(bits-1) ring units.
 
     Rounds and bits: as `sigmoid` with one fractional bit more.
     """
     f = _check_input("tanh", x)
-    # twice the value is the same ring element with one fractional bit less
+    # Twice the value is the same ring element with one fractional bit less.
     doubled = replace(x, fractional_bits=f - 1)
     y = _scaled_logistic(party, doubled, f - 1, f + 1, bits, exchanges)
     doubled_sigmoid = replace(y, fractional_bits=f)  # 2 sigmoid
@@ -117,10 +119,10 @@ def tanh(
 
 @dataclass(frozen=True)
 class SigmoidParts:
-    """What sigmoid is made of: t / (1 + t), t = e^-|x|, and where it is used.
+    """The components of sigmoid: t / (1 + t), t = e^-|x|, and the bits that select it.
 
     Attributes:
-        left, right: [-T <= x < 0] and [0 <= x < T], with T where sigmoid is 0 or 1.
+        left, right: [-T <= x < 0] and [0 <= x < T], where sigmoid is 0 or 1 beyond T.
         negative: [x < 0].
         magnitude: |x| in (-T, T), else 0.
         tail: t / (1 + t) of the magnitude, in a ring of two bits more than its fractional ones.
@@ -136,13 +138,13 @@ class SigmoidParts:
 def sigmoid_parts(
     party: Party, x: Shared, f_out: int, bits: int, exchanges: int | None = None
 ) -> SigmoidParts:
-    """The halves of sigmoid for |x| < 2^(bits-1) ring units.
+    """Compute the components of sigmoid for |x| < 2^(bits-1) ring units.
 
     Args:
         x: of one axis.
         f_out: fractional bits of the tail, up to 21.
 
-    Rounds: exchanges + 4 (+ 5 with dealing).
+    Rounds: exchanges + 4 online, exchanges + 5 in total.
     """
     n, f = x.shape.num_elements(), x.fractional_bits
     knot = saturation_units(f)
@@ -159,7 +161,7 @@ def sigmoid_parts(
         logic.rearrange_bits(nested_bits, (3, n), operator.itemgetter(i), n) for i in range(3)
     )
     left, right = logic.xor_bits(is_below_range, negative), logic.xor_bits(negative, is_below_end)
-    # outside of (-T, T) it is 0: the exponential then never leaves its range
+    # Outside (-T, T) the magnitude is 0, so the exponential never leaves its range.
     magnitude = _select_magnitude(party, left, right, x, f)
     t = exp_nonpositive(party, arithmetic.neg(magnitude))
     tail = _fit_tail(f_out).evaluate(party, "sigmoid_tail", t)
@@ -187,8 +189,9 @@ def _scaled_logistic(
 def _select_magnitude(
     party: Party, left: MaskedBits, right: MaskedBits, x: Shared, f: int
 ) -> Shared:
-    """right x - left x.  Rounds: 1 (2 with dealing).  Bits sent: D 256, E1, E2 64 per element
-    each.
+    """Return right x - left x.
+
+    Rounds: 1 online, 2 in total. Bits sent: D 256, E1, E2 64 per element each.
     """
     n = x.shape.num_elements()
     if isinstance(party, CostParty):
@@ -202,10 +205,10 @@ def _select_magnitude(
 def _combine_halves(
     party: Party, left: MaskedBits, right: MaskedBits, negative: MaskedBits, h: Shared, f: int
 ) -> Shared:
-    """(1 - negative) + left h - right h over Z_2^64, for h of a small ring, exchanged as one.
+    """Return (1 - negative) + left h - right h over Z_2^64, for h of a small ring, in one exchange.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D those of two injections and 64, E1, E2 64 per element
-        each.
+    Rounds: 1 online, 2 in total. Bits sent: D those of two injections and 64, E1, E2 64 per element
+    each.
     """
     n, f_out = h.shape.num_elements(), h.fractional_bits
     if isinstance(party, CostParty):
@@ -221,7 +224,7 @@ def _combine_halves(
 
 
 def exp_nonpositive(party: Party, x: Shared, f: int = INNER_BITS) -> Shared:
-    """e^x for -107 < x <= 0, with f fractional bits: no fewer than x has.
+    """Compute e^x for -107 < x <= 0, with f fractional bits, at least those of x.
 
     Rounds and bits: those of exponential.exp.
     """
@@ -229,21 +232,21 @@ def exp_nonpositive(party: Party, x: Shared, f: int = INNER_BITS) -> Shared:
 
 
 def _raise_scale(x: Shared, f: int = INNER_BITS) -> Shared:
-    """The same value with f fractional bits.  Local."""
+    """Return the same value with f fractional bits. Local."""
     extra_bits = f - x.fractional_bits
     return replace(x.map(lambda a: tensor_ops.left_shift(a, extra_bits)), fractional_bits=f)
 
 
 # ---- softmax
 
-# Largest number of classes: the sum of their exponentials has to fit.
+# Largest number of classes: the sum of their exponentials must fit.
 MAX_CLASSES = 1 << 16
 _SOFTMAX_PRECISION = 19
 
 
 @functools.cache
 def _denominator_plan(classes: int) -> power.PowerPlan:
-    """1 / S for 1 <= S <= classes with INNER_BITS fractional bits."""
+    """Plan 1 / S for 1 <= S <= classes with INNER_BITS fractional bits."""
     top = INNER_BITS + classes.bit_length()
     return reciprocal.plan_reciprocal(INNER_BITS, INNER_BITS, top, _SOFTMAX_PRECISION)
 
@@ -257,14 +260,14 @@ def softmax(
     exchanges: int | None = None,
     profile: str = "local",
 ) -> Shared:
-    """e^x_i / sum_j e^x_j along an axis, off by less than 2 ulp.
+    """Compute e^x_i / sum_j e^x_j along an axis, error below 2 ulp.
 
-    Stable for all logits |x| < 2^(bits-1) ring units: the largest is subtracted first, and what is
-    then so low that the share of all such in the sum is below an ulp counts as 0.
+    Stable for all logits |x| < 2^(bits-1) ring units: the largest is subtracted first, and values
+    so low that all of them together add less than an ulp to the sum count as 0.
 
     Rounds: 12 for up to 10 classes compared all at once with exchanges 1.
     Raises:
-        UsageError: a wrong axis, no or more than 65536 classes.
+        UsageError: the axis is invalid, or there are no or more than 65536 classes.
     """
     f = _check_input("softmax", x)
 
@@ -295,7 +298,7 @@ def log_softmax(
     exchanges: int | None = None,
     profile: str = "local",
 ) -> Shared:
-    """x_i - log sum_j e^x_j along an axis, off by less than 2 ulp and 2^-19.
+    """Compute x_i - log sum_j e^x_j along an axis, error below 2 ulp and 2^-19.
 
     Arguments and errors: as `softmax`.
     Rounds: those of the maximum, exchanges + 3, and 9.
@@ -314,16 +317,22 @@ def log_softmax(
 def _apply_along_axis(
     name: str, x: Shared, axis: int, single_value: int, function: Callable[[Shared, int], Shared]
 ) -> Shared:
-    """A function of columns [classes, rows], along an axis.
+    """Apply a function of columns [classes, rows] along an axis.
 
     Args:
-        alone: what it is of one class, in ring units.
+        single_value: its value for one class, in ring units.
     """
     shape = x.shape.as_list()
     axis = checks.normalize_axis(name, axis, len(shape))
     classes = shape[axis]
     if not 1 <= classes <= MAX_CLASSES:
-        raise UsageError(f"{name} wants 1 to {MAX_CLASSES} classes. Received: {classes}.")
+        raise UsageError(
+            f"{name} expects 1 to {MAX_CLASSES} classes. Received: {classes}.",
+            code="number-out-of-range",
+            operation=name,
+            received=classes,
+            expected=f"1 to {MAX_CLASSES}",
+        )
     if classes == 1 or 0 in shape:
         return arithmetic.add_public(x.map(lambda a: 0 * a), np.int64(single_value))
     order = [axis, *(i for i in range(len(shape)) if i != axis)]
@@ -343,7 +352,7 @@ def _shifted_exponentials(
     exchanges: int | None,
     profile: str,
 ) -> tuple[Shared, Shared, Shared]:
-    """x less the largest of its column, e^ of it, and the sum of these with INNER_BITS."""
+    """Return x minus the largest of its column, e^ of it, and the sum of these with INNER_BITS."""
     rows = int(x.shape[1])
     cutoff = _cutoff_units(f, classes)
     width = compare.bits_with_constant(bits + 1, cutoff)
@@ -361,7 +370,7 @@ def _shifted_exponentials(
 
 
 def _repeat_classes(x: Shared, classes: int) -> Shared:
-    """One value for each class."""
+    """Repeat a value for each class."""
     return x.map(lambda v: tensor_ops.tile(v[None], [classes, 1]))
 
 

@@ -1,14 +1,15 @@
 """m / sqrt(v) for adaptive optimizers: 6 bits of precision for hundreds of thousands of weights.
 
-v = X 2^-VARIANCE_BITS with X = c 4^e and c in [1/4, 1): 1 / sqrt(v) = 2^20 2^-e / sqrt(c).  As in
-normalize.py, comparisons with powers of two, in two stages, choose the shift that takes X to c and
-the factor U = 2^(20 - e) that goes with it; powers of four leave no square root of two behind, and
-need half as many comparisons.  Then a polynomial g of c beside m U, and their product.
+v = X 2^-VARIANCE_BITS with X = c 4^e and c in [1/4, 1): 1 / sqrt(v) = 2^20 2^-e / sqrt(c). As in
+normalize.py, comparisons with powers of two, in two stages, select the shift that maps X to c and
+the corresponding factor U = 2^(20 - e). Powers of four leave no square root of two, and require
+half as many comparisons. Then follow a polynomial g of c, the product m U at the same time, and the
+product of both.
 
-The result is a step of an optimizer, so that precision costs more than it is worth here (Dettmers
-et al., ICLR 2022, keep m and v themselves with 8 bits and learn as well), and zero needs no
-comparison of its own: v = 0 counts as about 2^-43, as if the optimizer's epsilon were that of
-EPSILON.  Selection and products are one kernel each (kernels/ops/adaptive_ops.cc).
+The result is a step of an optimizer, so more precision costs more than it is worth (Dettmers et
+al., ICLR 2022, store m and v themselves with 8 bits and learn as well). Zero requires no separate
+comparison: v = 0 counts as about 2^-43, as if the optimizer's epsilon were EPSILON. Selection and
+products are one kernel each (kernels/ops/adaptive_ops.cc).
 """
 
 from __future__ import annotations
@@ -30,32 +31,32 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 64
-VARIANCE_BITS = 40  # fractional, of v
+VARIANCE_BITS = 40  # fractional bits of v
 TOP = 46  # v < 2^(TOP - VARIANCE_BITS)
-GROUP = 12  # binades that the first stage leaves together
-_NORMAL = 22  # X is taken to [2^(_NORMAL - GROUP), 2^_NORMAL) by the first stage
-# A value within 2^-_RESOLUTION below a cut may count as above it.
+GROUP = 12  # binades that the first stage does not separate
+_NORMAL = 22  # the first stage maps X to [2^(_NORMAL - GROUP), 2^_NORMAL)
+# A value within 2^-_RESOLUTION below a cut may be classified as above it.
 _RESOLUTION = 4
 _UNITS = 9  # fractional bits of c
-_ROOT_BITS = 10  # of g
-_FINE = 3  # of U
-_FACTOR_WIDTH = 26  # U < 2^23, and the ring is to be lifted
+_ROOT_BITS = 10  # fractional bits of g
+_FINE = 3  # fractional bits of U
+_FACTOR_WIDTH = 26  # U < 2^23, with room for the lift to a larger ring
 _ROOT_WIDTH = 14  # g < 4
 _ERROR = Decimal("0.016")
-RESULT_BITS = _FINE + _ROOT_BITS  # fractional, beyond those of m
-EPSILON = 3.0e-7  # what v = 0 counts as, squared
+RESULT_BITS = _FINE + _ROOT_BITS  # fractional bits beyond those of m
+EPSILON = 3.0e-7  # v = 0 counts as EPSILON^2
 
 
 @dataclass(frozen=True)
 class _Scheme:
-    """Two stages, and for each segment the factor of U; all public."""
+    """Two stages, and the factor of U for each segment; all public."""
 
     stages: tuple[Stage, Stage]
     factors: tuple[tuple[int, ...], tuple[int, ...]]
 
 
 def _make_cut(power: int, top: int) -> Cut:
-    """[x < 2^power] for 0 <= x < 2^top."""
+    """Return the cut [x < 2^power] for 0 <= x < 2^top."""
     drop = max(0, power - _RESOLUTION)
     return Cut(1 << power, drop, top - drop + 1)
 
@@ -76,7 +77,7 @@ def _build_scheme() -> _Scheme:
         1,
         _NORMAL + 2,
     )
-    # the largest X has the factor 2^(20 + _FINE - TOP / 2) = 1
+    # The largest X has the factor 2^(20 + _FINE - TOP / 2) = 1.
     return _Scheme(
         (coarse, fine),
         (
@@ -88,12 +89,12 @@ def _build_scheme() -> _Scheme:
 
 @functools.cache
 def _fit_root() -> polynomial.FittedPolynomial:
-    """g(c) = 1 / sqrt(c) with _ROOT_BITS, in a ring to be lifted."""
+    """Fit g(c) = 1 / sqrt(c) with _ROOT_BITS, in a ring with room for the lift."""
     low = (1 - Decimal(2) ** -_RESOLUTION) / 4 - Decimal(2) ** -_UNITS
     polynomial_fit = approximation.fit_approximation(
         approximation.decimal_rsqrt, low, 1 + Decimal(2) ** -(_UNITS - 1), _UNITS, _ERROR
     )
-    # v = 0 leaves c = 0
+    # v = 0 results in c = 0.
     bits = polynomial_fit.center.bit_length() + 1
     return polynomial.fit_polynomial(
         polynomial_fit, _ROOT_BITS, bits=bits, out_bits=_ROOT_WIDTH, spare=0
@@ -112,10 +113,10 @@ def _select_segment(
     factors: Sequence[int],
     drop: int,
 ) -> tuple[Shared, Shared]:
-    """(the piece of x's segment / 2^drop, its factor times u), exchanged in small rings.
+    """Return (x shifted by its segment / 2^drop, its factor times u), exchanged in small rings.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D `_field_widths` per cut and element, E1, E2 the two
-        rings'.
+    Rounds: 1 online, 2 in total. Bits sent: D `_field_widths` per cut and element, E1, E2 those of
+    the two rings.
     """
     width = stage.width - drop
     if isinstance(party, CostParty):
@@ -184,18 +185,18 @@ def _field_widths(stage: Stage, multiply: bool) -> list[int]:
 
 
 def lifted_product(party: Party, x: Shared, y: Shared) -> Shared:
-    """x y over Z_2^64, exactly, for y of a small ring; the scales add up.
+    """Compute x y over Z_2^64, exactly, for y of a small ring; the scales add up.
 
     Args:
         x: over Z_2^64.
         y: of Z_2^k with 3 <= k < 64 and |y| < 2^(k-2), of x's shape.
 
-    As an integer y = P - lam + (1 - b) t 2^k with P and the bit b public to the evaluators and
-    lam = l1 + l2 - 2^k om and its top bit t known to D, who deals lam_x lam and, mod 2^(64-k), om,
-    t and lam_x t.
-    Rounds: 1 (2 with dealing).  Bits sent: D 64 + 3 (64 - k), E1, E2 64 per element each.
+    As an integer y = P - lam + (1 - b) t 2^k. P and the bit b are public to the evaluators; lam =
+    l1 + l2 - 2^k om and its top bit t are known to D, who deals lam_x lam and, mod 2^(64-k), om, t
+    and lam_x t.
+    Rounds: 1 online, 2 in total. Bits sent: D 64 + 3 (64 - k), E1, E2 64 per element each.
     Raises:
-        UsageError: other rings, shapes or dealers.
+        UsageError: rings, shapes or dealers do not fit.
     """
     _check_product(x, y)
     k, scale = y.ring_bits, x.fractional_bits + y.fractional_bits
@@ -243,47 +244,61 @@ def _check_product(x: Shared, y: Shared) -> None:
         checks.check_private("lifted_product", factor)
     if x.limbs != 1 or x.ring_bits != RING or y.limbs != 1 or not 3 <= y.ring_bits < RING:
         raise UsageError(
-            f"lifted_product wants a factor of Z_2^64 and one of a smaller ring. Received: {x!r} "
-            f"and {y!r}."
+            "lifted_product expects a factor of Z_2^64 and one of a smaller ring. "
+            f"Received: {x!r} and {y!r}.",
+            code="unsupported-ring",
+            operation="lifted_product",
+            received=f"{x!r} and {y!r}",
         )
     if x.dealer != y.dealer or not x.shape.is_compatible_with(y.shape):
         raise UsageError(
-            f"lifted_product wants factors of one shape and one dealer. Received: {x!r} and {y!r}."
+            "lifted_product expects factors of one shape and one dealer. Received: "
+            f"{x!r} and {y!r}.",
+            code="dealer-mismatch" if x.dealer != y.dealer else "shape-mismatch",
+            operation="lifted_product",
+            received=f"{x!r} and {y!r}",
         )
 
 
-# ---- the whole
+# ---- the update
 
 
 def scale_by_root(party: Party, m: Shared, v: Shared, *, profile: str = "local") -> Shared:
-    """m / sqrt(v) elementwise, with RESULT_BITS = 13 fractional bits more than m, over Z_2^64.
+    """Compute m / sqrt(v) elementwise over Z_2^64, with RESULT_BITS = 13 more fractional bits.
 
-    Nothing is truncated: the step's own truncation takes those bits too.
+    Nothing is truncated here: the optimizer step's own truncation drops those bits too.
 
     Args:
         m: over Z_2^64; |m / sqrt(v)| 2^(bits of m + 13) < 2^63, and |m| < 2^(27 - bits of m) where
             v = 0.
-        v: with VARIANCE_BITS fractional bits, 0 <= v < 64; v = 0 counts as EPSILON^2.  Others give
-            garbage.
-        profile: of the network; with "wan" each party deals for a third of the elements where the
-            line is what is waited for.
+        v: with VARIANCE_BITS fractional bits, 0 <= v < 64; v = 0 counts as EPSILON^2. Other values
+            give garbage.
+        profile: network profile; with "wan" each party is the dealer of a third of the elements if
+            bandwidth is the bottleneck.
 
-    Off by 2^-6 of the result at most, 2^-7 in the root of the mean of squares, 2^-9 in the mean.
-    Rounds: 9 (10 with dealing).
+    Error: at most 2^-6 of the result, 2^-7 in the root mean square, 2^-9 in the mean.
+    Rounds: 9 online, 10 in total.
     Raises:
-        UsageError: m and v of other rings, scales, shapes or dealers; an unknown profile.
+        UsageError: m and v have other rings, scales, shapes or dealers; the profile is unknown.
     """
     for operand in (m, v):
         checks.check_ring("update", operand)
     shape = m.shape.as_list()
     if m.dealer != v.dealer or shape != v.shape.as_list() or None in shape:
         raise UsageError(
-            f"update wants m and v of one known shape and one dealer. Received: {m!r} and {v!r}."
+            "scale_by_root expects m and v of one known shape and one dealer. Received: "
+            f"{m!r} and {v!r}.",
+            code="dealer-mismatch" if m.dealer != v.dealer else "shape-mismatch",
+            operation="scale_by_root",
+            received=f"{m!r} and {v!r}",
         )
     if v.fractional_bits != VARIANCE_BITS or not 0 <= m.fractional_bits <= 32:
         raise UsageError(
-            f"update wants v with {VARIANCE_BITS} fractional bits, and m with 32 at most. "
-            f"Received: {m!r} and {v!r}."
+            f"scale_by_root expects v with {VARIANCE_BITS} fractional bits, and m with "
+            f"at most 32. Received: {m!r} and {v!r}.",
+            code="unsupported-scale",
+            operation="scale_by_root",
+            received=f"{m!r} and {v!r}",
         )
     flat = [a.map(lambda t: tensor_ops.reshape(t, [-1])) for a in (m, v)]
     if _is_rotation_worthwhile(int(flat[0].shape[0]), profile):
@@ -307,7 +322,7 @@ def _scale_flat(party: Party, m: Shared, v: Shared) -> Shared:
 
 
 def _is_rotation_worthwhile(n: int, profile: str) -> bool:
-    extremes.choose_method("tree", 1, 1, profile)  # refuses an unknown one
+    extremes.choose_method("tree", 1, 1, profile)  # rejects an unknown profile
     if profile != "wan" or n < 3:
         return False
     cost = cost_of(_scale_flat, Private((n,)), Private((n,), VARIANCE_BITS))

@@ -1,13 +1,13 @@
-"""Scaled dot-product attention: softmax(Q K^T c) V, of which nothing but the result has 64 bits.
+"""Scaled dot-product attention: softmax(Q K^T c) V; only the result is computed with 64 bits.
 
     s  = Q K^T c log2(e)           Z_2^(f+9), opened once: 512 units of the base 2 are a period
     m  ~ the largest of a row      order/row_maximum.py, on quarters of a unit
     e  = 2^(s - m)                 functions/exp2.py, and its row sums S, in one round
     O  = (e V) (1 / S)             divided after the product: one value per query and channel
 
-No score need be small: only how far the scores of one row are apart matters (`spread`), as maxima
-and powers are right modulo the period.  The largest is taken to a quarter: S is between 2^-1/2 and
-2^1/4 times the number of keys whatever the scores are, so that 1 / S has a public range.
+Scores may be large: only the distance between the scores of one row matters (`spread`), as maxima
+and powers are right modulo the period. The maximum is accurate to a quarter: S is between 2^-1/2
+and 2^1/4 times the number of keys for any scores, so 1 / S has a public range.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ from tfe_bench.protocols.session.sharing import Shared
 SCORE_BITS: Final = 12
 WEIGHT_BITS: Final = 14
 _INVERSE_BITS: Final = 13
-# The maximum is taken of quarters, and is off by two of them at most.
+# The maximum is computed on quarters; its error is at most two of them.
 _COARSE_BITS: Final = 2
 # Units of the base 2: t = s - m is at least -spread - 1/2.
 MAX_UNITS: Final = int(-exp2.LOW) - 2
-# S is in [0.7, 1.2 keys], and rounding.
+# S is in [0.7, 1.2 keys], apart from rounding.
 _LOW, _HIGH = 0.6, 1.3
-# For which 1 / S has as many bits as a reciprocal may have.
+# With this many keys 1 / S has as many bits as a reciprocal may have.
 MAX_KEYS: Final = 1024
-# A private mask leaves a key a weight of 2^-13 over the number of keys.
+# With a private mask, a masked key keeps a weight of 2^-13 over the number of keys.
 _MASKED_UNITS: Final = 13
-# Significant bits of the public factor, and the fewest that are taken.
+# Significant bits of the public factor, and the fewest that are accepted.
 _FACTOR_BITS: Final = 14
 _MIN_FACTOR_BITS: Final = 8
 
 
 def max_units(keys: int, private_mask: bool) -> int:
-    """The largest spread of a row's scores, in units of the base 2 (ln 2 of Keras').
+    """Return the largest spread of a row's scores, in units of the base 2 (ln 2 of Keras' scores).
 
-    A private mask lowers scores by the spread and more, which takes half of the window.
+    A private mask lowers scores by the spread and more, which uses half of the window.
     """
     if not private_mask:
         return MAX_UNITS
@@ -66,13 +66,13 @@ def max_units(keys: int, private_mask: bool) -> int:
 
 
 def max_bits(keys: int) -> int:
-    """The largest `bits` of values: their products with weights, and with 1 / S, fit a word."""
+    """Return the largest `bits` of values whose products with weights and 1 / S fit a word."""
     sums = math.ceil(math.log2(_HIGH * keys))
     return products.RING - max(WEIGHT_BITS, _INVERSE_BITS) - sums - 2
 
 
 def _mask_units(units: int, keys: int) -> int:
-    """By how much a private mask lowers the scores of a key."""
+    """Return the units by which a private mask lowers the scores of a key."""
     return units + _MASKED_UNITS + (keys - 1).bit_length()
 
 
@@ -92,32 +92,32 @@ def attention(
     monitor: RangeMonitor | None = None,
     to: int = 64,
 ) -> Shared:
-    """softmax(scale Q K^T) V over the keys, [..., queries, channels], at V's scale.
+    """Compute softmax(scale Q K^T) V over the keys, [..., queries, channels], at V's scale.
 
     Args:
-        query, key, value: [..., queries, depth], [..., keys, depth] and [..., keys, channels],
-            of the same leading axes, over Z_2^64 or rings of `read_bits`.
-        scale: public and positive; None: 1 / sqrt(depth).  With ln 2 nothing is multiplied, and
-            scores are those of the base 2: for who has log2(e) / sqrt(depth) in a query's weights.
-        mask: which keys a query attends to, broadcast to [..., queries, keys]: public truth values
-            (each row with a key at least; what is not attended to costs nothing), or private
-            numbers 0 and 1.  A row whose private mask is 0 throughout attends as if it had none.
-        causal: whether query i attends to keys up to i only.
+        query, key, value: [..., queries, depth], [..., keys, depth] and [..., keys, channels], with
+            the same leading axes, over Z_2^64 or rings of `read_bits`.
+        scale: public and positive; None: 1 / sqrt(depth). With ln 2 no factor is multiplied, and
+            scores are those of the base 2: for a query whose weights contain log2(e) / sqrt(depth).
+        mask: the keys that a query attends to, broadcast to [..., queries, keys]: public truth
+            values (at least one key per row; masked scores cost nothing), or private numbers 0 and
+            1. A row whose private mask is 0 throughout attends as if it had no mask.
+        causal: True: query i attends to keys up to i only.
         last: public, an integer or an int64 scalar that is known when the graph runs, from 0: keys
-            behind it are not attended to, whatever they are.  It goes with neither mask nor causal.
-        spread: no two scores of a row (also those that a private mask hides) are further apart, as
-            softmax has them; None: the largest that there is, ln 2 `most_units`.  It makes
-            comparisons cheaper.  Where it is exceeded the row is wrong.
+            behind it are not attended to, whatever they hold. It excludes mask and causal.
+        spread: upper bound of the distance between two scores of a row (including scores that a
+            private mask hides), in units of the softmax; None: the largest possible, ln 2
+            `max_units`. A smaller bound makes comparisons cheaper. A row that exceeds it is wrong.
         bits: |value| < 2^(bits-1) ring units.
-        profile: of the network.
-        watch: is told of the sums of rows that are out of the range that `MOST_UNITS` give.  With
-            a larger spread they are, but for one of 250 to 265 units of the base 2 or above 320.
-        to: the result's ring, if no more bits are read of it; one of more may come back.
+        profile: network profile.
+        monitor: records the sums of rows that leave the range that `MAX_UNITS` implies. A larger
+            spread does so, except a spread of 250 to 265 units of the base 2 or above 320.
+        to: ring of the result, if only its low bits are read; the result may have a larger ring.
 
-    A weight is off by a factor of 1 +- 2^-11 and by 2^-14 / S, the result by 3 ulp besides.
+    Error: of a weight a factor of 1 +- 2^-11 and 2^-14 / S; of the result 3 ulp in addition.
     Rounds: 4 for each level of the maximum, and 10 (5 of them for 1 / S; 9 from 1024 keys on).
     Raises:
-        UsageError: shapes, scales or masks that do not fit, a spread that is too large.
+        UsageError: shapes, scales or masks do not fit, or the spread is too large.
     """
     plan = _plan_attention(query, key, value, scale, mask, causal, last, spread, bits)
     query, key, value = (replace(x, bits=0) for x in (query, key, value))
@@ -148,11 +148,11 @@ def attention(
 def read_bits(
     query_bits: int, key_bits: int, depth: int, keys: int, bits: int, scale: float | None = None
 ) -> tuple[int, int]:
-    """How many low bits of queries and keys, and of values, `attention` reads.
+    """Return how many low bits of queries and keys, and of values, `attention` reads.
 
     Args:
         query_bits, key_bits: their fractional bits.
-        bits, scale: as `attention` has them.
+        bits, scale: as for `attention`.
     """
     factor_bits = _score_factor(query_bits, key_bits, scale, depth)[1]
     drop = query_bits + key_bits + factor_bits - SCORE_BITS
@@ -160,24 +160,25 @@ def read_bits(
 
 
 def _sum_bits(bits: int, keys: int) -> int:
-    """Of the ring of weights' products with values."""
+    """Return the ring of the products of weights and values."""
     return bits + math.ceil(math.log2(_HIGH * keys)) + 2
 
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
-    """What is public about one call.
+    """The public parameters of one call.
 
     Attributes:
         scores: their shape.
-        keep: positions of the scores that are computed, in row-major order; None: all.
-        rows: of each of these, the row (none for all); lengths: of each row, how many.
-        factor, factor_bits: what the product is multiplied by, and its fractional bits.
+        keep: positions of the computed scores, in row-major order; None: all.
+        rows: the row of each computed score (empty for all); lengths: computed scores of each row.
+        factor, factor_bits: the multiplier of the product, and its fractional bits.
         coarse_bits: of comparisons of coarse scores.
-        lowered: units that a private mask takes off.
-        sum_bits: of the ring of the products with the values.
+        mask_units: units that a private mask subtracts.
+        sum_bits: ring of the products with the values.
         inverse_bits: fractional bits of 1 / S.
-        shown: of `last`, for each key the one whose score stands for it, and whether it counts.
+        visible_keys: for `last`, the key whose score replaces that of each key, and the bits of
+            visible keys.
     """
 
     scores: tuple[int, ...]
@@ -193,23 +194,21 @@ class _Plan:
     visible_keys: tuple[Any, Any] | None
 
     def take_scores(self, a: Any) -> Any:
-        """A tensor of the scores' shape as those that are computed.  Local."""
-        if (
-            self.visible_keys is not None
-        ):  # (in place of what is hidden, so that no maximum is of it)
+        """Select the computed scores from a tensor of the scores' shape. Local."""
+        if self.visible_keys is not None:  # no maximum is hidden
             a = tensor_ops.gather(a, self.visible_keys[0], axis=len(self.scores) - 1)
         flat_scores = tensor_ops.reshape(a, [-1])
         return flat_scores if self.keep is None else tensor_ops.gather(flat_scores, self.keep)
 
     def spread_rows(self, a: Any) -> Any:
-        """What each row has, for each of its scores that are computed.  Local."""
+        """Repeat a value of each row for each of its computed scores. Local."""
         if self.keep is not None:
             return tensor_ops.gather(a, self.rows)
-        # (no large index is part of the graph)
+        # The graph contains no large index.
         return tensor_ops.reshape(tensor_ops.tile(a[:, None], [1, self.scores[-1]]), [-1])
 
     def scatter_scores(self, a: Any) -> Any:
-        """The same back, 0 elsewhere.  Local."""
+        """Return computed scores to the scores' shape, 0 elsewhere. Local."""
         if self.keep is not None:
             a = tensor_ops.scatter_nd(a, self.keep[:, None], [math.prod(self.scores)])
         a = tensor_ops.reshape(a, self.scores)
@@ -217,7 +216,7 @@ class _Plan:
 
 
 def _visible_keys(last: Any, keys: int) -> tuple[Any, Any]:
-    """Keys up to the last are themselves; those behind it are the last one again, times 0."""
+    """Return for keys up to `last` themselves and 1, for keys behind it the key `last` and 0."""
     key_indices = np.arange(keys)
     if not tensor_ops.is_tensor(last):
         return np.minimum(key_indices, int(last)), (key_indices <= int(last)).astype(np.int64)
@@ -244,27 +243,47 @@ def _plan_attention(
     fits = min(map(len, (q, k, v))) >= 2 and q[:-2] == k[:-2] == v[:-2]
     if not (fits and q[-1] == k[-1] and k[-2] == v[-2] and q[-1] > 0):
         raise UsageError(
-            "attention wants queries [..., n, depth], keys [..., m, depth] and values [..., m, "
-            f"channels] of the same leading axes. Received: {q}, {k} and {v}."
+            "attention expects queries [..., n, depth], keys [..., m, depth] and values "
+            f"[..., m, channels] with the same leading axes. Received: {q}, {k} and {v}.",
+            code="shape-mismatch",
+            operation="attention",
+            received=f"{q}, {k} and {v}",
         )
     scores, keys = (*q[:-1], k[-2]), k[-2]
     if not 1 <= keys <= MAX_KEYS:
         raise UsageError(
-            f"attention wants 1 to {MAX_KEYS} keys. Received: {keys}. Attend to blocks of them."
+            f"attention expects 1 to {MAX_KEYS} keys. Received: {keys}. Attend to blocks of keys.",
+            code="number-out-of-range",
+            operation="keys",
+            received=keys,
+            expected=f"1 to {MAX_KEYS}",
         )
     if last is not None and (causal or mask is not None):
-        raise UsageError("attention takes a mask, causal or last. Received: last and another.")
+        raise UsageError(
+            "attention accepts one of mask, causal and last. Received: last and another one.",
+            code="conflicting-options",
+            operation="attention",
+        )
     if last is not None and not (
         tensor_ops.is_tensor(last) or is_integer_between(last, 0, keys - 1)
     ):
-        raise UsageError(f"attention takes a last from 0 to {keys - 1}. Received: {last!r}.")
+        raise UsageError(
+            f"attention expects last from 0 to {keys - 1}. Received: {last!r}.",
+            code="index-out-of-range",
+            operation="last",
+            received=last,
+            expected=f"0 to {keys - 1}",
+        )
     is_mask_private = isinstance(mask, Shared)
     keep = _attended_scores(scores, None if is_mask_private else mask, causal)
     lengths = keep.reshape([-1, keys]).sum(1)
     if keep.size and not lengths.all():
         raise UsageError(
-            "attention wants every query to attend to a key. Received: a public mask with a row "
-            "of zeros. Let such a query attend to any key, and take no notice of what it gives."
+            "attention expects a mask with at least one key for each query. Received: a "
+            "public mask with a row of zeros. Let such a query attend to any key, and "
+            "ignore its result.",
+            code="empty-mask-row",
+            operation="mask",
         )
     attends_all = bool(keep.all())
     factor, factor_bits = _score_factor(query.fractional_bits, key.fractional_bits, scale, q[-1])
@@ -276,16 +295,23 @@ def _plan_attention(
     value_limit = max_bits(keys)
     if not 2 <= bits <= value_limit or value.fractional_bits > 30:
         raise UsageError(
-            f"attention to {keys} keys takes values of 2 to {value_limit} bits, of which 30 are "
-            f"fractional at most. Received: bits={bits} and {value!r}."
+            f"attention to {keys} keys expects values of 2 to {value_limit} bits, at "
+            f"most 30 of them fractional. Received: bits={bits} and {value!r}.",
+            code="number-out-of-range",
+            operation="bits",
+            received=f"bits={bits} and {value!r}",
+            expected=f"2 to {value_limit}",
         )
     score_bits, value_bits = read_bits(
         query.fractional_bits, key.fractional_bits, q[-1], keys, bits, scale
     )
     if min(query.ring_bits, key.ring_bits) < score_bits or value.ring_bits < value_bits:
         raise UsageError(
-            f"attention reads {score_bits} bits of queries and keys and {value_bits} of values. "
-            f"Received: {query!r}, {key!r} and {value!r}."
+            f"attention reads {score_bits} bits of queries and keys and {value_bits} "
+            f"bits of values. Received: {query!r}, {key!r} and {value!r}.",
+            code="unsupported-ring",
+            operation="attention",
+            received=f"{query!r}, {key!r} and {value!r}",
         )
     return _Plan(
         scores,
@@ -305,7 +331,7 @@ def _plan_attention(
 def _attended_scores(
     scores: Sequence[int], mask: npt.ArrayLike | None, causal: bool
 ) -> npt.NDArray[np.bool_]:
-    """Which scores are computed."""
+    """Return which scores are computed."""
     keep = np.ones(scores, bool)
     if causal:
         keep &= np.tri(*scores[-2:], dtype=np.bool_)
@@ -313,14 +339,18 @@ def _attended_scores(
         return keep
     if tensor_ops.is_tensor(mask):
         raise UsageError(
-            "attention wants a public mask that is known where the graph is built. Received: a "
-            "tensor. Use a numpy array."
+            "attention expects a public mask that is known while the graph is built. "
+            "Received: a tensor. Use a numpy array.",
+            code="not-static",
+            operation="mask",
         )
     mask_array = np.asarray(mask)
     if not np.isin(mask_array, (0, 1)).all():
         raise UsageError(
-            "attention wants a mask of truth values. Received: others. Use mask > 0, or add what "
-            "is to be added to the scores otherwise."
+            "attention expects a mask of truth values. Received: other values. Use mask "
+            "> 0, or add a bias to the scores by other means.",
+            code="unsupported-type",
+            operation="mask",
         )
     return keep & _broadcast_mask(mask_array.astype(bool), scores)
 
@@ -332,20 +362,30 @@ def _broadcast_mask(
         return np.broadcast_to(mask_array, scores)
     except ValueError:
         raise UsageError(
-            f"attention wants a mask that broadcasts to its scores {list(scores)}. Received: "
-            f"shape {list(mask_array.shape)}."
+            f"attention expects a mask that broadcasts to its scores {list(scores)}. "
+            f"Received: shape {list(mask_array.shape)}.",
+            code="shape-mismatch",
+            operation="mask",
+            received=list(mask_array.shape),
+            expected=list(scores),
         ) from None
 
 
 def _score_factor(
     query_bits: int, key_bits: int, scale: float | None, depth: int
 ) -> tuple[int, int]:
-    """scale log2(e) as an integer and its fractional bits."""
+    """Return scale log2(e) as an integer, and its fractional bits."""
     if scale is None:
         scale = 1 / math.sqrt(depth)
     is_real = isinstance(scale, (int, float)) and not isinstance(scale, bool)
     if not (is_real and math.isfinite(scale) and scale > 0):
-        raise UsageError(f"attention wants a positive scale. Received: {scale!r}.")
+        raise UsageError(
+            f"attention expects a positive scale. Received: {scale!r}.",
+            code="number-out-of-range",
+            operation="scale",
+            received=scale,
+            expected="a positive number",
+        )
     binary_scale = scale / math.log(2)
     operand_bits = query_bits + key_bits
     available_bits = products.RING - exp2.ring_bits(SCORE_BITS) + SCORE_BITS - operand_bits
@@ -358,30 +398,39 @@ def _score_factor(
         or operand_bits + bits <= SCORE_BITS
     ):
         raise UsageError(
-            f"attention wants queries and keys of {SCORE_BITS + 1} to {available_bits + operand_bits} fractional "
-            f"bits together, with those of its scale. Received: {query_bits} and {key_bits}, and a "
-            f"scale of {scale!r}."
+            f"attention expects queries and keys with {SCORE_BITS + 1} to "
+            f"{available_bits + operand_bits} fractional bits together, including those "
+            f"of its scale. Received: {query_bits} and {key_bits}, and a scale of "
+            f"{scale!r}.",
+            code="unsupported-scale",
+            operation="attention",
+            received=f"{query_bits} and {key_bits}, scale {scale!r}",
         )
     return round(binary_scale * 2.0**bits), bits
 
 
 def _spread_units(spread: float | None, keys: int, is_mask_private: bool) -> int:
-    """The spread in units of the base 2, rounded up."""
+    """Return the spread in units of the base 2, rounded up."""
     limit = max_units(keys, is_mask_private)
     if spread is None:
         return limit
     is_real = isinstance(spread, (int, float)) and not isinstance(spread, bool)
     if not (is_real and 0 < spread <= limit * math.log(2)):
         raise UsageError(
-            f"attention takes a spread of a row's scores up to {limit * math.log(2):.1f} ({limit} "
-            f"units of the base 2){' with a private mask' if is_mask_private else ''}. Received: "
-            f"{spread!r}. Scale queries down, or use matmul and softmax."
+            "attention expects a spread of a row's scores up to "
+            f"{limit * math.log(2):.1f} ({limit} units of the base "
+            f"2){' with a private mask' if is_mask_private else ''}. Received: "
+            f"{spread!r}. Scale queries down, or use matmul and softmax.",
+            code="number-out-of-range",
+            operation="spread",
+            received=spread,
+            expected=f"up to {limit * math.log(2):.1f}",
         )
     return min(limit, math.ceil(spread / math.log(2)))
 
 
 def _empty_result(value: Shared, plan: _Plan) -> Shared:
-    """The result of no elements."""
+    """Return the result without elements."""
     shape = [*plan.scores[:-1], int(value.shape[-1])]
     return value.map(lambda a: tensor_ops.zeros_like(tensor_ops.reshape(a[..., :0, :], [0]))).map(
         lambda a: tensor_ops.reshape(a, shape)
@@ -391,7 +440,7 @@ def _empty_result(value: Shared, plan: _Plan) -> Shared:
 def _compute_scores(
     party: Party, query: Shared, key: Shared, mask: Any, plan: _Plan, ring: int
 ) -> Shared:
-    """Those that are computed, modulo 2^ring; 1 round."""
+    """Compute the required scores modulo 2^ring; 1 round."""
     query = arithmetic.mul_public(query, np.int64(plan.factor), plan.factor_bits)
     rank = len(plan.scores)
     order = [*range(rank - 2), rank - 1, rank - 2]
@@ -406,13 +455,17 @@ def _compute_scores(
 
 
 def _mask_addend(mask: Shared, plan: _Plan, scale: int) -> Shared:
-    """(mask - 1) times what a mask takes off, for each score."""
+    """Return (mask - 1) times the units that a mask subtracts, for each score."""
     shape = check_known_shape("attention", check_ring("attention", mask))
     _broadcast_mask(np.empty(shape, bool), plan.scores)
     extra_bits = scale - mask.fractional_bits
     if extra_bits < 0:
         raise UsageError(
-            f"attention wants a mask of {scale} fractional bits at most. Received: {mask!r}."
+            f"attention expects a mask of at most {scale} fractional bits. Received: {mask!r}.",
+            code="unsupported-scale",
+            operation="mask",
+            received=repr(mask),
+            expected=f"at most {scale}",
         )
     scaled_mask = arithmetic.mul_public(mask, np.int64(plan.mask_units << extra_bits), extra_bits)
     scaled_mask = arithmetic.add_constant(scaled_mask, -(plan.mask_units << scale))
@@ -422,14 +475,14 @@ def _mask_addend(mask: Shared, plan: _Plan, scale: int) -> Shared:
 def _weighted_mean(
     party: Party, powers: Shared, total: Shared, value: Shared, plan: _Plan, bits: int, to: int
 ) -> Shared:
-    """(e V) / S over Z_2^to."""
+    """Compute (e V) / S over Z_2^to."""
     low, high = _LOW, _HIGH * plan.scores[-1]
     extra_bits = plan.inverse_bits - WEIGHT_BITS
     rescaled_total = replace(
         total.map(lambda a: tensor_ops.left_shift(a, extra_bits)), fractional_bits=plan.inverse_bits
     )
     inverse = reciprocal.reciprocal_in(party, rescaled_total, low, high, _INVERSE_BITS)
-    # (right modulo 2^(drop+k), which is all that the product is read modulo)
+    # The weights are right modulo 2^(drop+k), which suffices for the product.
     weights = replace(powers.map(plan.scatter_scores), bits=0)
     product = Product(weights, value, products.matrix_product)
     z, _ = products.exchange_truncated_sum(

@@ -1,4 +1,4 @@
-"""Cells of recurrent layers, and the fixed point in which they are computed, which is public."""
+"""Cells of recurrent layers, and their public fixed-point formats."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from tfe_bench.protocols.nn import series
 from tfe_bench.protocols.nn.series import ACTIVATIONS, MEMORY_GATE
 from tfe_bench.protocols.ring import compare, products
 
-# Kinds of cells, with the number of their gates (and candidates), and of their states.  "gru"
-# resets behind the product with U, "gru_before" before it.
+# Kinds of cells, with the number of their gates (and candidates), and of their states. "gru" resets
+# after the product with U, "gru_before" before it.
 GATES: Final = {"lstm": 4, "gru": 3, "gru_before": 3, "simple": 1}
 STATES: Final = {"lstm": 2, "gru": 1, "gru_before": 1, "simple": 1}
-# Of gates; of candidates and states.  "ramp" is min(max(v, 0), 1).
+# Activations of gates, and of candidates and states. "ramp" is min(max(v, 0), 1).
 GATE_FUNCTIONS: Final = ("sigmoid", "ramp")
 FUNCTIONS: Final = ("tanh", "sigmoid", "relu", "linear")
 _UNBOUNDED: Final = ("relu", "linear")
 MAX_STEPS: Final = 1024
-# Fractional bits of states: the fewest, with which a step's rounding does not show in a hundred.
-MIN_BITS: Final = {True: 13, False: 16}  # by whether there are series
+# Fewest fractional bits of states: the rounding of a step is invisible after a hundred steps.
+MIN_BITS: Final = {True: 13, False: 16}  # keys: True with series
 MAX_BITS: Final = {True: 13, False: 20}
-# What a gate, or a candidate, and their products are below.
+# Upper bounds of a gate, and of a candidate and their products.
 _GATE: Final = 1 + 2.0**-10
 _ONE: Final = 1.01
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What is computed in each step.
+    """The computation of each step.
 
     Attributes:
         kind: of GATES.
         activation, gate: of FUNCTIONS and GATE_FUNCTIONS.
-        series: whether sigmoid and tanh are.
+        series: True: sigmoid and tanh are series.
     """
 
     kind: str
@@ -44,11 +44,11 @@ class Cell:
 
     @property
     def is_bounded(self) -> bool:
-        """Whether states have a bound whatever comes."""
+        """True if states have a bound for any input."""
         return self.activation not in _UNBOUNDED
 
     def state_bounds(self, steps: int, start: float) -> tuple[float, float]:
-        """(c, h): largest |memory| and |output| after so many steps of a bounded cell.
+        """Return (c, h): largest |memory| and |output| after a number of steps of a bounded cell.
 
         Args:
             start: the largest |initial state|.
@@ -63,7 +63,7 @@ class Cell:
 
 @dataclass(frozen=True)
 class RecurrentFormat:
-    """The fixed point of a layer: of each value v its fractional bits, and k with |v| < 2^(k-1).
+    """The format of a layer: fractional bits, and k with |v| < 2^(k-1) for each value v.
 
     Attributes:
         fraction: of states.
@@ -80,15 +80,15 @@ class RecurrentFormat:
 
     @property
     def dropped_bits(self) -> int:
-        """What sums drop."""
+        """Fractional bits that sums drop."""
         return self.scale - self.fraction
 
     def _ring_width(self, bits: int, has_series: bool = True) -> int:
-        """Room for a lift, and for what series want."""
+        """Return a ring with room for a lift, and for the series."""
         activations = (
             (ACTIVATIONS["sigmoid"], MEMORY_GATE) if self.cell.series and has_series else ()
         )
-        # (of twice a value too, which has one fractional bit less)
+        # Twice a value has one fractional bit less, and is an argument too.
         min_rings = [
             series.min_ring(b, self.fraction - i, 1 << (bits - 1))
             for b in activations
@@ -98,37 +98,37 @@ class RecurrentFormat:
 
     @property
     def sum_ring(self) -> int:
-        """The ring of sums before gates."""
+        """Ring of sums before gates."""
         return self._ring_width(self.z)
 
     @property
     def memory_ring(self) -> int:
-        """The ring of an LSTM's memory."""
+        """Ring of an LSTM's memory."""
         return self._ring_width(self.c)
 
     @property
     def output_ring(self) -> int:
-        """The ring of outputs."""
+        """Ring of outputs."""
         return self._ring_width(self.h, False)
 
     @property
     def factor_ring(self) -> int:
-        """The smallest ring of what a sum of products with weights reads."""
+        """Smallest ring of the factors in a sum of products with weights."""
         return self.dropped_bits + self.sum_ring
 
     @property
     def memory_factor_ring(self) -> int:
-        """The smallest ring of what an LSTM's memory is made of."""
+        """Smallest ring of the factors of an LSTM's memory."""
         return self.fraction + self.memory_ring
 
     @property
     def output_factor_ring(self) -> int:
-        """The smallest ring of what outputs are made of."""
+        """Smallest ring of the factors of outputs."""
         return self.fraction + self.output_ring
 
     @property
     def is_valid(self) -> bool:
-        """Whether all of that fits words, and comparisons."""
+        """True if all of these fit words and comparisons."""
         f, s = self.fraction, self.cell.series
         return (
             MIN_BITS[s] <= f <= MAX_BITS[s]
@@ -144,12 +144,12 @@ class RecurrentFormat:
 def derive_format(
     cell: Cell, fraction: int, scale: int, bits: int, steps: int, has_initial: bool = False
 ) -> RecurrentFormat:
-    """The fixed point that follows from a few numbers.
+    """Derive the fixed-point format of a layer.
 
     Args:
-        bits: |v| < 2^(bits-1) ring units for sums before gates, for initial states, and of cells
-            that have no bounds for all states.
-        initial: whether there are initial states.
+        bits: |v| < 2^(bits-1) ring units for sums before gates and initial states, and for all
+            states of cells without bounds.
+        has_initial: True: the layer gets initial states.
     """
     if not cell.is_bounded:
         return RecurrentFormat(cell, fraction, scale, bits, bits, bits)

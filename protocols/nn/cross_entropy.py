@@ -1,14 +1,14 @@
-"""Softmax for the gradient of the cross-entropy: few rounds rather than last bits.
+"""Softmax for the gradient of the cross-entropy: few rounds rather than full precision.
 
-Training needs p - y to about 2^-12, so every step is as coarse as that allows:
+Training requires p - y to about 2^-12, so every step is as coarse as that permits:
 
-* Comparisons are of the logits with COARSE fractional bits, cut off without a message.  The largest
-  so found is the largest within 3/16, which is as good: softmax does not change when a constant is
-  subtracted.  The same comparisons, moved by T, say what is so far below some other value that it
-  counts as 0; its exponential is multiplied by that bit in its own round (exp_select.py).
-* 1 / S is a polynomial y0 of a coarse S, right to 7%, and three terms of the series of
-  1 / (1 - eps) with eps = 1 - S y0, which is computed exactly beside e_i y0:
-  p_i = e_i y0 (1 + eps + eps^2 + eps^3), off by eps^4.
+* Comparisons are of the logits with COARSE fractional bits, truncated without a message. The
+  maximum found this way is the largest within 3/16, which suffices: softmax does not change when a
+  constant is subtracted. The same comparisons, shifted by T, find values so far below another value
+  that they count as 0; the exponential is multiplied by that bit in its own round (exp_select.py).
+* 1 / S is a polynomial y0 of a coarse S, right to 7%, and three terms of the series of 1 / (1 -
+  eps) with eps = 1 - S y0, which is computed exactly in the same round as e_i y0: p_i = e_i y0 (1 +
+  eps + eps^2 + eps^3), error eps^4.
 """
 
 from __future__ import annotations
@@ -48,36 +48,53 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-RESULT_BITS = 20  # fractional, of the probabilities
-LOGIT_BITS = range(16, 41)  # fractional, of the logits
-# Up to so many classes every pair is compared; above it is activations.softmax.
+RESULT_BITS = 20  # fractional bits of the probabilities
+LOGIT_BITS = range(16, 41)  # fractional bits of the logits
+# Up to this number of classes every pair is compared; above it activations.softmax is used.
 MAX_PAIRED = 16
 COARSE = 4  # fractional bits of compared logits
-CUTOFF = 32  # a class so far below another one counts as 0
+CUTOFF = 32  # a class this far below another one counts as 0
 INNER = activations.INNER_BITS
 # Fractional bits of S for y0, of y0, of e_i y0 and S y0, and of eps in the last polynomial.
 _SUM, _INVERSE, _PRODUCT, _EPS = 12, 14, 20, 16
-_RELATIVE = Decimal("0.07")  # of y0
+_RELATIVE = Decimal("0.07")  # relative error of y0
 _FACTOR_BITS, _EPS_BITS = 22, 14  # e_i y0 < 2, |eps| < 1 / 8
-# The fallback's scale.
+# Scale of the fallback.
 _PLAIN = 16
-_MAX_PRODUCT = 62  # bits of what is truncated
+_MAX_PRODUCT = 62  # most bits of a truncated product
 
 
 def _check_logits(name: str, x: Any, bits: int) -> tuple[int, int]:
-    """Rows and classes."""
+    """Check logits, and return their rows and classes."""
     checks.check_ring(name, x)
     checks.check_scale(name, x, LOGIT_BITS.start, LOGIT_BITS.stop - 1)
     shape = checks.check_known_shape(name, x)
     if not shape:
-        raise UsageError(f"{name} wants a known shape [..., classes]. Received: {x.shape}.")
+        raise UsageError(
+            f"{name} expects a known shape [..., classes]. Received: {x.shape}.",
+            code="rank-mismatch",
+            operation=name,
+            received=x.shape,
+            expected="[..., classes]",
+        )
     if not 2 <= shape[-1] <= activations.MAX_CLASSES:
         raise UsageError(
-            f"{name} wants 2 to {activations.MAX_CLASSES} classes along the last axis. Received: "
-            f"shape {shape}. One logit for two classes is piecewise.logistic's."
+            f"{name} expects 2 to {activations.MAX_CLASSES} classes along the last axis. "
+            f"Received: shape {shape}. For one logit of two classes use "
+            "piecewise.logistic.",
+            code="number-out-of-range",
+            operation=name,
+            received=shape,
+            expected=f"2 to {activations.MAX_CLASSES} classes",
         )
-    if not 23 <= bits <= 45:  # fewer do not hold logits that are CUTOFF apart
-        raise UsageError(f"{name} compares 23 to 45 bits. Received: bits={bits!r}.")
+    if not 23 <= bits <= 45:  # fewer bits do not hold logits that differ by CUTOFF
+        raise UsageError(
+            f"{name} compares 23 to 45 bits. Received: bits={bits!r}.",
+            code="number-out-of-range",
+            operation=name,
+            received=bits,
+            expected="23 to 45",
+        )
     return math.prod(shape[:-1]), shape[-1]
 
 
@@ -85,7 +102,7 @@ def _check_logits(name: str, x: Any, bits: int) -> tuple[int, int]:
 
 
 def _and_group_sizes(operands: int) -> list[int]:
-    """Sizes of the ANDs that become one: a single one for up to 9 operands."""
+    """Return the sizes of ANDs that are combined into one: a single AND for up to 9 operands."""
     if operands <= logic.MAX_AND_INPUTS:
         return [operands]
     count = -(-operands // 4)
@@ -93,7 +110,7 @@ def _and_group_sizes(operands: int) -> list[int]:
 
 
 def _and_rows(party: Party, ones: Any, count: int, n: int, dealer: int) -> MaskedBits:
-    """AND over the first axis of 0s and 1s [count, n] (masked, or beta at D), exchanged again."""
+    """AND 0s and 1s [count, n] over the first axis (masked bits, or beta at D), exchanged again."""
     packed_rows = logic.pack_bits(ones)
     groups = _and_group_sizes(count)
     if len(groups) == 1:
@@ -108,7 +125,7 @@ def _and_rows(party: Party, ones: Any, count: int, n: int, dealer: int) -> Maske
 
 
 def _compare_classes(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, MaskedBits]:
-    """(hot, keep) for x [classes, rows]: the largest of each row, and who is not far below it.
+    """Return (hot, keep) for x [classes, rows]: each row's largest, and classes not far below.
 
     Rounds: 3 (4 for more than 10 classes).
     """
@@ -149,7 +166,7 @@ def _compare_classes(party: Party, x: Shared, bits: int) -> tuple[MaskedBits, Ma
 
 
 def _comparison_bits(bits: int) -> int:
-    """Bits of the comparisons of differences at COARSE fractional bits."""
+    """Return the bits of comparisons of differences at COARSE fractional bits."""
     return bits + 1 - (16 - COARSE)
 
 
@@ -157,10 +174,10 @@ def _comparison_bits(bits: int) -> int:
 
 
 def _subtract_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
-    """x - sum_j hot_j x_j for x [classes, rows], with INNER fractional bits.
+    """Return x - sum_j hot_j x_j for x [classes, rows], with INNER fractional bits.
 
-    Rounds: 1 (2 with dealing).  Bits sent: those of extremes.pick; where bits are dropped D those
-        of two truncated injections, E1, E2 64 per element each.
+    Rounds: 1 online, 2 in total. Bits sent: those of extremes.sum_selected; if bits are dropped D
+    those of two truncated injections, E1, E2 64 per element each.
     """
     classes, rows = (int(n) for n in x.shape.as_list())
     drop = x.fractional_bits - INNER
@@ -174,7 +191,7 @@ def _subtract_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
         return party.count_exchange(x.shape, dealt, hot, x, scale=INNER)
     import tensorflow as tf
 
-    # The values themselves lose their bits in the same way: times bits that are all 1.
+    # The values themselves are truncated in the same way: multiplied by bits that are all 1.
     constant = tf.zeros([n], tf.int64) if hot.masked is None else tf.ones([n], tf.int64)
     joined_bits = logic.pack_bits(tf.concat([logic.unpack_bits(hot), constant], 0)[None])[0]
     all_bits = logic.replace_words(hot, joined_bits, 2 * n)
@@ -191,8 +208,8 @@ def _subtract_largest(party: Party, x: Shared, hot: MaskedBits) -> Shared:
 
 @functools.cache
 def _fit_inverse(classes: int) -> polynomial.FittedPolynomial:
-    """y0 of S with _SUM fractional bits, over Z_2^64."""
-    # the largest is right within 3/16 of the others
+    """Fit y0 of S with _SUM fractional bits, over Z_2^64."""
+    # The selected maximum is within 3/16 of the true one.
     high = 1 + Decimal(classes - 1) * (Decimal(3) / 16).exp()
     slack = Decimal(1) / 64
     polynomial_fit = approximation.fit_approximation(
@@ -205,14 +222,14 @@ def _fit_inverse(classes: int) -> polynomial.FittedPolynomial:
 
 @functools.cache
 def _series_plan() -> polynomial.Plan:
-    """q (1 + eps + eps^2 + eps^3), over Z_2^64 with RESULT_BITS."""
+    """Plan q (1 + eps + eps^2 + eps^3), over Z_2^64 with RESULT_BITS."""
     terms = {(1, j): 1 << _EPS * (3 - j) for j in range(4)}
     drop = _PRODUCT + 3 * _EPS - RESULT_BITS
     return polynomial.plan_polynomial((_FACTOR_BITS, _EPS_BITS), terms, drop)
 
 
 def _divide_by_sum(party: Party, e: Shared, total: Shared) -> Shared:
-    """e_i / S.  Rounds: 3 (4 with dealing)."""
+    """Compute e_i / S. Rounds: 3 online, 4 in total."""
     classes = int(e.shape[0])
     coarse = normalize.shift_bits(total, _SUM - INNER)
     y0 = _fit_inverse(classes).evaluate(party, "softmax_inverse", coarse)
@@ -239,25 +256,25 @@ def _multiply_pair(a: Any, b: Any) -> Any:
     return a * b
 
 
-# ---- the whole
+# ---- softmax and loss
 
 
 def softmax_for_gradient(
     party: Party, logits: Shared, *, bits: int = compare.LAYER_BITS, profile: str = "local"
 ) -> Shared:
-    """e^x_i / sum_j e^x_j along the last axis, with RESULT_BITS fractional bits over Z_2^64.
+    """Compute softmax e^x_i / sum_j e^x_j along the last axis, with RESULT_BITS over Z_2^64.
 
     Args:
         logits: [..., classes] with 16 to 40 fractional bits, |x| < 2^(bits - 17) - 32 as reals
             (2^14 by default); 2 classes or more.
         bits: of a comparison at 16 fractional bits, as elsewhere.
-        profile: of the network, for the fallback's choice of method.
+        profile: network profile, for the fallback's choice of method.
 
-    Off by less than 2^-14 for up to MOST_PAIRED classes; a class more than 32 below another is 0.
-    For more classes it is activations.softmax after a truncation: more rounds.
-    Rounds: 8 for up to 10 classes, 9 for up to 16 (one more with dealing).
+    Error: below 2^-14 for up to MAX_PAIRED classes; a class more than 32 below another is 0.
+    For more classes it is activations.softmax after a truncation, with more rounds.
+    Rounds: 8 for up to 10 classes, 9 for up to 16 (one more in total).
     Raises:
-        UsageError: another ring, scale or shape, fewer than 2 classes.
+        UsageError: ring, scale or shape do not fit, or there are fewer than 2 classes.
     """
     rows, classes = _check_logits("softmax_for_gradient", logits, bits)
     if classes > MAX_PAIRED or rows == 0:
@@ -268,7 +285,7 @@ def softmax_for_gradient(
 def _softmax_parts(
     party: Party, logits: Shared, bits: int, rows: int, classes: int
 ) -> tuple[Shared, Shared, Shared]:
-    """(p as the logits' shape, x - largest [classes, rows], S [rows])."""
+    """Return (p in the logits' shape, x - largest [classes, rows], S [rows])."""
     shape = logits.shape.as_list()
     x = logits.map(lambda a: tensor_ops.transpose(tensor_ops.reshape(a, [rows, classes])))
     hot, is_kept = _compare_classes(party, x, bits)
@@ -297,32 +314,42 @@ def softmax_and_loss(
     *,
     bits: int = compare.LAYER_BITS,
 ) -> tuple[Shared, Shared]:
-    """(`softmax_for_gradient`, sum over rows of ln S + max - x_label): the loss is private too.
+    """Return `softmax_for_gradient` and the private loss: sum of ln S + max - x_label over rows.
 
-    ln S - sum_i y_i (x_i - max) with what the softmax has made already; the logarithm's rounds are
-    beside those of p.
+    The loss is ln S - sum_i y_i (x_i - max), from intermediate values of the softmax; the logarithm
+    runs in the same rounds as p.
 
     Args:
         labels: private one-hot rows of the logits' shape; whole numbers, or with up to 54 - bits
             fractional bits (23 by default), so that their product with x - max can be truncated.
 
-    Returns p as above, and the loss, a scalar with INNER fractional bits over Z_2^64, off by less
-    than 2^-17 per row, however far below the largest the label's class is.
-    Rounds: 13 for up to 10 classes (one more with dealing).
+    Returns:
+        p as above, and the loss: a scalar with INNER fractional bits over Z_2^64, error below 2^-17
+            per row for any distance of the label's class from the largest.
+    Rounds: 13 for up to 10 classes (one more in total).
     Raises:
-        UsageError: labels of another shape, ring or dealer, or more classes.
+        UsageError: labels have another shape, ring or dealer, or there are more classes.
     """
     rows, classes = _check_logits("softmax_and_loss", logits, bits)
     if classes > MAX_PAIRED or rows == 0:
         raise UsageError(
-            f"softmax_and_loss wants rows of up to {MAX_PAIRED} classes. Received: {logits!r}."
+            f"softmax_and_loss expects rows of up to {MAX_PAIRED} classes. Received: {logits!r}.",
+            code="too-large",
+            operation="softmax_and_loss",
+            received=repr(logits),
+            expected=MAX_PAIRED,
         )
     checks.check_pair("softmax_and_loss", logits, labels, same_scale=False)
     max_label_bits = _MAX_PRODUCT - INNER - (bits - 16)
     if labels.shape != logits.shape or not 0 <= labels.fractional_bits <= max_label_bits:
         raise UsageError(
-            f"softmax_and_loss wants labels of the logits' shape with up to {max_label_bits} fractional "
-            f"bits beside bits={bits}. Received: {labels!r} for {logits!r}."
+            "softmax_and_loss expects labels of the logits' shape with up to "
+            f"{max_label_bits} fractional bits for bits={bits}. Received: {labels!r} for "
+            f"{logits!r}.",
+            code="shape-mismatch" if labels.shape != logits.shape else "unsupported-scale",
+            operation="softmax_and_loss",
+            received=repr(labels),
+            expected=repr(logits),
         )
     p, d, total = _softmax_parts(party, logits, bits, rows, classes)
     y = labels.map(lambda a: tensor_ops.transpose(tensor_ops.reshape(a, [rows, classes])))
@@ -341,5 +368,5 @@ def softmax_and_loss(
 
 
 def _sum_bits(classes: int) -> int:
-    """S < 2^this in ring units."""
+    """Return the exponent of a bound: S < 2^this in ring units."""
     return INNER + (2 * classes).bit_length()

@@ -1,8 +1,8 @@
-"""ELU, SELU and CELU: max(x, 0), and an exponential less 1 below 0.
+"""ELU, SELU and CELU: max(x, 0), and an exponential minus 1 below 0.
 
 Sources: Clevert, Unterthiner and Hochreiter, Fast and accurate deep network learning by exponential
 linear units, 2016; Klambauer et al., Self-normalizing neural networks, 2017; Barron, Continuously
-differentiable exponential linear units, 2017.  How they are computed is this project's.
+differentiable exponential linear units, 2017. The protocol is this project's.
 """
 
 from __future__ import annotations
@@ -22,21 +22,22 @@ from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-MAX_FACTOR = 64  # of a factor, and of 1 / decay
+MAX_FACTOR = 64  # largest factor, and largest 1 / decay
 INNER = activations.INNER_BITS
 _SLOPE_BITS = 20
-# Of public factors: of what is below 2^6 with INNER fractional bits, and of 1 / decay.
+# Fractional bits of public factors: of factors of values below 2^6 with INNER fractional bits, and
+# of 1 / decay.
 _FACTOR_BITS, _DECAY_BITS = 24, 30
 _PRODUCT_BITS = 61
-_LN2 = Fraction(7, 10)  # or more
+_LN2 = Fraction(7, 10)  # rounded up
 
 
 @dataclass(frozen=True)
 class EluForm:
-    """positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1).
+    """The function positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1).
 
     Raises:
-        UsageError: factors or a decay that are too large, or too small.
+        UsageError: factors or the decay are out of range.
     """
 
     positive: float = 1.0
@@ -47,12 +48,16 @@ class EluForm:
         is_valid = max(abs(self.positive), abs(self.negative)) <= MAX_FACTOR
         if not (is_valid and Fraction(1, MAX_FACTOR) <= self.decay <= MAX_FACTOR):
             raise UsageError(
-                f"An exponential linear unit wants factors up to {MAX_FACTOR}, and a decay from "
-                f"1/{MAX_FACTOR} to {MAX_FACTOR}. Received: {self}."
+                f"Expected factors up to {MAX_FACTOR} and a decay from 1/{MAX_FACTOR} to "
+                f"{MAX_FACTOR} for an exponential linear unit. Received: {self}.",
+                code="number-out-of-range",
+                operation="elu",
+                received=self,
+                expected=f"factors up to {MAX_FACTOR}",
             )
 
     def cutoff_units(self, f: int) -> int:
-        """Ring units of -x from where the exponential counts as 0."""
+        """Return the ring units of -x from which the exponential counts as 0."""
         exponent_bits = f + 3 + int(abs(self.negative)).bit_length()
         return math.ceil(exponent_bits * _LN2 * Fraction(self.decay) * (1 << f))
 
@@ -64,18 +69,20 @@ def elu(
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
 ) -> Shared:
-    """positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1) for |x| < 2^(bits-1) ring units.
+    """Compute an exponential linear unit of x for |x| < 2^(bits-1) ring units.
 
-    Off by less than 2 ulp; unless positive is 1, by 1 ulp and 2^(bits-62) of the value more.
+    The value is positive max(x, 0) + negative (e^(min(x, 0) / decay) - 1).
+
+    Error: below 2 ulp; unless positive is 1, additionally 1 ulp and 2^(bits-62) of the value.
 
     Args:
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
 
-    Rounds: exchanges + 4 (+ 5 with dealing), one more unless decay is 1.  Bits sent: those of two
-        ReLUs, an exponential and up to three truncations.
+    Rounds: exchanges + 4 online, exchanges + 5 in total; one more unless decay is 1. Bits sent:
+    those of two ReLUs, an exponential and up to three truncations.
     Raises:
-        UsageError: another ring, fewer than 8 or more than 16 fractional bits, or more bits than
-            leave room for a factor.
+        UsageError: another ring, fewer than 8 or more than 16 fractional bits, or too many bits for
+            the multiplication by a factor.
     """
     return _compute_parts(party, x, form, bits, exchanges)[0]
 
@@ -87,7 +94,7 @@ def elu_with_slope(
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
 ) -> tuple[Shared, Shared]:
-    """The value, and its derivative with 20 fractional bits: `positive` at 0.
+    """Return the value, and its derivative with 20 fractional bits: `positive` at 0.
 
     Rounds: as `elu`.
     """
@@ -109,16 +116,16 @@ def elu_with_slope(
 def _compute_parts(
     party: Party, x: Shared, form: EluForm, bits: int, exchanges: int | None
 ) -> tuple[Shared, Shared, MaskedBits]:
-    """The value, e^(min(x, 0) / decay) with INNER bits, and where x is below 0."""
+    """Return the value, e^(min(x, 0) / decay) with INNER bits, and bits of x < 0."""
     check_scale("elu", check_ring("elu", x, known=True), 8, 16)
     f, edge, n = x.fractional_bits, form.cutoff_units(x.fractional_bits), x.shape.num_elements()
     knot_values, below_knots = linear.relu_at_knots(party, x, (-edge, 0), bits, exchanges)
     low, y = (knot_values.map(lambda a, i=i: tensor_ops.strided_slice(a, i)) for i in range(2))
-    u = arithmetic.add_constant(arithmetic.sub(low, y), -edge)  # min(x, 0), where it counts
+    u = arithmetic.add_constant(arithmetic.sub(low, y), -edge)  # min(x, 0), above the cutoff
     if form.decay != 1:
         u = _multiply_public(u, 1 / Fraction(form.decay), _DECAY_BITS)
         u = truncate(party, u, u.fractional_bits - INNER)
-        u = arithmetic.add_constant(u, -2)  # what is rounded up is not above 0
+        u = arithmetic.add_constant(u, -2)  # no value that is rounded up is above 0
     t = activations.exp_nonpositive(party, u)
     tail = arithmetic.add_constant(t, -(1 << INNER))
     if form.negative != 1:
@@ -129,7 +136,12 @@ def _compute_parts(
         )
         if extra_bits < 8:
             raise UsageError(
-                f"A factor leaves room for {bits - 8 + extra_bits} bits or fewer. Received: {bits}."
+                f"A factor of this size permits at most {bits - 8 + extra_bits} bits. "
+                f"Received: {bits}.",
+                code="too-large",
+                operation="elu",
+                received=bits,
+                expected=bits - 8 + extra_bits,
             )
         y = truncate(party, _multiply_public(y, Fraction(form.positive), extra_bits), extra_bits)
     y = arithmetic.add(y, truncate(party, tail, tail.fractional_bits - f))
@@ -141,5 +153,5 @@ def _compute_parts(
 
 
 def _multiply_public(x: Shared, factor: Fraction, extra_bits: int) -> Shared:
-    """x times a public factor, with more fractional bits.  Local."""
+    """Multiply x by a public factor, which adds `extra_bits` fractional bits. Local."""
     return arithmetic.mul_public(x, np.int64(round(factor * (1 << extra_bits))), extra_bits)

@@ -1,6 +1,6 @@
-"""What GELU and SiLU have in common: x times a function of x between 0 and 1.
+"""Common parts of GELU and SiLU: x times a function of x between 0 and 1.
 
-f(x) = max(x, 0) - h(|x|) with an h that is below half an ulp from some |x| on.
+f(x) = max(x, 0) - h(|x|), where h is below half an ulp beyond some |x|.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-# Fractional bits of the values.
+# Accepted fractional bits of the values.
 MIN_BITS: Final = 8
 MAX_BITS: Final = 16
 
@@ -28,14 +28,14 @@ Term: TypeAlias = "tuple[polynomial.Plan, Sequence[Shared]]"
 def relu_minus_terms(
     party: Party, name: str, negative: MaskedBits, x: Shared, terms: Sequence[Term]
 ) -> Shared:
-    """max(x, 0) less polynomials, each of its own masked values of x's shape [n].
+    """Compute max(x, 0) minus polynomials, each of its own masked values of x's shape [n].
 
     Args:
         name: of the site.
         negative: [x < 0].
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 128 and those of the plans, E1, E2 64 per element
-        each.
+    Rounds: 1 online, 2 in total. Bits sent: D 128 and those of the plans, E1, E2 64 per element
+    each.
     """
     f = x.fractional_bits
     plans = tuple(plan for plan, _ in terms)
@@ -53,18 +53,18 @@ def relu_minus_terms(
     )
 
 
-# Of a piece of a slope.
+# Largest error of a piece of a slope.
 _TOLERANCE = Decimal(2) ** -11
 
 
 @dataclass(frozen=True)
 class Slope:
-    """The derivative of such a function, for gradients: piecewise linear, off by less than 2^-9.5.
+    """The derivative of such a function, for gradients: piecewise linear, error below 2^-9.5.
 
     Attributes:
         name: of the site.
         derivative: in decimals.
-        edge: it is 0 below -edge, and 1 above edge.
+        edge: the slope is 0 below -edge, and 1 above edge.
     """
 
     name: str
@@ -73,18 +73,18 @@ class Slope:
 
     @functools.cached_property
     def fitted_pieces(self) -> piecewise.Pieces:
-        """Which all parties come to alike."""
+        """The fitted pieces, equal at all parties."""
         return piecewise.fit_pieces(self.derivative, -self.edge, self.edge, 0, 1, _TOLERANCE)
 
     def __call__(self, party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-        """The slope at x, with piecewise.RESULT_BITS fractional bits.
+        """Compute the slope at x, with piecewise.RESULT_BITS fractional bits.
 
         Args:
             bits: |x| < 2^(bits-1) ring units, of 16 fractional bits.
 
-        Rounds: 3 (4 with dealing).  Bits sent: those of piecewise.evaluate.
+        Rounds: 3 online, 4 in total. Bits sent: those of piecewise.evaluate_pieces.
         Raises:
-            UsageError: as piecewise.evaluate.
+            UsageError: as piecewise.evaluate_pieces.
         """
-        # (one bit more: x is compared with knots other than 0)
+        # One bit more, as x is compared with knots other than 0.
         return piecewise.evaluate_pieces(party, self.name, x, self.fitted_pieces, bits + 1)

@@ -1,7 +1,6 @@
 """GELU, x Phi(x) with Phi the normal distribution, and its slope.
 
-Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016; how it is computed is this
-project's.
+Source: Hendrycks and Gimpel, Gaussian Error Linear Units, 2016; the protocol is this project's.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ def _normal_density(a: Decimal) -> Decimal:
 
 
 def _normal_tail(a: Decimal) -> Decimal:
-    """Phi(-a) for a >= 0: 1/2 - phi(a) (a + a^3/3 + a^5/(3 5) + ...)."""
+    """Compute Phi(-a) for a >= 0: 1/2 - phi(a) (a + a^3/3 + a^5/(3 5) + ...)."""
     total, term, n = Decimal(0), a, 1
     while term > _MIN_TERM:
         total += term
@@ -44,7 +43,7 @@ def _normal_tail(a: Decimal) -> Decimal:
 
 
 def _residual_function(a: Decimal) -> Decimal:
-    """max(x, 0) - gelu(x) for |x| = a."""
+    """Compute max(x, 0) - gelu(x) for |x| = a."""
     return a * _normal_tail(a)
 
 
@@ -55,7 +54,7 @@ def _gelu_slope(x: Decimal) -> Decimal:
 
 @dataclass(frozen=True, eq=False)
 class Residual:
-    """a Phi(-a) for a < 2 step as p(min(a, step)) + q(max(a - step, 0)); 0 from there on.
+    """A fit of a Phi(-a) for a < 2 step as p(min(a, step)) + q(max(a - step, 0)); 0 beyond.
 
     Attributes:
         step: in ring units.
@@ -67,7 +66,7 @@ class Residual:
 
 
 def fit_residual(function: Callable[[Decimal], Decimal], f: int) -> Residual:
-    """A bump for f fractional bits, off by less than an eighth of an ulp where it is not 0."""
+    """Fit a residual for f fractional bits, with an error below 1/8 ulp where it is not 0."""
     half_ulp, eighths = Decimal(2) ** -(f + 1), 8
     while function(Decimal(2 * eighths) / 8) > half_ulp:
         eighths += 1
@@ -88,24 +87,24 @@ def fit_residual(function: Callable[[Decimal], Decimal], f: int) -> Residual:
 
 @functools.cache
 def residual_for_scale(f: int) -> Residual:
-    """GELU's."""
+    """Return the residual of GELU for f fractional bits."""
     return fit_residual(_residual_function, f)
 
 
 def gelu(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """x Phi(x), the exact GELU, off by less than 3 ulp, for every |x| < 2^(bits-1) ring units.
+    """Compute x Phi(x), the exact GELU, error below 3 ulp, for every |x| < 2^(bits-1) ring units.
 
-    gelu(x) = max(x, 0) - h(|x|) with h(a) = a Phi(-a), which is below half an ulp from 2 S on.
-    Five comparisons (with -2S, -S, 0, S, 2S) give min(|x|, S) and max(|x| - S, 0) where |x| < 2S
-    and 0 elsewhere; a polynomial of each, both exchanged together with max(x, 0), make h.
+    gelu(x) = max(x, 0) - h(|x|) with h(a) = a Phi(-a), which is below half an ulp from 2 S on. Five
+    comparisons (with -2S, -S, 0, S, 2S) yield min(|x|, S) and max(|x| - S, 0) where |x| < 2S, and 0
+    elsewhere. A polynomial of each, both exchanged together with max(x, 0), yields h.
 
     Args:
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
 
-    Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of five comparisons and of both
-        steps.
+    Rounds: exchanges + 3 online, exchanges + 4 in total. Bits sent: those of five comparisons and
+    of both steps.
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
@@ -120,7 +119,7 @@ def minus_residual(
     bits: int,
     exchanges: int | None,
 ) -> Shared:
-    """max(x, 0) less a bump of |x|, which depends on the fractional bits.
+    """Compute max(x, 0) minus a residual of |x|, which depends on the fractional bits.
 
     Rounds, bits and errors: as `gelu`.
     """
@@ -148,9 +147,9 @@ def minus_residual(
 def _residual_arguments(
     party: Party, residual: Residual, is_below: list[MaskedBits], x: Shared
 ) -> tuple[Shared, Shared]:
-    """min(|x|, S) and max(|x| - S, 0) where |x| < 2S, else 0; both moved by their centers.
+    """Return min(|x|, S) and max(|x| - S, 0) where |x| < 2S, else 0; both shifted by their centers.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 576, E1, E2 128 per element each.
+    Rounds: 1 online, 2 in total. Bits sent: D 576, E1, E2 128 per element each.
     """
     # [-2S, -S), [-S, 0), [0, S), [S, 2S)
     far_left, left, right, far_right = (

@@ -19,7 +19,7 @@ _CUBIC = Decimal("0.044715")
 
 
 def _tanh_tail(a: Decimal) -> Decimal:
-    """(1 - tanh z(a)) / 2 with z(a) = sqrt(2 / pi) (a + 0.044715 a^3)."""
+    """Compute (1 - tanh z(a)) / 2 with z(a) = sqrt(2 / pi) (a + 0.044715 a^3)."""
     return 1 / (1 + (2 * _ROOT * (a + _CUBIC * a**3)).exp())
 
 
@@ -34,14 +34,14 @@ def _gelu_tanh_slope(x: Decimal) -> Decimal:
 
 @functools.cache
 def residual_for_scale(f: int) -> gelu.Residual:
-    """max(x, 0) - gelu_tanh(x) for |x| = a."""
+    """Return max(x, 0) - gelu_tanh(x) as a function of |x|, for f fractional bits."""
     return gelu.fit_residual(_residual_function, f)
 
 
 def gelu_tanh(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, off by less than 3 ulp.
+    """Compute x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2, error below 3 ulp.
 
     Range, arguments, rounds, bits and errors: as gelu.gelu.
     """

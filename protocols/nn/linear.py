@@ -1,4 +1,4 @@
-"""ReLUs from several knots, with a largest value, and a lift that watches what is lost."""
+"""ReLUs with several knots, capped ReLUs, and a lift with a range monitor."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ RING = 64
 def relu_at_knots(
     party: Party, x: Shared, knots: Sequence[int], bits: int, exchanges: int | None = None
 ) -> tuple[Shared, MaskedBits]:
-    """max(x - k, 0) for each of some public knots k, [len(knots), *shape], and where x < k.
+    """Compute max(x - k, 0) for some public knots k, [len(knots), *shape], and the bits of x < k.
 
-    What is piecewise linear, or bends between two knots, is made of them without a message more.
+    Functions that are piecewise linear, or curved between two knots, follow from these without
+    another message.
 
     Args:
         x: over Z_2^64, |x| < 2^(bits-1) ring units.
         knots: in ring units.
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
 
-    Rounds: those of relu.relu.  Bits sent: those of len(knots) times the elements.
+    Rounds: those of relu.relu. Bits sent: those of len(knots) times the elements.
     Raises:
         UsageError: another ring, or bits that leave no room for the knots.
     """
@@ -47,22 +48,26 @@ def relu_at_knots(
 def capped_relu(
     party: Party, x: Shared, cap: int, bits: int, exchanges: int | None, to: int | None = None
 ) -> Shared:
-    """min(max(x, 0), most) = relu(x) - relu(x - most), both compared at once.
+    """Compute min(max(x, 0), cap) = relu(x) - relu(x - cap), with both comparisons at once.
 
     Args:
-        x: of Z_2^64 or of a small ring; |x| + most < 2^(bits-1) ring units.
-        most: public, in ring units.
-        to: the result's ring, of x of a ring of `bits` or more, as for relu.relu_in.
+        x: of Z_2^64 or of a small ring; |x| + cap < 2^(bits-1) ring units.
+        cap: public, in ring units.
+        to: ring of the result, for x in a ring of `bits` or more, as for relu.relu_in.
 
-    Rounds: those of relu.relu.  Bits sent: those of twice the elements.
+    Rounds: those of relu.relu. Bits sent: those of twice the elements.
     Raises:
-        UsageError: the comparison has no room for most.
+        UsageError: the comparison has no room for the cap.
     """
     width = bits if to or x.ring_bits == 64 else x.ring_bits
     if cap >> (width - 1):
         raise UsageError(
-            f"A ReLU capped at {cap} ring units wants {cap.bit_length() + 2} bits or more. "
-            f"Received: {width}."
+            f"A ReLU capped at {cap} ring units requires at least {cap.bit_length() + 2} "
+            f"bits. Received: {width}.",
+            code="number-out-of-range",
+            operation="capped_relu",
+            received=width,
+            expected=f"at least {cap.bit_length() + 2}",
         )
     shifted = subtract_knots(x, (0, cap))
     if to:
@@ -73,7 +78,7 @@ def capped_relu(
 
 
 def subtract_knots(x: Shared, knots: Sequence[int]) -> Shared:
-    """x - k for each k."""
+    """Return x - k for each knot k."""
     repeated = x.map(lambda a: tensor_ops.stack([a] * len(knots)))
     if repeated.m is None:
         return repeated
@@ -90,19 +95,19 @@ def monitored_lift(
     to: int = RING,
     bits: int = 0,
 ) -> Shared:
-    """x over Z_2^to; `watch` is told where |x| < 2^(bits-2) does not hold.
+    """Lift x to Z_2^to, and record in `monitor` where |x| < 2^(bits-2) does not hold.
 
-    It may hear nothing where |x| < 3 2^(bits-2): what is lifted is right then, and so is an x that
-    stays in its ring, if that has more than `bits`.
+    Where |x| < 3 2^(bits-2) the monitor may record nothing: the lifted value is right then, and so
+    is an x that stays in its ring, if that has more than `bits`.
 
     Args:
-        x, u: of products.truncated, u right modulo 2^width.
-        width: with no more than `bits`, x is all that there is: nothing is lost, nor noted.
-        to: x's ring or less: x is left as it is.
-        bits: of x's ring at most; 0: all of them.
+        x, u: of products.exchange_truncated_sum, u right modulo 2^width.
+        width: if at most `bits`, x has no further bits: nothing is lost or recorded.
+        to: x's ring or less: x stays as it is.
+        bits: at most x's ring; 0: all of its bits.
 
-    Rounds: those of small_ring.lift, none where x stays.  Bits sent: those of
-        small_ring.lift_with_shares of `bits` bits.
+    Rounds: those of small_ring.lift, none where x stays. Bits sent: those of
+    small_ring.lift_with_shares of `bits` bits.
     """
     bits = bits or x.ring_bits
     reduced, keeps_ring = small_ring.reduce_ring(x, bits), x.ring_bits >= to
@@ -117,11 +122,11 @@ def monitored_lift(
 
 
 def monitor_range(party: Party, monitor: RangeMonitor, x: Shared, bits: int) -> None:
-    """Notes where |x| < 2^bits does not hold, for x over Z_2^64; a multiple below 3 may pass.
+    """Record where |x| < 2^bits does not hold, for x over Z_2^64; a multiple below 3 may pass.
 
     The evaluators' shares of x are compared with those of its lowest bits + 2 bits.
 
-    Rounds: 0 (1 with dealing).  Bits sent: D 2 (62 - bits) per element.
+    Rounds: 0 online, 1 in total. Bits sent: D 2 (62 - bits) per element.
     """
     value_share: Any = None
     if isinstance(party, CostParty):

@@ -1,7 +1,7 @@
 """Mish, x tanh(softplus(x)), and its slope.
 
-Source: Misra, Mish: a self regularized non-monotonic activation function, BMVC 2020; how it is
-computed is this project's.
+Source: Misra, Mish: a self regularized non-monotonic activation function, BMVC 2020; the protocol
+is this project's.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from tfe_bench.protocols.ring.checks import check_ring, check_scale
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# What is left of x is multiplied by up to 16, so it has these fractional bits more than x.
+# The factor of x is multiplied by up to 16, so it has this many fractional bits more than x.
 _EXTRA_BITS = 5
-# Fractional bits of e^-|x| above 0, where it counts by its square, and below.
+# Fractional bits of e^-|x| for x above 0, where the result depends on its square, and below.
 _ABOVE, _BELOW = 21, 24
 
 
 def _upper_factor(t: Decimal) -> Decimal:
-    """1 - tanh(softplus(x)) for t = e^-x."""
+    """Compute 1 - tanh(softplus(x)) for t = e^-x."""
     return 2 * t * t / (1 + 2 * t + 2 * t * t)
 
 
 def _lower_factor(t: Decimal) -> Decimal:
-    """tanh(softplus(x)) for t = e^x."""
+    """Compute tanh(softplus(x)) for t = e^x."""
     return (t * t + 2 * t) / (t * t + 2 * t + 2)
 
 
@@ -48,7 +48,7 @@ class _Half:
 
 @functools.cache
 def cutoff_units(f: int) -> int:
-    """Where |x| e^-|x| falls below an eighth of an ulp, in ring units."""
+    """Return the ring units from which |x| e^-|x| is below an eighth of an ulp."""
     tolerance, a = Decimal(2) ** -(f + 3), 1
     while a * Decimal(-a).exp() > tolerance:
         a += 1
@@ -76,16 +76,16 @@ def _fit_halves(f: int) -> tuple[_Half, _Half]:
 def mish(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """x tanh(log(1 + e^x)), off by less than 3 ulp, for every |x| < 2^(bits-1) ring units.
+    """Compute x tanh(log(1 + e^x)), error below 3 ulp, for every |x| < 2^(bits-1) ring units.
 
-    With t = e^-|x| it is x less x 2t^2 / (1 + 2t + 2t^2) above 0, and x (t^2 + 2t) / (t^2 + 2t + 2)
+    With t = e^-|x| it is x - x 2t^2 / (1 + 2t + 2t^2) above 0, and x (t^2 + 2t) / (t^2 + 2t + 2)
     below: two products of |x|, one of which is 0, with polynomials of t.
 
     Args:
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
 
-    Rounds: exchanges + 5 (+ 6 with dealing).  Bits sent: those of three ReLUs, two exponentials,
-        polynomials and products.
+    Rounds: exchanges + 5 online, exchanges + 6 in total. Bits sent: those of three ReLUs, two
+    exponentials, polynomials and products.
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """

@@ -1,8 +1,8 @@
 """Max pooling over NHWC images.
 
-The windows of 3 and more are taken along one axis and then along the other, which
-shares comparisons among overlapping windows.  ReLU commutes with max: pool first,
-and there are fewer values left to compare with 0.
+Windows of 3 and more are reduced along one axis and then along the other, which shares comparisons
+among overlapping windows. ReLU commutes with max: pool first, so that fewer values are compared
+with 0.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# A cell of each window: its places along both axes, None for all.
+# A cell of each window: its positions along both axes, None for all.
 Cells: TypeAlias = "list[tuple[Sequence[int] | None, Sequence[int] | None]]"
 
 
@@ -34,16 +34,16 @@ def max_pool2d(
     bits: int = compare.LAYER_BITS,
     profile: str = "local",
 ) -> Shared:
-    """The largest of each window, as tf.nn.max_pool2d; exact for differences below 2^(bits-1).
+    """Return each window's maximum, as tf.nn.max_pool2d; exact for differences < 2^(bits-1).
 
     Args:
         x: [batch, height, width, channels] over Z_2^64.
         ksize, strides: of both axes, or (vertical, horizontal).
-        padding: "VALID" or "SAME" (cells outside of the image never win).
+        padding: "VALID" or "SAME" (cells outside the image never win).
 
     Rounds and bits: those of extremes.reduce_max, twice for windows of 3 and more.
     Raises:
-        UsageError: ranks, sizes or padding that do not fit.
+        UsageError: ranks, sizes or padding do not fit.
     """
     checks.check_ring("max_pool2d", x)
     _, kernel, (rows, columns) = pooling_positions("max_pool2d", x.shape, ksize, strides, padding)
@@ -58,13 +58,13 @@ def max_pool2d(
 def max_pool_with_argmax(
     party: Party, x: Shared, ksize: Pair, strides: Pair, padding: str, with_batch: bool, bits: int
 ) -> tuple[Shared, Shared]:
-    """The largest of each window and where its first one is, as tf.nn.max_pool_with_argmax.
+    """Return each window's maximum and its first position, as tf.nn.max_pool_with_argmax.
 
     Args:
-        x, ksize, strides, padding, bits: as of `max_pool2d`.
-        with_batch: places are counted in the whole batch, else in each image.
+        x, ksize, strides, padding, bits: as for `max_pool2d`.
+        with_batch: positions count through the whole batch, else through each image.
 
-    Rounds and bits: those of extremes.labeled of windows times cells.
+    Rounds and bits: those of extremes.reduce_labeled of windows times cells.
     """
     name = "max_pool_with_argmax"
     checks.check_ring(name, x)
@@ -85,7 +85,7 @@ def max_pool_with_argmax(
 
 
 def _gather_cells(a: tensor_ops.Tensor, cells: Cells) -> tensor_ops.Tensor:
-    """The cells of all windows, [cells, windows]."""
+    """Return the cells of all windows, [cells, windows]."""
     gathered = []
     for rows, columns in cells:
         cell = a if rows is None else tensor_ops.gather(a, rows, 1)
@@ -94,7 +94,7 @@ def _gather_cells(a: tensor_ops.Tensor, cells: Cells) -> tensor_ops.Tensor:
 
 
 def _reduce_windows(party: Party, x: Shared, cells: Cells, bits: int, profile: str) -> Shared:
-    """One value per window, of cells that are given by their places along both axes (None: all)."""
+    """Return one value per window, for cells given by positions along both axes (None: all)."""
     sizes = x.shape.as_list()
     for axis, places in enumerate(cells[0], 1):
         sizes[axis] = sizes[axis] if places is None else len(places)

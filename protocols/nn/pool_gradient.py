@@ -1,9 +1,9 @@
-"""Max pooling that remembers which cell of each window won, and the way back of its gradient.
+"""Max pooling that records the winning cell of each window, and its gradient.
 
-Forward, the cells of a window meet in a tree of comparisons, and `relu` adds the comparison of the
-winner with 0, all in a small ring Z_2^k; only the result goes to Z_2^64.  The bits that the
-comparisons exchanged under masks are ANDed to one bit per cell, beside the last forward round.
-Backward, one injection hands each window's gradient to its cell and truncates it at the same time.
+Forward, a tree of comparisons reduces the cells of a window, and `relu` adds the comparison of the
+winner with 0, all in a small ring Z_2^k; only the result is in Z_2^64. The bits of the comparisons,
+exchanged under masks, are ANDed to one bit per cell in the last forward round. Backward, one
+injection assigns each window's gradient to its cell and truncates it.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
-MAX_CELLS = 128  # of a window: a cell's bit is an AND of up to 7 comparisons and that with 0
+MAX_CELLS = 128  # of a window: a cell's bit is an AND of up to 7 comparisons and the one with 0
 
 
 @dataclass(frozen=True)
 class Geometry:
-    """Where the cells of each window lie in images [n, height, width, channels].
+    """The positions of the cells of each window in images [n, height, width, channels].
 
     Attributes:
         image: the images' shape.
-        rows, columns: for each cell along that axis its place in each window; a place outside of
-            the image repeats one inside of it, so that it changes no maximum.
-        order: the cells, counted row by row, such that the two halves of every level of the tree
-            lie side by side and neighbors meet first.
+        rows, columns: for each cell along that axis its position in each window; a position outside
+            the image repeats one inside, so that it changes no maximum.
+        order: the cells, counted row by row, in an order that keeps the two halves of every level
+            of the tree contiguous and compares neighbors first.
     """
 
     image: tuple[int, int, int, int]
@@ -52,23 +52,23 @@ class Geometry:
 
     @property
     def window_count(self) -> int:
-        """Number of windows, channels apart."""
+        """Number of windows, with channels counted separately."""
         return math.prod(self.pooled_shape)
 
     @property
     def padded_windows(self) -> int:
-        """Windows in whole words of bits: all bits of a cell start with a word of their own."""
+        """Number of windows in whole words of bits, so that each cell's bits begin a word."""
         return -(-self.window_count // 64) * 64
 
     @property
     def is_disjoint(self) -> bool:
-        """Whether no cell lies in two windows."""
+        """True if no cell is in two windows."""
         along = ([i for cell in axis for i in cell] for axis in (self.rows, self.columns))
         return all(len(set(places)) == len(places) for places in along)
 
     @property
     def op_attributes(self) -> dict[str, Any]:
-        """Of the ops TakeCells and PlaceCells."""
+        """Attributes of the ops TakeCells and PlaceCells."""
         return {
             "image": list(self.image),
             "rows": [i for cell in self.rows for i in cell],
@@ -80,7 +80,7 @@ class Geometry:
 
 
 def _tree_order(width: int) -> list[int]:
-    """Of nodes 0 .. width - 1: the even ones that have a neighbor, those neighbors, the rest."""
+    """Order nodes 0 .. width - 1: even nodes with a neighbor, the neighbors, the unpaired one."""
     if width == 1:
         return [0]
     parents = _tree_order((width + 1) // 2)
@@ -92,10 +92,10 @@ def _tree_order(width: int) -> list[int]:
 def window_geometry(
     name: str, shape: Any, ksize: Pair, strides: Pair, padding: str = "VALID"
 ) -> Geometry:
-    """The cells of max or average pooling's windows.
+    """Return the cells of the windows of max or average pooling.
 
     Raises:
-        UsageError: sizes that are unknown or do not fit, named by the operation.
+        UsageError: sizes are unknown or do not fit.
     """
     (batch, height, width, channels), kernel, places = pooling_positions(
         name, shape, ksize, strides, padding
@@ -103,7 +103,11 @@ def window_geometry(
     cells = math.prod(kernel)
     if cells > MAX_CELLS:
         raise UsageError(
-            f"{name} wants windows of {MAX_CELLS} cells at most. Received: windows {kernel}."
+            f"{name} expects windows of at most {MAX_CELLS} cells. Received: windows {kernel}.",
+            code="too-large",
+            operation=name,
+            received=kernel,
+            expected=MAX_CELLS,
         )
     return Geometry(
         (batch, height, width, channels), places[0], places[1], tuple(_tree_order(cells))
@@ -112,13 +116,13 @@ def window_geometry(
 
 @dataclass(frozen=True, eq=False)
 class PoolChoice:
-    """Which cell of each window the maximum is.
+    """The cell of each window that holds the maximum.
 
     Attributes:
         bits: [cells, width] one bit per cell in the geometry's order; at most one of a window is 1,
             exactly one without ReLU.
         geometry: of the windows.
-        relu: whether a window whose maximum is not positive has no chosen cell.
+        relu: True: a window whose maximum is not positive has no chosen cell.
     """
 
     bits: MaskedBits
@@ -127,7 +131,7 @@ class PoolChoice:
 
 
 def _comparison_ring(x: Shared, bits: int) -> int:
-    """k: all comparisons and choices are made in Z_2^k."""
+    """Return k: all comparisons and selections run in Z_2^k."""
     return x.ring_bits if x.ring_bits < 64 else bits
 
 
@@ -143,30 +147,36 @@ def max_pool2d_with_choice(
     profile: str = "local",
     exchanges: int | None = None,
 ) -> tuple[Shared, PoolChoice]:
-    """(the largest of each window over Z_2^64, which cell it is); with relu max(largest, 0).
+    """Return each window's largest value over Z_2^64 (with relu at least 0), and its cell.
 
-    Of equal cells the first wins, as in TensorFlow.  With relu a window whose largest value is 0 or
-    less has no chosen cell: that is ReLU's derivative, 0 at 0.
+    Among equal cells the first one wins, as in TensorFlow. With relu a window whose largest value
+    is 0 or less has no chosen cell: this is ReLU's derivative, 0 at 0.
 
     Args:
-        x: [batch, height, width, channels] of a known shape, of a small ring Z_2^k as
-            products.truncated gives it, or of Z_2^64; then k is `bits`.
+        x: [batch, height, width, channels] of a known shape, of a small ring Z_2^k as a result of
+            products.exchange_truncated_sum, or of Z_2^64; then k is `bits`.
         ksize, strides, padding: as tf.nn.max_pool2d.
-        profile: of the network.  A tree is taken for all of them: where a line is waited for, it
-            is the dealer's, and all pairs take two and a half times its bits.
-        exchanges: of each comparison, 1 to 3; None as compare.recipe takes it.
+        profile: network profile. A tree is used for all of them: if bandwidth is the bottleneck, it
+            is the dealer's, and all pairs send two and a half times its bits.
+        exchanges: of each comparison, 1 to 3; None: the default of compare.recipe.
 
     Domain: |x| < 2^(k-2) ring units, so that differences fit; beyond it the result is garbage.
     Rounds: ceil(log2 cells) (exchanges + 2), with relu exchanges + 2 more, and 1 more for k < 64
-        (the choice's bits are exchanged beside the last).
+    (the choice's bits are exchanged in the same round as the last message).
     Raises:
-        UsageError: shapes, windows or rings that do not fit.
+        UsageError: shapes, windows or rings do not fit.
     """
     name = "max_pool2d_with_choice"
     check_word(name, x)
-    extremes.choose_method("tree", 1, 1, profile)  # refuses an unknown one
+    extremes.choose_method("tree", 1, 1, profile)  # rejects an unknown profile
     if not isinstance(bits, int) or not 4 <= bits <= 64:
-        raise UsageError(f"{name} compares 4 to 64 bits. Received: {bits!r}.")
+        raise UsageError(
+            f"{name} compares 4 to 64 bits. Received: {bits!r}.",
+            code="number-out-of-range",
+            operation=name,
+            received=bits,
+            expected="4 to 64",
+        )
     windows = window_geometry(name, x.shape, ksize, strides, padding)
     k = _comparison_ring(x, bits)
     nodes = small_ring.reduce_ring(x, k).map(lambda a: _take_cells(a, windows))
@@ -207,14 +217,14 @@ def max_pool2d_with_choice(
 
 
 def _take_cells(a: tensor_ops.Tensor, g: Geometry) -> tensor_ops.Tensor:
-    """[cells, width]: each cell of each window, in the geometry's order."""
+    """Return [cells, width]: each cell of each window, in the geometry's order."""
     if isinstance(a, tensor_ops.SymbolicTensor):
         return a.like([len(g.order), g.padded_windows])
     return ops.module().tfe_bench_take_cells(x=a, **g.op_attributes)
 
 
 def _bit_row(bits: MaskedBits, i: int, width: int) -> MaskedBits:
-    """Row i of bits [rows, width], width in whole words."""
+    """Return row i of bits [rows, width], for a width in whole words."""
     words = slice(i * width // 64, (i + 1) * width // 64)
     masked_bits, beta = (None if a is None else a[words] for a in (bits.masked, bits.beta))
     return MaskedBits(masked_bits, beta, width, bits.dealer)
@@ -223,7 +233,7 @@ def _bit_row(bits: MaskedBits, i: int, width: int) -> MaskedBits:
 def _and_paths(
     party: Party, bit_paths: list[list[tuple[MaskedBits, bool]]], g: Geometry, x: Shared
 ) -> MaskedBits:
-    """For each cell the AND of the bits of its path, each negated where its side is False."""
+    """AND the bits of each cell's path, each negated where its side is False."""
     cell_words: list[Any] = [None] * len(bit_paths)  # packed words by cell, masked or beta
     lengths = sorted({len(p) for p in bit_paths})
     dealer, is_dealer = x.dealer, x.m is None
@@ -265,35 +275,46 @@ def _and_paths(
 
 
 def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> Shared:
-    """The gradient of the pooled images: each window's g / 2^drop at its chosen cell, else 0.
+    """Return the gradient of pooled images: each window's g / 2^drop at its cell, else 0.
 
-    v = g / 2^drop = P + 2^(64-drop) W msb(r) - (r >> drop) as in truncation "safe", P and W known
-    to the evaluators, r to D; so e v for a cell's bit e = o ^ beta needs shares of r >> drop and
-    msb(r), once for each window, and of beta, beta (r >> drop), beta msb(r) for each cell.
-    Contributions to one place of an image are added before they are exchanged.
+    v = g / 2^drop = P + 2^(64-drop) W msb(r) - (r >> drop) as in truncation "safe", where P and W
+    are known to the evaluators and r to D. So e v for a cell's bit e = o ^ beta requires shares of
+    r >> drop and msb(r), once for each window, and of beta, beta (r >> drop), beta msb(r) for each
+    cell. Contributions to one position of an image are added before they are exchanged.
 
     Args:
         choice: of `max_pool2d_with_choice`.
         g: of the pooled shape over Z_2^64, |g| < 2^62.
         drop: fractional bits to drop, 1 to 48.
 
-    Returns dx [batch, height, width, channels].  Off by less than 1 ulp for each window that the
-    place was chosen in; a place that none chose is exactly 0.
-    Rounds: 1 (2 with dealing).  Bits sent: D 64 + drop for each window and 128 + drop for each of
-        its cells, E1, E2 64 for each place of an image.
-    Security: D's fields are padded by masks of K1, each number its own; the evaluators' sums by
-        masks that the other cannot make.
+    Returns:
+        dx [batch, height, width, channels]. Error: below 1 ulp for each window that chose the
+        position; a position that no window chose is exactly 0.
+    Rounds: 1 online, 2 in total. Bits sent: D 64 + drop for each window and 128 + drop for each of
+    its cells, E1, E2 64 for each position of an image.
+    Security: D's fields are hidden by masks of K1 with separate numbers; the evaluators' sums by
+    masks that the other evaluator cannot derive.
     Raises:
         UsageError: g does not fit the choice, or is not over Z_2^64.
     """
     windows = choice.geometry
     check_ring("unpool", g)
     if not isinstance(drop, int) or not 1 <= drop <= 48:
-        raise UsageError(f"unpool drops 1 to 48 bits. Received: {drop!r}.")
+        raise UsageError(
+            f"unpool drops 1 to 48 bits. Received: {drop!r}.",
+            code="number-out-of-range",
+            operation="unpool",
+            received=drop,
+            expected="1 to 48",
+        )
     if g.dealer != choice.bits.dealer or not g.shape.is_compatible_with(windows.pooled_shape):
         raise UsageError(
-            f"unpool wants a gradient {list(windows.pooled_shape)} with dealer {choice.bits.dealer}. "
-            f"Received: {g!r}."
+            f"unpool expects a gradient {list(windows.pooled_shape)} with dealer "
+            f"{choice.bits.dealer}. Received: {g!r}.",
+            code="dealer-mismatch" if g.dealer != choice.bits.dealer else "shape-mismatch",
+            operation="unpool",
+            received=repr(g),
+            expected=list(windows.pooled_shape),
         )
     scale = g.fractional_bits - drop
     if isinstance(party, CostParty):
@@ -321,7 +342,7 @@ def unpool_gradient(party: Party, choice: PoolChoice, g: Shared, drop: int) -> S
 
 
 def _dealt_bits(g: Geometry, drop: int) -> int:
-    """Bits of the dealer's message."""
+    """Return the bits of the dealer's message."""
     n = len(g.order) * g.padded_windows
     return (
         64 * g.padded_windows

@@ -1,6 +1,6 @@
-"""Functions that are 0 up to a knot, x from another on, and a parabola between: hard SiLU.
+"""Functions that are 0 up to a knot, x beyond another, and a parabola between: hard SiLU.
 
-Source: Howard et al., Searching for MobileNetV3, ICCV 2019; how it is computed is this project's.
+Source: Howard et al., Searching for MobileNetV3, ICCV 2019; the protocol is this project's.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# Fractional bits that a slope has more than x.
+# Fractional bits of a slope beyond those of x.
 SLOPE_BITS = 12
 
 
 @dataclass(frozen=True)
 class Ramp:
-    """0 below -reach, x from reach on, and a v^2 + b v between, with v = x + reach.
+    """A function: 0 below -reach, x above reach, and a v^2 + b v between, with v = x + reach.
 
     Attributes:
         reach: a small integer.
@@ -36,7 +36,7 @@ class Ramp:
     linear: Fraction
 
     def slope_at(self, v: int) -> Fraction:
-        """The parabola's."""
+        """Return the slope of the parabola."""
         return 2 * self.square * v + self.linear
 
 
@@ -51,14 +51,15 @@ def ramp_with_slope(
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
 ) -> tuple[Shared, Shared]:
-    """The ramp's value, and its derivative with SLOPE_BITS fractional bits more.
+    """Return the ramp's value, and its derivative with SLOPE_BITS fractional bits more.
 
-    Off by less than 1.2 ulp, for every |x| < 2^(bits-1) ring units.
+    Error: below 1.2 ulp, for every |x| < 2^(bits-1) ring units.
 
     Args:
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
 
-    Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of two ReLUs and a polynomial.
+    Rounds: exchanges + 3 online, exchanges + 4 in total. Bits sent: those of two ReLUs and a
+    polynomial.
     Raises:
         UsageError: another ring, fewer than 8 or more than 20 fractional bits.
     """
@@ -76,7 +77,7 @@ def ramp_with_slope(
     )
     slope = arithmetic.add_constant(scaled_slope, round(ramp.linear * (1 << (f + SLOPE_BITS))))
     first, last = ramp.slope_at(0), ramp.slope_at(2 * ramp.reach)
-    # where x is not between, v is 0 or 2 reach
+    # Outside the parabola v is 0 or 2 reach.
     for i, jump in enumerate((-first, last - 1)):
         if jump:
             knot_bits = logic.rearrange_bits(below, (2, n), operator.itemgetter(i), n)

@@ -1,13 +1,13 @@
-"""Recurrent layers: LSTM, GRU and simple cells over private sequences, one step as the other.
+"""Recurrent layers: LSTM, GRU and simple cells over private sequences; steps share a graph.
 
-x W of all steps is one local product: each party adds its part of it to that of h U, and only the
-sum is exchanged.  Values live in rings as small as their next product reads them.  With gates below
-1.01 and candidates below 1.01 states have bounds that follow from the number of steps, and sums
-those that follow from them: nothing can leave its range.  ReLUs and linear cells have no such
-bounds: their ranges are stated, and watched.
+x W of all steps is one local product: each party adds its share of it to that of h U, and only the
+sum is exchanged. Values are in the smallest rings that their next product permits. With gates below
+1.01 and candidates below 1.01 the number of steps implies bounds of states, and these imply bounds
+of sums: nothing can leave its range. ReLUs and linear cells have no such bounds: their ranges are
+declared and monitored.
 
-Series: what multiplies a memory in every step (the forget gate of an LSTM, the update gate of a
-GRU) is a longer one (series.HELD): where others are off by 2^-11, it is by 2^-13.7.
+Series: the factor of a memory in every step (the forget gate of an LSTM, the update gate of a GRU)
+uses a longer series (series.MEMORY_GATE): others have errors of 2^-11, this one of 2^-13.7.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from tfe_bench.protocols.session.sharing import Shared
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """Of one direction; G = gates * units.
+    """Weights of one direction; G = gates * units.
 
     Attributes:
         kernel: [inputs, G], recurrent: [units, G], over Z_2^64.
         bias: [G] at the scale of the products, or None.
-        inner: [units], what is added to h U of a GRU's candidate before it is reset, or None.
+        inner: [units], added to h U of a GRU's candidate before it is reset, or None.
     """
 
     kernel: Shared
@@ -49,12 +49,12 @@ class Weights:
 
 @dataclass(frozen=True, eq=False)
 class RecurrentOutput:
-    """What a layer gives.
+    """The results of a layer.
 
     Attributes:
-        output: [batch, directions, units], or of all steps, as they were taken,
-            [batch, directions, steps, units]; over Z_2^64.
-        memory: of an LSTM behind its last step, [batch, directions, units], over Z_2^64.
+        output: [batch, directions, units], or for all steps, in the order of processing, [batch,
+            directions, steps, units]; over Z_2^64.
+        memory: of an LSTM after its last step, [batch, directions, units], over Z_2^64.
     """
 
     output: Shared
@@ -76,27 +76,27 @@ def run_recurrent(
     exchanges: Callable[[int, int], int] = compare.default_exchanges,
     monitor: RangeMonitor | None = None,
 ) -> RecurrentOutput:
-    """A layer of one direction or several, whose steps are taken side by side.
+    """Run a layer of one or several directions, whose steps run in parallel.
 
     Args:
         x: [batch, steps, inputs] over Z_2^64.
         weights: of each direction, of one scale.
-        backwards: of each direction whether it begins with the last step.
-        states: [batch, units] over Z_2^64 with numbers.fraction bits, of each direction h and, of
-            an LSTM, c; none for zeros.
-        sequences: give the output of all steps.
-        mask: [batch, steps] over Z_2^64, integers: a step with 0 leaves the states as they were,
-            and gives the output of the step before.
-        zeroed: such a step's output is 0; with `sequences`.
+        backwards: for each direction, True if it begins with the last step.
+        states: [batch, units] over Z_2^64 with fixed_point.fraction bits, for each direction h and,
+            for an LSTM, c; none: zeros.
+        sequences: True: return the output of all steps.
+        mask: [batch, steps] over Z_2^64, integers: a step with 0 keeps the states, and repeats the
+            output of the step before.
+        zero_masked: True: the output of such a step is 0; with `sequences`.
         exchanges: (number, bits) -> exchanges of comparisons.
-        watch: is told of values that left their range, of cells that have no bounds.
+        monitor: records values that leave their range, for cells without bounds.
 
-    Off, with series, by up to 2^-10 of a gate in each step; else by 2 ulp of 2^-fraction.
-    Rounds: for each step of an LSTM 2 activations and 4, of a GRU 2 activations and 4, where it
-        resets before the product 6, of a simple cell one and 1; and a lift.  An activation takes
-        exchanges + 3 with series, else exchanges + 6.  A mask takes one more.
+    Error: with series up to 2^-10 of a gate in each step; otherwise 2 ulp of 2^-fraction.
+    Rounds: for each step of an LSTM 2 activations and 4, of a GRU 2 activations and 4, or 6 if it
+    resets before the product, of a simple cell one activation and 1; and a lift. An activation
+    takes exchanges + 3 with series, else exchanges + 6. A mask adds one.
     Raises:
-        UsageError: shapes, scales or rings that do not fit.
+        UsageError: shapes, scales or rings do not fit.
     """
     input_shape = check_known_shape("recurrent", check_ring("recurrent", x))
     count, units = len(weights), int(weights[0].recurrent.shape[0]) if weights else 0
@@ -108,9 +108,13 @@ def run_recurrent(
         is_valid = is_valid and steps == input_shape[:2] and mask.fractional_bits == 0
     if not is_valid:
         raise UsageError(
-            f"recurrent wants x [batch, 1 to {MAX_STEPS} steps, inputs], weights and states of "
-            f"each direction, and numbers that fit. Received: {input_shape}, {count} weights, "
-            f"{len(states)} states, {len(backwards)} directions, {mask!r} as a mask, {fixed_point}."
+            f"recurrent expects x [batch, 1 to {MAX_STEPS} steps, inputs], weights and "
+            "states of each direction, and a valid fixed-point format. Received: "
+            f"{input_shape}, {count} weights, {len(states)} states, {len(backwards)} "
+            f"directions, {mask!r} as a mask, {fixed_point}.",
+            code="shape-mismatch",
+            operation="recurrent",
+            received=f"{input_shape}, {count} weights, {len(states)} states",
         )
     runner = _StepRunner(party, cell, fixed_point, weights, units, exchanges, monitor)
     input_products = runner.project_inputs(x, backwards)
@@ -148,7 +152,7 @@ def run_recurrent(
 
 
 class _StepRunner:
-    """What a step needs; values are [directions, batch, units]."""
+    """The data and operations of a step; values are [directions, batch, units]."""
 
     def __init__(
         self,
@@ -164,7 +168,7 @@ class _StepRunner:
         self.exchanges = exchanges
         self.monitor = None if monitor is None or cell.is_bounded else _TransposedMonitor(monitor)
         self.loop_monitor = None if cell.is_bounded else monitor
-        # what is watched may be three times as large as planned, and be right
+        # A monitored value may be three times as large as planned and still be right.
         self.margin_bits = 0 if self.monitor is None else 2
         self.kernel, self.recurrent = (
             shapes.stack([getattr(w, name) for w in weights]) for name in ("kernel", "recurrent")
@@ -180,10 +184,10 @@ class _StepRunner:
             else None
         )
 
-    # ---- what is not of a step
+    # ---- outside of steps
 
     def project_inputs(self, x: Shared, backwards: Sequence[bool]) -> LocalProduct:
-        """x W of all steps as they are taken, [steps, directions, batch, G]."""
+        """Compute x W of all steps in the order of processing, [steps, directions, batch, G]."""
         batch, steps, inputs = (int(n) for n in x.shape)
         by_steps = x.map(
             lambda a: tensor_ops.reshape(
@@ -206,7 +210,7 @@ class _StepRunner:
         return input_products.map(order_steps)
 
     def order_mask(self, mask: Shared, backwards: Sequence[bool]) -> Shared:
-        """A mask of all steps as they are taken, [steps, directions, batch, 1]."""
+        """Return a mask of all steps in the order of processing, [steps, directions, batch, 1]."""
 
         def order_steps(a: Any) -> Any:
             a = tensor_ops.transpose(a, [1, 0])
@@ -221,13 +225,13 @@ class _StepRunner:
     def select_states(
         self, step_mask: Shared, new: Sequence[Shared], old: Sequence[Shared]
     ) -> list[Shared]:
-        """The new values where a mask is 1, else the old ones; 1 round."""
-        # (what a step ends with comes last)
+        """Return the new values where a mask is 1, else the old ones; 1 round."""
+        # The last value of a step comes last.
         pairs = list(zip(new, old, strict=True))[::-1]
         return [self.select_masked(step_mask, v, w) for v, w in pairs][::-1]
 
     def select_masked(self, step_mask: Shared, new: Shared, old: Shared | None) -> Shared:
-        """The new value where a mask is 1, else the old one or 0, exactly; 1 round."""
+        """Return the new value where a mask is 1, else the old one or 0, exactly; 1 round."""
         ring = new.ring_bits
         if old is not None:
             old = small_ring.reduce_ring(old, ring)
@@ -237,7 +241,7 @@ class _StepRunner:
                 self.party, "product_sum", [self.make_product(step_mask, difference)]
             )
             return z if old is None else arithmetic.add(z, old)
-        # (twice all that: half of it is not rounded)
+        # All terms are doubled, so that dropping one bit is exact.
         doubled_mask = step_mask.map(lambda a: tensor_ops.left_shift(a, 1))
         product = self.make_product(replace(doubled_mask, fractional_bits=1), difference)
         if old is not None:
@@ -249,37 +253,37 @@ class _StepRunner:
         return truncated_sum[0]
 
     def initial_states(self, batch: int, x: Shared, states: Sequence[Shared]) -> list[Shared]:
-        """The states before the first step."""
+        """Return the states before the first step."""
         count = STATES[self.cell.kind]
         if states:
             return [shapes.stack(list(states[i::count])) for i in range(count)]
         shape = [self.kernel.shape[0], batch, self.units]
-        # (a value that is known: under no mask)
+        # A public value: without a mask.
         zero = x.map(lambda a: tensor_ops.broadcast_to(tensor_ops.zeros_like(a[:1, :1, :1]), shape))
         return [replace(zero, fractional_bits=self.fixed_point.fraction)] * count
 
     # ---- of all cells
 
     def gate_part(self, x: Any, first: int, count: int = 1) -> Any:
-        """Some gates of a value, or of a product."""
+        """Return some gates of a value, or of a product."""
         low, high = first * self.units, (first + count) * self.units
         return x.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., low:high]))
 
     def lift_ring(self, x: Shared, to: int) -> Shared:
-        """x in a ring of so many bits at least; what is watched has all."""
+        """Return x in a ring of at least this many bits; monitored values use the whole ring."""
         to = to if self.monitor is None else products.RING
         return x if x.ring_bits >= to else small_ring.lift_signed(self.party, x, to)
 
     def make_product(
         self, x: Shared, w: Shared, bilinear: products.BilinearMap = products.elementwise_product
     ) -> Product:
-        """A product of which bits below those of both rings are right."""
+        """Return a product whose bits below those of both rings are right."""
         return Product(replace(x, bits=0), replace(w, bits=0), bilinear)
 
     def open_sum(
         self, sums: Sequence[Product | LocalProduct], addend: Shared | None, drop: int, ring: int
     ) -> Shared:
-        """A sum with so many fractional bits less, in a ring; 1 round."""
+        """Exchange a sum with `drop` fractional bits less, in a ring; 1 round."""
         width = 0 if self.monitor is None else products.RING
         y, u = products.exchange_truncated_sum(
             self.party, "truncated_sum", sums, addend, drop, ring, width
@@ -289,7 +293,7 @@ class _StepRunner:
         return linear.monitored_lift(self.party, self.monitor, y, u, width - drop)  # type: ignore[arg-type]
 
     def apply_activation(self, function: str, x: Shared, bits: int, to: int) -> Shared:
-        """An activation of |x| < 2^(bits-1) in a ring of so many bits at least, or any (0)."""
+        """Apply an activation to |x| < 2^(bits-1), in a ring of at least `to` bits, or any (0)."""
         party, f, n = self.party, x.fractional_bits, x.shape.num_elements()
         bits += self.margin_bits
         if function == "linear":
@@ -302,7 +306,8 @@ class _StepRunner:
             width = x.ring_bits if is_small else compare.bits_with_constant(bits, 1 << f)
             return linear.capped_relu(party, x, 1 << f, width, self.exchanges(2 * n, width))
         if self.cell.series:
-            # tanh(x) = 2 sigmoid(2x) - 1: twice a value has one fractional bit less, and so on
+            # tanh(x) = 2 sigmoid(2x) - 1; doubling a value is reading it with one fractional bit
+            # less.
             doubling = int(function == "tanh")
             activation = MEMORY_GATE if function == "held" else ACTIVATIONS["sigmoid"]
             x = replace(x, fractional_bits=f - doubling)
@@ -322,7 +327,7 @@ class _StepRunner:
     def apply_gates(
         self, z: Shared, functions: Sequence[str], bits: int, to: Sequence[int]
     ) -> list[Shared]:
-        """Activations of the parts of a value in their rings, those of one function as one."""
+        """Apply activations to the parts of a value, in their rings; one call per function."""
         activated: dict[int, Shared] = {}
         for function in dict.fromkeys(functions):
             gate_numbers = [i for i, f in enumerate(functions) if f == function]
@@ -340,7 +345,7 @@ class _StepRunner:
         return "held" if sigmoid else self.cell.gate
 
     def run_cell(self, x: LocalProduct, values: Sequence[Shared]) -> list[Shared]:
-        """The states behind a step."""
+        """Return the states after a step."""
         if self.cell.kind == "lstm":
             return self._lstm_cell(x, *values)
         return (
@@ -352,7 +357,7 @@ class _StepRunner:
     # ---- cells
 
     def _simple_cell(self, x: LocalProduct, h: Shared) -> list[Shared]:
-        """f(x W + h U + b)."""
+        """Compute f(x W + h U + b)."""
         product = self.make_product(h, self.recurrent, matrix_product)
         z = self.open_sum(
             [x, product], self.bias, self.fixed_point.dropped_bits, self.fixed_point.sum_ring
@@ -364,7 +369,7 @@ class _StepRunner:
         ]
 
     def _lstm_cell(self, x: LocalProduct, h: Shared, c: Shared) -> list[Shared]:
-        """i, f, g, o of x W + h U + b; f c + i g; o tanh(c)."""
+        """Compute i, f, g, o of x W + h U + b; f c + i g; o tanh(c)."""
         n, cell = self.fixed_point, self.cell
         product = self.make_product(h, self.recurrent, matrix_product)
         z = self.open_sum([x, product], self.bias, n.dropped_bits, n.sum_ring)
@@ -385,10 +390,13 @@ class _StepRunner:
         activated_memory = self.apply_activation(cell.activation, c, n.c, n.output_factor_ring)
         h = self.open_sum([self.make_product(o, activated_memory)], None, n.fraction, n.output_ring)
         c = self.lift_ring(c, n.memory_factor_ring)
-        return [self.lift_ring(h, n.factor_ring), c]  # what a step ends with comes last
+        return [self.lift_ring(h, n.factor_ring), c]  # the last value of a step comes last
 
     def _gru_cell(self, x: LocalProduct, h: Shared) -> list[Shared]:
-        """z, r of x W + h U + b; g of x W + r (h U) + b, or x W + (r h) U + b; z h + (1 - z) g."""
+        """Compute z, r of x W + h U + b, the candidate g, and z h + (1 - z) g.
+
+        g is of x W + r (h U) + b ("gru"), or of x W + (r h) U + b ("gru_before").
+        """
         n, cell, u = self.fixed_point, self.cell, self.units
         resets_product = cell.kind == "gru"
         gates = self.gate_part(x, 0, 2)
@@ -435,7 +443,7 @@ class _StepRunner:
         return [self.lift_ring(h, max(n.factor_ring, n.output_factor_ring))]
 
     def _with_inner(self, bias: Shared | None) -> Shared | None:
-        """The biases of a GRU's gates, and of what it resets."""
+        """Return the biases of a GRU's gates, and of the product that it resets."""
         if bias is None:
             return None
         if self.inner is None:
@@ -444,12 +452,12 @@ class _StepRunner:
 
 
 class _TransposedMonitor:
-    """A watch of values whose batch is their second axis."""
+    """A range monitor for values whose batch is their second axis."""
 
     def __init__(self, monitor: RangeMonitor) -> None:
         self._monitor = monitor
 
     def record_zero(self, share: Any, width: int, low: int = 0) -> None:
-        """As Watch.zero."""
+        """Record as RangeMonitor.record_zero."""
         transposed = None if share is None else tensor_ops.transpose(share, [1, 0, 2])
         self._monitor.record_zero(transposed, width, low)

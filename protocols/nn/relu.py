@@ -1,8 +1,8 @@
 """ReLU and its derivative: a comparison with 0, its bit exchanged under a mask, one bit injection.
 
-On a product that has not been truncated yet, `truncated_product` exchanges it directly in
-a small ring (T4) and `relu` carries the result back to Z_2^64: convolution,
-truncation and ReLU then take 5 rounds in all.
+For a product that has not been truncated yet, `truncated_product` exchanges it directly in a small
+ring (T4) and `relu` lifts the result to Z_2^64: convolution, truncation and ReLU then take 5 rounds
+in all.
 """
 
 from __future__ import annotations
@@ -27,16 +27,17 @@ def relu(
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = 2,
 ) -> Shared:
-    """max(x, 0), exact for |x| < 2^(bits-1) ring units.
+    """Compute max(x, 0), exact for |x| < 2^(bits-1) ring units.
 
     Args:
-        x: of Z_2^64, or of a small ring Z_2^k as `truncate_reduce` and `truncated_product` give it;
-            then k takes the place of bits, and the result is of Z_2^64.
-        bits: width of the comparison.  Outside of it the sign may be taken wrongly: the result is
-            then x or 0 all the same, and nothing leaks.
-        exchanges: of the comparison, 1 to 3; more rounds take fewer bits.
+        x: of Z_2^64, or of a small ring Z_2^k as a result of `truncate_reduce` or
+            `truncated_product`; then k replaces bits, and the result is in Z_2^64.
+        bits: width of the comparison. Outside it the sign may be wrong: the result is then still x
+            or 0, and nothing leaks.
+        exchanges: of the comparison, 1 to 3; more rounds send fewer bits.
 
-    Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: those of msb, mask_bits and inject.
+    Rounds: exchanges + 2 online, exchanges + 3 in total. Bits sent: those of msb, mask_bits and
+    inject.
     """
     return relu_with_derivative(party, x, bits, exchanges)[0]
 
@@ -47,7 +48,7 @@ def relu_with_derivative(
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = 2,
 ) -> tuple[Shared, MaskedBits]:
-    """(max(x, 0), [x < 0]): the bits, exchanged under a mask, serve the backward pass again.
+    """Return (max(x, 0), [x < 0]): the bits, exchanged under a mask, also serve the backward pass.
 
     Rounds and bits: as `relu`.
     """
@@ -61,16 +62,16 @@ def relu_with_derivative(
 def relu_in(
     party: Party, x: Shared, bits: int, exchanges: int | None = 2, to: int | None = None
 ) -> Shared:
-    """max(x, 0) in x's own ring Z_2^k, or in a larger one, for |x| < 2^(bits-1) and bits <= k.
+    """Compute max(x, 0) in x's ring Z_2^k, or in a larger one, for |x| < 2^(bits-1) and bits <= k.
 
-    For who reads few bits of it, or has many values: in a ring of its own a choice sends 4k bits
-    for `relu`'s 256 and more, and each bit of a larger one is four, a round later.
+    This suits results of which few bits are read, or many values: a selection in x's own ring sends
+    4k bits, `relu` 256 and more. Each bit of a larger ring costs four bits and comes a round later.
 
     Args:
-        to: the result's ring; None: x's own.
+        to: ring of the result; None: x's own.
 
-    Rounds: as `relu`, and 1 more to a larger ring.  Bits sent: those of msb, mask_bits and
-        small_ring.rectified.
+    Rounds: as `relu`, and 1 more to a larger ring. Bits sent: those of msb, mask_bits and
+    small_ring.rectified.
     """
     checks.check_word("relu", x)
     negative = convert.mask_bits(party, compare.msb(party, x, bits, exchanges))
@@ -80,9 +81,10 @@ def relu_in(
 def relu_derivative(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = 2
 ) -> Shared:
-    """[x >= 0] as ring elements 0 and 1; |x| < 2^(bits-1).  At 0 it is 1 (TensorFlow says 0).
+    """Return [x >= 0] as ring elements 0 and 1; |x| < 2^(bits-1). At 0 it is 1 (in TensorFlow 0).
 
-    Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: those of msb, mask_bits and b2a.
+    Rounds: exchanges + 2 online, exchanges + 3 in total. Bits sent: those of msb, mask_bits and
+    b2a.
     """
     is_small = _is_small("relu derivative", x)
     negative = convert.mask_bits(
@@ -100,20 +102,20 @@ def truncated_product(
     bilinear: BilinearMap | None = None,
     bias: Shared | None = None,
 ) -> Shared:
-    """(x . y + bias) / 2^drop in Z_2^bits, stochastically rounded; never fails (T4).
+    """Compute (x . y + bias) / 2^drop in Z_2^bits, stochastically rounded; never fails (T4).
 
     Error: (-1, 1) ulp.
 
     Args:
         drop: fractional bits to drop.
-        bits: k; right for |x . y + bias| <= 2^(k-1+drop) - 2^drop (2^(k-1), to which more could be
-            rounded, reads as negative).
-        two: sum of products of paired operands ; None is matmul.
+        bits: k; right for |x . y + bias| <= 2^(k-1+drop) - 2^drop (values up to 2^(k-1), which
+            rounding could reach, would read as negative).
+        bilinear: sum of products of paired operands; None is matmul.
         bias: private, at the scale of the product, broadcast to it.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D drop + bits, E1, E2 bits per element of the result.
+    Rounds: 1 online, 2 in total. Bits sent: D drop + bits, E1, E2 bits per element of the result.
     Raises:
-        UsageError: rings, dealers or shapes that do not fit; bits + drop over 64.
+        UsageError: rings, dealers or shapes do not fit; bits + drop exceeds 64.
     """
     bilinear = matrix_product if bilinear is None else bilinear
     checks.check_factors("truncated_product", x, y)
@@ -126,5 +128,5 @@ def truncated_product(
 
 
 def _is_small(name: str, x: Shared) -> bool:
-    """Whether x is of a small ring."""
+    """Return whether x is of a small ring."""
     return checks.check_word(name, x).ring_bits < RING

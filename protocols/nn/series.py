@@ -1,11 +1,12 @@
-"""Smooth activations by a short Fourier series: in few rounds and bytes, off by less than 2^-10.
+"""Smooth activations by a short Fourier series: few rounds and bytes, error below 2^-10.
 
 Between two knots a function is (x / 2 and) a series of x (functions/harmonics.py); beyond them it
-is x, or a constant.  Two comparisons find the knots, on values of which all bits below a quarter
-are cut: around a knot both pieces are right.
+is x, or a constant. Two comparisons with the knots select the piece. They use values truncated to
+quarters: near a knot both pieces are right.
 
-The weights are integers of this source, and are part of what the three parties agree on: a unit of
-difference in one would leave a multiple of a uniform share.  A test computes their error anew.
+The weights are integers in this source file, and are part of the graph that the three parties agree
+on: a difference of one unit would leave a multiple of a uniform share. A test recomputes their
+error.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 MIN_BITS: Final = 8
 MAX_BITS: Final = 16
-# Comparisons see quarters.
+# Comparisons use quarters.
 _STEP_BITS: Final = 2
 
 
@@ -41,7 +42,7 @@ class SeriesActivation:
         low, high: knots, in quarters.
         series: between them.
         ends: its values below and above; None: 0 and x, and x / 2 is added between.
-        room: where |x| < 2^(room-1), |f(x)| < 2^(room-1); beyond, and with none, |f(x)| <= |x|.
+        room: where |x| < 2^(room-1), |f(x)| < 2^(room-1); beyond it, and for room 0, |f(x)| <= |x|.
     """
 
     low: int
@@ -51,7 +52,7 @@ class SeriesActivation:
     room: int = 0
 
     def evaluate_plain(self, v: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """What the protocol makes of v, but for roundings: float64, of any shape."""
+        """Evaluate the protocol's function at v, apart from rounding: float64, of any shape."""
         half, lower, upper = v / 2, np.zeros(()), v
         if self.ends is not None:
             half, (lower, upper) = np.zeros(()), np.asarray(self.ends, np.float64)
@@ -69,7 +70,7 @@ def _odd_series(turn: int, odd: int, *sines: int) -> Series:
     return Series(turn, odd, (first, *(w for b in rest for w in (0, b))))
 
 
-# Least largest error on [low - 1, high + 1] quarters, by linear programming, rounded.
+# Minimax fits on [low - 1, high + 1] quarters by linear programming, rounded.
 ACTIVATIONS: Final[Mapping[str, SeriesActivation]] = MappingProxyType(
     {
         "gelu": SeriesActivation(
@@ -111,7 +112,7 @@ ACTIVATIONS: Final[Mapping[str, SeriesActivation]] = MappingProxyType(
     }
 )
 
-# Of what a memory is multiplied by in every step: off by 2^-13.7 where the sigmoid is off by 2^-11.
+# The factor of a memory in every step: error 2^-13.7, that of the sigmoid is 2^-11.
 MEMORY_GATE: Final = SeriesActivation(
     *(-38, 38),
     _odd_series(
@@ -123,19 +124,19 @@ MEMORY_GATE: Final = SeriesActivation(
 
 
 def extra_bits(name: str) -> int:
-    """Fractional bits that a function's value has more than x."""
+    """Return the fractional bits of a function's value beyond those of x."""
     return 1 if ACTIVATIONS[name].ends is None else 0
 
 
 def max_bits(name: str, fractional_bits: int) -> int:
-    """The most bits of x that `bent` takes, |x| < 2^(bits-1) units, at its fractional bits."""
+    """Return the most bits of x in `evaluate_series`, |x| < 2^(bits-1) units, at its scale."""
     if ACTIVATIONS[name].ends is not None:
         return compare.EXACT_BITS - 2
-    return harmonics.max_result_bits(fractional_bits + 1) - 2  # f + 29: room is no matter
+    return harmonics.max_result_bits(fractional_bits + 1) - 2  # f + 29: room does not matter
 
 
 def read_bits(name: str, fractional_bits: int, below: int) -> int:
-    """How many low bits of x, |x| < below, `bent` reads: it may be of such a ring."""
+    """Return the low bits of x, |x| < below, that `evaluate_series` reads: a ring for x."""
     return min_ring(ACTIVATIONS[name], fractional_bits, below)
 
 
@@ -148,32 +149,43 @@ def evaluate_series(
     to: int = 64,
     below: int | None = None,
 ) -> Shared:
-    """A function of BENDS, off by less than 2^-10.5 and 2 ulp, for every |x| < 2^(bits-1) units.
+    """Compute a function of ACTIVATIONS, error below 2^-10.5 and 2 ulp, for |x| < 2^(bits-1) units.
 
-    0 and x, or the constants, are exact from a quarter beyond the knots on.
+    The values 0 and x, or the constants, are exact from a quarter beyond the knots on.
 
     Args:
         x: of any shape, over Z_2^64 or a ring of `read_bits`; 8 to 16 fractional bits.
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
-        to: the result's ring, if no more bits are read of it; one of more may come back.
-        below: a bound |x| < below that is less than bits say, in ring units.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
+        to: ring of the result, if only its low bits are read; the result may have a larger ring.
+        below: a bound |x| < below tighter than that of bits, in ring units.
 
     Returns:
         As many fractional bits as x; one more where the ends are 0 and x.
-    Rounds: exchanges + 3 (+ 4 with dealing).  Bits sent: those of two comparisons of `compared`,
-        of harmonics.evaluate in the ring of the series' values, of a choice and of two lifts.
+    Rounds: exchanges + 3 online, exchanges + 4 in total. Bits sent: those of two comparisons of
+    `comparison_bits`, of harmonics.evaluate_series in the ring of the series' values, of a
+    selection and of two lifts.
     Raises:
-        UsageError: no such function, another ring or number of fractional bits, or bits that leave
-            no room in a word.
+        UsageError: the function is unknown, the ring or scale does not fit, or bits leaves no room
+            in a word.
     """
     if name not in ACTIVATIONS:
-        raise UsageError(f"A series is one of {', '.join(ACTIVATIONS)}. Received: {name!r}.")
+        raise UsageError(
+            f"Expected a series of {', '.join(ACTIVATIONS)}. Received: {name!r}.",
+            code="unknown-name",
+            operation="series",
+            received=name,
+            expected=", ".join(ACTIVATIONS),
+        )
     check_scale("series", check_word("series", x), MIN_BITS, MAX_BITS)
     f = x.fractional_bits
     if not 2 <= bits <= max_bits(name, f):
         raise UsageError(
-            f"A series of {name} takes 2 to {max_bits(name, f)} bits. Received: {bits}. Use a "
-            "smaller range or fewer fractional bits."
+            f"A series of {name} expects 2 to {max_bits(name, f)} bits. Received: "
+            f"{bits}. Use a smaller range or fewer fractional bits.",
+            code="number-out-of-range",
+            operation=name,
+            received=bits,
+            expected=f"2 to {max_bits(name, f)}",
         )
     activation, below = ACTIVATIONS[name], min(below or 1 << (bits - 1), 1 << (bits - 1))
     _check_read(x, activation, below)
@@ -185,14 +197,14 @@ def evaluate_series(
         return y
     if activation.ends is not None:
         return small_ring.lift_signed(party, y, to)
-    least = 1 << (y.fractional_bits - 1)  # (all of them are above -1/2)
+    least = 1 << (y.fractional_bits - 1)  # all results are above -1/2
     return arithmetic.add_constant(
         small_ring.extend_nonnegative(party, arithmetic.add_constant(y, least), to), -least
     )
 
 
 def comparison_bits(activation: SeriesActivation, fractional_bits: int, below: int) -> int:
-    """Bits of the comparisons with the knots of |x| < below units."""
+    """Return the bits of the comparisons with the knots for |x| < below units."""
     quarters = max(-(-below >> (fractional_bits - _STEP_BITS)), 2)
     return (quarters - 1 + max(map(abs, _knot_quarters(activation))) + 1).bit_length() + 1
 
@@ -204,16 +216,16 @@ def _knot_quarters(activation: SeriesActivation) -> tuple[int, int]:
 def _result_ring(
     activation: SeriesActivation, fractional_bits: int, below: int, added_bits: int
 ) -> int:
-    """The ring of a result of `curved`."""
+    """Return the ring of a result of `evaluate_in_ring`."""
     if activation.ends is not None:
         return fractional_bits + added_bits + 3
     one = 1 << fractional_bits
-    # twice x, with one fractional bit more; -1/2, and what a series is off by
+    # Twice x, with one fractional bit more; -1/2, and the error of a series.
     return (2 * max(below, one << activation.room >> 1) + one + (one >> 6)).bit_length() + 1
 
 
 def min_ring(activation: SeriesActivation, fractional_bits: int, below: int) -> int:
-    """The smallest ring of an x that `curved` takes: of the period, the comparisons, and x / 2."""
+    """Return the smallest ring of x that holds the period, the comparisons, and x / 2."""
     compared_bits = (
         fractional_bits - _STEP_BITS + comparison_bits(activation, fractional_bits, below)
     )
@@ -222,12 +234,16 @@ def min_ring(activation: SeriesActivation, fractional_bits: int, below: int) -> 
 
 
 def _check_read(x: Shared, activation: SeriesActivation, below: int) -> None:
-    """Raises UsageError for an x of a ring of fewer bits than `least_ring`."""
+    """Raise UsageError if x has a ring of fewer bits than `min_ring`."""
     min_bits = min_ring(activation, x.fractional_bits, below)
     if x.ring_bits < min_bits:
         raise UsageError(
             f"A series of values below {below} ring units reads {min_bits} bits of them. "
-            f"Received: {x!r}."
+            f"Received: {x!r}.",
+            code="unsupported-ring",
+            operation="series",
+            received=repr(x),
+            expected=f"{min_bits} bits",
         )
 
 
@@ -239,18 +255,18 @@ def evaluate_in_ring(
     exchanges: int,
     added_bits: int = 0,
 ) -> Shared:
-    """`bent` without the lift, in a ring Z_2^k.
+    """Run `evaluate_series` without the lift, in a ring Z_2^k.
 
-    With constants at its ends |result| < 2^(k-2), else -1/2 < result, and below 2^(k-1) less 1/2.
+    With constants at its ends |result| < 2^(k-2), else -1/2 < result, and below 2^(k-1) minus 1/2.
 
     Args:
-        x: of any ring of `least_ring` bits or more, |x| < below units.
-        more: fractional bits that the result has more than x; where the ends are constants.
+        x: of any ring of `min_ring` bits or more, |x| < below units.
+        added_bits: fractional bits of the result beyond those of x; where the ends are constants.
 
-    Rounds: exchanges + 2 (+ 3 with dealing).
+    Rounds: exchanges + 2 online, exchanges + 3 in total.
     """
     _check_read(x, activation, below)
-    f, x = x.fractional_bits, replace(x, bits=0)  # (of what is above nothing is read)
+    f, x = x.fractional_bits, replace(x, bits=0)  # higher bits are not read
     cut, width = f - _STEP_BITS, comparison_bits(activation, f, below)
     knot_differences = linear.subtract_knots(x, [k << cut for k in _knot_quarters(activation)])
     is_below = convert.mask_bits(
@@ -278,9 +294,10 @@ def evaluate_in_ring(
 
 
 def _sum_series(party: Party, series: Series, x: Shared, fractional_bits: int, k: int) -> Shared:
-    """The series in Z_2^k: made in the ring of its own values, which 2J dealt words pay for.
+    """Compute the series in Z_2^k, first in the ring of its values, which saves dealt words.
 
-    Its lift takes the second round, while knots are compared.
+    That ring pays for itself, as 2J words are dealt. Its lift takes the second round, in parallel
+    with the comparisons.
     """
     below, value_ring = series.find_range(fractional_bits)
     if value_ring >= k:

@@ -1,6 +1,6 @@
 """SiLU (swish), x sigmoid(x), and its slope.
 
-Source: Elfwing, Uchibe and Doya, Sigmoid-weighted linear units, 2018; how it is computed is this
+Source: Elfwing, Uchibe and Doya, Sigmoid-weighted linear units, 2018; the protocol is this
 project's.
 """
 
@@ -17,23 +17,23 @@ from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# The tail is multiplied by up to 14, so it has these fractional bits more than x.
+# The tail is multiplied by up to 14, so it has this many fractional bits more than x.
 _EXTRA_BITS = 5
 
 
 def silu(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """x / (1 + e^-x), off by less than 2 ulp, for every |x| < 2^(bits-1) ring units.
+    """Compute x / (1 + e^-x), error below 2 ulp, for every |x| < 2^(bits-1) ring units.
 
-    silu(x) = max(x, 0) - a h(a) with a = |x| and sigmoid's tail h(a) = e^-a / (1 + e^-a).  From
-    where sigmoid counts as 0 or 1 a is 0, and silu exactly 0 or x.
+    silu(x) = max(x, 0) - a h(a) with a = |x| and sigmoid's tail h(a) = e^-a / (1 + e^-a). Where
+    sigmoid counts as 0 or 1, a is 0, and silu is exactly 0 or x.
 
     Args:
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
 
-    Rounds: exchanges + 5 (+ 6 with dealing).  Bits sent: those of activations.halves and of the
-        last step.
+    Rounds: exchanges + 5 online, exchanges + 6 in total. Bits sent: those of
+    activations.sigmoid_parts and of the last step.
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
@@ -48,7 +48,7 @@ def silu(
 
 @functools.cache
 def _product_plan(f: int) -> polynomial.Plan:
-    """|x| h: |x| is at most where sigmoid is cut, h at most 1/2 and a rounding."""
+    """Plan |x| h: |x| is at most the cutoff of sigmoid, h at most 1/2 plus a rounding error."""
     return small_product.plan_product(
         [activations.saturation_units(f).bit_length() + 1, f + _EXTRA_BITS + 1], f + _EXTRA_BITS
     )

@@ -1,4 +1,4 @@
-"""Softplus, log(1 + e^x), and its like: max(x, 0) and a function of e^-|x|."""
+"""Softplus, log(1 + e^x), and related functions: max(x, 0) and a function of e^-|x|."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ MAX_BITS = 16
 def split_sides(
     party: Party, x: Shared, edge: int, bits: int, exchanges: int | None
 ) -> tuple[Shared, Shared, Shared]:
-    """max(x, 0), and how far x is above and below 0: at most edge, in ring units.
+    """Return max(x, 0), and the distances of x above and below 0: at most edge, in ring units.
 
-    Rounds and bits: those of linear.above with three knots.
+    Rounds and bits: those of linear.relu_at_knots with three knots.
     """
     high, _ = linear.relu_at_knots(party, x, (-edge, 0, edge), bits, exchanges)
     low, positive, far = (high.map(lambda a, i=i: tensor_ops.strided_slice(a, i)) for i in range(3))
@@ -36,7 +36,7 @@ def _log_one_plus(t: Decimal) -> Decimal:
 
 @functools.cache
 def _fit_tail(f: int) -> polynomial.FittedPolynomial:
-    """log(1 + t) on [0, 1] for t with INNER_BITS."""
+    """Fit log(1 + t) on [0, 1] for t with INNER_BITS."""
     polynomial_fit = approximation.fit_approximation(
         _log_one_plus, Decimal(0), Decimal(1), activations.INNER_BITS, Decimal(2) ** -(f + 3), False
     )
@@ -46,16 +46,16 @@ def _fit_tail(f: int) -> polynomial.FittedPolynomial:
 def softplus(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """log(1 + e^x), off by less than 2 ulp, for every |x| < 2^(bits-1) ring units.
+    """Compute log(1 + e^x), error below 2 ulp, for every |x| < 2^(bits-1) ring units.
 
-    It is max(x, 0) + log(1 + e^-|x|): a polynomial of the exponential, which counts as 0 from where
-    it is below half an ulp.
+    It is max(x, 0) + log(1 + e^-|x|): a polynomial of the exponential, which counts as 0 where it
+    is below half an ulp.
 
     Args:
-        exchanges: of the comparisons; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparisons; None: 1 for few elements, 2 for many.
 
-    Rounds: exchanges + 4 (+ 5 with dealing).  Bits sent: those of three ReLUs, an exponential and a
-        polynomial.
+    Rounds: exchanges + 4 online, exchanges + 5 in total. Bits sent: those of three ReLUs, an
+    exponential and a polynomial.
     Raises:
         UsageError: another ring, fewer than 8 or more than 16 fractional bits.
     """
@@ -67,16 +67,16 @@ def softplus(
 
 
 def slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """1 / (1 + e^-x), off by less than 2^-10.5.
+    """Compute 1 / (1 + e^-x), error below 2^-10.5.
 
     Rounds, bits and errors: those of piecewise.logistic.
     """
-    # (one bit more: x is compared with knots other than 0)
+    # One bit more, as x is compared with knots other than 0.
     return piecewise.logistic(party, x, bits=bits + 1)
 
 
 def log_sigmoid_slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """1 / (1 + e^x): the derivative of log_sigmoid.
+    """Compute 1 / (1 + e^x): the derivative of log_sigmoid.
 
     Error, rounds, bits and errors: those of piecewise.logistic.
     """
@@ -86,7 +86,7 @@ def log_sigmoid_slope(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -
 def log_sigmoid(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """log(1 / (1 + e^-x)) = -softplus(-x).
+    """Compute log(1 / (1 + e^-x)) = -softplus(-x).
 
     Error, rounds, bits and errors: as `softplus`.
     """

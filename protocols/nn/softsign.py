@@ -13,12 +13,12 @@ from tfe_bench.protocols.session.sharing import Shared
 def softsign(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> Shared:
-    """x / (1 + |x|), off by less than 1.5 ulp and 2^-20, for every |x| < 2^(bits-1) ring units.
+    """Compute x / (1 + |x|), error below 1.5 ulp and 2^-20, for every |x| < 2^(bits-1) ring units.
 
     It is 1 - 1 / (1 + |x|), with the sign of x.
 
     Args:
-        exchanges: of the comparison; None takes 1 for few elements, 2 for many.
+        exchanges: of the comparison; None: 1 for few elements, 2 for many.
 
     Rounds: those of relu.relu, reciprocal.reciprocal and an injection.
     Raises:
@@ -30,7 +30,7 @@ def softsign(
 def softsign_with_reciprocal(
     party: Party, x: Shared, bits: int = compare.LAYER_BITS, exchanges: int | None = None
 ) -> tuple[Shared, Shared]:
-    """The value, and 1 / (1 + |x|), of which the derivative is the square.
+    """Return the value, and 1 / (1 + |x|), whose square is the derivative.
 
     Rounds: as `softsign`.
     """

@@ -1,6 +1,6 @@
 """Squareplus, (x + sqrt(x^2 + b)) / 2.
 
-Source: Barron, Squareplus: a softplus-like algebraic rectifier, 2021; how it is computed is this
+Source: Barron, Squareplus: a softplus-like algebraic rectifier, 2021; the protocol is this
 project's.
 """
 
@@ -25,7 +25,7 @@ _INNER = 20
 
 
 def max_bits(f: int) -> int:
-    """How wide a value with f fractional bits may be: its square fits."""
+    """Return the largest width of a value with f fractional bits: its square fits."""
     return min(31, _INNER + f)
 
 
@@ -36,14 +36,14 @@ def squareplus(
     bits: int = compare.LAYER_BITS,
     exchanges: int | None = None,
 ) -> Shared:
-    """(x + sqrt(x^2 + b)) / 2, off by less than 3 ulp, for every |x| < 2^(bits-1) ring units.
+    """Compute (x + sqrt(x^2 + b)) / 2, error below 3 ulp, for every |x| < 2^(bits-1) ring units.
 
-    It is max(x, 0) + b / (2 |x| + 2 sqrt(x^2 + b)), and so keeps its digits where x is far from 0.
+    It is max(x, 0) + b / (2 |x| + 2 sqrt(x^2 + b)), which keeps its accuracy far from 0.
 
     Args:
         b: from 2^-8 to 64.
-        bits: up to `most_bits`.
-        exchanges: of the comparison; None takes 1 for few elements, 2 for many.
+        bits: up to `max_bits`.
+        exchanges: of the comparison; None: 1 for few elements, 2 for many.
 
     Rounds: those of relu.relu, a square, roots.sqrt, reciprocal.reciprocal and three truncations.
     Raises:
@@ -54,8 +54,12 @@ def squareplus(
     f, extra_bits = x.fractional_bits, _INNER - x.fractional_bits
     if not 2.0**-8 <= b <= MAX_OFFSET or not 2 <= bits <= max_bits(f):
         raise UsageError(
-            f"squareplus wants b from 2^-8 to {MAX_OFFSET}, and values of 2 to {max_bits(f)} bits. "
-            f"Received: b={b!r}, bits={bits!r}."
+            f"squareplus expects b from 2^-8 to {MAX_OFFSET}, and values of 2 to "
+            f"{max_bits(f)} bits. Received: b={b!r}, bits={bits!r}.",
+            code="number-out-of-range",
+            operation="squareplus",
+            received=f"b={b!r}, bits={bits!r}",
+            expected=f"2^-8 to {MAX_OFFSET}, 2 to {max_bits(f)} bits",
         )
     count = compare.default_exchanges(x.shape.num_elements(), bits, exchanges)
     positive = relu.relu(party, x, bits, count)
@@ -73,12 +77,12 @@ def squareplus(
     inverse_sum = reciprocal.reciprocal(
         party, total, max(bits + extra_bits, (8 << _INNER).bit_length()) + 2
     )
-    half = np.int64(round(Fraction(b) * (1 << 15)))  # of 16 fractional bits
+    half = np.int64(round(Fraction(b) * (1 << 15)))  # with 16 fractional bits
     tail = truncate(party, arithmetic.mul_public(inverse_sum, half, 16), 16 + extra_bits)
     return arithmetic.add(positive, tail)
 
 
 def _raise_scale(x: Shared, extra_bits: int) -> Shared:
-    """x with more fractional bits.  Local."""
+    """Return x with more fractional bits. Local."""
     y = x.map(lambda a: tensor_ops.left_shift(a, extra_bits))
     return Shared(y.m, y.l1, y.l2, y.dealer, x.fractional_bits + extra_bits)
