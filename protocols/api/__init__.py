@@ -1,4 +1,4 @@
-"""What users call, by name and by Python's operators, which private values know from here on."""
+"""Public operations by name, and Python's operators, bound to private values here."""
 
 from tfe_bench.protocols.api import operators, powers, predicates, rounding
 from tfe_bench.protocols.ring import shapes

@@ -1,4 +1,4 @@
-"""Private integers as words of bits, by the names of tf.bitwise: two's complement, 64 bits."""
+"""Bitwise operations on private integers, named as in tf.bitwise: two's complement, 64 bits."""
 
 from __future__ import annotations
 
@@ -29,14 +29,18 @@ def _check_position(operation: str, argument: str, value: int) -> int:
     if not checks.is_integer_between(value, 0, WORD - 1):
         received = "a private one" if operands.is_private(value) else repr(value)
         raise UsageError(
-            f"{operation} wants {argument} as one public integer from 0 to {WORD - 1}. "
-            f"Received: {received}."
+            f"{operation} expects {argument} as one public integer from 0 to {WORD - 1}. "
+            f"Received: {received}.",
+            code="number-out-of-range",
+            operation=operation,
+            received=received,
+            expected=f"0 to {WORD - 1}",
         )
     return int(value)
 
 
 def bit_extract(x: Shared, position: int) -> MaskedBits:
-    """Bit `position` of every integer, 0 being the lowest and 63 the sign, as private bits.
+    """Return bit `position` of every integer as private bits; 0 is the lowest bit and 63 the sign.
 
     Rounds and bits: those of a comparison of position + 1 bits.
     """
@@ -49,30 +53,44 @@ def bit_extract(x: Shared, position: int) -> MaskedBits:
 
 
 def unpack_bits(x: Shared, bits: int = WORD) -> MaskedBits:
-    """The lowest `bits` bits of every integer along a new last axis, the lowest first, as private
-    bits: XOR shares of its two's complement ("A2B").
+    """Return the lowest `bits` bits of every integer as private bits (A2B), lowest first.
 
-    Rounds: 4 (5 with dealing).  Bits sent: those of a comparison of every width to `bits`, and 1
+    They are XOR shares of its two's complement, along a new last axis.
+
+    Rounds: 4 online, 5 in total. Bits sent: those of a comparison of every width to `bits`, and 1
     for each bit.
-    Source: ABY3 (Mohassel and Rindal, CCS 2018), section 5.3, for what it is; comparisons of all
-    widths side by side instead of an adder.
+    Source: ABY3 (Mohassel and Rindal, CCS 2018), section 5.3, for the operation; the protocol
+    compares all widths in parallel instead of an adder.
     """
     x = _check_integers("unpack_bits", x)
     if not checks.is_integer_between(bits, 1, WORD):
-        raise UsageError(f"unpack_bits wants 1 to {WORD} bits. Received: {bits!r}.")
+        raise UsageError(
+            f"unpack_bits expects 1 to {WORD} bits. Received: {bits!r}.",
+            code="number-out-of-range",
+            operation="unpack_bits",
+            received=bits,
+            expected=f"1 to {WORD}",
+        )
     party, shape = operands.in_graph("unpack_bits"), operands.sizes("unpack_bits", x)
     planes = replace(bit_planes.extract_planes(party, x, bits), shape=(bits, *shape))
     return shapes.transpose(planes, [*range(1, len(shape) + 1), 0])  # type: ignore[arg-type, return-value]
 
 
 def pack_bits(x: MaskedBits) -> Shared:
-    """The integers whose lowest bits are along the last axis of x, the lowest first: 64 bits are
-    two's complement, fewer are not negative ("B2A").
+    """Return the integers whose lowest bits are along the last axis of x (B2A), lowest first.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 64 per bit, E1, E2 64 per element.
+    64 bits are two's complement; with fewer bits integers are not negative.
+
+    Rounds: 1 online, 2 in total. Bits sent: D 64 per bit, E1, E2 64 per element.
     """
     if not isinstance(x, MaskedBits) or not x.shape or not 1 <= x.shape[-1] <= WORD:
-        raise UsageError(f"pack_bits wants private bits [.., 1 to {WORD}]. Received: {x!r}.")
+        raise UsageError(
+            f"pack_bits expects private bits [.., 1 to {WORD}]. Received: {x!r}.",
+            code="not-private-bits" if not isinstance(x, MaskedBits) else "shape-mismatch",
+            operation="pack_bits",
+            received=repr(x),
+            expected=f"[.., 1 to {WORD}]",
+        )
     *shape, bits = x.shape
     party = operands.in_graph("pack_bits")
     planes: MaskedBits = shapes.transpose(x, [len(shape), *range(len(shape))])  # type: ignore[arg-type, assignment]
@@ -81,12 +99,12 @@ def pack_bits(x: MaskedBits) -> Shared:
 
 
 def popcount(x: Shared, bits: int = WORD) -> Shared:
-    """How many bits are 1, 0 to 64 (tf.raw_ops.PopulationCount).
+    """Count the ones among the bits of every integer; exact.
 
     Args:
-        bits: of the word: -2^(bits-1) <= x < 2^(bits-1), of which it takes the lowest `bits`.
+        bits: of the word: -2^(bits-1) <= x < 2^(bits-1); the lowest `bits` bits are counted.
 
-    Rounds: 5 (6 with dealing).  Bits sent: those of a comparison of every width to `bits`, and D
+    Rounds: 5 online, 6 in total. Bits sent: those of a comparison of every width to `bits`, and D
     64 for each bit.
     """
     x = _check_integers("popcount", x)
@@ -97,20 +115,20 @@ def popcount(x: Shared, bits: int = WORD) -> Shared:
 
 
 def invert(x: Shared) -> Shared:
-    """NOT of every bit: -1 - x.  Local."""
+    """Invert every bit: -1 - x. Local."""
     return arithmetic.add_constant(arithmetic.neg(_check_integers("invert", x)), -1)
 
 
 def left_shift(x: Shared, y: int) -> Shared:
-    """x 2^y modulo 2^64, for a public count from 0 to 63.  Local."""
+    """Compute x 2^y modulo 2^64, for a public count from 0 to 63. Local."""
     x, y = _check_integers("left_shift", x), _check_position("left_shift", "y", y)
     return x.map(lambda a: tensor_ops.left_shift(a, y))
 
 
 def right_shift(x: Shared, y: int) -> Shared:
-    """floor(x / 2^y) for a public count from 0 to 63, exact for |x| < 2^62.
+    """Compute floor(x / 2^y) for a public count from 0 to 63, exact for |x| < 2^62.
 
-    Rounds: 3 (4 with dealing), twice for y > 48, none for 0.  Bits sent: those of `cast` to the
+    Rounds: 3 online, 4 in total, twice for y > 48, none for 0. Bits sent: those of `cast` to the
     nearest.
     """
     x, y = _check_integers("right_shift", x), _check_position("right_shift", "y", y)
@@ -121,26 +139,26 @@ def right_shift(x: Shared, y: int) -> Shared:
 
 
 def bitwise_and(x: Operand, y: Operand, bits: int = WORD) -> Shared:
-    """x AND y of every bit, broadcast; one of them may be public.
+    """Compute x AND y of every bit, broadcast; one of them may be public.
 
     Args:
-        bits: of the words: -2^(bits-1) <= x, y < 2^(bits-1); fewer are cheaper.  One public number
-            is right for every x.
+        bits: of the words: -2^(bits-1) <= x, y < 2^(bits-1); fewer are cheaper. With one public
+            number the result is right for every x.
 
-    Rounds: 6 (7 with dealing); one public number 3 (4).  Bits sent: those of a comparison of every
-    width to `bits`, for both words; with one public number those of a `right_shift` for each end
-    of a run of ones.
+    Rounds: 6 online, 7 in total; with one public number 3 online, 4 in total. Bits sent: those of a
+    comparison of every width to `bits`, for both words; with one public number those of a
+    `right_shift` for each end of a run of ones.
     """
     return _combine_words("bitwise_and", x, y, bits)
 
 
 def bitwise_or(x: Operand, y: Operand, bits: int = WORD) -> Shared:
-    """x OR y, x + y - (x AND y); as `bitwise_and`."""
+    """Compute x OR y = x + y - (x AND y); as `bitwise_and`."""
     return _combine_words("bitwise_or", x, y, bits)
 
 
 def bitwise_xor(x: Operand, y: Operand, bits: int = WORD) -> Shared:
-    """x XOR y, as `bitwise_and` with a round less: x + y - 2 (x AND y) of a public number."""
+    """Compute x XOR y, as `bitwise_and` with a round less; if one is public x + y - 2 (x AND y)."""
     return _combine_words("bitwise_xor", x, y, bits)
 
 
@@ -174,7 +192,7 @@ def _combine_words(operation: str, x: Operand, y: Operand, bits: int) -> Shared:
 
 
 def _bit_weights(bits: int) -> npt.NDArray[np.int64]:
-    """Of a word's bits: the highest is its sign."""
+    """Return the weights of a word's bits: the highest is its sign."""
     weights = np.left_shift(np.int64(1), np.arange(bits, dtype=np.int64))
     with np.errstate(over="ignore"):
         weights[-1] = -weights[-1]
@@ -182,7 +200,7 @@ def _bit_weights(bits: int) -> npt.NDArray[np.int64]:
 
 
 def _derive_result(operation: str, x: Shared, number: int, conjunction: Shared) -> Shared:
-    """The result of x AND a public number."""
+    """Return the result of an operation, given x AND a public number."""
     if operation == "bitwise_and":
         return conjunction
     subtrahend = conjunction if operation == "bitwise_or" else arithmetic.mul_public(conjunction, 2)
@@ -190,8 +208,7 @@ def _derive_result(operation: str, x: Shared, number: int, conjunction: Shared) 
 
 
 def _and_public(operation: str, x: Shared, number: int) -> Shared:
-    """x AND a public number: for each run of ones what is below its end less what is below its
-    beginning."""
+    """Return x AND a public number: differences of x's low bits at the ends of each run of ones."""
     word = number % (1 << WORD)
     ends = [k for k in range(WORD + 1) if (word >> k) % 2 != ((word << 1) >> k) % 2]
     conjunction = x.map(tensor_ops.zeros_like)
@@ -203,7 +220,7 @@ def _and_public(operation: str, x: Shared, number: int) -> Shared:
 
 
 def _keep_low_bits(operation: str, x: Shared, end: int) -> Shared:
-    """x modulo 2^end, exactly, for every x."""
+    """Return x modulo 2^end, exactly, for every x."""
     if end in (0, WORD):
         return x if end else x.map(tensor_ops.zeros_like)
     high = floor_shift(operands.in_graph(operation), x, end)

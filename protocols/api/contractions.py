@@ -1,4 +1,4 @@
-"""Sums of products of two tensors over axes that are named: einsum, tensordot, matvec.
+"""Sums of products of two tensors over named axes: einsum, tensordot, matvec.
 
 Each is one matrix product (operators.matmul) between transposes and reshapes, which are local.
 """
@@ -20,18 +20,23 @@ from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Operand
 
-# The name of an axis: a letter, or "-k" for the k-th of an ellipsis, from the right.
+# The name of an axis: a letter, or "-k" for the k-th axis of an ellipsis, from the right.
 Axes: TypeAlias = "list[str]"
 
 
 def matvec(a: Operand, b: Operand, transpose_a: bool = False) -> Shared:
-    """The product of matrices [..., m, n] and vectors [..., n], as tf.linalg.matvec.
+    """Multiply matrices [..., m, n] and vectors [..., n], as tf.linalg.matvec.
 
     Scale, error and rounds: as `matmul`.
     """
     shape = _known_shape("matvec", b)
     if not shape:
-        raise UsageError("matvec wants vectors [..., n]. Received: a single number.")
+        raise UsageError(
+            "matvec expects vectors [..., n]. Received: a single number.",
+            code="rank-mismatch",
+            operation="matvec",
+            expected="[..., n]",
+        )
     column = _reshape_operand(b, [*shape, 1])
     product = matmul(a, column, transpose_a=transpose_a)
     return shapes.squeeze(product, -1)
@@ -40,11 +45,11 @@ def matvec(a: Operand, b: Operand, transpose_a: bool = False) -> Shared:
 def tensordot(
     a: Operand, b: Operand, axes: int | Sequence[int] | Sequence[Sequence[int]]
 ) -> Shared:
-    """Sums of products over paired axes, as tf.tensordot.
+    """Sum products over paired axes, as tf.tensordot.
 
     Args:
         axes: k for the last k axes of a with the first k of b (0: the outer product), or a pair of
-            axes or of lists of them.
+            axes or of lists of axes.
 
     Scale, error and rounds: as `matmul`.
     """
@@ -52,12 +57,20 @@ def tensordot(
     if checks.is_integer(axes):
         if not 0 <= axes <= min(ranks):
             raise UsageError(
-                f"tensordot wants 0 to {min(ranks)} axes to sum over. Received: {axes}."
+                f"tensordot expects 0 to {min(ranks)} axes to sum over. Received: {axes}.",
+                code="number-out-of-range",
+                operation="tensordot",
+                received=axes,
+                expected=f"0 to {min(ranks)}",
             )
         summed_axes = [list(range(ranks[0] - axes, ranks[0])), list(range(axes))]
     elif not isinstance(axes, (list, tuple, np.ndarray)) or len(axes) != 2:
         raise UsageError(
-            f"tensordot wants a number of axes or a pair of lists. Received: {axes!r}."
+            f"tensordot expects a number of axes or a pair of lists. Received: {axes!r}.",
+            code="wrong-type",
+            operation="tensordot",
+            received=axes,
+            expected="a number or a pair of lists",
         )
     else:
         listed: list[Any] = [v if isinstance(v, (list, tuple, np.ndarray)) else [v] for v in axes]
@@ -68,7 +81,14 @@ def tensordot(
     if len(summed_axes[0]) != len(summed_axes[1]) or any(
         len(set(part)) < len(part) for part in summed_axes
     ):
-        raise UsageError(f"tensordot wants as many axes of both, each once. Received: {axes!r}.")
+        raise UsageError(
+            f"tensordot expects the same number of axes of both, each once. Received: {axes!r}.",
+            code="duplicate-axis"
+            if len(summed_axes[0]) == len(summed_axes[1])
+            else "shape-mismatch",
+            operation="tensordot",
+            received=axes,
+        )
     names = [[f"a{i}" for i in range(ranks[0])], [f"b{i}" for i in range(ranks[1])]]
     for i, j in zip(*summed_axes, strict=True):
         names[1][j] = names[0][i]
@@ -83,22 +103,26 @@ def _remove_axes(names: Axes, places: list[int]) -> Axes:
 
 
 def einsum(equation: str, *inputs: Operand) -> Shared:
-    """Sums of products of one or two tensors, as tf.einsum: "bij,bjk->bik".
+    """Sum products of one or two tensors, as tf.einsum: "bij,bjk->bik".
 
     Args:
         equation: letters for axes, "..." for any number of leading ones, which broadcast; a letter
-            twice in one term is its diagonal; without "->" the result has the letters that come
+            twice in one term is its diagonal; without "->" the result has the letters that occur
             once, in alphabetic order.
-        inputs: one or two, one of which may be public and known while tracing.
+        inputs: one or two; one of two may be public and known while tracing.
 
-    Scale, error and rounds: as `matmul`, in one product; of one tensor nothing is sent.
+    Scale, error and rounds: as `matmul`, in one product; for one tensor nothing is sent.
     Raises:
-        UsageError: three tensors or more, or an equation that does not fit them.
+        UsageError: there are three tensors or more, or the equation does not fit them.
     """
     if not isinstance(equation, str) or len(inputs) not in (1, 2):
         raise UsageError(
-            f"einsum wants an equation and one or two tensors. Received: {equation!r} and "
-            f"{len(inputs)} tensors. Contract them two at a time."
+            f"einsum expects an equation and one or two tensors. Received: {equation!r} "
+            f"and {len(inputs)} tensors. Contract them two at a time.",
+            code="unsupported-argument",
+            operation="einsum",
+            received=f"{equation!r} and {len(inputs)} tensors",
+            expected="an equation and one or two tensors",
         )
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -106,12 +130,20 @@ def einsum(equation: str, *inputs: Operand) -> Shared:
         letters = term.replace("...", "", 1)
         if not set(letters) <= set(string.ascii_letters):
             raise UsageError(
-                f'einsum wants letters, one "..." a term, "," and "->". Received: {equation!r}.'
+                'einsum expects letters, one "..." per term, "," and "->". Received: '
+                f"{equation!r}.",
+                code="invalid-equation",
+                operation="einsum",
+                received=equation,
             )
     if len(terms) != len(inputs):
         raise UsageError(
-            f"einsum wants a term for each tensor. Received: {len(terms)} terms in {equation!r} "
-            f"for {len(inputs)} tensors."
+            f"einsum expects a term for each tensor. Received: {len(terms)} terms in "
+            f"{equation!r} for {len(inputs)} tensors.",
+            code="shape-mismatch",
+            operation="einsum",
+            received=f"{len(terms)} terms in {equation!r}",
+            expected=len(inputs),
         )
     ranks = [len(_known_shape("einsum", v)) for v in inputs]
     names = [_name_axes(equation, t, r) for t, r in zip(terms, ranks, strict=True)]
@@ -126,14 +158,17 @@ def einsum(equation: str, *inputs: Operand) -> Shared:
     unknown = set(result) - {n for part in names for n in part}
     if unknown or len(set(result)) < len(result) or not set(ellipsis_names) <= set(result):
         raise UsageError(
-            "einsum wants a result of axes that its terms have, each once, and of the ellipsis "
-            f"where they have one. Received: {equation!r}."
+            "einsum expects a result with axes of its terms, each once, and with the "
+            f"ellipsis if a term has one. Received: {equation!r}.",
+            code="invalid-equation-result",
+            operation="einsum",
+            received=equation,
         )
     return _contract_operands("einsum", list(inputs), names, result)
 
 
 def _split_term(term: str) -> list[str]:
-    """Letters and the ellipsis."""
+    """Split a term into letters and the ellipsis."""
     before, dots, after = term.partition("...")
     return [*before, *([dots] if dots else []), *after]
 
@@ -143,8 +178,12 @@ def _name_axes(equation: str, term: str, rank: int) -> Axes:
     ellipsis_count = rank - (len(parts) - parts.count("..."))
     if ellipsis_count < 0 or (ellipsis_count and "..." not in parts):
         raise UsageError(
-            f"einsum wants a letter for each axis. Received: {term!r} of {equation!r} for a tensor "
-            f"with {rank} axes."
+            f"einsum expects a letter for each axis. Received: {term!r} of {equation!r} "
+            f"for a tensor with {rank} axes.",
+            code="rank-mismatch",
+            operation="einsum",
+            received=term,
+            expected=rank,
         )
     ellipsis_names = [f"-{k}" for k in range(ellipsis_count, 0, -1)]
     return [n for part in parts for n in (ellipsis_names if part == "..." else [part])]
@@ -162,7 +201,12 @@ def _known_shape(operation: str, value: Operand) -> list[int]:
         return operands.sizes(operation, operands.check_private(operation, value))
     shape = operands.public_shape(operation, value)
     if not shape.is_fully_defined():
-        raise UsageError(f"{operation} wants a known shape. Received: {shape}.")
+        raise UsageError(
+            f"{operation} expects a known shape. Received: {shape}.",
+            code="unknown-shape",
+            operation=operation,
+            received=shape,
+        )
     return [int(n) for n in shape.as_list()]
 
 
@@ -179,7 +223,7 @@ def _reshape_operand(value: Operand, shape: list[int]) -> Operand:
 def _contract_operands(
     operation: str, inputs: list[Operand], names: list[Axes], result: Axes
 ) -> Shared:
-    """The sum over all axes that are not in the result."""
+    """Sum over all axes that are not in the result."""
     sizes: dict[str, int] = {}
     for value, part in zip(inputs, names, strict=True):
         for name, size in zip(part, _known_shape(operation, value), strict=True):
@@ -188,8 +232,11 @@ def _contract_operands(
                 sizes[name] = max(first_size, size) if 0 not in (first_size, size) else 0
             elif first_size != size:
                 raise UsageError(
-                    f"{operation} wants axes of one name to have one size. Received: {first_size} and "
-                    f"{size} for {name!r}."
+                    f"{operation} expects axes of one name to have one size. Received: "
+                    f"{first_size} and {size} for {name!r}.",
+                    code="shape-mismatch",
+                    operation=operation,
+                    received=f"{first_size} and {size}",
                 )
     reduced = []
     for i, (value, part) in enumerate(zip(inputs, names, strict=True)):
@@ -214,15 +261,19 @@ def _contract_operands(
 
 
 def _reduce_operand(operation: str, value: Operand, part: Axes, kept_names: Axes) -> Operand:
-    """The diagonals of axes that come twice, summed over those that are not kept."""
+    """Take diagonals of repeated axes, and sum over axes that are not kept."""
     if part == kept_names:
         return value
     if not isinstance(value, Shared):
         static_value = operands.static_value(operation, value)
         if static_value is None:
             raise UsageError(
-                f"{operation} wants public values that are known while tracing where an axis is "
-                f"summed alone or comes twice. Received: {operands.describe_type(value)}."
+                f"{operation} expects public values known while tracing if an axis of them "
+                "is repeated or summed separately. Received: "
+                f"{operands.describe_type(value)}.",
+                code="not-static",
+                operation=operation,
+                received=operands.describe_type(value),
             )
         number = {name: i for i, name in enumerate(dict.fromkeys(part))}
         return np.asarray(
@@ -252,7 +303,7 @@ def _reduce_operand(operation: str, value: Operand, part: Axes, kept_names: Axes
 def _group_axes(
     operation: str, value: Operand, names: Axes, batch_names: Axes, rows: Axes, columns: Axes
 ) -> Operand:
-    """[both ..., product of rows, product of columns]"""
+    """Reshape to [batch axes ..., product of rows, product of columns]."""
     sizes = dict(zip(names, _known_shape(operation, value), strict=True))
     order = [names.index(n) for n in (*batch_names, *rows, *columns)]
     groups = [operands.count_elements([sizes[n] for n in part]) for part in (rows, columns)]

@@ -1,6 +1,6 @@
 """Elementary functions of private tensors: e^x, ln(x), 1 / x, roots, sines, erf and polynomials.
 
-The party is that of the running program; wrong arguments are refused by the function's name.
+The party is that of the running program; errors name the public function.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ def _check_real(operation: str, x: Shared) -> Shared:
 
 
 def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
-    """e^x at x's scale.
+    """Compute e^x at x's scale.
 
     Args:
         method: "one-round", or the forms that exponential.py compares.
-        clamp: "both": outside of the method's range (exponential.form) the values of its
-            ends, which are 0 and the largest; "low": of its lower end only; "none": garbage.
+        clamp: "both": outside the method's range (exponential.form) the values of its ends, which
+            are 0 and the largest; "low": of its lower end only; "none": garbage.
 
     Error: relative 2^-29 and 1 ulp at 16 fractional bits.
-    Rounds: 4 (5 with dealing); 1 without clamp.  Bits sent: those of exponential.exp.
+    Rounds: 4 online, 5 in total; 1 without clamp. Bits sent: those of exponential.exp.
     """
     x = operands.check_private("exp", x)
     return exponential.exp(operands.in_graph("exp"), x, method, clamp)
 
 
 def log(x: Shared, bits: int = 62) -> Shared:
-    """ln(x) at x's scale for 0 < x < 2^bits ring units; -f ln(2) for x <= 0.
+    """Compute ln(x) at x's scale for 0 < x < 2^bits ring units; -f ln(2) for x <= 0.
 
     Error, rounds and bits: logarithm.log (2^-18 and 1.1 ulp at 16 fractional bits, 8 rounds).
     """
@@ -54,10 +54,10 @@ def log(x: Shared, bits: int = 62) -> Shared:
 
 
 def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
-    """1 / x at x's scale for 0 < |x| < 2^bits ring units; 0 for x = 0.
+    """Compute 1 / x at x's scale for 0 < |x| < 2^bits ring units; 0 for x = 0.
 
     Args:
-        signed: x of either sign; False takes x > 0 (else 0) and a quarter less communication.
+        signed: x of either sign; False requires x > 0 (else 0) and sends a quarter less.
 
     Error, rounds and bits: reciprocal.reciprocal (relative 2^-20 and 1.2 ulp, 9 rounds).
     """
@@ -67,7 +67,7 @@ def reciprocal(x: Shared, signed: bool = True, bits: int = 62) -> Shared:
 
 
 def sqrt(x: Shared, bits: int = 62) -> Shared:
-    """sqrt(x) at x's scale for 0 < x < 2^bits ring units; 0 for x <= 0.
+    """Compute sqrt(x) at x's scale for 0 < x < 2^bits ring units; 0 for x <= 0.
 
     Error, rounds and bits: roots.sqrt (relative 2^-20 and 1.2 ulp, 9 rounds).
     """
@@ -76,7 +76,7 @@ def sqrt(x: Shared, bits: int = 62) -> Shared:
 
 
 def rsqrt(x: Shared, bits: int = 62) -> Shared:
-    """1 / sqrt(x); as `sqrt`."""
+    """Compute 1 / sqrt(x); as `sqrt`."""
     x = _check_real("rsqrt", x)
     return roots.rsqrt(operands.in_graph("rsqrt"), x, operands.check_bits("rsqrt", bits, 62))
 
@@ -89,28 +89,28 @@ def _sine_of_angle(operation: str, x: Shared, quarter_turns: int) -> Shared:
 
 
 def sin(x: Shared) -> Shared:
-    """sin(x), at x's scale of 1 to 16 fractional bits.
+    """Compute sin(x), at x's scale of 1 to 16 fractional bits.
 
     Error: below 2 ulp, and |x| 2^(f-62), which is a quarter of an ulp at |x| = 2^28 for f = 16; for
-    all x that are encoded.
-    Rounds: 5 (6 with dealing).  Bits sent: those of trigonometry.sine.
+    all encoded x.
+    Rounds: 5 online, 6 in total. Bits sent: those of trigonometry.sine.
     """
     return _sine_of_angle("sin", x, 0)
 
 
 def cos(x: Shared) -> Shared:
-    """cos(x); as `sin`."""
+    """Compute cos(x); as `sin`."""
     return _sine_of_angle("cos", x, 1)
 
 
 def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
-    """The angle of the point (x, y), -pi to pi, broadcast; 0 for (0, 0).  One may be public.
+    """Compute the angle of the point (x, y), -pi to pi, broadcast; 0 for (0, 0). One may be public.
 
     Args:
         y, x: of one scale of 1 to 16 fractional bits.
         bits: |x|, |y| < 2^(bits-1) ring units; 2 to 31.
 
-    Error: below 4 ulp.  Rounds: 21 (22 with dealing).  Bits sent: those of trigonometry.atan2.
+    Error: below 4 ulp. Rounds: 21 online, 22 in total. Bits sent: those of trigonometry.atan2.
     """
     bits = operands.check_bits("atan2", bits, trigonometry.MAX_COMPARED_BITS)
     y, x = operands.share_pair("atan2", y, x)
@@ -124,12 +124,12 @@ def atan2(y: Operand, x: Operand, bits: int = compare.LAYER_BITS) -> Shared:
 
 
 def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """The error function, at x's scale of 8 to 16 fractional bits.
+    """Compute the error function, at x's scale of 8 to 16 fractional bits.
 
     Args:
         bits: |x| < 2^(bits-1) ring units; 2 to 62.
 
-    Error: below 3 ulp.  Rounds: 10 (11 with dealing).  Bits sent: those of error_function.erf.
+    Error: below 3 ulp. Rounds: 10 online, 11 in total. Bits sent: those of error_function.erf.
     """
     x = operands.check_private("erf", x)
     bits = operands.check_bits("erf", bits, 62)
@@ -141,20 +141,23 @@ def erf(x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
 
 
 def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """p(x) for public coefficients, the highest power first, as tf.math.polyval.
+    """Evaluate p(x) for public coefficients, the highest power first, as tf.math.polyval.
 
     Args:
-        bits: |x| < 2^(bits-1) ring units, else garbage; fewer admit higher degrees (6 for 31).
+        bits: |x| < 2^(bits-1) ring units, else garbage; fewer permit higher degrees (6 for 31).
 
-    Error: below 1.2 ulp.  Rounds: 1 (2 with dealing).  Bits sent: those of polynomial.polyval.
+    Error: below 1.2 ulp. Rounds: 1 online, 2 in total. Bits sent: those of polynomial.polyval.
     """
     x = operands.check_private("polyval", x)
     bits = operands.check_bits("polyval", bits, 63)
     coefficients = operands.static_value("polyval", coeffs)
     if coefficients is None or coefficients.ndim != 1:
         raise UsageError(
-            "polyval wants a list of public coefficients that is known while tracing. Received: "
-            f"{operands.describe_type(coeffs)}."
+            "polyval expects a list of public coefficients known while tracing. "
+            f"Received: {operands.describe_type(coeffs)}.",
+            code="not-static" if coefficients is None else "rank-mismatch",
+            operation="polyval",
+            received=operands.describe_type(coeffs),
         )
     try:
         return polynomial.polyval(operands.in_graph("polyval"), coefficients.tolist(), x, bits)
@@ -162,5 +165,9 @@ def polyval(coeffs: Public, x: Shared, bits: int = compare.LAYER_BITS) -> Shared
         if str(error).startswith("polyval"):
             raise
         raise UsageError(
-            f"polyval of degree {len(coefficients) - 1}: {error} Or give bits."
+            f"polyval of degree {len(coefficients) - 1}: {error} Or give bits.",
+            code=error.code,
+            operation="polyval",
+            received=error.received,
+            expected=error.expected,
         ) from None

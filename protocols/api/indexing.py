@@ -1,4 +1,4 @@
-"""Parts of tensors at public and at private places, and values put there, by TensorFlow's names."""
+"""Gathering and scattering at public and private positions, by TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand, Public
 
 EXACT_BITS = compare.EXACT_BITS
-# Positions that a private index is compared with: bounded before memory is taken.
+# Most positions that a private index is compared with: checked before memory is allocated.
 MAX_POSITIONS = 1 << 20
 
 
@@ -33,25 +33,25 @@ def gather(
     bits: int = EXACT_BITS,
     method: str = "auto",
 ) -> Shared:
-    """The parts of x at indices along an axis; the indices' shape replaces the axis.
+    """Gather slices of x at indices along an axis; the indices' shape replaces the axis.
 
     Args:
-        indices: public, from 0 to the end (local then), or private integers: of what is outside a
-            private index gives 0, and nobody learns it.
+        indices: public, from 0 to the end (local then), or private integers: a private index
+            outside yields 0, and no party learns it.
         axis: None: the first one after batch_dims.
-        batch_dims: so many leading axes are shared with the indices, of which each row is of a row
-            of x.
+        batch_dims: number of leading axes shared with the indices; each row of indices applies to
+            one row of x.
         bits: of a private index, |index| < 2^(bits-1).
-        method: of private indices: "one-hot" compares each with all positions, at a cost of the
-            product of both numbers, and runs in a graph; "shuffle" sorts them together with the
-            rows, at a cost of the sum times its logarithm and some 100 rounds, and is called
-            between graphs (as `sort`), for a vector of indices into the first axis; "auto" takes
-            what sends less there, a round counted as 3 Mbit.
+        method: for private indices: "one-hot" compares each with all positions, at a cost of the
+            product of both numbers, and runs in a graph. "shuffle" sorts them together with the
+            rows, at a cost of the sum times its logarithm and some 100 rounds; call it between
+            graphs (as `sort`), for a vector of indices into the first axis. "auto" uses the method
+            that sends less there, with a round counted as 3 Mbit.
 
-    Rounds and bits: none of public indices; of private ones those of lookup.chosen (order.one_hot
-    and the cheaper of two products) or of lookup.shuffled.
+    Rounds and bits: none for public indices; for private ones those of lookup.lookup_one_hot
+    (order.one_hot and the cheaper of two products) or of lookup.lookup_shuffled.
     Raises:
-        UsageError: a public index that is outside, an axis or batch_dims that do not fit.
+        UsageError: a public index is outside, or axis or batch_dims do not fit.
     """
     if not operands.is_private(indices):
         private_value = (
@@ -60,14 +60,23 @@ def gather(
         return shapes.gather(private_value, indices, axis, batch_dims)
     if not operands.is_private(x):
         raise UsageError(
-            f"gather wants a private tensor. Received: {operands.describe_type(x)} with private indices. "
-            "Of a public table: one_hot(indices, len(table)) @ table."
+            "gather expects a private tensor for private indices. Received: "
+            f"{operands.describe_type(x)} with private indices. For a public table use "
+            "one_hot(indices, len(table)) @ table.",
+            code="not-private",
+            operation="gather",
+            received=operands.describe_type(x),
         )
     bits = operands.check_bits("gather", bits)
     x, indices = operands.check_private("gather", x), _check_indices("gather", indices)
     sizes, index_sizes = operands.sizes("gather", x), operands.sizes("gather", indices)
     if x.dealer != indices.dealer:
-        raise UsageError(f"gather wants one dealer. Received: {x!r} and {indices!r}.")
+        raise UsageError(
+            f"gather expects one dealer. Received: {x!r} and {indices!r}.",
+            code="dealer-mismatch",
+            operation="gather",
+            received=f"{x!r} and {indices!r}",
+        )
     gather_axis, batch = shapes.check_gather("gather", x, indices, axis, batch_dims)
     _check_depth("gather", sizes[gather_axis])
     lead, tail = list(range(batch, gather_axis)), list(range(gather_axis + 1, len(sizes)))
@@ -80,8 +89,12 @@ def gather(
     if not party.tracing:
         if len(index_sizes) != 1 or gather_axis or batch:
             raise UsageError(
-                "gather between graphs wants a vector of private indices into the first axis. "
-                f"Received: indices {index_sizes}, axis {gather_axis}, batch_dims {batch}. Call it in a graph."
+                "gather between graphs expects a vector of private indices into the first "
+                f"axis. Received: indices {index_sizes}, axis {gather_axis}, batch_dims "
+                f"{batch}. Call it in a graph.",
+                code="rank-mismatch",
+                operation="gather",
+                received=f"indices {index_sizes}, axis {gather_axis}, batch_dims {batch}",
             )
         chosen_method = lookup.choose_lookup(method, sizes[0], width, index_sizes[0])
         if chosen_method == "shuffle":
@@ -96,13 +109,17 @@ def gather(
         return shapes.reshape(graph(table, index_rows), [index_sizes[0], *sizes[1:]])
     if method not in ("auto", "one-hot"):
         raise UsageError(
-            f'gather in a graph knows the methods "auto" and "one-hot". Received: {method!r}. '
-            "Return the tensors from the graph and call it with these."
+            'gather in a graph supports the methods "auto" and "one-hot". Received: '
+            f"{method!r}. Return the tensors from the graph and call gather with them.",
+            code="unknown-name",
+            operation="gather",
+            received=method,
+            expected="auto, one-hot",
         )
     gathered = lookup.lookup_one_hot(operands.in_graph("gather"), table, index_rows, bits)
     index_shape = index_sizes[batch:]
     full_shape = [*sizes[:batch], *index_shape, *(sizes[i] for i in (*lead, *tail))]
-    # the new axes go behind what stood between the batch and the axis
+    # The new axes follow the axes between the batch and the gathered axis.
     places = list(range(len(full_shape)))
     middle = len(index_shape) + batch
     order = [
@@ -117,8 +134,12 @@ def gather(
 def _check_depth(operation: str, depth: int) -> None:
     if not 1 <= depth <= MAX_POSITIONS:
         raise UsageError(
-            f"{operation} wants 1 to {MAX_POSITIONS} positions for a private index. Received: "
-            f"{depth}."
+            f"{operation} expects 1 to {MAX_POSITIONS} positions for a private index. "
+            f"Received: {depth}.",
+            code="number-out-of-range",
+            operation=operation,
+            received=depth,
+            expected=f"1 to {MAX_POSITIONS}",
         )
 
 
@@ -130,16 +151,17 @@ def one_hot(
     axis: int = -1,
     bits: int = EXACT_BITS,
 ) -> Shared:
-    """on_value where the position along a new axis is the index, else off_value: integers.
+    """Return on_value where the position along a new axis is the index, else off_value: integers.
 
     Args:
-        indices: private integers; what is negative or not below depth has a row of off_value.
+        indices: private integers; an index that is negative or not below depth has a row of
+            off_value.
         depth: 1 to 2^20.
         on_value, off_value: public whole numbers.
-        axis: where the new axis of size depth goes.
-        bits: |index| < 2^(bits-1) (of 64: 2^63 - depth); fewer are cheaper.
+        axis: position of the new axis of size depth.
+        bits: |index| < 2^(bits-1) (for 64: 2^63 - depth); fewer are cheaper.
 
-    Rounds and bits: those of the cheaper way of order.one_hot, and of `cast` of depth bits.
+    Rounds and bits: those of the cheaper method of order.one_hot, and of `cast` of depth bits.
     """
     x = _check_indices("one_hot", indices)
     bits = operands.check_bits("one_hot", bits)
@@ -152,7 +174,11 @@ def one_hot(
         static_value = operands.static_value("one_hot", value)
         if static_value is None or static_value.ndim:
             raise UsageError(
-                f"one_hot wants one public number {name}. Received: {operands.describe_type(value)}."
+                f"one_hot expects one public number {name}. Received: "
+                f"{operands.describe_type(value)}.",
+                code="not-static" if static_value is None else "rank-mismatch",
+                operation="one_hot",
+                received=operands.describe_type(value),
             )
         values.append(int(operands.encode_public("one_hot", static_value, 0)))
     on, off = values
@@ -165,16 +191,18 @@ def one_hot(
     return arithmetic.add_constant(arithmetic.mul_public(ones, on - off), off)
 
 
-# ---- values at public places
+# ---- values at public positions
 
 
 def _check_places(
     operation: str, indices: Public, shape: list[int]
 ) -> tuple[npt.NDArray[np.int64], list[int]]:
-    """Public index rows [..., k] into a shape, checked, and the shape of what each names."""
+    """Check public index rows [..., k]; return them, and the shape of each indexed slice."""
     if operands.is_private(indices):
         raise UsageError(
-            f"{operation} wants public indices. Received: private ones. Multiply by a one_hot."
+            f"{operation} expects public indices. Received: private ones. Multiply by a one_hot.",
+            code="not-public",
+            operation=operation,
         )
     index_array = operands.static_value(operation, indices)
     if (
@@ -183,20 +211,31 @@ def _check_places(
         or index_array.ndim < 1
     ):
         raise UsageError(
-            f"{operation} wants public integer indices [..., k] that are known while tracing. "
-            f"Received: {operands.describe_type(indices)}."
+            f"{operation} expects public integer indices [..., k] known while tracing. "
+            f"Received: {operands.describe_type(indices)}.",
+            code="not-static" if index_array is None else "wrong-type",
+            operation=operation,
+            received=operands.describe_type(indices),
         )
     depth = index_array.shape[-1]
     if depth > len(shape):
         raise UsageError(
-            f"{operation} wants indices of {len(shape)} axes at most. Received: {depth} for the "
-            f"shape {shape}."
+            f"{operation} expects indices of at most {len(shape)} axes. Received: "
+            f"{depth} for the shape {shape}.",
+            code="rank-mismatch",
+            operation=operation,
+            received=depth,
+            expected=f"at most {len(shape)}",
         )
     outside = (index_array < 0) | (index_array >= np.array(shape[:depth], np.int64))
     if outside.any():
         raise UsageError(
-            f"{operation} wants indices inside of the shape {shape}. Received: "
-            f"{int(index_array[outside].flat[0])}."
+            f"{operation} expects indices inside the shape {shape}. Received: "
+            f"{int(index_array[outside].flat[0])}.",
+            code="index-out-of-range",
+            operation=operation,
+            received=int(index_array[outside].flat[0]),
+            expected=shape,
         )
     return index_array.astype(np.int64), shape[depth:]
 
@@ -205,35 +244,51 @@ def _check_updates(operation: str, updates: Shared, expected: list[int]) -> None
     sizes = operands.sizes(operation, updates)
     if sizes != expected:
         raise UsageError(
-            f"{operation} wants updates of the shape {expected}. Received: {sizes}. Reshape them."
+            f"{operation} expects updates of the shape {expected}. Received: {sizes}. "
+            "Reshape them.",
+            code="shape-mismatch",
+            operation=operation,
+            received=sizes,
+            expected=expected,
         )
 
 
 def scatter_nd(indices: Public, updates: Shared, shape: list[int]) -> Shared:
-    """Zeros of a shape with the updates added at public indices, as tf.scatter_nd.  Local.
+    """Add updates to zeros of a shape at public indices, as tf.scatter_nd. Local.
 
     Args:
-        indices: [..., k] for the first k axes; updates of an index that comes twice are added up.
+        indices: [..., k] for the first k axes; updates of a repeated index are added.
         updates: [..., *shape[k:]], private.
     """
     updates = operands.check_private("scatter_nd", updates)
     sizes = operands.static_value("scatter_nd", shape)
     if sizes is None or sizes.ndim != 1 or (sizes.size and sizes.dtype.kind not in "iu"):
-        raise UsageError(f"scatter_nd wants a public shape. Received: {shape!r}.")
+        raise UsageError(
+            f"scatter_nd expects a public shape. Received: {shape!r}.",
+            code="wrong-type",
+            operation="scatter_nd",
+            received=shape,
+        )
     result_shape = [int(n) for n in sizes]
     if min(result_shape, default=0) < 0:
-        raise UsageError(f"scatter_nd wants sizes >= 0. Received: {result_shape}.")
+        raise UsageError(
+            f"scatter_nd expects sizes >= 0. Received: {result_shape}.",
+            code="number-out-of-range",
+            operation="scatter_nd",
+            received=result_shape,
+            expected="sizes >= 0",
+        )
     places, update_shape = _check_places("scatter_nd", indices, result_shape)
     _check_updates("scatter_nd", updates, [*places.shape[:-1], *update_shape])
     return updates.map(lambda a: tensor_ops.scatter_nd(a, places, result_shape))
 
 
 def tensor_scatter_nd_update(tensor: Operand, indices: Public, updates: Operand) -> Shared:
-    """The tensor with the updates at public indices, as tf.tensor_scatter_nd_update.  Local.
+    """Replace values at public indices by updates, as tf.tensor_scatter_nd_update. Local.
 
     Args:
         tensor, updates: one of them may be public.
-        indices: [..., k] for the first k axes, each once (TensorFlow leaves open which of two
+        indices: [..., k] for the first k axes, each once (TensorFlow does not define which of two
             updates stays).
     """
     name = "tensor_scatter_nd_update"
@@ -251,7 +306,11 @@ def tensor_scatter_nd_update(tensor: Operand, indices: Public, updates: Operand)
     for axis in range(depth):
         flat_positions = flat_positions * tensor_shape[axis] + flat[:, axis]
     if len(np.unique(flat_positions)) < len(flat_positions):
-        raise UsageError(f"{name} wants each index once. Received: one that comes twice.")
+        raise UsageError(
+            f"{name} expects each index once. Received: a repeated index.",
+            code="duplicate-index",
+            operation=name,
+        )
     source = np.broadcast_to(np.int64(0), [rows])
     if tensor_ops.is_concrete(tensor.any):
         source = np.arange(rows)

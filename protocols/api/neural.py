@@ -1,7 +1,7 @@
-"""Layers of neural networks on private tensors, by the names that tf.nn has for them.
+"""Neural network layers on private tensors, with the names of tf.nn.
 
 Values of layers are below 2^(bits-1) ring units, by default |v| < 2^14 at 16 fractional bits;
-outside of that a result is wrong, but nothing leaks.  Images are [n, h, w, channels].
+outside this range a result is wrong, but nothing leaks. Images are [n, h, w, channels].
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Padding: TypeAlias = "str | Sequence[Sequence[int]]"
 
 
 def relu(x: Shared, bits: int = LAYER_BITS) -> Shared:
-    """max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
+    """Compute max(x, 0), exact for |x| < 2^(bits-1) ring units; see relu.relu.
 
-    Rounds: 4 (5 with dealing).  Bits sent: those of relu.relu.
+    Rounds: 4 online, 5 in total. Bits sent: those of relu.relu.
     """
     x = checks.check_word("relu", x)
     return rectifier.relu(operands.in_graph("relu"), x, operands.check_bits("relu", bits))
 
 
 def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
-    """[x >= 0] as the integers 0 and 1; |x| < 2^(bits-1) ring units.  At 0 it is 1.
+    """Return [x >= 0] as the integers 0 and 1; |x| < 2^(bits-1) ring units. At 0 it is 1.
 
-    Rounds: 4 (5 with dealing).
+    Rounds: 4 online, 5 in total.
     """
     x = checks.check_word("relu_derivative", x)
     bits = operands.check_bits("relu_derivative", bits)
@@ -48,24 +48,33 @@ def relu_derivative(x: Shared, bits: int = LAYER_BITS) -> Shared:
 
 
 def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
-    """x for x >= 0, else alpha x: relu(x) + alpha (x - relu(x)).
+    """Return x for x >= 0, else alpha x: relu(x) + alpha (x - relu(x)).
 
     Args:
         alpha: a public number.
-        bits: |x| < 2^(bits-1) ring units; with a fraction for alpha 39 at most, as alpha is held
+        bits: |x| < 2^(bits-1) ring units; with a fraction for alpha at most 39, as alpha is held
             with 24 significant bits and the product is truncated.
 
     Error: below 1 ulp, and that of alpha (see multiply); none for x >= 0.
-    Rounds: 5 (6 with dealing).  Bits sent: those of `relu` and a truncation.
+    Rounds: 5 online, 6 in total. Bits sent: those of `relu` and a truncation.
     """
     x = operands.check_private("leaky_relu", x)
     factor = operands.static_value("leaky_relu", alpha)
     if factor is None or factor.ndim:
         raise UsageError(
-            f"leaky_relu wants one public number alpha. Received: {operands.describe_type(alpha)}."
+            "leaky_relu expects one public number alpha. Received: "
+            f"{operands.describe_type(alpha)}.",
+            code="not-static" if factor is None else "rank-mismatch",
+            operation="leaky_relu",
+            received=operands.describe_type(alpha),
         )
     if x.fractional_bits == 0:
-        raise UsageError(f"leaky_relu wants fractional bits. Received: {x!r}. Use cast(x, 16).")
+        raise UsageError(
+            f"leaky_relu expects fractional bits. Received: {x!r}. Use cast(x, 16).",
+            code="unsupported-scale",
+            operation="leaky_relu",
+            received=repr(x),
+        )
     bits = operands.check_bits("leaky_relu", bits, _max_input_bits(factor))
     positive = rectifier.relu(operands.in_graph("leaky_relu"), x, bits)
     low = operators.multiply_weight(
@@ -75,51 +84,51 @@ def leaky_relu(x: Shared, alpha: float = 0.2, bits: int = LAYER_BITS) -> Shared:
 
 
 def _max_input_bits(alpha: Public) -> int:
-    """The widest x whose product with alpha can be truncated: below 2^62 ring units (T3)."""
+    """Return the widest x whose product with alpha can be truncated: below 2^62 ring units (T3)."""
     ring, scale = operands.encode_weight("leaky_relu", alpha)
     factor = abs(int(ring))
     return 63 - (factor - 1).bit_length() if scale else 64
 
 
 def sigmoid(x: Shared, bits: int = LAYER_BITS) -> Shared:
-    """1 / (1 + e^-x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
+    """Compute 1 / (1 + e^-x), error below 2 ulp, for |x| < 2^(bits-1) ring units.
 
-    Rounds: 6 or 7 (many elements).  Bits sent: those of activations.sigmoid.
+    Rounds: 6 or 7 (many elements). Bits sent: those of activations.sigmoid.
     """
     x = _check_activation("sigmoid", x, bits)
     return activations.sigmoid(operands.in_graph("sigmoid"), x, bits)
 
 
 def tanh(x: Shared, bits: int = LAYER_BITS) -> Shared:
-    """tanh(x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
+    """Compute tanh(x), error below 2 ulp, for |x| < 2^(bits-1) ring units; as `sigmoid`."""
     x = _check_activation("tanh", x, bits)
     return activations.tanh(operands.in_graph("tanh"), x, bits)
 
 
 def gelu(x: Shared, bits: int = LAYER_BITS) -> Shared:
-    """x Phi(x), the exact GELU, off by less than 3 ulp, for |x| < 2^(bits-1) ring units.
+    """Compute x Phi(x), the exact GELU, error below 3 ulp, for |x| < 2^(bits-1) ring units.
 
-    Rounds: 4 or 5 (many elements).  Bits sent: those of gelu.gelu.
+    Rounds: 4 or 5 (many elements). Bits sent: those of gelu.gelu.
     Raises:
-        UsageError: more than 16 fractional bits.
+        UsageError: x has more than 16 fractional bits.
     """
     x = _check_activation("gelu", x, bits)
     return gelus.gelu(operands.in_graph("gelu"), x, bits)
 
 
 def silu(x: Shared, bits: int = LAYER_BITS) -> Shared:
-    """x / (1 + e^-x), off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
+    """Compute x / (1 + e^-x), error below 2 ulp, for |x| < 2^(bits-1) ring units.
 
-    Rounds: 6 or 7 (many elements).  Bits sent: those of silu.silu.
+    Rounds: 6 or 7 (many elements). Bits sent: those of silu.silu.
     Raises:
-        UsageError: fewer than 8 or more than 16 fractional bits.
+        UsageError: x has fewer than 8 or more than 16 fractional bits.
     """
     x = _check_activation("silu", x, bits)
     return silus.silu(operands.in_graph("silu"), x, bits)
 
 
 def softmax(x: Shared, axis: int = -1, bits: int = LAYER_BITS) -> Shared:
-    """e^x_i / sum_j e^x_j along an axis, off by less than 2 ulp, for |x| < 2^(bits-1) ring units.
+    """Compute e^x_i / sum_j e^x_j along an axis, error below 2 ulp, for |x| < 2^(bits-1) units.
 
     Rounds and bits: those of activations.softmax.
     """
@@ -138,24 +147,27 @@ def scaled_dot_product_attention(
     spread: float | None = None,
     bits: int = LAYER_BITS,
 ) -> Shared:
-    """softmax(scale query key^T) value over the keys: [..., queries, channels], at value's scale.
+    """Compute softmax(scale query key^T) value, [..., queries, channels].
+
+    The result has value's scale.
 
     Args:
         query, key, value: private, [..., queries, depth], [..., keys, depth] and [..., keys,
-            channels], of the same leading axes (batch, heads); up to 1024 keys.
+            channels], with the same leading axes (batch, heads); up to 1024 keys.
         mask: true (1) for keys that a query attends to, broadcast to [..., queries, keys]: public,
-            with a key at least for each query, or private bits or numbers 0 and 1.  A row that a
-            private mask leaves no key is as if it had no mask.
-        is_causal: whether query i attends to keys up to i only, besides a mask.
+            with at least one key for each query, or private bits or numbers 0 and 1. A row whose
+            private mask leaves no key attends as if it had no mask.
+        is_causal: True: query i attends to keys up to i only, in addition to a mask.
         scale: public and positive; None: 1 / sqrt(depth).
-        spread: no two scores of a row are further apart; None: 119.2, the largest, or with a
-            private mask about 50.  A row whose scores are is wrong.
+        spread: upper bound of the distance between two scores of a row; None: 119.2, the largest,
+            or with a private mask about 50. A row that exceeds it is wrong.
         bits: |value| < 2^(bits-1) ring units.
 
-    A weight is off by a factor of 1 +- 2^-11 and by 2^-14, the result by 3 ulp besides.
+    Error: of a weight a factor of 1 +- 2^-11 and 2^-14; of the result 3 ulp in addition.
     Rounds and bits: those of attention.attention.
     Raises:
-        UsageError: what does not fit, and a spread above 119.2 (172 units of the base 2).
+        UsageError: an argument does not fit, or the spread is above 119.2 (172 units of the base
+            2).
     """
     name = "scaled_dot_product_attention"
     query, key, value = (operands.check_private(name, x) for x in (query, key, value))
@@ -175,7 +187,13 @@ def scaled_dot_product_attention(
             bits=operands.check_bits(name, bits, 62),
         )
     except UsageError as error:
-        raise UsageError(str(error).replace("attention ", f"{name} ", 1)) from None
+        raise UsageError(
+            str(error).replace("attention ", f"{name} ", 1),
+            code=error.code,
+            operation=name if error.operation == "attention" else error.operation,
+            received=error.received,
+            expected=error.expected,
+        ) from None
 
 
 def _check_activation(operation: str, x: Shared, bits: int) -> Shared:
@@ -194,7 +212,7 @@ def max_pool2d(
     padding: str = "VALID",
     bits: int = LAYER_BITS,
 ) -> Shared:
-    """The largest of each window, as tf.nn.max_pool2d, exact for |x| < 2^(bits-2) ring units.
+    """Return each window's maximum, as tf.nn.max_pool2d, exact for |x| < 2^(bits-2) ring units.
 
     Args:
         ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
@@ -216,10 +234,10 @@ def max_pool2d(
 def avg_pool2d(
     x: Shared, ksize: Window, strides: Window | None = None, padding: Padding = "VALID"
 ) -> Shared:
-    """The mean of each window's cells that lie in the image, as tf.nn.avg_pool2d.
+    """Return the mean of each window's cells inside the image, as tf.nn.avg_pool2d.
 
     Args:
-        ksize, strides, padding: as of `max_pool2d`.
+        ksize, strides, padding: as for `max_pool2d`.
 
     The mean of integers has 16 fractional bits.
     Error, domain, rounds and bits: reductions.avg_pool (1 round; 1 ulp and 2^-31 of the sum).
@@ -231,7 +249,13 @@ def avg_pool2d(
         extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
         return reductions.avg_pool(party, x, ksize, strides, padding, extra_bits=extra_bits)
     except UsageError as error:
-        raise UsageError(str(error).replace("avg_pool ", "avg_pool2d ", 1)) from None
+        raise UsageError(
+            str(error).replace("avg_pool ", "avg_pool2d ", 1),
+            code=error.code,
+            operation="avg_pool2d",
+            received=error.received,
+            expected=error.expected,
+        ) from None
 
 
 def conv2d(
@@ -242,7 +266,7 @@ def conv2d(
     dilations: Window = 1,
     bias: Operand | None = None,
 ) -> Shared:
-    """tf.nn.conv2d, plus a bias; one of images and kernel may be public.
+    """Compute tf.nn.conv2d, plus a bias; images or kernel may be public.
 
     Args:
         x: images [n, h, w, channels].
@@ -251,8 +275,8 @@ def conv2d(
         padding: "SAME", "VALID" or ((top, bottom), (left, right)).
         bias: broadcast to the result and of its scale; private or public, or None.
 
-    The result has the larger of the two scales; error below 1 ulp (T3), and that of a public
-    kernel (see multiply).  Rounds: 2 (3 with dealing); 1 (2) with a public kernel.
+    The result has the larger of the two scales; error below 1 ulp (T3), and that of a public kernel
+    (see multiply). Rounds: 2 online, 3 in total; with a public kernel 1 online, 2 in total.
     """
     return _convolve_images("conv2d", x, filters, strides, padding, dilations, bias, False)
 
@@ -265,7 +289,7 @@ def depthwise_conv2d(
     dilations: Window = 1,
     bias: Operand | None = None,
 ) -> Shared:
-    """tf.nn.depthwise_conv2d, plus a bias: [h, w, channels, multiplier]; as `conv2d`."""
+    """Compute tf.nn.depthwise_conv2d, plus a bias: [h, w, channels, multiplier]; as `conv2d`."""
     return _convolve_images("depthwise_conv2d", x, filters, strides, padding, dilations, bias, True)
 
 
@@ -300,7 +324,11 @@ def _convolve_images(
     y, bias = operands.share_pair(f"{name} with its bias", y, bias)
     if operands.broadcast_shapes(name, y.shape, bias.shape).as_list() != y.shape.as_list():
         raise UsageError(
-            f"{name} wants a bias that broadcasts to the result {y.shape.as_list()}. "
-            f"Received: {bias!r}."
+            f"{name} expects a bias that broadcasts to the result {y.shape.as_list()}. "
+            f"Received: {bias!r}.",
+            code="shape-mismatch",
+            operation=name,
+            received=repr(bias),
+            expected=y.shape.as_list(),
         )
     return arithmetic.add(y, bias)

@@ -1,7 +1,7 @@
-"""What the operations for users take: private values, public ones beside them, and their scales.
+"""Operands of the public operations: private values, public values with them, and their scales.
 
-A public number is rounded to the scale of the private value that it meets, as an input is.
-Private integers (scale 0) meet whole numbers only.
+A public number is rounded to the scale of the private operand, as an input is. Private integers
+(scale 0) combine with whole numbers only.
 """
 
 from __future__ import annotations
@@ -33,45 +33,49 @@ if TYPE_CHECKING:
 
 __all__ = ["broadcast_shapes", "describe_type", "is_private", "sizes"]
 
-# Fractional bits of public reals that are only known when the graph runs, at least of all others.
+# Fractional bits of public reals that are known only when the graph runs; fewest of all others.
 WEIGHT_BITS = 16
-# Public reals that are known while tracing keep as many significant bits as float32 has.
+# Significant bits of public reals known while tracing: those of float32.
 SIGNIFICANT_BITS = 24
 MAX_WEIGHT_BITS = 48
 
 
 def in_graph(operation: str) -> Party:
-    """The running party, where it traces a graph.
+    """Return the running party, which must be tracing a graph.
 
     Raises:
-        ProtocolError: there is no party, or the call is outside of party.function.
+        ProtocolError: there is no party, or the call is outside party.function.
     """
     party = current_party()
     if not party.tracing:
         raise ProtocolError(
             f"{operation} runs inside party.function. Received: a call outside of it. "
-            "Wrap the computation: f = party.function(lambda x: ...)."
+            "Wrap the computation: f = party.function(lambda x: ...).",
+            code="outside-party-function",
+            operation=operation,
         )
     return party
 
 
 def between_graphs(operation: str) -> Party:
-    """The running party, where it traces no graph.
+    """Return the running party, which must not be tracing a graph.
 
     Raises:
-        ProtocolError: there is no party, or the call is inside of party.function.
+        ProtocolError: there is no party, or the call is inside party.function.
     """
     party = current_party()
     if party.tracing:
         raise ProtocolError(
-            f"{operation} runs between graphs. Received: a call inside of party.function. "
-            "Return the private tensor from the graph and call it with that."
+            f"{operation} runs between graphs. Received: a call inside party.function. "
+            f"Return the private tensor from the graph and call {operation} with it.",
+            code="inside-party-function",
+            operation=operation,
         )
     return party
 
 
 def check_private(operation: str, x: object, any_ring: bool = False) -> Shared:
-    """x, if it is a private tensor over Z_2^64 (with any_ring: over any).
+    """Return x, which must be a private tensor over Z_2^64 (with any_ring: over any).
 
     Raises:
         UsageError: it is not.
@@ -80,31 +84,41 @@ def check_private(operation: str, x: object, any_ring: bool = False) -> Shared:
 
 
 def check_integers(operation: str, x: object, expected: str, advice: str) -> Shared:
-    """x, if it is a private tensor of integers and of known sizes.
+    """Return x, which must be a private tensor of integers with known sizes.
 
     Args:
-        what, advice: what the operation wants, and what to do, in words.
+        expected, advice: the expected operand, and what to do, for the error.
 
     Raises:
         UsageError: it is not.
     """
     private_value = check_private(operation, x)
     if private_value.fractional_bits:
-        raise UsageError(f"{operation} wants {expected}. Received: {private_value!r}. {advice}")
+        raise UsageError(
+            f"{operation} expects {expected}. Received: {private_value!r}. {advice}",
+            code="unsupported-scale",
+            operation=operation,
+            received=repr(private_value),
+            expected=expected,
+        )
     sizes(operation, private_value)
     return private_value
 
 
 def check_bits(operation: str, bits: int, max_bits: int = 64) -> int:
-    """The width of a comparison.
+    """Return the width of a comparison.
 
     Raises:
-        UsageError: no integer from 2 to `most`.
+        UsageError: it is not an integer from 2 to `max_bits`.
     """
     if not checks.is_integer_between(bits, 2, max_bits):
         raise UsageError(
-            f"{operation} wants bits as an integer from 2 to {max_bits}: values are below "
-            f"2^(bits-1) ring units. Received: {bits!r}."
+            f"{operation} expects bits as an integer from 2 to {max_bits}: values are "
+            f"below 2^(bits-1) ring units. Received: {bits!r}.",
+            code="number-out-of-range",
+            operation=operation,
+            received=bits,
+            expected=f"2 to {max_bits}",
         )
     return int(bits)
 
@@ -113,48 +127,75 @@ def check_bits(operation: str, bits: int, max_bits: int = 64) -> int:
 
 
 def static_value(operation: str, value: Operand) -> np.ndarray[Any, Any] | None:
-    """A public value as an array; None if it is a tensor that is only known when the graph runs.
+    """Return a public value as an array; None for a tensor that is known only when the graph runs.
 
     Raises:
-        UsageError: private, or no real numbers.
+        UsageError: the value is private, or not of real numbers.
     """
     if is_private(value):
-        raise UsageError(f"{operation} wants a public value here. Received: {value!r}.")
+        raise UsageError(
+            f"{operation} expects a public value here. Received: {value!r}.",
+            code="not-public",
+            operation=operation,
+            received=repr(value),
+        )
     if tensor_ops.is_tensor(value):
         import tensorflow as tf
 
         if not hasattr(value, "shape") or isinstance(value, (tf.RaggedTensor, tf.SparseTensor)):
             raise UsageError(
-                f"{operation} wants dense tensors. Received: {type(value).__name__}. Convert it."
+                f"{operation} expects dense tensors. Received: {type(value).__name__}. Convert it.",
+                code="unsupported-type",
+                operation=operation,
+                received=type(value).__name__,
             )
         tensor: tf.Tensor = value
         kind = tensor.dtype
         if not (kind.is_floating or kind.is_integer or kind.is_bool):
-            raise UsageError(f"{operation} wants real numbers. Received: {describe_type(value)}.")
+            raise UsageError(
+                f"{operation} expects real numbers. Received: {describe_type(value)}.",
+                code="not-a-number",
+                operation=operation,
+                received=describe_type(value),
+            )
         tensor = tf.convert_to_tensor(tensor)
         static_tensor = tf.get_static_value(
             tf.cast(tensor, tf.float64) if kind.is_floating else tensor
         )
         return None if static_tensor is None else np.asarray(static_tensor)
     if isinstance(value, np.ma.MaskedArray):
-        raise UsageError(f"{operation} wants plain arrays. Received: a masked array. Fill it.")
+        raise UsageError(
+            f"{operation} expects plain arrays. Received: a masked array. Fill it.",
+            code="masked-array",
+            operation=operation,
+            received="a masked array",
+        )
     try:
         array = np.asarray(value)
     except (TypeError, ValueError, OverflowError, NotImplementedError):
         raise UsageError(
-            f"{operation} wants an array of real numbers. Received: {type(value).__name__} that is "
-            "ragged or holds private values. Use stack for a list of private tensors."
+            f"{operation} expects an array of real numbers. Received: "
+            f"{type(value).__name__} that is ragged or holds private values. Use stack "
+            "for a list of private tensors.",
+            code="ragged-array",
+            operation=operation,
+            received=type(value).__name__,
         ) from None
     if array.dtype.kind not in "biuf":
-        raise UsageError(f"{operation} wants real numbers. Received: {describe_type(array)}.")
+        raise UsageError(
+            f"{operation} expects real numbers. Received: {describe_type(array)}.",
+            code="not-a-number",
+            operation=operation,
+            received=describe_type(array),
+        )
     return array
 
 
 def public_shape(operation: str, value: Operand) -> tf.TensorShape:
-    """The static shape of a public value.
+    """Return the static shape of a public value.
 
     Raises:
-        UsageError: as `static`.
+        UsageError: as `static_value`.
     """
     array = static_value(operation, value)
     tensor: tf.Tensor = value
@@ -164,11 +205,11 @@ def public_shape(operation: str, value: Operand) -> tf.TensorShape:
 def encode_public(
     operation: str, value: Operand, fractional_bits: int
 ) -> tf.Tensor | npt.NDArray[np.int64]:
-    """A public number, array or tensor as ring elements, int64: an array where it is known.
+    """Encode a public number, array or tensor as ring elements, int64; an array if it is known.
 
     Raises:
-        RangeError: NaN, infinite or too large (where it is known while tracing).
-        UsageError: no real numbers, or fractions for a private integer.
+        RangeError: the value is NaN, infinite or too large (if it is known while tracing).
+        UsageError: it has no real numbers, or fractions for a private integer.
     """
     array = static_value(operation, value)
     if array is None:
@@ -186,7 +227,13 @@ def encode_public(
     try:
         return FixedPoint(fractional_bits).encode(array)
     except (RangeError, UsageError) as error:
-        raise type(error)(f"{operation} of a public value: {error}") from None
+        raise type(error)(
+            f"{operation} of a public value: {error}",
+            code=error.code,
+            operation=operation,
+            received=error.received,
+            expected=error.expected,
+        ) from None
 
 
 def _are_whole(array: np.ndarray[Any, Any]) -> bool:
@@ -196,20 +243,24 @@ def _are_whole(array: np.ndarray[Any, Any]) -> bool:
 
 def _not_whole(operation: str, value: Public) -> UsageError:
     return UsageError(
-        f"{operation} wants whole public numbers beside a private tensor without fractional bits. "
-        f"Received: fractions ({describe_type(value)}). Give the private one a scale first: "
-        f"cast(x, {WEIGHT_BITS})."
+        f"{operation} expects whole public numbers with a private tensor without "
+        f"fractional bits. Received: fractions ({describe_type(value)}). Give the "
+        f"private tensor a scale first: cast(x, {WEIGHT_BITS}).",
+        code="not-whole",
+        operation=operation,
+        received=describe_type(value),
     )
 
 
 def encode_weight(operation: str, value: Operand, lowest: int = 0) -> tuple[tf.Tensor, int]:
-    """A public factor as ring elements, and their fractional bits.
+    """Encode a public factor as ring elements, and return them with their fractional bits.
 
-    As few bits as make it exact; else SIGNIFICANT_BITS of the largest magnitude, WEIGHT_BITS after
-    the point at least.  A factor that is only known when the graph runs: WEIGHT_BITS.
+    The factor has as few bits as make it exact; otherwise SIGNIFICANT_BITS of the largest
+    magnitude, and at least WEIGHT_BITS fractional bits. A factor that is known only when the graph
+    runs has WEIGHT_BITS.
 
     Args:
-        lowest: fractional bits that a factor has unless it is whole.
+        lowest: fewest fractional bits of a factor that is not whole.
     """
     array = static_value(operation, value)
     if array is None:
@@ -217,7 +268,7 @@ def encode_weight(operation: str, value: Operand, lowest: int = 0) -> tuple[tf.T
         bits = WEIGHT_BITS if tensor.dtype.is_floating else 0
         return encode_public(operation, value, bits), bits
     if array.dtype.kind != "f" or not np.isfinite(array).all():
-        return encode_public(operation, array, 0), 0  # which refuses what is not finite
+        return encode_public(operation, array, 0), 0  # rejects numbers that are not finite
     magnitudes = np.abs(array.astype(np.float64))
     largest = float(magnitudes.max(initial=0.0))
     max_bits = SIGNIFICANT_BITS - int(np.frexp(largest)[1])
@@ -229,17 +280,20 @@ def encode_weight(operation: str, value: Operand, lowest: int = 0) -> tuple[tf.T
 
 
 def as_shared(operation: str, value: Operand, like: Shared) -> Shared:
-    """A private value as it is; a public one as shares with masks of zero, at the scale of `like`.
+    """Return a private value as it is; share a public one with masks of zero, at like's scale.
 
     Raises:
-        UsageError, RangeError: as `private` and `encode`.
+        UsageError, RangeError: as `check_private` and `encode_public`.
     """
     if is_private(value):
         return check_private(operation, value, any_ring=True)
     if like.limbs != 1:
         raise UsageError(
-            f"{operation} takes a public operand beside 64-bit words only. Received: {like!r} and "
-            f"{describe_type(value)}."
+            f"{operation} accepts a public operand with 64-bit words only. Received: "
+            f"{like!r} and {describe_type(value)}.",
+            code="unsupported-ring",
+            operation=operation,
+            received=f"{like!r} and {describe_type(value)}",
         )
     ring = encode_public(operation, value, like.fractional_bits)
     return replace(
@@ -248,7 +302,7 @@ def as_shared(operation: str, value: Operand, like: Shared) -> Shared:
 
 
 def as_shared_list(operation: str, values: Sequence[Operand]) -> list[Shared]:
-    """The values of a list, at least one of them private, the others as `shared`."""
+    """Return the values of a list as by `as_shared`; at least one of them must be private."""
     if isinstance(values, (list, tuple)):
         first = next((v for v in values if is_private(v)), None)
         if first is not None:
@@ -258,8 +312,12 @@ def as_shared_list(operation: str, values: Sequence[Operand]) -> list[Shared]:
         f"{len(values)} public" if isinstance(values, (list, tuple)) else type(values).__name__
     )
     raise UsageError(
-        f"{operation} wants a list with a private tensor at least. Received: {received}. "
-        "Put the tensors in a list; use TensorFlow's own operation for public ones."
+        f"{operation} expects a list with at least one private tensor. Received: "
+        f"{received}. Put the tensors in a list; use TensorFlow's own operation for "
+        "public ones.",
+        code="not-private",
+        operation=operation,
+        received=received,
     )
 
 
@@ -267,12 +325,11 @@ def as_shared_list(operation: str, values: Sequence[Operand]) -> list[Shared]:
 
 
 def share_pair(operation: str, x: Operand, y: Operand) -> tuple[Shared, Shared]:
-    """Two operands as shares that fit together; one of them may be public.
+    """Return two operands as shares with matching scales and shapes; one of them may be public.
 
     Raises:
-        UsageError: no private one, or other dealers, rings, scales, or shapes that do not
-            broadcast.
-        RangeError: a public one that the scale does not admit.
+        UsageError: neither is private, or dealers, rings, scales or shapes do not fit.
+        RangeError: a public operand does not fit the scale.
     """
     like = either_private(operation, x, y)
     x, y = as_shared(operation, x, like), as_shared(operation, y, like)
@@ -281,15 +338,19 @@ def share_pair(operation: str, x: Operand, y: Operand) -> tuple[Shared, Shared]:
 
 
 def either_private(operation: str, x: Operand, y: Operand) -> Shared:
-    """The first private one of two operands.
+    """Return the first private one of two operands.
 
     Raises:
-        UsageError: there is none, or private bits.
+        UsageError: neither is private, or one has private bits.
     """
     if not is_private(x) and not is_private(y):
         raise UsageError(
-            f"{operation} wants a private tensor on one side. Received: {describe_type(x)} and "
-            f"{describe_type(y)}. Use TensorFlow's own operation for public values."
+            f"{operation} expects at least one private tensor. Received: "
+            f"{describe_type(x)} and {describe_type(y)}. Use TensorFlow's own operation "
+            "for public values.",
+            code="not-private",
+            operation=operation,
+            received=f"{describe_type(x)} and {describe_type(y)}",
         )
     for value in (x, y):
         if isinstance(value, MaskedBits):
@@ -298,23 +359,28 @@ def either_private(operation: str, x: Operand, y: Operand) -> Shared:
 
 
 def check_fit(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
-    """Raises UsageError unless two private operands have one dealer, ring and scale, and shapes
-    that broadcast."""
+    """Raise UsageError unless dealers, rings, scales and shapes of two private operands fit."""
     checks.check_pair(operation, x, y, same_scale)
     broadcast_shapes(operation, x.shape, y.shape)
 
 
 def check_integer(operation: str, argument: str, value: int) -> int:
-    """A public Python or numpy integer.
+    """Return a public Python or numpy integer.
 
     Raises:
-        UsageError: anything else.
+        UsageError: the value is not an integer.
     """
     if not checks.is_integer(value):
-        raise UsageError(f"{operation} wants {argument} as an integer. Received: {value!r}.")
+        raise UsageError(
+            f"{operation} expects {argument} as an integer. Received: {value!r}.",
+            code="not-an-integer",
+            operation=operation,
+            received=value,
+            expected="an integer",
+        )
     return int(value)
 
 
 def count_elements(shape: Sequence[int]) -> int:
-    """How many elements a shape has."""
+    """Return the number of elements of a shape."""
     return int(np.prod(shape, dtype=np.int64))

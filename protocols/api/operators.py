@@ -1,8 +1,7 @@
 """Python's arithmetic operators on private tensors: x + y, x @ w, x / 3, x ** 2.
 
-Scales are looked after: a product of reals is truncated back, public numbers are
-encoded at the scale that fits (operands.py).  The party is that of the running
-program (`party.current`).
+Scales are handled automatically: a product of reals is truncated back, public numbers are encoded
+at a matching scale (operands.py). The party is that of the running program (`party.current`).
 """
 
 from __future__ import annotations
@@ -29,43 +28,46 @@ from tfe_bench.protocols.session.types import Operand, Public
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# A private value, ring elements and their fractional bits.
+# Arguments: a private value, ring elements and their fractional bits.
 WeightProduct: TypeAlias = "Callable[[Shared, tf.Tensor, int], Shared]"
 
 EXACT_BITS = compare.EXACT_BITS
 
 
 def add(x: Operand, y: Operand) -> Shared:
-    """x + y, broadcast; one of them may be public.  Local."""
+    """Compute x + y, broadcast; one of them may be public. Local."""
     return arithmetic.add(*operands.share_pair("add", x, y))
 
 
 def subtract(x: Operand, y: Operand) -> Shared:
-    """x - y, broadcast; one of them may be public.  Local."""
+    """Compute x - y, broadcast; one of them may be public. Local."""
     return arithmetic.sub(*operands.share_pair("subtract", x, y))
 
 
 def negative(x: Shared) -> Shared:
-    """-x.  Local."""
+    """Compute -x. Local."""
     return arithmetic.neg(operands.check_private("negative", x, any_ring=True))
 
 
 def scaled_product(operation: str, z: Shared, f: int, g: int) -> Shared:
-    """Drops the smaller of two scales from their product."""
+    """Drop the smaller of two scales from their product."""
     drop = min(f, g)
     return truncation.truncate(operands.in_graph(operation), z, drop) if drop else z
 
 
 def _private_first(operation: str, x: Operand, y: Operand) -> tuple[Shared, Operand]:
-    """Both, a private one first: over Z_2^64 and of one dealer what is private."""
+    """Return both operands, a private one first; private ones are over Z_2^64, of one dealer."""
     first = operands.either_private(operation, x, y)
     private_values = [
         operands.check_private(operation, value) for value in (x, y) if operands.is_private(value)
     ]
     if private_values[0].dealer != private_values[-1].dealer:
         raise UsageError(
-            f"{operation} wants operands of one dealer. Received: {private_values[0].dealer} and "
-            f"{private_values[1].dealer}."
+            f"{operation} expects operands of one dealer. Received: "
+            f"{private_values[0].dealer} and {private_values[1].dealer}.",
+            code="dealer-mismatch",
+            operation=operation,
+            received=f"{private_values[0].dealer} and {private_values[1].dealer}",
         )
     return first, y if first is x else x
 
@@ -73,7 +75,7 @@ def _private_first(operation: str, x: Operand, y: Operand) -> tuple[Shared, Oper
 def multiply_weight(
     operation: str, x: Shared, weight: Operand, weight_product: WeightProduct
 ) -> Shared:
-    """times(x, ring elements, their fractional bits) for a public weight, truncated to x's scale.
+    """Return weight_product(x, ring elements, fractional bits) for a public weight, at x's scale.
 
     An integer x gets WEIGHT_BITS fractional bits, unless the weight is whole too.
     """
@@ -85,12 +87,13 @@ def multiply_weight(
 
 
 def multiply(x: Operand, y: Operand) -> Shared:
-    """x * y elementwise, broadcast; one of them may be public.
+    """Compute x * y elementwise, broadcast; one of them may be public.
 
-    The result has the larger of the two scales; error below 1 ulp (T3), none for integers.  A
-    public real is held with 24 significant bits of the largest one, and 16 fractional bits at
-    least; the exact product must be below 2^62 ring units before it is truncated.
-    Rounds: 2 (3 with dealing); a public real 1 (2), whole public numbers none.
+    The result has the larger of the two scales; error below 1 ulp (T3), none for integers. A public
+    real is held with 24 significant bits of the largest one, and at least 16 fractional bits; the
+    exact product must be below 2^62 ring units before it is truncated.
+    Rounds: 2 online, 3 in total; with a public real 1 online, 2 in total; with whole public numbers
+    none.
     """
     first, second = _private_first("multiply", x, y)
     if isinstance(second, Shared):
@@ -102,11 +105,11 @@ def multiply(x: Operand, y: Operand) -> Shared:
 
 
 def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Shared:
-    """x @ y over the last two axes; one of them may be public.
+    """Compute x @ y over the last two axes; one of them may be public.
 
     A vector counts as a row on the left and as a column on the right, and that axis is dropped
-    again, as in NumPy and Keras (of two vectors their inner product is left).
-    Scale, error and rounds: as `multiply`, the sums taken before the truncation.
+    again, as in NumPy and Keras (two vectors yield their inner product).
+    Scale, error and rounds: as `multiply`, with sums before the truncation.
     """
     inner, other = _private_first("matmul", x, y)
     ranks = [_operand_rank(v) for v in (x, y)]
@@ -150,15 +153,16 @@ def _reshape_public(value: Public, shape: tuple[int, int]) -> Public:
 
 
 def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Shared:
-    """x / y; 0 for y = 0.  A public y is a multiplication.
+    """Compute x / y; 0 for y = 0. A public y is a multiplication.
 
     Args:
-        signed: y of either sign; False takes y > 0 (else 0) and a quarter less communication.
+        signed: y of either sign; False requires y > 0 (else 0) and sends a quarter less.
         bits: |y| < 2^bits ring units; fewer are cheaper.
 
-    Off by 2^-20 of the quotient and 1.25 ulp at most, while |x| and |x / y| are below 2^30 ring
-    units (2^14 at 16 fractional bits); beyond that garbage.  A public y: as `multiply`.
-    Rounds: 9 (5 for bits <= 12), one more with dealing.  Bits sent: those of reciprocal.divide.
+    Error: at most 2^-20 of the quotient and 1.25 ulp, while |x| and |x / y| are below 2^30 ring
+    units (2^14 at 16 fractional bits); beyond that the result is garbage. A public y: as
+    `multiply`.
+    Rounds: 9 (5 for bits <= 12) online, one more in total. Bits sent: those of reciprocal.divide.
     """
     from tfe_bench.protocols.functions import reciprocal
 
@@ -170,8 +174,12 @@ def divide(x: Operand, y: Operand, signed: bool = True, bits: int = 62) -> Share
     operands.check_bits("divide", bits, 62)
     if not 1 <= y.fractional_bits <= 24:
         raise UsageError(
-            f"divide wants 1 to 24 fractional bits. Received: {y.fractional_bits}. "
-            f"Rescale both: cast(x, {operands.WEIGHT_BITS})."
+            f"divide expects 1 to 24 fractional bits. Received: {y.fractional_bits}. "
+            f"Rescale both: cast(x, {operands.WEIGHT_BITS}).",
+            code="unsupported-scale",
+            operation="divide",
+            received=y.fractional_bits,
+            expected="1 to 24",
         )
     result_shape = operands.broadcast_shapes("divide", x.shape, y.shape)
 
@@ -195,14 +203,19 @@ def _invert_divisor(y: Public) -> Public:
         return 1.0 / tf.cast(y, tf.float64)
     if not np.all(divisor.astype(np.float64)):
         raise UsageError(
-            "divide wants a public divisor that is not 0. Received: a 0 in it. "
-            "Replace it, or mask the result with where."
+            "divide expects a public divisor without zeros. Received: a divisor that "
+            "contains 0. Replace the zeros, or select the result with where.",
+            code="division-by-zero",
+            operation="divide",
         )
     return 1.0 / divisor.astype(np.float64)
 
 
 def square(x: Shared) -> Shared:
-    """x * x, at x's scale; error below 1 ulp.  Rounds: 2 (3 with dealing), 1 (2) for integers."""
+    """Compute x * x, at x's scale; error below 1 ulp.
+
+    Rounds: 2 online, 3 in total; for integers 1 online, 2 in total.
+    """
     from tfe_bench.protocols.ring import reductions
 
     x = operands.check_private("square", x)
@@ -211,7 +224,7 @@ def square(x: Shared) -> Shared:
 
 
 def abs(x: Shared, bits: int = EXACT_BITS) -> Shared:
-    """|x|, exact for |x| < 2^(bits-2) ring units.  Rounds: those of `less`, and 1."""
+    """Compute |x|, exact for |x| < 2^(bits-2) ring units. Rounds: those of `less`, and 1."""
     x = operands.check_private("abs", x)
     bits = operands.check_bits("abs", bits)
     return relational.maximum(operands.in_graph("abs"), x, arithmetic.neg(x), bits)

@@ -1,4 +1,4 @@
-"""Pooling beside that of layers: where the largest is, and windows that follow from the result."""
+"""Further pooling: positions of maxima, and windows derived from the size of the result."""
 
 from __future__ import annotations
 
@@ -29,17 +29,19 @@ def max_pool_with_argmax(
     include_batch_in_index: bool = False,
     bits: int = LAYER_BITS,
 ) -> tuple[Shared, Shared]:
-    """(the largest of each window, the place of the first of them), as tf.nn.max_pool_with_argmax.
+    """Return each window's maximum and its first position.
+
+    The function is that of tf.nn.max_pool_with_argmax.
 
     Args:
         input: images [n, h, w, channels].
         ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
         padding: "VALID" or "SAME".
-        include_batch_in_index: places are ((b h + y) w + x) channels + c, else without b h.
+        include_batch_in_index: positions are ((b h + y) w + x) channels + c, else without b h.
         bits: right while differences within a window are below 2^(bits-1) ring units.
 
-    Places are private integers.  Exact.  Rounds: those of `maximum` for each binary digit of the
-    cells of a window less one.  Bits sent: those of a comparison and two selections for each cell
+    Positions are private integers. Exact. Rounds: those of `maximum` for each binary digit of the
+    cells of a window minus one. Bits sent: those of a comparison and two selections for each cell
     but one of every window.
     """
     name = "max_pool_with_argmax"
@@ -60,15 +62,26 @@ def max_pool_with_argmax(
 
 
 def _adaptive_windows(name: str, x: Shared, output_size: Window) -> tuple[Shared, list[Spans]]:
-    """The images, and the [begin, end) of each window along both axes."""
+    """Return the images, and the [begin, end) of each window along both axes."""
     x = operands.check_private(name, x)
     sizes = operands.sizes(name, x)
     if len(sizes) != 4:
-        raise UsageError(f"{name} wants images [n, h, w, channels]. Received: {x!r}. Reshape them.")
+        raise UsageError(
+            f"{name} expects images [n, h, w, channels]. Received: {x!r}. Reshape them.",
+            code="rank-mismatch",
+            operation=name,
+            received=repr(x),
+            expected="[n, h, w, channels]",
+        )
     output_sizes = conv.parse_pair(name, "output_size", output_size)
     if any(n > size for n, size in zip(output_sizes, sizes[1:3], strict=True)):
         raise UsageError(
-            f"{name} wants an output_size of the images' {sizes[1:3]} at most. Received: {output_sizes}."
+            f"{name} expects an output_size of at most the images' {sizes[1:3]}. "
+            f"Received: {output_sizes}.",
+            code="too-large",
+            operation=name,
+            received=output_sizes,
+            expected=sizes[1:3],
         )
     return x, [
         [(i * size // n, -(-(i + 1) * size // n)) for i in range(n)]
@@ -77,11 +90,12 @@ def _adaptive_windows(name: str, x: Shared, output_size: Window) -> tuple[Shared
 
 
 def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
-    """The means of windows that divide images [n, h, w, channels] into output_size parts.
+    """Return means of windows that divide images [n, h, w, channels] into output_size parts.
 
     Args:
-        output_size: of the result, an integer or (height, width), no larger than the images; window
-            i of n reaches from floor(i h / n) to ceil((i + 1) h / n), as Keras and PyTorch have it.
+        output_size: of the result, an integer or (height, width), at most that of the images;
+            window i of n reaches from floor(i h / n) to ceil((i + 1) h / n), as in Keras and
+            PyTorch.
 
     Error, domain, rounds and bits: those of `reduce_mean` of the largest window.
     """
@@ -90,7 +104,7 @@ def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
     counts = np.ones((1, 1), np.int64)
     for axis, axis_spans in enumerate(spans, 1):
         begins, ends = np.array(axis_spans, np.int64).reshape(-1, 2).T
-        # the sum of a window is a difference of sums from the edge on
+        # The sum of a window is a difference of running sums.
         paddings = [(1 if i == axis else 0, 0) for i in range(4)]
         sums = shapes.pad(reductions.cumsum(x, axis), paddings)
         x = arithmetic.sub(shapes.gather(sums, ends, axis), shapes.gather(sums, begins, axis))
@@ -98,13 +112,13 @@ def adaptive_avg_pool2d(x: Shared, output_size: Window) -> Shared:
             lengths = ends - begins
             counts = lengths[:, None] if axis == 1 else counts * lengths[None, :]
     extra_bits = 0 if x.fractional_bits else operands.WEIGHT_BITS
-    if 0 in x.shape.as_list():  # no mean is made
+    if 0 in x.shape.as_list():  # no mean to compute
         return replace(x, fractional_bits=x.fractional_bits + extra_bits)
     return reductions.divide_by_counts(operands.in_graph(name), x, counts, extra_bits=extra_bits)
 
 
 def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) -> Shared:
-    """The largest of each of these windows, exact; windows as of `adaptive_avg_pool2d`.
+    """Return the largest value of each window, exact; windows as in `adaptive_avg_pool2d`.
 
     Args:
         bits: right while differences within a window are below 2^(bits-1) ring units.
@@ -116,7 +130,7 @@ def adaptive_max_pool2d(x: Shared, output_size: Window, bits: int = LAYER_BITS) 
     x, spans = _adaptive_windows(name, x, output_size)
     for axis, axis_spans in enumerate(spans, 1):
         longest = max(end - begin for begin, end in axis_spans)
-        # shorter windows have their last cell several times
+        # Shorter windows repeat their last cell.
         places = np.array([[min(b + k, e - 1) for b, e in axis_spans] for k in range(longest)])
         cells = shapes.gather(x, places, axis)
         x = extremes.reduce_max(operands.in_graph(name), cells, axis, bits=bits)

@@ -1,4 +1,4 @@
-"""x ** y: of public and of private exponents."""
+"""Powers x ** y with public and private exponents."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ MAX_POWER = 64
 
 
 def pow(x: Operand, y: Operand) -> Shared:
-    """x ** y: a public whole number y from -64 to 64, another public number, or a private one.
+    """Compute x ** y for a whole number y from -64 to 64, another public number, or a private one.
 
     Args:
-        x: private; beside a private y also public positive numbers.  Where y is no whole number
-            x > 0: what is not counts as one ulp (with 1/2 and -1/2: see `sqrt` and `rsqrt`).
-        y: one public number, or private, broadcast.  x ** 0 is 1, for x = 0 too.
+        x: private; with a private y also public positive numbers. If y is not a whole number, x >
+            0: other x count as one ulp (for 1/2 and -1/2: see `sqrt` and `rsqrt`).
+        y: one public number, or private, broadcast. x ** 0 is 1, for x = 0 too.
 
-    A whole y by repeated squaring, of 1 / x where it is negative (0 for x = 0); 1/2 and -1/2 are
-    `sqrt` and `rsqrt`; all others e^(y ln(x)), where y ln(x) is below 31.8.
-    Error: each product errs by 1 ulp, n max(|x|, 1)^(n-1) ulp in all at most; with a negative y
-    that of 1 / x comes before; of e^(y ln(x)) relative (1.4 |y| + 1.2) 2^-f, and 1.1 ulp.
-    Rounds: 2 for each binary digit of n after the first, and 2 more with more than one digit 1; 9
-    more for a negative one.  e^(y ln(x)): 13 or 14.
+    A whole y uses repeated squaring, of 1 / x if it is negative (0 for x = 0); 1/2 and -1/2 are
+    `sqrt` and `rsqrt`; all others are e^(y ln(x)), where y ln(x) is below 31.8.
+    Error: of each product 1 ulp, in all at most n max(|x|, 1)^(n-1) ulp; for a negative y also that
+    of 1 / x; of e^(y ln(x)) relative (1.4 |y| + 1.2) 2^-f, and 1.1 ulp.
+    Rounds: 2 for each binary digit of n after the first, and 2 more if more than one digit is 1; 9
+    more for a negative y. e^(y ln(x)): 13 or 14.
     Raises:
-        UsageError: integers with another y than a whole one from 0 to 64.
+        UsageError: integers with a y that is not a whole number from 0 to 64.
     """
     if operands.is_private(y):
         return _private_power(x, operands.check_private("pow", y))
@@ -38,8 +38,12 @@ def pow(x: Operand, y: Operand) -> Shared:
     is_usable = exponent is not None and exponent.size == 1 and exponent.dtype.kind != "b"
     if exponent is None or not is_usable or not np.isfinite(exponent).all():
         raise UsageError(
-            "pow wants one public number that is known while tracing, or a private tensor, as its "
-            f"exponent. Received: {operands.describe_type(y)}. Take the powers one by one."
+            "pow expects one public number known while tracing, or a private tensor, as "
+            f"its exponent. Received: {operands.describe_type(y)}. Compute the powers "
+            "one by one.",
+            code="not-static" if exponent is None else "unsupported-argument",
+            operation="pow",
+            received=operands.describe_type(y),
         )
     x, power = operands.check_private("pow", x), float(exponent.item())
     if power == int(power):
@@ -53,8 +57,12 @@ def pow(x: Operand, y: Operand) -> Shared:
 def _whole_power(x: Shared, n: int) -> Shared:
     if not -MAX_POWER <= n <= MAX_POWER:
         raise UsageError(
-            f"pow wants a whole exponent from {-MAX_POWER} to {MAX_POWER}. Received: {n}. "
-            "Use exp and log for others."
+            f"pow expects a whole exponent from {-MAX_POWER} to {MAX_POWER}. Received: "
+            f"{n}. Use exp and log for others.",
+            code="number-out-of-range",
+            operation="pow",
+            received=n,
+            expected=f"{-MAX_POWER} to {MAX_POWER}",
         )
     if n < 0:
         checks.check_scale("pow", x, 1, 24)
@@ -72,7 +80,7 @@ def _whole_power(x: Shared, n: int) -> Shared:
 
 
 def _private_power(x: Operand, y: Shared) -> Shared:
-    """e^(y ln(x)), the logarithm of a public x taken of it as it is."""
+    """Compute e^(y ln(x)); the logarithm of a public x is computed in plaintext."""
     checks.check_scale("pow", y, 1, 24)
     if not operands.is_private(x):
         return elementary.exp(multiply(y, _public_logarithms(x)))
@@ -84,7 +92,11 @@ def _public_logarithms(x: Public) -> Public:
     bases = operands.static_value("pow", x)
     if bases is None or not np.all(np.isfinite(bases)) or np.any(bases <= 0):
         raise UsageError(
-            "pow wants public bases that are positive, finite and known while tracing beside a "
-            f"private exponent. Received: {operands.describe_type(x)}."
+            "pow expects public bases that are positive, finite and known while tracing "
+            f"with a private exponent. Received: {operands.describe_type(x)}.",
+            code="not-static" if bases is None else "number-out-of-range",
+            operation="pow",
+            received=operands.describe_type(x),
+            expected="positive numbers",
         )
     return np.log(bases.astype(np.float64))

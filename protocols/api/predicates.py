@@ -1,6 +1,6 @@
 """Comparisons of private tensors, logic on their results, and selection: x < y, a & ~b, where.
 
-The party is that of the running program; public operands are taken as operands.py says.
+The party is that of the running program; operands.py converts public operands.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _compare_operands(
 
 
 def less(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
-    """[x < y], broadcast; one side may be public (it is rounded to the scale of the other).
+    """Return [x < y], broadcast; one side may be public (it is rounded to the scale of the other).
 
     Args:
         bits: right while |x - y| < 2^(bits-1) ring units; 64 is exact for all encoded values.
@@ -57,34 +57,34 @@ def less(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
 
 
 def greater(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
-    """[x > y]; as `less`."""
+    """Return [x > y]; as `less`."""
     return _compare_operands(relational.greater, x, y, bits)
 
 
 def less_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
-    """[x <= y]; as `less`."""
+    """Return [x <= y]; as `less`."""
     return _compare_operands(relational.less_equal, x, y, bits)
 
 
 def greater_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
-    """[x >= y]; as `less`."""
+    """Return [x >= y]; as `less`."""
     return _compare_operands(relational.greater_equal, x, y, bits)
 
 
 def equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
-    """[x == y]; as `less`, for twice the bits.  Rounds and bits: relational.equal."""
+    """Return [x == y]; as `less`, with twice the bits. Rounds and bits: relational.equal."""
     return _compare_operands(relational.equal, x, y, bits)
 
 
 def not_equal(x: Operand, y: Operand, bits: int = EXACT_BITS) -> MaskedBits:
-    """[x != y]; as `equal`."""
+    """Return [x != y]; as `equal`."""
     return _compare_operands(relational.not_equal, x, y, bits)
 
 
 def in_range(x: Shared, bits: int) -> MaskedBits:
-    """[-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x.
+    """Return [-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x.
 
-    Where it is 1, an operation with the same `bits` is right; 63 is what truncations want.
+    Where it is 1, an operation with the same `bits` is right; truncations require 63.
 
     Args:
         bits: 2 to 63.
@@ -99,7 +99,7 @@ def in_range(x: Shared, bits: int) -> MaskedBits:
 
 
 def _truth_values(operation: str, value: Public) -> tuple[tf.Tensor, bool]:
-    """A public array or tensor, and whether it holds truth values."""
+    """Return a public array or tensor, and True if it holds truth values."""
     tensor: tf.Tensor = value
     array = operands.static_value(operation, value)
     if array is None:
@@ -108,21 +108,30 @@ def _truth_values(operation: str, value: Public) -> tuple[tf.Tensor, bool]:
 
 
 def as_bits(operation: str, value: Operand | MaskedBits, template: MaskedBits) -> MaskedBits:
-    """Private bits as they are, public truth values under a mask of zero.
+    """Return private bits as they are, public truth values under a mask of zero.
 
     Raises:
-        UsageError: numbers.
+        UsageError: the value holds numbers.
     """
     if isinstance(value, MaskedBits):
         return value
     if isinstance(value, Shared):
-        raise UsageError(f"{operation} wants bits beside bits. Received: {value!r}.")
+        raise UsageError(
+            f"{operation} expects bits with bits. Received: {value!r}.",
+            code="not-private-bits",
+            operation=operation,
+            received=repr(value),
+        )
     values, are_true_or_false = _truth_values(operation, value)
     shape = operands.public_shape(operation, value)
     if not are_true_or_false or not shape.is_fully_defined():
         raise UsageError(
-            f"{operation} wants public truth values of a known shape beside private bits. "
-            f"Received: {operands.describe_type(values)} of shape {shape}. Compare to get bits."
+            f"{operation} expects public truth values of a known shape with private "
+            f"bits. Received: {operands.describe_type(values)} of shape {shape}. Compare "
+            "to get bits.",
+            code="not-truth-values" if not are_true_or_false else "unknown-shape",
+            operation=operation,
+            received=operands.describe_type(values),
         )
     n = shape.num_elements()
     if isinstance(template.masked, tensor_ops.SymbolicTensor):
@@ -142,7 +151,7 @@ def as_bits(operation: str, value: Operand | MaskedBits, template: MaskedBits) -
 
 
 def broadcast_bits(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> MaskedBits:
-    """Bits in a larger shape.  Local.
+    """Broadcast bits to a larger shape. Local.
 
     Raises:
         UsageError: their shape is not known, or does not broadcast to it.
@@ -150,10 +159,19 @@ def broadcast_bits(operation: str, bits: MaskedBits, shape: tuple[int, ...]) -> 
     if bits.shape == shape:
         return bits
     if bits.shape is None or None in bits.shape:
-        raise UsageError(f"{operation} wants bits of a known shape. Received: {bits!r}.")
+        raise UsageError(
+            f"{operation} expects bits of a known shape. Received: {bits!r}.",
+            code="unknown-shape",
+            operation=operation,
+            received=repr(bits),
+        )
     if operands.broadcast_shapes(operation, bits.shape, shape).as_list() != list(shape):
         raise UsageError(
-            f"{operation} wants bits that broadcast to {list(shape)}. Received: {bits!r}."
+            f"{operation} expects bits that broadcast to {list(shape)}. Received: {bits!r}.",
+            code="shape-mismatch",
+            operation=operation,
+            received=repr(bits),
+            expected=list(shape),
         )
     n = operands.count_elements(shape)
     broadcast = logic.rearrange_bits(
@@ -166,15 +184,28 @@ def _bit_operands(operation: str, a: Bits, b: Bits) -> tuple[MaskedBits, MaskedB
     private_bits = [v for v in (a, b) if isinstance(v, MaskedBits)]
     if not private_bits or isinstance(a, Shared) or isinstance(b, Shared):
         raise UsageError(
-            f"{operation} wants private bits (the results of comparisons). Received: "
-            f"{operands.describe_type(a)} and {operands.describe_type(b)}."
+            f"{operation} expects private bits (the results of comparisons). Received: "
+            f"{operands.describe_type(a)} and {operands.describe_type(b)}.",
+            code="not-private-bits",
+            operation=operation,
+            received=f"{operands.describe_type(a)} and {operands.describe_type(b)}",
         )
     a, b = (as_bits(operation, v, private_bits[0]) for v in (a, b))
     if a.dealer != b.dealer:
-        raise UsageError(f"{operation} wants bits of one dealer. Received: {a!r} and {b!r}.")
+        raise UsageError(
+            f"{operation} expects bits of one dealer. Received: {a!r} and {b!r}.",
+            code="dealer-mismatch",
+            operation=operation,
+            received=f"{a!r} and {b!r}",
+        )
     if a.shape != b.shape:
         if a.shape is None or b.shape is None or None in (*a.shape, *b.shape):
-            raise UsageError(f"{operation} wants bits of known shapes. Received: {a!r} and {b!r}.")
+            raise UsageError(
+                f"{operation} expects bits of known shapes. Received: {a!r} and {b!r}.",
+                code="unknown-shape",
+                operation=operation,
+                received=f"{a!r} and {b!r}",
+            )
         result_shape = tuple(operands.broadcast_shapes(operation, a.shape, b.shape).as_list())
         a, b = (
             broadcast_bits(operation, a, result_shape),
@@ -190,54 +221,66 @@ def _and_bits(operation: str, a: MaskedBits, b: MaskedBits) -> MaskedBits:
 
 
 def logical_and(a: Bits, b: Bits) -> MaskedBits:
-    """a AND b, broadcast; one side may be public.
+    """Compute a AND b, broadcast; one side may be public.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 3, E1, E2 1 per bit.
+    Rounds: 1 online, 2 in total. Bits sent: D 3, E1, E2 1 per bit.
     """
     return _and_bits("logical_and", *_bit_operands("logical_and", a, b))
 
 
 def logical_or(a: Bits, b: Bits) -> MaskedBits:
-    """a OR b; as `logical_and`."""
+    """Compute a OR b; as `logical_and`."""
     a, b = _bit_operands("logical_or", a, b)
     return logic.invert_bits(_and_bits("logical_or", logic.invert_bits(a), logic.invert_bits(b)))
 
 
 def logical_xor(a: Bits, b: Bits) -> MaskedBits:
-    """a XOR b, broadcast; one side may be public.  Local."""
+    """Compute a XOR b, broadcast; one side may be public. Local."""
     return logic.xor_bits(*_bit_operands("logical_xor", a, b))
 
 
 def logical_not(a: MaskedBits) -> MaskedBits:
-    """NOT a.  Local."""
+    """Compute NOT a. Local."""
     if not isinstance(a, MaskedBits):
         raise UsageError(
-            "logical_not wants private bits (the result of a comparison). "
-            f"Received: {operands.describe_type(a)}."
+            "logical_not expects private bits (the result of a comparison). Received: "
+            f"{operands.describe_type(a)}.",
+            code="not-private-bits",
+            operation="logical_not",
+            received=operands.describe_type(a),
         )
     return logic.invert_bits(a)
 
 
 def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe") -> Shared:
-    """Bits as the numbers 0 and 1, or a private tensor at another scale.
+    """Convert bits to the numbers 0 and 1, or a private tensor to another scale.
 
     Args:
-        fractional_bits: of the result, 0 to 61.  A tensor that has more is rounded
-            stochastically (error below 1 ulp of the result), one that has fewer stays as it is.
-        method: "exact" rounds to the nearest instead, as what goes to `reveal` should be: see
+        fractional_bits: of the result, 0 to 61. A tensor that has more is rounded stochastically
+            (error below 1 ulp of the result), one that has fewer keeps its value.
+        method: "exact" rounds to the nearest instead, as suits values to `reveal`: see
             truncation.truncate.
 
-    Rounds: of bits 1 (2 with dealing); to a lower scale 1 (2) or with "exact" 3 (4), to a higher
-        one none.
+    Rounds: of bits 1 online, 2 in total; to a lower scale 1 online, 2 in total, or with "exact" 3
+    online, 4 in total; to a higher one none.
     Bits sent: of bits 64 per bit by each party; else those of truncation.truncate.
     """
     if isinstance(fractional_bits, bool) or not isinstance(fractional_bits, (int, np.integer)):
         raise UsageError(
-            "cast wants a number of fractional bits (0 for integers) instead of a type. "
-            f"Received: {fractional_bits!r}."
+            "cast expects a number of fractional bits (0 for integers) instead of a "
+            f"type. Received: {fractional_bits!r}.",
+            code="wrong-type",
+            operation="cast",
+            received=fractional_bits,
         )
     if not 0 <= fractional_bits <= 61:
-        raise UsageError(f"cast wants 0 to 61 fractional bits. Received: {fractional_bits}.")
+        raise UsageError(
+            f"cast expects 0 to 61 fractional bits. Received: {fractional_bits}.",
+            code="number-out-of-range",
+            operation="cast",
+            received=fractional_bits,
+            expected="0 to 61",
+        )
     if isinstance(x, MaskedBits):
         sizes = None
         if x.shape is not None:
@@ -255,26 +298,36 @@ def cast(x: Shared | MaskedBits, fractional_bits: int = 0, method: str = "safe")
         x = convert.b2a(operands.in_graph("cast"), x, sizes)
     x = operands.check_private("cast", x)
     if method not in truncation.METHODS:
-        raise UsageError(f"cast knows {', '.join(truncation.METHODS)}. Received: {method!r}.")
+        raise UsageError(
+            f"cast supports the methods {', '.join(truncation.METHODS)}. Received: {method!r}.",
+            code="unknown-name",
+            operation="cast",
+            received=method,
+            expected=", ".join(truncation.METHODS),
+        )
     added_bits = int(fractional_bits) - x.fractional_bits
     if added_bits >= 0:
         return arithmetic.mul_public(x, np.int64(1 << added_bits), added_bits) if added_bits else x
     if added_bits < -truncation.MAX_DROPPED_BITS:
         raise UsageError(
-            f"cast drops {truncation.MAX_DROPPED_BITS} bits at most. Received: {x!r} for "
-            f"{fractional_bits} fractional bits. Cast twice."
+            f"cast drops at most {truncation.MAX_DROPPED_BITS} bits. Received: {x!r} for "
+            f"{fractional_bits} fractional bits. Cast twice.",
+            code="too-large",
+            operation="cast",
+            received=repr(x),
+            expected=truncation.MAX_DROPPED_BITS,
         )
     return truncation.truncate(operands.in_graph("cast"), x, -added_bits, method)
 
 
 def where(condition: Bits, x: Operand, y: Operand) -> Shared:
-    """x where the bit is 1, else y; all three broadcast where their shapes are known.
+    """Return x where the bit is 1, else y; all three broadcast where their shapes are known.
 
     Args:
         condition: private bits, or public truth values (then nothing is sent).
         x, y: one of them may be public.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 128, E1, E2 64 per element.
+    Rounds: 1 online, 2 in total. Bits sent: D 128, E1, E2 64 per element.
     """
 
     x, y = operands.share_pair("where", x, y)
@@ -282,28 +335,39 @@ def where(condition: Bits, x: Operand, y: Operand) -> Shared:
     if not isinstance(condition, MaskedBits):
         return arithmetic.add(y, _select_public(condition, difference))
     if condition.dealer != difference.dealer:
-        raise UsageError(f"where wants one dealer. Received: {condition!r} and {difference!r}.")
+        raise UsageError(
+            f"where expects one dealer. Received: {condition!r} and {difference!r}.",
+            code="dealer-mismatch",
+            operation="where",
+            received=f"{condition!r} and {difference!r}",
+        )
     shape = condition.shape
     if shape is not None and None not in shape and difference.shape.is_fully_defined():
         result_shape = tuple(operands.broadcast_shapes("where", shape, x.shape, y.shape).as_list())
         condition = broadcast_bits("where", condition, result_shape)
         difference = shapes.broadcast_to(difference, result_shape)
-    # (Of sizes that only the graph knows, the kernels refuse another number of bits.)
+    # If sizes are known only when the graph runs, the kernels reject another number of bits.
     return arithmetic.add(y, convert.inject(operands.in_graph("where"), condition, difference))
 
 
 def _select_public(condition: Bits, difference: Shared) -> Shared:
-    """d where a public condition is true, else 0."""
+    """Return d where a public condition is true, else 0."""
     if operands.is_private(condition):
         raise UsageError(
-            "where wants private bits as its condition (the result of a private comparison). "
-            f"Received: {condition!r}. Compare it: x != 0."
+            "where expects private bits as its condition (the result of a private "
+            f"comparison). Received: {condition!r}. Compare it: x != 0.",
+            code="not-private-bits",
+            operation="where",
+            received=repr(condition),
         )
     values, are_true_or_false = _truth_values("where", condition)
     if not are_true_or_false:
         raise UsageError(
-            "where wants truth values as its condition. Received: "
-            f"{operands.describe_type(values)}. Compare to get them."
+            "where expects truth values as its condition. Received: "
+            f"{operands.describe_type(values)}. Compare to get them.",
+            code="not-truth-values",
+            operation="where",
+            received=operands.describe_type(values),
         )
     operands.check_private("where", difference)
     operands.broadcast_shapes("where", operands.public_shape("where", condition), difference.shape)

@@ -1,4 +1,4 @@
-"""What is larger, and by how much: extremes, and what sorts, by TensorFlow's names."""
+"""Extremes, sorting and order statistics of private tensors, by TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _compare_elements(
 
 
 def maximum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
-    """max(x, y) elementwise, broadcast, exact; one of them may be public.
+    """Compute max(x, y) elementwise, broadcast, exact; one of them may be public.
 
     Args:
         bits: right while |x - y| < 2^(bits-1) ring units.
@@ -41,14 +41,14 @@ def maximum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
 
 
 def minimum(x: Operand, y: Operand, bits: int = EXACT_BITS) -> Shared:
-    """min(x, y); as `maximum`."""
+    """Compute min(x, y); as `maximum`."""
     return _compare_elements(relational.minimum, x, y, bits)
 
 
 def clip_by_value(
     x: Shared, clip_value_min: Operand, clip_value_max: Operand, bits: int = EXACT_BITS
 ) -> Shared:
-    """min(max(x, clip_value_min), clip_value_max), exact; the limits may be public.
+    """Compute min(max(x, clip_value_min), clip_value_max), exact; the limits may be public.
 
     Rounds and bits: those of `maximum` twice.
     """
@@ -63,8 +63,11 @@ def clip_by_value(
         operands.broadcast_shapes("clip_by_value", low.shape, high.shape)
         if np.any(low > high):
             raise UsageError(
-                "clip_by_value wants clip_value_min <= clip_value_max. Received: a larger one. "
-                "Swap them."
+                "clip_by_value expects clip_value_min <= clip_value_max. Received: a larger "
+                "clip_value_min. Swap them.",
+                code="invalid-range",
+                operation="clip_by_value",
+                expected="clip_value_min <= clip_value_max",
             )
     bits = operands.check_bits("clip_by_value", bits)
     for limit in limits:
@@ -73,9 +76,9 @@ def clip_by_value(
 
 
 def sign(x: Shared, bits: int = EXACT_BITS) -> Shared:
-    """-1, 0 or 1 at x's scale: [x > 0] - [x < 0], both compared at once.
+    """Return -1, 0 or 1 at x's scale: [x > 0] - [x < 0], both compared at once.
 
-    Rounds: those of `less`, and 1.  Bits sent: those of `less` and of `cast`, twice.
+    Rounds: those of `less`, and 1. Bits sent: those of `less` and of `cast`, twice.
     """
     x = operands.check_private("sign", x)
     bits = operands.check_bits("sign", bits)
@@ -93,7 +96,7 @@ def sign(x: Shared, bits: int = EXACT_BITS) -> Shared:
 
 
 def _flatten_axes(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], list[int]]:
-    """x with the given axes as its last one, the sizes of the others, and all axes."""
+    """Return x with the given axes as its last one, the sizes of the others, and all axes."""
     x = operands.check_private(operation, x)
     sizes = operands.sizes(operation, x)
     axes = checks.normalize_axes(operation, axis, len(sizes))
@@ -101,8 +104,10 @@ def _flatten_axes(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[i
     width = operands.count_elements([sizes[i] for i in axes])
     if width == 0:
         raise UsageError(
-            f"{operation} wants at least one value along the axis. Received: shape {sizes}. "
-            "An empty tensor has none."
+            f"{operation} expects at least one value along the axis. Received: shape {sizes}.",
+            code="empty-input",
+            operation=operation,
+            received=sizes,
         )
     kept_sizes = [sizes[i] for i in kept_axes]
     order = [*kept_axes, *axes]
@@ -130,7 +135,7 @@ def _reduce_axes(
 def reduce_max(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int = EXACT_BITS
 ) -> Shared:
-    """The largest value over one axis, several or all (None), exact.
+    """Return the largest value over one axis, several or all (None), exact.
 
     Args:
         bits: right while differences are below 2^(bits-1) ring units.
@@ -143,12 +148,12 @@ def reduce_max(
 def reduce_min(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int = EXACT_BITS
 ) -> Shared:
-    """The smallest value; as `reduce_max`."""
+    """Return the smallest value; as `reduce_max`."""
     return _reduce_axes("reduce_min", extremes.reduce_min, x, axis, keepdims, bits)
 
 
 def argmax(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
-    """Index of the first largest value along an axis, an integer (0 fractional bits).
+    """Return the index of the first largest value along an axis, an integer (0 fractional bits).
 
     Rounds and bits: those of extremes.argmax.
     """
@@ -156,7 +161,7 @@ def argmax(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
 
 
 def argmin(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
-    """Index of the first smallest value; as `argmax`."""
+    """Return the index of the first smallest value; as `argmax`."""
     return _reduce_axes("argmin", extremes.argmin, x, [axis], False, bits)
 
 
@@ -164,13 +169,17 @@ def argmin(x: Shared, axis: int = 0, bits: int = EXACT_BITS) -> Shared:
 
 
 def sort(x: Shared, axis: int = -1, direction: str = "ASCENDING") -> Shared:
-    """The values along an axis in order, as tf.sort.  Called between graphs.
+    """Sort the values along an axis, as tf.sort. Call it between graphs.
 
     Rounds and bits: those of sort.sort, which chooses among its algorithms.
     """
     if direction not in ("ASCENDING", "DESCENDING"):
         raise UsageError(
-            f'sort wants the direction "ASCENDING" or "DESCENDING". Received: {direction!r}.'
+            f'sort expects the direction "ASCENDING" or "DESCENDING". Received: {direction!r}.',
+            code="unknown-name",
+            operation="sort",
+            received=direction,
+            expected="ASCENDING, DESCENDING",
         )
     party = operands.between_graphs("sort")
     rank = checks.check_known_rank("sort", operands.check_private("sort", x))
@@ -189,13 +198,18 @@ def sort(x: Shared, axis: int = -1, direction: str = "ASCENDING") -> Shared:
 
 
 def _raise_no_axis(operation: str, x: Shared) -> NoReturn:
-    raise UsageError(f"{operation} wants a tensor with an axis. Received: {x!r}. Reshape it.")
+    raise UsageError(
+        f"{operation} expects a tensor with an axis. Received: {x!r}. Reshape it.",
+        code="rank-mismatch",
+        operation=operation,
+        received=repr(x),
+    )
 
 
 def top_k(x: Shared, k: int = 1) -> tuple[Shared, Shared]:
-    """(the k largest along the last axis in falling order, their positions), as tf.math.top_k.
+    """Return the k largest along the last axis in descending order, and their positions.
 
-    Called between graphs.  Rounds and bits: those of sort.sort.
+    As tf.math.top_k. Call it between graphs. Rounds and bits: those of sort.sort.
     """
     party = operands.between_graphs("top_k")
     return order_statistics.top_k(
@@ -204,25 +218,29 @@ def top_k(x: Shared, k: int = 1) -> tuple[Shared, Shared]:
 
 
 def median(x: Shared, axis: Axes = None) -> Shared:
-    """The middle value over one axis, several or all (None); of an even number the middle two's
-    mean, error below 1 ulp.
+    """Return the middle value over one axis, several or all (None).
 
-    Called between graphs.  Rounds and bits: those of sort.sort, and 1 round more for the mean.
+    For an even number it is the mean of the two middle values, error below 1 ulp. Call it between
+    graphs. Rounds and bits: those of sort.sort, and 1 round more for the mean.
     """
     return _axis_quantile("median", x, 0.5, axis)
 
 
 def quantile(x: Shared, q: float, axis: Axes = None) -> Shared:
-    """The q-quantile over one axis, several or all (None), interpolated as numpy.quantile does.
+    """Return the q-quantile over one axis, several or all (None), as numpy.quantile.
 
     Args:
         q: public, 0 to 1.
 
-    Called between graphs.  Error: order_statistics.quantile.  Rounds and bits: as `median`.
+    Call it between graphs. Error: order_statistics.quantile. Rounds and bits: as `median`.
     """
     if operands.is_private(q) or isinstance(q, bool) or not isinstance(q, (int, float, np.number)):
         raise UsageError(
-            f"quantile wants a public number q from 0 to 1. Received: {type(q).__name__}."
+            f"quantile expects a public number q from 0 to 1. Received: {type(q).__name__}.",
+            code="wrong-type",
+            operation="quantile",
+            received=type(q).__name__,
+            expected="0 to 1",
         )
     return _axis_quantile("quantile", x, float(q), axis)
 

@@ -1,4 +1,4 @@
-"""Whole parts, and division that leaves a remainder, by TensorFlow's names; all of it exact."""
+"""Rounding and integer division with remainder, by TensorFlow's names; all of it exact."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
 
-# A product of x and a public reciprocal of as many bits is below 2^62.
+# Most bits of x for a public divisor: the product with a reciprocal of as many bits is below 2^62.
 MAX_DIVIDED = 31
-# Of a private divisor: a remainder that is off by one divisor stays below 2^62.
+# Most bits of a private divisor: a remainder with an error of one divisor stays below 2^62.
 MAX_DIVISOR = 60
-# A quotient is computed with so many bits of its own and after the point: below 2^(30 - 9) it is
-# off by 2^(21 - 22) and a few units, less than one.
+# Significant and fractional bits of a quotient: below 2^(30 - 9) its error is 2^(21 - 22) and a few
+# units, less than one.
 _PRECISION, _POINT = 22, 9
 
 
@@ -34,16 +34,22 @@ def _check_real(operation: str, x: Shared) -> Shared:
     x = operands.check_private(operation, x)
     if x.fractional_bits > truncation.MAX_DROPPED_BITS:
         raise UsageError(
-            f"{operation} takes {truncation.MAX_DROPPED_BITS} fractional bits at most. Received: "
-            f"{x!r}. Rescale it: cast(x, 16)."
+            f"{operation} expects at most {truncation.MAX_DROPPED_BITS} fractional bits. "
+            f"Received: {x!r}. Rescale it: cast(x, 16).",
+            code="unsupported-scale",
+            operation=operation,
+            received=repr(x),
+            expected=f"at most {truncation.MAX_DROPPED_BITS}",
         )
     return x
 
 
 def floor_shift(party: Party, x: Shared, dropped_bits: int) -> Shared:
-    """floor(x / 2^down) of ring elements, as an integer; modulo 2^(64-down) for every x.
+    """Compute floor(x / 2^dropped_bits) of ring elements, as an integer modulo 2^(64-dropped_bits).
 
-    Rounds: 3 (4 with dealing), twice for more than 48 bits.  Bits sent: truncation.truncate's.
+    It is right for every x.
+
+    Rounds: 3 online, 4 in total, twice for more than 48 bits. Bits sent: truncation.truncate's.
     """
     while dropped_bits:
         drop = min(dropped_bits, truncation.MAX_DROPPED_BITS)
@@ -54,36 +60,36 @@ def floor_shift(party: Party, x: Shared, dropped_bits: int) -> Shared:
 
 
 def _floor_at_scale(operation: str, x: Shared) -> Shared:
-    """floor(x) at x's scale.  (What floor_shift loses is shifted out again.)"""
+    """Compute floor(x) at x's scale. (The bits that floor_shift loses are shifted out again.)"""
     f = x.fractional_bits
     whole = floor_shift(operands.in_graph(operation), x, f)
     return replace(whole.map(lambda a: tensor_ops.left_shift(a, f)), fractional_bits=f)
 
 
 def floor(x: Shared) -> Shared:
-    """The largest whole number that is not above x, at x's scale: exact for every x.
+    """Return the largest whole number that is not above x, at x's scale: exact for every x.
 
-    Integers stay as they are.  Rounds: 3 (4 with dealing); of integers none.  Bits sent: those of
+    Integers stay as they are. Rounds: 3 online, 4 in total; of integers none. Bits sent: those of
     `cast` to the nearest.
     Raises:
-        UsageError: more than 48 fractional bits.
+        UsageError: x has more than 48 fractional bits.
     """
     return _floor_at_scale("floor", _check_real("floor", x))
 
 
 def ceil(x: Shared) -> Shared:
-    """The smallest whole number that is not below x; as `floor`."""
+    """Return the smallest whole number that is not below x; as `floor`."""
     return arithmetic.neg(_floor_at_scale("ceil", arithmetic.neg(_check_real("ceil", x))))
 
 
 def round(x: Shared) -> Shared:
-    """The nearest whole number, of two the even one as in TensorFlow, at x's scale: exact.
+    """Return the nearest whole number, of two the even one as in TensorFlow, at x's scale: exact.
 
     floor(x + 1/2 - ulp + ulp [floor(x) is odd]).
-    Rounds: 7 (8 with dealing); of integers none.  Bits sent: those of `floor`, of a comparison of
+    Rounds: 7 online, 8 in total; of integers none. Bits sent: those of `floor`, of a comparison of
     f + 1 bits and of `cast` of bits.
     Raises:
-        UsageError: more than 48 fractional bits.
+        UsageError: x has more than 48 fractional bits.
     """
     x = _check_real("round", x)
     f = x.fractional_bits
@@ -99,27 +105,27 @@ def round(x: Shared) -> Shared:
 
 
 def floordiv(x: Operand, y: Operand, signed: bool = True, bits: int = MAX_DIVIDED) -> Shared:
-    """floor(x / y) at their common scale, exact; one of them may be public.
+    """Compute floor(x / y) at their common scale, exact; one of them may be public.
 
     Args:
-        x: |x| < 2^(bits-1) ring units beside a public y (2^14 at 16 fractional bits); any |x| <
-            2^62 where y is a power of two; |x| < 2^30 beside a private y, and |x / y| < 2^21.
-        y: a public number is rounded to x's scale first, as everywhere.  A private one is below
-            2^bits ring units; for y = 0 the result is any.
-        signed: a private y of either sign; False takes y > 0 (else any) and fewer rounds.
-        bits: 2 to 31; to 60 beside a private y.
+        x: |x| < 2^(bits-1) ring units with a public y (2^14 at 16 fractional bits); any |x| < 2^62
+            if y is a power of two; |x| < 2^30 with a private y, and |x / y| < 2^21.
+        y: a public number is rounded to x's scale first, as everywhere. A private one is below
+            2^bits ring units; for y = 0 the result is arbitrary.
+        signed: a private y of either sign; False requires y > 0 (else the result is arbitrary) and
+            saves rounds.
+        bits: 2 to 31; up to 60 with a private y.
 
-    Rounds: 3 (4 with dealing); of a private y 21 or 23.  Bits sent: those of `cast` to the
-    nearest;
-    of a private y those of `divide`, `floor` and two comparisons.
+    Rounds: 3 online, 4 in total; with a private y 21 or 23. Bits sent: those of `cast` to the
+    nearest; with a private y those of `divide`, `floor` and two comparisons.
     Raises:
-        UsageError: a public divisor that is 0 or rounds to it.
+        UsageError: a public divisor is 0 or rounds to it.
     """
     return _divide_floor("floordiv", x, y, signed, bits, remainder=False)
 
 
 def floormod(x: Operand, y: Operand, signed: bool = True, bits: int = MAX_DIVIDED) -> Shared:
-    """x - y floor(x / y) at their common scale, exact: of the sign of y; as `floordiv`."""
+    """Compute x - y floor(x / y) at their common scale, exact: of the sign of y; as `floordiv`."""
     return _divide_floor("floormod", x, y, signed, bits, remainder=True)
 
 
@@ -148,7 +154,7 @@ def _divide_floor(
 
 
 def _divide_by_public(operation: str, x: Shared, divisor: int, bits: int) -> Shared:
-    """floor(X / divisor) of ring elements, as an integer.
+    """Compute floor(X / divisor) of ring elements, as an integer.
 
     With M = round(2^e / divisor) and 2^e > divisor (2^(bits-1) + 1), (M X + M / 2) / 2^e is closer
     to (X + 1/2) / divisor than that is to an integer.
@@ -156,8 +162,11 @@ def _divide_by_public(operation: str, x: Shared, divisor: int, bits: int) -> Sha
     """
     if divisor == 0:
         raise UsageError(
-            f"{operation} wants a public divisor that is not 0. Received: one that is 0 with "
-            f"{x.fractional_bits} fractional bits. Replace it."
+            f"{operation} expects a public divisor other than 0. Received: a divisor "
+            f"that is 0 with {x.fractional_bits} fractional bits. Replace it.",
+            code="division-by-zero",
+            operation=operation,
+            received=0,
         )
     x = replace(x if divisor > 0 else arithmetic.neg(x), fractional_bits=0)
     divisor = builtins.abs(divisor)
@@ -176,7 +185,7 @@ def _divide_by_public(operation: str, x: Shared, divisor: int, bits: int) -> Sha
 def _divide_by_private(
     operation: str, x: Operand, y: Operand, signed: bool, bits: int, remainder: bool
 ) -> Shared:
-    """A quotient that is off by one at most, and what the sign of its remainder says of it."""
+    """Correct a quotient, whose error is at most one, by the sign of its remainder."""
     bits = operands.check_bits(operation, bits, MAX_DIVISOR)
     x, y = (operands.check_private(operation, v) for v in operands.share_pair(operation, x, y))
     party, f = operands.in_graph(operation), x.fractional_bits

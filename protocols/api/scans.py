@@ -1,4 +1,4 @@
-"""Products and running extremes along an axis, in steps that double what has been joined."""
+"""Products and running extremes along an axis, in steps that double the combined length."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def _ones_like(template: Shared, shape: list[int]) -> Shared:
 
 
 def reduce_prod(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
-    """The product over one axis, several or all (None), at x's scale; of no values 1.
+    """Return the product over one axis, several or all (None), at x's scale; of no values 1.
 
-    Each product on the way must be below 2^62 before it is truncated; integers: modulo 2^64.
+    Each intermediate product must be below 2^62 before it is truncated; integers: modulo 2^64.
 
-    Error: of n values less than n M ulp where no product of some of them exceeds M >= 1; none for
+    Error: of n values less than n M ulp if no product of some of them exceeds M >= 1; none for
     integers.
-    Rounds: 2 (integers: 1) for each binary digit of n - 1.  Bits sent: those of n - 1 `multiply`.
+    Rounds: 2 (integers: 1) for each binary digit of n - 1. Bits sent: those of n - 1 `multiply`.
     """
     x = operands.check_private("reduce_prod", x)
     sizes = operands.sizes("reduce_prod", x)
@@ -59,10 +59,10 @@ def _scan_axis(
     reverse: bool,
     combine: Callable[[Shared, Shared], Shared],
 ) -> tuple[Shared, int]:
-    """Running results along an axis, which comes first, and the axis.
+    """Return running results along an axis, which comes first, and the axis.
 
     Source: Sklansky, Conditional-sum addition logic, 1960: in step s each second block of 2^s
-    values takes the last of the block before it.
+    values is combined with the last value of the block before it.
     """
     x = operands.check_private(operation, x)
     sizes = operands.sizes(operation, x)
@@ -92,14 +92,14 @@ def _restore_axis(rows: Shared, scan_axis: int, reverse: bool) -> Shared:
 
 
 def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Shared:
-    """Running products along an axis, as tf.math.cumprod.
+    """Return running products along an axis, as tf.math.cumprod.
 
     Args:
-        exclusive: without the value itself, so that the first is 1.
-        reverse: from the end.
+        exclusive: True: without the value itself, so that the first is 1.
+        reverse: True: from the end.
 
-    Error and range: as `reduce_prod`.  Rounds: 2 (integers: 1) for each binary digit of n - 1.
-    Bits sent: those of n/2 `multiply` for each of these digits.
+    Error and range: as `reduce_prod`. Rounds: 2 (integers: 1) for each binary digit of n - 1. Bits
+    sent: those of n/2 `multiply` for each of these digits.
     """
     rows, scan_axis = _scan_axis("cumprod", x, axis, reverse, multiply)
     count = int(rows.shape[0])
@@ -114,14 +114,14 @@ def cumprod(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = F
 def cummax(
     x: Shared, axis: int = 0, reverse: bool = False, bits: int = compare.EXACT_BITS
 ) -> Shared:
-    """The largest so far along an axis, exact (numpy.maximum.accumulate).
+    """Return the largest value so far along an axis, exact (numpy.maximum.accumulate).
 
     Args:
-        reverse: from the end.
+        reverse: True: from the end.
         bits: right while differences along the axis are below 2^(bits-1) ring units.
 
-    Rounds: those of `maximum` for each binary digit of n - 1.  Bits sent: those of n/2 `maximum`
-    for each.
+    Rounds: those of `maximum` for each binary digit of n - 1. Bits sent: those of n/2 `maximum` for
+    each.
     """
     bits = operands.check_bits("cummax", bits)
 

@@ -1,4 +1,4 @@
-"""Norms and moments of private reals, and how many values are where, by TensorFlow's names."""
+"""Norms and moments of private reals, and counts of values, by TensorFlow's names."""
 
 from __future__ import annotations
 
@@ -27,27 +27,37 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
 ORDERS = ("euclidean", 1, 2, math.inf)
-# The square root of ring elements comes out with half as many fractional bits of its own.
+# Additional fractional bits of a square; its root has half as many.
 _ROOT_BITS = 8
-# Edges that are compared: bounded before memory is taken.
+# Most edges to compare: checked before memory is allocated.
 MAX_BINS = 1 << 16
 
 
 def _check_real(operation: str, x: Shared) -> Shared:
     x = operands.check_private(operation, x)
     if x.fractional_bits == 0:
-        raise UsageError(f"{operation} wants fractional bits. Received: {x!r}. Use cast(x, 16).")
+        raise UsageError(
+            f"{operation} expects fractional bits. Received: {x!r}. Use cast(x, 16).",
+            code="unsupported-scale",
+            operation=operation,
+            received=repr(x),
+            expected="fractional bits",
+        )
     if 2 * x.fractional_bits > truncation.MAX_DROPPED_BITS:
         raise UsageError(
-            f"{operation} takes {truncation.MAX_DROPPED_BITS // 2} fractional bits at most. Received: "
-            f"{x!r}. Rescale it: cast(x, 16)."
+            f"{operation} expects at most {truncation.MAX_DROPPED_BITS // 2} fractional "
+            f"bits. Received: {x!r}. Rescale it: cast(x, 16).",
+            code="unsupported-scale",
+            operation=operation,
+            received=repr(x),
+            expected=f"at most {truncation.MAX_DROPPED_BITS // 2}",
         )
     operands.sizes(operation, x)
     return x
 
 
 def _root_of_squares(operation: str, x: Shared, axes: list[int], keepdims: bool) -> Shared:
-    """sqrt(sum x^2) with f + _ROOT_BITS / 2 fractional bits: of the exact sum of squares."""
+    """Compute sqrt(sum x^2) with f + _ROOT_BITS / 2 fractional bits, from exact squares."""
     party = operands.in_graph(operation)
     total = reductions.reduce_sum(reductions.square(party, x), axes, keepdims)
     root = roots.sqrt(party, replace(total, fractional_bits=_ROOT_BITS))
@@ -60,15 +70,15 @@ def norm(
     axis: Axes = None,
     keepdims: bool = False,
 ) -> Shared:
-    """The norm of vectors along an axis, or of all values (None), at the scale of the tensor.
+    """Compute the norm of vectors along an axis, or of all values (None), at the tensor's scale.
 
     Args:
-        ord: "euclidean" (for two axes or more it is Frobenius' norm), 1, 2 or infinity.
-        axis: of the orders 1, 2 and infinity one axis, or None.
+        ord: "euclidean" (for two axes or more the Frobenius norm), 1, 2 or infinity.
+        axis: for the orders 1, 2 and infinity one axis, or None.
 
     Error: relative 2^-20 and 1.1 ulp, for norms below 2^31 ring units (2^15 at 16 fractional bits);
     the orders 1 and infinity are exact.
-    Rounds: 11 (12 with dealing); 1: those of `abs`; infinity: of `abs` and `reduce_max`.
+    Rounds: 11 online, 12 in total; order 1: those of `abs`; infinity: of `abs` and `reduce_max`.
     Raises:
         UsageError: another order or a matrix norm, integers, or more than 24 fractional bits.
     """
@@ -76,13 +86,21 @@ def norm(
     axes = checks.normalize_axes("norm", axis, len(x.shape))
     if isinstance(ord, bool) or ord not in ORDERS:
         raise UsageError(
-            'norm knows the orders "euclidean", 1, 2 and infinity. '
-            f"Received: {ord!r}. Sum up powers of abs(x) for others."
+            'norm supports the orders "euclidean", 1, 2 and infinity. Received: '
+            f"{ord!r}. Sum powers of abs(x) for others.",
+            code="unsupported-argument",
+            operation="norm",
+            received=ord,
+            expected="euclidean, 1, 2, inf",
         )
     if ord != "euclidean" and axis is not None and len(axes) > 1:
         raise UsageError(
-            f"norm of the order {ord!r} wants one axis, or None for all values. Received: "
-            f"{axes}, which would be a norm of matrices."
+            f"norm of the order {ord!r} expects one axis, or None for all values. "
+            f"Received: {axes}, which would be a norm of matrices.",
+            code="rank-mismatch",
+            operation="norm",
+            received=axes,
+            expected="one axis",
         )
     if ord == 1:
         return reductions.reduce_sum(operators.abs(x), axes, keepdims)
@@ -93,22 +111,27 @@ def norm(
 
 
 def _center_values(operation: str, x: Shared, axis: Axes) -> tuple[Shared, list[int], int]:
-    """x less its means, the axes, and how many values each mean is of."""
+    """Return x minus its means, the axes, and the number of values of each mean."""
     x = _check_real(operation, x)
     sizes = x.shape.as_list()
     axes = checks.normalize_axes(operation, axis, len(sizes))
     count = operands.count_elements([sizes[i] for i in axes])
     if count == 0:
-        raise UsageError(f"{operation} wants at least one value. Received: axes {axes} of {x!r}.")
+        raise UsageError(
+            f"{operation} expects at least one value. Received: axes {axes} of {x!r}.",
+            code="empty-input",
+            operation=operation,
+            received=f"axes {axes} of {x!r}",
+        )
     return arithmetic.sub(x, reduce_mean(x, axes, True)), axes, count
 
 
 def reduce_variance(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
-    """The mean of (x - mean)^2 over one axis, several or all (None), at x's scale.
+    """Compute the mean of (x - mean)^2 over one axis, several or all (None), at x's scale.
 
     Error: 3 ulp, and of the variance count 2^-31, while the sum of squares is below 2^30 and the
     variance below 2^15 at 16 fractional bits (2^62 ring units before the squares are truncated).
-    Rounds: 4 (5 with dealing).  Bits sent: those of `reduce_mean` twice, and of a `square` without
+    Rounds: 4 online, 5 in total. Bits sent: those of `reduce_mean` twice, and of a `square` without
     its truncation.
     Raises:
         UsageError: integers, no values, or more than 24 fractional bits.
@@ -121,10 +144,10 @@ def reduce_variance(x: Shared, axis: Axes = None, keepdims: bool = False) -> Sha
 
 
 def reduce_std(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
-    """The square root of the variance, taken of the exact sum of squares: also where it is small.
+    """Compute the square root of the variance, accurate for small values too.
 
     Error: relative 2^-19 and 3 ulp; range and errors raised: as `reduce_variance`.
-    Rounds: 12 (13 with dealing).  Bits sent: those of `reduce_mean`, `square` and `sqrt`.
+    Rounds: 12 online, 13 in total. Bits sent: those of `reduce_mean`, `square` and `sqrt`.
     """
     centered, axes, count = _center_values("reduce_std", x, axis)
     root = _root_of_squares("reduce_std", centered, axes, keepdims)
@@ -139,14 +162,14 @@ def reduce_std(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
 def _count_below(
     operation: str, x: Shared, edges: list[int], weights: Shared | None, bits: int
 ) -> Shared:
-    """The sum of the weights (None: 1) of the values below each edge, of x [..., n]."""
+    """Sum the weights (None: 1) of the values below each edge, for x [..., n]."""
     *rows, n = x.shape.as_list()
     party = operands.in_graph(operation)
     below_bits = one_hot.compare_edges(party, x, np.array(edges, np.int64), bits)
     if weights is None:
         one = arithmetic.share_public(x, np.ones([1], np.int64))
         weights = shapes.broadcast_to(one, [*rows, n])
-    # pick sums over a first axis: of [n, edges, rows]
+    # sum_selected sums over a first axis: of [n, edges, rows].
     count, row_count = len(edges), operands.count_elements(rows)
     bits_of = one_hot.move_values_first(below_bits, count, row_count, n)
     flat = shapes.transpose(shapes.reshape(weights, [row_count, n]), [1, 0])
@@ -156,7 +179,7 @@ def _count_below(
 
 
 def _adjacent_differences(below: Shared) -> Shared:
-    """Along the last axis."""
+    """Return differences along the last axis."""
     return arithmetic.sub(
         below.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., 1:])),
         below.map(lambda a: tensor_ops.strided_slice(a, np.s_[..., :-1])),
@@ -171,33 +194,47 @@ def bincount(
     axis: int | None = None,
     bits: int = compare.EXACT_BITS,
 ) -> Shared:
-    """How often each of 0 .. maxlength - 1 comes among private integers, as integers; exact.
+    """Count each of 0 .. maxlength - 1 among private integers, as integers; exact.
 
     Args:
         weights: of arr's shape, private or public: their sums instead of counts, at their scale.
-        minlength: None, or no larger than maxlength, which is the length of the result: the
-            largest value is no one's to know.
-        maxlength: must be given, 1 to 65536; what is negative or larger is not counted.
+        minlength: None, or at most maxlength, which is the length of the result: the largest value
+            stays private.
+        maxlength: required, 1 to 65536; negative and larger values are not counted.
         axis: None or 0 for all values, -1 for each row of [..., n].
         bits: right while |arr - j| < 2^(bits-1).
 
-    Rounds: 5 (6 with dealing).  Bits sent: for each value those of maxlength + 1 comparisons, and
-    of D 128 for each of them.
+    Rounds: 5 online, 6 in total. Bits sent: for each value those of maxlength + 1 comparisons, and
+    for D 128 for each of them.
     """
     arr = operands.check_integers("bincount", arr, "private integers", "Use histogram_fixed_width.")
     bits = operands.check_bits("bincount", bits)
     sizes = operands.sizes("bincount", arr)
     if not checks.is_integer_between(maxlength, 1, MAX_BINS):
         raise UsageError(
-            f"bincount wants maxlength from 1 to {MAX_BINS}, the length of its result. Received: "
-            f"{maxlength!r}."
+            f"bincount expects maxlength from 1 to {MAX_BINS}, the length of its result. "
+            f"Received: {maxlength!r}.",
+            code="number-out-of-range",
+            operation="bincount",
+            received=maxlength,
+            expected=f"maxlength from 1 to {MAX_BINS}",
         )
     if minlength is not None and not checks.is_integer_between(minlength, 0, maxlength):
         raise UsageError(
-            f"bincount wants minlength from 0 to maxlength {maxlength}. Received: {minlength!r}."
+            f"bincount expects minlength from 0 to maxlength {maxlength}. Received: {minlength!r}.",
+            code="number-out-of-range",
+            operation="bincount",
+            received=minlength,
+            expected=f"minlength from 0 to {maxlength}",
         )
     if axis not in (None, 0, -1) or isinstance(axis, bool) or (axis == -1 and not sizes):
-        raise UsageError(f"bincount wants the axis None, 0 or -1. Received: {axis!r}.")
+        raise UsageError(
+            f"bincount expects the axis None, 0 or -1. Received: {axis!r}.",
+            code="axis-out-of-range",
+            operation="bincount",
+            received=axis,
+            expected="None, 0 or -1",
+        )
     shape = sizes if axis == -1 else [operands.count_elements(sizes)]
     shared_weights: Shared | None = None
     if weights is not None:
@@ -223,7 +260,12 @@ def _share_weights(arr: Shared, weights: Operand, sizes: Sequence[int]) -> Share
         has_shape = shared_weights.shape.as_list() == list(sizes)
     if not has_shape:
         raise UsageError(
-            f"bincount wants weights of the values' shape {list(sizes)}. Received: {shared_weights!r}."
+            f"bincount expects weights of the values' shape {list(sizes)}. Received: "
+            f"{shared_weights!r}.",
+            code="shape-mismatch",
+            operation="bincount",
+            received=repr(shared_weights),
+            expected=list(sizes),
         )
     return shared_weights
 
@@ -234,16 +276,16 @@ def histogram_fixed_width(
     nbins: int = 100,
     bits: int = compare.EXACT_BITS,
 ) -> Shared:
-    """How many values are in each of nbins parts of a public range, as integers; exact.
+    """Count values in each of nbins parts of a public range, as integers; exact.
 
     Args:
-        value_range: (low, high); what is below or above counts in the first or last part.
+        value_range: (low, high); values below or above count in the first or last part.
         nbins: 1 to 65536.
         bits: right while |value - edge| < 2^(bits-1) ring units.
 
     Part j is floor(nbins (value - low) / (high - low)), in exact arithmetic.
-    Rounds: 5 (6 with dealing).  Bits sent: for each value those of nbins - 1 comparisons, and of D
-    128 for each of them.
+    Rounds: 5 online, 6 in total. Bits sent: for each value those of nbins - 1 comparisons, and for
+    D 128 for each of them.
     """
     name = "histogram_fixed_width"
     x = operands.check_private(name, values)
@@ -251,15 +293,33 @@ def histogram_fixed_width(
     n = operands.count_elements(operands.sizes(name, x))
     limits = operands.static_value(name, value_range)
     if limits is None or limits.shape != (2,) or not np.all(np.isfinite(limits)):
-        raise UsageError(f"{name} wants a public range (low, high). Received: {value_range!r}.")
+        raise UsageError(
+            f"{name} expects a public range (low, high). Received: {value_range!r}.",
+            code="shape-mismatch" if limits is None or limits.shape != (2,) else "not-finite",
+            operation=name,
+            received=value_range,
+            expected="(low, high)",
+        )
     low, high = (Fraction(v.item()) for v in limits)
     if not low < high:
-        raise UsageError(f"{name} wants low < high. Received: {value_range!r}.")
+        raise UsageError(
+            f"{name} expects low < high. Received: {value_range!r}.",
+            code="invalid-range",
+            operation=name,
+            received=value_range,
+            expected="low < high",
+        )
     if not checks.is_integer_between(nbins, 1, MAX_BINS):
-        raise UsageError(f"{name} wants nbins from 1 to {MAX_BINS}. Received: {nbins!r}.")
+        raise UsageError(
+            f"{name} expects nbins from 1 to {MAX_BINS}. Received: {nbins!r}.",
+            code="number-out-of-range",
+            operation=name,
+            received=nbins,
+            expected=f"nbins from 1 to {MAX_BINS}",
+        )
     steps = [low + (high - low) * j / nbins for j in range(1, nbins)]
     edges = [math.ceil(e * (1 << x.fractional_bits)) for e in steps]
-    operands.encode_public(name, limits.astype(np.float64), max(x.fractional_bits, 1))  # what fits
+    operands.encode_public(name, limits.astype(np.float64), max(x.fractional_bits, 1))  # check only
     total_count = arithmetic.share_public(x, np.array([n], np.int64))
     if not edges:
         return total_count

@@ -1,4 +1,4 @@
-"""What leaves, sums up or moves whole private tensors, where public ones may come in."""
+"""Operations that reveal, add or rearrange whole private tensors, some with public operands."""
 
 from __future__ import annotations
 
@@ -20,20 +20,21 @@ if TYPE_CHECKING:
 
 
 def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
-    """Publishes a private tensor to the three workers, or to one: the only way out.
+    """Publish a private tensor to the three workers, or to one: the only opening of values.
 
     Args:
         to: a party index; None publishes to all three.
 
     Returns:
-        A public tensor at those who learn it, None elsewhere: int64 for a tensor without fractional
-        bits, float64 for others (53 significant bits), bool for private bits.
+        A public tensor at the receiving workers, None elsewhere: int64 for a tensor without
+            fractional bits, float64 for others (53 significant bits), bool for private bits.
 
-    A product, a mean or the like was rounded by a coin that each worker can recompute from what it
-    holds, so its last bit tells a worker more than the rounded value (docs/threat_model.md).
-    `reveal(cast(x, 8, method="exact"))` publishes fewer bits, which are a function of x.
+    A product, a mean or a similar result was rounded by a coin that each worker can recompute from
+    its shares, so its last bit reveals more to a worker than the rounded value
+    (docs/threat_model.md). `reveal(cast(x, 8, method="exact"))` publishes fewer bits, which are a
+    function of x.
 
-    Rounds: 1 (bits: 2).  Bits sent: those of io.reveal.  See io.reveal for ring elements.
+    Rounds: 1 (bits: 2). Bits sent: those of io.reveal. See io.reveal for ring elements.
     """
     party = operands.in_graph("reveal")
     if isinstance(x, MaskedBits):
@@ -50,40 +51,50 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
         import tensorflow as tf
 
         return tf.cast(ring, tf.float64) * 2.0**-x.fractional_bits
-    x = operands.check_private("reveal", x)  # which refuses it
+    x = operands.check_private("reveal", x)  # rejects it
     raise AssertionError(x)
 
 
 def bitcast(x: Shared, fractional_bits: int) -> Shared:
-    """The same ring elements, read with so many fractional bits (0: integers).  Local.
+    """Read the same ring elements with another number of fractional bits (0: integers). Local.
 
-    It multiplies by a power of two without touching a bit: what has f of them becomes
-    x 2^(f - fractional_bits).  `cast` keeps the value instead.
+    It multiplies by a power of two without a change of ring elements: with f fractional bits x
+    becomes x 2^(f - fractional_bits). `cast` keeps the value instead.
     """
     x = operands.check_private("bitcast", x)
     if not is_integer_between(fractional_bits, 0, 61):
-        raise UsageError(f"bitcast wants 0 to 61 fractional bits. Received: {fractional_bits!r}.")
+        raise UsageError(
+            f"bitcast expects 0 to 61 fractional bits. Received: {fractional_bits!r}.",
+            code="number-out-of-range",
+            operation="bitcast",
+            received=fractional_bits,
+            expected="0 to 61",
+        )
     return replace(x, fractional_bits=int(fractional_bits))
 
 
 def add_n(inputs: Sequence[Operand]) -> Shared:
-    """The sum of tensors of one shape, some of which may be public.  Local."""
+    """Add tensors of one shape, some of which may be public. Local."""
     addends = operands.as_shared_list("add_n", inputs)
     for value in addends[1:]:
         operands.check_fit("add_n", addends[0], value)
         if value.shape.as_list() != addends[0].shape.as_list():
             raise UsageError(
-                "add_n wants tensors of one shape. Received: "
-                f"{addends[0].shape.as_list()} and {value.shape.as_list()}."
+                f"add_n expects tensors of one shape. Received: {addends[0].shape.as_list()} "
+                f"and {value.shape.as_list()}.",
+                code="shape-mismatch",
+                operation="add_n",
+                received=value.shape.as_list(),
+                expected=addends[0].shape.as_list(),
             )
     return reductions.add_n(addends)
 
 
 def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
-    """The mean over one axis, several or all (None), at the scale of x.
+    """Return the mean over one axis, several or all (None), at the scale of x.
 
-    Integers have a mean with 16 fractional bits, as `divide` by their number would give: in
-    TensorFlow they are rounded down, which loses what was asked for.
+    Integers have a mean with 16 fractional bits, as `divide` by their number yields: TensorFlow
+    rounds such means down, which loses their fraction.
 
     Error, domain, rounds and bits: reductions.reduce_mean (1 round; 1 ulp and 2^-31 of the sum).
     """
@@ -95,7 +106,7 @@ def reduce_mean(x: Shared, axis: Axes = None, keepdims: bool = False) -> Shared:
 
 
 def _share_alike(operation: str, values: Sequence[Operand]) -> Sequence[Shared]:
-    """The values of a list, all numbers or all bits; public ones as such."""
+    """Return the values of a list, all numbers or all bits; public ones as shares."""
     if isinstance(values, (list, tuple)):
         private_bits = next((v for v in values if isinstance(v, MaskedBits)), None)
         if private_bits is not None:
@@ -107,30 +118,34 @@ def _share_alike(operation: str, values: Sequence[Operand]) -> Sequence[Shared]:
 
 
 def concat(values: Sequence[Operand], axis: int) -> Shared:
-    """The tensors, some of which may be public, one after the other along an axis.  Local."""
+    """Concatenate tensors, some of which may be public, along an axis. Local."""
     return shapes.concat(_share_alike("concat", values), axis)
 
 
 def stack(values: Sequence[Operand], axis: int = 0) -> Shared:
-    """Tensors of one shape, some of which may be public, along a new axis.  Local."""
+    """Stack tensors of one shape, some of which may be public, along a new axis. Local."""
     return shapes.stack(_share_alike("stack", values), axis)
 
 
 def unstack(x: Shared, num: int | None = None, axis: int = 0) -> list[Shared]:
-    """The parts of x along an axis, which is dropped; `num` of them.  Local."""
+    """Return the parts of x along an axis, which is dropped; `num` of them. Local."""
     private_value = (
         x if isinstance(x, MaskedBits) else operands.check_private("unstack", x, any_ring=True)
     )
     parts = shapes.unstack(private_value, axis)
     if num is not None and num != len(parts):
         raise UsageError(
-            f"unstack wants num to be the size {len(parts)} of axis {axis}. Received: {num!r}."
+            f"unstack expects num to be the size {len(parts)} of axis {axis}. Received: {num!r}.",
+            code="shape-mismatch",
+            operation="unstack",
+            received=num,
+            expected=len(parts),
         )
     return parts
 
 
 def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: float = 0) -> Shared:
-    """x with `paddings[axis] = (before, after)` elements around.  Local.
+    """Pad x with `paddings[axis] = (before, after)` elements. Local.
 
     Args:
         mode: "CONSTANT", or "REFLECT" or "SYMMETRIC": mirrored at the edges, which are repeated by
@@ -143,17 +158,30 @@ def pad(x: Shared, paddings: Public, mode: str = "CONSTANT", constant_values: fl
         return shapes.pad_mirrored(x, paddings, chosen_mode == "SYMMETRIC")
     if chosen_mode != "CONSTANT":
         raise UsageError(
-            f'pad knows the modes "CONSTANT", "REFLECT" and "SYMMETRIC". Received: {mode!r}.'
+            f'pad supports the modes "CONSTANT", "REFLECT" and "SYMMETRIC". Received: {mode!r}.',
+            code="unknown-name",
+            operation="pad",
+            received=mode,
+            expected="CONSTANT, REFLECT, SYMMETRIC",
         )
     number = operands.static_value("pad", constant_values)
     if number is None or number.ndim:
         raise UsageError(
-            "pad wants one public number as constant_values. Received: "
-            f"{operands.describe_type(constant_values)}."
+            "pad expects one public number as constant_values. Received: "
+            f"{operands.describe_type(constant_values)}.",
+            code="not-static" if number is None else "rank-mismatch",
+            operation="pad",
+            received=operands.describe_type(constant_values),
         )
     if isinstance(x, MaskedBits):
         if number not in (0, 1):
-            raise UsageError(f"pad wants bits to pad bits with. Received: {constant_values!r}.")
+            raise UsageError(
+                f"pad expects 0 or 1 to pad bits. Received: {constant_values!r}.",
+                code="not-truth-values",
+                operation="pad",
+                received=constant_values,
+                expected="0 or 1",
+            )
         return shapes.pad(x, paddings, int(number))
-    operands.encode_public("pad", number, x.fractional_bits)  # which refuses what does not fit
+    operands.encode_public("pad", number, x.fractional_bits)  # rejects numbers that do not fit
     return shapes.pad(x, paddings, int(fixedpoint.FixedPoint(x.fractional_bits).encode(number)))
