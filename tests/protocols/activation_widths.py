@@ -1,4 +1,4 @@
-"""Rows of WIDTHS for activations, what they are made of, and what trains them."""
+"""Rows of WIDTHS for activations, their components, and their gradients."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def activation(
 
 
 def called(function: Function, p: Party, x: Shared, bits: int) -> Any:
-    """As users call it, or as models do."""
+    """Call an activation as users or as models do."""
     public = getattr(tfe, function.name, None)
     return function.protocol(p, x, bits) if public is None else public(x, bits)
 
@@ -265,7 +265,7 @@ ACTIVATIONS: dict[str, Row] = {
             62,
             logits(classes, F),
             lambda p, b, x: activations.log_softmax(p, x, bits=b),
-            # (differences of words are exact, of floats not)
+            # Differences of words are exact, those of floats are not.
             lambda b, x: log_softmax((x - x.max(-1, keepdims=True)) / ONE) * ONE,
             ulp(2.2),
             OF_SOFTMAX if classes == 3 else (19,),

@@ -1,4 +1,4 @@
-"""What private tables are made of, as test_joint_views.py looks at it."""
+"""Components of private tables, as test_joint_views.py examines them."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def rearranged(party: Party, x: Shared, y: Shared, begin: int = 0) -> Any:
 
 
 def in_two(party: Party, x: Shared, y: Shared) -> Any:
-    """Bits whose masks are shared anew, and what they open to."""
+    """Return bits with freshly shared masks, and their opened values."""
     split = bits.from_masked(party, signs(party, x))
     joined = bits.exchange_bits(party, logic.and_bits(party, [bits.to_masked(split)] * 2))
     return bits.to_number(party, joined, 7)

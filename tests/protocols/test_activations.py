@@ -136,7 +136,7 @@ COSTS: list[tuple[tuple[int, ...], Callable[..., Any]]] = [
     ((8, 13), activations.softmax),
     ((100,), activations.tanh),
     ((4100,), activations.sigmoid),
-    # where a constant wants more bits than the values, and where one exchange does not suffice
+    # where a constant requires more bits than the values, and where one exchange does not suffice
     ((9,), partial(activations.sigmoid, bits=2)),
     ((9,), partial(activations.tanh, bits=20)),
     ((3, 4), partial(activations.softmax, bits=3)),

@@ -1,4 +1,4 @@
-"""Attention and what it is made of: maxima of rows, powers of two and their sums, the whole."""
+"""Attention and its components: maxima of rows, powers of two and their sums, the whole."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 import tfe_bench as tfe
 from tests.protocols.operands import Array
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import exp2
@@ -88,7 +89,7 @@ def test_groups_are_as_a_network_wants_them() -> None:
 def test_powers_of_two_are_right_in_the_whole_window(
     f: int, scale: int, width: int, rng: np.random.Generator
 ) -> None:
-    """At both ends and in any of the ring's periods, with the sums of what is opened."""
+    """Both ends and any of the ring's periods, with the sums of the opened values."""
     low, high = math.ceil(exp2.LOW * 2**f), math.floor(exp2.HIGH * 2**f)
     t = np.concatenate([[low, low + 1, 0, high], rng.integers(low, high + 1, 30), [-(2**f)] * 6])
     words = t + (rng.integers(-3, 4, t.size) << exp2.ring_bits(f))
@@ -201,7 +202,7 @@ def weights(q: Array, k: Array, keep: Any = True, scale: float | None = None) ->
 
 
 def near(found: Array, e: Array, v: Array, f: int) -> bool:
-    """Within what is stated of a weight, and of a rounded value."""
+    """Return whether results are within the documented error of a weight and of a rounded value."""
     total = e.sum(-1, keepdims=True)
     share = e / total
     off = share * 2.0**-11 + 2.0**-14 / (total / 2**0.5)
@@ -213,21 +214,21 @@ def column(*values: float) -> Array:
     return np.array(values)[:, None]
 
 
-# Of queries, keys and values: what is asked, and which keys count.
+# Queries, keys and values; options, and the keys that count.
 KEYS = 7
 PRIVATE = np.array([[1, 0, 1, 1, 0, 1, 0.0]])
 ONE = np.eye(1, KEYS, 3, dtype=int)
 FURTHEST = column(0, *[-MOST] * (KEYS - 1))
-# (a masked key is as far above the others as the spread of a private mask goes)
+# A masked key is above the others by the largest spread of a private mask.
 ABOVE = column(0, 54, -0.5, 0.5, 53.5, -1, 0)
 CASES: dict[str, tuple[Array, Array, dict[str, Any], Any]] = {
     "all scores alike": (np.zeros((3, 4)), np.ones((KEYS, 4)), {}, True),
     "one far above": (np.ones((2, 1)), column(*[-60] * 6, 40), {"scale": 1.0}, True),
     "as far apart as may be": (np.ones((1, 1)), FURTHEST, {"scale": 1.0, "spread": MOST}, True),
-    # (scores, not their differences, are far outside of the period)
+    # Scores, but not their differences, are far outside the period.
     "far from zero": (column(1, 1), FURTHEST / 2 + 5000, {"scale": 1, "spread": 60}, True),
     "causal": (np.eye(KEYS, 5) * 3, np.eye(KEYS, 5) - 1, {"causal": True}, np.tri(KEYS)),
-    # (what lies behind the last may be anything, and what counts far below 0)
+    # Keys behind the last are arbitrary, and the others are far below 0.
     "up to the last": (
         *(np.ones((2, 1)), column(-60, -61, -60.5, 9000, -9000, 0, 60)),
         {"scale": 1.0, "last": 2},
@@ -285,7 +286,7 @@ def test_attention_at_the_edges_of_what_it_takes(dealer: int) -> None:
     sim = simulate(program, *masks, *arrays, dealer=dealer, fractional_bits=16)
     for i, (name, (q, k, options, keep)) in enumerate(CASES.items()):
         e, v = weights(q, k, keep, options.get("scale")), given[i][2]
-        counted = ~np.isnan(e).any(-1)  # (not those whose private mask is 0 throughout)
+        counted = ~np.isnan(e).any(-1)  # Rows whose private mask is 0 throughout are excluded.
         found = sim.value(itemgetter(i))
         assert near(found[counted], e[counted], v, 16), name
 
@@ -327,7 +328,7 @@ def test_attention_of_any_shape_and_scale_costs_what_it_says(
 
 
 def test_a_spread_that_is_exceeded_is_flagged_for_its_sample() -> None:
-    """Differences of scores below, and just and far above what is declared."""
+    """Differences of scores below, slightly above and far above the declared spread."""
     fixed, differences = FixedPoint(16), np.array([0, 100, MOST, 140, 165, 200, 221])
     k = np.zeros((len(differences), 5, 1))
     k[:, 2, 0] = -differences
@@ -370,9 +371,9 @@ def test_the_public_function_takes_private_bits_and_names_itself(rng: np.random.
 
     def program(p: Party, q: Shared, k: Shared, v: Shared, hidden: Shared) -> Any:
         def graph(q: Shared, k: Shared, v: Shared, hidden: Shared) -> Any:
-            with pytest.raises(UsageError, match=f"^{name} takes a spread"):
+            with raises(UsageError, "number-out-of-range", operation="spread", received=120):
                 tfe.scaled_dot_product_attention(q, k, v, spread=120)
-            with pytest.raises(UsageError, match=f"^{name} wants a private"):
+            with raises(UsageError, "not-private", "invalid-usage"):
                 tfe.scaled_dot_product_attention(q, public, v)
             return tfe.scaled_dot_product_attention(q, k, v, mask=hidden < 0.5)
 
@@ -412,12 +413,27 @@ REFUSED: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("fractional bits", (Private((2, 3, 4), 3), Private((2, 3, 4), 3), A), {"scale": math.log(2)}),
 ]
 
+CODES = {
+    "leading axes": ("shape-mismatch", "attention"),
+    "1 to 1024 keys": ("number-out-of-range", "keys"),
+    "a key": ("empty-mask-row", "mask"),
+    "truth values": ("unsupported-type", "mask"),
+    "broadcasts": ("shape-mismatch", "mask"),
+    "positive scale": ("number-out-of-range", "scale"),
+    "spread": ("number-out-of-range", "spread"),
+    "mask, causal or last": ("conflicting-options", "attention"),
+    "last from 0 to 2": ("index-out-of-range", "last"),
+    "values of 2 to": ("number-out-of-range", "bits"),
+    "fractional bits": ("unsupported-scale", "attention"),
+}
+
 
 @pytest.mark.parametrize(("words", "given", "options"), REFUSED)
 def test_attention_refuses_what_does_not_fit(
     words: str, given: tuple[Any, ...], options: dict[str, Any]
 ) -> None:
-    with pytest.raises(UsageError, match=f"attention.*{words}.*Received"):
+    code, operation = CODES[words]
+    with raises(UsageError, code, operation=operation):
         count_cost(att.attention, *given, **options)
 
 
@@ -427,13 +443,13 @@ def test_attention_refuses_private_masks_that_do_not_fit() -> None:
 
     most = att.max_units(3, True) * math.log(2)
     count_cost(masked, A, Private((2, 1, 3), 0), spread=most)
-    wrong: tuple[tuple[str, Private, dict[str, Any]], ...] = (
-        ("private mask", Private((3,), 0), {"spread": most + 0.01}),
-        ("broadcasts", Private((2,), 0), {}),
-        ("fractional bits", Private((3,), 60), {}),
+    wrong: tuple[tuple[str, str, Private, dict[str, Any]], ...] = (
+        ("number-out-of-range", "spread", Private((3,), 0), {"spread": most + 0.01}),
+        ("shape-mismatch", "mask", Private((2,), 0), {}),
+        ("unsupported-scale", "mask", Private((3,), 60), {}),
     )
-    for words, mask, options in wrong:
-        with pytest.raises(UsageError, match=f"attention.*{words}.*Received"):
+    for code, operation, mask, options in wrong:
+        with raises(UsageError, code, operation=operation):
             count_cost(masked, A, mask, **options)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import batch_norm
@@ -158,9 +159,9 @@ def test_a_mean_whose_reciprocal_has_no_bits_left_is_refused() -> None:
         n = batch_norm.plan_batch_norm(most, bits=bits)
         assert abs(n.count_reciprocal(n.mean_bits) * most / 2**n.mean_bits - 1) <= 2.0**-7
         if most < 2**24:
-            with pytest.raises(UsageError, match="bits at most"):
+            with raises(UsageError, "too-large", operation="batch_norm"):
                 batch_norm.plan_batch_norm(most + 1, bits=bits)
-    with pytest.raises(UsageError, match="a batch of one row"):
+    with raises(UsageError, "number-out-of-range", operation="batch_norm", received=1):
         batch_norm.plan_batch_norm(1)
 
 

@@ -42,10 +42,11 @@ def sites_of_the_package() -> set[str]:
             if isinstance(given, ast.Constant) and isinstance(given.value, str):
                 found.add(given.value)
             elif isinstance(given, ast.Name) and inside is not None:
+                bound = int(inside.args.args[0].arg in ("self", "cls")) if inside.args.args else 0
                 for at, parameter in enumerate(inside.args.args):
                     kind = parameter.annotation and ast.unparse(parameter.annotation)
                     if parameter.arg == given.id and "str" in (kind or "str"):
-                        ask(inside.name, at)
+                        ask(inside.name, at - bound)
                 for node in ast.walk(inside):
                     targets = node.targets if isinstance(node, ast.Assign) else []
                     if any(isinstance(n, ast.Name) and n.id == given.id for n in targets):

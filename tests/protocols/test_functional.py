@@ -22,7 +22,7 @@ OPERATIONS = {
     for name in tfe.__all__
     if getattr(getattr(tfe, name), "__module__", "").startswith("tfe_bench.protocols.")
 } - {"FixedPoint", "Party", "Shared"}
-untyped: Any = tfe  # for what type checkers refuse too
+untyped: Any = tfe  # for calls that type checkers reject too
 F = 16
 ULP = 2.0**-F
 FIXED = tfe.FixedPoint(F)
@@ -38,7 +38,7 @@ def reals(rng: np.random.Generator, *shape: int, scale: float = 100.0) -> Array:
 def check(
     cases: list[Case], *inputs: Array, dealer: int = 0, fixed: tfe.FixedPoint = FIXED
 ) -> None:
-    """Runs all cases in one graph and compares what is revealed with what is expected."""
+    """Run all cases in one graph and compare revealed with expected values."""
 
     def program(p: Party, *shares: Shared) -> Any:
         return p.function(lambda *s: [tfe.reveal(case(*s)) for case, _, _ in cases])(*shares)
@@ -58,7 +58,7 @@ def check(
 
 
 def test_every_function_is_a_lazy_name_of_the_package() -> None:
-    """With `import tfe_bench` free of TensorFlow, and Python's own names unharmed inside of it."""
+    """`import tfe_bench` loads no TensorFlow, and Python's names stay usable in the package."""
     for name in OPERATIONS:
         assert name in tfe.__all__ and name in dir(tfe)
         assert getattr(tfe, name).__doc__, name

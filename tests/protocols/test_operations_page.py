@@ -1,4 +1,4 @@
-"""docs/operations.md: its example runs, its table is complete and says what the wire carries."""
+"""docs/operations.md: its example runs, its table is complete and matches the wire."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_rounds_and_bytes_of_the_table_are_what_the_wire_carries(
 
 
 def test_no_row_with_numbers_escapes_the_counting() -> None:
-    # (what is local costs 0; "by size" and several figures are no single number)
+    # Local operations cost 0; "by size" and several figures are not single numbers.
     numbered = {operations.named(row[0]) for row in rows() if row[-1].isdigit() and row[-1] != "0"}
     assert numbered <= operations.counted().keys()
 
@@ -81,7 +81,7 @@ def test_the_table_is_what_is_counted() -> None:
 
 
 def test_every_operation_that_has_a_range_says_what_happens_outside_of_it() -> None:
-    # what takes all values: shapes, logic and selection, and what sorts
+    # operations on all values: shapes, logic and selection, sorting
     unlimited = named([row for row in rows() if row[1].startswith(("all", "bits"))])
     unlimited |= {"sort", "top_k"}
     told = named(rows("Outside of the range"))
@@ -122,7 +122,7 @@ def test_what_comes_out_outside_of_the_range_is_what_the_page_says(
     out = {name: sim.value(itemgetter(i)) for i, name in enumerate(found)}
 
     def among(name: str, *choices: Any) -> None:
-        # (leaky_relu's truncation rounds by less than an ulp)
+        # The truncation of leaky_relu rounds by less than an ulp.
         near = [np.abs(out[name] - c) <= (name == "leaky_relu") for c in choices]
         assert np.any(near, 0).all(), name
 

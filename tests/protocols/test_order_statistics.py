@@ -159,7 +159,7 @@ def test_a_place_of_few_bits_leaves_room_for_distant_neighbors() -> None:
 def test_they_cost_what_their_sort_does_and_one_truncation_whatever_the_values(
     rng: np.random.Generator,
 ) -> None:
-    """By the network: a quick sort's shuffle is fresh in every run."""
+    """Costs by the network: the shuffle of a quicksort is fresh in every run."""
     inputs = [np.zeros((3, 8), np.int64), rng.integers(-(2**40), 2**40, (3, 8))]
     by: dict[str, Any] = {"algorithm": "network"}
     calls: list[Callable[[Party, Shared], Any]] = [

@@ -1,4 +1,4 @@
-"""Max pooling is TensorFlow's on every window, stride and padding, and costs what it says."""
+"""Max pooling equals TensorFlow's for every window, stride and padding, at the declared cost."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ CASES: list[Case] = [
 
 
 def at(*places: int) -> Callable[[Any], Any]:
-    """What a party returned at nested places."""
+    """Return an item of a party's nested outputs."""
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 def pooled(x: Array, case: Case) -> Array:
-    """What TensorFlow says; float64 holds these values exactly."""
+    """Return TensorFlow's result; float64 holds these values exactly."""
     import tensorflow as tf
 
     ksize, strides, padding = case

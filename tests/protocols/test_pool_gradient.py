@@ -56,7 +56,7 @@ def images(case: Case, rng: np.random.Generator) -> Array:
 
 
 def plain(case: Case, x: Array, g: Array) -> tuple[Array, Array]:
-    """What TensorFlow says; float64 holds the values (64-bit ones as rounded)."""
+    """Return TensorFlow's result; float64 holds the values (64-bit ones as rounded)."""
     import tensorflow as tf
 
     a = tf.Variable(x.astype(np.float64))
@@ -127,7 +127,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
 
 
 def bits_of(outputs: Any, i: int, dealer: int) -> Array:
-    """Choice bits, 0 and 1, from what the evaluators and the dealer hold."""
+    """Return choice bits, 0 and 1, from the parts of the evaluators and the dealer."""
     parts = [out[i][2] for out in outputs]
     beta = np.asarray(parts[dealer].beta)
     words = [np.asarray(parts[(dealer + j) % 3].masked) ^ beta for j in (1, 2)]

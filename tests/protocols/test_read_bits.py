@@ -1,4 +1,4 @@
-"""Protocols that read few bits of a value: what is above may be anything, and is not given back."""
+"""Protocols that read few bits of a value: higher bits are arbitrary, and are not returned."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.protocols.activation_widths import EXACT
 from tests.protocols.test_attention import near, weights
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import roots
@@ -33,13 +34,13 @@ def spoiled(x: Array, bits: int, rng: np.random.Generator) -> Array:
 
 
 def signed(words: Array, bits: int) -> Array:
-    """What is read of words of Z_2^bits."""
+    """Return the values that words of Z_2^bits represent."""
     wrapped = [(int(v) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1)) for v in words.flat]
     return np.array(wrapped, np.int64).reshape(words.shape)
 
 
 def ends(bits: int, rng: np.random.Generator, many: int = 50) -> Array:
-    """Of (-2^(bits-1), 2^(bits-1)), and what is between."""
+    """Return values in (-2^(bits-1), 2^(bits-1)): its ends and others."""
     most = (1 << (bits - 1)) - 1
     return np.array([0, most, -most, most // 2, *rng.integers(-most, most, many, endpoint=True)])
 
@@ -62,7 +63,7 @@ def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator
             for x, (f, bits), k, to in zip(given, cases, read, rings, strict=True):
                 x = small_ring.reduce_ring(Shared(x.m, x.l1, x.l2, x.dealer, f), k)
                 found.append(series.evaluate_series(p, x, name, bits, to=to))
-            with pytest.raises(UsageError, match="reads"):
+            with raises(UsageError, "unsupported-ring", operation="series"):
                 series.evaluate_series(p, small_ring.reduce_ring(x, k - 1), name, bits)
             return found
 
@@ -120,7 +121,7 @@ def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator
 def test_a_product_comes_in_the_ring_that_is_read(
     drop: int, to: int, ring: int | None, rng: np.random.Generator
 ) -> None:
-    """Right where it is said to be, of operands of which just so many bits are."""
+    """Products are right in the stated ring, for operands of which only the read bits are right."""
     opened = ring or min(to, 64 - drop)
     read = drop + opened
     most = (1 << (opened - 2 + drop if opened < to else opened - 1 + drop)) - (1 << drop)
@@ -168,7 +169,7 @@ def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.
                 less = [
                     small_ring.reduce_ring(x, n - 1) if i == j else x for j, x in enumerate(small)
                 ]
-                with pytest.raises(UsageError, match="reads"):
+                with raises(UsageError, "unsupported-ring", operation="attention"):
                     attention.attention(p, *less, bits=bits)
             return attention.attention(p, *small, bits=bits, to=to)
 
@@ -184,7 +185,7 @@ ROOTS = [(48, 50, 40), (47, 49, 48 - 9), (40, 44, 12), (30, 61, 20), (20, 20, 0)
 
 
 def test_a_reciprocal_root_reads_no_more_than_it_says(rng: np.random.Generator) -> None:
-    """In one stage and in two, at the ends of its range and in between."""
+    """One stage and two, at the ends of the range and in between."""
     values = []
     for _, bits, lowest in ROOTS:
         powers = rng.uniform(lowest, bits, 40)

@@ -1,4 +1,4 @@
-"""Recurrent layers: their steps, what a memory loses, costs on the wire, what is refused."""
+"""Recurrent layers: steps, losses of a memory, costs on the wire, rejected arguments."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from tests.protocols.operands import Array
 from tests.protocols.pads import assert_one_message_each, fields_of
 from tests.protocols.test_series import exactly
 from tests.protocols.turns import in_time
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import ProtocolError, UsageError
 from tfe_bench.protocols.nn import cells, recurrent, series
@@ -171,7 +172,7 @@ CASES = [
 def test_steps_are_right_and_cost_what_is_declared(
     cell: Cell, ways: int, steps: int, states: bool, rng: np.random.Generator
 ) -> None:
-    """Of loops too: bytes, and rounds with the dealer's material and without."""
+    """Costs of loops too: bytes, online and total rounds."""
     Drawn(cell, ways, steps, rng, states).check(int(rng.integers(3)))
 
 
@@ -179,7 +180,7 @@ def test_steps_are_right_and_cost_what_is_declared(
     "short", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["series", "exact"]
 )
 def test_no_turn_takes_a_mask_again(short: bool, rng: np.random.Generator) -> None:
-    """Of three turns, two of them in a loop, and in a second call of the graph."""
+    """Three iterations, two of them in a loop, and a second call of the graph."""
     drawn = Drawn(Cell("gru", series=short), 1, 3, rng, False)
 
     def program(party: Party, *shares: Shared) -> None:
@@ -219,7 +220,7 @@ def test_the_series_of_a_held_gate_is_near() -> None:
 
 
 def held(series_of: bool, f: int, steps: int, levels: Array) -> Array:
-    """How far a memory of 3 is off, of itself, for gates before the sigmoid as given."""
+    """Return the relative error of a memory of 3, for given gates before the sigmoid."""
     units = levels.size
     cell = Cell("lstm", series=series_of)
     numbers = cells.derive_format(cell, f, SCALE + 2, f + 6, steps, True)
@@ -261,7 +262,7 @@ def test_a_held_memory_is_held(series_of: bool, f: int, steps: int) -> None:
     assert held(series_of, f, steps, levels).max() <= steps * 2.0**-13 + 2.0**-9
 
 
-# ---- costs, and what is refused
+# ---- costs, and rejected arguments
 
 
 def tallied(cell: Cell, steps: int, **options: Any) -> Any:
@@ -291,7 +292,7 @@ def tallied(cell: Cell, steps: int, **options: Any) -> Any:
 def test_a_step_of_128_units_and_16_samples(
     kind: str, short: bool, megabytes: float, rounds: int
 ) -> None:
-    """What docs/recurrent.md says."""
+    """The numbers of docs/recurrent.md."""
     each = [tallied(Cell(kind, series=short), n, exchanges=lambda n, bits: 1) for n in (5, 6)]
     assert each[1].rounds - each[0].rounds == rounds
     bits = each[1].total - each[0].total
@@ -334,5 +335,5 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         (good, {"backwards": [True, False]}),
         (good, {"states": 1}),
     ):
-        with pytest.raises(UsageError, match="recurrent wants"):
+        with raises(UsageError, "shape-mismatch", operation="recurrent"):
             run(numbers, **options)

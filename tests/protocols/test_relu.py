@@ -27,7 +27,7 @@ MANY = 10_000
 
 
 def at(*places: int) -> Callable[[Any], Any]:
-    """What a party returned at nested places."""
+    """Return an item of a party's nested outputs."""
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
@@ -109,7 +109,7 @@ def test_outside_of_the_range_relu_is_the_value_or_0(rng: np.random.Generator) -
     x = rng.integers(INT64.min, INT64.max, MANY, endpoint=True)
     got = simulate(lambda p, x: p.function(lambda x: relu.relu(p, x))(x), x).value()
     assert np.all((got == x) | (got == 0))
-    sign = x >> 30 & 1  # what 31 bits say
+    sign = x >> 30 & 1  # the values of 31 bits
     assert np.array_equal(got, np.where(sign, 0, x))
 
 
@@ -253,7 +253,7 @@ def test_relu_and_products_cost_what_they_say_whatever_the_values(
     assert_costs_of_all(COSTS, inputs, dealer)
 
 
-# ---- what is refused
+# ---- rejected arguments
 
 
 def two_words(x: Shared) -> Shared:

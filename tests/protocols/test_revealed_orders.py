@@ -1,4 +1,4 @@
-"""What shuffles and sorts reveal has one distribution for all inputs."""
+"""The revealed values of shuffles and sorts have one distribution for all inputs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def orders(rng: np.random.Generator, fault: str | None = None) -> Words:
-    """Where the elements of rows of 4 end up, as numbers in base 4."""
+    """Return the final positions of the elements of rows of 4, as numbers in base 4."""
     rows = np.tile(np.arange(4), (4096, 1))
 
     def program(party: Party, x: Shared) -> Any:
@@ -44,7 +44,7 @@ def orders_p(codes: Words) -> float:
 def test_a_shuffle_takes_all_orders_of_a_row_alike(rng: np.random.Generator) -> None:
     codes = orders(rng)
     assert orders_p(codes) > ALPHA
-    # rows have orders of their own: neighbors are independent
+    # each row has a separate order: neighbors are independent
     of = np.unique(codes, return_inverse=True)[1]
     table = np.bincount(of[0::2] * 24 + of[1::2], minlength=576).reshape(24, 24)
     assert independent_p(table) > ALPHA
@@ -137,7 +137,7 @@ def test_what_a_sort_reveals_does_not_depend_on_the_data_after_a_sort_of_another
 
     monkeypatch.setattr(sort, "SortPlan", Recording)
     low_high = np.tile([1, 2, 3, 1000, 2000, 3000], 128).reshape(384, 2)
-    with contextlib.suppress(TfeBenchError):  # the question here is what was revealed before it
+    with contextlib.suppress(TfeBenchError):  # values revealed before the error
         simulate(program, np.zeros((256, 3), np.int64), low_high)
     assert len(revealed) == 6  # one level of each sort, seen by three parties
     bits = revealed[-1][:384].reshape(128, 3)

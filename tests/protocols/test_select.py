@@ -1,4 +1,4 @@
-"""A selection finds the elements of its ranks, by about as many comparisons as are expected."""
+"""A selection finds the elements at its ranks, with about as many comparisons as expected."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.protocols.order import select, sort
 from tfe_bench.protocols.session.party import Party
@@ -63,7 +64,7 @@ def test_any_ranks_are_found(
 
 @pytest.mark.parametrize("n", [3, 1000])
 def test_answers_of_no_order_end_in_an_error(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(RangeError, match="contradict"):
+    with raises(RangeError, "contradictory-comparisons"):
         selected(monkeypatch, lambda a, b: (b - a) % 3 == 1, n, [n // 2], "local")
 
 
@@ -80,10 +81,10 @@ def test_the_first_ones_are_found_in_their_order(
             cut = select._plan_cut(n, count, profile)
             assert cut is not None
             due = select._cut_levels(n, *cut, profile)
-            # (how many are below a sample's element differs by as much)
+            # The number of elements below a sample's element varies by this factor.
             assert sum(due) == pytest.approx(made, rel=0.3 if profile == "local" else 1)
             assert made < sum(select._sort_levels(n, profile))
-    with pytest.raises(UsageError, match="elements"):
+    with raises(UsageError, "number-out-of-range", received=n + 1):
         selected(monkeypatch, answer, n, n + 1, profile)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from tests.protocols.activation_widths import EXACT
 from tests.protocols.operands import Array
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import harmonics
@@ -50,7 +51,7 @@ def test_a_table_is_as_near_as_it_states(name: str) -> None:
     assert np.array_equal(bend.series.evaluate_plain(v), exactly(bend.series, v))
     weights = bend.series.weights
     assert len(weights) % 2 == 1 and bend.series.harmonic_count <= harmonics.MAX_HARMONICS
-    # what is exchanged has room for it, and its rounding stays below 2^-11 in all
+    # The exchanged value has room for it, and its total rounding stays below 2^-11.
     assert sum(map(abs, weights)) * UNIT < 8
     for bits in (13, 14):
         unit = 2.0 ** -bend.series.dealt_bits(bits)
@@ -60,7 +61,7 @@ def test_a_table_is_as_near_as_it_states(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["held", *series.ACTIVATIONS])
 def test_a_series_fits_the_ring_of_its_values(name: str) -> None:
-    """With what it is off by, wherever in its period x is."""
+    """The values and their error fit, wherever in its period x is."""
     bend = series.MEMORY_GATE if name == "held" else series.ACTIVATIONS[name]
     v = np.linspace(0, 2**bend.series.turn / bend.series.odd, 20001)
     for f in range(series.MIN_BITS, series.MAX_BITS + 2):
@@ -75,9 +76,9 @@ CASES = [(f, 12) for f in (0, 1, 11, 20)] + [(16, 16), (16, 17), (23, 31)]
 
 @pytest.mark.parametrize("count", [1, 2, harmonics.MAX_HARMONICS])
 def test_a_series_is_right_for_every_word(count: int, rng: np.random.Generator) -> None:
-    """Whatever the sum of the masks wraps to, and at every phase of a small one."""
+    """All wraps of the sum of the masks, and every phase of a small one."""
     weights = rng.integers(-(1 << 15), 1 << 15, 2 * count + 1)
-    # (a period of 32/5; fewer harmonics are no special case)
+    # A period of 32/5; fewer harmonics are not a special case.
     s = Series(5, 5, tuple(int(w) for w in weights))
     edges = np.array([0, 1, -1, (1 << 63) - 1, -(1 << 63)])
     x = np.concatenate([np.arange(1 << 8), rng.integers(-(1 << 62), 1 << 62, 801), edges])
@@ -140,12 +141,14 @@ def test_ends_are_exact_beyond_the_knots(rng: np.random.Generator) -> None:
 
 def test_what_does_not_fit_is_refused_in_words() -> None:
     x = Shared(np.zeros(3, np.int64), None, np.zeros(3, np.int64), 0, 16)
-    for bad in (replace(x, fractional_bits=17), replace(x, fractional_bits=7), replace(x, bits=30)):
-        with pytest.raises(
-            UsageError, match=r"[sS]eries (w|of values below 1073741824 ring units reads)"
-        ):
+    for code, bad in (
+        ("unsupported-scale", replace(x, fractional_bits=17)),
+        ("unsupported-scale", replace(x, fractional_bits=7)),
+        ("unsupported-ring", replace(x, bits=30)),
+    ):
+        with raises(UsageError, code, "invalid-usage"):
             series.evaluate_series(None, bad, "silu")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match=r"one of gelu.*Received: 'selu'"):
+    with raises(UsageError, "unknown-name", operation="series", received="selu"):
         series.evaluate_series(None, x, "selu")  # type: ignore[arg-type]
     s = series.ACTIVATIONS["silu"].series
     for scale, out, bits in ((24, 12, 20), (16, 32, 20), (16, 12, 1), (16, 12, 43)):

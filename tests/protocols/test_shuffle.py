@@ -1,4 +1,4 @@
-"""A shuffle only permutes, rows each by itself and columns alike, and costs what it says."""
+"""A shuffle only permutes, each row separately and all columns alike, at the declared cost."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order.shuffle import MAX_COLUMNS, shuffle
@@ -86,7 +87,7 @@ def test_shuffle_takes_as_many_columns_as_it_says_and_refuses_none_or_more() -> 
 
     assert len(simulate(program(MAX_COLUMNS), x).outputs[0]) == MAX_COLUMNS
     for count in (0, MAX_COLUMNS + 1):
-        with pytest.raises(UsageError, match=f"columns. Received: {count}"):
+        with raises(UsageError, "number-out-of-range", operation="shuffle", received=count):
             simulate(program(count), x)
 
 
@@ -94,7 +95,7 @@ def test_shuffle_refuses_columns_of_two_dealers() -> None:
     def program(p: Party, x: Shared) -> Any:
         return shuffled(p, x, share_for_party(np.arange(4)[None], p.index, b"other", dealer=1))
 
-    with pytest.raises(UsageError, match="one dealer"):
+    with raises(UsageError, "dealer-mismatch", operation="shuffle"):
         simulate(program, np.arange(4)[None])
 
 

@@ -1,4 +1,4 @@
-"""The public side of the sort: which pairs to compare, and the order that the answers give."""
+"""The public side of the sort: the pairs to compare, and the resulting order."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.order.sort_plan import SortPlan, odd_even_merge
@@ -176,7 +177,7 @@ def test_no_level_has_more_pairs_than_the_declared_size(
 def test_more_pairs_than_memory_holds_are_refused() -> None:
     with (
         SortPlan(1, 1 << 22, 1 << 22, 20_000.0) as plan,
-        pytest.raises(UsageError, match="does not hold the comparisons"),
+        raises(UsageError, "out-of-memory", operation="sort"),
     ):
         next(plan.next_levels())
 

@@ -15,8 +15,8 @@ from tests.protocols.test_widths import WIDTHS
 from tfe_bench import models, protocols
 from tfe_bench.protocols.nn import gated
 
-# What hands its width on to an operation with a row under another name, or is handed it by one.  (A
-# protocol is behind the public operation that has its name.)
+# Functions that pass their width to an operation with a row under another name, or receive it from
+# one. (A protocol is covered by the public operation of its name.)
 BEHIND = {
     "activations.sigmoid_parts": "neural.sigmoid",
     "attention.attention": "neural.scaled_dot_product_attention",
@@ -26,6 +26,7 @@ BEHIND = {
     "compare.msb": "predicates.less",
     "compare.less_than": "predicates.less",
     "elu.elu_with_slope": "elu.elu",
+    "extremes.argmax_bits": "ranking.argmax",
     "extremes.reduce_labeled": "pooling.max_pool_with_argmax",
     "gelu.minus_residual": "neural.gelu",
     "harmonics.evaluate_series": "series.evaluate_series",
@@ -34,13 +35,13 @@ BEHIND = {
     "lookup.lookup_one_hot": "indexing.gather",
     "one_hot.compare_edges": "statistics.bincount",
     "piecewise.evaluate_pieces": "piecewise.logistic",
-    "polyline.bent": "linear.relu_at_knots",
+    "polyline.evaluate_line": "linear.relu_at_knots",
     "relational.is_negative": "predicates.less",
     "relational.is_zero": "predicates.equal",
     "roots.reciprocal_root": "elementary.rsqrt",
     "rounding.floor_div": "rounding.floordiv",
     "rounding.mod": "rounding.floormod",
-    "relu.rectified": "neural.relu",
+    "relu.rectify_value": "neural.relu",
     "relu.relu_in": "neural.relu",
     "relu.relu_with_derivative": "neural.relu",
     "softplus.log_sigmoid": "softplus.softplus",
@@ -57,7 +58,7 @@ RENAMED = {
     "series.bent": "series.evaluate_series",
 }
 
-# What takes the bounds of private arrays, which tests/models/arrays/test_edges.py walks.
+# Functions with bounds of private arrays, which tests/models/arrays/test_edges.py covers.
 BOUNDED = {
     *(f"wide_range.{name}" for name in ("norm", "divide_by_count", "reduce_mean")),
     *(f"wide_range.reduce_{name}" for name in ("std", "variance")),

@@ -76,7 +76,7 @@ def magnitudes(
     off: Callable[[Array], Any] = CLOSE,
     inputs: Callable[[int, np.random.Generator], list[Array]] = magnitude,
 ) -> Row:
-    """Of |x| < 2^bits."""
+    """Return a row for |x| < 2^bits."""
     return Row(2, 62, inputs, run, right, off, some=(2,), refused=(1, 63))
 
 
@@ -93,7 +93,7 @@ LESS: dict[str, tuple[Callable[..., Any], Callable[[Array, Array], Array]]] = {
 
 
 def attended(x: Shared, bits: int) -> Shared:
-    """Of one key each: x."""
+    """Return attention to one key each: x."""
     zero = x.map(lambda a: 0 * a)
     return tfe.scaled_dot_product_attention(zero, zero, x, bits=bits)
 
@@ -104,7 +104,7 @@ WIDTHS: dict[str, Row] = {
         for name, (g, h) in LESS.items()
     },
     "ranking.clip_by_value": Row(
-        4,  # (the narrowest whose values reach both limits)
+        4,  # the narrowest width whose values reach both limits
         64,
         clipped,
         lambda p, b, x: tfe.clip_by_value(x, LIMITS[0] / ONE, LIMITS[1] / ONE, b),
@@ -287,7 +287,7 @@ WIDTHS: dict[str, Row] = {
         relative(2.0**-11, 3),
         refused=(1, 48),
     ),
-    # what has no public name of its own
+    # operations without a public name
     "row_maximum.row_maximum": Row(
         2,
         64,
@@ -358,7 +358,7 @@ WIDTHS: dict[str, Row] = {
         refused=(1, 64),
     ),
     "linear.capped_relu": Row(
-        4,  # (the narrowest that the limit fits)
+        4,  # the narrowest width that the limit fits
         64,
         lambda b, rng: [below((1 << (b - 1)) - LIMITS[1], rng, LIMITS)],
         lambda p, b, x: linear.capped_relu(p, x, LIMITS[1], b, None),
@@ -392,7 +392,7 @@ def run(name: str, p: Party, given: Any) -> list[Shared]:
 
 
 def counted(name: str, cases: Cases) -> CostReport:
-    """What `run` costs."""
+    """Return the cost of `run`."""
     f = WIDTHS[name].fraction
     given = tuple((b, tuple(Private(x.shape, f) for x in xs)) for b, xs in cases)
     return count_cost(lambda p, given: run(name, p, given), given)

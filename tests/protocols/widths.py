@@ -1,4 +1,4 @@
-"""What the test of widths has to know of an operation."""
+"""The description of an operation for the test of widths."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Row:
     """One operation.
 
     Attributes:
-        least, most: the widths that it takes.
+        least, most: the smallest and largest accepted width.
         inputs: (width, rng) -> its private operands, ring elements.
         run: (party, width, *operands) -> private numbers or bits.
-        right: (width, *operands) -> what comes out, in ring units: floats, or exact integers.
-        off: (right) -> the error of floats that its documentation states, in those units.
-        some: of the widths, those that are tested by default; none: the least and the most.
+        right: (width, *operands) -> the expected result, in ring units: floats, or exact integers.
+        off: (right) -> the documented error of floats, in those units.
+        some: the widths tested by default; none: the least and the most.
         fraction: fractional bits of the operands.
-        refused: widths that it does not take.
+        refused: rejected widths.
     """
 
     least: int

@@ -1,4 +1,4 @@
-"""Functions that are 0 far below 0 and x far above: a module each, whose FUNCTION all tests read.
+"""Functions that are 0 far below 0 and x far above: one module each, whose FUNCTION all tests read.
 
 test_gated.py compares values, slopes and costs; test_widths.py has their rows of widths,
 test_joint_views.py and test_joint_faults.py those of views and of seeded faults.
@@ -21,21 +21,21 @@ from tests.protocols.seeded import Fault
 
 @dataclass(frozen=True)
 class Function:
-    """What the tests have to know of a function.
+    """A function under test.
 
     Attributes:
         module: of its protocol, which has its name, and of `slope`.
         rest: max(v, 0) - f(v): as a difference, since doubles do not hold all of 62 bits.
         slope: in float64.
-        ulps: the error that it states.
-        edges: fractional bits -> the ring elements beside 0 that it compares with.
+        ulps: its documented error.
+        edges: fractional bits -> the ring elements other than 0 that it compares with.
         slope_edge: the outermost knot of its slope, as a real.
-        widths: of 16 fractional bits where something changes.
-        sites: of its protocol, for which its row of joint views is the test; none if it is made of
-            others, which have rows.
-        slope_fitted: whether its slope is a formula's pieces, at a site of its own.
-        exact_beyond: whether it promises max(x, 0) from the last of its edges on, and 0 at 0.
-        faults: ways to be wrong unseen, by what they are.
+        widths: of 16 fractional bits where the behavior changes.
+        sites: of its protocol, for which its row of joint views is the test; none if it consists of
+            other protocols, which have rows.
+        slope_fitted: True if its slope is fitted by pieces, at a separate site.
+        exact_beyond: True if it is max(x, 0) from the last of its edges on, and 0 at 0.
+        faults: seeded faults by description.
     """
 
     module: ModuleType
@@ -60,11 +60,11 @@ class Function:
         return found
 
     def value(self, x: Array, f: int) -> Array:
-        """Of ring elements, in ring units."""
+        """Return the exact values for ring elements, in ring units."""
         return np.asarray(np.maximum(x, 0) - self.rest(x * 2.0**-f) * 2.0**f)
 
     def off(self, got: Array, x: Array, f: int) -> Array:
-        """By how much a result is off, in ring units: small numbers, that doubles hold."""
+        """Return the error of a result, in ring units: small numbers that doubles hold."""
         return np.asarray((got - np.maximum(x, 0)) + self.rest(x * 2.0**-f) * 2.0**f)
 
     def operands(self, width: int, f: int, rng: np.random.Generator) -> Array:
@@ -75,7 +75,7 @@ class Function:
         return np.concatenate([below(top, rng, self.edges(f)), inside])
 
     def rows(self) -> dict[str, Row]:
-        """Of joint views."""
+        """Return the rows of joint views."""
         module, protocol = self.module, self.protocol
         value = Row(lambda p, x, y: protocol(p, x, bits=12), self.sites, n=1, fractional_bits=8)
         own = (f"{self.name}_slope",)

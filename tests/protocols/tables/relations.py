@@ -55,7 +55,7 @@ def relation(parts: Sequence[Shared]) -> Relation:
 
 
 def tables(n: int, rng: np.random.Generator) -> Iterator[Table]:
-    """Of random, all equal, and distinct keys; with extreme numbers; with no row that counts."""
+    """Strategy of tables: random, equal and distinct keys; extreme numbers; no valid row."""
     for kind in ("random", "equal", "distinct", "extreme", "none", "all"):
         key = {"equal": np.full(n, 5), "distinct": rng.permutation(8)[np.arange(n) % 8]}.get(
             kind, rng.integers(0, 4, n)
@@ -78,7 +78,7 @@ def tables(n: int, rng: np.random.Generator) -> Iterator[Table]:
 
 
 def parts_of(relation: Relation) -> list[list[Shared]]:
-    """What a program returns of a relation: for each column its parts; the validity last."""
+    """Return a relation as outputs of a program: the parts of each column, the validity last."""
     return [[*(list(c.parts) for c in relation.columns)], [relation.valid]]  # type: ignore[list-item]
 
 
@@ -105,7 +105,7 @@ def delivered(sim: Simulation, pick: Any, kept: bool = True) -> list[tuple[Any, 
         rows.append(
             tuple(None if len(v) == 2 and int(v[1][row]) else int(v[0][row]) for v in found)
         )
-        for v in found:  # what is NULL is 0
+        for v in found:  # NULL values are 0
             assert len(v) == 1 or not int(v[1][row]) or int(v[0][row]) == 0
     return rows
 
@@ -116,5 +116,5 @@ def wrapped(total: int) -> int:
 
 
 def ranked(rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    """In an order of their own, None last."""
+    """Return values in their own order, None last."""
     return sorted(rows, key=lambda row: tuple((v is None, v or 0) for v in row))

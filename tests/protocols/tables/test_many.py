@@ -1,4 +1,4 @@
-"""Left joins of repeated keys keep rows without a partner, once, or say that there is no room."""
+"""Left joins of repeated keys keep rows without a partner, once, or report overflow."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import many_to_many, results
 from tfe_bench.protocols.tables.relation import Column, Relation
 
-# Left's keys and right's, how many of the last rows of each are none, and which are NULL.
+# Keys of left and right, the number of invalid last rows of each, and the NULL rows.
 CASES: dict[str, tuple[list[int], list[int], int, tuple[int, ...]]] = {
     "some match": ([4, 9, 4, 0, 9], [4, 0, 4, 4, 7, 4], 1, (3,)),
     "none matches": ([1, 2, 3], [15, 15], 0, ()),
@@ -47,7 +47,7 @@ def test_rows_without_a_partner_stay_once(case: str) -> None:
     for i in np.flatnonzero(there[0]).tolist():
         key = None if null[i] else keys[i]
         found = [y for j, y in enumerate(others) if there[1][j] and y == key]
-        # (the second column of right is NULL in every valid row)
+        # The second column of right is NULL in every valid row.
         due += [(key, 2 * keys[i], y, None) for y in found] or [(key, 2 * keys[i], None, None)]
     bounds = sorted({max(1, len(due) - 1), max(1, len(due))})
 

@@ -1,4 +1,4 @@
-"""Noise has exactly the distribution that is said, and nobody's is left out."""
+"""Noise has exactly the declared distribution, and includes that of each worker."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.session.party import Party
@@ -32,7 +33,7 @@ def test_the_sampler_has_the_distribution_of_a_discrete_gaussian(
     due = [exact[x] / whole * n for x in bins]
     seen.append(n - sum(seen))
     due.append(n - sum(due))
-    if due[-1] < 8:  # too rare for a bin of its own
+    if due[-1] < 8:  # too rare for a separate bin
         seen[-2:], due[-2:] = [sum(seen[-2:])], [sum(due[-2:])]
     assert stats.chisquare(seen, due).pvalue > 1e-6
 
@@ -51,7 +52,7 @@ def test_values_come_back_with_what_the_three_workers_drew(seed: int) -> None:
 
     due = np.sum(drawn, 0)
     assert np.array_equal(simulate(program).value(), x + due)
-    # The sum of squares over the variance is chi-squared, but for what is below 1e-30.
+    # The sum of squares over the variance is chi-squared, up to 1e-30.
     ratio = float(np.sum(due.astype(float) ** 2)) / (1.5 * float(variance))
     assert stats.chi2.ppf(1e-7, count) < ratio < stats.chi2.ppf(1 - 1e-7, count)
 
@@ -68,7 +69,8 @@ def test_values_come_back_with_what_the_three_workers_drew(seed: int) -> None:
     ],
 )
 def test_noise_that_would_not_hold_is_refused(variance: Fraction, count: int) -> None:
-    with pytest.raises(UsageError):
+    code = "number-out-of-range" if count == 1 else "too-large"
+    with raises(UsageError, code):
         noise.draw_noise(variance, count)
 
 

@@ -1,4 +1,4 @@
-"""Operators on private relations are those on plain ones, whatever invalid rows and NULLs hold."""
+"""Operators on private relations equal those on plain ones, for any invalid rows and NULLs."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from tests.protocols.tables.relations import (
     tables,
     wrapped,
 )
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate, total_rounds
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.queries import hash_bins
@@ -51,9 +52,9 @@ SIZES = [9, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 1, 2, 30))]
 
 
 def run(operator: Any, given: Sequence[Table], dealer: int = 0) -> Any:
-    """operator(party, relation) of each table in one session, results first.
+    """Run operator(party, relation) on each table in one session, results first.
 
-    What that sends, in how many rounds, is what is declared, whatever the tables hold.
+    Bits and rounds equal the declared ones, whatever the tables hold.
     """
 
     def program(p: Party, *shares: Shared) -> Any:
@@ -108,9 +109,7 @@ def test_groups_have_what_their_rows_have(n: int, rng: np.random.Generator) -> N
 def test_groups_of_public_codes_have_what_their_rows_have(
     n: int, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        dense, "_SLICE_ROWS", 2
-    )  # (thirds of rows are several slices, the last short)
+    monkeypatch.setattr(dense, "_SLICE_ROWS", 2)  # several slices, the last short
     given = list(tables(n, rng))
     wanted = [a for a in AGGREGATES if a.function in ("sum", "count")]
 
@@ -179,7 +178,7 @@ def test_joins_find_the_rows_with_equal_keys(n: int, rng: np.random.Generator) -
 def test_columns_of_every_width_are_joined_and_delivered_whole(
     widths: Sequence[int], rng: np.random.Generator
 ) -> None:
-    """Those of up to 60 bits travel in rings of their own; the ends of ranges come back."""
+    """Columns of up to 60 bits move in smaller rings; the ends of ranges are restored."""
     ends = [(0, 2**w - 1) if w < 64 else (-(2**63), 2**63 - 1) for w in widths]
 
     def program(p: Party, key: Shared, valid: Shared, *columns: Shared) -> Any:
@@ -192,7 +191,7 @@ def test_columns_of_every_width_are_joined_and_delivered_whole(
     columns = [np.array([low, high, low]) for low, high in ends]
     own, dealer = (np.array([2, 0, 1]), np.array([1, 1, 0])), int(rng.integers(3))
     sim = simulate(program, *own, *columns, dealer=dealer)
-    # (the key of each side)
+    # the key of each side
     wanted = [(2, 2, *(low for low, _ in ends)), (0, 0, *(high for _, high in ends))]
     assert ranked(delivered(sim, at(0))) == ranked(wanted)
     assert ranked(delivered(sim, at(1))) == ranked([*wanted, (1, *[None] * (1 + len(widths)))])
@@ -231,7 +230,7 @@ def test_all_pairs_are_found_or_that_there_are_more(n: int, rng: np.random.Gener
 
 
 def test_a_bound_of_pairs_is_met_and_missed_by_one() -> None:
-    # 2 * 3 + 1 * 1 pairs; the last row of each side is none
+    # 2 * 3 + 1 * 1 pairs; the last row of each side is invalid
     left, right = np.array([4, 9, 4, 0, 9]), np.array([4, 0, 4, 4, 7, 4])
     valid = [np.arange(len(side)) < len(side) - 1 for side in (left, right)]
     args = [np.asarray(a, np.int64) for a in (left, right, *valid)]
@@ -265,7 +264,7 @@ def test_a_row_in_bins_is_found_once_whatever_owners_store_and_ask(width: int) -
         asks, valid, key, used, v, target = shares
         left = Relation((relations.Column(asks, width),), bit(valid))
         right = Relation((relations.Column(key, width), relations.Column(v)), bit(used))
-        with pytest.raises(UsageError, match="21 places"):
+        with raises(UsageError, "shape-mismatch", operation="lookup", expected=21):
             hashed_lookup.lookup_hashed(p, left, right, (0, 0), asks)
         found = [
             hashed_lookup.lookup_hashed(p, left, right, (0, 0), target, kind)
@@ -405,7 +404,7 @@ def test_running_extremes_hold_for_the_widest_values(rng: np.random.Generator) -
         given = Relation((Column(key, 1), Column(value, width)), valid)
         functions = [Window("min", 1, frame="whole"), Window("max", 1, frame="rows")]
         told = windows.compute_windows(p, given, [0], [Key(0)], functions)
-        with pytest.raises(UsageError, match=r"at most 56 bits among 8 rows"):
+        with raises(UsageError, "too-large", operation="windows", expected=56):
             wide = Relation((given.columns[0], Column(value, width + 1)), valid)
             windows.compute_windows(p, wide, [0], [Key(0)], functions)
         return [c.values for c in told.columns[1:]]
@@ -474,10 +473,10 @@ def test_ranges_and_unique_keys_are_made_sure_of() -> None:
         for low, high, rows in ((-4, 2**62, 4), (-(2**63), -1, 0), (-4, 3, 3)):
             results.check_range(p, x.map(lambda a, c=rows: a[:c]), low, high)
         for low, high, rows in ((-3, 2**62, 4), (-4, 2**62 - 1, 4), (-4, 2**62, 5)):
-            with pytest.raises(RangeError, match="outside of what is declared"):
+            with raises(RangeError, "outside-declared-range"):
                 results.check_range(p, x.map(lambda a, c=rows: a[:c]), low, high)
         for low, high in ((1, 0), (-1, 2**63 - 1)):
-            with pytest.raises(UsageError, match="Received: "):
+            with raises(UsageError, "invalid-range", operation="check_range"):
                 results.check_range(p, x, low, high)
 
     simulate(program, values, np.ones(5, np.int64))
@@ -489,7 +488,7 @@ def test_a_repeated_key_of_valid_rows_is_found() -> None:
     def program(p: Party, key: Shared, valid: Shared, every: Shared) -> None:
         column = relations.Column(key, 2)
         results.check_unique(p, Relation((column,), bit(valid)), [0])
-        with pytest.raises(RangeError, match="comes twice"):
+        with raises(RangeError, "duplicate-key"):
             results.check_unique(p, Relation((column,), bit(every)), [0])
 
     simulate(program, key, valid, np.ones(4, np.int64))

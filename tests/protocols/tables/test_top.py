@@ -12,6 +12,7 @@ from scipy import stats
 from tests.protocols.shares import at
 from tests.protocols.tables.relations import bit, delivered, parts_of
 from tests.protocols.viewed import ALPHA
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.order import select, sort
@@ -58,7 +59,8 @@ def test_the_first_rows_of_no_order_or_number_are_refused() -> None:
     def program(p: Party, x: Shared) -> None:
         rows = Relation((Column(x),), bit(x))
         for by, k in (([], 1), ([Key(0)], 0), ([Key(0)], True)):
-            with pytest.raises(UsageError, match="top wants"):
+            code = "number-out-of-range" if by else "empty-input"
+            with raises(UsageError, code, operation="top", received=k):
                 results.top_rows(p, rows, by, k)
 
     simulate(program, np.ones(3, np.int64))
@@ -101,7 +103,7 @@ def _places(
 
 
 def _uniform_p(found: list[tuple[int, ...]]) -> float:
-    """Of both positions, each in a quarter of the rows, and of which is before the other."""
+    """Return p-values of both positions, in quarters of the rows, and of their relative order."""
     quarters = Counter(place // 8 for places in found for place in places)
     p = float(stats.chisquare([quarters[i] for i in range(4)]).pvalue)
     return min(p, float(stats.binomtest(sum(a < b for a, b in found), len(found)).pvalue))
