@@ -1,4 +1,4 @@
-// Multiword integers agree with 128-bit ones and with the laws of the ring; fields stay apart.
+// Multiword integers agree with 128-bit ones and with the laws of the ring; fields stay separate.
 #include "protocols/kernels/core/multiword.h"
 
 #include <cstdint>

@@ -203,7 +203,7 @@ Error PushFrame(Session* to, int from, const std::vector<uint8_t>& blob) {
 
 }  // namespace
 
-// Two messages of one tag, both unread: the second one's credit wants the session's lock.
+// Two messages of one tag, both unread: releasing the second one's credit takes the session's lock.
 TEST(abort_lets_go_of_unread_material_of_both_peers) {
   auto a = Make(0);
   CHECK_EQ(a->BeginStep(1, Session::kGraph, 4), "");
@@ -240,7 +240,7 @@ TEST(callbacks_and_the_ends_of_messages_may_use_the_session) {
   CHECK(a->Pop(1, blob.data(), 60) > 0);
   a->Abort("over");
   CHECK_EQ(ended, 3);
-  // a step that ends with messages that nobody has read
+  // a step that ends with unread messages
   CHECK_EQ(PushFrame(b.get(), 0, Frame({1, 5, 0, 0}, 3, 0, "abc", kAhead)), "");
   CHECK_EQ(PushFrame(b.get(), 0, Frame({1, 6, 0, 0}, 6, 0, "abc", kAhead)), "");
   b->EndStep(1);
@@ -314,11 +314,11 @@ TEST(bytes_that_nobody_has_asked_for_are_bounded) {
   CHECK_EQ(PushFrame(a.get(), 2, Frame({1, 2, 0, 0}, 600, 0, text)), "");  // each peer by itself
   CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 3, 0, 0}, 600, 0, text)),
            "party 1 sent more than 1000 bytes that nobody has asked for");
-  // The rest of one that is asked for meanwhile is expected.
+  // The rest of a message that a receive requests at that time is expected.
   a->Recv(1, {1, 2, 0, 0}, 1, 1200, [](const Error&, Message) {});
   CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 2, 0, 0}, 1200, 600, text)), "");
   CHECK_EQ(PushFrame(a.get(), 1, Frame({1, 4, 0, 0}, 600, 0, text)), "");
-  a->EndStep(1);  // which lets go of what was not read
+  a->EndStep(1);  // which releases unread messages
   CHECK_EQ(a->BeginStep(2, Session::kGraph, 4), "");
   for (int peer : {1, 2}) {
     CHECK_EQ(PushFrame(a.get(), peer, Frame({2, 1, 0, 0}, 600, 0, text)), "");

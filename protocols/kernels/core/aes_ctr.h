@@ -17,7 +17,7 @@ bool AesAvailable();
 void ExpandAesKey(const uint8_t key[16], AesKey* out);
 
 // out[i] = AES_key(counter_i) for i in [0, blocks), 16 bytes each. The bytes of counter_i are
-// lo + i (little-endian, bytes 0..7) and hi (little-endian, bytes 8..15). The caller sees to it
+// lo + i (little-endian, bytes 0..7) and hi (little-endian, bytes 8..15). The caller ensures
 // that lo + blocks does not wrap. Any alignment of `out` will do.
 void AesCtr(const AesKey& key, uint64_t hi, uint64_t lo, uint64_t blocks, uint8_t* out);
 

@@ -26,7 +26,7 @@ inline __m128i Encrypt(const AesKey& key, __m128i state) {
   return _mm_aesenclast_si128(state, RoundKey(key, kRounds));
 }
 
-// A counter as AES takes it: as it lies in the register, or with its bytes turned round.
+// A counter in the byte order of AES: the register as it is, or with its bytes reversed.
 template <bool kBigEndian>
 inline __m128i Block(__m128i counter) {
   if (!kBigEndian) return counter;

@@ -6,7 +6,7 @@ namespace tfe_bench {
 namespace internal {
 namespace {
 
-// Counters as AES takes them: as they lie in the register, or each with its bytes turned round.
+// Counters in the byte order of AES: the register as it is, or each with its bytes reversed.
 template <bool kBigEndian>
 inline __m512i Blocks(__m512i counters) {
   if (!kBigEndian) return counters;

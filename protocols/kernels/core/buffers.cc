@@ -31,7 +31,7 @@ class BufferPool {
     if (rounded < kHuge) {
       return Wrap(std::aligned_alloc(4096, (rounded + 4095) / 4096 * 4096), rounded);
     }
-    // Too large to be kept: pages of 2 MiB cost a tenth of what clearing small ones does.
+    // Too large to be kept: pages of 2 MiB cost a tenth of clearing small ones.
     rounded = (size + kHugePage - 1) / kHugePage * kHugePage;
     void* fresh = std::aligned_alloc(kHugePage, rounded);
     if (fresh) madvise(fresh, rounded, MADV_HUGEPAGE);

@@ -1,4 +1,4 @@
-// Aligned memory for what is received.
+// Aligned memory for received messages.
 #ifndef TFE_BENCH_PROTOCOLS_KERNELS_CORE_BUFFERS_H_
 #define TFE_BENCH_PROTOCOLS_KERNELS_CORE_BUFFERS_H_
 
@@ -8,7 +8,7 @@
 
 namespace tfe_bench {
 
-// Room for so many bytes; throws std::bad_alloc.
+// A buffer of `bytes` bytes; throws std::bad_alloc.
 std::shared_ptr<uint8_t> AlignedBuffer(size_t size);
 
 }  // namespace tfe_bench

@@ -9,7 +9,7 @@ namespace tfe_bench {
 namespace {
 
 constexpr int64_t kMostRows = 512;  // of a tile: its results stay in the L2 cache
-constexpr int64_t kFewestRows = 128;  // of a tile: Gemm64 packs the kernel anew for each
+constexpr int64_t kFewestRows = 128;  // of a tile: Gemm64 packs the kernel again for each
 constexpr int64_t kTiles = 16;  // to aim at, for up to 8 threads
 constexpr int64_t kMacsPerCycle = 8;  // rough, for the cost estimate only
 

@@ -9,7 +9,7 @@
 namespace tfe_bench {
 
 // Sizes of one convolution; kernel element (i, j) meets image row
-// out_row * stride_h + i * dilation_h - pad_top, and columns alike; outside the image are zeros.
+// out_row * stride_h + i * dilation_h - pad_top, and columns in the same way; outside the image are zeros.
 struct ConvShape {
   int64_t images, h, w, channels;
   int64_t kernel_h, kernel_w;
@@ -27,16 +27,16 @@ struct ConvShape {
 void Conv2D(const ConvShape& shape, int pairs, const uint64_t* const* x, const uint64_t* const* w,
             uint64_t* y, const ParallelFor& parallel);
 
-// As Conv2D with each channel apart: w[p] [kernel_h, kernel_w, channels, filters], y [images,
+// As Conv2D for each channel separately: w[p] [kernel_h, kernel_w, channels, filters], y [images,
 // out_h, out_w, channels * filters], channel c giving the outputs from c * filters on.
 void DepthwiseConv2D(const ConvShape& shape, int pairs, const uint64_t* const* x,
                      const uint64_t* const* w, uint64_t* y, const ParallelFor& parallel);
 
-// ---- what a convolution gives back: gradients of its images and kernels, bilinear as itself
+// ---- gradients of a convolution by its images and kernels; bilinear like the convolution
 
 // dx [images, h, w, channels] = sum over p of the transposed convolution of d[p] [images, out_h,
-// out_w, filters] with w[p] [kernel_h, kernel_w, channels, filters] mod 2^64: what each output pixel
-// sends back along its patch, d . w^T as one product per tile, is added up in the image.  So the
+// out_w, filters] with w[p] [kernel_h, kernel_w, channels, filters] mod 2^64: the contribution of each
+// output pixel to its patch, d . w^T as one product per tile, is added up in the image.  So the
 // number of multiplications is that of the convolution, whatever padding or strides.
 // The running time does not depend on the values.
 void Conv2DInputGradient(const ConvShape& shape, int pairs, const uint64_t* const* d,
@@ -47,7 +47,7 @@ void Conv2DInputGradient(const ConvShape& shape, int pairs, const uint64_t* cons
 void Conv2DKernelGradient(const ConvShape& shape, int pairs, const uint64_t* const* x,
                           const uint64_t* const* d, uint64_t* dw, const ParallelFor& parallel);
 
-// As above with each channel apart: d [images, out_h, out_w, channels * filters].
+// As above for each channel separately: d [images, out_h, out_w, channels * filters].
 void DepthwiseConv2DInputGradient(const ConvShape& shape, int pairs, const uint64_t* const* d,
                                   const uint64_t* const* w, uint64_t* dx,
                                   const ParallelFor& parallel);

@@ -28,7 +28,7 @@ void Transpose(int64_t rows, int64_t count, const uint64_t* from, int64_t from_r
   }
 }
 
-// Adds what output row `row` sends back, `sent` [out_w, taps * channels], to its image.
+// Adds the contribution of output row `row`, `sent` [out_w, taps * channels], to its image.
 void AddRow(const ConvShape& s, int64_t row, const uint64_t* sent, int64_t ld, uint64_t* image) {
   const int64_t together = s.dilation_w == 1 ? s.kernel_w : int64_t{1};
   for (int64_t i = 0; i < s.kernel_h; ++i) {
@@ -124,7 +124,7 @@ void Conv2DKernelGradient(const ConvShape& s, int pairs, const uint64_t* const* 
   const int64_t laid_out = rows * together * s.channels;
   const int64_t tiles = CeilDiv(pixels, rows), parts = std::min(kParts, tiles);
   const int64_t words = s.filters * depth;
-  // d^T . patches, which has long rows: its transpose is what is wanted.
+  // d^T . patches, which has long rows: the result is its transpose.
   std::vector<uint64_t> sums(static_cast<size_t>(parts * words));
   parallel(parts, CeilDiv(tiles, parts) * rows * pairs * (words / kMacsPerCycle + depth),
            [&](int64_t begin, int64_t end) {

@@ -15,10 +15,10 @@ struct FrameHeader {
 };
 static_assert(sizeof(FrameHeader) == 48, "the frame header is part of the wire format");
 
-constexpr uint16_t kRunAhead = 1;  // the dealer's material: free when it ran ahead
+constexpr uint16_t kRunAhead = 1;  // the dealer's messages: free when it ran ahead
 constexpr uint16_t kStepDone = 2;  // carries no payload
-constexpr uint16_t kLetGo = 4;     // no payload either: `step` counts run-ahead bytes let go of
-constexpr uint16_t kReport = kStepDone | kLetGo;
+constexpr uint16_t kReleased = 4;     // no payload either: `step` counts released run-ahead bytes
+constexpr uint16_t kReport = kStepDone | kReleased;
 
 // The report that a step is over is not urgent: it travels with the next message, or after this.
 constexpr int64_t kLazyMicros = 5000;

@@ -3,11 +3,11 @@
 #include "protocols/kernels/core/gemm_isa.h"
 #include "protocols/kernels/core/unroll.h"
 
-// AVX2 has no 64-bit multiply. With a = a1 * 2^32 + a0 and b likewise,
+// AVX2 has no 64-bit multiply. With a = a1 * 2^32 + a0 and b = b1 * 2^32 + b0,
 //   a * b = a0 * b0 + 2^32 * (a0 * b1 + a1 * b0)  mod 2^64,
 // and only the low 32 bits of the bracket count. VPMULUDQ gives a0 * b0; one VPMULLD of a with b
 // whose halves are swapped gives both products of the bracket, each mod 2^32, side by side. Both
-// are summed apart and joined once per tile, so a step costs two multiplications instead of three
+// are summed separately and joined once per tile, so a step costs two multiplications instead of three
 // and neither operand has to be split when packing.
 
 namespace tfe_bench {

@@ -12,7 +12,7 @@ namespace {
 // What is less is taken without a look: it costs some microseconds.
 constexpr uint64_t kMuch = uint64_t{64} << 20;
 
-// The first number of a file that fits a pattern of scanf; UINT64_MAX if there is none ("max").
+// The first number of a file that fits a pattern of scanf; UINT64_MAX without one ("max").
 uint64_t NumberIn(const char* path, const char* pattern) {
   std::FILE* file = std::fopen(path, "r");
   if (!file) return UINT64_MAX;

@@ -9,11 +9,11 @@ namespace tfe_bench {
 // Bytes that this process may use at most: the host's, or what its control group grants.
 uint64_t HostMemory();
 
-// Bytes that can be taken now without driving anybody out; UINT64_MAX if the system does not tell.
+// Bytes that can be allocated now without evicting other processes; UINT64_MAX if unknown.
 uint64_t AvailableMemory();
 
-// Whether so many bytes can be taken.  The system grants more than there is, and ends a process
-// later: so whoever takes much asks first.
+// Whether `bytes` bytes can be allocated.  The system grants more than there is and kills a process
+// later: check before large allocations.
 bool FitsMemory(uint64_t bytes);
 
 // a * b, the size in words of a buffer; throws std::bad_alloc if that does not fit.

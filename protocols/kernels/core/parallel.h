@@ -8,7 +8,7 @@
 namespace tfe_bench {
 
 // Splits [0, total) into ranges, runs the function on each, possibly at the same time, and
-// returns when all are done. cost_per_unit estimates CPU cycles (as tensorflow::Shard wants).
+// returns when all are done. cost_per_unit estimates CPU cycles (as for tensorflow::Shard).
 using ParallelFor =
     std::function<void(int64_t total, int64_t cost_per_unit,
                        const std::function<void(int64_t begin, int64_t end)>& run)>;

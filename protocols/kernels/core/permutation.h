@@ -13,7 +13,7 @@ namespace tfe_bench {
 // Fisher-Yates with exact rejection, so no permutation is favored. Consumes about n/4 counter
 // blocks from (hi, lo); the number is random, so the caller leaves room: it reserves n + 64 blocks,
 // which are exceeded with a probability far below 2^-128.
-// Its memory accesses follow the permutation, which whoever calls this is entitled to know.
+// Its memory accesses follow the permutation: the caller must be allowed to know it.
 void RandomPermutation(const AesKey& key, uint64_t hi, uint64_t lo, int64_t n, int32_t* out);
 
 // Row i of `out` = row perm[i] of `in`, for i in [0, n). Rows are row_bytes long and contiguous,

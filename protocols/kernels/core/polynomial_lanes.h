@@ -9,7 +9,7 @@ namespace tfe_bench {
 constexpr int kMaxDegree = 24;  // of a factor
 constexpr int kMaxLaneWords = 2 * kMaxDegree;
 
-// Public: what MaskedPolynomial knows of a polynomial of one factor.
+// Public: the parameters of a polynomial of one factor.
 struct LanePlan {
   int bits, degree, modulus_bits, drop, record_words;
   int width[kMaxDegree + 1], offset[kMaxDegree + 1];  // of each power's fields

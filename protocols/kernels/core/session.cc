@@ -74,7 +74,7 @@ bool Session::StepIsOpen(int64_t step) {
 
 void Session::EndStep(int64_t step) {
   std::vector<std::shared_ptr<Session>> direct;
-  std::vector<Message> unread;  // let go of after the lock
+  std::vector<Message> unread;  // released after the lock
   {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!open_steps_.erase(step)) return;
@@ -94,7 +94,7 @@ void Session::EndStep(int64_t step) {
       const Tag next{static_cast<uint64_t>(step) + 1, 0, 0, 0};
       in.erase(in.begin(), in.lower_bound(next));
       out.erase(out.begin(), out.lower_bound(next));
-      // Nobody can ask for these any more.
+      // These can no longer be requested.
       auto& arriving = peers_[p].arriving;
       for (auto it = arriving.begin(); it != arriving.lower_bound(next); it = arriving.erase(it)) {
         if (!peers_[p].waiting.count(it->first)) peers_[p].unasked -= it->second.received;
@@ -123,7 +123,7 @@ void Session::EndStep(int64_t step) {
 }
 
 void Session::Abort(const Error& why) {
-  // What a peer's lists held is let go of after the lock, which the credits of messages want.
+  // Contents of a peer's lists are released after the lock: releasing a credit takes the lock.
   std::deque<Outgoing> outbox[3];
   std::map<Tag, Arriving> arriving[3];
   std::map<Tag, Message> arrived[3];

@@ -70,7 +70,7 @@ struct Message {
   std::shared_ptr<uint8_t> data;
   size_t size = 0;
   Depth depth;
-  std::shared_ptr<void> credit;  // of run-ahead material: told to its sender when it is let go
+  std::shared_ptr<void> credit;  // of run-ahead messages: returned to the sender on release
 };
 
 // One line of the debug log: a pad, and a digest of the words that left this party under it
@@ -98,7 +98,7 @@ class Session : public std::enable_shared_from_this<Session> {
   Fault fault() const { return fault_; }
   Error SetFault(Fault fault);
   // Tests of joint views (simulated sessions only, between graph calls): masks are numbered as if
-  // so many steps had not been, so that a program runs again under the masks it had ...
+  // this many steps had not run, so that a program runs again under the same masks ...
   Error Replay(int64_t steps);
   // ... except for one stream, to which these words are added bit by bit (XOR); no words: to none.
   Error Alter(uint64_t hi, uint64_t lo, const uint64_t* words, size_t count);
@@ -160,7 +160,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void SetWake(int peer, int fd);
   // Takes a blob as popped by the peer.  An error ends the session.
   Error Push(int peer, const uint8_t* blob, int64_t size);
-  // Bytes of a peer's messages that nobody has asked for yet; more end the session.  A quarter of the
+  // Bytes of a peer's messages that no receive has requested yet; more end the session.  A quarter of the
   // host's memory if this is not called.
   void LimitUnasked(uint64_t bytes) { most_unasked_ = bytes; }
   // Joins two sessions of one process; Send then delivers directly.
@@ -185,7 +185,7 @@ class Session : public std::enable_shared_from_this<Session> {
   void ResetCounters();
   std::vector<Depth> StepDepths();  // one entry per finished step, since the last reset
 
-  // Where the time went; off until somebody observes.
+  // Times of waits and messages; off until an observer is set.
   Timeline& timeline() { return *timeline_; }
 
   // ---- debug log
@@ -209,10 +209,10 @@ class Session : public std::enable_shared_from_this<Session> {
     size_t size, sent;
     std::shared_ptr<void> keep_alive;
     int64_t ready_at_us;
-    int64_t queued_ns = 0, first_ns = 0;  // on the timeline; 0: nobody observes
+    int64_t queued_ns = 0, first_ns = 0;  // on the timeline; 0 without an observer
     size_t left = 0;      // of a shaped link: bytes that have left or will have left by their time
     bool header = false;  // ... and the header among them
-    bool told = false;    // the first piece, whose header counted, was popped
+    bool counted = false; // the first piece, with the header that counts, was popped
   };
   // Of a shaped link: bytes, headers included, that arrive at a time.
   struct Flight {
@@ -239,9 +239,9 @@ class Session : public std::enable_shared_from_this<Session> {
     int64_t done_step = 0;             // highest step this peer reported as finished
     uint64_t unasked = 0;              // bytes of what has come before anybody asked for it
     uint64_t ahead_sent = 0;           // run-ahead bytes sent to this peer ...
-    uint64_t ahead_freed = 0;          // ... and of them those it reported to have let go of
-    uint64_t let_go = 0;               // run-ahead bytes of this peer let go of here ...
-    uint64_t told = 0;                 // ... and as last reported
+    uint64_t ahead_freed = 0;          // ... and of these, those that it reported as released
+    uint64_t released = 0;             // run-ahead bytes of this peer released here ...
+    uint64_t reported = 0;             // ... and as last reported
     bool telling = false;              // a report is queued
     std::deque<Flight> flights;        // of a shaped link: under way, in order
     size_t landed = 0;                 // ... and bytes that are due but not popped yet
@@ -279,7 +279,7 @@ class Session : public std::enable_shared_from_this<Session> {
   bool shaped_ = false, link_over_ = false;
   int64_t delay_us_[3] = {0, 0, 0}, bytes_per_second_ = 0;
   double link_free_us_ = 0;  // when the link will have sent what has been given to it
-  int link_turn_ = 0;        // the peer whose turn it is
+  int link_turn_ = 0;        // the next peer to send
   std::condition_variable link_changed_;
   std::thread link_;  // wakes senders on time; a timer of the event loop is a millisecond late
   int wake_[3] = {-1, -1, -1};

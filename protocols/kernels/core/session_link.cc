@@ -1,4 +1,4 @@
-// An emulated network: when what is queued leaves over one link, and arrives.
+// An emulated network: when queued messages leave over one link, and when they arrive.
 #include <algorithm>
 
 #include "protocols/kernels/core/frame.h"
@@ -13,7 +13,7 @@ constexpr int64_t kLeastPiece = 4096, kMostPiece = 1 << 19;
 
 void Session::Shape(int peer, int64_t delay_us, int64_t bytes_per_second) {
   std::lock_guard<std::mutex> lock(mutex_);
-  // What waits already is sent as it was meant to be: now.
+  // Queued messages are sent at their intended time: now.
   for (int p = 0; p < 3 && !shaped_; ++p) {
     for (Outgoing& o : peers_[p].outbox) {
       o.left = o.size;
@@ -29,7 +29,7 @@ void Session::Shape(int peer, int64_t delay_us, int64_t bytes_per_second) {
   shaped_ = true;
 }
 
-// When the next message of a queue can leave; INT64_MAX: there is none.
+// When the next message of a queue can leave; INT64_MAX: no message.
 int64_t Session::Earliest(const Peer& to) const {
   int64_t earliest = INT64_MAX;
   for (size_t i = to.departed; i < to.outbox.size(); ++i) {
@@ -39,8 +39,8 @@ int64_t Session::Earliest(const Peer& to) const {
   return earliest;
 }
 
-// Lets everything leave that left by now, and arrive that arrived by now.  Returns when the next
-// of these happens, INT64_MAX for never.
+// Processes all departures and arrivals up to now.  Returns the time of the next one, INT64_MAX
+// for never.
 int64_t Session::Advance(int64_t now) {
   const int64_t piece = std::min(
       kMostPiece, std::max(kLeastPiece, bytes_per_second_ / 1000 * kPieceMicros / 1000));
@@ -70,7 +70,7 @@ int64_t Session::Advance(int64_t now) {
       Outgoing& o = to.outbox[to.departed];
       if (!(o.flags & kReport) && static_cast<double>(o.ready_at_us) > start) break;
       if (!o.header) {
-        // A header goes with some of its message.
+        // A header travels with part of its message.
         if (bytes && bytes + sizeof(FrameHeader) >= static_cast<size_t>(piece)) break;
         bytes += sizeof(FrameHeader);
       }
@@ -105,7 +105,7 @@ int64_t Session::Advance(int64_t now) {
 int64_t Session::Due(const Peer& to) const {
   if (to.outbox.empty()) return 0;
   const Outgoing& first = to.outbox.front();
-  const size_t least = (first.told ? 0 : sizeof(FrameHeader)) + (first.sent < first.size ? 1 : 0);
+  const size_t least = (first.counted ? 0 : sizeof(FrameHeader)) + (first.sent < first.size ? 1 : 0);
   return to.landed < least ? 0 : static_cast<int64_t>(to.landed + sizeof(FrameHeader));
 }
 

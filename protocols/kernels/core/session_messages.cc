@@ -1,4 +1,4 @@
-// Messages: queued under their tags, delivered to who asks, and the dealer's brake.
+// Messages: queued under their tags, delivered on request, and back-pressure on the dealer.
 #include <algorithm>
 #include <cstring>
 
@@ -10,13 +10,13 @@
 namespace tfe_bench {
 namespace {
 
-// This much let go of is worth a report of its own.
+// This many released bytes justify a separate report.
 constexpr uint64_t kUrgentBytes = uint64_t{4} << 20;
 
 constexpr uint64_t kMaxMessage = uint64_t{1} << 34;
 
-// A message that nobody waits for yet gets room for this many times what has arrived of it, and not
-// for what it announces.
+// A message that no receive waits for yet gets a buffer of this many times the bytes that have
+// arrived, not of its announced size.
 constexpr size_t kRoomFor = 16;
 
 std::string Describe(const Tag& t) {
@@ -78,8 +78,8 @@ Error Session::Send(int peer, const Tag& tag, bool run_ahead, const std::string&
   return other->Accept(party_, tag, flags, depth, size, 0, data, size);
 }
 
-// What somebody waits for goes before what is made ahead, of which there may be seconds on a slow
-// line; frames say whose they are, so it may come in the middle of a message.
+// Messages that a receive waits for precede run-ahead messages, which may take seconds on a slow
+// link; frames carry their tags, so one may interrupt another message.
 void Session::Queue(Peer& to, Outgoing message) {
   auto place = to.outbox.end();
   if (!(message.flags & kRunAhead) && message.tag.site != 0) {
@@ -146,7 +146,7 @@ void Session::CancelRecv(int peer, const Tag& tag) {
 
 Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uint64_t total,
                       uint64_t offset, const uint8_t* data, size_t size) {
-  // Before the lock, and so let go of after it: a message's credit wants the lock.
+  // Declared before the lock, so released after it: releasing a message's credit takes the lock.
   Done done;
   Message message;
   std::map<int64_t, Passed> open;
@@ -168,7 +168,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
       for (auto& gate : open) gate.second("");
       return "";
     }
-    // No peer is further ahead: it begins a step only while this party has ended an earlier one.
+    // No peer is further ahead: it begins a step only after this party has ended an earlier one.
     const bool near = tag.step <= static_cast<uint64_t>(last_ended_ + kMostStepsAhead);
     if (!near) return "party " + std::to_string(peer) + " is at a step that is far ahead";
     if (flags & kStepDone) {
@@ -285,12 +285,12 @@ void Session::LetGo(int peer, uint64_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (!aborted_.empty()) return;
     Peer& to = peers_[peer];
-    to.let_go += bytes;
-    total = to.let_go;
+    to.released += bytes;
+    total = to.released;
     if (in_memory_[peer]) {
       direct = linked_[peer].lock();
     } else {
-      const bool urgent = to.let_go - to.told >= kUrgentBytes;
+      const bool urgent = to.released - to.reported >= kUrgentBytes;
       if (!to.telling) {
         to.telling = true;
         to.outbox.push_back({Tag{0, 0, 0, 0}, kLetGo, {}, nullptr, 0, 0, nullptr,

@@ -53,7 +53,7 @@ int64_t Session::WaitOutgoing(int peer, int64_t limit, int timeout_ms) {
     }
     if (due) return std::min(bytes, limit);
     if (!aborted_.empty() && outbox.empty()) return -1;
-    if (timeout_ms <= 0) return 0;  // (a wait that is over at once is a system call still)
+    if (timeout_ms <= 0) return 0;  // (even a wait of zero is a system call)
     auto until = deadline;
     if (next) {
       until = std::min(deadline,
@@ -108,14 +108,14 @@ int64_t Session::Pop(int peer, uint8_t* out, int64_t limit) {
       if (room < 0 || (room == 0 && left)) break;
       piece = std::min(left, static_cast<size_t>(room));
       if (shaped_) {
-        const size_t header = o.told ? 0 : sizeof(FrameHeader);
+        const size_t header = o.counted ? 0 : sizeof(FrameHeader);
         if (peers_[peer].landed < header + (left ? 1 : 0)) break;
         piece = std::min(piece, peers_[peer].landed - header);
         peers_[peer].landed -= header + piece;
-        o.told = true;
+        o.counted = true;
       }
-      if (o.flags & kLetGo) {  // as much as there is to tell by now
-        o.tag.step = peers_[peer].told = peers_[peer].let_go;
+      if (o.flags & kReleased) {  // the current count
+        o.tag.step = peers_[peer].reported = peers_[peer].released;
         peers_[peer].telling = false;
       }
       FrameHeader h{o.tag.step,

@@ -60,7 +60,7 @@ void Timeline::StepBegan(uint64_t step) {
 void Timeline::StepEnded(uint64_t step) {
   if (!on()) return;
   std::lock_guard<std::mutex> lock(mutex_);
-  if (step != step_) return;  // it began before anybody looked
+  if (step != step_) return;  // it began before the timeline was on
   Add({step_began_, Now(), 0, step, 0, 0, 0, 0, kStep, -1, 0});
 }
 

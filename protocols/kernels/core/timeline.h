@@ -1,9 +1,9 @@
-// When one party's session did what: time spent with nothing to do but wait for a message, and on
-// demand every message, wait and step.  Holds names (numbers), sizes and times, never data.
+// A timeline of one party's session: idle time spent waiting for messages, and on demand every
+// message, wait and step.  Holds names (numbers), sizes and times, never data.
 //
 // A wait is the idle part of the time before a message arrives that a receive waits for: from the
 // last thing that the session did (a send, such an arrival, the beginning of a step) until it comes,
-// less the processor time that the whole process used meanwhile.  Several threads that compute at
+// less the processor time that the whole process used during it.  Several threads that compute at
 // once use more processor time than passes, so waits are rather too short than too long; a thread
 // that is ready but finds no processor free looks like one that waits.
 #ifndef TFE_BENCH_PROTOCOLS_KERNELS_CORE_TIMELINE_H_
@@ -40,7 +40,7 @@ class Timeline {
 
   static int64_t Now();
 
-  // Starts anew.
+  // Starts again from empty.
   void Observe(Level level);
   bool on() const { return level_.load(std::memory_order_relaxed) != kOff; }
 

@@ -1,5 +1,5 @@
-// Kernels of protocols/nn/adaptive.py, in one pass each: what would be a hundred passes over memory as
-// TensorFlow's elementwise ops.
+// Kernels of protocols/nn/adaptive.py, in one pass each instead of the hundred passes over memory
+// of TensorFlow's elementwise ops.
 //
 // Select: with b_j = o_j ^ beta_j (o known to E1 and E2, beta to D) nested bits of x's segment, the
 // piece of that segment telescopes, piece_last + sum_j b_j (piece_j - piece_(j+1)), where piece_j is x
@@ -141,7 +141,7 @@ class SelectOp : public FieldsOp {
       i += some;
     }
   }
-  // The bits, the two parts of x, and those of u or, where there is none, of x again.
+  // The bits, the two parts of x, and those of u, or of x again without u.
   std::vector<const uint64_t*> Operands(OpKernelContext* context, int64_t n) const {
     auto operands = InputWords(context, 1, 1, cuts_ * PackedWords(n));
     const auto x = InputWords(context, 2, 2, n), u = InputWords(context, 4, 2, multiply_ ? n : 0);

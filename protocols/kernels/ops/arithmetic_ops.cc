@@ -69,7 +69,7 @@ class RingMatMulOp : public Kernel {
     Require(context->input_list("a", &a));
     Require(context->input_list("b", &b));
     const int a_dims = a[0].dims(), b_dims = b[0].dims();
-    Require(a_dims >= 2 && b_dims >= 2, "RingMatMul wants two tensors of rank >= 2");
+    Require(a_dims >= 2 && b_dims >= 2, "RingMatMul expects two tensors of rank >= 2");
     const int64_t k = a[0].dim_size(a_dims - 1), n = b[0].dim_size(b_dims - 1);
     int64_t m = a[0].dim_size(a_dims - 2);
     Batches batches;
@@ -114,7 +114,7 @@ class WideMulOp : public Kernel {
   void Work(OpKernelContext* context) override {
     const Tensor &a = context->input(0), &b = context->input(1);
     Require(a.shape() == b.shape() && a.dims() > 0 && a.dim_size(a.dims() - 1) == 2,
-            "WideMul wants two tensors [..., 2] of one shape");
+            "WideMul expects two tensors [..., 2] of one shape");
     const uint64_t *p = Words(a), *q = Words(b);
     uint64_t* r = Words(Allocate(context, 0, a.shape()));
     for (int64_t i = 0; i < a.NumElements(); i += 2) {
@@ -135,7 +135,7 @@ class RunningSumOp : public Kernel {
 
   void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
-    Require(x.dims() == 3, "RunningSum wants x [rows, n, words]");
+    Require(x.dims() == 3, "RunningSum expects x [rows, n, words]");
     const int64_t n = x.dim_size(1), words = x.dim_size(2);
     const uint64_t* in = Words(x);
     uint64_t* out = Words(Allocate(context, 0, x.shape()));

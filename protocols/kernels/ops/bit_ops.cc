@@ -69,7 +69,7 @@ class AndOp : public FieldsOp {
   }
 
  protected:
-  // One bit for each subset but the empty one, of rows of so many words.
+  // One bit for each non-empty subset, of rows of `words` words.
   struct Rows {
     explicit Rows(const Tensor& planes) : bits(Words(planes)) {
       Require(planes.dims() == 2 && planes.dim_size(0) >= 1 && planes.dim_size(0) <= kMostBits,
@@ -104,7 +104,7 @@ class PackBitsOp : public Kernel {
   using Kernel::Kernel;
   void Work(OpKernelContext* context) override {
     const Tensor& bits = context->input(0);
-    Require(bits.dims() == 2, "PackBits wants [rows, n]");
+    Require(bits.dims() == 2, "PackBits expects [rows, n]");
     const int64_t rows = bits.dim_size(0), n = bits.dim_size(1), words = PackedWords(n);
     const uint64_t* from = Words(bits);
     uint64_t* to = Words(Allocate(context, 0, {rows, words}));

@@ -55,7 +55,7 @@ int64_t Try(int64_t handle, char* error, Fn fn) try {
   return Result(error, Thrown());
 }
 
-// What fn(session) returns; `otherwise` where there is none.
+// The result of fn(session); `otherwise` without a session.
 template <typename Fn>
 int64_t Ask(int64_t handle, int64_t otherwise, Fn fn) try {
   auto s = FindSession(handle);
@@ -99,7 +99,7 @@ const char* tfe_built_for() {
   return "tfe_bench ops built for TensorFlow " TFE_BENCH_TF_VERSION;
 }
 
-// Bytes that can be taken now, or as many as there are numbers where the system does not tell.
+// Bytes that can be allocated now, or the largest number if the system does not report them.
 int64_t tfe_available_memory() {
   return static_cast<int64_t>(std::min<uint64_t>(tfe_bench::AvailableMemory(), INT64_MAX));
 }

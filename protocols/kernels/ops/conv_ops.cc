@@ -32,7 +32,7 @@ struct Windows {
     };
     Require(strides.size() == 2 && dilations.size() == 2 && pads.size() == 4 &&
                 !outside(strides, 1) && !outside(dilations, 1) && !outside(pads, 0),
-            "RingConv2D wants 2 strides and 2 dilations of at least 1, 4 pads of at least 0, and "
+            "RingConv2D expects 2 strides and 2 dilations of at least 1, 4 pads of at least 0, and "
             "none above 2^28");
   }
 
@@ -63,11 +63,11 @@ struct Windows {
 // [n, out_h, out_w, outputs].  Each op takes two of the three and gives the third.
 enum Kind { kResult, kImages, kKernel };
 
-// The height and width of what a gradient is of, which its operands do not tell.
+// The height and width of the gradient's image or kernel; the operands do not determine them.
 template <typename Context>
 Sizes SizeAttr(Context* c) {
   const auto size = Attr<Sizes>(c, "size");
-  Require(size.size() == 2 && SizesFit(size), "a gradient wants a size (height, width)");
+  Require(size.size() == 2 && SizesFit(size), "a gradient expects a size (height, width)");
   return size;
 }
 
@@ -97,7 +97,7 @@ class ConvOp : public Kernel {
       s.kernel_h = b.dim_size(0), s.kernel_w = b.dim_size(1), s.filters = b.dim_size(3);
     }
     Require(kKind != kResult || s.channels == b.dim_size(2),
-            "TfeBench: a convolution wants images [n, h, w, channels] and a kernel [h, w, "
+            "TfeBench: a convolution expects images [n, h, w, channels] and a kernel [h, w, "
             "channels, filters]");
     windows_.Complete(&s);
     const TensorShape result =
@@ -118,14 +118,14 @@ class ConvOp : public Kernel {
   }
 
  private:
-  // The first operand of one side and the words of all, which are alike.
+  // The first operand of one side and the words of all, which have equal types.
   static const Tensor& Operands(OpKernelContext* context, const char* side,
                                 std::vector<const uint64_t*>* words) {
     OpInputList list;
     Require(context->input_list(side, &list));
     for (const Tensor& t : list) {
       Require(t.dims() == 4 && t.shape() == list[0].shape(),
-              "TfeBench: a convolution wants operands of rank 4 and of one shape");
+              "TfeBench: a convolution expects operands of rank 4 and of one shape");
       words->push_back(Words(t));
     }
     return list[0];

@@ -1,4 +1,4 @@
-// The dealer's messages, written and read in chunks under masks made on the way: what D knows goes to
+// The dealer's messages, written and read in chunks under masks generated on the fly: what D knows goes to
 // E2 less a mask of K1, and E1 makes the mask.
 #ifndef TFE_BENCH_PROTOCOLS_KERNELS_OPS_DEALING_H_
 #define TFE_BENCH_PROTOCOLS_KERNELS_OPS_DEALING_H_
@@ -73,7 +73,7 @@ class FieldsOp : public SiteOp {
   Fields Start(const Call& call, const std::vector<Field>& fields, int64_t n) const;
 };
 
-// An op whose dealer's message is a record of so many whole words for each element, under one mask.
+// An op whose dealer's message is a record of whole words for each element, under one mask.
 class RecordsOp : public SiteOp {
  public:
   using SiteOp::SiteOp;

@@ -1,6 +1,6 @@
 // A periodic function of a masked value in one exchange.
 //
-// cos(w (m - lam)) = cos(w m) cos(w lam) + sin(w m) sin(w lam), and the sine alike: D deals additive
+// cos(w (m - lam)) = cos(w m) cos(w lam) + sin(w m) sin(w lam), and in the same way the sine: D deals additive
 // shares mod 2^L of the cosines and sines of lam, and the evaluators weigh them by those of m.
 #include <vector>
 
@@ -26,7 +26,7 @@ class HarmonicsOp : public FieldsOp {
     ReadAttrs(c, "drop", &drop_);
     Require(static_cast<int64_t>(weights_.size()) == 2 * count_ + 1 && drop_ >= 1 &&
                 drop_ < modulus_bits_,
-            "a series wants a constant and two weights for each harmonic");
+            "a series expects a constant and two weights for each harmonic");
     for (const int64_t w : weights_) {
       Require(w > -(int64_t{1} << 31) && w < int64_t{1} << 31, "a weight of a series is too large");
     }

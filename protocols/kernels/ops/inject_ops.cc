@@ -107,7 +107,7 @@ class InjectOp : public FieldsOp {
   static int64_t Elements(const Tensor& packed, const Tensor& size, const Tensor& value) {
     const int64_t bits = SizeFrom(size), n = value.NumElements();
     if (bits != n) {
-      Require(absl::InvalidArgumentError("TfeBench: inject wants one bit per element. Received: " +
+      Require(absl::InvalidArgumentError("TfeBench: inject expects one bit per element. Received: " +
                                          std::to_string(bits) + " bits and " + std::to_string(n) +
                                          " elements."));
     }

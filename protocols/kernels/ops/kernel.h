@@ -75,7 +75,7 @@ TensorShape ShapeFrom(const Tensor& t);
 // The size that a scalar holds: 0 to kMostElements.
 int64_t SizeFrom(const Tensor& t);
 
-// Refuses what this host's memory does not hold: `what` of so many bytes.
+// Fails if this host's memory does not hold `what` of `bytes` bytes.
 void CheckMemory(const std::string& what, uint64_t bytes);
 // Output `index`; refused if its shape is, or if this host's memory does not hold it.
 Tensor* Allocate(OpKernelContext* context, int index, const TensorShape& shape);
@@ -90,7 +90,7 @@ inline uint64_t* Words(Tensor* t) {
 inline const uint8_t* Bytes(const Tensor& t) { return t.flat<uint8_t>().data(); }
 inline uint8_t* Bytes(Tensor* t) { return t->flat<uint8_t>().data(); }
 
-// The words of so many inputs from `first` on, which must have n elements each.
+// The words of `count` inputs from `first` on, which must have n elements each.
 std::vector<const uint64_t*> InputWords(OpKernelContext* context, int first, int count, int64_t n);
 
 // ---- packed bits and small rings
@@ -176,8 +176,8 @@ absl::Status Infer(InferenceContext* c) {
     return FromException();
   }
 }
-// Outputs in order, each of the shape of the input that is named, or a vector whose size only a call
-// tells.
+// Outputs in order, each of the shape of the input that is named, or a vector whose size
+// only a call determines.
 constexpr int kVector = -1;
 template <int... kInputs>
 absl::Status Outputs(InferenceContext* c) {

@@ -19,7 +19,7 @@ class PlanesOp : public Kernel {
   void Work(OpKernelContext* context) override {
     const Tensor& x = context->input(0);
     Require(x.dims() == 2 && (x.dim_size(1) == 1 || x.dim_size(1) == 2),
-            "Planes wants [n, 1] or [n, 2] words");
+            "Planes expects [n, 1] or [n, 2] words");
     const int limbs = static_cast<int>(x.dim_size(1));
     Require(bits_ <= 64 * limbs, "more bits than the words hold");
     int64_t n = x.dim_size(0);
@@ -112,7 +112,7 @@ class LutOp : public SiteOp {
                   });
   }
 
-  // The words of a message of so many planes.
+  // The words of a message of this many planes.
   static const uint64_t* Message(const Job& job, const Tensor& t, int64_t planes) {
     Require(t.NumElements() == planes * job.words,
             "a message of this comparison has the wrong size");

@@ -128,7 +128,7 @@ class PermuteOp : public Kernel {
     const Tensor& x = context->input(0);
     const Tensor& p = context->input(1);
     Require(x.dims() >= 2 && p.dims() == 2 && x.dim_size(0) == p.dim_size(0),
-            "Permute wants x [rows, n, ...] and permutation [rows, m]");
+            "Permute expects x [rows, n, ...] and permutation [rows, m]");
     const int64_t rows = p.dim_size(0), n = x.dim_size(1), m = p.dim_size(1);
     const int32_t* permutation = Entries(p, n, "Permute: index out of range");
     TensorShape shape = x.shape();
@@ -156,7 +156,7 @@ class ComposeOp : public Kernel {
 
   void Work(OpKernelContext* context) override {
     const Tensor &p = context->input(0), &q = context->input(1);
-    Require(p.dims() == 1 && q.dims() == 1, "Compose wants permutations [n] and [m]");
+    Require(p.dims() == 1 && q.dims() == 1, "Compose expects permutations [n] and [m]");
     const int32_t* last = Entries(q, p.NumElements(), "Compose: index out of range");
     const int32_t* first = p.flat<int32_t>().data();
     int32_t* to = Allocate(context, 0, q.shape())->flat<int32_t>().data();
@@ -171,7 +171,7 @@ class InvertOp : public Kernel {
   void Work(OpKernelContext* context) override {
     const Tensor& p = context->input(0);
     const int64_t n = p.NumElements();
-    Require(p.dims() == 1 && n <= INT32_MAX, "Invert wants a permutation [n], n < 2^31");
+    Require(p.dims() == 1 && n <= INT32_MAX, "Invert expects a permutation [n], n < 2^31");
     const int32_t* from = Entries(p, n, "Invert: index out of range");
     int32_t* to = Allocate(context, 0, p.shape())->flat<int32_t>().data();
     std::fill(to, to + n, -1);

@@ -53,7 +53,7 @@ class PolynomialOp : public RecordsOp {
   // The words of the factors, which are all inputs from `first` on.
   std::vector<const uint64_t*> Factors(OpKernelContext* context, int first) const {
     const int count = context->num_inputs() - first;
-    Require(count == polynomial_.factors(), "a polynomial wants one tensor for each factor");
+    Require(count == polynomial_.factors(), "a polynomial expects one tensor for each factor");
     for (int i = 1; i < count; ++i) {
       Require(context->input(first + i).shape() == context->input(first).shape(),
               "the factors want one shape");

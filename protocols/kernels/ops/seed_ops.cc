@@ -13,7 +13,7 @@ class ExpandSeedOp : public Kernel {
   using Kernel::Kernel;
   void Work(OpKernelContext* context) override {
     const Tensor& seed = context->input(0);
-    Require(seed.NumElements() == 16, "ExpandSeed wants a seed of 16 bytes");
+    Require(seed.NumElements() == 16, "ExpandSeed expects a seed of 16 bytes");
     const TensorShape shape = ShapeFrom(context->input(1));
     const int64_t n = shape.num_elements();
     uint64_t* words = Words(Allocate(context, 0, shape));

@@ -107,7 +107,7 @@ Point AddSmall(const Point& p, int64_t m, int windows) {
     // The highest one may be 8: what is carried beyond it.
     const uint64_t rest = shifted >> (4 * w), digit = (w + 1 < windows ? rest & 15 : rest) - 8;
     const uint64_t minus = Mask(digit >> 63);
-    // |digit| - 1 is no entry for digit 0, whose multiple is the neutral one.
+    // |digit| - 1 is not an entry for digit 0; its multiple is the neutral element.
     steps[w] = {table.entry[w], ((digit ^ minus) - minus) - 1, minus, 0};
   }
   Point out = p;

@@ -24,7 +24,7 @@ struct Affine {
 };
 
 // Of a multiplication by a secret number: doubles so often, then adds an entry of a table, the
-// neutral point where `at` is none of kTable, or subtracts it where `negative` is all ones.
+// neutral point where `at` is not one of kTable, or subtracts it where `negative` is all ones.
 constexpr int kTable = 8;
 struct Step {
   const Affine* table;

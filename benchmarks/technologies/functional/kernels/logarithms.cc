@@ -15,7 +15,7 @@ constexpr int64_t kMostSteps = 512;
 // Pairs that share an inversion.
 constexpr int64_t kBlock = 512;
 
-// What adding a point in affine coordinates wants: x, y and d x y; tight.
+// Operands of the addition of a point in affine coordinates: x, y and d x y; tight.
 struct Coordinates {
   Field x, y, product;
 };
@@ -220,7 +220,7 @@ void FindLogarithms(const uint64_t* places, int log2, const Point* points, int64
   std::memset(found, 0, static_cast<size_t>(count));
   Search search(places, log2, points, bound, logarithm, found);
   const int64_t baby = int64_t{1} << log2, width = 2 * baby + 1;
-  // How many giant steps the bound wants, and of them in one go.
+  // Number of giant steps for the bound, and number of them per batch.
   const int64_t wanted = bound <= baby ? 0 : (bound - baby + width - 1) / width;
   const int64_t giants = std::min(wanted, kMostSteps), jump = (2 * giants + 1) * width;
   std::vector<Coordinates> steps;

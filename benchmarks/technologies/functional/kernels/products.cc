@@ -30,7 +30,7 @@ class SignedDigits {
 
 int DigitsFor(int bits, int width) { return bits / width + 1; }
 
-// Additions for a row by buckets of so many bits; what a bucket costs at its end counts twice.
+// Additions for a row by buckets of this many bits; the final cost of a bucket counts twice.
 int64_t BucketCost(int64_t entries, int bits, int width) {
   return DigitsFor(bits, width) * (entries + (int64_t{2} << (width - 1)) + width);
 }

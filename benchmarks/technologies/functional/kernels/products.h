@@ -17,7 +17,7 @@ class WindowTable {
   WindowTable(const Point& p, int width);
   // accumulated - k p for k below 2^254, as 32 bytes.
   Point SubtractMultiple(Point accumulated, const uint8_t k[32]) const;
-  // The width with the fewest additions for so many numbers.
+  // The width with the fewest additions for this many numbers.
   static int BestWidth(int64_t numbers);
 
  private:

@@ -120,7 +120,7 @@ Scalar MulAdd(const Scalar& a, const Scalar& b, const Scalar& c) {
 }
 
 Scalar InnerProduct(const uint8_t* s, const int32_t* index, const int64_t* y, int64_t count) {
-  // Six words hold 2^32 terms below 2^(253 + 62); positive and negative y apart.
+  // Six words hold 2^32 terms below 2^(253 + 62); positive and negative y separately.
   uint64_t sums[2][6] = {};
   for (int64_t j = 0; j < count; ++j) {
     uint64_t value[4], product[5], wider[6] = {};
