@@ -1,4 +1,6 @@
-"""Arguments of operations as closed JSON data: numbers, texts, slices, arrays, earlier values."""
+"""Arguments of operations as closed JSON data: numbers, texts, slices, arrays and
+earlier values.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ import numpy as np
 from tfe_bench.cluster.jobs import MOST_AXES, MOST_WORDS, shape_extent
 from tfe_bench.errors import UsageError
 
-# Of one public array inside of a plan, and of all; of one operation's arguments, nested.
+# Elements of one public array inside a plan, and of all; depth and number of one operation's
+# arguments.
 MAX_CONSTANT, MAX_CONSTANTS, MAX_NESTED, MAX_PARTS = 1 << 14, 1 << 17, 4, 4096
 MAX_TEXT = 200
 _INT = 1 << 63
@@ -23,23 +26,27 @@ _DTYPES = {"bool": np.bool_, "int64": np.int64, "float64": np.float64}
 
 @dataclass(frozen=True)
 class Ref:
-    """A value of a plan: by its number, and by its place where a step makes several."""
+    """A reference to a value of a plan: its number, and its position if a step has
+    several outputs.
+    """
 
     number: int
     place: int | None = None
 
 
 def check_shape(shape: object) -> tuple[int, ...]:
-    """A shape that an array may have.
+    """Return the shape of an array if it is valid.
 
     Raises:
-        UsageError: it may not.
+        UsageError: the shape is invalid.
     """
     whole = isinstance(shape, list) and all(type(n) is int and n >= 0 for n in shape)
     if not isinstance(shape, list) or not whole or len(shape) > MOST_AXES:
-        raise UsageError(f"A shape is a list of at most {MOST_AXES} sizes.")
+        raise UsageError(f"A shape is a list of at most {MOST_AXES} sizes.", code="invalid-shape")
     if shape_extent(shape) > MOST_WORDS:
-        raise UsageError(f"An array has at most {MOST_WORDS} elements.")
+        raise UsageError(
+            f"An array has at most {MOST_WORDS} elements.", code="too-large", operation="array"
+        )
     return tuple(shape)
 
 
@@ -53,7 +60,9 @@ def parse_reference(value: object, known: int) -> Ref:
         fits = type(number) is int and 0 <= number < known
         if fits and all(type(p) is int and 0 <= p < MAX_PARTS for p in place):
             return Ref(number, place[0] if place else None)
-    raise UsageError("A plan takes earlier values by their numbers: it has no cycles.")
+    raise UsageError(
+        "A plan refers to earlier values by number: it has no cycles.", code="invalid-reference"
+    )
 
 
 def check_argument(
@@ -62,7 +71,9 @@ def check_argument(
     parts[0] -= 1
     if parts[0] < 0 or depth < 0:
         raise UsageError(
-            f"An operation has at most {MAX_PARTS} arguments, {MAX_NESTED} within one another."
+            f"An operation has at most {MAX_PARTS} arguments, nested at most {MAX_NESTED} deep.",
+            code="too-large",
+            operation="arguments",
         )
     if value is None or isinstance(value, bool):
         return
@@ -78,7 +89,10 @@ def check_argument(
     else:
         fits = False
     if not fits:
-        raise UsageError("A public argument is a finite number, a short text, or a list of these.")
+        raise UsageError(
+            "A public argument is a finite number, a short text, or a list of these.",
+            code="invalid-argument",
+        )
 
 
 def _check_nested(
@@ -93,18 +107,26 @@ def _check_nested(
         case ["slice", start, stop, step]:
             for each in (start, stop, step):
                 if each is not None and (type(each) is not int or not -_INT <= each < _INT):
-                    raise UsageError("A slice has whole public bounds.")
+                    raise UsageError(
+                        "A slice takes public integers as bounds.",
+                        code="invalid-argument",
+                        operation="slice",
+                    )
         case ["ellipsis"]:
             pass
         case ["array", _, _, _]:
             elements_left[0] -= _decode_array(value).size
             if elements_left[0] < 0:
                 raise UsageError(
-                    f"A plan holds at most {MAX_CONSTANTS} public elements. Received: more. Make "
-                    "the large ones private: cluster.private(array)."
+                    f"A plan holds at most {MAX_CONSTANTS} public elements. Received: more. "
+                    "Share the large ones: cluster.private(array).",
+                    code="too-many-constants",
                 )
         case _:
-            raise UsageError("A public argument is a number, text, list, slice or array.")
+            raise UsageError(
+                "A public argument is a number, text, list, slice or array.",
+                code="invalid-argument",
+            )
 
 
 def _decode_array(value: list[Any]) -> np.ndarray[Any, Any]:
@@ -113,8 +135,9 @@ def _decode_array(value: list[Any]) -> np.ndarray[Any, Any]:
     count = math.prod(sizes)
     if not isinstance(name, str) or name not in _DTYPES or count > MAX_CONSTANT:
         raise UsageError(
-            f"A public array in a plan is {', '.join(_DTYPES)} with {MAX_CONSTANT} elements at "
-            "most. Received: another. Make a large one private: cluster.private(array)."
+            f"A public array in a plan is {', '.join(_DTYPES)} with at most {MAX_CONSTANT} "
+            "elements. Received: another one. Share a large array: cluster.private(array).",
+            code="invalid-constant",
         )
     dtype = np.dtype(_DTYPES[name])
     try:
@@ -122,12 +145,15 @@ def _decode_array(value: list[Any]) -> np.ndarray[Any, Any]:
     except (binascii.Error, ValueError):
         blob = b""
     if len(blob) != count * dtype.itemsize:
-        raise UsageError("A public array in a plan has as many elements as its shape says.")
+        raise UsageError(
+            "A public array in a plan has as many elements as its shape states.",
+            code="shape-mismatch",
+        )
     if name == "bool" and max(blob, default=0) > 1:
-        raise UsageError("Truth values are 0 or 1.")
+        raise UsageError("Truth values are 0 or 1.", code="invalid-constant", operation="bool")
     array = np.frombuffer(blob, dtype).reshape(sizes)
     if name == "float64" and not np.isfinite(array).all():
-        raise UsageError("Public numbers are finite. Received: NaN or infinity.")
+        raise UsageError("Public numbers are finite. Received: NaN or infinity.", code="not-finite")
     return array
 
 
@@ -141,7 +167,7 @@ def iter_refs(value: object) -> Iterator[Ref]:
 
 
 def decode_argument(value: Any, values: Mapping[Ref, Any]) -> Any:
-    """A checked argument, with values in place."""
+    """Decode a checked argument; references become values."""
     if not isinstance(value, list):
         return value
     match value[0]:
@@ -160,10 +186,10 @@ def decode_argument(value: Any, values: Mapping[Ref, Any]) -> Any:
 
 
 def encode_argument(value: object) -> Any:
-    """A public argument, or a reference, as JSON.
+    """Encode a public argument, or a reference, as JSON.
 
     Raises:
-        UsageError: it is nothing that a plan holds.
+        UsageError: plans cannot contain the value.
     """
     if isinstance(value, Ref):
         return ["ref", value.number, *([] if value.place is None else [value.place])]
@@ -183,8 +209,11 @@ def encode_argument(value: object) -> Any:
 def _check_items(value: Sequence[Any]) -> Sequence[Any]:
     if len(value) > MAX_PARTS:
         raise UsageError(
-            f"A list in an expression has at most {MAX_PARTS} parts. Received: {len(value)}. Give "
-            "an array: np.array(values)."
+            f"A list in an expression has at most {MAX_PARTS} parts. Received: {len(value)}. "
+            "Use an array: np.array(values).",
+            code="too-large",
+            operation="list",
+            received=len(value),
         )
     return value
 
@@ -196,24 +225,32 @@ def _plain_bound(value: object) -> object:
 def _encode_array(value: object) -> list[Any]:
     if not isinstance(value, np.ndarray) and not hasattr(value, "__array__"):
         raise UsageError(
-            "An expression holds numbers, texts, arrays and slices beside private arrays. "
-            f"Received: {type(value).__name__}."
+            "An expression takes numbers, texts, arrays and slices besides private arrays. "
+            f"Received: {type(value).__name__}.",
+            code="unsupported-type",
+            received=type(value).__name__,
         )
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
         raise UsageError(
-            f"An expression holds real numbers. Received: an array of {array.dtype.name}."
+            f"An expression takes real numbers. Received: an array of {array.dtype.name}.",
+            code="unsupported-type",
+            received=array.dtype.name,
         )
     if array.size > MAX_CONSTANT:
         raise UsageError(
             f"A public array in an expression has at most {MAX_CONSTANT} elements. Received: "
-            f"shape {list(array.shape)}. Make it private: cluster.private(array)."
+            f"shape {list(array.shape)}. Share it: cluster.private(array).",
+            code="constant-too-large",
+            received=list(array.shape),
         )
     name = {"b": "bool", "f": "float64"}.get(array.dtype.kind, "int64")
     if array.dtype.kind == "u" and array.size and int(array.max()) >= _INT:
-        raise UsageError("Public integers are below 2^63. Received: larger ones.")
+        raise UsageError(
+            "Public integers are below 2^63. Received: larger ones.", code="number-out-of-range"
+        )
     contiguous: np.ndarray[Any, Any] = np.ascontiguousarray(array, np.dtype(_DTYPES[name]))
     if name == "float64" and not np.isfinite(contiguous).all():
-        raise UsageError("Public numbers are finite. Received: NaN or infinity.")
+        raise UsageError("Public numbers are finite. Received: NaN or infinity.", code="not-finite")
     text = base64.b64encode(contiguous.tobytes()).decode()
     return ["array", name, list(array.shape), text]

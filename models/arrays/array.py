@@ -1,4 +1,4 @@
-"""Private arrays: expressions written as in NumPy and TensorFlow, which run when asked for."""
+"""Private arrays: lazy expressions with the interfaces of NumPy and TensorFlow."""
 
 from __future__ import annotations
 
@@ -32,18 +32,19 @@ _REVEAL_ADVICE = "Write x.reveal() where this client shall learn it"
 
 
 def apply_operation(name: str, *operands: Any, **public: Any) -> Any:
-    """An operation on private arrays, lazily.
+    """Apply an operation to private arrays, lazily.
 
     Args:
-        name: of the operation, as operations.py lists them.
-        operands, public: its arguments; at least one is, or holds, a PrivateArray.  A public
-            `otherwise` stands where a division, logarithm or root has no result.
+        name: name of the operation, as listed in operations.py.
+        operands, public: its arguments; at least one is, or contains, a PrivateArray. A public
+            `otherwise` replaces undefined results of a division, logarithm or root.
 
     Returns:
-        a PrivateArray, or a list of them where the operation makes several.
+        a PrivateArray, or a list of them if the operation has several outputs.
+
     Raises:
-        UsageError: there is no such operation, or it does not take these arguments.
-        RangeError: a public number that the scale does not admit.
+        UsageError: the operation does not exist, or does not take these arguments.
+        RangeError: a public number that the scale cannot represent.
     """
     operation = operations.find_operation(name)
     has_otherwise = "otherwise" in public
@@ -69,12 +70,12 @@ def apply_loop(
     times: int,
     body: LoopBody,
 ) -> list[PrivateArray]:
-    """A loop, lazily.
+    """Apply a loop, lazily.
 
     Args:
-        initial: what the first turn begins with.
-        elems: of which each turn takes the next element.
-        held: what every turn takes as it is.
+        initial: loop variables before the first iteration.
+        elems: arrays of which each iteration takes the next element.
+        captured: captured arrays, the same in every iteration.
     """
     loop_arguments = (list(initial), list(elems), list(captured), times)
     results: list[PrivateArray] = _build_operation(
@@ -94,12 +95,18 @@ def _build_operation(
     node_args = tuple(_unwrap_nodes(each, arrays) for each in args)
     node_named = {key: _unwrap_nodes(each, arrays) for key, each in named.items()}
     if not arrays:
-        raise UsageError(f"{name} wants a private array. Received: public values only.")
+        raise UsageError(
+            f"{name} takes a private array. Received: public values only.",
+            code="no-private-operand",
+            operation=name,
+        )
     cluster = arrays[0].cluster
     if any(each.cluster is not cluster for each in arrays):
         raise UsageError(
-            f"{name} wants arrays of one cluster. Received: arrays of several. Reveal one and make "
-            "it private at the other."
+            f"{name} takes arrays of one cluster. Received: arrays of several. Reveal one and "
+            "share it with the other cluster.",
+            code="several-clusters",
+            operation=name,
         )
     depth = 1 + max(each._node.depth for each in arrays)
     if depth > plans.MAX_STEPS:
@@ -143,14 +150,14 @@ def _wrap_node(cluster: Client, value: Any) -> Any:
 
 
 def count_guard(cluster: Client, guard: Guard) -> tuple[str, Node]:
-    """What a guard is about, and how often it does not hold."""
+    """Return a guard's text, and the number of its violations."""
     op, nodes, named = planning.count_step(guard)
     arguments = [PrivateArray(cluster, v) if isinstance(v, Node) else v for v in nodes]
     return guard.text, _build_operation(operations.find_operation(op), arguments, named)._node
 
 
 def _unwrap_nodes(value: Any, arrays: list[PrivateArray]) -> Any:
-    """An argument with nodes in place of arrays, and a copy of what its giver may change."""
+    """Return an argument with nodes instead of arrays, and copies of mutable values."""
     if isinstance(value, PrivateArray):
         arrays.append(value)
         return value._node
@@ -160,7 +167,7 @@ def _unwrap_nodes(value: Any, arrays: list[PrivateArray]) -> Any:
     return arguments.decode_argument(arguments.encode_argument(value), {})
 
 
-# ---- what Python's operators do
+# ---- Python's operators
 
 
 def _binary_operator(
@@ -178,7 +185,7 @@ def _binary_operator(
 def _logical_operator(
     of_bits: str, of_integers: str, mirrored: bool = False
 ) -> Callable[[PrivateArray, Any], PrivateArray]:
-    """&, | and ^: of truth values, or of the bits of integers."""
+    """Return an operator &, | or ^ for truth values, or for the bits of integers."""
 
     def apply_logical(x: PrivateArray, y: Any) -> PrivateArray:
         name = of_bits if x.kind == BITS else of_integers
@@ -191,10 +198,10 @@ def _logical_operator(
 
 
 class PrivateArray(Methods):
-    """An array of which nobody but its owners knows the elements.
+    """An array whose elements only its owners know.
 
-    Made by `cluster.private(array)` and by computing on others; nothing runs before `reveal`,
-    `compute` or `keep`.
+    Created by `cluster.private(array)` and by operations on other private arrays; nothing runs
+    before `reveal`, `compute` or `keep`.
     """
 
     __hash__ = object.__hash__
@@ -205,22 +212,22 @@ class PrivateArray(Methods):
 
     @property
     def cluster(self) -> Client:
-        """Whose workers compute."""
+        """Cluster whose workers compute the array."""
         return self._cluster
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its sizes: public."""
+        """Public sizes of the axes."""
         return self._node.spec.shape
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """Number of axes."""
         return len(self.shape)
 
     @property
     def size(self) -> int:
-        """The number of elements."""
+        """Number of elements."""
         return self._node.spec.elements
 
     @property
@@ -230,7 +237,7 @@ class PrivateArray(Methods):
 
     @property
     def fractional_bits(self) -> int:
-        """The scale of reals."""
+        """Scale of reals."""
         return self._node.spec.scale
 
     def __repr__(self) -> str:
@@ -248,19 +255,20 @@ class PrivateArray(Methods):
     # ---- running
 
     def reveal(self, check: bool = True) -> Any:
-        """Its elements, which this client learns and nobody else: float64, int64 or bool.
+        """Return the elements to this client only: float64, int64 or bool.
 
         Args:
-            check: whether the workers count values that leave the range of an operation.
+            check: whether the workers count values out of an operation's range.
 
         Raises:
-            PolicyError: an owner of what it is made of does not permit it, or an operator.
-            RangeError: values left the range of an operation, so that the result is not right.
+            PolicyError: an owner of a source, or an operator, does not permit it.
+            RangeError: values left the range of an operation, so that the result is wrong.
         """
         return reveal_arrays([self], check)[0]
 
     def compute(self) -> PrivateArray:
-        """The same array, computed: its shares stay at the workers, as long as it is used here.
+        """Compute the array and return it: its shares stay at the workers while this client refers
+        to it.
 
         Raises:
             PolicyError: an operator does not permit it.
@@ -268,25 +276,27 @@ class PrivateArray(Methods):
         return compute_arrays([self])[0]
 
     def keep(self, name: str, clients: Sequence[str] = (), replace: bool = False) -> None:
-        """Has the workers keep it under a name, for `cluster.load(name)`.
+        """Let the workers store the array under a name, for `cluster.load(name)`.
 
         Args:
-            clients: who else may use it, as far as the owners of what it is made of permit it.
-            replace: what this client kept under the name before.
+            clients: further clients that may use it, as far as the owners of its sources permit.
+            replace: whether to replace the array that this client stored under the name.
 
         Raises:
-            UsageError, PolicyError: the name is taken, or nothing is kept here.
-            RangeError: values left the range of an operation: it is not kept.
+            UsageError, PolicyError: the name is taken, or these workers store nothing.
+            RangeError: values left the range of an operation; the array is not stored.
         """
         counts = count_violations(self._cluster, [self._node], {})
         array_jobs.keep_node(self._cluster, self._node, name, clients, replace, counts)
 
     def explain(self, profile: str | None = None) -> str:
-        """What revealing it would take, and tell: print it.  Nothing is sent."""
+        """Describe the cost and the disclosures of revealing the array, for
+        printing. Nothing is sent.
+        """
         counts = count_violations(self._cluster, [self._node], {})
         return explaining.explain_array(self._node, profile or self._cluster.profile.name, counts)
 
-    # ---- no value becomes public by itself
+    # ---- no implicit release
 
     def _refuse_conversion(self, target: str) -> NoReturn:
         raise TypeError(f"{self!r} does not become {target} by itself. {_REVEAL_ADVICE}.")
@@ -325,7 +335,7 @@ class PrivateArray(Methods):
     # ---- dispatch
 
     def __tfe_operation__(self, name: str, args: Any, named: Any) -> Any:
-        """What tfe_bench.NAME does with it."""
+        """Apply the operation tfe_bench.NAME."""
         if name == "reveal":
             return self.reveal()
         return apply_operation(name, *args, **named)
@@ -384,36 +394,45 @@ class PrivateArray(Methods):
 
     def __getitem__(self, key: Any) -> PrivateArray:
         if isinstance(key, str):
-            raise UsageError(f"{self!r} has no columns. Received: a name. Take x[:, 0].")
+            raise UsageError(
+                f"{self!r} has no columns. Received: a name. Take x[:, 0].", code="invalid-index"
+            )
         if isinstance(key, PrivateArray):
             instead = "tfe_bench.gather(x, places)"
             if key.kind == BITS:
                 instead = "tfe_bench.where(mask, x, 0), or sums of that"
             raise UsageError(
-                "x[...] takes public indices: how many elements a private mask leaves would become "
-                f"public. Received: {key!r}. Write {instead}."
+                "x[...] takes public indices: the number of elements that a private mask "
+                f"selects would become public. Received: {key!r}. Write {instead}.",
+                code="private-index",
             )
         result: PrivateArray = apply_operation("getitem", self, key)
         return result
 
 
-# ---- several at once
+# ---- several arrays
 
 
 def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
-    """The nodes of some arrays of one cluster.
+    """Return the nodes of some arrays of one cluster.
 
     Raises:
-        UsageError: there are none, or they are something else.
+        UsageError: there are none, or they are not private arrays.
     """
     for array in arrays:
         if not isinstance(array, PrivateArray):
-            raise UsageError(f"Private arrays are due here. Received: {type(array).__name__}.")
+            raise UsageError(
+                f"Expected private arrays. Received: {type(array).__name__}.",
+                code="wrong-type",
+                received=type(array).__name__,
+            )
     if not arrays:
-        raise UsageError("One private array at least is due. Received: none.")
+        raise UsageError("Expected at least one private array. Received: none.", code="empty-input")
     cluster = arrays[0].cluster
     if any(array.cluster is not cluster for array in arrays):
-        raise UsageError("Arrays of one cluster are computed together. Received: of several.")
+        raise UsageError(
+            "Expected arrays of one cluster. Received: of several.", code="several-clusters"
+        )
     return cluster, [array._node for array in arrays]
 
 
@@ -423,14 +442,14 @@ def run_arrays(
     instead: Mapping[Node, Node] = MappingProxyType({}),
     check: bool = True,
 ) -> tuple[list[Any], list[PrivateArray]]:
-    """The elements of some arrays, and others computed and held, by one job.
+    """Reveal some arrays, and compute and hold others, in one job.
 
-    What is counted on the way to a held array is held with it as one number, until something that
-    is made of it is revealed.
+    The counts of range violations of a held array are held with it as one number, until a value
+    derived from it is revealed.
 
     Args:
-        instead: what the workers hold, by the nodes that it was computed of.
-        check: whether anything is counted.
+        instead: nodes that the workers hold, by the nodes that they were computed from.
+        check: whether violations are counted.
 
     Raises:
         as PrivateArray.reveal and PrivateArray.compute.
@@ -463,7 +482,7 @@ def run_arrays(
 def count_violations(
     cluster: Client, nodes: Sequence[Node], instead: Mapping[Node, Node]
 ) -> tuple[list[str], list[Node]]:
-    """What is counted on the way to some values, in words, and one vector of the numbers."""
+    """Return texts of the violations counted for some values, and one vector of their numbers."""
     counts_by_text = planning.collect_guards(nodes, instead)
     if not counts_by_text:
         return [], []
@@ -476,12 +495,12 @@ def count_violations(
 
 
 def reveal_arrays(arrays: Sequence[PrivateArray], check: bool = True) -> list[Any]:
-    """The elements of several arrays, by one job; as PrivateArray.reveal."""
+    """Return the elements of several arrays by one job; as PrivateArray.reveal."""
     return run_arrays(arrays, (), check=check)[0]
 
 
 def compute_arrays(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
-    """Several arrays, computed by one job; as PrivateArray.compute."""
+    """Compute several arrays by one job; as PrivateArray.compute."""
     return run_arrays((), arrays)[1]
 
 
@@ -495,23 +514,25 @@ def make_private(
     fractional_bits: int | None = None,
     bound: Any = None,
 ) -> PrivateArray:
-    """An array of this client's, private; its shares leave with the jobs that use it.
+    """Make a private array of this client's data; its shares are sent with the jobs that use it.
 
     Args:
         array: real numbers, integers or truth values.
-        kind: "fixed", "int" or "bits"; by its type unless given.
-        fractional_bits: of reals, 1 to 61; the cluster's unless given.
-        bound: a public number that no magnitude exceeds, or a pair (low, high): operations on the
-            array are planned for it.  By default 2^20 for reals and 2^40 for integers; it never
-            depends on the elements, which are compared with it here.
+        kind: "fixed", "int" or "bits"; by default from the array's type.
+        fractional_bits: fractional bits of reals, 1 to 61; by default the cluster's.
+        bound: a public bound of all magnitudes, or a pair (low, high): operations on the array are
+            planned for it. The default is 2^20 for reals and 2^40 for integers. It never depends
+            on the elements, which are compared with it here.
 
     Raises:
-        UsageError: no such array, kind or bound.
-        RangeError: elements that do not fit, or are outside of the bound.
+        UsageError: an invalid array, kind or bound.
+        RangeError: elements that cannot be represented, or are outside of the bound.
     """
     cluster.check_open()
     if isinstance(array, PrivateArray):
-        raise UsageError("private takes a public array. Received: one that is private already.")
+        raise UsageError(
+            "private takes a public array. Received: a private one.", code="already-private"
+        )
     default_bits = cluster.config.fractional_bits
     return PrivateArray(
         cluster, private_inputs.make_leaf(array, kind, fractional_bits, bound, default_bits)

@@ -1,4 +1,6 @@
-"""Expressions on their way to the workers, and what comes back: revealed, held or kept."""
+"""Jobs of expressions: submission to the workers, and results that are revealed,
+held or stored.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class FreedHandles:
-    """Handles that a client has let go of, to be told with its next job."""
+    """Handles that a client no longer refers to, for release with its next job."""
 
     def __init__(self) -> None:
         # (a finalizer may run in any thread, within any other call)
@@ -37,16 +39,16 @@ class FreedHandles:
         self.held_count = 0
 
     def count_held(self) -> None:
-        """One more is held."""
+        """Count one more held handle."""
         with self._lock:
             self.held_count += 1
 
     def add_handle(self, handle: str) -> None:
-        """One is let go of."""
+        """Add a released handle."""
         self._ids.append(handle)
 
     def take_handles(self) -> list[str]:
-        """Some that have not been told of."""
+        """Take some handles that have not been released at the workers."""
         handles: list[str] = []
         while self._ids and len(handles) < program.MAX_FREED:
             handles.append(self._ids.popleft())
@@ -55,7 +57,7 @@ class FreedHandles:
         return handles
 
     def return_handles(self, ids: Sequence[str]) -> None:
-        """They were not told after all."""
+        """Return handles that were not released after all."""
         self._ids.extend(ids)
         with self._lock:
             self.held_count += len(ids)
@@ -72,14 +74,14 @@ def _run_job(
     outputs: Sequence[tuple[str, Mapping[str, Any]]],
     replacements: Mapping[Node, Node] = MappingProxyType({}),
 ) -> JobResult:
-    """One job for several expressions."""
+    """Run one job for several expressions."""
     built = build(nodes, outputs, replacements)
     freed = _freed_handles(cluster)
     free = freed.take_handles()
     parameters = {"plan": built.plan.header(), "free": free}
     specs = [input_spec(name, value) for name, value in built.inputs.items()]
     try:
-        program.check_expression(parameters, specs)  # here too: a mistake costs nothing then
+        program.check_expression(parameters, specs)  # also here, so that a mistake costs nothing
         return cluster.run(program.NAME, parameters, built.inputs)
     except TfeBenchError:
         freed.return_handles(free)
@@ -87,7 +89,7 @@ def _run_job(
 
 
 def decode_elements(ring: Any, spec: ArraySpec) -> Any:
-    """Ring elements as what they mean."""
+    """Decode ring elements to values."""
     if spec.kind == BITS:
         decoded: Any = ring != 0
     elif spec.kind == INT:
@@ -103,10 +105,10 @@ def run_nodes(
     computed: Sequence[Node],
     replacements: Mapping[Node, Node] = MappingProxyType({}),
 ) -> tuple[list[Any], list[Node]]:
-    """Values that are revealed and values that the workers hold afterwards, by one job.
+    """Reveal some values and let the workers hold others, by one job.
 
     Args:
-        instead: leaves that are taken in place of nodes.
+        replacements: leaves that replace nodes.
 
     Returns:
         the elements of the former, and the latter as leaves.
@@ -137,35 +139,39 @@ def keep_node(
     replace: bool,
     counts_to_check: tuple[Sequence[str], Sequence[Node]] = ((), ()),
 ) -> None:
-    """Has the workers keep a value under a name.
+    """Let the workers store a value under a name.
 
     Args:
-        counted: what has to be 0 for the value to be right, in words, and the numbers.
+        counts_to_check: texts and numbers of violations, which must be 0 for a correct value.
     """
     check_name(name, "An array's name")
     if isinstance(clients, str):
-        raise UsageError("clients is a list of names. Received: a text.")
+        raise UsageError(
+            "clients is a list of names. Received: a text.", code="wrong-type", operation="clients"
+        )
     cluster.check_members(clients)
     about = {"name": name, "clients": list(clients), "replace": replace}
     texts, counts = counts_to_check
-    for count in counts:  # (first, since what was kept before may be replaced)
+    for count in counts:  # (first, as the stored array may replace an earlier one)
         try:
             number = run_nodes(cluster, [count], [])[0][0]
         except PolicyError as error:
             raise PolicyError(
-                f"Before {name!r} is kept, this client learns how many of its values left their "
-                f"range. {error} Keep what it is made of, or hold it: y.compute()."
+                f"Before {name!r} is stored, this client learns how many of its values left "
+                f"their range. {error} Store its operands instead, or hold it: y.compute().",
+                code="violations-not-permitted",
+                operation=name,
             ) from None
         planning.check_counts(texts, number)
     _run_job(cluster, [node], [(KEEP, about)])
 
 
 def release_all(cluster: Client) -> None:
-    """Lets go of all that the workers hold for a client, as far as they answer."""
+    """Release everything that the workers hold for a client, as far as they respond."""
     freed = _freed_handles(cluster)
     if not freed.held_count:
         return
     try:
         cluster.run(program.NAME, {"plan": None, "free": ["*"]}, {})
     except TfeBenchError:
-        return  # (they let go of it by themselves, after a while)
+        return  # (they release it by themselves when the lease ends)

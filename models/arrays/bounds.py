@@ -1,9 +1,10 @@
-"""Bounds of private values in ring units: what each operation takes, and what it makes of them.
+"""Bounds of private values in ring units: preconditions and results of each operation.
 
-A value of fixed point stays below 2^62 ring units in magnitude.  A rule sees public facts alone:
-kinds, shapes, scales, bounds and public operands.  It returns the bounds of the results, adds the
-parameters that an operation needs for them (amounts.py), and names what has to hold and does not
-follow: the client checks that on its own arrays, and the workers count it on all others.
+A value of fixed point stays below 2^62 ring units in magnitude. A rule sees public facts only:
+kinds, shapes, scales, bounds and public operands. It returns the bounds of the results and adds
+the parameters that an operation requires for them (wide_range.py). It also names the preconditions
+that do not follow from bounds: the client checks these on its own arrays, and the workers count
+violations on all others.
 """
 
 from __future__ import annotations
@@ -21,32 +22,32 @@ from tfe_bench.models.arrays.plan import BITS, INT
 
 LIMIT = 62
 MAX_MAGNITUDE = (1 << LIMIT) - 1
-# Of reals and of integers whose owner declares no bound, as powers of two.
+# Default bounds of reals and of integers, as powers of two.
 DEFAULT_REAL_BITS, DEFAULT_INT_BITS = 20, 40
 
 
 class Bounds(NamedTuple):
-    """Every ring element is from `low` to `high`."""
+    """Inclusive bounds `low` and `high` of every ring element."""
 
     low: int
     high: int
 
     @property
     def most(self) -> int:
-        """The largest magnitude."""
+        """Largest magnitude."""
         return max(-self.low, self.high, 0)
 
     @property
     def bits(self) -> int:
-        """All magnitudes are below 2 to this."""
+        """Number of bits: all magnitudes are below 2 to this power."""
         return self.most.bit_length()
 
     def spread(self, more: int = 1) -> Bounds:
-        """With room for rounding."""
+        """Return wider bounds, with room for rounding."""
         return Bounds(self.low - more, self.high + more)
 
     def within(self, low: int, high: int) -> bool:
-        """Whether they say so."""
+        """Return whether the bounds imply low <= x <= high."""
         return low <= self.low and self.high <= high
 
 
@@ -55,7 +56,7 @@ WORDS = Bounds(-(1 << 63), (1 << 63) - 1)
 
 
 def default_bounds(spec: ArraySpec) -> Bounds:
-    """Of an array whose owner declares none."""
+    """Return the bounds of an array whose owner declares none."""
     if spec.kind == BITS:
         return TRUTH
     magnitude = 1 << (
@@ -65,14 +66,16 @@ def default_bounds(spec: ArraySpec) -> Bounds:
 
 
 def widest_bounds(spec: ArraySpec) -> Bounds:
-    """Of a value of which nothing else is known."""
+    """Return the bounds of a value of which nothing else is known."""
     if spec.kind == BITS:
         return TRUTH
     return WORDS if spec.kind == INT else Bounds(-MAX_MAGNITUDE, MAX_MAGNITUDE)
 
 
 def held_bounds(bounds: Bounds, spec: ArraySpec) -> Bounds:
-    """Of a value that the workers hold: wider, so that turns of a loop are equal plans."""
+    """Return wider bounds for a value that workers hold, so that iterations of a
+    loop have equal plans.
+    """
     if not bounds.within(*default_bounds(spec)):
         return widest_bounds(spec)
     low, high = (1 << max(0, end).bit_length() for end in (-bounds.low - 1, bounds.high - 1))
@@ -86,7 +89,7 @@ class PrivateOperand:
     """A private operand, as a rule sees it.
 
     Attributes:
-        node: which it is.
+        node: its node.
     """
 
     spec: ArraySpec
@@ -106,12 +109,12 @@ class PrivateOperand:
 
 @dataclass(frozen=True)
 class Guard:
-    """What has to hold of operands and does not follow from their bounds.
+    """A precondition on operands that does not follow from their bounds.
 
     Attributes:
         nodes: one for low <= x <= high, two for |x| < |y| 2^bits.
-        drop: as of amounts.count_steep.
-        text: the operation and what leaves its range, in words.
+        drop: as in wide_range.count_steep.
+        text: the operation and its violation in words.
     """
 
     nodes: tuple[Any, ...]
@@ -124,13 +127,13 @@ class Guard:
 
 @dataclass
 class Call:
-    """An operation on operands, while its rule looks at it.
+    """An operation on operands, as the input and output of its rule.
 
     Attributes:
         op: its name.
-        given: arguments by name, with Known in place of private ones.
-        made: what is public of the results.
-        guards, extra: what the rule adds.
+        given: arguments by name, with PrivateOperand for private ones.
+        made: public facts about the results.
+        guards, extra: guards and parameters that the rule adds.
     """
 
     op: str
@@ -140,7 +143,7 @@ class Call:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def bounds_of(self, value: Any, scale: int) -> Bounds:
-        """Of an operand, public ones at a scale."""
+        """Return the bounds of an operand, public ones at a scale."""
         if isinstance(value, PrivateOperand):
             return value.bounds
         array = np.asarray(value)
@@ -153,7 +156,7 @@ class Call:
     def require_range(
         self, value: Any, low: int | None, high: int | None, message: str = ""
     ) -> Any:
-        """A private operand that has to be from `low` to `high`; public ones as they are."""
+        """Require a private operand to be from `low` to `high`; return public ones unchanged."""
         if not isinstance(value, PrivateOperand):
             return value
         bounds = value.bounds
@@ -167,7 +170,10 @@ class Call:
             message
             or f"a value is outside of {_limit_text(low, value)} to {_limit_text(high, value)}"
         )
-        if value.is_integer and None in (needs_low, needs_high):  # (one side of a word may wrap)
+        if value.is_integer and None in (
+            needs_low,
+            needs_high,
+        ):  # (one side of a 64-bit word may wrap around)
             needs_low, needs_high = lowest, highest
         self.guards.append(Guard((value.node,), f"{self.op}: {text}", needs_low, needs_high))
         return PrivateOperand(
@@ -175,7 +181,7 @@ class Call:
         )
 
     def require_quotient(self, x: Any, y: Any, bits: int, scale: int) -> None:
-        """A quotient that has to be below 2^bits in magnitude, of a divisor that is not 0."""
+        """Require a quotient below 2^bits in magnitude, with a nonzero divisor."""
         divisor_bounds = self.bounds_of(y, scale)
         drop = max(0, bits - (LIMIT - 1 - divisor_bounds.bits))
         nodes = tuple(v.node if isinstance(v, PrivateOperand) else v for v in (x, y))
@@ -183,7 +189,7 @@ class Call:
         self.guards.append(Guard(nodes, text, bits=bits, drop=drop))
 
     def require_bits(self, value: Any, bits: int) -> Any:
-        """A private operand that has to be below 2^bits in magnitude."""
+        """Require a private operand below 2^bits in magnitude."""
         magnitude = (1 << max(bits, 0)) - 1
         return self.require_range(value, -magnitude, magnitude)
 
@@ -199,7 +205,7 @@ _RULES: dict[str, Rule] = {}
 
 
 def bounds_rule(*names: str) -> Callable[[Rule], Rule]:
-    """Registers the rule of some operations."""
+    """Register the rule of some operations."""
 
     def register_rule(function: Rule) -> Rule:
         _RULES.update(dict.fromkeys(names, function))
@@ -209,12 +215,12 @@ def bounds_rule(*names: str) -> Callable[[Rule], Rule]:
 
 
 def has_rule(name: str) -> bool:
-    """Whether an operation has a rule of its own."""
+    """Return whether an operation has its own rule."""
     return name in _RULES
 
 
 def apply_rule(call: Call) -> list[Bounds]:
-    """The bounds of an operation's results, none wider than its kind admits."""
+    """Return the bounds of an operation's results, at most the widest of their kind."""
     matching_rule = _RULES.get(call.op, _unknown_bounds)
     bounds = matching_rule(call)
     if len(bounds) == 1:
@@ -237,7 +243,7 @@ def _unknown_bounds(call: Call) -> list[Bounds]:
 
 
 def private_operands(value: Any) -> Iterator[PrivateOperand]:
-    """The private operands of an argument."""
+    """Yield the private operands of an argument."""
     if isinstance(value, PrivateOperand):
         yield value
     elif isinstance(value, (list, tuple)):
@@ -250,7 +256,7 @@ def first_operand(call: Call) -> PrivateOperand:
 
 
 def union_bounds(bounds: list[Bounds]) -> Bounds:
-    """Of a value that is one of several."""
+    """Return the bounds of a value that is one of several."""
     return Bounds(min(b.low for b in bounds), max(b.high for b in bounds))
 
 
@@ -260,7 +266,9 @@ def parameter_bits(call: Call, default: int = 64) -> int:
 
 
 def sum_bounds(call: Call, x: Any, terms: int) -> Bounds:
-    """The sum of so many: of reals each is bounded so that the sum fits."""
+    """Return the bounds of a sum of a number of terms; each term of reals is limited so that the
+    sum fits.
+    """
     scale = call.made[0].scale
     if (
         isinstance(x, PrivateOperand)

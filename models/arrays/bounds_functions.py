@@ -1,6 +1,6 @@
 """Bounds of quotients and elementary functions.
 
-Each rule is that of the operations which it names; see bounds.py.
+Each rule belongs to the operations that it names; see bounds.py.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ def _bound_angle(call: Call) -> list[Bounds]:
     return [Bounds(-4 * _scale_unit(call), 4 * _scale_unit(call))]
 
 
-# What roundings may take off in ring units.
+# Largest error of roundings in ring units.
 _ROUNDING = 8
-# Above it e^x leaves what a value may be.
+# Largest exponent x for which e^x is representable.
 MAX_EXPONENT = 31.75
 
 
@@ -80,7 +80,7 @@ def _bound_log(call: Call) -> list[Bounds]:
 
 @bounds_rule("sqrt", "rsqrt")
 def _bound_root(call: Call) -> list[Bounds]:
-    # (a variance may be rounded to a little less than 0, of which the root is 0)
+    # (rounding may make a variance slightly negative; its root is 0)
     highest = (1 << parameter_bits(call, 62)) - 1
     lowest = -min(_ROUNDING, highest) if call.op == "sqrt" else 1
     message = "the root of a negative number" + (" or 0" if lowest else "")
@@ -113,7 +113,7 @@ def _bound_reciprocal(call: Call) -> list[Bounds]:
     return [Bounds(-one * one, one * one).spread(4)]
 
 
-# Bits of a numerator that are divided by themselves.
+# Bits of a numerator that are divided separately.
 _MAX_REST_BITS = 12
 
 
@@ -128,7 +128,7 @@ def _bound_divide(call: Call) -> list[Bounds]:
     x = call.require_bits(x, largest + _MAX_REST_BITS) if isinstance(x, PrivateOperand) else x
     above = call.bounds_of(x, f)
     drop = max(0, above.bits - largest)
-    # (what the first quotient leaves of x is below 2^drop y)
+    # (the remainder after the first quotient is below 2^drop y)
     y = call.require_bits(
         y, min(parameter_bits(call, 62), LIMIT - 1, largest - 1 + f - drop if drop else LIMIT)
     )
@@ -148,7 +148,7 @@ def _bound_divide(call: Call) -> list[Bounds]:
     return [Bounds(low, largest_quotient).spread(4)]
 
 
-# Bits of a numerator beside a public divisor.
+# Bits of a numerator with a public divisor.
 _MAX_FLOORED_BITS = 59
 
 
@@ -165,9 +165,11 @@ def _bound_floordiv(call: Call) -> list[Bounds]:
             call.extra["large"] = x.bounds.bits + 1
             if not wide_range.can_divide(x.bounds.bits + 1, d):
                 raise RangeError(
-                    f"{call.op}: the public divisor {d / unit:.6g} is too large beside a dividend "
-                    f"of up to {x.bounds.most / unit:.6g}. Divide both by a power of two first, or "
-                    "declare a bound."
+                    f"{call.op}: the public divisor {d / unit:.6g} is too large for a "
+                    f"dividend of up to {x.bounds.most / unit:.6g}. Divide both by a power of "
+                    "two first, or declare a bound.",
+                    code="divisor-too-large",
+                    operation=call.op,
                 )
         if remainder:
             return [Bounds(-d, d)]
@@ -187,10 +189,12 @@ def _bound_floordiv(call: Call) -> list[Bounds]:
         ("numerators", above, flooring.MAX_BITS),
         ("divisors", below, rounding.MAX_DIVISOR),
     ):
-        if bounds.bits > bits:  # (of public numbers: private ones are kept within)
+        if bounds.bits > bits:  # (for public numbers: private ones have guards)
             largest_quotient = (1 << bits) / unit
             raise RangeError(
-                f"{call.op} takes {role} below {largest_quotient:.6g}. Received: a larger one."
+                f"{call.op} takes {role} below {largest_quotient:.6g}. Received: a larger one.",
+                code="public-operand-too-large",
+                operation=call.op,
             )
     if below.low <= 0 or above.most >= below.low << steps:
         call.require_quotient(x, y, steps, scale)
@@ -228,5 +232,7 @@ def _bound_polyval(call: Call) -> list[Bounds]:
 
 @bounds_rule("pow")
 def _bound_pow(call: Call) -> list[Bounds]:
-    """What is left of powers: those of integers (others are products, planning.py)."""
+    """Return the bounds of remaining powers: those of integers (others are products,
+    planning.py).
+    """
     return [widest_bounds(call.made[0])]

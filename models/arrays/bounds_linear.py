@@ -1,6 +1,6 @@
-"""Bounds of what moves, adds up, compares or takes apart values.
+"""Bounds of operations that move, sum, compare or split values.
 
-Each rule is that of the operations which it names; see bounds.py.
+Each rule belongs to the operations that it names; see bounds.py.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tfe_bench.models.arrays.bounds import (
 from tfe_bench.models.arrays.plan import BITS, FIXED
 from tfe_bench.protocols.api import operands
 
-# ---- what moves, joins and adds
+# ---- moves, concatenations and sums
 
 
 @bounds_rule(
@@ -86,7 +86,7 @@ def _bound_gather(call: Call) -> list[Bounds]:
 
 
 def _require_index_range(call: Call, indices: Any, size: int) -> None:
-    """Differences to positions take all of 64 bits, or `bits`."""
+    """Require differences to positions to fit 64 bits, or `bits`."""
     width = parameter_bits(call) - 1
     call.require_range(indices, size - (1 << width), (1 << width) - 1)
 
@@ -138,7 +138,7 @@ def _bound_add(call: Call) -> list[Bounds]:
 
 
 def _cap_summands(call: Call, values: Sequence[Any]) -> list[Any]:
-    """Terms of one sum, the larger private ones capped equally so that the sum of reals fits.
+    """Limit the larger private terms of a sum equally, so that the sum of reals fits.
 
     Raises:
         RangeError: the public terms alone do not fit.
@@ -150,7 +150,11 @@ def _cap_summands(call: Call, values: Sequence[Any]) -> list[Any]:
     room = MAX_MAGNITUDE - sum(size for size, private in sizes if not private)
     if room < 0:
         limit = MAX_MAGNITUDE / (1 << scale)
-        raise RangeError(f"{call.op}: expected public numbers below {limit:.6g}. Received: larger.")
+        raise RangeError(
+            f"{call.op}: expected public numbers below {limit:.6g}. Received: larger.",
+            code="public-operand-too-large",
+            operation=call.op,
+        )
     private = sorted(size for size, private in sizes if private)
     cap = 0
     for place, size in enumerate(private):
@@ -209,7 +213,7 @@ def _bound_bitcast(call: Call) -> list[Bounds]:
 
 
 def require_comparable(call: Call, x: Any) -> Bounds:
-    """Values that are compared with one another, in `bits`."""
+    """Require values to be comparable with one another in `bits`."""
     bits = parameter_bits(call)
     bounds = x.bounds
     if bounds.high - bounds.low >= 1 << (bits - 1):
@@ -258,7 +262,7 @@ def _bound_clip(call: Call) -> list[Bounds]:
 
 
 def _require_near(call: Call, x: Any, other: Bounds, bits: int) -> Any:
-    """A private value that is compared with public ones in `bits`."""
+    """Require a private value to be comparable with public ones in `bits`."""
     room = 1 << (bits - 1)
     return call.require_range(x, other.high - room + 1, other.low + room - 1)
 

@@ -1,6 +1,6 @@
-"""Bounds of products, of sums of them, and of means.
+"""Bounds of products, of sums of products, and of means.
 
-Each rule is that of the operations which it names; see bounds.py.
+Each rule belongs to the operations that it names; see bounds.py.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ from tfe_bench.protocols.api import operands
 
 
 def encode_factor(value: Any, kept: int) -> tuple[int, int]:
-    """A public factor's largest ring element, and its fractional bits (operands.encode_weight)."""
+    """Return a public factor's largest ring element, and its fractional bits
+    (operands.encode_weight).
+    """
     array = np.asarray(value)
     if array.dtype.kind != "f":
         return max((abs(int(v)) for v in array.reshape(-1)), default=0), 0
@@ -46,14 +48,14 @@ def _bound_product(call: Call, names: tuple[str, str], terms: int) -> Bounds:
 
 
 def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ...]) -> Bounds:
-    """Of sums of products, each sum truncated to the larger scale.
+    """Return the bounds of sums of products, each sum truncated to the larger scale.
 
-    Where the exact sum may leave 62 bits, a private operand is taken in two parts
-    (amounts.in_parts); where that does not do either, private operands have to be smaller.
+    If the exact sum may exceed 62 bits, a private operand is taken in two parts
+    (wide_range.in_parts); if this does not suffice, private operands must be smaller.
 
     Args:
-        terms: of each sum.
-        places: of the operands among the arguments; none: they are not taken in parts.
+        terms: number of terms of each sum.
+        places: positions of the operands among the arguments; none: they are not split.
     """
     factors = [x, y]
     private = [isinstance(v, PrivateOperand) for v in factors]
@@ -90,7 +92,7 @@ def product_bounds(call: Call, x: Any, y: Any, terms: int, places: tuple[int, ..
 def _choose_split(
     private: list[bool], scales: list[int], bits: list[int], drop: int, extra: int
 ) -> int | None:
-    """Which operand is taken in two parts: the larger one whose whole part leaves a right scale."""
+    """Choose the operand to split: the larger one whose whole part leaves a valid scale."""
     required_scale = drop if all(private) else operands.WEIGHT_BITS
     candidates = [i for i in (0, 1) if private[i] and drop and scales[i] == required_scale]
     candidates = [
@@ -100,7 +102,9 @@ def _choose_split(
 
 
 def _cap_bits(bits: list[int], private: list[bool], room: int) -> list[int]:
-    """Bits of two factors whose product fits: the larger one is cut down to the other first."""
+    """Return bits of two factors whose product fits: the larger one is reduced to
+    the other first.
+    """
     a, b = bits
     if a + b <= room:
         return [a, b]
@@ -192,7 +196,7 @@ def _bound_einsum(call: Call) -> list[Bounds]:
 
 
 def _axis_sizes(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
-    """The sizes of an equation's axes."""
+    """Return the sizes of an equation's axes."""
     sizes: dict[str, int] = {}
     for term, shape in zip(
         equation.replace(" ", "").split("->")[0].split(","), shapes, strict=True
@@ -208,7 +212,7 @@ def _axis_sizes(equation: str, shapes: list[tuple[int, ...]]) -> dict[str, int]:
 @bounds_rule("conv2d", "depthwise_conv2d")
 def _bound_convolution(call: Call) -> list[Bounds]:
     shape = _operand_shape(call.given["filters"])
-    # (a bias is added by itself, planning.py)
+    # (a bias is a separate sum, planning.py)
     return [
         _bound_product(call, ("x", "filters"), math.prod(shape[: 3 if call.op == "conv2d" else 2]))
     ]
@@ -225,7 +229,7 @@ def _bound_prod(call: Call) -> list[Bounds]:
         else max(x.spec.shape, default=1)
     )
     one, largest = 1 << x.scale, max(x.bounds.most, 1 << x.scale)
-    # products of any of them are below 2^30 as the one of all is
+    # any partial product is below 2^30 if the whole one is
     room = (LIMIT + x.scale - 2) // 2 - x.scale
     if (Fraction(largest, one) ** min(count, 4096)) >= 1 << room or count > 4096:
         limit = math.floor(2 ** (room / count) * one)
@@ -249,7 +253,7 @@ def _bound_attention(call: Call) -> list[Bounds]:
 # ---- means
 
 
-# Bits of a sum whose mean by one product with the count's reciprocal is off by half an ulp.
+# Bits of a sum up to which a product with the count's reciprocal has an error of half an ulp.
 _PLAIN = 30
 
 
@@ -271,7 +275,7 @@ def _bound_average_pool(call: Call) -> list[Bounds]:
 
 
 def _cap_squares(call: Call, more: int) -> tuple[PrivateOperand, int, int]:
-    """What a sum of squares is of: it and its bits, and of how many values."""
+    """Limit the operand of a sum of squares; return it, its bits, and the number of values."""
     x = first_operand(call)
     terms = terms_per_result(x, call.made[0])
     x = call.require_bits(x, 59 - more - max(1, (terms - 1).bit_length()))

@@ -1,4 +1,4 @@
-"""From expressions to a plan: every value once, in an order, and what equals another shared."""
+"""Construction of plans from expressions: every value once, in order, with equal values shared."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from tfe_bench.models.programs.compute import leaf_input_name
 
 @dataclass(frozen=True)
 class BuiltPlan:
-    """A plan, and the inputs that it takes of this client.
+    """A plan, and the inputs of this client for it.
 
     Attributes:
-        nodes: whose handles and arrays the plan names, so that they live until it has run.
-        bounds: of values, by their numbers in the plan.
+        nodes: nodes whose handles and arrays the plan names; they must live until it has run.
+        bounds: bounds of values, by number in the plan.
     """
 
     plan: Plan
@@ -37,14 +37,14 @@ def build(
     outputs: Sequence[tuple[str, Mapping[str, Any]]],
     replacements: Mapping[Node, Node] = MappingProxyType({}),
 ) -> BuiltPlan:
-    """One plan for several expressions.
+    """Build one plan for several expressions.
 
     Args:
-        outputs: what becomes of each.
-        instead: leaves that are taken in place of nodes.
+        outputs: use of each expression's value.
+        replacements: leaves that replace nodes.
 
     Raises:
-        UsageError: there are too many operations.
+        UsageError: too many operations.
     """
     nodes = [replacements.get(node, node) for node in nodes]
     order = topological_order(nodes, replacements)
@@ -79,15 +79,15 @@ def build(
 
 
 def build_steps(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> list[list[Any]]:
-    """The steps of a plan, or of a loop's body.
+    """Build the steps of a plan, or of a loop's body.
 
     Args:
-        order: all nodes, each behind those that it takes.
-        numbers: of leaves; takes those of the others.
+        order: all nodes, each after its operands.
+        numbers: references of leaves; receives those of the other nodes.
         first: number of the first step.
 
     Raises:
-        UsageError: there are too many.
+        UsageError: too many steps.
     """
     steps: list[list[Any]] = []
     known: dict[str, Ref] = {}
@@ -114,7 +114,7 @@ def build_steps(order: Sequence[Node], numbers: dict[int, Ref], first: int) -> l
 def topological_order(
     nodes: Sequence[Node], replacements: Mapping[Node, Node] = MappingProxyType({})
 ) -> list[Node]:
-    """All nodes that some are made of, each behind those that it takes; leaves instead of some."""
+    """Return all nodes of some expressions, each after its operands; leaves replace some nodes."""
     visited: dict[int, Node] = {}
     pending: list[tuple[Node, bool]] = [(node, False) for node in reversed(nodes)]
     while pending:
@@ -132,7 +132,7 @@ def topological_order(
 
 
 def node_operands(node: Node) -> list[Node]:
-    """What a node is made of."""
+    """Return the operands of a node."""
     step_node = [] if node.step is None else [node.step]
     return step_node + [
         child for each in (*node.args, *node.named.values()) for child in _nodes_in(each)
@@ -148,7 +148,7 @@ def _nodes_in(value: Any) -> list[Node]:
 
 
 def _encode_operand(value: Any, numbers: Mapping[int, Ref]) -> Any:
-    """An argument as JSON, with references in place of nodes."""
+    """Encode an argument as JSON, with references instead of nodes."""
     if isinstance(value, Node):
         return encode_argument(numbers[id(value)])
     if isinstance(value, (list, tuple)):

@@ -1,4 +1,4 @@
-"""Plans carried out by a party that computes, or by one that counts: the same code for both."""
+"""Execution of plans by a computing party or by a cost party, with the same code."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.tables import bits
 
 Value = Shared | MaskedBits
-# Leaves whose words the first graph makes values of.
+# Kinds of leaves that the first graph converts from words.
 _RAW = (BITS, DECIMAL)
-# What operations raise that meet arguments of a type that they do not expect.
+# Errors of operations for arguments of unexpected types.
 _UNEXPECTED_ERRORS = (
     *(ArithmeticError, AssertionError, AttributeError, LookupError, MemoryError),
     *(NotImplementedError, RecursionError, TypeError, ValueError),
@@ -43,7 +43,7 @@ _UNEXPECTED_ERRORS = (
 
 @dataclass(frozen=True)
 class ArraySpec:
-    """What is public of a private value: its elements' kind, shape and scale."""
+    """Public facts about a private value: kind, shape and scale of its elements."""
 
     kind: str
     shape: tuple[int, ...]
@@ -51,15 +51,15 @@ class ArraySpec:
 
     @property
     def elements(self) -> int:
-        """How many there are."""
+        """Number of elements."""
         return math.prod(self.shape)
 
 
 def infer_spec(op: str, value: object) -> ArraySpec:
-    """What an operation made.
+    """Return the specification of an operation's result.
 
     Raises:
-        UsageError: no private array of 64-bit words, or of unknown sizes.
+        UsageError: it is not a private array of 64-bit words with known sizes.
     """
     if isinstance(value, MaskedBits) and value.shape is not None:
         return ArraySpec(BITS, tuple(int(n) for n in value.shape), 0)
@@ -68,22 +68,26 @@ def infer_spec(op: str, value: object) -> ArraySpec:
         if sizes is not None and None not in sizes:
             kind = FIXED if value.fractional_bits else INT
             return ArraySpec(kind, tuple(int(n) for n in sizes), value.fractional_bits)
-    raise UsageError(f"{op} makes nothing that a private array may be with these arguments.")
+    raise UsageError(
+        f"{op} with these arguments does not return private arrays.",
+        code="unsupported-result",
+        operation=op,
+    )
 
 
 def symbolic_words(leaf: Leaf) -> Shared:
-    """The words of a leaf that are not there, for a party that counts."""
+    """Return symbolic words of a leaf, for a cost party."""
     return Private(leaf.shape, 0 if leaf.kind == DECIMAL else leaf.scale).to_symbolic()
 
 
 def words_to_bits(x: Shared) -> MaskedBits:
-    """Words that are 0 or 1 as private bits.  Local."""
+    """Convert words that are 0 or 1 to private bits. Local."""
     low = replace(x.map(lambda a: tensor_ops.low_bits(a, 1)), bits=1, fractional_bits=0)
     return replace(bits.to_masked(low), shape=tuple(int(n) for n in x.shape.as_list()))
 
 
 def decode_leaf(party: Party, leaf: Leaf, words: Shared) -> Value:
-    """A leaf's words as the value that steps take."""
+    """Convert a leaf's words to the value that steps take."""
     if leaf.kind == BITS:
         return words_to_bits(words)
     return division.decimals_to_fixed(party, words, leaf.scale)
@@ -92,10 +96,10 @@ def decode_leaf(party: Party, leaf: Leaf, words: Shared) -> Value:
 def run_step(
     party: Party, step: Step, values: Mapping[Ref, Any], returns_list: list[bool] | None = None
 ) -> list[Value]:
-    """What a step makes, one value or several.
+    """Run a step; return its one or several values.
 
     Args:
-        several: takes whether it makes a list.
+        returns_list: receives whether the operation returns a list.
 
     Raises:
         UsageError: the operation does not take these arguments.
@@ -104,7 +108,11 @@ def run_step(
     try:
         args, named = step.decode_arguments(values)
     except KeyError:
-        raise UsageError("A plan takes values that earlier steps make.") from None
+        raise UsageError(
+            "A plan uses a value that no earlier step computes.",
+            code="missing-value",
+            operation=step.op,
+        ) from None
     if step.op in ("unstack", "split"):
         _check_parts(step.op, operation.bind_arguments(args, named).arguments)
     if step.body is not None:
@@ -114,27 +122,37 @@ def run_step(
     except ProtocolError as error:
         if not isinstance(party, CostParty):
             raise
-        raise UsageError(f"{step.op} cannot be priced with these arguments.") from error
+        raise UsageError(
+            f"{step.op} cannot be priced with these arguments.",
+            code="not-priced",
+            operation=step.op,
+        ) from error
     except TfeBenchError:
         raise
     except _UNEXPECTED_ERRORS as error:
         if not isinstance(party, CostParty):
             raise
-        # (its text could quote anything)
+        # (its text could quote any value)
         raise UsageError(
             f"{step.op} does not take these arguments ({type(error).__name__}). See "
-            f"help(tfe_bench.{step.op})."
+            f"help(tfe_bench.{step.op}).",
+            code="unsupported-argument",
+            operation=step.op,
         ) from error
     results = list(output) if isinstance(output, (list, tuple)) else [output]
     if returns_list is not None:
         returns_list.append(isinstance(output, (list, tuple)))
     if len(results) > MAX_PARTS:
-        raise UsageError(f"An operation makes at most {MAX_PARTS} arrays. Received: more.")
+        raise UsageError(
+            f"An operation returns at most {MAX_PARTS} arrays. Received: more.",
+            code="too-many-results",
+            operation=step.op,
+        )
     return results
 
 
 def index_results(number: int, results: Sequence[Value]) -> dict[Ref, Any]:
-    """What a step made, by the references to it."""
+    """Return the values of a step by their references."""
     results_by_ref: dict[Ref, Any] = {
         Ref(number, place): each for place, each in enumerate(results)
     }
@@ -148,7 +166,7 @@ def _next_even(stage: int) -> int:
 
 
 class Schedule:
-    """Which graph each step belongs to: even stages are graphs, odd ones call graphs themselves."""
+    """Assignment of steps to graphs: even stages are graphs, odd ones call graphs themselves."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -157,7 +175,7 @@ class Schedule:
         for step in plan.steps:
             latest = max(self._at[ref.number] for ref in step.operand_refs())
             if operations.find_operation(step.op).between:
-                # (private bits among leaves are made in the first graph)
+                # (private bits among leaves are computed in the first graph)
                 stage = latest + 1 if latest % 2 == 0 else latest + 2
             else:
                 stage = _next_even(latest)
@@ -166,7 +184,7 @@ class Schedule:
         self.last = max([*self._at, *self.ends], default=0)
 
     def stage_steps(self, stage: int) -> list[int]:
-        """The numbers of a stage's values."""
+        """Return the numbers of a stage's values."""
         base = len(self.plan.leaves)
         numbers = [n for n in range(base, len(self._at)) if self._at[n] == stage]
         if stage == 0:
@@ -182,12 +200,12 @@ def run_plan(
     progress: Callable[[float, str], None] = lambda fraction, text: None,
     observe: Callable[[int, list[Value]], None] = lambda number, made: None,
 ) -> list[Shared]:
-    """All steps of a checked plan: the words of its outputs.
+    """Run all steps of a checked plan; return the words of its outputs.
 
     Args:
-        leaves: their words.
-        name: of all that is public, if graphs are to be kept.
-        seen: hears what each step made, by the number of its value.
+        leaves: words of the leaves.
+        name: key of everything public, if graphs are cached.
+        observe: callback with the values of each step, and the number of its first value.
     """
     schedule = Schedule(plan)
     base = len(plan.leaves)
@@ -240,17 +258,26 @@ def run_plan(
 
 
 def _check_parts(op: str, arguments: Mapping[str, Any]) -> None:
-    """Refuses to take an array apart into too many, before it is done."""
+    """Reject a split of an array into too many parts, before it runs."""
     if op == "split":
         parts = arguments["num_or_size_splits"]
         if type(parts) is int and parts > MAX_PARTS:
-            raise UsageError(f"split makes at most {MAX_PARTS} arrays. Received: {parts}.")
+            raise UsageError(
+                f"split returns at most {MAX_PARTS} arrays. Received: {parts}.",
+                code="too-many-results",
+                operation="split",
+                received=parts,
+            )
         return
     sizes, axis = getattr(arguments["x"], "shape", None), arguments.get("axis", 0)
     if sizes is None or type(axis) is not int:
         return
     if -len(sizes) <= axis < len(sizes) and int(sizes[axis]) > MAX_PARTS:
-        raise UsageError(f"unstack makes at most {MAX_PARTS} arrays. Received: more.")
+        raise UsageError(
+            f"unstack returns at most {MAX_PARTS} arrays. Received: more.",
+            code="too-many-results",
+            operation="unstack",
+        )
 
 
 @dataclass(frozen=True)
@@ -258,12 +285,12 @@ class _Stage:
     """One graph of a plan.
 
     Attributes:
-        numbers: of its values.
-        outputs: those that it makes the words of, and whether under a fresh mask.
-        wanted: what later stages take of it.
-        given: what it takes of earlier ones.
-        raw: leaves of bits and decimals, which it takes as words.
-        step: makes a step's values.
+        numbers: numbers of its values.
+        outputs: outputs whose words it computes, and whether under a fresh mask.
+        later_refs: references that later stages use.
+        earlier_refs: references to values of earlier stages.
+        leaf_numbers: leaves of bits and decimals, taken as words.
+        step: runs a step.
     """
 
     plan: Plan
@@ -277,7 +304,7 @@ class _Stage:
     def run_graph(
         self, party: Party, earlier_values: Sequence[Any], leaf_words: Sequence[Shared]
     ) -> tuple[list[Any], list[Shared]]:
-        """What later stages want, and the words of outputs."""
+        """Return the values that later stages use, and the words of outputs."""
         known: dict[Ref, Any] = dict(zip(self.earlier_refs, earlier_values, strict=True))
         for number, word in zip(self.leaf_numbers, leaf_words, strict=True):
             known[Ref(number)] = decode_leaf(party, self.plan.leaves[number], word)
@@ -294,12 +321,14 @@ class _Stage:
 
 def _find_value(known: Mapping[Ref, Any], ref: Ref) -> Any:
     if ref not in known:
-        raise UsageError("A plan takes values that earlier steps make.")
+        raise UsageError("A plan uses a value that no earlier step computes.", code="missing-value")
     return known[ref]
 
 
 def _deliver_output(party: Party, value: Value, fresh: bool) -> Shared:
-    """The words of an output; under a mask of its own, where it comes of what others hold."""
+    """Return the words of an output; under a fresh mask if it derives from values
+    that others hold.
+    """
     if isinstance(value, MaskedBits):
         from tfe_bench.protocols.api import predicates
 
@@ -308,7 +337,7 @@ def _deliver_output(party: Party, value: Value, fresh: bool) -> Shared:
 
 
 def needs_refresh(plan: Plan) -> list[bool]:
-    """Which outputs leave to a client that does not know the masks of what they come of."""
+    """Return which outputs go to a client that does not know the masks of their sources."""
     from_others = [leaf.source != INPUT for leaf in plan.leaves]
     for step in plan.steps:
         from_others.append(any(from_others[ref.number] for ref in step.operand_refs()))
@@ -316,7 +345,9 @@ def needs_refresh(plan: Plan) -> list[bool]:
 
 
 def trace_key(plan: Plan) -> str:
-    """All that the graphs of a plan depend on: no names, and not where leaves come from."""
+    """Return a key of everything that the graphs of a plan depend on: neither names nor the origin
+    of leaves.
+    """
     fresh = needs_refresh(plan)
     ends = [[o.ref.number, o.ref.place, fresh[i]] for i, o in enumerate(plan.outputs)]
     return json.dumps(
@@ -330,13 +361,13 @@ def trace_key(plan: Plan) -> str:
 
 
 def _is_computed(plan: Plan, i: int, fresh: Sequence[bool]) -> bool:
-    """Whether an output is more than a leaf as it is."""
+    """Return whether an output differs from an unchanged leaf."""
     number = plan.outputs[i].ref.number
     return number >= len(plan.leaves) or plan.leaves[number].kind in _RAW or fresh[i]
 
 
 def _needed_refs(plan: Plan, numbers: Sequence[int], stage_outputs: Sequence[int]) -> list[Ref]:
-    """Values that a stage takes, in one order at all parties."""
+    """Return the references that a stage uses, in the same order at all parties."""
     base = len(plan.leaves)
     refs = [ref for n in numbers if n >= base for ref in plan.steps[n - base].operand_refs()]
     refs += [plan.outputs[i].ref for i in stage_outputs]
@@ -344,7 +375,7 @@ def _needed_refs(plan: Plan, numbers: Sequence[int], stage_outputs: Sequence[int
 
 
 def _later_refs(plan: Plan, schedule: Schedule, numbers: Sequence[int]) -> list[Ref]:
-    """What later stages take of a stage's values."""
+    """Return the references to a stage's values that later stages use."""
     here, base = set(numbers), len(plan.leaves)
     later = [
         ref

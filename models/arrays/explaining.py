@@ -1,4 +1,4 @@
-"""What an expression does, costs and tells, said before anything is sent."""
+"""Description of an expression before anything is sent: its steps, costs and disclosures."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ Counted = tuple[Sequence[str], Sequence[Node]]
 
 
 def price_reveal(node: Node, counts: Sequence[Node] = ()) -> tuple[BuiltPlan, Price]:
-    """The plan that would reveal an array and what is counted on the way, and what it costs."""
+    """Return the plan that reveals an array and its violation counts, and its price."""
     nodes = [node, *counts]
     built = build(nodes, [(REVEAL, {})] * len(nodes))
     return built, price_plan(built.plan)
 
 
 def explain_array(node: Node, profile: str, counted: Counted = ((), ())) -> str:
-    """Lines for people.
+    """Return a readable description of an expression.
 
     Args:
-        profile: the network.
-        counted: what has to be 0 for the value to be right, in words, and the numbers.
+        profile: network profile.
+        counted: texts and numbers of violations, which must be 0 for a correct value.
 
     Raises:
-        UsageError: there is no such network, or too many operations.
+        UsageError: the profile does not exist, or too many operations.
     """
     built, price = price_reveal(node, counted[1])
     plan = built.plan
@@ -66,10 +66,12 @@ def explain_array(node: Node, profile: str, counted: Counted = ((), ())) -> str:
     input_elements = sum(_element_count(leaf) for leaf in plan.leaves if leaf.source == INPUT)
     lines += [
         f"All: {price.sent / 1e6:,.3f} MB among the workers, {price.cost.rounds} rounds, about "
-        f"{price.seconds(name):,.3f} s over {name}; this client sends {input_elements * 2 * _WORD / 1e6:,.3f} "
+        f"{price.seconds(name):,.3f} s over {name}; this client sends "
+        f"{input_elements * 2 * _WORD / 1e6:,.3f} "
         f"MB. The largest array has {price.largest * _WORD / 1e6:,.3f} MB.",
         "The workers learn this list, the shapes and the public numbers in it, and no element. "
-        f"This client learns the last value ({_spec_text(price.output_specs[0])}), and nobody else.",
+        f"This client learns the last value ({_spec_text(price.output_specs[0])}), "
+        "and nobody else.",
     ]
     if counted[0]:
         lines.append(
@@ -94,7 +96,7 @@ def _leaf_spec(leaf: Leaf) -> ArraySpec:
 
 
 def _range_text(built: BuiltPlan, number: int, spec: ArraySpec) -> tuple[str, str]:
-    """The bounds of a value, as numbers."""
+    """Return the bounds of a value, as texts of numbers."""
     bounds = built.bounds.get(number)
     if bounds is None or spec.kind == BITS:
         return "", ""
@@ -122,7 +124,7 @@ def _step_text(step: plans.Step) -> str:
 
 
 def _body_text(body: plans.LoopBody) -> str:
-    """The operations of one turn, as many as a line takes."""
+    """Return the operations of one iteration, as many as fit a line."""
     names = [step.op for step in body.steps]
     return ", ".join(names[:_MAX_SHOWN]) + (", .." if len(names) > _MAX_SHOWN else "")
 

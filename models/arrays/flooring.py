@@ -1,4 +1,4 @@
-"""Floor division of numbers of more bits than rounding.floordiv takes."""
+"""Floor division of numbers with more bits than rounding.floordiv takes."""
 
 from __future__ import annotations
 
@@ -22,21 +22,22 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.session.types import Operand
 
-# Bits of a numerator and of a quotient beside a private divisor.
+# Bits of a numerator and of a quotient with a private divisor.
 MAX_BITS = 36
-# Of the quotient's first approximation: relative precision, and bits after the point.
+# Relative precision of the quotient's first approximation, and its fractional bits.
 _PRECISION, _POINT = 22, 9
-# A public divisor's quotient is off by so many at most.
+# Largest error of the approximate quotient by a public divisor.
 _OFF = 2
 
 
 def floordiv(
     x: Operand, y: Operand, signed: bool = True, bits: int = 31, large: int | None = None
 ) -> Shared:
-    """floor(x / y) as of rounding.floordiv.
+    """Compute floor(x / y) as rounding.floordiv does.
 
     Args:
-        large: |x| < 2^large ring units: up to 60 beside a public y, else up to 36, as of |x / y|.
+        large: |x| < 2^large ring units: up to 60 with a public y, else up to 36, which also bounds
+            |x / y|.
     """
     if large is None:
         return rounding.floordiv(x, y, signed, bits)
@@ -47,7 +48,7 @@ def floordiv(
 def floormod(
     x: Operand, y: Operand, signed: bool = True, bits: int = 31, large: int | None = None
 ) -> Shared:
-    """x - y floor(x / y); as `floordiv`."""
+    """Compute x - y floor(x / y); as `floordiv`."""
     if large is None:
         return rounding.floormod(x, y, signed, bits)
     rest = _divide_floor("floormod", x, y, signed, bits, large)[1]
@@ -65,7 +66,7 @@ def _result_scale(x: Operand, y: Operand) -> int:
 def _divide_floor(
     operation: str, x: Operand, y: Operand, signed: bool, bits: int, large: int
 ) -> tuple[Shared, Shared]:
-    """The quotient and the remainder in ring units."""
+    """Compute the quotient and the remainder in ring units."""
     party = operands.in_graph(operation)
     bits = operands.check_bits(operation, bits, rounding.MAX_DIVISOR)
     large = operands.check_bits(operation, large, 60)
@@ -82,7 +83,9 @@ def _divide_floor(
 
 
 def _divide_by_public(party: Party, x: Shared, divisor: int, large: int) -> tuple[Shared, Shared]:
-    """A quotient that is off by a few, and where the remainder is among their multiples."""
+    """Compute an approximate quotient, and correct it by comparing the remainder with multiples of
+    the divisor.
+    """
     if divisor < 0:
         x = arithmetic.neg(x)
     d = abs(divisor)
@@ -102,7 +105,9 @@ def _divide_by_public(party: Party, x: Shared, divisor: int, large: int) -> tupl
 def _divide_by_private(
     party: Party, x: Shared, y: Shared, signed: bool, bits: int
 ) -> tuple[Shared, Shared]:
-    """As of rounding.floordiv, the quotient in two steps: of x, and of what the first leaves."""
+    """Compute the quotient in two steps, as rounding.floordiv does: of x, and of the
+    first remainder.
+    """
     negative: MaskedBits | None = None
     if signed:
         negative = convert.mask_bits(party, compare.msb(party, y, bits + 1))

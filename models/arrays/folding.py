@@ -1,4 +1,4 @@
-"""Loops on private arrays: a function of one turn, which all turns carry out in one job."""
+"""Loops on private arrays: a function of one iteration, run for all iterations in one job."""
 
 from __future__ import annotations
 
@@ -37,10 +37,11 @@ _WANTS = "foldl wants private arrays, one or a list of them,"
 
 
 def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
-    """fn(fn(fn(initializer, elems[0]), elems[1]), ...), as tf.foldl: a loop that is one job.
+    """Compute fn(fn(fn(initializer, elems[0]), elems[1]), ...), as tf.foldl: a loop in one job.
 
-    `fn` is called once, with arrays that stand for those of any turn; what it takes from outside
-    and what does not change from turn to turn is computed once.  All turns share one graph.
+    `fn` is called once, with arrays that stand for those of any iteration. Values that it
+    captures, and values that are equal in all iterations, are computed once. All iterations share
+    one graph.
 
         def step(w, batch):
             x, y = batch
@@ -49,16 +50,18 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
         w = tfb.foldl(step, (xs, ys), w)  # xs: [steps, 128, features], ys: [steps, 128, 1]
 
     Args:
-        fn: of what is carried on and the next element of elems (each a list where several were
-            given); makes what is carried on, of the same kind, shape and scale.
-        elems: private arrays with one length, of which each turn takes the next element; or a
-            number of turns, 1 to 65536: fn then takes one argument.
-        initializer: what the first turn begins with; public arrays become private.
+        fn: function of the loop variables and the next element of elems (each a list if several
+            were given); returns the next loop variables, of the same kind, shape and scale.
+        elems: private arrays of one length, of which each iteration takes the next element; or a
+            number of iterations, 1 to 65536: fn then takes one argument.
+        initializer: loop variables before the first iteration; public arrays become private.
 
     Returns:
-        what the last turn makes, in initializer's structure.
+        the loop variables after the last iteration, in initializer's structure.
+
     Raises:
-        UsageError: fn makes something else, or sorts (a turn is one graph), or no array is private.
+        UsageError: fn returns something else, or sorts (an iteration is one graph), or no array is
+            private.
     """
     initial, loop_elements, outer = _as_list(initializer), *_loop_elements(elems)
     times = loop_elements[0].shape[0] if loop_elements else int(elems)
@@ -66,11 +69,15 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
         (x.cluster for x in [*initial, *loop_elements] if isinstance(x, PrivateArray)), None
     )
     if cluster is None and elems:
-        # (fn may take private arrays from outside)
+        # (fn may capture private arrays)
         first_results = _as_list(fn(initializer))
         cluster = next((x.cluster for x in first_results if isinstance(x, PrivateArray)), None)
     if cluster is None:
-        raise UsageError(f"{_WANTS} to begin with. Received: public values only.")
+        raise UsageError(
+            f"{_WANTS} to begin with. Received: public values only.",
+            code="no-private-operand",
+            operation="foldl",
+        )
     carried_in = [
         x if isinstance(x, PrivateArray) else array.make_private(cluster, x) for x in initial
     ]
@@ -89,12 +96,18 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
         isinstance(x, PrivateArray) for x in carried_out
     ):
         raise UsageError(
-            f"fn makes what it is given to carry on: {len(carried_in)} private arrays. Received: "
-            f"{[type(x).__name__ for x in carried_out]}."
+            f"fn returns the next loop variables: {len(carried_in)} private arrays. Received: "
+            f"{[type(x).__name__ for x in carried_out]}.",
+            code="loop-mismatch",
+            operation="foldl",
         )
     for result, x in zip(carried_out, carried_in, strict=True):
         if result._node.spec != x._node.spec:
-            raise UsageError(f"fn makes what it is given to carry on: {x!r}. Received: {result!r}.")
+            raise UsageError(
+                f"fn returns the next loop variables: {x!r}. Received: {result!r}.",
+                code="loop-mismatch",
+                operation="foldl",
+            )
     texts, iteration_counts = _count_iteration(cluster, carried_out, variables)
     if texts:
         zero_counts = array.make_private(cluster, np.zeros(len(texts), np.int64))
@@ -121,7 +134,7 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
 
 
 def _carried_bounds(node: Node) -> Bounds:
-    """The bounds that a value has before each turn: reals are held to them."""
+    """Return the bounds of a value before each iteration; reals are checked against them."""
     if node.spec.kind != FIXED:
         return widest_bounds(node.spec)
     return union_bounds([node.range, default_bounds(node.spec)])
@@ -130,7 +143,7 @@ def _carried_bounds(node: Node) -> Bounds:
 def _count_iteration(
     cluster: Client, results: Sequence[PrivateArray], before: Sequence[PrivateArray]
 ) -> tuple[list[str], Any]:
-    """What a turn counts, in words, and the numbers as one vector."""
+    """Return texts of the violations that an iteration counts, and their numbers as one vector."""
     nodes = []
     for x, carried in zip(results, before, strict=True):
         node, required = x._node, carried._node.range
@@ -148,26 +161,35 @@ def _as_list(value: Any) -> list[Any]:
 
 
 def _restore_structure(template: Any, arrays: Sequence[PrivateArray]) -> Any:
-    """Some arrays in the structure of what was given."""
+    """Return arrays in the structure of a template."""
     return type(template)(arrays) if isinstance(template, (list, tuple)) else arrays[0]
 
 
 def _loop_elements(elems: Any) -> tuple[list[PrivateArray], Any]:
     if type(elems) is int:
         if not 1 <= elems <= MAX_ITERATIONS:
-            raise UsageError(f"A loop takes 1 to {MAX_ITERATIONS} turns. Received: {elems}.")
+            raise UsageError(
+                f"A loop takes 1 to {MAX_ITERATIONS} iterations. Received: {elems}.",
+                code="number-out-of-range",
+                operation="foldl",
+                received=elems,
+            )
         return [], None
     arrays = _as_list(elems)
     if not arrays or not all(isinstance(x, PrivateArray) for x in arrays):
         raise UsageError(
-            f"{_WANTS} or a number of turns, as elems. Received: "
-            f"{[type(x).__name__ for x in arrays]}."
+            f"{_WANTS} or a number of iterations, as elems. Received: "
+            f"{[type(x).__name__ for x in arrays]}.",
+            code="wrong-type",
+            operation="foldl",
         )
     sizes = {x.shape[:1] for x in arrays}
     if len(sizes) != 1 or not arrays[0].ndim or not 1 <= len(arrays[0]) <= MAX_ITERATIONS:
         raise UsageError(
-            f"All of elems have one length, 1 to {MAX_ITERATIONS}: the number of turns. Received: "
-            f"shapes {[list(x.shape) for x in arrays]}."
+            f"All elems have one length, the number of iterations, 1 to {MAX_ITERATIONS}. "
+            f"Received: shapes {[list(x.shape) for x in arrays]}.",
+            code="shape-mismatch",
+            operation="foldl",
         )
     return arrays, elems
 
@@ -179,13 +201,13 @@ def _element_spec(spec: ArraySpec) -> ArraySpec:
 def _loop_variable(
     x: PrivateArray, spec: ArraySpec, bounds: Bounds, part_of: Node | None = None
 ) -> PrivateArray:
-    """What stands for an array of any turn."""
+    """Return the loop variable that stands for an array of any iteration."""
     leaf = Leaf(LOOP_VARIABLE, spec.kind, spec.shape, spec.scale)
     return PrivateArray(x.cluster, Node(spec, leaf=leaf, bounds=bounds, part_of=part_of))
 
 
 def _split_body(variables: Sequence[Node], outputs: Sequence[Node]) -> tuple[LoopBody, list[Node]]:
-    """What a turn does with what changes, and what it takes that does not."""
+    """Split the nodes of an iteration into a loop body and captured values."""
     order = building.topological_order(outputs)
     changing = {id(node) for node in variables}
     for node in order:

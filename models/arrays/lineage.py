@@ -1,9 +1,9 @@
-"""Whose data an expression derives from: found by every worker by itself.
+"""Lineage of expressions: every worker derives independently whose data a value depends on.
 
-A value carries the sources that it is made of, through every operation, handle and name.  Whether
-it may be revealed, held or kept is asked of queries/permits.py.  A sum or mean of all rows of one
-column, times and plus public numbers, takes the right `aggregate`; the result is the client's own
-then.
+A value carries its sources through every operation, handle and name. queries/permits.py decides
+whether it may be revealed, held or stored. A sum or mean over all rows of one column, multiplied
+by and added to public numbers, requires the right `aggregate`; the result then belongs to the
+client.
 """
 
 from __future__ import annotations
@@ -37,46 +37,55 @@ from tfe_bench.models.queries.types import BOOL, NUMBER, TEXT, Type
 _ALL_ROWS = {"reduce_sum", "reduce_mean"}
 
 
-# ---- what is kept under a name
+# ---- stored arrays
 
 
 def spec_header(spec: ArraySpec) -> dict[str, Any]:
-    """What is public of a kept array."""
+    """Return the public header of a stored array."""
     return {"kind": spec.kind, "shape": list(spec.shape), "scale": spec.scale}
 
 
 def parse_header(about: Mapping[str, Any]) -> ArraySpec:
-    """What a kept array's header says.
+    """Parse the header of a stored array.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the header is invalid.
     """
     try:
         kind, scale, shape = about["kind"], about["scale"], check_shape(about["shape"])
     except (KeyError, TypeError, ValueError):
-        raise UsageError("What is kept under this name is no private array.") from None
+        raise UsageError(
+            "The item stored under this name is not a private array.", code="not-an-array"
+        ) from None
     if kind not in KINDS or type(scale) is not int:
-        raise UsageError("What is kept under this name is no private array.")
+        raise UsageError(
+            "The item stored under this name is not a private array.", code="not-an-array"
+        )
     return ArraySpec(kind, shape, scale)
 
 
 def column_spec(name: str, schema: Schema, column: str) -> ArraySpec:
-    """What a table's column is as an array.
+    """Return the specification of a table's column as an array.
 
     Raises:
-        UsageError: it is none, or may have gaps.
+        UsageError: it cannot be an array, or may have gaps.
     """
     if column not in schema.columns:
         raise UsageError(
             f"Table {name!r} has no column {column[:80]!r}. Columns: "
-            f"{', '.join(list(schema.columns)[:20])}."
+            f"{', '.join(list(schema.columns)[:20])}.",
+            code="column-not-found",
+            operation=name,
+            received=column[:80],
         )
     schema_column = schema.columns[column]
     if schema.padded or schema_column.nullable:
         gaps = "rows that are none" if schema.padded else "NULLs"
         raise UsageError(
-            f"Table {name!r} may have {gaps} in {column!r}, which an array does not. Ask it with "
-            "SQL: tfe_bench.tables(cluster)."
+            f"Table {name!r} may have {gaps} in {column!r}, which an array cannot have. Query "
+            "it with SQL: tfe_bench.tables(cluster).",
+            code="column-with-gaps",
+            operation=column,
         )
     return ArraySpec(*_type_spec(name, column, schema_column.type, schema.rows))
 
@@ -88,15 +97,20 @@ def _type_spec(
         return BITS, (rows,), 0
     if column_type.kind == TEXT:
         raise UsageError(
-            f"Column {column!r} of table {name!r} has texts, which no array holds. Ask it with SQL."
+            f"Column {column!r} of table {name!r} has texts, which arrays cannot hold. Query "
+            "it with SQL.",
+            code="unsupported-type",
+            operation=column,
         )
     if column_type.digits:
         if column_type.magnitude.bit_length() > MAX_INEXACT:
             raise UsageError(
                 f"Column {column!r} of table {name!r} has decimals of "
-                f"{column_type.magnitude.bit_length()} bits; arrays hold up to {MAX_INEXACT}. Ask it with "
-                f'SQL, or have its owner declare a narrower range, as types={{"{column}": '
-                f'"decimal({column_type.digits})[0,1000]"}}.'
+                f"{column_type.magnitude.bit_length()} bits; arrays hold up to {MAX_INEXACT}. "
+                "Query it with SQL, or ask its owner to declare a narrower range, as "
+                f'types={{"{column}": "decimal({column_type.digits})[0,1000]"}}.',
+                code="value-too-wide",
+                operation=column,
             )
         return DECIMAL, (rows,), column_type.digits
     if column_type.kind == NUMBER and column_type.fraction:
@@ -105,25 +119,30 @@ def _type_spec(
 
 
 def dataset_part_spec(name: str, about: Mapping[str, Any], part: str, scale: int) -> ArraySpec:
-    """What features ("x") or labels ("y") of a data set are as an array.
+    """Return the specification of features ("x") or labels ("y") of a data set as an array.
 
     Raises:
-        UsageError: it has none.
+        UsageError: the data set has no such part.
     """
     if part not in ("x", "y") or about.get(part) is None:
-        raise UsageError(f"Data set {name!r} has no part {part[:20]!r}. It has x, y, or both.")
+        raise UsageError(
+            f"Data set {name!r} has no part {part[:20]!r}. It has x, y, or both.",
+            code="column-not-found",
+            operation=name,
+            received=part[:20],
+        )
     shape = (about["rows"], *about[part])
     return ArraySpec(FIXED if scale else INT, tuple(shape), scale)
 
 
-# ---- leaves as a worker knows them
+# ---- leaves at a worker
 
 
 def leaf_sources(store: Store, client: str, leaf: Leaf) -> Sources:
-    """The sources of a leaf, which is compared with what this worker has.
+    """Return the sources of a leaf after comparing it with this worker's store.
 
     Raises:
-        UsageError: it is another one than the plan says, or not there.
+        UsageError: it differs from the plan's description, or does not exist.
     """
     if leaf.source == INPUT:
         return input_source(client)
@@ -139,18 +158,27 @@ def leaf_sources(store: Store, client: str, leaf: Leaf) -> Sources:
         return frozenset([table.source(part)])
     kinds = {kind.infix: kind for kind in (ARRAY, DATA)}
     if infix not in kinds:
-        raise UsageError("Arrays are loaded from tables, data sets and kept arrays.")
+        raise UsageError(
+            "Arrays are loaded from tables, data sets and stored arrays.",
+            code="invalid-leaf",
+            operation="stored",
+        )
     facts = store.for_kind(kinds[infix]).get_facts(name, client)
     if facts.deployment != deployment:
         raise UsageError(
-            f"Party {store.party} has another {kinds[infix].noun} {name!r} than this was made "
-            "for: it was replaced meanwhile. Load it again."
+            f"Party {store.party} has another {kinds[infix].noun} {name!r} than this plan was "
+            "built for: it was replaced. Load it again.",
+            code="deployment-changed",
+            operation=name,
+            party=store.party,
         )
     if infix == DATA.infix:
         _check_leaf(leaf, dataset_part_spec(name, facts.about, part, leaf.scale))
     else:
         if part:
-            raise UsageError(f"The private array {name!r} has no parts.")
+            raise UsageError(
+                f"The private array {name!r} has no parts.", code="invalid-leaf", operation=name
+            )
         _check_leaf(leaf, parse_header(facts.about))
     return permits.loaded_sources(facts, kinds[infix])
 
@@ -158,16 +186,17 @@ def leaf_sources(store: Store, client: str, leaf: Leaf) -> Sources:
 def _check_leaf(leaf: Leaf, spec: ArraySpec) -> None:
     if ArraySpec(leaf.kind, leaf.shape, leaf.scale) != spec:
         raise UsageError(
-            f"A plan says of an array what it is not. Received: {leaf.kind} of shape "
-            f"{list(leaf.shape)} for {spec.kind} of shape {list(spec.shape)}."
+            f"A plan's leaf differs from the stored array. Received: {leaf.kind} of shape "
+            f"{list(leaf.shape)} for {spec.kind} of shape {list(spec.shape)}.",
+            code="leaf-mismatch",
         )
 
 
 def output_sources(plan: Plan, store: Store, client: str) -> list[Sources]:
-    """The sources of each of a plan's outputs.
+    """Return the sources of each output of a plan.
 
     Raises:
-        UsageError: as `origin`.
+        UsageError: as `leaf_sources`.
     """
     sources_by_value: list[Sources] = [leaf_sources(store, client, leaf) for leaf in plan.leaves]
     columns: dict[int, int] = {n: n for n in range(len(plan.leaves))}
@@ -183,16 +212,16 @@ def output_sources(plan: Plan, store: Store, client: str) -> list[Sources]:
                 and _sums_all_rows(step.args, step.named)
                 and _can_aggregate(store, client, plan.leaves[column])
             ):
-                sources = input_source(client)  # (it may know this)
+                sources = input_source(client)  # (the client may learn this sum)
         sources_by_value.append(sources)
     return [sources_by_value[output.ref.number] for output in plan.outputs]
 
 
 def _is_affine(step: Step, leaf: Leaf) -> bool:
-    """Whether an operation is a * x + b with one public number for all rows, and exact.
+    """Return whether an operation is exactly a * x + b with one public number for all rows.
 
-    A product with a fraction is none: it rounds each row by itself, so that a sum of such products
-    says how many rows are large.
+    A product with a fraction is not: it rounds each row separately, so that a sum of such products
+    would leak how many rows are large.
     """
     others = [each for each in [*step.args, *step.named.values()] if not isinstance(each, list)]
     if len(others) != len(step.args) + len(step.named) - 1:
@@ -210,14 +239,14 @@ def _is_affine(step: Step, leaf: Leaf) -> bool:
 
 
 def _sums_all_rows(args: Sequence[Any], named: Mapping[str, Any]) -> bool:
-    """Whether a sum is of all elements of a vector."""
+    """Return whether a sum covers all elements of a vector."""
     axis = args[1] if len(args) > 1 else named.get("axis")
     whole = axis is None or (type(axis) is int and axis in (0, -1))
     return whole and isinstance(args[0], list) and not isinstance(axis, list)
 
 
 def _can_aggregate(store: Store, client: str, leaf: Leaf) -> bool:
-    """Whether a client may be told sums of all rows of a table's column."""
+    """Return whether a client may learn sums over all rows of a table's column."""
     if leaf.source in (INPUT, HANDLE) or leaf.about[0] != TABLE.infix:
         return False
     _, name, deployment, column = leaf.about

@@ -1,4 +1,4 @@
-"""What the workers keep under names, as private arrays: kept ones, tables' columns, data sets."""
+"""Stored items as private arrays: stored arrays, columns of tables, and data sets."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def _stored_array(
     cluster: Client, spec: ArraySpec, *about: str, bounds: Bounds | None = None
 ) -> PrivateArray:
     leaf = Leaf(STORED, spec.kind, spec.shape, spec.scale, about)
-    if spec.kind == DECIMAL:  # (which the plan begins with)
+    if spec.kind == DECIMAL:  # (the plan begins with the conversion)
         spec = ArraySpec(FIXED, spec.shape, FRACTION)
     return PrivateArray(cluster, Node(spec, leaf=leaf, bounds=bounds))
 
 
 def _column_bounds(column_type: Type, spec: ArraySpec) -> Bounds:
-    """Of a column's elements, at the scale that an array has."""
+    """Return the bounds of a column's elements, at the scale of its array."""
     scale = FRACTION if spec.kind == DECIMAL else spec.scale
     unit = Fraction(1 << scale, column_type.denominator)
     bounds = Bounds(math.floor(column_type.low * unit), math.ceil(column_type.high * unit))
@@ -46,9 +46,9 @@ class Columns:
     """A table or data set at the workers: `rows["income"]` is a column as a private array.
 
     Args:
-        cluster: that keeps it.
-        infix: of its kind.
-        kept: as it is listed.
+        cluster: cluster that stores it.
+        infix: its kind of stored item.
+        kept: its entry in the workers' list.
     """
 
     def __init__(self, cluster: Client, infix: str, kept: StoredEntry) -> None:
@@ -56,12 +56,12 @@ class Columns:
 
     @property
     def owner(self) -> str:
-        """The client that had it kept."""
+        """The client that stored it."""
         return self._kept.owner
 
     @property
     def columns(self) -> list[str]:
-        """Their names; of a data set also x, all features, and y, the label."""
+        """Names of columns; for a data set also x, all features, and y, the label."""
         if self._infix == TABLE.infix:
             return list(Schema.from_header(self._kept.about).columns)
         about = self._kept.about
@@ -71,9 +71,12 @@ class Columns:
         name, deployment = self._kept.name, self._kept.deployment
         if column not in self.columns:
             raise UsageError(
-                f"{name!r} has no column {str(column)[:80]!r}."
-                f"{did_you_mean(str(column), self.columns)} Columns: "
-                f"{', '.join(self.columns[:20])}."
+                f"{name!r} has no column "
+                f"{str(column)[:80]!r}.{did_you_mean(str(column), self.columns)} Columns: "
+                f"{', '.join(self.columns[:20])}.",
+                code="column-not-found",
+                operation=name,
+                received=str(column)[:80],
             )
         if self._infix == TABLE.infix:
             schema = Schema.from_header(self._kept.about)
@@ -96,15 +99,21 @@ class Columns:
 
 
 def load_stored(cluster: Client, name: str) -> Any:
-    """What the workers keep under a name that this client may use.
+    """Load a stored item that this client may use, by name.
 
     Returns:
-        a PrivateArray that was kept, or Columns of a table or data set.
+        a PrivateArray, or Columns of a table or data set.
+
     Raises:
-        UsageError: nothing is, or several are.
+        UsageError: no item has the name, or several have.
     """
     if not isinstance(name, str):
-        raise UsageError(f"What is kept is known by its name. Received: {type(name).__name__}.")
+        raise UsageError(
+            f"Expected the name of a stored item. Received: {type(name).__name__}.",
+            code="wrong-type",
+            operation="name",
+            received=type(name).__name__,
+        )
     matching: list[tuple[str, dict[str, Any]]] = []
     names: list[str] = []
     for kind in _KINDS:
@@ -115,13 +124,19 @@ def load_stored(cluster: Client, name: str) -> Any:
     if len(matching) != 1:
         count_text = "nothing" if not matching else "several things"
         raise UsageError(
-            f"The workers keep {count_text} under the name {name[:80]!r} that this client may use as "
-            f"private arrays.{did_you_mean(name, names)}"
+            f"The workers store {count_text} under the name {name[:80]!r} that this client "
+            f"may use as private arrays.{did_you_mean(name, names)}",
+            code="array-not-found",
+            received=name[:80],
         )
     infix, row = matching[0]
     kept = StoredEntry.from_row(row)
     if not kept.complete:
-        raise UsageError(f"The workers do not all keep {name!r}. Have its owner keep it again.")
+        raise UsageError(
+            f"Not all workers store {name!r}. Ask its owner to store it again.",
+            code="incomplete-item",
+            operation=name,
+        )
     if infix != ARRAY.infix:
         return Columns(cluster, infix, kept)
     return _stored_array(
@@ -130,14 +145,14 @@ def load_stored(cluster: Client, name: str) -> Any:
 
 
 def remove_array(cluster: Client, name: str) -> None:
-    """Removes an array that this client had the workers keep.
+    """Remove an array that this client stored.
 
     Raises:
-        UsageError: it keeps none of this name.
+        UsageError: no stored array has this name.
     """
     cluster.run("array_remove", {"name": check_name(name, "An array's name")}, {})
 
 
 def list_arrays(cluster: Client) -> dict[str, StoredEntry]:
-    """The private arrays that the workers keep and this client may use, by name."""
+    """Return the stored private arrays that this client may use, by name."""
     return {str(row["name"]): StoredEntry.from_row(row) for row in cluster.stored(ARRAY.infix)}

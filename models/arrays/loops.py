@@ -1,4 +1,4 @@
-"""Loops of a plan: one graph for all turns, each of which is a step with masks of its own."""
+"""Loops of a plan: one graph for all iterations, each of which is a step with its own masks."""
 
 from __future__ import annotations
 
@@ -21,31 +21,40 @@ def run_loop(
     times: int,
     body: LoopBody | None = None,
 ) -> list[Value]:
-    """What the last turn of a loop makes.
+    """Run a loop; return the outputs of the last iteration.
 
     Args:
-        initial: what the first turn begins with; each other one with what the last one made.
-        elems: of which each turn takes the next element.
-        held: what every turn takes as it is.
-        times: turns.
+        initial: loop variables before the first iteration; each further iteration takes the
+            outputs of the previous one.
+        elems: arrays of which each iteration takes the next element.
+        captured: captured values, the same in every iteration.
+        times: number of iterations.
 
     Raises:
-        UsageError: a turn makes something else than the next one takes.
+        UsageError: the outputs of an iteration do not fit the next one.
     """
     if body is None or not all(
         isinstance(each, (list, tuple)) for each in (initial, elems, captured)
     ):
-        raise UsageError("A loop takes three lists of values, and a body.")
+        raise UsageError("A loop takes three lists of values, and a body.", code="invalid-loop")
     if body.leaves != len(initial) + len(elems) + len(captured):
-        raise UsageError("A loop's body takes as many values as it is given.")
+        raise UsageError(
+            "A loop's body takes as many values as the loop has.", code="loop-value-mismatch"
+        )
     if type(times) is not int or not 1 <= times <= MAX_ITERATIONS:
-        raise UsageError(f"A loop takes 1 to {MAX_ITERATIONS} turns. Received: another number.")
+        raise UsageError(
+            f"A loop takes 1 to {MAX_ITERATIONS} iterations. Received: another number.",
+            code="number-out-of-range",
+            operation="foldl",
+        )
     for each in elems:
         sizes = evaluate.infer_spec("foldl", each).shape
         if not sizes or sizes[0] != times:
             raise UsageError(
-                f"Each turn takes one element of elems. Received: shape {list(sizes)} for {times} "
-                "turns."
+                f"Each iteration takes one element of elems. Received: shape {list(sizes)} "
+                f"for {times} iterations.",
+                code="shape-mismatch",
+                operation="foldl",
             )
     current_party = party.current_party()
     iteration = LoopIteration(
@@ -69,10 +78,10 @@ def _take_element(values: Value, i: int) -> Value:
 
 
 class LoopIteration:
-    """One turn of a loop.
+    """One iteration of a loop.
 
     Args:
-        meanings: of what it begins with, and has to lead to.
+        meanings: specifications of its loop variables and of its outputs.
     """
 
     def __init__(
@@ -81,7 +90,7 @@ class LoopIteration:
         self._party, self._body, self._meanings = running, body, meanings
 
     def run_iteration(self, *parts: Sequence[Value]) -> list[Value]:
-        """What the next turn begins with."""
+        """Return the loop variables of the next iteration."""
         values = [value for part in parts for value in part]
         values_by_ref: dict[Ref, Any] = {Ref(number): value for number, value in enumerate(values)}
         for number, step in enumerate(self._body.steps, self._body.leaves):
@@ -89,13 +98,17 @@ class LoopIteration:
                 number, evaluate.run_step(self._party, step, values_by_ref)
             )
         if any(ref not in values_by_ref for ref in self._body.outputs):
-            raise UsageError("A plan takes values that earlier steps make.")
+            raise UsageError(
+                "A plan uses a value that no earlier step computes.", code="missing-value"
+            )
         outputs = [values_by_ref[ref] for ref in self._body.outputs]
         output_specs = [evaluate.infer_spec("foldl", value) for value in outputs]
         if output_specs != list(self._meanings):
             raise UsageError(
-                "A turn of a loop makes what the next one takes, of one kind, shape and scale. "
-                f"Received: {output_specs} after {list(self._meanings)}."
+                "The outputs of an iteration have the kind, shape and scale of the loop "
+                f"variables. Received: {output_specs} after {list(self._meanings)}.",
+                code="loop-mismatch",
+                operation="foldl",
             )
         return outputs
 

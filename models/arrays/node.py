@@ -1,4 +1,4 @@
-"""Values of expressions as a client knows them: what is public of each, and what it is made of."""
+"""Nodes of expressions at a client: public facts about each value, and its operands."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ class Node:
     """One value of an expression.
 
     Attributes:
-        meaning: what is public of it.
-        leaf: where it comes from, if it is not made of others.
-        value: words of a leaf that this client has.
-        op, args, named: the operation and its arguments, among them nodes.
-        body: what it does in each turn, if it is a loop.
-        place: of a result among several; None: there is one.
-        step: the node that makes all of several.
-        depth: operations one behind the other that lead here.
-        holds: what lives as long as this does, such as a handle.
-        bounds: of its ring elements, public; None: nothing is known but its kind.
-        guards: what the workers count on the way to it: in words, and the number as a node.
-        part_of: of what stands for an element in each turn of a loop: the array of all elements.
+        spec: its public facts.
+        leaf: origin of a value without operands.
+        value: words of a leaf of this client.
+        op, args, named: the operation and its arguments, which contain nodes.
+        body: body of a loop.
+        place: index among several results; None: a single result.
+        step: node of the operation with several results.
+        depth: number of successive operations up to this value.
+        holds: object that lives as long as this node, such as a handle.
+        bounds: public bounds of its ring elements; None: only its kind is known.
+        guards: texts of violations that the workers count for it, and the numbers as nodes.
+        part_of: for a loop variable of an element: the array of all elements.
     """
 
     spec: ArraySpec
@@ -49,16 +49,16 @@ class Node:
 
     @property
     def range(self) -> Bounds:
-        """The bounds of its ring elements."""
+        """Bounds of its ring elements."""
         return widest_bounds(self.spec) if self.bounds is None else self.bounds
 
 
 @dataclass(eq=False)
 class Handle:
-    """What the workers hold for this client, until nothing here refers to it.
+    """A value that the workers hold for this client while it refers to the handle.
 
     Attributes:
-        id: at the workers.
+        id: identifier at the workers.
     """
 
     id: str = field(default_factory=lambda: uuid.uuid4().hex)

@@ -1,4 +1,4 @@
-"""NumPy's functions on private arrays, where an operation does what they do."""
+"""NumPy's functions on private arrays, mapped to operations."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tfe_bench.models.arrays import operations
 from tfe_bench.models.arrays.methods import Methods
 from tfe_bench.models.arrays.plan import BITS
 
-# array.apply, which makes an expression.
+# array.apply_operation, which builds an expression.
 Apply = Callable[..., Any]
-# By the name of NumPy's ufunc.
+# Operations by the name of NumPy's ufunc.
 _UFUNCS: Mapping[str, str] = {
     **{
         name: name
@@ -34,7 +34,7 @@ _UFUNCS: Mapping[str, str] = {
     "rint": "round",
     "arctan2": "atan2",
 }
-# Of which Python's operator knows whether they are of truth values or integers.
+# Operators that distinguish truth values from integers.
 _OPERATORS: Mapping[str, str] = {
     "equal": "__eq__",
     "not_equal": "__ne__",
@@ -48,21 +48,29 @@ _OPERATORS: Mapping[str, str] = {
 def _refuse_name(name: str) -> NoReturn:
     short_name = name.rsplit(".", 1)[-1]
     if short_name in operations.list_operations():
-        raise UsageError(f"numpy.{name} is written tfe_bench.{short_name} of private arrays.")
+        raise UsageError(
+            f"numpy.{name} of private arrays is tfe_bench.{short_name}.",
+            code="numpy-name",
+            operation=name,
+            expected=short_name,
+        )
     raise UsageError(
-        f"Private arrays have no operation for numpy.{name}."
+        "Private arrays have no operation for "
+        f"numpy.{name}."
         f"{did_you_mean(name, [*operations.list_operations(), *_FUNCTIONS, *_UFUNCS])} "
-        "See docs/arrays.md for what there is; x.reveal() makes an array of NumPy's."
+        "See docs/arrays.md for the supported ones; x.reveal() returns a NumPy array.",
+        code="unsupported-operation",
+        operation=name,
     )
 
 
 def apply_ufunc(
     apply: Apply, ufunc: Any, method: str, inputs: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Any:
-    """`__array_ufunc__`.
+    """Implement `__array_ufunc__`.
 
     Raises:
-        UsageError: no operation does this.
+        UsageError: no operation corresponds.
     """
     name = str(ufunc.__name__)
     if method == "reduce" and name in ("add", "maximum", "minimum", "multiply"):
@@ -190,7 +198,7 @@ def _array_shape(apply: Apply, x: Any) -> tuple[int, ...]:
     return sizes
 
 
-# By the name of NumPy's function, which is told from others of its name by its module.
+# Implementations by the name of NumPy's function and its module.
 _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     **{
         name: _method_caller(name)
@@ -228,10 +236,10 @@ _FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def apply_function(apply: Apply, function: Any, args: Any, named: Mapping[str, Any]) -> Any:
-    """`__array_function__`.
+    """Implement `__array_function__`.
 
     Raises:
-        UsageError: no operation does this, or not with these arguments.
+        UsageError: no operation corresponds, or not with these arguments.
     """
     module = str(function.__module__).removeprefix("numpy").lstrip(".")
     name = f"{module}.{function.__name__}" if module else str(function.__name__)
@@ -242,6 +250,8 @@ def apply_function(apply: Apply, function: Any, args: Any, named: Mapping[str, A
         return implementation(apply, *args, **named)
     except TypeError as error:
         raise UsageError(
-            f"numpy.{name} takes other arguments with private arrays. Received: {error}. Write "
-            "the operation of tfe_bench instead."
+            f"numpy.{name} takes other arguments with private arrays. Received: {error}. Use "
+            "the operation of tfe_bench instead.",
+            code="unsupported-argument",
+            operation=name,
         ) from None

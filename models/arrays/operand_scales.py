@@ -1,4 +1,4 @@
-"""Operands of several kinds and scales, brought to one where that changes no value."""
+"""Exact conversion of operands of several kinds and scales to one kind and scale."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import numpy as np
 from tfe_bench.models.arrays.plan import BITS
 from tfe_bench.protocols.api.operands import WEIGHT_BITS
 
-# What counts truth values as 0 and 1, and takes factors of any scale.
+# Operations that count truth values as 0 and 1, and take factors of any scale.
 _PRODUCTS = frozenset(("matmul", "matvec", "multiply", "tensordot"))
-# What takes numbers of one scale.
+# Operations on numbers of one scale.
 _ONE_SCALE = frozenset(
     (
         *("add", "add_n", "atan2", "clip_by_value", "divide", "equal", "floor_div", "floordiv"),
@@ -20,16 +20,16 @@ _ONE_SCALE = frozenset(
         *("mod", "not_equal", "subtract"),
     )
 )
-# What takes truth values too, if all are.
+# Operations that also take truth values, if all operands are.
 _BITS_OR_NUMBERS = frozenset(("concat", "stack", "tensor_scatter_nd_update", "where"))
 
 
 def align_operands(
     apply: Callable[..., Any], name: str, arguments: dict[str, Any]
 ) -> dict[str, Any]:
-    """Arguments by name, private integers and truth values among them as numbers of one scale.
+    """Convert private integers and truth values among arguments to numbers of one scale.
 
-    A value of fewer fractional bits gets zeros behind its own, which is exact; nothing is rounded.
+    A value of fewer fractional bits gets zero bits appended, which is exact; nothing is rounded.
     """
     if name not in _PRODUCTS | _ONE_SCALE | _BITS_OR_NUMBERS:
         return arguments

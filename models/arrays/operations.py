@@ -1,7 +1,7 @@
-"""The operations that an expression of a client may name: a whitelist, and what each one calls.
+"""Operations that a client's expression may name: a list of allowed names, and their functions.
 
-Whatever is here takes parties' private values and public parameters, checks both by itself, says
-what it costs to a party that counts, and publishes nothing.
+Each function takes parties' private values and public parameters, validates both, declares its
+cost to a cost party, and opens nothing.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfe_bench.errors import UsageError, did_you_mean
 _API = "tfe_bench.protocols.api."
 _RING = "tfe_bench.protocols.ring."
 _AMOUNTS, _FLOORS = "tfe_bench.models.arrays.wide_range", "tfe_bench.models.arrays.flooring"
-# By module; public names of tfe_bench, and getitem, which is x[...].
+# By module: public names of tfe_bench, and getitem, which is x[...].
 _OFFERED: Mapping[str, tuple[str, ...]] = {
     _API + "bitwise": (
         *("bit_extract", "bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift"),
@@ -59,13 +59,13 @@ _OFFERED: Mapping[str, tuple[str, ...]] = {
         *("squeeze", "tile", "transpose"),
     ),
 }
-# Bilinear ones, which may take an operand in two parts.
+# Bilinear operations, which may take an operand in two parts.
 _IN_PARTS = frozenset(
     ("conv2d", "depthwise_conv2d", "einsum", "matmul", "matvec", "multiply", "tensordot")
 )
-# What calls graphs by itself, as sorts do, and stands between those of others.
+# Operations that call graphs themselves, such as sorts, and run between graphs of other steps.
 _BETWEEN = frozenset(("sort", "top_k", "median", "quantile"))
-# Of parameters whose product is the size of a result, or how often something is done.
+# Largest product of parameters that determine the size of a result, or a number of repetitions.
 MAX_ELEMENTS, MAX_REPEATS = 1 << 27, 1 << 12
 _SIZES: Mapping[str, Mapping[str, int]] = {
     "broadcast_to": {"shape": MAX_ELEMENTS},
@@ -86,8 +86,8 @@ _SIZES: Mapping[str, Mapping[str, int]] = {
 }
 
 
-# Bits of values, unless a client says how many: as many as can be, where functions take fewer by
-# default, since whoever writes an expression knows no ranges.
+# Default bits of values: the largest possible ones where functions take fewer by default, as an
+# expression's author does not know the ranges.
 _DEFAULT_BITS: Mapping[str, int] = {
     **dict.fromkeys(("relu", "relu_derivative"), 64),
     **dict.fromkeys(("max_pool2d", "adaptive_max_pool2d", "max_pool_with_argmax"), 64),
@@ -98,15 +98,15 @@ _DEFAULT_BITS: Mapping[str, int] = {
 
 @dataclass(frozen=True)
 class Operation:
-    """What an expression may name.
+    """An operation that an expression may name.
 
     Attributes:
-        name: of the operation.
-        function: takes private values and public parameters of the running party.
-        between: it calls graphs by itself.
-        sizes: the most that the product of a parameter's numbers may be.
-        loops: it takes a body, which it carries out in turns.
-        bits: of values, unless an expression says how many; None: the function's own default.
+        name: name of the operation.
+        function: function of private values and public parameters of the current party.
+        between: whether it calls graphs itself.
+        sizes: largest product of the numbers of a parameter.
+        loops: whether it takes a body, which it runs in iterations.
+        bits: default bits of values; None: the function's own default.
     """
 
     name: str
@@ -118,22 +118,24 @@ class Operation:
 
     @functools.cached_property
     def signature(self) -> inspect.Signature:
-        """Of the function."""
+        """Signature of the function."""
         return inspect.signature(self.function)
 
     def bind_arguments(
         self, args: tuple[Any, ...], named: Mapping[str, Any]
     ) -> inspect.BoundArguments:
-        """Arguments by the function's names.
+        """Bind arguments to the function's parameters.
 
         Raises:
-            UsageError: it does not take them.
+            UsageError: the function does not take them.
         """
         try:
             return self.signature.bind(*args, **named)
         except TypeError as error:
             raise UsageError(
-                f"{self.name} takes {self.name}{self._parameter_list()}. Received: {error}."
+                f"{self.name} takes {self.name}{self._parameter_list()}. Received: {error}.",
+                code="unsupported-argument",
+                operation=self.name,
             ) from None
 
     def _parameter_list(self) -> str:
@@ -145,18 +147,22 @@ _loops: dict[str, Operation] = {}
 
 
 def add(operation: Operation) -> None:
-    """Offers one more operation, at the client and at each of the workers that import the module.
+    """Register a further operation, at the client and at each worker that imports the module.
 
     Raises:
-        UsageError: its name is taken.
+        UsageError: the name is taken.
     """
     if operation.name in list_operations():
-        raise UsageError(f"There is an operation {operation.name!r} already. Choose another name.")
+        raise UsageError(
+            f"There is already an operation {operation.name!r}. Choose another name.",
+            code="duplicate-name",
+            operation=operation.name,
+        )
     _added[operation.name] = operation
 
 
 def add_loop(name: str, function: Callable[..., Any]) -> None:
-    """Offer an operation whose turns are steps of a body; models/arrays/__init__.py imports it."""
+    """Register a loop, whose body has its own steps; models/arrays/__init__.py imports it."""
     _loops[name] = Operation(name, function, between=True, loops=True)
 
 
@@ -175,15 +181,15 @@ def _builtin_operations() -> dict[str, Operation]:
 
 
 def list_operations() -> dict[str, Operation]:
-    """All operations, by name."""
+    """Return all operations, by name."""
     return {**_builtin_operations(), **_added}
 
 
 def find_operation(name: object) -> Operation:
-    """The operation of a name.
+    """Return the operation of a name.
 
     Raises:
-        UsageError: there is none; the nearest name is told.
+        UsageError: it does not exist; the error suggests the closest name.
     """
     operation = None
     if isinstance(name, str):
@@ -191,6 +197,8 @@ def find_operation(name: object) -> Operation:
     if operation is None:
         shown = str(name)[:80]
         raise UsageError(
-            f"Private arrays have no operation {shown!r}.{did_you_mean(shown, list_operations())}"
+            f"Private arrays have no operation {shown!r}.{did_you_mean(shown, list_operations())}",
+            code="unsupported-operation",
+            operation=shown,
         )
     return operation

@@ -1,7 +1,7 @@
 """Plans of expressions: leaves, steps and outputs as closed JSON data, never executed as code.
 
-A value is known by its number: leaves first, then steps, each of which takes earlier ones.  What a
-plan claims of its leaves is nothing: every worker compares it with what it holds.
+A value is identified by its number: leaves first, then steps, each of which takes earlier values.
+Workers do not trust a plan's description of its leaves: each compares it with its store.
 """
 
 from __future__ import annotations
@@ -36,22 +36,24 @@ MAX_STEPS, MAX_LEAVES, MAX_OUTPUTS = 1000, 256, 256
 MAX_ITERATIONS = 1 << 16
 FIXED, INT, BITS = "fixed", "int", "bits"
 KINDS = (FIXED, INT, BITS)
-# A stored leaf of decimals, whose scale is their digits: the plan begins by making it fixed point.
+# Kind of a stored leaf of decimals, whose scale is their digits: the plan begins with its
+# conversion to fixed point.
 DECIMAL = "decimal"
 INPUT, HANDLE, STORED = "input", "handle", "stored"
-LOOP_VARIABLE = "turn"  # what stands for a value of any turn, where a loop's body is written
+LOOP_VARIABLE = "turn"  # a loop variable, while a loop's body is built
 REVEAL, KEEP = "reveal", "keep"
 
 
 @dataclass(frozen=True)
 class Leaf:
-    """A private value that a plan begins with.
+    """A private value at the beginning of a plan.
 
     Attributes:
         source: INPUT, HANDLE or STORED.
-        kind: FIXED, INT or BITS; of what is stored also DECIMAL.
-        shape, scale: its elements', and their fractional bits; of DECIMAL their decimal digits.
-        about: of a handle its id; of what is stored its kind's infix, name, deployment and part.
+        kind: FIXED, INT or BITS; for stored items also DECIMAL.
+        shape, scale: shape of the elements, and their fractional bits; for DECIMAL their decimal
+            digits.
+        about: for a handle its id; for a stored item its kind's infix, name, deployment and part.
     """
 
     source: str
@@ -61,7 +63,7 @@ class Leaf:
     about: tuple[str, ...] = ()
 
     def header(self) -> list[Any]:
-        """As JSON."""
+        """Return the leaf as JSON."""
         return [self.source, self.kind, list(self.shape), self.scale, *self.about]
 
 
@@ -72,7 +74,7 @@ class Step:
     Attributes:
         op: its name.
         args, named: its arguments, as JSON.
-        body: what a loop does in each turn.
+        body: body of a loop.
     """
 
     op: str
@@ -81,28 +83,28 @@ class Step:
     body: LoopBody | None = None
 
     def header(self) -> list[Any]:
-        """As JSON."""
+        """Return the step as JSON."""
         more = [] if self.body is None else [self.body.header()]
         return [self.op, self.args, dict(self.named), *more]
 
     def operand_refs(self) -> list[Ref]:
-        """The values that it takes."""
+        """Return the references to its operands."""
         return [ref for each in (*self.args, *self.named.values()) for ref in iter_refs(each)]
 
     def decode_arguments(self, values: Mapping[Ref, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Its arguments with values in place."""
+        """Return its arguments with values instead of references."""
         args = tuple(decode_argument(each, values) for each in self.args)
         return args, {name: decode_argument(each, values) for name, each in self.named.items()}
 
 
 @dataclass(frozen=True)
 class LoopBody:
-    """What a loop does in each turn.
+    """Body of a loop: the steps of one iteration.
 
     Attributes:
-        leaves: how many values it takes.
-        steps: which it does with them.
-        outputs: those that the next turn takes.
+        leaves: number of values that it takes.
+        steps: steps on these.
+        outputs: values that the next iteration takes.
     """
 
     leaves: int
@@ -110,18 +112,18 @@ class LoopBody:
     outputs: tuple[Ref, ...]
 
     def header(self) -> list[Any]:
-        """As JSON."""
+        """Return the body as JSON."""
         steps = [step.header() for step in self.steps]
         return [self.leaves, steps, [encode_argument(ref) for ref in self.outputs]]
 
 
 @dataclass(frozen=True)
 class Output:
-    """What becomes of a value.
+    """An output of a plan.
 
     Attributes:
         then: REVEAL, HANDLE or KEEP.
-        about: of a handle its id; of what is kept: name, clients, replace.
+        about: for a handle its id; for a stored array: name, clients, replace.
     """
 
     ref: Ref
@@ -129,7 +131,7 @@ class Output:
     about: Mapping[str, Any]
 
     def header(self) -> list[Any]:
-        """As JSON."""
+        """Return the output as JSON."""
         return [encode_argument(self.ref), self.then, dict(self.about)]
 
 
@@ -142,7 +144,7 @@ class Plan:
     outputs: tuple[Output, ...]
 
     def header(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the plan as JSON."""
         return {
             "leaves": [leaf.header() for leaf in self.leaves],
             "steps": [step.header() for step in self.steps],
@@ -150,7 +152,9 @@ class Plan:
         }
 
     def cost_key(self) -> str:
-        """All that graphs and costs depend on: no names and no handles."""
+        """Return a key of everything that graphs and costs depend on: neither names
+        nor handles.
+        """
         return json.dumps(
             [
                 [leaf.header()[:4] for leaf in self.leaves],
@@ -162,13 +166,16 @@ class Plan:
 
     @classmethod
     def from_header(cls, value: object) -> Plan:
-        """From JSON of anybody.
+        """Parse a plan from untrusted JSON.
 
         Raises:
-            UsageError: it is no plan.
+            UsageError: the plan is invalid.
         """
         if not isinstance(value, Mapping) or set(value) != {"leaves", "steps", "outputs"}:
-            raise UsageError("A plan has leaves, steps and outputs, and nothing else.")
+            raise UsageError(
+                "A plan has the fields leaves, steps and outputs and no others.",
+                code="invalid-plan",
+            )
         leaves = tuple(
             _parse_leaf(each) for each in _check_list(value["leaves"], 0, MAX_LEAVES, "leaves")
         )
@@ -180,64 +187,87 @@ class Plan:
             str(o.about.get("handle") or o.about.get("name")) for o in outputs if o.about
         ]
         if len(set(output_names)) != len(output_names):
-            raise UsageError("A plan's outputs have different names.")
+            raise UsageError(
+                "A plan's outputs have different names.", code="duplicate-name", operation="outputs"
+            )
         used = {o.ref.number for o in outputs} | {r.number for s in steps for r in s.operand_refs()}
         if used != set(range(known)):
-            raise UsageError("Every leaf and every step of a plan is used.")
+            raise UsageError("A plan has a leaf or step that no output uses.", code="unused-step")
         return cls(leaves, steps, outputs)
 
 
 def plan_size_error() -> UsageError:
-    """Of an expression that does not fit into a plan."""
+    """Return the error for an expression that exceeds the size of a plan."""
     return UsageError(
-        f"An expression has at most {MAX_STEPS} operations, on {MAX_LEAVES} arrays. Received: "
-        "more. Have a part computed by itself: y = y.compute()."
+        f"An expression has at most {MAX_STEPS} operations on {MAX_LEAVES} arrays. Received: "
+        "more. Compute a part separately: y = y.compute().",
+        code="plan-too-large",
     )
 
 
 def _check_list(value: object, min_length: int, max_length: int, entries_name: str) -> list[Any]:
     if not isinstance(value, list) or not min_length <= len(value) <= max_length:
-        raise UsageError(f"A plan has a list of {min_length} to {max_length} {entries_name}.")
+        raise UsageError(
+            f"A plan has a list of {min_length} to {max_length} {entries_name}.",
+            code="invalid-plan",
+            operation=entries_name,
+        )
     return value
 
 
 def check_handle(value: object) -> str:
-    """A handle's id.
+    """Return a handle's id if it is valid.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the id is invalid.
     """
     if not isinstance(value, str):
-        raise UsageError("A handle is 32 hexadecimal digits.")
+        raise UsageError("A handle has 32 hexadecimal digits.", code="invalid-handle")
     check_deployment(value)
     return value
 
 
 def _parse_leaf(value: object) -> Leaf:
     if not isinstance(value, list) or len(value) < 4:
-        raise UsageError("A leaf of a plan says where it comes from, its kind, shape and scale.")
+        raise UsageError(
+            "A leaf of a plan states its source, kind, shape and scale.", code="invalid-leaf"
+        )
     source, kind, shape, scale, *about = value
     known = (*KINDS, DECIMAL) if source == STORED else KINDS
     if not isinstance(kind, str) or kind not in known:
-        raise UsageError(f"A leaf's kind is one of {', '.join(known)}.")
+        raise UsageError(
+            f"A leaf's kind is one of {', '.join(known)}.", code="invalid-leaf", operation="kind"
+        )
     max_scale = MAX_DIGITS if kind == DECIMAL else 61
     if (
         type(scale) is not int
         or not 0 <= scale <= max_scale
         or (kind in (FIXED, DECIMAL)) != (scale > 0)
     ):
-        raise UsageError("A leaf has 1 to 61 fractional bits, integers and bits have none.")
+        raise UsageError(
+            "A leaf has 1 to 61 fractional bits; integers and bits have none.",
+            code="invalid-leaf",
+            operation="scale",
+        )
     if source == LOOP_VARIABLE:
-        raise UsageError("What foldl gives to its function is of use inside of foldl only.")
+        raise UsageError(
+            "Loop variables of foldl cannot be used outside its body.", code="loop-variable-outside"
+        )
     if source == HANDLE and len(about) == 1:
         check_handle(about[0])
     elif source == STORED and len(about) == 4 and all(isinstance(a, str) for a in about):
         check_name(about[1], "A stored name")
         check_deployment(about[2])
         if len(about[0]) > MAX_TEXT or len(about[3]) > MAX_TEXT:
-            raise UsageError(f"A name in a plan has at most {MAX_TEXT} characters.")
+            raise UsageError(
+                f"A name in a plan has at most {MAX_TEXT} characters.", code="invalid-name"
+            )
     elif source != INPUT or about:
-        raise UsageError("A leaf is an input, a handle, or what is stored, and nothing else.")
+        raise UsageError(
+            "A leaf is an input, a handle, or a stored item.",
+            code="invalid-leaf",
+            operation="source",
+        )
     return Leaf(str(source), kind, check_shape(shape), scale, tuple(about))
 
 
@@ -250,16 +280,21 @@ def _parse_steps(value: object, known: int, budget: list[int]) -> tuple[Step, ..
 
 def _parse_body(value: object, budget: list[int]) -> LoopBody:
     if not isinstance(value, list) or len(value) != 3 or type(value[0]) is not int:
-        raise UsageError("A loop has a number of values, steps on them, and what they lead to.")
+        raise UsageError(
+            "A loop body has a number of values, steps on them, and outputs.",
+            code="invalid-loop-body",
+        )
     leaves = value[0]
     if not 1 <= leaves <= MAX_LEAVES:
-        raise UsageError(f"A loop takes 1 to {MAX_LEAVES} values.")
+        raise UsageError(f"A loop takes 1 to {MAX_LEAVES} values.", code="loop-value-count")
     steps = _parse_steps(value[1], leaves, budget)
     for step in steps:
         if operations.find_operation(step.op).between:
             raise UsageError(
-                f"One turn of a loop is one graph. Received: {step.op}, which calls graphs by "
-                "itself. Take it out of the loop."
+                f"An iteration of a loop is one graph. Received: {step.op}, which calls "
+                "graphs itself. Move it out of the loop.",
+                code="sort-in-loop",
+                operation=step.op,
             )
     budget[1] -= len(steps)
     if budget[1] < 0:
@@ -272,19 +307,35 @@ def _parse_body(value: object, budget: list[int]) -> LoopBody:
 
 def _parse_step(value: object, number: int, budget: list[int]) -> Step:
     if not isinstance(value, list) or len(value) < 3:
-        raise UsageError("A step is an operation, a list of arguments, and named ones.")
+        raise UsageError(
+            "A step is an operation, a list of arguments, and named ones.",
+            code="invalid-plan",
+            operation="step",
+        )
     op, args, named, *more = value
     operation = operations.find_operation(op)
     if len(more) != operation.loops:
-        raise UsageError("A loop is a step with one body, and no other step has one.")
+        raise UsageError(
+            "A loop step has one body; other steps have none.",
+            code="loop-body-mismatch",
+            operation=op,
+        )
     if not isinstance(args, list) or not isinstance(named, Mapping) or len(named) > 32:
-        raise UsageError("A step is an operation, a list of arguments, and named ones.")
+        raise UsageError(
+            "A step is an operation, a list of arguments, and named ones.",
+            code="invalid-plan",
+            operation="step",
+        )
     parts = [MAX_PARTS]
     for each in [*args, *named.values()]:
         check_argument(each, number, MAX_NESTED, parts, budget)
     step = Step(op, args, dict(named), _parse_body(more[0], budget) if more else None)
     if not step.operand_refs():
-        raise UsageError(f"A step takes a private value. Received: {op} of public ones.")
+        raise UsageError(
+            f"A step takes a private value. Received: {op} of public ones.",
+            code="no-private-operand",
+            operation=op,
+        )
     bound = operation.bind_arguments(tuple(args), step.named)
     for name, max_product in operation.sizes.items():
         _check_sizes(op, name, bound.arguments.get(name), max_product)
@@ -292,25 +343,25 @@ def _parse_step(value: object, number: int, budget: list[int]) -> Step:
 
 
 def parse_step(value: object, known: int) -> Step:
-    """A step by itself, on so many values.
+    """Parse a single step on a number of values.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the step is invalid.
     """
     return _parse_step(value, known, [MAX_CONSTANTS, MAX_STEPS])
 
 
 def parse_body(value: object) -> LoopBody:
-    """A loop's body by itself.
+    """Parse a single loop body.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the body is invalid.
     """
     return _parse_body(value, [MAX_CONSTANTS, MAX_STEPS])
 
 
 def _check_sizes(op: str, name: str, value: object, max_product: int) -> None:
-    """Refuses parameters that would have more made than a worker takes, before any is."""
+    """Reject parameters of a result larger than a worker allows, before it is computed."""
     product, pending = 1, [decode_argument(value, {}) if not has_ref(value) else 1]
     while pending:
         each = pending.pop()
@@ -322,13 +373,20 @@ def _check_sizes(op: str, name: str, value: object, max_product: int) -> None:
             product *= max(1, int(abs(each)))
         if product > max_product:
             raise UsageError(
-                f"{op} takes {name} of at most {max_product} together. Received: one that asks for more."
+                f"{op} takes {name} with a product of at most {max_product}. Received: a "
+                "larger one.",
+                code="too-large",
+                operation=op,
             )
 
 
 def _parse_output(value: object, known: int) -> Output:
     if not isinstance(value, list) or len(value) != 3 or not isinstance(value[2], Mapping):
-        raise UsageError("An output is a value, what becomes of it, and how.")
+        raise UsageError(
+            "An output is a value, its use, and the parameters of the use.",
+            code="invalid-plan",
+            operation="output",
+        )
     ref, then, about = parse_reference(value[0], known), value[1], dict(value[2])
     if then == HANDLE and set(about) == {"handle"}:
         check_handle(about["handle"])
@@ -336,7 +394,11 @@ def _parse_output(value: object, known: int) -> Output:
         check_name(about["name"], "An array's name")
         check_clients(about["clients"])
         if type(about["replace"]) is not bool:
-            raise UsageError("replace is true or false.")
+            raise UsageError("replace is true or false.", code="wrong-type", operation="replace")
     elif then != REVEAL or about:
-        raise UsageError("An output is revealed, kept under a name, or held under a handle.")
+        raise UsageError(
+            "An output is revealed, stored under a name, or held under a handle.",
+            code="invalid-plan",
+            operation="output",
+        )
     return Output(ref, str(then), about)

@@ -1,8 +1,8 @@
-"""From bounds to a plan: which parameters an operation gets, and what is checked of its operands.
+"""Planning of operations from bounds: parameters of an operation, and checks of its operands.
 
-What a rule (bounds.py) asks of this client's own arrays the client checks here, before anything is
-sent.  What it asks of other values the workers count, and the count goes to the client that a
-result is revealed to.
+The client checks preconditions on its own arrays here, before anything is sent (see bounds.py).
+The workers count violations of other values, and the client to which a result is revealed learns
+the count.
 """
 
 from __future__ import annotations
@@ -40,28 +40,34 @@ REMEDY = (
 
 
 def declared_bounds(bound: Any, spec: ArraySpec, ring: np.ndarray[Any, Any]) -> Bounds:
-    """The public bounds of a client's own array, which its elements keep.
+    """Return the public bounds of a client's own array after checking its elements.
 
     Args:
-        bound: a magnitude, or (low, high); None: bounds.usual.
+        bound: a magnitude, or (low, high); None: bounds.default_bounds.
         ring: its elements.
 
     Raises:
-        UsageError: it is no bound.
+        UsageError: the bound is invalid.
         RangeError: an element is outside.
     """
     if spec.kind == BITS:
         if bound is not None:
-            raise UsageError("Truth values take no bound. Received: one.")
+            raise UsageError(
+                "Truth values take no bound. Received: one.",
+                code="conflicting-options",
+                operation="bound",
+            )
         return rules.TRUTH
     bounds = rules.default_bounds(spec) if bound is None else _parse_bound(bound, spec)
     if ring.size and not (bounds.low <= int(ring.min()) and int(ring.max()) <= bounds.high):
         low, high = (float(v) / (1 << spec.scale) for v in bounds)
         prefix = "by default, " if bound is None else ""
         raise RangeError(
-            f"Values of this array are, {prefix}from {low:.10g} to {high:.10g}: public bounds, for "
-            "which operations on it are planned. Received: a value outside. Declare larger ones: "
-            "cluster.private(array, bound=2**40), or bound=(low, high)."
+            f"Values of this array must be, {prefix}from {low:.10g} to {high:.10g}: public "
+            "bounds for which operations on it are planned. Received: a value outside. "
+            "Declare larger bounds: cluster.private(array, bound=2**40), or bound=(low, "
+            "high).",
+            code="outside-bound",
         )
     return bounds
 
@@ -74,15 +80,17 @@ def _parse_bound(bound: Any, spec: ArraySpec) -> Bounds:
     low, high = ends if len(ends) == 2 else (None, None)
     if low is None or high is None or low > high:
         raise UsageError(
-            "bound is the largest magnitude, or a pair (low, high) of public numbers. Received: "
-            f"{bound!r}."
+            "bound is the largest magnitude, or a pair (low, high) of public numbers. "
+            f"Received: {bound!r}.",
+            code="invalid-bound",
+            received=bound,
         )
     whole, unit = rules.widest_bounds(spec), 1 << spec.scale
     return Bounds(max(math.floor(low * unit), whole.low), min(math.ceil(high * unit), whole.high))
 
 
 def _exact_fraction(value: Any) -> Fraction | None:
-    """A finite real number, exactly; None: it is something else."""
+    """Return a finite real number as an exact fraction; None: another value."""
     real = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not real or not np.isfinite(float(value)):
         return None
@@ -95,7 +103,9 @@ def _exact_fraction(value: Any) -> Fraction | None:
 
 
 def own_elements(node: Any) -> np.ndarray[Any, Any] | None:
-    """The ring elements of a value that is an array of this client's, or a part of one."""
+    """Return the ring elements of this client's array, or of a part of one; None:
+    others' values.
+    """
     if not isinstance(node, Node):
         return None
     if node.leaf is not None:
@@ -110,10 +120,11 @@ def own_elements(node: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _elements_of_iterations(node: Node) -> np.ndarray[Any, Any] | None:
-    """The ring elements that an element of a loop has in all turns, if they are this client's.
+    """Return the ring elements of a loop variable in all iterations, if they belong to this
+    client.
 
-    A part of an element (`getitem`) is not among them: whether more than it keeps a limit must not
-    decide what the workers are asked to count.
+    A part of an element (`getitem`) is excluded: elements outside of the part must not decide what
+    the workers count.
     """
     if node.part_of is not None:
         return own_elements(node.part_of)
@@ -142,7 +153,7 @@ def _apply_view(
 
 
 def _evaluate_guard(guard: Guard) -> bool | None:
-    """Whether a guard holds, as far as this client's own elements say; None: they do not."""
+    """Return whether a guard holds on this client's own elements; None: unknown."""
     elements = [own_elements(node) if isinstance(node, Node) else None for node in guard.nodes]
     if guard.bits is None and elements[0] is None and isinstance(guard.nodes[0], Node):
         elements = [_elements_of_iterations(guard.nodes[0])]
@@ -170,7 +181,7 @@ def _unsigned_magnitude(ring: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 
 def as_operand(value: Any) -> Any:
-    """An argument, with what is known of each node in its place."""
+    """Return an argument with the public facts about each node in its place."""
     if isinstance(value, Node):
         return PrivateOperand(value.spec, value.range, value)
     if isinstance(value, (list, tuple)):
@@ -181,13 +192,14 @@ def as_operand(value: Any) -> Any:
 def plan_operation(
     op: str, arguments: Mapping[str, Any], result_specs: list[ArraySpec]
 ) -> tuple[list[Bounds], dict[str, Any], list[Guard]]:
-    """The bounds of results, what the operation needs besides, and what the workers check.
+    """Return the bounds of results, further parameters of the operation, and guards for the
+    workers.
 
     Args:
-        given: arguments by name, nodes among them.
+        arguments: arguments by name, with nodes among them.
 
     Raises:
-        RangeError: an array of this client's leaves what the operation takes.
+        RangeError: an array of this client violates a precondition.
     """
     call = Call(op, {name: as_operand(each) for name, each in arguments.items()}, result_specs)
     bounds = rules.apply_rule(call)
@@ -197,17 +209,21 @@ def plan_operation(
         if holds is None:
             open_guards.append(guard)
         elif not holds:
-            raise RangeError(f"{guard.text}. Nothing was sent. {REMEDY}")
+            raise RangeError(
+                f"{guard.text}. Nothing was sent. {REMEDY}",
+                code="own-values-out-of-range",
+                operation=op,
+            )
     return bounds, call.extra, open_guards
 
 
-# ---- what is checked of a result
+# ---- checks of results
 
 
 def collect_guards(
     nodes: Sequence[Node], replacements: Mapping[Node, Node]
 ) -> dict[str, list[Node]]:
-    """The counts of what left its range on the way to some values, by what a message says."""
+    """Return the violation counts of some values, by the text of the violation."""
     counts_by_text: dict[str, list[Node]] = {}
     visited: set[int] = set()
     pending = list(nodes)
@@ -229,18 +245,20 @@ def collect_guards(
 
 
 def check_counts(texts: Sequence[str], counts: Sequence[int]) -> None:
-    """Says which values left the range of an operation, if any did.
+    """Report the values that left the range of an operation, if any.
 
     Raises:
-        RangeError: they did: the result is not right.
+        RangeError: values did: the result is wrong.
     """
     violations = [
         f"{text} ({count} times)" for text, count in zip(texts, counts, strict=True) if count
     ]
     if violations:
         raise RangeError(
-            f"The result is wrong: values left the range of an operation. {'; '.join(violations[:8])}. "
-            f"{REMEDY} reveal(check=False) returns it as it is."
+            "The result is wrong: values left the range of an operation. "
+            f"{'; '.join(violations[:8])}. {REMEDY} reveal(check=False) returns it anyway.",
+            code="values-left-range",
+            operation=violations[0].partition(":")[0],
         )
 
 
@@ -248,15 +266,15 @@ _OR = " | "
 
 
 def join_texts(texts: Sequence[str]) -> str:
-    """What one number is about that counts all of some."""
+    """Return one text for a number that counts several violations."""
     return _OR.join(sorted({part for text in texts for part in text.split(_OR)}))
 
 
 def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tuple[Any, Guard]]:
-    """Values besides the operands that have to be in a range, with the guard of each.
+    """Return derived values that must be in a range, with the guard of each.
 
     Args:
-        given: arguments by name, private arrays among them.
+        arguments: arguments by name, with private arrays among them.
     """
     if op != "scaled_dot_product_attention":
         return []
@@ -274,15 +292,15 @@ def extra_guards(apply: Apply, op: str, arguments: Mapping[str, Any]) -> list[tu
     return [(scores, Guard((), text, -limit, limit))]
 
 
-# Scores of a row that are further apart get wrong weights; the second beside a private mask.
+# Scores of a row that differ by more get wrong weights; the second limit is for a private mask.
 _SPREAD, _MASKED_SPREAD = 119.0, 50.0
 
 
-# ---- operations that are made of others
+# ---- composed operations
 
 
 def compose_operation(apply: Apply, name: str, arguments: Mapping[str, Any]) -> Any:
-    """An operation as an expression of others, each planned by itself; None: it stays as it is."""
+    """Compose an operation of others, each planned separately; None: it is not composed."""
     composer = _COMPOSED.get(name)
     return None if composer is None else composer(apply, arguments)
 
@@ -296,7 +314,7 @@ def _compose_power(apply: Apply, arguments: Mapping[str, Any]) -> Any:
         return None
     power = float(exponent.item())
     if not np.isfinite(power):
-        return None  # (which the operation refuses in words)
+        return None  # (the operation itself raises the error)
     if power == int(power) and 1 <= abs(power) <= 64:
         return _integer_power(apply, apply("reciprocal", x) if power < 0 else x, abs(int(power)))
     if power in (0.5, -0.5):
@@ -318,7 +336,7 @@ def _integer_power(apply: Apply, x: Any, n: int) -> Any:
 
 
 def _private_power(apply: Apply, x: Any, y: Any) -> Any:
-    """x ** y: of whole private y also where x < 0, by the sign of the odd ones."""
+    """Compute x ** y: for whole private y also where x < 0, with the sign of odd powers."""
     if not hasattr(x, "kind"):
         base = np.asarray(x)
         usable = base.dtype.kind in "iuf" and bool(np.all(np.isfinite(base) & (base > 0)))
@@ -335,7 +353,7 @@ def _private_power(apply: Apply, x: Any, y: Any) -> Any:
 
 
 def _compose_atan2(apply: Apply, arguments: Mapping[str, Any]) -> Any:
-    """Of points that are far away: of nearer ones in the same direction."""
+    """Replace distant points by nearer ones in the same direction."""
     y, x = arguments["y"], arguments["x"]
     if not all(getattr(v, "kind", None) == FIXED for v in (y, x)) or "bits" in arguments:
         return None
@@ -356,28 +374,33 @@ def _compose_atan2(apply: Apply, arguments: Mapping[str, Any]) -> Any:
 
 
 def replace_undefined(apply: Apply, name: str, arguments: Mapping[str, Any], otherwise: Any) -> Any:
-    """An operation that gives a public number where it has no result.
+    """Apply an operation, with a public number in place of undefined results.
 
     Raises:
-        UsageError: it has one everywhere.
+        UsageError: the operation is defined everywhere.
     """
     rule = _UNDEFINED.get(name)
     if rule is None:
         raise UsageError(
-            f"{name} takes no otherwise. Received: one. It is of {', '.join(sorted(_UNDEFINED))}."
+            f"{name} takes no otherwise. Received: one. It exists for "
+            f"{', '.join(sorted(_UNDEFINED))}.",
+            code="unsupported-argument",
+            operation=name,
         )
     operand, compare = rule
     x = arguments[operand]
     if not hasattr(x, "kind"):
         raise UsageError(
-            f"{name} takes otherwise with a private {operand}. Received: a public one."
+            f"{name} takes otherwise with a private {operand}. Received: a public one.",
+            code="public-operand",
+            operation=name,
         )
     bad = apply(compare, x, 0)
     safe = apply("where", bad, 1, x)
     return apply("where", bad, otherwise, apply(name, **{**arguments, operand: safe}))
 
 
-# The operand that has no result, and how it compares with 0 then.
+# The operand without result, and the comparison with 0 that detects it.
 _UNDEFINED = {
     "divide": ("y", "equal"),
     "floordiv": ("y", "equal"),
@@ -394,7 +417,7 @@ _NEAR = 30
 
 
 def _compose_bias(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
-    """A convolution and its bias, each planned by itself."""
+    """Return a composition of a convolution and its bias, each planned separately."""
 
     def add_bias(apply: Apply, arguments: Mapping[str, Any]) -> Any:
         bias = arguments.get("bias")
@@ -404,14 +427,14 @@ def _compose_bias(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
         plain = apply(name, **{**arguments, "bias": None})
         pairs = zip(shape[::-1], plain.shape[::-1], strict=False)
         if len(shape) > plain.ndim or any(n not in (1, size) for n, size in pairs):
-            return None  # (which the operation refuses in words)
+            return None  # (the operation itself raises the error)
         return apply("add", plain, bias)
 
     return add_bias
 
 
 def _compose_quantile(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
-    """Of integers: their quantiles are reals, as in NumPy."""
+    """Return a composition for quantiles of integers, which are reals as in NumPy."""
 
     def cast_integers(apply: Apply, arguments: Mapping[str, Any]) -> Any:
         x = arguments["x"]
@@ -423,7 +446,9 @@ def _compose_quantile(name: str) -> Callable[[Apply, Mapping[str, Any]], Any]:
 
 
 def _compose_product(apply: Apply, arguments: Mapping[str, Any]) -> Any:
-    """Halves times halves, as ranking joins them; each product planned by itself."""
+    """Multiply halves by halves, in the order of protocols.api.ranking; each product is planned
+    separately.
+    """
     x = arguments["x"]
     if getattr(x, "kind", None) != FIXED or x.size == 0:
         return None
@@ -470,9 +495,9 @@ _COMPOSED: Mapping[str, Callable[[Apply, Mapping[str, Any]], Any]] = {
 
 
 def count_step(guard: Guard) -> tuple[str, tuple[Any, ...], dict[str, Any]]:
-    """The operation that counts where a guard does not hold."""
+    """Return the operation that counts the violations of a guard."""
     if guard.bits is None:
-        # (limits that count_outside takes: of words of 64 bits fewer are taken)
+        # (count_outside takes limits below 2^62: those of 64-bit words are reduced)
         limit = 1 << rules.LIMIT
         low = None if guard.low is None else max(guard.low, -limit)
         limits = {"low": low, "high": None if guard.high is None else min(guard.high, limit - 1)}

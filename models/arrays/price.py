@@ -1,4 +1,4 @@
-"""What a plan costs, before anything is sent: counted on values that are not there."""
+"""Cost of a plan before anything is sent, counted on symbolic values."""
 
 from __future__ import annotations
 
@@ -18,10 +18,11 @@ from tfe_bench.protocols.session.cost import Cost
 from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.tensor_ops import Tensor
 
-# Plans whose price is remembered: a loop asks for the same one again and again.
+# Plans with a cached price: a loop at a client requests the same one repeatedly.
 _MAX_CACHED = 256
-# Exchanges and local maps of a plan's graphs, of a loop those of one turn: what takes a worker time
-# to count and to trace, and memory: about so many bytes each (measured with 990 softmaxes).
+# Exchanges and local maps of a plan's graphs, for a loop those of one iteration: they take a
+# worker's time for counting and tracing, and memory of about this many bytes each (measured with
+# 990 softmaxes).
 MAX_OPS = 20_000
 OP_BYTES = 32 << 10
 _known: OrderedDict[str, Price] = OrderedDict()
@@ -30,14 +31,14 @@ _lock = threading.Lock()
 
 @dataclass(frozen=True)
 class Price:
-    """What a plan costs.
+    """Cost of a plan.
 
     Attributes:
         cost: bits by party, and rounds.
-        steps: bits that each step has the three workers send.
-        made: what is public of each step's values.
-        held: of each output the words.
-        largest: 64-bit words of the largest array that is made on the way.
+        steps: bits that the three workers send in each step.
+        step_specs: public facts about each step's values.
+        output_specs: public facts about the words of each output.
+        largest: 64-bit words of the largest intermediate array.
         moved: words that local maps move.
         ops: exchanges and local maps of its graphs.
     """
@@ -52,25 +53,25 @@ class Price:
 
     @property
     def memory(self) -> int:
-        """Bytes that its graphs take at a worker, about."""
+        """Approximate bytes of its graphs at a worker."""
         return self.ops * OP_BYTES
 
     @property
     def sent(self) -> int:
-        """Bytes that the three workers send together."""
+        """Bytes that the three workers send in total."""
         return self.cost.total // 8
 
     def seconds(self, profile: str) -> float:
-        """An estimate under a network profile.
+        """Estimate the time under a network profile.
 
         Raises:
-            UsageError: there is no such profile.
+            UsageError: the profile does not exist.
         """
         return estimate_seconds(self.cost, self.moved, profile)
 
 
 class _LimitedCostParty(CostParty):
-    """A party that counts, and does not go on counting without end."""
+    """A cost party with a limit on its operations."""
 
     def __init__(self) -> None:
         super().__init__(expected=True)
@@ -79,19 +80,19 @@ class _LimitedCostParty(CostParty):
     def count_messages(
         self, cost: Cost, shape: Sequence[int], *operands: Any, dealer: int | None = None
     ) -> Tensor:
-        """As of Counting.
+        """Count messages, as CostParty does.
 
         Raises:
-            UsageError: too many ops.
+            UsageError: too many operations.
         """
         self._count_op()
         return super().count_messages(cost, shape, *operands, dealer=dealer)
 
     def add_moved_words(self, count: int) -> None:
-        """As of Counting.
+        """Add moved words, as CostParty does.
 
         Raises:
-            UsageError: too many ops.
+            UsageError: too many operations.
         """
         self._count_op()
         super().add_moved_words(count)
@@ -100,16 +101,18 @@ class _LimitedCostParty(CostParty):
         self.op_count += 1
         if self.op_count > MAX_OPS:
             raise UsageError(
-                f"An expression takes at most {MAX_OPS} exchanges and local steps. Received: one "
-                "that takes more. Have a part computed by itself: y = y.compute()."
+                f"An expression takes at most {MAX_OPS} exchanges and local steps. Received: "
+                "more. Compute a part separately: y = y.compute().",
+                code="expression-too-large",
+                expected=MAX_OPS,
             )
 
 
 def price_plan(plan: Plan) -> Price:
-    """Counts a checked plan, or remembers what one of the same shape costs.
+    """Count the cost of a checked plan, or return the cached cost of one with the same key.
 
     Raises:
-        UsageError: operations that do not take what they are given.
+        UsageError: operations that do not take their operands.
     """
     key = plan.cost_key()
     with _lock:

@@ -1,4 +1,4 @@
-"""What an operation makes of values of which only kind, shape and scale are known."""
+"""Inference of an operation's results from kind, shape and scale of its operands."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def infer_results(
     named: Mapping[str, Any],
     body: LoopBody | None,
 ) -> tuple[list[ArraySpec], bool]:
-    """The meanings of an operation's results, and whether it makes a list.
+    """Infer the specifications of an operation's results, and whether it returns a list.
 
     Args:
-        args, named: arguments, with nodes in place of private values.
+        args, named: arguments, with nodes for private values.
 
     Raises:
         UsageError: the operation does not take them.

@@ -1,7 +1,7 @@
-"""Operations of expressions that stay right for ordinary amounts, and counts of what is too large.
+"""Operations of expressions that stay correct for large values, and counts of values out of range.
 
-The ring has 64 bits, of which a product of two numbers with 16 fractional bits takes 32 for their
-fractions.  Each function here is one of tfe_bench.protocols.api with parameters for large values,
+The ring has 64 bits; a product of two numbers with 16 fractional bits uses 32 of them for the
+fraction. Each function here is one of tfe_bench.protocols.api with parameters for large values,
 which the client plans from public bounds (bounds.py); the values themselves stay private.
 """
 
@@ -33,13 +33,13 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.session.types import Axes, Operand
 
-# Ring elements of fixed point are below 2^LIMIT in magnitude: truncations take no larger ones.
+# Ring elements of fixed point are below 2^LIMIT in magnitude, the limit of truncations.
 LIMIT = 62
-# A sum of squares below 2^_NARROW is used as it is; above it without its last bits.
+# A sum of squares below 2^_NARROW is used unchanged; a larger one without its last bits.
 _NARROW = 60
-# A square root of ring elements gets half as many fractional bits of its own.
+# A square root of ring elements gets half as many fractional bits.
 _ROOT_BITS = 8
-# Divisions one after the other, of which each leaves fewer bits.
+# Successive divisions, each of which leaves fewer bits.
 _MAX_PARTS = 8
 
 
@@ -47,11 +47,11 @@ _MAX_PARTS = 8
 
 
 def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A bilinear operation that may take one operand in two parts.
+    """Wrap a bilinear operation so that it can take one operand in two parts.
 
-    With `split` = i the private operand i is its whole part, an integer, and the rest:
-    f(x, y) = f(whole, y) + f(rest, y), so that neither product has more fractional bits than the
-    result and what one truncation takes.
+    With `split` = i the private operand i is split into its whole part, an integer, and the rest:
+    f(x, y) = f(whole, y) + f(rest, y). Then neither product has more fractional bits than the
+    result plus those of one truncation.
     """
     signature = inspect.signature(function)
     split = inspect.Parameter("split", inspect.Parameter.KEYWORD_ONLY, default=None)
@@ -61,7 +61,12 @@ def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
         if split is None:
             return function(*args, **named)
         if type(split) is not int or not 0 <= split < len(args):
-            raise UsageError("split is the place of a private operand.")
+            raise UsageError(
+                "split is the position of a private operand.",
+                code="invalid-argument",
+                operation="split",
+                received=split,
+            )
         x = operands.check_private(function.__name__, args[split])
         whole = predicates.cast(x, 0)
         rest = arithmetic.sub(x, predicates.cast(whole, x.fractional_bits))
@@ -76,7 +81,7 @@ def in_parts(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def square(x: Shared, wide: bool = False) -> Shared:
-    """x * x; wide: in parts, as of `in_parts`."""
+    """Compute x * x; wide: in two parts, as in `in_parts`."""
     return in_parts(operators.multiply)(x, x, split=0) if wide else operators.square(x)
 
 
@@ -88,14 +93,14 @@ def divide(
     largest: int | None = None,
     drop: int = 0,
 ) -> Shared:
-    """x / y as of operators.divide.
+    """Compute x / y as operators.divide does.
 
     Args:
         largest: |x| and |x / y| are below 2^largest ring units; f + largest <= 53.
         drop: |x| may be below 2^(largest + drop): such an x is divided without its last bits, and
-            what the quotient leaves of it again.
+            then the remainder is divided.
 
-    Rounds: those of `divide` and 1; with `drop` twice, and 6 besides.
+    Rounds: those of `divide` and 1; with `drop` twice that, and 6 more.
     """
     if largest is None or not operands.is_private(y):
         return operators.divide(x, y, signed, bits)
@@ -122,7 +127,7 @@ def divide(
     first = divide_scaled(relational.where(party, large, short, x))
     raised = replace(_shift_left(first, drop), fractional_bits=f)
     first = relational.where(party, large, raised, first)
-    # (right modulo 2^64, and small)
+    # (correct modulo 2^64, and small)
     remainder = arithmetic.sub(
         replace(_shift_left(x, f), fractional_bits=2 * f), arithmetic.mul(party, first, y)
     )
@@ -135,13 +140,17 @@ def divide(
 
 
 def _division_bits(bits: int, log: int, more: int) -> tuple[int, int]:
-    """Bits that a last division by about 2^log drops, and those that one before others drops."""
+    """Return the bits that a final division by about 2^log drops, and those that an
+    earlier one drops.
+    """
     last = min(truncation.MAX_DROPPED_BITS, 61 - bits - more + log)
     return last, min(max((bits + log + 1 - more) // 2, 1), truncation.MAX_DROPPED_BITS)
 
 
 def can_divide(bits: int, count: int) -> bool:
-    """Whether `quotient` divides numbers below 2^bits: each division leaves fewer bits."""
+    """Return whether `divide_by_count` divides numbers below 2^bits: each division
+    leaves fewer bits.
+    """
     log = count.bit_length() - 1
     for _ in range(_MAX_PARTS):
         last, drop = _division_bits(bits, log, 0)
@@ -152,13 +161,16 @@ def can_divide(bits: int, count: int) -> bool:
 
 
 def divide_by_count(party: Party, total: Shared, count: int, bits: int, more: int = 0) -> Shared:
-    """total * 2^more / count in ring units, at the scale of `total`, off by 2 at most.
+    """Compute total * 2^more / count in ring units, at the scale of `total`, with an error of at
+    most 2.
 
-    What the count leaves of powers of two is divided again, until a reciprocal of few bits does.
+    The remainder of powers of two modulo the count is divided again, until a reciprocal of few
+    bits suffices.
 
     Args:
         total: |total| < 2^bits; the result is below 2^62.
         count: public, at least 1.
+
     Rounds: 1 for each division.
     """
     f = total.fractional_bits
@@ -201,18 +213,22 @@ def _reduced_axes(operation: str, x: Shared, axis: Axes) -> tuple[list[int], int
     axes = checks.normalize_axes(operation, axis, len(sizes))
     count = math.prod(sizes[i] for i in axes)
     if count == 0:
-        raise UsageError(f"{operation} wants at least one value. Received: axes {axes} of {x!r}.")
+        raise UsageError(
+            f"{operation} takes at least one value. Received: axes {axes} of {x!r}.",
+            code="empty-input",
+            operation=operation,
+        )
     return axes, count
 
 
 def reduce_mean(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int | None = None
 ) -> Shared:
-    """The mean as of tensors.reduce_mean.
+    """Compute the mean as tensors.reduce_mean does.
 
     Args:
-        bits: |x| < 2^bits ring units: the exact sum is divided, whatever the number of values, and
-            the mean is off by 3 ulp at most.
+        bits: |x| < 2^bits ring units: the exact sum is divided, for any number of values, and the
+            mean has an error of at most 3 ulp.
     """
     x = operands.check_private("reduce_mean", x)
     if bits is None:
@@ -220,13 +236,18 @@ def reduce_mean(
     axes, count = _reduced_axes("reduce_mean", x, axis)
     party, more = operands.in_graph("reduce_mean"), 0 if x.fractional_bits else 16
     if type(bits) is not int or not 1 <= bits <= LIMIT - more:
-        raise UsageError(f"bits is an integer from 1 to {LIMIT - more}. Received: {bits!r}.")
+        raise UsageError(
+            f"bits is an integer from 1 to {LIMIT - more}. Received: {bits!r}.",
+            code="number-out-of-range",
+            operation="bits",
+            received=bits,
+        )
     needed = bits + (count - 1).bit_length()
     drop = max(0, needed + 1 - LIMIT)
     if drop == 0:
         total = reductions.reduce_sum(x, axes, keepdims)
         mean = divide_by_count(party, total, count, needed, more)
-    else:  # (the sum itself leaves the ring)
+    else:  # (the sum itself exceeds the ring)
         shortened = truncation.truncate(party, replace(x, fractional_bits=drop), drop)
         rest = arithmetic.sub(replace(x, fractional_bits=0), _shift_left(shortened, drop))
         high, low = (reductions.reduce_sum(v, axes, keepdims) for v in (shortened, rest))
@@ -245,7 +266,7 @@ def _shift_left(x: Shared, up: int) -> Shared:
 
 
 def _sum_products(party: Party, x: Shared, y: Shared, axes: list[int], keepdims: bool) -> Shared:
-    """Sums of x * y over axes; what is exchanged is the sums."""
+    """Compute sums of x * y over axes; only the sums are exchanged."""
     sizes = operands.sizes("This function", x)
     kept = [i for i in range(len(sizes)) if i not in axes]
     rest, count = [sizes[i] for i in kept], math.prod(sizes[i] for i in axes)
@@ -261,23 +282,29 @@ def _sum_products(party: Party, x: Shared, y: Shared, axes: list[int], keepdims:
 def _mean_square(
     party: Party, x: Shared, axes: list[int], keepdims: bool, count: int, bits: int
 ) -> tuple[Any, Shared, Shared, int]:
-    """The mean of squares in ring units, as it is and over 2^(2 h), and which of them is right.
+    """Compute the mean of squares in ring units, exactly and divided by 2^(2 h), and which of both
+    is correct.
 
     x = s 2^k + r gives sum x^2 = 2^(2 k) sum s^2 + 2^(k+1) sum s r + sum r^2: exact modulo 2^64,
-    and without its last 2 k bits whatever its size.
+    and without its last 2 k bits for any size.
 
     Args:
-        count: of values of a mean; 1 gives the sum.
+        count: number of values of a mean; 1 gives the sum.
         bits: |x| < 2^bits.
 
     Returns:
-        private bits that are 1 where the second one is right; both; h.
+        private bits that are 1 where the second one is correct; both; h.
     """
     sizes = operands.sizes("This function", x)
     number = (math.prod(sizes[i] for i in axes) - 1).bit_length()
     k = min(max(bits - (60 - number) // 2, 1), truncation.MAX_DROPPED_BITS // 2)
     if 2 * (bits - k) + number > 60 or bits + number > 59 or 2 * k + number > 60:
-        raise UsageError(f"A sum of squares takes no {1 << number} values of {bits} bits.")
+        raise UsageError(
+            f"A sum of squares cannot take {1 << number} values of {bits} bits.",
+            code="value-too-wide",
+            operation="sum of squares",
+            received=bits,
+        )
 
     def drop_bits(v: Shared, drop: int) -> Shared:
         short = truncation.truncate(party, replace(v, fractional_bits=drop), drop)
@@ -304,7 +331,7 @@ def _mean_square(
 
 
 def _scaled_root(party: Party, large: Any, narrow: Shared, wide: Shared, h: int, f: int) -> Shared:
-    """The square root of ring units, at scale f."""
+    """Compute the square root of ring units, at scale f."""
     chosen = relational.where(party, large, wide, narrow)
     root = roots.sqrt(party, replace(chosen, fractional_bits=_ROOT_BITS))
     root = replace(root, fractional_bits=0)
@@ -329,11 +356,11 @@ def norm(
     keepdims: bool = False,
     bits: int | None = None,
 ) -> Shared:
-    """The norm as of statistics.norm.
+    """Compute the norm as statistics.norm does.
 
     Args:
-        bits: |tensor| < 2^bits ring units: the Euclidean norm is right also where the sum of
-            squares leaves the ring.
+        bits: |tensor| < 2^bits ring units: the Euclidean norm is correct even if the sum of
+            squares exceeds the ring.
     """
     if bits is None or ord not in ("euclidean", 2):
         return statistics.norm(tensor, ord, axis, keepdims)
@@ -354,7 +381,7 @@ def _center_values(
 def reduce_variance(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int | None = None
 ) -> Shared:
-    """The variance as of statistics.reduce_variance; bits: as of `norm`."""
+    """Compute the variance as statistics.reduce_variance does; bits: as in `norm`."""
     x = operands.check_private("reduce_variance", x)
     if bits is None:
         return statistics.reduce_variance(x, axis, keepdims)
@@ -373,7 +400,7 @@ def reduce_variance(
 def reduce_std(
     x: Shared, axis: Axes = None, keepdims: bool = False, bits: int | None = None
 ) -> Shared:
-    """The standard deviation as of statistics.reduce_std; bits: as of `norm`."""
+    """Compute the standard deviation as statistics.reduce_std does; bits: as in `norm`."""
     x = operands.check_private("reduce_std", x)
     if bits is None:
         return statistics.reduce_std(x, axis, keepdims)
@@ -383,7 +410,7 @@ def reduce_std(
     return _scaled_root(party, *mean_square, x.fractional_bits)
 
 
-# ---- what leaves a range
+# ---- values out of range
 
 
 def _count_bits(party: Party, negative: Any, shape: list[int]) -> Shared:
@@ -391,21 +418,29 @@ def _count_bits(party: Party, negative: Any, shape: list[int]) -> Shared:
 
 
 def count_outside(x: Shared, low: int | None = None, high: int | None = None) -> Shared:
-    """How many ring elements are below `low` or above `high`, an integer.
+    """Count the ring elements below `low` or above `high`, as an integer.
 
     Args:
         x: |x| < 2^62, or both limits are given.
         low, high: ring units below 2^62 in magnitude; None: no limit.
 
-    Rounds: those of `less`, and 1.  Bits sent: those of `less` and of `cast` for each limit.
+    Rounds: those of `less`, and 1. Bits sent: those of `less` and of `cast` for each limit.
     """
     x = operands.check_private("count_outside", x)
     sizes = operands.sizes("count_outside", x)
     for limit in (low, high):
         if limit is not None and (type(limit) is not int or not -(1 << 62) <= limit < 1 << 62):
-            raise UsageError("count_outside takes limits below 2^62.")
+            raise UsageError(
+                "count_outside takes limits below 2^62.",
+                code="number-out-of-range",
+                operation="count_outside",
+            )
     if low is None and high is None:
-        raise UsageError("count_outside takes one limit at least.")
+        raise UsageError(
+            "count_outside takes at least one limit.",
+            code="missing-argument",
+            operation="count_outside",
+        )
     flat = shapes.reshape(replace(x, fractional_bits=0), [math.prod(sizes)])
     sides = []
     if low is not None:
@@ -419,11 +454,11 @@ def count_outside(x: Shared, low: int | None = None, high: int | None = None) ->
 
 
 def count_steep(x: Operand, y: Operand, bits: int, drop: int = 0) -> Shared:
-    """How many quotients x / y are not below 2^bits in magnitude, or have y = 0: an integer.
+    """Count the quotients x / y of magnitude 2^bits or more, or with y = 0, as an integer.
 
     Args:
-        x, y: of one scale, broadcast.
-        drop: so many of `bits` are taken off x, exactly, and the others put on y: |x| and
+        x, y: operands of one scale, broadcast.
+        drop: number of `bits` that are removed from x, exactly; the others are added to y: |x| and
             |y| 2^(bits - drop) are below 2^61 ring units.
 
     Rounds: those of `abs` and of `less`, and 1; with `drop` 3 more.
@@ -431,7 +466,11 @@ def count_steep(x: Operand, y: Operand, bits: int, drop: int = 0) -> Shared:
     x, y = operands.share_pair("count_steep", x, y)
     whole = [int(n) for n in operands.broadcast_shapes("count_steep", x.shape, y.shape)]
     if type(bits) is not int or type(drop) is not int or not 0 <= drop <= bits <= 61:
-        raise UsageError("count_steep takes 0 to 61 bits, of which it drops some.")
+        raise UsageError(
+            "count_steep takes 0 to 61 bits, and a drop of at most that.",
+            code="number-out-of-range",
+            operation="count_steep",
+        )
     party = operands.in_graph("count_steep")
     large, small = (operators.abs(operands.check_private("count_steep", v)) for v in (x, y))
     large = rounding.floor_shift(party, large, drop) if drop else replace(large, fractional_bits=0)
@@ -444,7 +483,7 @@ def count_steep(x: Operand, y: Operand, bits: int, drop: int = 0) -> Shared:
 
 
 def count_zeros(x: Shared) -> Shared:
-    """How many elements are 0, an integer.  Rounds: those of `equal`, and 1."""
+    """Count the elements that are 0, as an integer. Rounds: those of `equal`, and 1."""
     x = operands.check_private("count_zeros", x)
     sizes = operands.sizes("count_zeros", x)
     flat = shapes.reshape(replace(x, fractional_bits=0), [math.prod(sizes)])

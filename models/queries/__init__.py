@@ -1,1 +1,1 @@
-"""Private tables: what they are, queries on them, and who may learn what."""
+"""Private tables: their schemas, queries on them, and rights to them."""

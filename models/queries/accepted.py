@@ -1,7 +1,7 @@
-"""The nodes of SQL that queries may have, and the arguments of each that the compiler reads.
+"""SQL nodes that queries may contain, and the arguments of each that the compiler reads.
 
-One list, checked on the whole tree as it was parsed, before anything is compiled: a node that is
-not in it is refused, and so is every argument that is set and not read.
+One list, checked on the whole parsed tree before compilation: a node that is not listed is
+refused, and so is every argument that is set but not read.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _UNARY = ("Neg", "Not", "Abs", "Paren", "Year", "Month", "Date")
 _CLAUSES = ("From", "Where", "Having", "Qualify")
 _AGGREGATES = ("Sum", "Avg", "Min", "Max", "Count", "Median")
 _SETS = "with_ this order limit"
-# By node: the arguments whose value changes the plan, or is refused where they are compiled.
+# Arguments by node whose value changes the plan, or that the compiler checks.
 READ_ARGUMENTS: Mapping[str, frozenset[str]] = {
     name: frozenset(arguments.split())
     for name, arguments in {
@@ -72,7 +72,7 @@ READ_ARGUMENTS: Mapping[str, frozenset[str]] = {
         "RespectNulls": "this",
     }.items()
 }
-# Arguments that say how something is written, or what holds without them.
+# Arguments that state notation only, or a default.
 NOTATION: Mapping[str, frozenset[str]] = {
     name: frozenset(arguments.split())
     for name, arguments in {
@@ -90,7 +90,7 @@ NOTATION: Mapping[str, frozenset[str]] = {
         "Window": "over",
     }.items()
 }
-# What users call a node, or an argument of one.
+# Users' words for nodes and arguments.
 _NAMES: Mapping[str, str] = {
     "IntDiv": "//",
     "Mod": "%",
@@ -124,22 +124,26 @@ _NAMES: Mapping[str, str] = {
 
 
 def unsupported_error(feature: str, received: str = "") -> UsageError:
-    """The error for SQL that is not offered.
+    """Return the error for an unsupported SQL feature.
 
     Args:
-        received: the text of it, of which the beginning is shown.
+        feature: the feature in SQL's words.
+        received: the SQL text of it; the error shows its beginning.
     """
     shown = f" Received: {received[:80]}." if received else ""
     return UsageError(
-        f"{feature} is not offered in queries on private tables; see docs/tables.md.{shown}"
+        f"{feature} is not supported in queries on private tables; see docs/tables.md.{shown}",
+        code="unsupported-sql",
+        operation=feature,
+        received=received[:80] or None,
     )
 
 
 def check_nodes(tree: Any) -> None:
-    """Refuse a tree with a node that queries may not have, or an argument that nothing reads.
+    """Reject a tree with an unlisted node or with an argument that the compiler does not read.
 
     Raises:
-        UsageError: it is named in SQL's words.
+        UsageError: naming the feature in SQL's words.
     """
     for node in tree.walk():
         kind = type(node).__name__
@@ -152,7 +156,7 @@ def check_nodes(tree: Any) -> None:
 
 
 def name_of(node: Any) -> str:
-    """What users call a node: an operator, a function, a statement."""
+    """Return a user's word for a node: an operator, a function or a statement."""
     kind = type(node).__name__
     if kind in _NAMES:
         return _NAMES[kind]
@@ -185,5 +189,5 @@ def _node_text(node: Any) -> str:
         node = node.parent
     try:
         return " ".join(str(node.sql(dialect="duckdb")).split())
-    except Exception:  # a node that DuckDB has no words for: its name alone is shown
+    except Exception:  # DuckDB has no text for the node: only its name is shown
         return ""

@@ -1,4 +1,4 @@
-"""Groups and aggregates: how many groups there may be, and what types aggregates have."""
+"""Groups and aggregates: bounds on the number of groups, and types of aggregates."""
 
 from __future__ import annotations
 
@@ -10,25 +10,27 @@ from tfe_bench.models.queries.expressions import MAX_DIVISOR, Fact, ratio_type
 from tfe_bench.models.queries.plan import PARTS, parse_quantile
 from tfe_bench.models.queries.types import BOOL, CATEGORY, NUMBER, TEXT, Type, int_type, scaled_type
 
-# Groups whose values are added up without a sort.
+# Groups whose values are summed without a sort.
 MAX_DENSE = 32
-# Groups that are all told of, of a row or not.
+# Groups that are all released, with or without rows.
 MAX_RELEASED = 1024
-# Rows that quantiles are taken of.
+# Rows of quantiles.
 _MAX_QUANTILE_ROWS = 1 << 24
-# Bits of a value and of the number of a partition.
+# Bits of a value together with the number of its partition.
 _MAX_WINDOW_BITS = 59
 
 
 def dense_group_count(keys: Sequence[Fact], functions: Sequence[str]) -> int:
-    """How many groups public codes make; 0 where rows are sorted to group them."""
+    """Return the number of groups by public codes; 0 if rows are sorted into groups."""
     count = public_group_count(keys)
     ranked = {"min", "max"} & set(functions) or any(map(parse_quantile, functions))
     return count if count <= MAX_DENSE and not ranked else 0
 
 
 def public_group_count(keys: Sequence[Fact]) -> int:
-    """How many combinations of public codes keys have; 0: of others, or of more than MOST_TOLD."""
+    """Return the number of combinations of the keys' public codes; 0 for other keys or above
+    MAX_RELEASED.
+    """
     count = 1
     for fact in keys:
         if fact.value_type.kind not in (CATEGORY, BOOL) or fact.nullable:
@@ -38,7 +40,9 @@ def public_group_count(keys: Sequence[Fact]) -> int:
 
 
 def max_group_count(keys: Sequence[Fact], rows: int) -> int:
-    """How many groups of so many rows there are at most, by the ranges of the keys."""
+    """Return the largest possible number of groups, by the number of rows and the
+    ranges of the keys.
+    """
     count = 1
     for fact in keys:
         kind = fact.value_type
@@ -48,12 +52,12 @@ def max_group_count(keys: Sequence[Fact], rows: int) -> int:
 
 
 def aggregate_fact(function: str, fact: Fact | None, rows: int, keys: bool) -> Fact:
-    """The fact about an aggregate.
+    """Infer the fact about an aggregate.
 
     Args:
-        fact: about its argument; None: rows are counted.
-        rows: of the relation that is grouped.
-        keys: whether there are any: then no group has no row.
+        fact: fact about its argument; None: it counts rows.
+        rows: number of rows of the grouped relation.
+        keys: whether there are keys; then every group has a row.
 
     Raises:
         UsageError: it does not take such an argument, or a value may be too large.
@@ -64,19 +68,38 @@ def aggregate_fact(function: str, fact: Fact | None, rows: int, keys: bool) -> F
     kind, nullable = fact.value_type, fact.nullable or not keys
     if function in ("min", "max"):
         if not kind.ordered:
-            raise UsageError("MIN and MAX take what has an order; a text has none.")
+            raise UsageError(
+                "MIN and MAX take values of an ordered type; texts have no order.",
+                code="unordered-type",
+                operation=function,
+            )
         return Fact(kind, nullable, fact.sources)
     quantile = parse_quantile(function)
     if quantile and rows > _MAX_QUANTILE_ROWS:
-        raise UsageError(f"Quantiles are of {_MAX_QUANTILE_ROWS} rows at most. Received: {rows}.")
+        raise UsageError(
+            f"Quantiles take at most {_MAX_QUANTILE_ROWS} rows. Received: {rows}.",
+            code="too-large",
+            operation=function,
+            received=rows,
+        )
     if quantile and quantile[0] == "quantile_disc":
         if not kind.ordered or kind.kind == BOOL:
-            raise UsageError(f"QUANTILE_DISC takes what has an order. Received: a {kind}.")
+            raise UsageError(
+                f"QUANTILE_DISC takes values of an ordered type. Received: a {kind}.",
+                code="unordered-type",
+                operation=function,
+                received=kind,
+            )
         return Fact(kind, nullable, fact.sources)
     if kind.kind != NUMBER:
         function = function.partition(":")[0]
-        raise UsageError(f"{function.upper()} takes numbers. Received: a {kind}.")
-    if quantile:  # in thousandths of what lies between two values
+        raise UsageError(
+            f"{function.upper()} takes numbers. Received: a {kind}.",
+            code="type-mismatch",
+            operation=function,
+            received=kind,
+        )
+    if quantile:  # in thousandths of the distance between two values
         bounds = kind.low * PARTS, kind.high * PARTS
         return Fact(
             scaled_type(kind, *bounds, kind.digits + 3, kind.fraction), nullable, fact.sources
@@ -86,21 +109,29 @@ def aggregate_fact(function: str, fact: Fact | None, rows: int, keys: bool) -> F
     if function == "sum":
         return Fact(total, nullable, fact.sources)
     if total.magnitude >> 60 or rows >> MAX_DIVISOR:
-        raise UsageError("AVG takes sums below 2^60 of fewer than 2^24 rows. Declare a range.")
+        raise UsageError(
+            "AVG takes sums below 2^60 of fewer than 2^24 rows. Declare a range.",
+            code="value-too-wide",
+            operation="avg",
+        )
     return Fact(ratio_type(kind, Fraction(1)), nullable, fact.sources)
 
 
 def check_window_extreme(kind: Type, rows: int) -> None:
-    """Refuses a least or largest value of a window that would not be right.
+    """Reject MIN or MAX over a window that would not be correct.
 
     Raises:
-        UsageError: a column of bools, or one too wide to be compared with the number of a partition
-            in front.
+        UsageError: a column of bools, or one too wide for a comparison behind the number of a
+            partition.
     """
     max_bits = _MAX_WINDOW_BITS - rows.bit_length()
     if kind.kind == BOOL or kind.width > max_bits:
         raise UsageError(
-            f"MIN and MAX OVER take columns of at most {max_bits} bits among {rows} rows, and no "
-            f"bools. Received: a {kind} of {kind.width} bits. Declare a narrower range, as "
-            "int[0,120]."
+            f"MIN and MAX OVER take columns of at most {max_bits} bits among {rows} rows, and "
+            f"no bools. Received: a {kind} of {kind.width} bits. Declare a narrower range, as "
+            "int[0,120].",
+            code="value-too-wide",
+            operation="over",
+            received=kind.width,
+            expected=max_bits,
         )

@@ -1,4 +1,4 @@
-"""Aggregates of SQL: what a plan's step `group` says of a call."""
+"""Aggregates of SQL: compile a call to an entry of a plan's step `group`."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from tfe_bench.models.queries.plan import PARTS
 
 
 def parse_aggregate(call: Any, distinct_counts: list[str]) -> tuple[str, Any]:
-    """A function's name, and its argument; None: rows.
+    """Return the name of an aggregate and its argument; None as argument counts rows.
 
     Args:
-        counted: gets the text of a COUNT(DISTINCT).
+        distinct_counts: receives the text of each COUNT(DISTINCT).
 
     Raises:
-        UsageError: it is not offered.
+        UsageError: the aggregate is not supported.
     """
     from sqlglot import exp
 
@@ -58,7 +58,9 @@ def _parse_fraction(node: Any) -> int:
         thousandths = Decimal(-1)
     if not 0 <= thousandths <= PARTS or thousandths != int(thousandths):
         raise UsageError(
-            "A quantile takes a column and a public number from 0 to 1 with three digits at most, "
-            f"as QUANTILE_DISC(x, 0.95). Received: {str(node)[:40]}."
+            "Expected a column and a public number from 0 to 1 with at most three digits, as "
+            f"QUANTILE_DISC(x, 0.95). Received: {str(node)[:40]}.",
+            code="invalid-quantile",
+            received=str(node)[:40],
         )
     return int(thousandths)

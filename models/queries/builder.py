@@ -1,4 +1,4 @@
-"""Steps of a plan as they are made, with the public facts of each: the base of the compiler."""
+"""Base of the SQL compiler: builds the steps of a plan together with their public facts."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tfe_bench.models.queries.plan import MAX_STEPS, NEIGHBORS
 from tfe_bench.models.queries.rights import Table
 from tfe_bench.models.queries.scalars import ScalarCompiler
 
-# Columns of a plan by the alias and the name that a query says.
+# Columns of a plan by alias and name in the query.
 Names = dict[tuple[str, str], str]
-# Steps that are made before those that nothing uses are dropped.
+# Steps before unused ones are removed.
 _MAX_BUILT = 10 * MAX_STEPS
 
 
 @dataclass
 class CommonTable:
-    """A query that WITH names.
+    """A query named by WITH.
 
     Attributes:
-        node: the query.
-        others: those that it may use.
-        step, columns: as it was compiled first.
-        is_used: whether something reads that step.
+        node: its parsed query.
+        visible_ctes: WITH queries that it may use.
+        step, columns: step and columns of its first compilation.
+        is_used: whether a step reads it.
     """
 
     node: Any
@@ -41,12 +41,12 @@ CommonTables = Mapping[str, CommonTable]
 
 
 class PlanBuilder(ABC):
-    """Makes the steps of one query.
+    """Builder of the steps of one query.
 
     Args:
-        tables: those that the client may use, by name.
-        bound: the most rows that the result and a join of repeated keys have.
-        loss: privacy that each grouping of tables with a budget spends.
+        tables: tables that the client may use, by name.
+        bound: largest number of rows of the result and of joins with repeated keys.
+        loss: privacy loss of each grouping of tables with a budget.
     """
 
     def __init__(self, tables: Mapping[str, Table], bound: int | None, loss: int) -> None:
@@ -54,7 +54,7 @@ class PlanBuilder(ABC):
 
         self._exp = exp
         self._bound, self._loss = bound, loss
-        # names of tables are not told apart by case, as in DuckDB; columns keep their owner's
+        # names of tables are case-insensitive, as in DuckDB; columns keep their owner's spelling
         self._tables = {name.lower(): table for name, table in tables.items()}
         self._scanned: dict[str, Table] = {}
         self._steps: list[dict[str, Any]] = []
@@ -63,10 +63,10 @@ class PlanBuilder(ABC):
 
     @abstractmethod
     def compile_query(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
-        """Compile a SELECT or a UNION: its step, and the names of its columns."""
+        """Compile a SELECT or a UNION; return its step and the names of its columns."""
 
     def build_plan(self, output: int) -> dict[str, Any]:
-        """All steps, as a plan whose relation `output` leaves."""
+        """Return all steps as a plan with `output` as its result."""
         tables = {
             alias: {"name": t.name, "deployment": t.deployment}
             for alias, t in self._scanned.items()
@@ -75,7 +75,11 @@ class PlanBuilder(ABC):
 
     def _add_step(self, op: str, inputs: Sequence[int], **about: Any) -> int:
         if len(self._steps) >= _MAX_BUILT:
-            raise UsageError(f"A plan has at most {MAX_STEPS} steps. Use a WITH query less often.")
+            raise UsageError(
+                f"A plan has at most {MAX_STEPS} steps. Use a WITH query less often.",
+                code="plan-too-large",
+                expected=MAX_STEPS,
+            )
         step = {"op": op, "in": list(inputs), **about}
         self._facts.append(
             relations.derive_step(step, [self._facts[i] for i in inputs], self._scanned)
@@ -93,7 +97,9 @@ class PlanBuilder(ABC):
         return ScalarCompiler(self._facts[step].columns, names, more)
 
     def _compile_ctes(self, node: Any, ctes: CommonTables) -> CommonTables:
-        """The queries that a query may use: those around it, and those of its own WITH."""
+        """Return the queries that a query may use: those of enclosing queries and of
+        its own WITH.
+        """
         visible = dict(ctes)
         for cte in (node.args.get("with_") or self._exp.With()).expressions:
             others = dict(visible)
@@ -102,9 +108,10 @@ class PlanBuilder(ABC):
         return visible
 
     def _use_cte(self, table: CommonTable) -> tuple[int, list[str]]:
-        """The step of a WITH query; compiled once more where it could not be joined with itself.
+        """Return the step of a WITH query; compile it again if the query could otherwise not be
+        joined with itself.
 
-        One whose rows come by LIMIT, in a random order or with noise is computed once.
+        A query with LIMIT, a random order or noise is computed once.
         """
         shared = not self._facts[table.step].records or not self._is_repeatable(table.step)
         if not table.is_used or shared:
@@ -113,7 +120,7 @@ class PlanBuilder(ABC):
         return self.compile_query(table.node, table.visible_ctes)
 
     def _is_repeatable(self, step: int) -> bool:
-        """Whether a step has the same rows, however often it is carried out."""
+        """Return whether a step has the same rows in every execution."""
         pending, seen = [step], set[int]()
         while pending:
             if (number := pending.pop()) not in seen:
@@ -122,7 +129,7 @@ class PlanBuilder(ABC):
         return all(self._is_deterministic(number) for number in seen)
 
     def _is_deterministic(self, step: int) -> bool:
-        """Whether no choice or noise decides what a step makes of its relations."""
+        """Return whether neither a free choice nor noise affects the output of a step."""
         about, unique = self._steps[step], self._facts[step].unique
         match about["op"]:
             case "limit" | "trim":

@@ -1,9 +1,9 @@
-"""What workers make sure of before they keep a table: an owner's promises become facts.
+"""Checks of workers before they store a table: declared properties become facts.
 
-Comparisons of rows and keys are as narrow as columns' types say, and a key that is out of its range
-would make the order of the other owners' keys tell something.  So nobody is believed: the workers
-compare every word with its bounds, and look for values that a unique column has twice.  They learn
-one bit of each check: whether the table is as its owner says.
+Comparisons of rows and keys are as narrow as the types of columns, and a key outside of its range
+would make the order of other owners' keys leak information. Therefore workers do not trust
+declarations: they compare every word with its bounds, and search for repeated values of unique
+columns. Each check discloses one bit: whether the table satisfies its declaration.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _WORD = 64
 
 
 def check_table(party: Party, schema: Schema, words: Mapping[str, Shared]) -> None:
-    """Refuses a table that is not what its header says.
+    """Reject a table that does not satisfy its header.
 
     Args:
-        words: as `stored.word_names` lists them.
+        words: its words, named as by `stored.word_names`.
 
     Raises:
-        RangeError: a value outside of its column's range, or twice in a unique column; a link
-            that is no permutation.
+        RangeError: a value is outside its column's range or repeated in a unique column, or a link
+            is not a permutation.
     """
     for name, (word_text, top) in _upper_bounds(schema).items():
         results.check_range(party, words[name], 0, top, name=word_text)
@@ -39,12 +39,14 @@ def check_table(party: Party, schema: Schema, words: Mapping[str, Shared]) -> No
             hashed_lookup.permute_by_bins(party, words[stored.link_name(i)])
         except ProtocolError:
             raise RangeError(
-                f"The link of {link.column!r} is no order of bins and who asks them."
+                f"The link of {link.column!r} is not a permutation of bins and requests.",
+                code="invalid-link",
+                operation=link.column,
             ) from None
 
 
 def _upper_bounds(schema: Schema) -> dict[str, tuple[str, int]]:
-    """What a word is of, and the largest that it may be; of those that have bounds."""
+    """Return a description and the upper bound of each word that has bounds."""
     upper_bounds = {"valid": ("The rows' validity", 1)} if schema.padded else {}
     for i, (name, column) in enumerate(schema.columns.items()):
         if column.type.width < _WORD:

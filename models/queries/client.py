@@ -1,4 +1,4 @@
-"""Private tables from a client's side: put, list, remove, ask.
+"""Private tables at the client: put, list, remove, align and query.
 
 ```python
 db = tfe_bench.tables(cluster)
@@ -49,7 +49,7 @@ from tfe_bench.models.stored_shares import StoredEntry, storage_parameters
 
 
 def tables(cluster: Client) -> Tables:
-    """The private tables that a cluster's workers keep, as its client may use them."""
+    """Return the private tables that a cluster's workers store and this client may use."""
     return Tables(cluster)
 
 
@@ -65,20 +65,21 @@ class Tables:
         self._texts: dict[str, str] = {}
 
     def show_texts(self, source: object) -> None:
-        """Show a table's texts in results in place of their hashes; `put` does so for its own.
+        """Show a table's texts in results instead of their hashes; `put` does so for its own
+        texts.
 
         Args:
-            source: as of `put`.  It stays here.
+            source: as in `put`. It stays at this client.
         """
         self._texts |= reading.texts_by_hash(reading.read_columns(source))
 
     def listed(self) -> dict[str, StoredEntry]:
-        """What the workers keep that this client may use, by name."""
+        """Return the stored tables that this client may use, by name."""
         entries = self._cluster.stored(TABLE.infix)
         return {str(row["name"]): StoredEntry.from_row(row) for row in entries}
 
     def seen(self) -> dict[str, Table]:
-        """The same with headers, as queries take them."""
+        """Return the same tables with their headers, as queries take them."""
         tables_by_name = {}
         client = self._cluster.identity
         for name, entry in self.listed().items():
@@ -113,44 +114,46 @@ class Tables:
         rename: Mapping[str, str] | None = None,
         progress: Progress | None = None,
     ) -> TableReport:
-        """Shares a table among the workers, which keep it under a name.
+        """Share a table among the workers, which store it under a name.
 
         Args:
             source: a file (.csv, .parquet, .feather), a pyarrow.Table, a pandas.DataFrame, or a
                 dict of lists or arrays; an empty field and NaN are NULL.
-            types: of columns, as `types.parse` takes them; others by their values, with elements up
-                to 2^40: reals with few decimals become `decimal`, others `fixed`. "category"
-                alone takes the words that the column has, which become public.
-            columns: those that are put; None: all.
-            nullable: columns that may be NULL though none of this table's rows is: whether one is
-                would be public otherwise.
-            unique: columns without a value that is there twice; the workers check it.
-            sorted_by: the rows are sorted by it before they are shared.
-            pad_to: as many rows as are public; the others are none, and nobody knows which.
-            clients: who may use it besides this one; "*" for every client of the cluster.
-            rights: as "income:aggregate,filter"; what is not said is not permitted.
-            min_group: groups of fewer units are not told of, unless all of it is open.
-            unit: the column that says whose record a row is; "" where every row is another's.
-            scale: columns of numbers of which a power of two near the deviation and the mean to
-                half of that are told, for trainings; "*": of all.
-            open_count: whether it may be told how many rows it has in common with other tables.
-            hashed_by: a unique column by which rows are put into bins, half as many again as there
-                are rows; of tables that link to it no key is sorted for a join.
-            links: as "customer=customers.id": to a column by which another table's rows are in
-                bins; until that is replaced.
-            budget: privacy that queries of other clients may spend, as rho of zero-concentrated
-                differential privacy, 0.000000001 to 1000000: then only sums, counts and averages
-                leave, with noise; what is spent stays so when the table is replaced.
-            contributions: how many rows of one unit count in a sum, where it may be in several.
-            replace: what this client put under the name before.
-            rename: new names of columns, by the source's.
+            types: types of columns, as in `types.parse_type`. Other columns get a type by their
+                values, with elements up to 2^40: reals with few decimals become `decimal`, others
+                `fixed`. "category" alone takes the words of the column, which become public.
+            columns: columns to put; None: all.
+            nullable: columns that may be NULL although no row of this table is: otherwise the
+                absence of NULL would be public.
+            unique: columns without repeated values; the workers check them.
+            sorted_by: column by which rows are sorted before they are shared.
+            pad_to: public number of rows; padding rows are indistinguishable from real ones.
+            clients: further clients that may use the table; "*" for every client of the cluster.
+            rights: grants such as "income:aggregate,filter"; everything else is denied.
+            min_group: smallest number of units in a released group, unless all columns are open.
+            unit: column that identifies the privacy unit of a row; "" if every row is its own
+                unit.
+            scale: numeric columns whose scale becomes public for training: a power of two near the
+                deviation, and the mean rounded to half of it; "*": all.
+            open_count: whether the number of rows in common with other tables may be released.
+            hashed_by: unique column by which rows are placed in hash bins, 3/2 as many bins as
+                rows; joins of tables that link to it sort no keys.
+            links: links such as "customer=customers.id" to a column by which another table is
+                placed in hash bins; valid until that table is replaced.
+            budget: privacy budget of queries by other clients, as rho of zero-concentrated
+                differential privacy, 0.000000001 to 1000000. Then only sums, counts and averages
+                with noise are released. The spent part remains when the table is replaced.
+            contributions: number of rows of one unit that count in a sum, if a unit may have
+                several.
+            replace: whether to replace the table that this client stored under the name.
+            rename: new names of columns, by names in the source.
 
         Returns:
-            what each column became: type, range, and the largest rounding error.
+            a report on each column: type, range, and largest rounding error.
 
         Raises:
-            UsageError, DataError, RangeError: it is no such table; all columns that do not fit are
-                named, with a row, values are not.
+            UsageError, DataError, RangeError: the table is invalid; the text names all unsuitable
+                columns with a row, but no values.
             PolicyError: an operator does not let this client put tables.
         """
         check_name(name, put_program.NAME_SUBJECT)
@@ -162,15 +165,23 @@ class Tables:
         for each in (*column_names, *declared, *nullable, *unique, *scale, *hashed_by.split()):
             if each not in source_columns and (each != ALL or each not in scale):
                 raise UsageError(
-                    f"The table has no column {each[:80]!r}.{did_you_mean(each, source_columns)} Columns: "
-                    f"{', '.join(list(source_columns)[:20])}."
+                    "The table has no column "
+                    f"{each[:80]!r}.{did_you_mean(each, source_columns)} Columns: "
+                    f"{', '.join(list(source_columns)[:20])}.",
+                    code="column-not-found",
+                    received=each[:80],
                 )
         encoded_columns = encode_columns(
             {each: source_columns[each] for each in column_names}, declared
         )
         rows = len(next(iter(encoded_columns.values())).distances) if encoded_columns else 0
         if pad_to is not None and pad_to < rows:
-            raise UsageError(f"The table has {rows} rows; it cannot be padded to {pad_to}.")
+            raise UsageError(
+                f"Expected pad_to of at least {rows}, the number of rows. Received: {pad_to}.",
+                code="number-out-of-range",
+                operation="pad_to",
+                received=pad_to,
+            )
         size = rows if pad_to is None else pad_to
         schema = Schema(
             hash_bins.bin_count(size) if hashed_by else size,
@@ -211,7 +222,7 @@ class Tables:
         return report
 
     def remove(self, name: str) -> None:
-        """Removes a table of this client's from all workers."""
+        """Remove a table of this client from all workers."""
         self._cluster.run("table_remove", {"name": check_name(name, put_program.NAME_SUBJECT)}, {})
 
     def align(
@@ -225,22 +236,25 @@ class Tables:
         clients: Sequence[str] = (),
         replace: bool = False,
     ) -> Alignment:
-        """What has the workers keep the rows that tables have in common, for trainings.
+        """Prepare private record linkage: the workers store the rows that tables have in common,
+        for training.
 
-        They become a data set: `fit(cluster, rows_of=[name])`, and `train --rows name`; in an order
-        that nobody knows.  How many they are is told to the workers and to who may train on them.
+        The rows become a data set for `fit(cluster, rows_of=[name])` and `train --rows name`, in
+        an order that no party knows. Their number is disclosed to the workers and to clients that
+        may train on them.
 
         Args:
-            names: of 2 to 8 tables.
-            on: the key's columns, "phone", or "phone=number" where the tables name one otherwise.
-            name: of the data set.
-            label: the column to be learned, "defaulted" or "accounts.defaulted".
-            columns: features, likewise; None: all that this client may train on but keys and label.
-            clients: who may train on the rows besides this one; owners must permit each.
-            replace: what this client kept under the name before.
+            names: 2 to 8 tables.
+            on: columns of the key, "phone", or "phone=number" if the tables name it differently.
+            name: name of the data set.
+            label: label column, "defaulted" or "accounts.defaulted".
+            columns: features, written the same way; None: all columns that this client may train
+                on, except keys and label.
+            clients: further clients that may train on the rows; owners must permit each.
+            replace: whether to replace the data set that this client stored under the name.
 
         Raises:
-            UsageError: columns that are not there, or that nothing can be learned from.
+            UsageError: a column does not exist or is unsuitable for training.
             PolicyError: an owner does not permit it.
         """
         self._cluster.check_members(clients)
@@ -255,18 +269,18 @@ class Tables:
         )
 
     def sql(self, query: object, *, max_rows: int | None = None, rho: object = None) -> Query:
-        """A query, compiled but not run.
+        """Compile a query without running it.
 
         Args:
             query: SQL in DuckDB's dialect, or an Ibis expression.
-            max_rows: the most rows that the result may have, 1 to 2^24, and that a join may have
-                of keys that neither side has once; with more of them `run` raises a RangeError.
-            rho: privacy that the query spends of each table with a budget, each time it is run; the
-                more, the less noise.
+            max_rows: largest number of rows of the result, 1 to 2^24, and of a join whose keys are
+                unique on neither side; if exceeded, `run` raises a RangeError.
+            rho: privacy loss that each run of the query spends from each table with a budget; a
+                larger loss means less noise.
 
         Raises:
-            UsageError: it is none, or is not offered.
-            PolicyError: this client lacks a right that it takes.
+            UsageError: the query is invalid or not supported.
+            PolicyError: this client lacks a required right.
         """
         available = self.seen()
         loss = 0 if rho is None else ledger.parse_rho(str(rho))
@@ -281,14 +295,19 @@ def _sql_text(query: object) -> str:
     if type(query).__module__.startswith("ibis."):
         to_sql = importlib.import_module("ibis").to_sql
         return str(to_sql(query, dialect="duckdb"))
-    raise UsageError(f"A query is SQL, or an expression of Ibis. Received: {type(query).__name__}.")
+    raise UsageError(
+        f"Expected SQL or an Ibis expression. Received: {type(query).__name__}.",
+        code="wrong-type",
+        operation="query",
+        received=type(query).__name__,
+    )
 
 
 class Query:
-    """A plan that this client may run.
+    """A compiled plan that this client may run.
 
     Attributes:
-        plan: as JSON: what the workers get.
+        plan: the plan as JSON, as sent to the workers.
     """
 
     def __init__(
@@ -306,30 +325,32 @@ class Query:
         self._facts = relations.derive_relations(checked, tables)
 
     def price(self, profile: str = "local") -> Price:
-        """What it costs under a network profile.
+        """Estimate the cost under a network profile.
 
         Raises:
-            UsageError: there is no such profile.
+            UsageError: the profile does not exist.
         """
         return price_plan(self._checked, self._facts, self._tables, profile)
 
     def explain(self, profiles: Sequence[str] = ("local", "wan")) -> str:
-        """The steps with rows, bytes, rounds and seconds under profiles; and what who learns."""
+        """Describe the steps with rows, bytes, rounds and seconds under profiles,
+        and the disclosures.
+        """
         prices = [self.price(each) for each in profiles]
         return explain.explain_plan(self._checked, self._facts, self._tables, prices)
 
     def run(
         self, progress: Progress | None = None, timing: Mapping[str, Any] | None = None
     ) -> io.Result:
-        """Runs it on the workers.
+        """Run the query on the workers.
 
         Args:
-            timing: "repeat", "warm_up" and "trace", of a measurement; None: it runs once.
+            timing: "repeat", "warm_up" and "trace" of a measurement; None: one run.
 
         Raises:
             PolicyError: a worker does not permit it.
-            RangeError: there are more rows than the query says.
-            TfeBenchError: whatever else went wrong first.
+            RangeError: more rows than the query's bound.
+            TfeBenchError: the first other failure.
         """
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
         parameters = {"plan": self.plan, "profile": profile, **(timing or {})}
@@ -338,9 +359,10 @@ class Query:
         return decoded_result.named(self._owner_spelling(decoded_result), self._texts)
 
     def _owner_spelling(self, result: io.Result) -> dict[str, str]:
-        """Columns' names as their owners write them, unless the query itself has them otherwise.
+        """Map names of columns to their owners' spelling, unless the query itself spells them
+        otherwise.
 
-        (SQL's names are not told apart by case: in results they are in lower case.)
+        (Names in SQL are case-insensitive and lower-case in results.)
         """
         owner_names: dict[str, set[str]] = {}
         for table in self._tables.values():
@@ -360,13 +382,19 @@ def _check_bounds(result: JobResult, plan: Plan) -> None:
     bounded = [(i, step) for i, step in enumerate(plan.steps) if step.op in BOUNDED]
     exceeded = result.outputs.get(OVER, np.zeros(0))
     if exceeded.shape != (len(bounded),):
-        raise ProtocolError("The workers sent other words than the plan makes.")
+        raise ProtocolError(
+            "The workers sent other words than the plan defines.", code="result-mismatch"
+        )
     for (number, step), over in zip(bounded, exceeded, strict=True):
         if over:
             subject = "The join" if step.op == "many_join" else "The result"
             raise RangeError(
-                f"{subject} (step {number}) has more than {step['bound']} rows, and is not told in "
-                "part. Ask for more (--max-rows), or for fewer rows."
+                f"{subject} (step {number}) has more than {step['bound']} rows; partial "
+                "results are never returned. Raise the bound (--max-rows), or request fewer "
+                "rows.",
+                code="row-bound-exceeded",
+                operation=step.op,
+                expected=step["bound"],
             )
 
 
@@ -376,23 +404,26 @@ def decode_result(
     step_facts: Sequence[relations.Relation],
     tables: Mapping[str, Table],
 ) -> io.Result:
-    """The rows that a result's words are.
+    """Decode the words of a result to rows.
 
-    An aggregate without GROUP BY has one row, also where a rule withholds its values: NULL then.
+    An aggregate without GROUP BY has one row even if a rule withholds its values; they are NULL
+    then.
 
     Args:
-        every: facts of the plan's steps.
-        tables: by the plan's aliases.
+        step_facts: facts about the plan's steps.
+        tables: tables by the plan's aliases.
 
     Raises:
-        ProtocolError: they are other words than the plan makes.
+        ProtocolError: the words do not fit the plan.
         RangeError: a step has more rows than its bound.
     """
     _check_bounds(result, plan)
     facts = step_facts[plan.output]
     words, listed = result.outputs[ROWS], result_words(facts)
     if words.shape != (len(listed), facts.rows):
-        raise ProtocolError("The workers sent other rows than the plan makes.")
+        raise ProtocolError(
+            "The workers sent other rows than the plan defines.", code="result-mismatch"
+        )
     valid_rows = np.flatnonzero(words[0])
     is_withheld = not len(valid_rows) and notes.is_total(plan, step_facts)
     at = {name: i for i, name in enumerate(listed)}

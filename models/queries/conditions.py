@@ -1,4 +1,4 @@
-"""What of a join's or a subquery's condition is an equality of keys."""
+"""Conditions of joins and subqueries: separate the equalities of keys from other terms."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Names = Mapping[tuple[str, str], str]
 
 
 def split_conjuncts(exp: Any, condition: Any) -> list[Any]:
-    """The conditions that AND joins; none where there is no condition.
+    """Return the terms of a conjunction; an empty list without a condition.
 
     Args:
         exp: the module of sqlglot's nodes.
@@ -24,7 +24,7 @@ def split_conjuncts(exp: Any, condition: Any) -> list[Any]:
 
 
 def referenced_aliases(exp: Any, condition: Any) -> set[str]:
-    """The tables around a condition whose columns it names."""
+    """Return the tables outside a condition whose columns it names."""
     inner = {each.alias_or_name for each in condition.find_all(exp.Table, exp.Subquery)}
     return {column.table for column in condition.find_all(exp.Column)} - inner
 
@@ -32,11 +32,11 @@ def referenced_aliases(exp: Any, condition: Any) -> set[str]:
 def split_equalities(
     exp: Any, terms: Iterable[Any], names: Names, right_names: Names
 ) -> tuple[list[list[str]], list[Any]]:
-    """Equalities of a column of each side, and the other conditions.
+    """Split terms into equalities of a column of each side and other terms.
 
     Args:
-        given: conditions that all have to hold.
-        names, theirs: columns of one side and of the other; no alias is in both.
+        terms: terms of a conjunction.
+        names, right_names: columns of either side; no alias is on both sides.
     """
     pairs, rest = [], []
     for term in terms:

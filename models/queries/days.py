@@ -1,4 +1,4 @@
-"""Dates of private timestamps, by an exact division; called inside of graphs."""
+"""Dates of private timestamps by an exact division, for use inside graphs."""
 
 from __future__ import annotations
 
@@ -13,26 +13,27 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
 
-# Bits of a day's length that the first guess is made of.
+# Leading bits of a day's length that the estimate uses.
 _KEPT = 6
 
 
 def timestamps_to_days(party: Party, x: Shared, kind: Type) -> Shared:
-    """floor(x / units of a day): days from 1970.
+    """Compute floor(x / units of a day): days from 1970.
 
-    A product with a public reciprocal guesses the day from the first bits of x, off by one at most;
-    what the guess leaves of x then says whether it was a day too late or too early.
-    Two truncations, and two comparisons at once of the bits of a day and 2.
+    A product with a public reciprocal estimates the day from the leading bits of x, with an error
+    of at most one. The sign of the remainder then corrects the estimate by one day. Cost: two
+    truncations, and two simultaneous comparisons of the bits of a day and 2.
 
     Args:
         x: [n], from `kind.low` to `kind.high`.
-        kind: a timestamp.
+        kind: type of the timestamps.
     """
     day = units_per_day(kind.unit)
     first = kind.low // day
     within = arithmetic.add_constant(x, np.int64(-first * day))
     drop = day.bit_length() - _KEPT
-    # (2^-5 of a day by the bits dropped, 2^-4 by the reciprocal, and less than 1 by rounding)
+    # (2^-5 of a day from the dropped bits, 2^-4 from the reciprocal, and less than 1 from
+    # rounding)
     scale = ((kind.high // day - first + 1) * day >> drop).bit_length() + 3
     reciprocal = round(Fraction(1 << (scale + drop), day))
     product = arithmetic.mul_public(drop_bits(party, within, drop), np.int64(reciprocal))

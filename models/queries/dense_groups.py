@@ -1,4 +1,4 @@
-"""Groups by public codes, and valid rows gathered: what a query needs of no order of keys."""
+"""Groups by public codes, and compaction of valid rows: steps that need no order of keys."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfe_bench.protocols.tables.relation import Column, Relation
 
 @dataclass(frozen=True, eq=False)
 class GroupColumns:
-    """Groups: keys, what was added up in each, the extremes, and whether it is one."""
+    """Groups of a relation: keys, totals, extremes, and validity."""
 
     keys: tuple[Column, ...]
     sums: tuple[Shared, ...]
@@ -26,14 +26,14 @@ class GroupColumns:
 
 
 def and_bits(party: Party, terms: Sequence[Shared]) -> Shared:
-    """AND of any number of bits."""
+    """Compute the AND of any number of bits."""
     while len(terms) > 1:
         terms = [bits.all_of(party, terms[i : i + 6]) for i in range(0, len(terms), 6)]
     return terms[0]
 
 
 def gather_valid(party: Party, rows: Relation) -> Relation:
-    """Valid rows first; where they were cannot be seen in their order."""
+    """Move valid rows to the front; their order discloses nothing about their earlier places."""
     shuffled = results.deliver_rows(party, rows)
     return shuffled.with_parts(
         arrange.partition_by_bit(party, shuffled.valid).apply(shuffled.parts)
@@ -50,14 +50,14 @@ def group_by_codes(
     *,
     by_sort: bool,
 ) -> GroupColumns:
-    """A group for each public combination of codes.
+    """Form one group for each public combination of codes.
 
     Args:
-        rows: keys first; then what is added up or counted.
-        wanted: the number of rows first, then of columns behind the keys.
-        count: of the groups.
-        facts: of the keys.
-        by_sort: for more combinations than `dense_group` takes.
+        rows: keys first, then columns to sum or count.
+        aggregates: the number of rows first, then aggregates of columns behind the keys.
+        count: number of groups.
+        facts: facts about the keys.
+        by_sort: whether to sort, for more combinations than `dense_group` takes.
     """
     keys = len(facts)
     of_keys = Relation(rows.columns[:keys], rows.valid)
@@ -75,7 +75,7 @@ def group_by_codes(
 def _sum_dense(
     party: Party, rows: Relation, aggregates: Sequence[groups.Aggregate], count: int
 ) -> tuple[list[Shared], Shared]:
-    """What is wanted of each code, and which are groups."""
+    """Compute the aggregates of each code, and the validity of groups."""
     totals: dict[groups.Aggregate, Shared] = {}
     relations: list[Relation] = []
     for batch in _split_aggregates(rows, aggregates):
@@ -87,9 +87,9 @@ def _sum_dense(
 def _sum_sorted(
     party: Party, rows: Relation, aggregates: Sequence[groups.Aggregate], count: int, profile: str
 ) -> tuple[list[Shared], Shared]:
-    """As `_by_dense`; all are groups.
+    """Compute the same as `_sum_dense` by a sort; all codes are groups.
 
-    A row more for each of them, of no value, makes all of them groups, which stand in their order.
+    One further row without value for each code makes every code a group, in the order of codes.
     """
 
     def append_rows(rows: Relation) -> Relation:
@@ -101,7 +101,7 @@ def _sum_sorted(
         columns, at = [], 0
         for column in rows.columns:
             column_parts = parts[at : at + len(column.parts)]
-            if column.null is not None:  # (of which no aggregate counts those rows)
+            if column.null is not None:  # (no aggregate counts the added rows)
                 column_parts[1] = bits.xor(column_parts[1], bits.public_bits(column_parts[1], ones))
             columns.append(column.with_parts(column_parts))
             at += len(column_parts)
@@ -128,7 +128,7 @@ def _sum_sorted(
 def _replace_keys(
     party: Party, rows: Relation, keys: int, count: int, facts: Sequence[Fact]
 ) -> Relation:
-    """Rows with one column, of the number of their combination, in place of their keys."""
+    """Replace the keys of rows by one column with the number of their combination."""
     of_keys = Relation(rows.columns[:keys], rows.valid)
     code: Shared = party.function(lambda rows: _combine_codes(party, rows, facts))(of_keys)
     column = Column(code, max(1, (count - 1).bit_length()))
@@ -138,7 +138,9 @@ def _replace_keys(
 def _split_aggregates(
     rows: Relation, aggregates: Sequence[groups.Aggregate]
 ) -> list[list[groups.Aggregate]]:
-    """Aggregates by what `dense_group` takes in one go; those of one column stay together."""
+    """Split aggregates into batches of at most as many columns as `dense_group` takes; aggregates
+    of one column stay together.
+    """
     batches: list[list[groups.Aggregate]] = [[]]
     used = 0
     for column in dict.fromkeys(a.column for a in aggregates):
@@ -169,7 +171,7 @@ def _combine_codes(party: Party, keys: Relation, facts: Sequence[Fact]) -> Share
 def _decode_keys(
     like: Shared, keys: Relation, facts: Sequence[Fact], count: int
 ) -> tuple[Column, ...]:
-    """The keys of all groups, which are public."""
+    """Return the public keys of all groups."""
     codes = np.arange(count, dtype=np.int64)
     columns: list[Column] = []
     for column, fact in reversed(list(zip(keys.columns, facts, strict=True))):

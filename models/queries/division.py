@@ -1,4 +1,4 @@
-"""Quotients of private numbers, of public bounds; called inside of graphs."""
+"""Quotients of private numbers with public bounds, for use inside graphs."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tfe_bench.protocols.session.sharing import Shared
 
 # Bits of a value that a truncation takes.
 _MAX_BITS = 61
-# Bits of 1 / y that are right.
+# Correct bits of 1 / y.
 _PRECISION = 20
-# A quotient is near enough once what is left of x is below 2^_SPARE * y.
+# The iteration ends once the remainder of x is below 2^_SPARE * y.
 _SPARE = 4
-# Of decimals with up to 44 bits: the lower half, and the bits of what it is multiplied by.
+# Decimals with up to 44 bits: bits of the lower half, and fractional bits of its factor.
 _HALF, _PART = 22, 36
 
 
 def drop_bits(party: Party, x: Shared, drop: int) -> Shared:
-    """x / 2^drop, off by 1 at most; x itself for 0."""
+    """Compute x / 2^drop with an error of at most 1; return x itself for 0."""
     if drop <= 0:
         return x
     short = truncation.truncate(party, replace(x, fractional_bits=drop), drop)
@@ -36,11 +36,12 @@ def _mul_int(x: Shared, factor: int) -> Shared:
 
 
 def mul_ratio(party: Party, x: Shared, kind: Type, ratio: Fraction) -> Shared:
-    """x * ratio as elements of fixed(16), off by 2 of these and by 2^-17 of the result at most.
+    """Compute x * ratio as elements of fixed(16), with an error of at most 2 ulp and 2^-17 of the
+    result.
 
     Args:
-        kind: of x; its elements have at most 44 bits unless the factor is whole, which
-            `expressions.ratio_type` sees to.
+        kind: type of x; its elements have at most 44 bits unless the factor is whole, which
+            `expressions.ratio_type` ensures.
     """
     by = ratio * (1 << FRACTION) / kind.denominator
     whole, rest = divmod(abs(by), 1)
@@ -53,15 +54,15 @@ def mul_ratio(party: Party, x: Shared, kind: Type, ratio: Fraction) -> Shared:
 
 
 def decimals_to_fixed(party: Party, x: Shared, digits: int) -> Shared:
-    """Decimals as fixed point of 16 fractional bits, off by 2 of its units at most.
+    """Convert decimals to fixed point with 16 fractional bits, with an error of at most 2 ulp.
 
     Args:
-        x: elements, which are values times 10^digits, below 2^MOST_INEXACT.
+        x: elements, values times 10^digits, below 2^MAX_INEXACT.
 
-    Rounds: 2 (3 with dealing).
+    Online rounds: 2 (offline + online: 3).
     """
     ratio = Fraction(1 << FRACTION, 10**digits)
-    # The upper half by itself, so that each is multiplied by a number that is long enough.
+    # The halves are multiplied separately, so that each factor has enough bits.
     upper = drop_bits(party, x, _HALF)
     lower = arithmetic.sub(x, _mul_int(upper, 1 << _HALF))
     wholes, parts = [], []
@@ -74,10 +75,10 @@ def decimals_to_fixed(party: Party, x: Shared, digits: int) -> Shared:
 
 
 def divide_bounded(party: Party, x: Shared, y: Shared, largest: int, max_divisor: int) -> Shared:
-    """x / y, off by 3 at most; where y is 0 it is some number.
+    """Compute x / y with an error of at most 3; arbitrary if y is 0.
 
-    1 / y is right to 20 bits.  What the first bits of the quotient leave of x is divided again,
-    until what is left is a few y.
+    1 / y is correct to 20 bits. Each step divides the remainder that the leading bits of the
+    quotient leave, until it is a few y.
 
     Args:
         x: from -largest to largest, below 2^61.
@@ -106,7 +107,7 @@ def divide_bounded(party: Party, x: Shared, y: Shared, largest: int, max_divisor
         if next_bits >= bits:
             break
         bits = next_bits
-    # here a shorter 1 / y does, and nothing of what is left may be cut
+    # a shorter 1 / y suffices here, and the remainder must not be truncated
     cut = max(0, bits + scale + 1 - _MAX_BITS)
     product = arithmetic.mul(party, remainder, drop_bits(party, inverse, cut))
     part = drop_bits(party, product, scale - cut)
@@ -114,14 +115,14 @@ def divide_bounded(party: Party, x: Shared, y: Shared, largest: int, max_divisor
 
 
 def compute_mean(party: Party, total: Shared, count: Shared, kind: Type, rows: int) -> Shared:
-    """total / count as fixed(16): whole units of the column first, then what is behind the point.
+    """Compute total / count as fixed(16): whole units of the column first, then the fraction.
 
     Args:
-        kind: of the column whose sum it is.
-        rows: count is at most so many.
+        kind: type of the summed column.
+        rows: upper bound of count.
     """
     whole = divide_bounded(party, total, count, kind.magnitude * rows, rows)
-    # (off by 3 at most, so that 4 counts are left of the sum)
+    # (the error is at most 3, so that the remainder is at most 4 counts)
     remainder = arithmetic.sub(total, arithmetic.mul(party, whole, count))
     behind = divide_bounded(
         party, _mul_int(remainder, 1 << FRACTION), count, 4 * rows << FRACTION, rows

@@ -1,6 +1,7 @@
-"""Releases with noise, carried out by the three workers: rows of a unit counted off, totals noised.
+"""Releases with noise by the three workers: rows beyond a unit's contribution bound are dropped,
+totals get noise.
 
-What a worker draws goes into a graph as an argument: a graph that is kept holds no noise.
+A worker passes its draws to a graph as arguments: a cached graph contains no noise.
 """
 
 from __future__ import annotations
@@ -29,20 +30,20 @@ from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Column, Relation
 from tfe_bench.protocols.tables.windows import Window, compute_windows
 
-# int64 [totals, groups]: what one worker adds.
+# Noise of one worker: int64 [totals, groups].
 NoiseDraw = Any
-# Seconds for each number, far more than a draw takes.
+# Seconds per number, far more than a draw takes.
 _SECONDS_PER_DRAW, _MIN_SECONDS = 5e-4, 0.02
-# Bits by which a computed real may be further away than its type says.
+# Bits by which a computed real may exceed the range of its type.
 _SPARE = 20
 
 
 def draw_noise(
     release: Release, groups: int, below: noise.RandomBelow = secrets.randbelow
 ) -> NoiseDraw:
-    """What this worker adds to the totals of a release, each a draw of its own.
+    """Draw this worker's noise for the totals of a release, independently for each.
 
-    It takes a public time, as how long a draw takes tells of it.
+    The call takes a public time, as the duration of a draw would leak information about it.
 
     Raises:
         UsageError: as noise.draw.
@@ -61,15 +62,16 @@ def bound_contributions(
     release: Release,
     profile: str,
 ) -> tuple[Shared, dict[str, Column]]:
-    """Rows of which no unit has more than its table's owner says, and values in their ranges.
+    """Enforce the contribution bound: drop further rows of a unit, and clip values to their
+    ranges.
 
-    The first rows of a unit stay, so that those of others make no difference to which.
+    A unit's first rows stay, so that rows of other units do not affect the choice.
     """
     columns = dict(named)
     if release.bounded_alias and release.max_unit_rows < input_facts.rows:
         names = list(columns)
         unit = names.index(input_facts.records[release.bounded_alias].unit)
-        # any order will do: rows that it does not tell apart stay as they were
+        # any order is suitable: rows with equal keys keep their order
         same = Column(party.function(lambda v: constant_bit(v, False))(valid), 1)
         rows = Relation((*columns.values(), same), valid)
         place = [Window("row_number")]
@@ -84,7 +86,7 @@ def bound_contributions(
         valid = party.function(keep_first)(numbered.valid, numbered.columns[-1].values)
         columns = dict(zip(names, numbered.columns, strict=False))
     for argument, total_kind in release.totals:
-        # reals that were computed are off by some last places; whole numbers and decimals are exact
+        # computed reals have an error of some ulp; whole numbers and decimals are exact
         if (
             total_kind == VALUES
             and argument is not None
@@ -100,7 +102,7 @@ def bound_contributions(
 
 
 def _clip_values(party: Party, x: Shared, low: int, high: int, width: int = 0) -> Shared:
-    """Values moved into [low, high]; they are less than 2^(width - 1) from both ends."""
+    """Clip values to [low, high]; they are within 2^(width - 1) of both ends."""
     compared_bits = width or min(64, (high - low).bit_length() + _SPARE)
     ends = (np.full(x.shape.as_list(), end, np.int64) for end in (low, high))
     lower, upper = (arithmetic.share_public(x, end) for end in ends)
@@ -117,14 +119,14 @@ def noised_aggregates(
     totals: Mapping[Label, Shared],
     noise: NoiseDraw | None,
 ) -> dict[str, Column]:
-    """The aggregates of a step, of totals with noise; nothing else of these leaves.
+    """Compute the aggregates of a step from totals with noise; nothing else is released.
 
     Args:
-        about, facts: of the rows that are grouped, and of what is made.
-        own: what this worker drew.
+        input_facts, output_facts: facts about the input rows and the output.
+        noise: noise that this worker drew.
 
     Raises:
-        ProtocolError: it drew nothing.
+        ProtocolError: this worker drew no noise.
     """
     noised_totals = _add_noise(party, release, totals, noise)
     columns = {}
@@ -154,7 +156,9 @@ def noised_aggregates(
 
 
 def _comparison_width(release: Release, label: Label, argument: str, about: Facts) -> int:
-    """Bits in which a total with noise and the column's bounds times a number are compared."""
+    """Return the bits of a comparison of a total with noise and the column's bounds
+    times a count.
+    """
     kind, scale = about.columns[argument].value_type, release.totals[argument, VALUES]
     furthest = kind.magnitude * (2 * about.rows + release.totals[label].tail) + scale.tail
     return min(64, furthest.bit_length() + 1)
@@ -163,9 +167,12 @@ def _comparison_width(release: Release, label: Label, argument: str, about: Fact
 def _add_noise(
     party: Party, release: Release, totals: Mapping[Label, Shared], noise_draw: NoiseDraw | None
 ) -> dict[Label, Shared]:
-    """Totals with the noise of all three workers, in one message of each."""
+    """Add the noise of all three workers to totals, in one message of each worker."""
     if noise_draw is None and not isinstance(party, CostParty):
-        raise ProtocolError("A release with noise wants what each worker drew. Received: nothing.")
+        raise ProtocolError(
+            "A release with noise requires each worker's draws. Received: nothing.",
+            code="noise-missing",
+        )
     scales = release.totals.items()
     exact = [
         arithmetic.mul_public(totals[label], np.int64(1 << s.extra_bits)) for label, s in scales

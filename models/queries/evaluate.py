@@ -1,8 +1,8 @@
-"""Expressions over private columns, computed by the three workers; called inside of graphs.
+"""Expressions over private columns, computed by the three workers inside graphs.
 
-A value is computed in the type that `expressions.typed` says; a condition as the bit that it is
-true, which is 0 where it is false or NULL.  NOT is taken to the leaves first, so that every leaf is
-right by itself: it holds, and none of its operands is NULL.
+A value is computed in the type from `expressions.infer_fact`; a condition as a bit that is 1 if it
+is true, and 0 if it is false or NULL. NOT is pushed down to the leaves first, so that each leaf is
+correct by itself: it holds, and none of its operands is NULL.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables import bits
 from tfe_bench.protocols.tables.relation import Column
 
-# Of a comparison.
+# Bits of a comparison.
 _WORD = 64
 _OPPOSITE = {"=": "<>", "<>": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-# Public where it is the same in all rows.
+# Public if equal in all rows.
 Bit = Shared | bool
 
 
@@ -52,9 +52,9 @@ class Value:
     """A value in every row.
 
     Attributes:
-        data: elements [n]; bits of Z_2 where the fact's type is a bool.
-        null: where there is none.
-        fact: what is public.
+        data: elements [n]; bits of Z_2 if the fact's type is a bool.
+        null: bits of the rows that are NULL.
+        fact: its public fact.
     """
 
     data: Shared
@@ -63,7 +63,7 @@ class Value:
 
 
 def value_to_column(value: Value) -> Column:
-    """A value as a column of a relation."""
+    """Convert a value to a column of a relation."""
     null = value.null
     if isinstance(null, bool):
         null = constant_bit(value.data, null) if value.fact.nullable else None  # type: ignore[assignment]
@@ -75,7 +75,7 @@ def value_to_column(value: Value) -> Column:
 
 
 def column_to_value(column: Column, fact: Fact) -> Value:
-    """A column of a relation as a value."""
+    """Convert a column of a relation to a value."""
     data = column.values
     if fact.value_type.kind != BOOL:
         data = arithmetic.add_constant(data, np.int64(fact.value_type.offset))
@@ -83,12 +83,12 @@ def column_to_value(column: Column, fact: Fact) -> Value:
 
 
 def constant_bit(like: Shared, value: bool) -> Shared:
-    """A public bit in every row."""
+    """Return a public bit in every row."""
     return bits.public_bits(like, np.full(like.shape.as_list(), int(value), np.int64))
 
 
 class Evaluator:
-    """Computes expressions over the columns of one relation.
+    """Evaluator of expressions over the columns of one relation.
 
     Args:
         like: any column, for the number of rows and the dealer.
@@ -101,14 +101,14 @@ class Evaluator:
         self._rows = like.map(lambda a: a)
         if self._rows.bits:
             self._rows = replace(self._rows, bits=0)
-        # what was computed already, by its text
+        # cache of computed values, by their text
         self._values: dict[str, Value] = {}
         self._bits: dict[str, Shared] = {}
 
     # ---- conditions
 
     def compute_truth(self, e: Expression, negated: bool = False) -> Bit:
-        """Whether a condition is true (with negated: false), not NULL."""
+        """Compute whether a condition is true (with negated: false), not NULL."""
         name, *rest = e
         if name == "not":
             return self.compute_truth(rest[0], not negated)
@@ -149,11 +149,11 @@ class Evaluator:
         return (not bit) if isinstance(bit, bool) else bits.invert(bit)
 
     def and_bits(self, a: Bit, b: Bit) -> Bit:
-        """AND."""
+        """Compute the AND of two bits."""
         return self._and_all([a, b])
 
     def as_shared(self, bit: Bit) -> Shared:
-        """A bit as a private one."""
+        """Convert a public or private bit to a private one."""
         return constant_bit(self._rows, bit) if isinstance(bit, bool) else bit
 
     def _compare_values(self, name: str, left: Expression, right: Expression) -> Bit:
@@ -170,7 +170,7 @@ class Evaluator:
             x, y = a.fact.constant, b.fact.constant
             public_result = {"=": x == y, "<>": x != y, "<": x < y, ">=": x >= y}[name]
         elif kind.kind != TEXT:
-            # whatever the rows are, by the bounds of the types
+            # the bounds of the types may decide it for all rows
             public_result = _decide_comparison(name, a.fact.value_type, b.fact.value_type)
         if public_result is not None:
             return self._and_all([public_result, *not_null])
@@ -182,7 +182,7 @@ class Evaluator:
         return self._and_all([bit, *not_null])
 
     def _compare_words(self, name: str, kind: Type, a: Value, b: Value) -> Shared:
-        """[a = b] or [a < b]."""
+        """Compute [a = b] or [a < b]."""
         party = self._party
         if kind.kind == BOOL:
             if name == "=":
@@ -205,7 +205,7 @@ class Evaluator:
     # ---- values
 
     def compute_value(self, e: Expression) -> Value:
-        """A value, of the type that `typed` says."""
+        """Compute a value in the type from `infer_fact`."""
         key = json.dumps(e)
         if key not in self._values:
             self._values[key] = self._compute_node(e)
@@ -241,7 +241,7 @@ class Evaluator:
         return Value(arithmetic.add_constant(zero, np.int64(element)), False, fact)
 
     def _cast_to(self, e: Expression, kind: Type) -> Value:
-        """A value in a `common` type, its fact with the bounds that it has there."""
+        """Cast a value to a `common_type`; its fact gets its bounds in that type."""
         fact = infer_fact(e, self._facts)
         if fact.type is None:
             nothing = self._public_value(Fact(kind, constant=max(kind.low, min(kind.high, 0))), 0)
@@ -302,7 +302,9 @@ class Evaluator:
         return replace(result, fact=fact)
 
     def _compute_number(self, name: str, fact: Fact, values: Sequence[Value]) -> tuple[Shared, Bit]:
-        """A number, and where there is none though its operands are there."""
+        """Compute a number, and the bits of rows where it is NULL although its
+        operands are not.
+        """
         party, kind = self._party, fact.value_type
         data = [value.data for value in values]
         types = [value.fact.value_type for value in values]
@@ -381,7 +383,9 @@ class Evaluator:
         return functools.reduce(functools.partial(of_two, self._party), map(scale_value, values))
 
     def _date_part(self, name: str, kind: Type, days: Shared) -> Shared:
-        """The year or month: by how many first days of years or months are not behind a date."""
+        """Compute the year or month of a date: the number of first days of years or
+        months up to it.
+        """
         from tfe_bench.models.queries.types import days_to_date
 
         first = days_to_date(kind.low)
@@ -410,7 +414,9 @@ class Evaluator:
 
 
 def _decide_comparison(name: str, one: Type, two: Type) -> bool | None:
-    """What a comparison is in every row, if the bounds of both sides tell."""
+    """Return the public result of a comparison if the bounds of both sides determine
+    it, else None.
+    """
     if one.low == one.high == two.low == two.high:
         return name in ("=", ">=")
     if one.high < two.low:

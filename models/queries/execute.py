@@ -1,7 +1,7 @@
-"""Plans carried out by the three workers: each step with the protocols of protocols/tables.
+"""Execution of plans by the three workers: each step runs protocols of protocols/tables.
 
-Relations keep the columns of their public facts (relations.py), in their order; elements are kept
-as distances from the lowest that their type allows, so that keys are short.
+Relations have the columns of their public facts (relations.py), in the same order. Elements are
+stored as distances from the lowest one that their type allows, so that keys are short.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from tfe_bench.protocols.tables import bits, hashed_lookup, joins, many_to_many,
 from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Column, Relation
 
-# The output that holds all words of a result, a row for each; columns.py lists what they are.
+# Output with all words of a result, one row for each; `result_words` names them.
 ROWS = "rows"
-# The output that says, for each step of a public bound, whether it has more rows.
+# Output with one bit for each bounded step: whether it has more rows than its bound.
 OVER = "over"
 Load = Callable[[str, Sequence[str]], Relation]
 LoadLink = Callable[[str, int], Shared]
@@ -43,17 +43,17 @@ LoadLink = Callable[[str, int], Shared]
 
 @dataclass(frozen=True)
 class ExecutionContext:
-    """What all steps are carried out with.
+    """Inputs and options of the execution of all steps.
 
     Attributes:
-        load: the columns of a table that this worker keeps, by the plan's alias.
-        link: one of its links, by its number.
-        name: of all that is public (the plan, which names deployments, and the profile), if graphs
-            are to be kept for the next time.
-        profile: of the network, to plan sorts for.
-        progress: hears a fraction and a word before each step, and before the delivery.
-        unit_of: the column that says whose records a table's are, by the plan's alias.
-        drawn: what this worker drew as noise, by the step's number (`noising.drawn`).
+        load_columns: loads columns of a stored table, by the plan's alias.
+        load_link: loads one of its links, by number.
+        cache_key: key of everything public (the plan, which names deployments, and the profile),
+            if graphs are cached for later runs.
+        profile: network profile for which sorts are planned.
+        progress: callback with a fraction and a word before each step and before the delivery.
+        unit_of: returns the unit column of a table, by the plan's alias.
+        noise_draws: noise that this worker drew, by number of the step (`dp_noise.draw_noise`).
     """
 
     load_columns: Load
@@ -68,7 +68,9 @@ class ExecutionContext:
 def run_plan(
     party: Party, plan: Plan, facts: Sequence[Facts], setting: ExecutionContext
 ) -> dict[str, Shared]:
-    """All steps of a checked plan; what leaves is cleared where there is no row or no value."""
+    """Run all steps of a checked plan; return the words of the result, cleared where no row or
+    value exists.
+    """
     relations_by_step: dict[int, Relation] = {}
     over: list[Shared] = []
     last_uses = {i: number for number, step in enumerate(plan.steps) for i in step.inputs}
@@ -95,9 +97,9 @@ def run_plan(
 
 
 def result_words(facts: Facts) -> list[tuple[str, bool]]:
-    """What the words of a result's row are: columns, and with True their NULL bits.
+    """Return the meaning of the words of a result row: column names, and True for their NULL bits.
 
-    The first, named "", says whether the row is one.
+    The first one, named "", is the validity bit of the row.
     """
     words = [("", False)]
     for name in visible_columns(facts.columns):
@@ -109,9 +111,10 @@ def result_words(facts: Facts) -> list[tuple[str, bool]]:
 
 
 def deliver_rows(party: Party, rows: Relation, facts: Facts) -> Shared:
-    """The words of all rows, [words, rows]: of invalid rows 0, of NULLs 0, each newly masked.
+    """Return the words of all rows, [words, rows], freshly masked: 0 for invalid rows and for
+    NULLs.
 
-    Rows that are in no order are shuffled first: where a row was says which it was.
+    Unordered rows are shuffled first: the place of a row would disclose which row it is.
     """
     named = dict(zip(facts.columns, rows.columns, strict=True))
     visible = [named[name] for name, null in result_words(facts)[1:] if not null]
@@ -129,13 +132,13 @@ def deliver_rows(party: Party, rows: Relation, facts: Facts) -> Shared:
 
 @dataclass(frozen=True)
 class _StepContext:
-    """A step where it stands.
+    """A step with its inputs and options.
 
     Attributes:
-        given, about: its relations, and what is public of them.
-        facts: of what it makes.
-        over: bits of bounded steps, to which these add theirs.
-        own: noise that this worker drew for the step.
+        inputs, input_facts: relations of its inputs, and their public facts.
+        output_facts: public facts of its output.
+        over: bits of bounded steps; the step appends its own.
+        noise: noise that this worker drew for the step.
     """
 
     party: Party
@@ -186,7 +189,7 @@ def _run_project(at: _StepContext) -> Relation:
         computed = {
             name: value_to_column(evaluator.compute_value(e)) for name, e in at.step["columns"]
         }
-        # (columns that say whose records there are stay)
+        # (columns that identify units stay)
         return [
             computed[name] if "?" not in name else named[name] for name in at.output_facts.columns
         ]
@@ -217,10 +220,10 @@ def _run_top(at: _StepContext) -> Relation:
 
 
 def _sort_input(at: _StepContext) -> tuple[Party, Relation, list[Key]]:
-    """What is put in order, and by what."""
+    """Return the rows to sort and the keys of the sort."""
     names = list(at.output_facts.columns)
     by = [Key(names.index(name), way == "desc") for name, way in at.step["by"]]
-    # equal rows stay as they are, and where they were in their table is nobody's business
+    # equal rows keep their order, so a shuffle first hides their places in the table
     return at.party, results.deliver_rows(at.party, at.inputs[0]), by
 
 
@@ -233,7 +236,9 @@ def _run_window(at: _StepContext) -> Relation:
 
 def _run_limit(at: _StepContext) -> Relation:
     rows = at.inputs[0]
-    if not at.output_facts.ordered:  # any rows will do, and which they are tells nothing
+    if (
+        not at.output_facts.ordered
+    ):  # the choice of rows is arbitrary, and the shuffle makes it independent of the data
         rows = gather_valid(at.party, rows)
     limited = relation.limit_rows(rows, at.output_facts.rows)
     if at.step["count"] == 0:
@@ -244,7 +249,7 @@ def _run_limit(at: _StepContext) -> Relation:
 
 
 def cast_column(party: Party, column: Column, fact: Fact, target: Fact) -> Column:
-    """A column in the type that it has in common with others.  Local."""
+    """Cast a column to the type that it has in common with others. Local."""
     value = column_to_value(column, fact)
     data = value.data
     if target.value_type.kind != BOOL:
@@ -289,7 +294,9 @@ def _run_join(at: _StepContext) -> Relation:
 
 
 def _right_side(at: _StepContext) -> Relation:
-    """The right side of a join; of a left one with a column that is NULL where no row matched."""
+    """Return the right side of a join; a left join appends a column that is NULL if
+    no row matched.
+    """
     right = at.inputs[1]
     if at.step["kind"] != "left":
         return right
@@ -298,7 +305,7 @@ def _right_side(at: _StepContext) -> Relation:
 
 
 def _order_columns(at: _StepContext, names: Sequence[Sequence[str]], joined: Relation) -> Relation:
-    """What a join of `_looked_up` has found, with columns that say which records are there."""
+    """Order the columns of a join, and add the presence bits of records."""
     columns = dict(zip([*names[0], *names[1]], joined.columns, strict=False))
     if at.step["kind"] == "left":
         null = joined.columns[-1].null
@@ -311,7 +318,7 @@ def _order_columns(at: _StepContext, names: Sequence[Sequence[str]], joined: Rel
 
 
 def _join_keys(at: _StepContext) -> tuple[list[list[str]], list[tuple[int, int]]]:
-    """The columns of both sides, and which of them are compared."""
+    """Return the columns of both sides, and the pairs of positions that are compared."""
     names = [list(each.columns) for each in at.input_facts]
     return names, [(names[0].index(a), names[1].index(b)) for a, b in at.step["on"]]
 

@@ -1,4 +1,4 @@
-"""What a plan does, how large it is, and what it tells to whom: said before anything runs."""
+"""Description of a plan before it runs: steps, sizes, costs and disclosures."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from tfe_bench.models.queries.types import TEXT, days_to_date
 def explain_plan(
     plan: Plan, facts: Sequence[Relation], tables: Tables, prices: Sequence[Price]
 ) -> str:
-    """Lines for people.
+    """Return a readable description of a plan.
 
     Args:
-        prices: of the plan, one for each network that they ask about.
+        prices: its price for each requested network.
     """
     step_texts = []
     steps = zip(plan.steps, _step_inputs(plan, facts), facts, strict=True)
@@ -49,12 +49,12 @@ def explain_plan(
     return "\n".join(lines)
 
 
-# Of the (epsilon, delta) that is said of a loss.
+# Delta of the displayed (epsilon, delta).
 _DELTA = 1e-6
 
 
 def _privacy_lines(facts: Sequence[Relation], tables: Tables) -> list[str]:
-    """What a plan spends of privacy, and whose rows count."""
+    """Describe the privacy loss of a plan and its contribution bounds."""
     lines = []
     losses = privacy.total_losses((relation.release for relation in facts), tables)
     of = {table.name: table for table in tables.values()}
@@ -72,7 +72,8 @@ def _privacy_lines(facts: Sequence[Relation], tables: Tables) -> list[str]:
         if release.bounded_alias:
             rows = f"{release.max_unit_rows} rows" if release.max_unit_rows > 1 else "1 row"
             lines.append(
-                f"Of a {tables[release.bounded_alias].schema.unit} of {tables[release.bounded_alias].name!r} "
+                f"Of a {tables[release.bounded_alias].schema.unit} of "
+                f"{tables[release.bounded_alias].name!r} "
                 f"{rows} at most count."
             )
         lines.append("Every group is told of, also one of no row.")
@@ -84,7 +85,7 @@ def _step_inputs(plan: Plan, facts: Sequence[Relation]) -> list[list[Relation]]:
 
 
 def price_table(step_texts: Sequence[str], prices: Sequence[Price]) -> list[str]:
-    """A table: megabytes, rounds and seconds of each step and of all."""
+    """Format a table: megabytes, rounds and seconds of each step and in total."""
     first = prices[0]
     rows = [("MB sent", "rounds", *(f"s {p.profile}" for p in prices))]
     for i in range(len(step_texts) + 1):
@@ -149,7 +150,7 @@ def _step_text(step: Step, input_facts: Sequence[Relation], output: Relation) ->
 
 
 def expression_text(e: Expression) -> str:
-    """An expression as people write it."""
+    """Format an expression for display."""
     name, *rest = e
     match name:
         case "col":

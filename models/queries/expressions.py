@@ -1,7 +1,7 @@
-"""Types of expressions: what a checked expression is, given the columns that it names.
+"""Type inference: the public fact of a checked expression, given the columns that it names.
 
-Bounds follow by interval arithmetic from the declared ranges of columns, so that no result leaves
-what its comparison or its word takes: what cannot be shown to fit is refused.
+Interval arithmetic on the declared ranges of columns bounds every result, so that none exceeds the
+range of its comparison or word; an expression that cannot be shown to fit is refused.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ _MAX_CUTS = 300
 
 @dataclass(frozen=True)
 class Fact:
-    """What is public about a column or an expression.
+    """Public fact about a column or an expression.
 
     Attributes:
-        type: None of NULL itself.
-        nullable: whether some rows may have no value.
-        sources: columns of tables that its values depend on.
-        affine: it is one column of a table, or a * x + b with public a and b, exactly: what is
-            rounded row by row depends on more than the column's sum.
-        constant: the element in all rows; None: it is private.
+        type: its type; None for NULL itself.
+        nullable: whether rows may be NULL.
+        sources: table columns that its values depend on.
+        affine: whether it is exactly a * x + b for one table column x and public a and b; rounding
+            of single rows depends on more than the column's sum.
+        constant: the element of all rows; None: it is private.
     """
 
     type: Type | None
@@ -63,18 +63,20 @@ class Fact:
 
     @property
     def is_word(self) -> bool:
-        """Whether it is a word that is written out."""
+        """Whether it is a literal word."""
         return self.type is not None and self.type.kind == CATEGORY and self.constant is not None
 
     @property
     def value_type(self) -> Type:
-        """Its type.
+        """Type of the expression.
 
         Raises:
-            UsageError: it is NULL alone.
+            UsageError: the expression is NULL alone.
         """
         if self.type is None:
-            raise UsageError("NULL stands only where another value says what type it has.")
+            raise UsageError(
+                "NULL needs another value that determines its type.", code="untyped-null"
+            )
         return self.type
 
 
@@ -82,11 +84,10 @@ Facts = Mapping[str, Fact]
 
 
 def infer_fact(expression: Expression, columns: Facts) -> Fact:
-    """The fact about a checked expression.
+    """Infer the fact of a checked expression.
 
     Raises:
-        UsageError: an unknown column, operands that do not fit each other, or values that may leave
-            62 bits.
+        UsageError: an unknown column, incompatible operands, or values that may exceed 62 bits.
     """
     name, *rest = expression
     if name in _CONSTANTS:
@@ -94,7 +95,8 @@ def infer_fact(expression: Expression, columns: Facts) -> Fact:
     if name == "col":
         if rest[0] not in columns:
             raise UsageError(
-                f"There is no column {rest[0][:80]!r}.{did_you_mean(rest[0], columns)}"
+                f"There is no column {rest[0][:80]!r}.{did_you_mean(rest[0], columns)}",
+                code="column-not-found",
             )
         return columns[rest[0]]
     facts = [infer_fact(each, columns) for each in rest]
@@ -103,7 +105,10 @@ def infer_fact(expression: Expression, columns: Facts) -> Fact:
     if name in ("and", "or", "not"):
         for fact in facts:
             if fact.type not in (BITS, None):
-                raise UsageError(f"{name.upper()} takes conditions. Received: a {fact.type}.")
+                raise UsageError(
+                    f"{name.upper()} takes conditions. Received: a {fact.type}.",
+                    code="type-mismatch",
+                )
         return Fact(BITS, nullable, sources)
     if name == "is_null":
         return Fact(BITS, False, sources)
@@ -114,18 +119,22 @@ def infer_fact(expression: Expression, columns: Facts) -> Fact:
     if name == "case":
         for condition in facts[:-1:2]:
             if condition.type not in (BITS, None):
-                raise UsageError(f"CASE takes conditions. Received: a {condition.type}.")
+                raise UsageError(
+                    f"CASE takes conditions. Received: a {condition.type}.", code="type-mismatch"
+                )
         values = [*facts[1:-1:2], facts[-1]]
         result_type = choice_type(values)
         return Fact(result_type, any(v.nullable for v in values), sources)
     if name == "coalesce":
         return Fact(choice_type(facts), all(f.nullable for f in facts), sources)
-    if name in ("least", "greatest"):  # (skips NULLs, as DuckDB does)
+    if name in ("least", "greatest"):  # (both skip NULLs in DuckDB)
         result_type = choice_type(facts)
         if not result_type.ordered:
-            raise UsageError("LEAST and GREATEST take what has an order.")
+            raise UsageError("LEAST and GREATEST take ordered types.", code="unordered-type")
         if nullable:
-            raise UsageError("LEAST and GREATEST of columns with NULLs are not offered. Use CASE.")
+            raise UsageError(
+                "LEAST and GREATEST take no nullable columns. Use CASE.", code="nullable-column"
+            )
         return Fact(_extreme_type(name, facts, result_type), nullable, sources)
     if name in ("year", "month"):
         return Fact(_infer_date_part(name, facts[0]), nullable, sources)
@@ -140,7 +149,7 @@ def infer_fact(expression: Expression, columns: Facts) -> Fact:
 
 
 def _is_exact(name: str, facts: Sequence[Fact]) -> bool:
-    """Whether arithmetic on one private operand is a * x + b in every row, without rounding."""
+    """Return whether arithmetic on one private operand is exactly a * x + b in every row."""
     one = facts[0].value_type
     match name:
         case "+" | "-" | "neg":
@@ -158,18 +167,18 @@ def _is_exact(name: str, facts: Sequence[Fact]) -> bool:
 
 
 def common_type(a: Fact, b: Fact, ordered: bool = False) -> Type:
-    """The type in which two values are compared or stand for each other.
+    """Return the type in which two values are compared or replace each other.
 
     Raises:
-        UsageError: they have none, or no order though they want one.
+        UsageError: no common type exists, or it has no order although one is required.
     """
     if a.type is None or b.type is None:
         return (a if b.type is None else b).value_type
     one, two = a.type, b.type
     if one.kind != two.kind:
-        raise UsageError(f"Values of type {one} and {two} cannot be compared or mixed.")
+        raise UsageError(f"Expected one type. Received: {one} and {two}.", code="type-mismatch")
     if ordered and not one.ordered:
-        raise UsageError("Texts are compared for equality only; a category has an order.")
+        raise UsageError("Texts have no order; a category has one.", code="unordered-type")
     match one.kind:
         case "number":
             digits, fraction = max(one.digits, two.digits), max(one.fraction, two.fraction)
@@ -199,9 +208,10 @@ def _common_category(a: Fact, b: Fact) -> Type:
         word, listed = (one, two) if a.constant is not None else (two, one)
         if word.words[0] not in listed.words:
             raise UsageError(
-                f"{word.words[0][:40]!r} is none of the category's words."
-                f"{did_you_mean(word.words[0], listed.words)} "
-                f"Known: {', '.join(listed.words[:10])}."
+                f"{word.words[0][:40]!r} is not a word of the "
+                f"category.{did_you_mean(word.words[0], listed.words)} Known: "
+                f"{', '.join(listed.words[:10])}.",
+                code="unknown-word",
             )
         return listed
     if one.words != two.words:
@@ -210,13 +220,14 @@ def _common_category(a: Fact, b: Fact) -> Type:
             min(len(one.words), len(two.words)),
         )
         raise UsageError(
-            f"Two categories have different words: they differ from number {first + 1} on."
+            f"Two categories have different words from number {first + 1} on.",
+            code="category-mismatch",
         )
     return one
 
 
 def constant_element(fact: Fact, kind: Type) -> int:
-    """A constant's element in a `common` type."""
+    """Return a constant's element in a `common_type`."""
     assert fact.constant is not None and fact.type is not None
     if kind.kind == CATEGORY and fact.type.words != kind.words:
         return kind.words.index(fact.type.words[0])
@@ -224,7 +235,7 @@ def constant_element(fact: Fact, kind: Type) -> int:
 
 
 def scale_factor(kind: Type, target: Type) -> int:
-    """By what elements are multiplied to be of a `common` type."""
+    """Return the factor that converts elements to a `common_type`."""
     if kind.kind == TIMESTAMP:
         return UNITS[target.unit] // UNITS[kind.unit]
     return target.denominator // kind.denominator
@@ -238,7 +249,9 @@ def _rescale_bounds(
 
 
 def _extreme_type(name: str, facts: Sequence[Fact], kind: Type) -> Type:
-    """A least value is no larger than the largest of any: a kind in its bounds."""
+    """Return a type with the bounds of LEAST or GREATEST: a least value is at most the smallest
+    upper bound.
+    """
     if kind.words:
         return kind
     bounds = []
@@ -256,10 +269,11 @@ def _extreme_type(name: str, facts: Sequence[Fact], kind: Type) -> Type:
 
 
 def choice_type(facts: Sequence[Fact]) -> Type:
-    """The type of one of several values; of words alone a category of them, in their order.
+    """Return the type of a choice among values; literal words alone form a category in sorted
+    order.
 
     Raises:
-        UsageError: they have none in common.
+        UsageError: no common type exists.
     """
     words = {w for f in facts if f.type is not None for w in f.type.words}
     if len(words) > 1 and all(f.type is None or f.is_word for f in facts):
@@ -267,7 +281,7 @@ def choice_type(facts: Sequence[Fact]) -> Type:
     choice = Fact(None)
     for fact in facts:
         kind = common_type(choice, fact)
-        # a lone word is a constant still, and finds its place in the dictionary of another
+        # a lone word stays a constant and takes its code from the other category
         constant = fact.constant if kind.kind == CATEGORY and len(kind.words) == 1 else None
         choice = Fact(kind, constant=constant)
     return choice.value_type
@@ -278,7 +292,7 @@ def _infer_arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
     for fact in facts:
         kind = fact.value_type
         if kind.kind not in (NUMBER, DATE) or (kind.kind == DATE and name not in ("+", "-")):
-            raise UsageError(f"{name} takes numbers. Received: a {kind}.")
+            raise UsageError(f"{name} takes numbers. Received: a {kind}.", code="type-mismatch")
         types.append(kind)
     one = types[0]
     if name in ("neg", "abs"):
@@ -326,7 +340,7 @@ def _infer_arithmetic(name: str, facts: Sequence[Fact]) -> Fact:
 
 
 def dropped_bits(product: Type) -> int:
-    """Fractional bits that a private product loses."""
+    """Return the number of fractional bits that a private product loses."""
     return product.fraction - FRACTION if product.fraction > _MAX_FRACTION else 0
 
 
@@ -336,14 +350,14 @@ def _fold_constants(facts: Sequence[Fact], function: Callable[[int, int], int]) 
 
 
 def _infer_date_sum(name: str, one: Type, two: Type, facts: Sequence[Fact]) -> Fact:
-    """A date and a number of days, or the days between two dates."""
+    """Infer a date plus or minus days, or the days between two dates."""
     kinds = (one.kind, two.kind)
     days = [t for t in (one, two) if t.kind == NUMBER]
     if any(t.denominator != 1 for t in days) or kinds not in (
         (DATE, NUMBER),
         *([(NUMBER, DATE)] if name == "+" else [(DATE, DATE)]),
     ):
-        raise UsageError("A date takes whole days: date + days, date - days, or date - date.")
+        raise UsageError("Expected date + days, date - days, or date - date.", code="type-mismatch")
     sign = 1 if name == "+" else -1
     low, high = (one.low + two.low, one.high + two.high)
     if sign < 0:
@@ -352,36 +366,37 @@ def _infer_date_sum(name: str, one: Type, two: Type, facts: Sequence[Fact]) -> F
     if kinds == (DATE, DATE):
         return Fact(int_type(low, high), constant=constant)
     if not -(10**6) <= low <= high <= 10**6:
-        raise UsageError("Days that are added to a date are at most a few thousand years.")
+        raise UsageError("A date plus days leaves the supported years.", code="number-out-of-range")
     return Fact(Type(DATE, low, high), constant=constant)
 
 
 def ratio_type(kind: Type, ratio: Fraction) -> Type:
-    """Of a number times a public ratio, as fixed(16), off by 2 of its last places at most.
+    """Return the type of a number times a public ratio: fixed(16) with an error of at most 2 ulp.
 
     Raises:
-        UsageError: it does not fit.
+        UsageError: the result does not fit.
     """
     by = ratio * (1 << FRACTION) / kind.denominator
     if by.denominator != 1 and kind.magnitude.bit_length() > MAX_INEXACT:
         raise UsageError(
-            f"A value of {kind.magnitude.bit_length()} bits is divided; at most {MAX_INEXACT} "
-            "are right. Have its owner declare a narrower range, as int[0,120]."
+            f"A dividend has at most {MAX_INEXACT} bits. Received: "
+            f"{kind.magnitude.bit_length()}. Declare a narrower range, as int[0,120].",
+            code="value-too-wide",
         )
     edges = sorted(int(edge * by) for edge in (kind.low, kind.high))
     return scaled_type(kind, edges[0] - 2, edges[1] + 2, 0, FRACTION)
 
 
 def public_reciprocal(fact: Fact) -> Fraction | None:
-    """A public divisor's reciprocal; None of a private one.
+    """Return the reciprocal of a public divisor; None for a private one.
 
     Raises:
-        UsageError: it is 0.
+        UsageError: the divisor is 0.
     """
     if fact.constant is None:
         return None
     if fact.constant == 0:
-        raise UsageError("A division by 0.")
+        raise UsageError("A division by 0.", code="division-by-zero")
     return Fraction(fact.value_type.denominator, fact.constant)
 
 
@@ -392,28 +407,31 @@ def _infer_quotient(facts: Sequence[Fact]) -> Fact:
         return Fact(ratio_type(one, ratio))
     if two.low < 0:
         raise UsageError(
-            "A private divisor may not be negative by its type. Declare a range from 0, as "
-            "int[0,1000]."
+            "A private divisor may not be negative. Declare a range from 0, as int[0,1000].",
+            code="negative-divisor",
         )
     if two.high >> MAX_DIVISOR:
         raise UsageError(
-            f"A private divisor has at most {MAX_DIVISOR} bits with the digits behind the point. "
-            f"Received: {two.high.bit_length()}. Have its owner declare a narrower range."
+            f"A private divisor has at most {MAX_DIVISOR} bits. Received: "
+            f"{two.high.bit_length()}. Declare a narrower range.",
+            code="divisor-too-wide",
         )
     top = ratio_type(one, Fraction(two.denominator))
     if top.magnitude >> 60:
         raise UsageError(
-            "A numerator has at most 60 bits. Have its owner declare a narrower range."
+            "A numerator has at most 60 bits. Declare a narrower range.", code="value-too-wide"
         )
     return Fact(replace(top, low=min(top.low, -1), high=max(top.high, 1)), nullable=two.low == 0)
 
 
 def _infer_time_cast(name: str, fact: Fact) -> Fact:
-    """A timestamp's date, or a date's midnight."""
+    """Infer the date of a timestamp, or the midnight of a date."""
     kind, constant = fact.value_type, fact.constant
     expected_kind = TIMESTAMP if name == "to_date" else DATE
     if kind.kind != expected_kind:
-        raise UsageError(f"{name} takes a {expected_kind}. Received: a {kind}.")
+        raise UsageError(
+            f"{name} takes a {expected_kind}. Received: a {kind}.", code="type-mismatch"
+        )
     if name == "to_date":
         day = units_per_day(kind.unit)
         result_type = Type(DATE, kind.low // day, kind.high // day)
@@ -425,20 +443,23 @@ def _infer_time_cast(name: str, fact: Fact) -> Fact:
 
 def _infer_date_part(name: str, fact: Fact) -> Type:
     if fact.value_type.kind != DATE:
-        raise UsageError(f"{name} is of a date. Received: a {fact.value_type}.")
+        raise UsageError(
+            f"{name} takes a date. Received: a {fact.value_type}.", code="type-mismatch"
+        )
     first, last = (days_to_date(day).year for day in (fact.value_type.low, fact.value_type.high))
     count = (last - first) * (12 if name == "month" else 1)
     if count > _MAX_CUTS:
         raise UsageError(
-            f"EXTRACT({name}) of dates from {first} to {last} would compare each with {count} "
-            f"days; at most {_MAX_CUTS} are offered. Have the owner declare a narrower range, as "
-            "date[2015-01-01,2025-12-31]."
+            f"EXTRACT({name}) of dates from {first} to {last} takes {count} comparisons; at "
+            f"most {_MAX_CUTS} are supported. Declare a narrower range, as "
+            "date[2015-01-01,2025-12-31].",
+            code="too-large",
         )
     return int_type(first, last) if name == "year" else int_type(1, 12)
 
 
 def first_days(kind: Type, monthly: bool) -> list[int]:
-    """The first days of the years, or months, that begin after a type's lowest date."""
+    """Return the first days of years or months that begin after a type's lowest date."""
     low, high = days_to_date(kind.low), days_to_date(kind.high)
     days = []
     for year in range(low.year, high.year + 1):

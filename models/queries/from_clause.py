@@ -1,4 +1,4 @@
-"""FROM, WHERE and what they take from other queries: joins, IN and EXISTS, as steps of a plan."""
+"""FROM and WHERE, with joins, IN and EXISTS, compiled to steps of a plan."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class _FromTable:
     """A table of FROM.
 
     Attributes:
-        join: how it is joined; None of the first.
+        join: its join; None for the first table.
     """
 
     join: Any
@@ -31,21 +31,23 @@ class _FromTable:
 
 
 class FromBuilder(PlanBuilder):
-    """Makes the steps of FROM and WHERE."""
+    """Compiler of FROM and WHERE."""
 
     @abstractmethod
     def _limit_count(self, node: Any) -> int | None:
-        """The number of a query's LIMIT."""
+        """Return the number of a query's LIMIT."""
 
     @abstractmethod
     def _aggregate_calls(self, node: Any) -> list[Any]:
-        """The aggregates of a SELECT, windows left out."""
+        """Return the aggregates of a SELECT without windows."""
 
     @abstractmethod
     def _compile_group(
         self, node: Any, calls: Sequence[Any], step: int, names: Names, first: Sequence[str] = ()
     ) -> tuple[int, Names, dict[str, str]]:
-        """GROUP BY: the step, names of its keys, and columns by the text of what they hold."""
+        """Compile GROUP BY; return the step, the names of its keys, and columns by the text of
+        their expressions.
+        """
 
     # ---- FROM
 
@@ -60,7 +62,7 @@ class FromBuilder(PlanBuilder):
             return self._add_scan(node, alias, self._tables[node.name.lower()])
         else:
             raise unsupported_error(f"FROM {type(node).__name__.upper()}")
-        # names of its own, so that it can be joined with itself
+        # separate names, so that it can be joined with itself
         prefix = self._fresh_name(alias or "query")
         columns = [[f"{prefix}.{name}", ["col", name]] for name in listed]
         step = self._add_step("project", [step], columns=columns)
@@ -79,11 +81,11 @@ class FromBuilder(PlanBuilder):
         return step, {**lower, **names}
 
     def _compile_from(self, node: Any, ctes: CommonTables, where: list[Any]) -> tuple[int, Names]:
-        """The rows of FROM.
+        """Compile the rows of FROM.
 
         Args:
-            where: the conditions of WHERE; equalities that join a table after a comma are taken
-                from it.
+            where: conditions of WHERE; equalities that join a table after a comma are removed from
+                it.
         """
         step, names = self._compile_source(node.args["from_"].this, ctes)
         waiting = [
@@ -97,8 +99,10 @@ class FromBuilder(PlanBuilder):
                 pairs, rest = conditions.split_equalities(self._exp, where, names, source.names)
                 if not pairs:
                     raise UsageError(
-                        "Tables are joined by an equality of a column of each: FROM a JOIN b ON "
-                        "a.key = b.key, or FROM a, b WHERE a.key = b.key."
+                        "Tables are joined by an equality of a column of each: FROM a JOIN b "
+                        "ON a.key = b.key, or FROM a, b WHERE a.key = b.key.",
+                        code="missing-join-equality",
+                        operation="from",
                     )
                 where[:] = rest
                 step = self._add_join(step, source.step, pairs, "inner")
@@ -110,8 +114,9 @@ class FromBuilder(PlanBuilder):
     def _next_table(
         self, waiting: Sequence[_FromTable], names: Names, where: Sequence[Any]
     ) -> _FromTable:
-        """The first table whose condition names only tables that are there: joins keep their order,
-        tables after commas wait for the equality that joins them."""
+        """Return the first table whose condition names only known tables: joins keep their order,
+        tables after commas wait for the equality that joins them.
+        """
         known_aliases = {alias for alias, _ in names}
         for source in waiting:
             own_aliases = {alias for alias, _ in source.names}
@@ -137,10 +142,18 @@ class FromBuilder(PlanBuilder):
             raise unsupported_error(" ".join(filter(None, words)).upper())
         on = conditions.split_conjuncts(self._exp, join.args.get("on"))
         if not on:
-            raise UsageError("A join takes an equality: JOIN ... ON a.key = b.key, or USING (key).")
+            raise UsageError(
+                "A join takes an equality: JOIN ... ON a.key = b.key, or USING (key).",
+                code="missing-join-equality",
+                operation="join",
+            )
         pairs, rest = conditions.split_equalities(self._exp, on, names, source.names)
         if not pairs:
-            raise UsageError("A join takes an equality of a column of each side.")
+            raise UsageError(
+                "A join takes an equality of a column of each side.",
+                code="missing-join-equality",
+                operation="join",
+            )
         how = kind if kind in ("semi", "anti") else ("left" if side == "left" else "inner")
         step = self._join_with_conditions(step, source.step, pairs, how, names, source.names, rest)
         return step, (names if how in ("semi", "anti") else {**names, **source.names})
@@ -155,7 +168,7 @@ class FromBuilder(PlanBuilder):
         right_names: Names,
         rest: Sequence[Any],
     ) -> int:
-        """Rows matched by pairs of keys where other conditions hold, too."""
+        """Join rows by pairs of keys, with further conditions."""
         aliases_by_side = {alias for alias, _ in names}, {alias for alias, _ in right_names}
         after_join, left_conditions = [], []
         for each in rest:
@@ -170,8 +183,11 @@ class FromBuilder(PlanBuilder):
             else:
                 subject = "EXISTS" if how in ("semi", "anti") else f"A {how} join"
                 raise UsageError(
-                    f"{subject} takes equalities of a column of each side, and other conditions on "
-                    f"one side each. Received: {each.sql(dialect='duckdb')[:80]}."
+                    f"{subject} takes equalities of a column of each side, and other "
+                    "conditions on one side each. Received: "
+                    f"{each.sql(dialect='duckdb')[:80]}.",
+                    code="unsupported-join-condition",
+                    operation=subject,
                 )
         if left_conditions and how == "semi":
             for condition in left_conditions:
@@ -187,7 +203,7 @@ class FromBuilder(PlanBuilder):
     def _null_unmatched_keys(
         self, step: int, pairs: list[list[str]], where: Sequence[Any]
     ) -> tuple[int, list[list[str]]]:
-        """Rows that match nothing where a condition does not hold: their key is NULL there."""
+        """Set a key to NULL where a condition is false, so that these rows match nothing."""
         condition = where[0] if len(where) == 1 else ["and", *where]
         (first, other), *more = pairs
         name = self._fresh_name("key")
@@ -199,9 +215,10 @@ class FromBuilder(PlanBuilder):
     def _add_join(self, left: int, right: int, pairs: list[list[str]], how: str) -> int:
         if set(self._facts[left].records) & set(self._facts[right].records):
             raise UsageError(
-                "A WITH query whose rows depend on a random choice (LIMIT, ROW_NUMBER, LAG) is "
-                "computed once and cannot be joined with itself. Give it an ORDER BY of a unique "
-                "column."
+                "A WITH query whose rows depend on a random choice (LIMIT, ROW_NUMBER, LAG) "
+                "is computed once and cannot be joined with itself. Give it an ORDER BY of a "
+                "unique column.",
+                code="unrepeatable-query",
             )
         unique = self._facts[right].unique
         if how == "inner" and not self._has_link(left, right, pairs):
@@ -232,7 +249,7 @@ class FromBuilder(PlanBuilder):
     def _compile_where(
         self, step: int, names: Names, conjuncts: Sequence[Any], ctes: CommonTables
     ) -> int:
-        """The rows where all of some conditions hold."""
+        """Filter rows by a conjunction."""
         exp = self._exp
         row_conditions = []
         for each in conjuncts:
@@ -255,7 +272,11 @@ class FromBuilder(PlanBuilder):
         right, listed = self.compile_query(node.args["query"], ctes)
         key = node.this.unnest()
         if len(listed) != 1 or not isinstance(key, self._exp.Column):
-            raise UsageError("IN takes a column and a SELECT of one column.")
+            raise UsageError(
+                "IN takes a column and a SELECT of one column.",
+                code="unsupported-subquery",
+                operation="in",
+            )
         [_, name] = self._scalar_compiler(step, names).compile_expression(key)
         other = self._fresh_name("in")
         right = self._add_step("project", [right], columns=[[other, ["col", listed[0]]]])
@@ -263,33 +284,45 @@ class FromBuilder(PlanBuilder):
         nullable = facts[step].columns[name].nullable or facts[right].columns[other].nullable
         if negated and nullable:
             raise UsageError(
-                "NOT IN with NULLs is never true where one is. Use NOT EXISTS (SELECT ... WHERE "
-                "a.key = b.key)."
+                "NOT IN is never true if one of the values is NULL. Use NOT EXISTS (SELECT "
+                "... WHERE a.key = b.key).",
+                code="nullable-column",
+                operation="not in",
             )
         return self._add_join(step, right, [[name, other]], "anti" if negated else "semi")
 
     def _compile_exists(
         self, step: int, names: Names, node: Any, negated: bool, ctes: CommonTables
     ) -> int:
-        """EXISTS: its SELECT's columns, order and DISTINCT say nothing, all else does."""
+        """Compile EXISTS: columns, order and DISTINCT of its SELECT have no effect,
+        everything else has.
+        """
         exp = self._exp
         if not isinstance(node, exp.Select):
             raise unsupported_error(f"EXISTS of a {type(node).__name__.upper()}")
         if node.args.get("qualify") is not None:
             raise unsupported_error("QUALIFY in EXISTS")
         if node.args.get("from_") is None:
-            raise UsageError("EXISTS takes SELECT ... FROM ... WHERE a.key = b.key.")
+            raise UsageError(
+                "EXISTS takes SELECT ... FROM ... WHERE a.key = b.key.",
+                code="unsupported-subquery",
+                operation="exists",
+            )
         if self._limit_count(node) == 0:
             return step if negated else self._add_step("filter", [step], where=_FALSE)
         where = conditions.split_conjuncts(exp, node.args.get("where") and node.args["where"].this)
         ctes = self._compile_ctes(node, ctes)
         right, right_names = self._compile_from(node, ctes, where)
-        # a name of the inner query hides one of the query around it
+        # a name of the inner query hides one of the enclosing query
         hidden = {alias for alias, _ in right_names}
         outer = {key: plan_name for key, plan_name in names.items() if key[0] not in hidden}
         pairs, rest = conditions.split_equalities(exp, where, outer, right_names)
         if not pairs:
-            raise UsageError("EXISTS takes an equality with a column of the query around it.")
+            raise UsageError(
+                "EXISTS takes an equality with a column of the enclosing query.",
+                code="missing-join-equality",
+                operation="exists",
+            )
         inside = [each for each in rest if conditions.referenced_aliases(exp, each) <= hidden]
         right = self._compile_where(right, right_names, inside, ctes)
         rest = [each for each in rest if each not in inside]
@@ -298,7 +331,7 @@ class FromBuilder(PlanBuilder):
         calls = self._aggregate_calls(node)
         if not (calls or group or having):
             return self._join_with_conditions(step, right, pairs, how, outer, right_names, rest)
-        if group is None and having is None:  # one row, of whatever it is made
+        if group is None and having is None:  # an aggregate without GROUP BY has one row
             return self._add_step("filter", [step], where=_FALSE) if negated else step
         keys = list(dict.fromkeys(b for _, b in pairs))
         right, grouped, more = self._compile_group(node, calls, right, right_names, keys)
@@ -313,7 +346,7 @@ class FromBuilder(PlanBuilder):
         facts = self._facts[right]
         if facts.least or facts.release is not None:
             raise unsupported_error("EXISTS with HAVING over groups that may be left out")
-        # of rows without a partner HAVING sees an aggregate of no rows
+        # for rows without a partner HAVING applies to an aggregate of no rows
         empty = self._empty_group_condition(right, condition)
         holds = self._fresh_name("holds")
         columns: list[list[Any]]
@@ -327,7 +360,7 @@ class FromBuilder(PlanBuilder):
         )
 
     def _empty_group_condition(self, group: int, condition: Any) -> Any:
-        """A condition on a group's aggregates as it is where the group has no row."""
+        """Return a condition on a group's aggregates as it is for a group without rows."""
         counts = {
             name: function == "count" for name, function, _ in self._steps[group]["aggregates"]
         }
@@ -344,16 +377,20 @@ class FromBuilder(PlanBuilder):
 
 
 def _is_product(join: Any) -> bool:
-    """Whether a table stands after a comma or CROSS JOIN."""
+    """Return whether a table stands after a comma or CROSS JOIN."""
     kind, method = (join.kind or "").lower(), join.args.get("method")
     return kind in ("", "cross") and not join.side and not method and join.args.get("on") is None
 
 
 def _alias_columns(node: Any, columns: Sequence[str]) -> list[str]:
-    """Names of columns under an alias that names some of them: AS s(x, y)."""
+    """Return names of columns under an alias that names some of them: AS s(x, y)."""
     shown = node.alias_column_names
     if len(shown) > len(columns):
         raise UsageError(
-            f"{node.alias_or_name[:80]!r} has {len(columns)} columns. Received: {len(shown)} names."
+            f"{node.alias_or_name[:80]!r} has {len(columns)} columns. Received: {len(shown)} "
+            "names.",
+            code="column-count-mismatch",
+            received=len(shown),
+            expected=len(columns),
         )
     return [*shown, *columns[len(shown) :]]

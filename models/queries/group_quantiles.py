@@ -26,15 +26,15 @@ def compute_quantiles(
     count: int,
     profile: str = "local",
 ) -> dict[str, Shared]:
-    """The elements of aggregates that are quantiles, by name: in the order of sorted groups.
+    """Compute the elements of quantile aggregates, by name, in the order of sorted groups.
+
+    One sort for each column and kind of quantile. For a whole table in which every row has a
+    value, the ranks are public and nothing is sorted.
 
     Args:
-        keys: the key's columns; none: one group of all rows.
-        named, about: the rows that are grouped.
-        count: of the groups' rows that are kept.
-
-    One sort for each column, and for each way to take a quantile; of a whole table of which every
-    row has a value the ranks are public, and nothing is sorted.
+        keys: columns of the key; without columns all rows form one group.
+        named, input_facts: columns and facts of the grouped rows.
+        count: number of rows of groups to keep.
     """
     fractions_by_column: dict[tuple[str, str], dict[str, int]] = {}
     for name, function, argument in aggregates:
@@ -53,7 +53,7 @@ def compute_quantiles(
                 party, rows, by, len(by), fractions, method=how, profile=profile
             )
             values = [c.values.map(lambda a: a[:count]) for c in quantile_rows.columns[len(by) :]]
-        # (columns are kept as distances)
+        # (columns are stored as distances)
         offset = fact.value_type.offset * (1 if how == DISC else PARTS)
         for name, data in zip(parts, values, strict=True):
             elements_by_name[name] = arithmetic.add_constant(data, np.int64(offset))
@@ -63,7 +63,7 @@ def compute_quantiles(
 def _select_quantiles(
     party: Party, rows: Relation, fractions: Sequence[int], how: str, profile: str
 ) -> list[Shared]:
-    """Quantiles [1] of the only column, all of whose rows count."""
+    """Select quantiles [1] of the only column, all of whose rows count."""
     n = rows.rows
     if how == DISC:
         places = [(max(0, -(-q * n // PARTS) - 1), 0) for q in fractions]

@@ -1,4 +1,4 @@
-"""Groups, orders and results of relations, composed of private arrangements."""
+"""Execution of `group` steps, composed of private permutations."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ def group_rows(
     profile: str = "local",
     noise: NoiseDraw | None = None,
 ) -> Relation:
-    """The relation of a step `group`: keys, then aggregates.
+    """Run a step `group`: its keys, then its aggregates.
+
+    A group is dropped if it has fewer records of a table than its owner's rule requires: of its
+    rows, and of the rows that an aggregate counts; of its units if these repeat.
 
     Args:
-        valid, named, about: the rows that are grouped.
-        facts: of what is made.
-        own: what this worker drew as noise, where it is released with noise (`noising.drawn`).
-
-    A group is left out where it has fewer records of a table than its owner's rule says: of its
-    rows, and of those that an aggregate counts; of its units where these repeat.
+        valid, named, input_facts: validity, columns and facts of the input rows.
+        output_facts: facts about the output.
+        noise: noise that this worker drew, for a release with noise (`dp_noise.draw_noise`).
     """
     repeated = [alias for alias in output_facts.least if not input_facts.records[alias].single]
     marks = privacy_units.Marks()
@@ -98,7 +98,7 @@ def group_rows(
         group_columns: GroupColumns, ranked: dict[str, Shared], noise: NoiseDraw | None
     ) -> Relation:
         totals = dict(zip(labels, group_columns.sums, strict=True))
-        if keys:  # distances were added up
+        if keys:  # the totals are sums of distances
             for name, total_kind in labels:
                 if name is not None and total_kind == VALUES:
                     count = totals.get((name, COUNT), totals[(None, COUNT)])
@@ -112,7 +112,7 @@ def group_rows(
                 party, step, input_facts, output_facts, output_facts.release, totals, noise
             )
             columns = dict(zip(step["keys"], group_columns.keys, strict=True)) | columns
-            # (whether a group has a row is a secret, too)
+            # (whether a group has rows is also secret)
             there = constant_bit(group_columns.valid, True)
             return Relation(tuple(columns[name] for name in output_facts.columns), there)
         return _finish_columns(
@@ -126,7 +126,9 @@ def group_rows(
 def _needed_totals(
     step: Step, about: Facts, facts: Facts, marks: privacy_units.Marks
 ) -> list[Label]:
-    """What a step's aggregates take: the number of rows, then sums and numbers of values."""
+    """Return the totals that a step's aggregates require: the number of rows, then sums and counts
+    of values.
+    """
     labels: list[Label] = [(None, COUNT)]
     for _, function, argument in step["aggregates"]:
         if argument is None:
@@ -147,7 +149,7 @@ def _grouping_input(
     labels: Sequence[Label],
     named: Mapping[str, Column],
 ) -> tuple[Relation, list[groups.Aggregate]]:
-    """Keys and columns, as they are, and what is wanted of these."""
+    """Return keys and columns unchanged, and the aggregates of these."""
     columns, aggregates = list(keys), []
     at: dict[str, int] = {}
     for name, total_kind in labels:
@@ -157,7 +159,7 @@ def _grouping_input(
         if name not in at:
             at[name] = len(columns)
             column = named[name]
-            if "?" in name:  # where it is 0 there is no record
+            if "?" in name:  # where the bit is 0 no record is present
                 absent = party.function(bits.invert)(column.values)
                 column = replace(column, null=absent)
             columns.append(column)
@@ -172,7 +174,7 @@ def _values_to_sum(
     named: Mapping[str, Column],
     about: Facts,
 ) -> list[Shared]:
-    """Numbers [n] to add up, 0 in rows that do not count."""
+    """Return the numbers [n] to sum, 0 in rows that do not count."""
 
     def select_values(valid: Shared, named: dict[str, Column]) -> list[Shared]:
         counted: dict[str | None, Shared] = {None: valid}
@@ -206,7 +208,7 @@ def _aggregate_all(
     sums: Sequence[Shared],
     extremes_of: Sequence[tuple[str, Column, Fact]],
 ) -> GroupColumns:
-    """One group of all rows."""
+    """Aggregate all rows as one group."""
 
     def aggregate_rows(
         valid: Shared, sums: list[Shared], columns: list[Column]
@@ -223,13 +225,13 @@ def _aggregate_all(
             data = value.data
             if fact.value_type.kind == BOOL:
                 data = bits.to_number(party, data)
-            # what does not count is as far away as it can be
+            # rows that do not count take the value that loses every comparison
             neutral = fact.value_type.high if function == "min" else fact.value_type.low
             from_there = arithmetic.add_constant(data, to_signed_word(-neutral))
             selected = arithmetic.add_constant(
                 bits.multiply_by_bit(party, counted, from_there), to_signed_word(neutral)
             )
-            if fact.value_type.bits == 64:  # differences may take 65
+            if fact.value_type.bits == 64:  # differences may take 65 bits
                 best = extremes.reduce_full_range(party, selected, function == "max")
             else:
                 of_all = extremes.reduce_min if function == "min" else extremes.reduce_max
@@ -253,7 +255,7 @@ def _group_sorted(
     max_groups: int,
     profile: str,
 ) -> GroupColumns:
-    """Rows of equal keys together: the first ones are groups, `most` of them at most."""
+    """Sort rows by their keys; the first `most` rows are the groups."""
 
     def to_numbers(columns: list[Column]) -> list[Column]:
         return [
@@ -288,7 +290,7 @@ def _finish_columns(
     ranked: Mapping[str, Shared],
     marks: privacy_units.Marks,
 ) -> Relation:
-    """The columns of a group's relation, of what was added up."""
+    """Build the columns of the output from the totals."""
     rows = totals[(None, COUNT)]
 
     def count_for(argument: str | None) -> Shared:
@@ -307,7 +309,7 @@ def _finish_columns(
             data = count
         elif function in ("min", "max"):
             data = next(extreme_values)
-            if keys_given and fact.value_type.kind != BOOL:  # (of a column that is kept)
+            if keys_given and fact.value_type.kind != BOOL:  # (of a stored column)
                 data = arithmetic.add_constant(data, np.int64(fact.value_type.offset))
             if fact.value_type.kind == BOOL:
                 data = replace(data, bits=1)

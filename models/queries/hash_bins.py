@@ -1,7 +1,8 @@
-"""Cuckoo hashing by owners' clients: rows in bins, and which bins a row of another table asks.
+"""Cuckoo hashing at owners' clients: rows in hash bins, and the bins that each row of another
+table requests.
 
-A key hashes to one bin of each third of a table that is half as large again as its rows, and its
-row stands in one of the three.  The hash is public and so is its seed: what they are of is not.
+A key hashes to one bin in each third of a table with 3/2 as many bins as rows; its row is stored
+in one of these three. The hash function and its seed are public, the keys are not.
 """
 
 from __future__ import annotations
@@ -15,23 +16,23 @@ from tfe_bench.errors import DataError
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 HASH_COUNT = 3
-# Of a table of few rows, so that a seed fails with a probability below 2^-40.
+# Bins of a small table, so that a seed fails with a probability below 2^-40.
 MIN_BINS = 3 * 342
 _SEEDS, _ROUNDS = 20, 500
 
 
 def bin_count(rows: int) -> int:
-    """How many bins there are for a public number of rows."""
+    """Return the number of bins for a public number of rows."""
     return max(MIN_BINS, HASH_COUNT * -(-rows // 2))
 
 
 def draw_seed() -> int:
-    """A seed of the hash, from 0 to 2^62 - 1."""
+    """Draw a seed of the hash function, from 0 to 2^62 - 1."""
     return secrets.randbits(62)
 
 
 def hash_keys(keys: Ring, bins: int, seed: int) -> Ring:
-    """The three bins of each key, [3, n]; one in each third.
+    """Compute the three bins of each key, [3, n], one in each third.
 
     Args:
         keys: elements, or their distances from a public number.
@@ -51,24 +52,32 @@ def hash_keys(keys: Ring, bins: int, seed: int) -> Ring:
 
 
 def place_rows(keys: Ring, bins: int) -> tuple[int, Ring]:
-    """A seed, and for each bin the number of the row that stands in it, -1 for none.
+    """Draw a seed and assign rows to bins.
 
     Args:
-        keys: of rows, none twice.
+        keys: distinct keys of the rows.
+
+    Returns:
+        the seed, and for each bin the number of its row, -1 for an empty bin.
 
     Raises:
-        DataError: no seed was found, as where keys come twice.
+        DataError: no seed succeeded, which happens if keys repeat.
     """
     for _ in range(_SEEDS):
         drawn_seed = draw_seed()
         rows_by_bin = _try_placement(hash_keys(keys, bins, drawn_seed), bins)
         if rows_by_bin is not None:
             return drawn_seed, rows_by_bin
-    raise DataError("The rows cannot be placed in bins by their keys. Are these unique?")
+    raise DataError(
+        "Expected unique keys. Received: rows that no seed places in hash bins.",
+        code="bins-not-placed",
+    )
 
 
 def _try_placement(at: Ring, bins: int) -> Ring | None:
-    """Rows in bins: all at once try one of theirs, and who is driven out tries another."""
+    """Assign rows to bins: all rows try one of their bins at once, and displaced
+    rows try another.
+    """
     rng = np.random.default_rng(secrets.randbits(128))
     rows_by_bin = np.full(bins, -1, np.int64)
     waiting = np.arange(at.shape[1])
@@ -81,16 +90,17 @@ def _try_placement(at: Ring, bins: int) -> Ring | None:
         evicted = rows_by_bin[chosen_bins]
         rows_by_bin[chosen_bins] = waiting
         missed = rows_by_bin[chosen_bins] != waiting
-        # (several may have wanted one bin: who was there is driven out once)
+        # (several rows may have chosen one bin: its earlier row is displaced once)
         waiting = np.unique(np.concatenate([waiting[missed], evicted[evicted >= 0]]))
     return None
 
 
 def request_targets(requested_bins: Ring, bins: int) -> Ring:
-    """Where each bin and then each request stands, [bins + 3 n]: who asks stands behind its bin.
+    """Return the target positions of all bins and requests, [bins + 3 n]: each request follows its
+    bin.
 
     Args:
-        asked: [3, n], bins.
+        requested_bins: requested bins, [3, n].
     """
     requests = 2 * requested_bins.reshape(-1) + 1
     order = np.argsort(np.concatenate([2 * np.arange(bins), requests]), kind="stable")
@@ -100,6 +110,6 @@ def request_targets(requested_bins: Ring, bins: int) -> Ring:
 
 
 def random_bins(count: int, bins: int) -> Ring:
-    """Bins for rows without a key, [3, count]: any ones."""
+    """Draw arbitrary bins for rows without a key, [3, count]."""
     rng = np.random.default_rng(secrets.randbits(128))
     return rng.integers(0, bins, (HASH_COUNT, count))

@@ -1,4 +1,6 @@
-"""Columns as ring elements, by their owner, and the results of queries as values and files."""
+"""Encoding of columns as ring elements at their owner, and results of queries as
+values and files.
+"""
 
 from __future__ import annotations
 
@@ -37,10 +39,10 @@ class EncodedColumn:
     """A column as its owner shares it.
 
     Attributes:
-        type: of the elements.
-        distances: element - type.offset, 0 where there is none.
-        null: where there is none; None: nowhere.
-        rounding: what rounding changed; None where every value is exact.
+        type: type of the elements.
+        distances: element - type.offset, 0 for NULL.
+        null: 1 for NULL; None: no row is NULL.
+        rounding: effect of rounding; None if every value is exact.
     """
 
     type: Type
@@ -51,13 +53,13 @@ class EncodedColumn:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding changed in a column of `fixed`.
+    """Effect of rounding in a column of `fixed`.
 
     Attributes:
-        error: the largest one, absolute.
-        coarse: how many values changed by more than a thousandth of themselves.
-        gone: how many of these became 0.
-        row: of the first one, from 1; 0 where there is none.
+        error: largest absolute error.
+        coarse: number of values that changed by more than a thousandth of themselves.
+        gone: number of these that became 0.
+        row: first of these rows, from 1; 0 if there are none.
     """
 
     error: float
@@ -67,11 +69,11 @@ class Rounding:
 
 
 def encode_column(name: str, values: Values, kind: Type) -> EncodedColumn:
-    """A column as elements; NaN is NULL.
+    """Encode a column; NaN is NULL.
 
     Raises:
-        RangeError: a value outside of the declared range, or infinity; its row is named.
-        DataError: a value of another type; its row is named.
+        RangeError: infinity, or a value outside the declared range; the text names its row.
+        DataError: a value of another type; the text names its row.
     """
     reals = as_reals(values)
     fast = _encode_arrow(name, values, kind) if reals is None else _encode_reals(name, reals, kind)
@@ -94,8 +96,10 @@ def encode_column(name: str, values: Values, kind: Type) -> EncodedColumn:
                 "a word that its category does not have" if kind.kind == CATEGORY else f"no {kind}"
             )
             raise DataError(
-                f"Column {name!r}, row {row + 1}: {fault}. Declare another type "
-                f'(--type "{name}:...").'
+                f"Column {name!r}, row {row + 1}: {fault}. Declare another type (--type "
+                f'"{name}:...").',
+                code="value-of-other-type",
+                operation=name,
             ) from None
         except OverflowError:
             raise _range_error(name, row, kind) from None
@@ -107,11 +111,11 @@ def encode_column(name: str, values: Values, kind: Type) -> EncodedColumn:
 
 
 def _measure_rounding(exact: Any, elements: Ring, kind: Type) -> Rounding | None:
-    """What rounding changed.
+    """Measure the effect of rounding.
 
     Args:
         exact: float64, NaN for NULL.
-        elements: what the values became.
+        elements: encoded values.
     """
     if not kind.fraction:
         return None
@@ -126,7 +130,9 @@ def _measure_rounding(exact: Any, elements: Ring, kind: Type) -> Rounding | None
 
 
 def _encode_reals(name: str, reals: Any, kind: Type) -> EncodedColumn | None:
-    """An array of floating-point numbers at once; None where values are looked at one by one."""
+    """Encode an array of floating-point numbers at once; None if values must be
+    encoded one by one.
+    """
     if kind.kind != NUMBER:
         return None
     missing = np.isnan(reals)
@@ -158,14 +164,16 @@ def _bounded_column(
 
 def _range_error(name: str, row: int, kind: Type) -> RangeError:
     return RangeError(
-        f"Column {name!r}, row {row + 1}: a value outside of the range of {kind}, "
-        f"{decode_element(kind.low, kind)} to {decode_element(kind.high, kind)}. Declare its range, as "
-        f'--type "{name}:{kind}[LOW,HIGH]".'
+        f"Column {name!r}, row {row + 1}: a value outside the range of {kind}, "
+        f"{decode_element(kind.low, kind)} to {decode_element(kind.high, kind)}. Declare its "
+        f'range, as --type "{name}:{kind}[LOW,HIGH]".',
+        code="value-outside-range",
+        operation=name,
     )
 
 
 def _encode_arrow(name: str, values: Any, kind: Type) -> EncodedColumn | None:
-    """An Arrow column at once; None where its values have to be looked at one by one."""
+    """Encode an Arrow column at once; None if values must be encoded one by one."""
     if not hasattr(values, "is_null"):
         return None
     missing = np.asarray(values.is_null(nan_is_null=True))
@@ -176,7 +184,7 @@ def _encode_arrow(name: str, values: Any, kind: Type) -> EncodedColumn | None:
 
 
 def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
-    """Elements of values as far as whole columns are read, anything where they are missing."""
+    """Return the elements of a whole Arrow column, arbitrary ones for missing values, or None."""
     pyarrow = import_arrow()
     compute: Any = importlib.import_module("pyarrow.compute")
 
@@ -191,7 +199,7 @@ def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
             scale = pyarrow.scalar(10**kind.digits, pyarrow.int64())
             try:
                 return to_integers(compute.multiply(values, scale))
-            except pyarrow.ArrowInvalid:  # more digits than the type has, or than fit
+            except pyarrow.ArrowInvalid:  # more digits than the type allows, or than fit
                 return None
         case "date" if arrow_type.startswith("date32"):
             return to_integers(values.cast(pyarrow.int32()))
@@ -205,10 +213,10 @@ def _arrow_elements(values: Any, kind: Type, missing: Any) -> Any:
 
 
 def check_unique(name: str, column: EncodedColumn) -> None:
-    """Refuses a column that is said to be unique and is not; rows are named, values are not.
+    """Reject a declared unique column with repeated values; the text names rows, not values.
 
     Raises:
-        DataError: a value is there twice.
+        DataError: a value repeats.
     """
     rows = np.arange(len(column.distances))
     if column.null is not None:
@@ -219,7 +227,10 @@ def check_unique(name: str, column: EncodedColumn) -> None:
     if len(duplicates):
         first, second = sorted(int(rows[order[duplicates[0] + i]]) + 1 for i in (0, 1))
         raise DataError(
-            f"Column {name!r} is said to be unique, and rows {first} and {second} have one value."
+            f"Column {name!r} is declared unique, but rows {first} and {second} have the same "
+            "value.",
+            code="value-not-unique",
+            operation=name,
         )
 
 
@@ -227,7 +238,7 @@ def check_unique(name: str, column: EncodedColumn) -> None:
 
 
 def decode_element(element: int, kind: Type) -> Any:
-    """A ring element as a value."""
+    """Decode a ring element to a value."""
     match kind.kind:
         case "number" if kind.fraction:
             return element / kind.denominator
@@ -248,13 +259,13 @@ def decode_element(element: int, kind: Type) -> Any:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Result:
-    """The rows that a query gave its client.
+    """Rows of a query's result.
 
     Attributes:
-        types: by column, in their order.
+        types: types by column, in order.
         columns: values, None for NULL.
-        measured: public figures of each worker.
-        notes: sentences for people: which groups are left out by whose rule, which noise there is.
+        measured: public measurements of each worker.
+        notes: sentences on dropped groups, the rules that drop them, and noise.
         noise: standard deviations of the noise under a privacy budget, by column: of its "value",
             or of an average's "number" and "sum".
     """
@@ -272,11 +283,11 @@ class Result:
         return f"Result({len(self)} rows of {', '.join(self.types)})"
 
     def named(self, names: Mapping[str, str], texts: Mapping[str, str]) -> Result:
-        """The same with other names of columns, and texts in place of their hashes.
+        """Return the result with other names of columns, and texts instead of their hashes.
 
         Args:
-            names: of some columns, by their present ones.
-            texts: by hash, as results show it.
+            names: new names of some columns, by present ones.
+            texts: texts by hash, as results show it.
         """
         columns = {
             name: [texts.get(v, v) for v in values] if self.types[name].kind == TEXT else values
@@ -291,11 +302,11 @@ class Result:
 
     @property
     def rows(self) -> list[tuple[Any, ...]]:
-        """One tuple a row."""
+        """Rows as tuples."""
         return list(zip(*self.columns.values(), strict=True))
 
     def to_arrow(self) -> Any:
-        """As a pyarrow.Table.
+        """Convert to a pyarrow.Table.
 
         Raises:
             UsageError: pyarrow is not installed.
@@ -308,18 +319,20 @@ class Result:
         return pyarrow.Table.from_arrays(arrays, schema=pyarrow.schema(fields))
 
     def to_pandas(self) -> Any:
-        """As a pandas.DataFrame."""
+        """Convert to a pandas.DataFrame."""
         return self.to_arrow().to_pandas()
 
     def write(self, path: Path) -> None:
-        """Writes a file .csv, .json, .parquet or .feather.
+        """Write a file .csv, .json, .parquet or .feather.
 
         Raises:
-            UsageError: another kind of file, or one that is there.
-            DataError: it cannot be written.
+            UsageError: another kind of file, or an existing one.
+            DataError: the file cannot be written.
         """
         if path.exists():
-            raise UsageError(f"{str(path)!r} is there already. Name another file.")
+            raise UsageError(
+                f"{str(path)!r} exists. Name another file.", code="file-exists", received=str(path)
+            )
         suffix = path.suffix.lower()
         try:
             if suffix == ".csv":
@@ -341,14 +354,20 @@ class Result:
                     feather.write_feather(table, path)
             else:
                 raise UsageError(
-                    f"A result is written as .csv, .json, .parquet or .feather. Received: "
-                    f"{path.name!r}.{did_you_mean(suffix, ('.csv', '.json', '.parquet'))}"
+                    "A result is written as .csv, .json, .parquet or .feather. Received: "
+                    f"{path.name!r}.{did_you_mean(suffix, ('.csv', '.json', '.parquet'))}",
+                    code="unsupported-file-type",
+                    received=path.name,
                 )
         except OSError as error:
-            raise DataError(f"Cannot write {str(path)!r}: {error.strerror}.") from error
+            raise DataError(
+                f"Cannot write {str(path)!r}: {error.strerror}.",
+                code="file-not-writable",
+                received=str(path),
+            ) from error
 
     def listed(self) -> list[dict[str, Any]]:
-        """One object a row, as JSON takes them."""
+        """Return one object for each row, as JSON takes them."""
 
         def json_value(value: Any) -> Any:
             return value if value is None or isinstance(value, int | float) else str(value)

@@ -1,4 +1,4 @@
-"""Names of columns that a query gives none, as DuckDB gives them: count_star(), avg(income)."""
+"""Names of unnamed result columns, as DuckDB forms them: count_star(), avg(income)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _OPERATORS = {
 
 
 def name_columns(tree: Any) -> None:
-    """Give each column of each SELECT of a parsed tree a name that it lacks, in place."""
+    """Name each unnamed column of each SELECT of a parsed tree, in place."""
     from sqlglot import exp
 
     for select in list(tree.find_all(exp.Select)):
@@ -38,14 +38,14 @@ def name_columns(tree: Any) -> None:
                 name = f"{usual}_{count}"
             used_names.add(name)
             alias = exp.to_identifier(name, quoted=True)
-            # (names of an inner query are read in lower case, as qualify writes them)
+            # (qualify writes names of an inner query in lower case)
             alias.meta["case_sensitive"] = select.find_ancestor(exp.Select) is None
             named.append(exp.Alias(this=column, alias=alias))
         select.set("expressions", named)
 
 
 def _duckdb_text(node: Any) -> str:
-    """An expression as DuckDB writes it."""
+    """Format an expression as DuckDB does."""
     kind, args = type(node).__name__, node.args
     if kind in _OPERATORS:
         return f"({_duckdb_text(node.left)} {_OPERATORS[kind]} {_duckdb_text(node.right)})"
@@ -62,7 +62,10 @@ def _duckdb_text(node: Any) -> str:
         case "Not":
             return f"(NOT {_duckdb_text(node.this)})"
         case "Between":
-            return f"({_duckdb_text(node.this)} BETWEEN {_duckdb_text(args['low'])} AND {_duckdb_text(args['high'])})"
+            return (
+                f"({_duckdb_text(node.this)} BETWEEN {_duckdb_text(args['low'])} "
+                f"AND {_duckdb_text(args['high'])})"
+            )
         case "In" if node.expressions:
             return f"({_duckdb_text(node.this)} IN ({_join_texts(node.expressions)}))"
         case "Case":

@@ -1,4 +1,4 @@
-"""What a client has to know of a result: noise, groups that are left out, a total withheld."""
+"""Notes on a result: noise, dropped groups and withheld totals."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tfe_bench.models.queries.plan import Plan, Step
 from tfe_bench.models.queries.relations import Relation
 from tfe_bench.models.queries.rights import Tables
 
-# Steps that keep their input's columns under their names.
+# Steps that keep their input's columns under the same names.
 _KEEPING = ("filter", "order", "top", "limit", "trim", "window", "join", "many_join", "distinct")
 
 
 def result_notes(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[str]:
-    """Sentences for people: what is left out by which rule, and how far which column is off."""
+    """Return sentences on the rules that drop groups, and on the noise of columns."""
     lines = []
     for step, relation in zip(plan.steps, facts, strict=True):
         for alias, least in relation.least.items():
@@ -35,9 +35,9 @@ def result_notes(plan: Plan, facts: Sequence[Relation], tables: Tables) -> list[
 
 
 def noise_deviations(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[str, float]]:
-    """Standard deviations of noise by the result's columns; of an average's number and sum.
+    """Return standard deviations of noise by result column; for an average of its number and sum.
 
-    A column that the result computes from is named as the plan names it.
+    A column that the result only computes with is named as in the plan.
     """
     shown = _result_columns(plan, facts)
     deviations: dict[str, dict[str, float]] = {}
@@ -59,7 +59,9 @@ def noise_deviations(plan: Plan, facts: Sequence[Relation]) -> dict[str, dict[st
 
 
 def is_total(plan: Plan, facts: Sequence[Relation]) -> bool:
-    """Whether a result is one row of aggregates that a rule may withhold: SQL has this row."""
+    """Return whether a result is one row of aggregates that a rule may withhold; SQL
+    returns this row.
+    """
     number = plan.output
     while True:
         step = plan.steps[number]
@@ -75,7 +77,7 @@ def _is_empty(step: Step) -> bool:
 
 
 def _result_columns(plan: Plan, facts: Sequence[Relation]) -> list[dict[str, str]]:
-    """By step: the result's columns that hold a step's columns as they are."""
+    """Return, for each step, the result columns that hold its columns unchanged."""
     names_by_step: list[dict[str, str]] = [{} for _ in plan.steps]
     names_by_step[plan.output] = {name: name for name in facts[plan.output].columns}
     for number in range(plan.output, -1, -1):

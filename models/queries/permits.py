@@ -1,11 +1,12 @@
-"""Whether a client may show, hold or train on what derives from stored data, at one worker.
+"""Permission checks of one worker: whether a client may reveal, hold or train on derived data.
 
-Every stored thing and every value on its way carries its sources: inputs of clients, columns of
-tables, data sets and kept arrays, each with the word that the workers drew for it and its owner.
-`check` looks each of them up in what this worker keeps now.  What was removed, replaced, or taken
-over by another owner permits nothing, and neither does a value of which no source is known.
+Every stored item and every value in a computation carries its sources: inputs of clients, columns
+of tables, data sets and stored arrays, each with its deployment, as the workers drew it, and its
+owner. `check_permission` looks up each source in this worker's store. A source that was removed,
+replaced or taken over by another owner permits nothing, and neither does a value without known
+sources.
 
-A refusal names a source only to a client that may use what is under its name.
+An error names a source only to a client that may use the item with its name.
 """
 
 from __future__ import annotations
@@ -38,17 +39,20 @@ _WHAT = {
 
 
 def loaded_sources(facts: StoredFacts, kind: StoredKind) -> Sources:
-    """What a value derives from that is loaded from a stored thing: that, and its own sources.
+    """Return the sources of a value that is loaded from a stored item: the item and its own
+    sources.
 
-    An input of its owner is not among them: to whom that is given, the owner says.
+    The owner's inputs are excluded: the owner decides who may use them.
 
     Raises:
-        UsageError: no source is known.
+        UsageError: the item has no known sources.
     """
     if not facts.sources:
         raise UsageError(
-            f"Nothing says what {kind.noun} {facts.name!r} derives from, as an older version kept "
-            f"it. {kind.remedy}"
+            f"The sources of {kind.noun} {facts.name!r} are unknown, as an older version "
+            f"stored it. {kind.remedy}",
+            code="unknown-sources",
+            operation=facts.name,
         )
     loaded_source = Source(kind.infix, facts.name, facts.deployment, facts.owner)
     return (facts.sources - input_source(facts.owner)) | {loaded_source}
@@ -57,19 +61,23 @@ def loaded_sources(facts: StoredFacts, kind: StoredKind) -> Sources:
 def check_permission(
     store: Store, client: str, use: Use, values: Sequence[Sources], subject: str
 ) -> None:
-    """Refuses a use of values that derive from stored things.
+    """Reject a use of values that derive from stored items.
 
     Args:
         use: SHOW, HOLD or ALIGNED.
-        values: the sources of each; one that several have is looked up once.
-        what: they are, in words.
+        values: the sources of each value; a repeated source is looked up once.
+        subject: a name of the values for error texts.
 
     Raises:
-        PolicyError: naming what is missing, and whose it is.
-        UsageError: a source is not there any more, or none is known.
+        PolicyError: naming the missing right and the owner.
+        UsageError: a source no longer exists, or a value has no known sources.
     """
     if not all(values):
-        raise UsageError(f"Nothing says what {subject} derives from. It permits nothing.")
+        raise UsageError(
+            f"The sources of {subject} are unknown. It permits nothing.",
+            code="unknown-sources",
+            operation=subject,
+        )
     parts: dict[Source, list[str]] = {}
     for source in sorted(frozenset[Source]().union(*values)):
         parts.setdefault(replace(source, part="", alias=""), []).append(source.part)
@@ -77,12 +85,18 @@ def check_permission(
         if source.kind == INPUT:
             if source.owner != client:
                 raise PolicyError(
-                    f"{_WHAT[use]} of an input is not for client {client!r}: {source.owner!r} "
-                    "sent it."
+                    f"{_WHAT[use]} of an input is not permitted to client {client!r}: "
+                    f"{source.owner!r} sent it.",
+                    code="not-own-input",
+                    operation=use.name,
                 )
             continue
         if source.kind not in _KINDS:
-            raise UsageError(f"A source of {subject} is of an unknown kind. It permits nothing.")
+            raise UsageError(
+                f"A source of {subject} is of an unknown kind. It permits nothing.",
+                code="unknown-sources",
+                operation=subject,
+            )
         kind = _KINDS[source.kind]
         facts = _current_facts(store, client, source, kind, subject)
         if kind is TABLE:
@@ -91,19 +105,21 @@ def check_permission(
                 table.check(use, column, _WHAT[use])
         elif kind is DATA and use is Use.SHOW and facts.owner != client:
             raise PolicyError(
-                f"{_WHAT[use]} of data set {source.name!r} is not for client {client!r}: its "
-                f"owner, {source.owner!r}, provided it for training. Values are opened by column, "
-                'in tables: `table put ... --right "column:open"`.'
+                f"{_WHAT[use]} of data set {source.name!r} is not permitted to client "
+                f"{client!r}: its owner, {source.owner!r}, provided it for training. Owners "
+                'open values by column, in tables: `table put ... --right "column:open"`.',
+                code="training-only",
+                operation=source.name,
             )
 
 
 def _current_facts(
     store: Store, client: str, source: Source, kind: StoredKind, subject: str
 ) -> StoredFacts:
-    """The facts of a source, if it is what it was when something was made of it.
+    """Return the facts of a source if it is unchanged since the value was derived.
 
     Raises:
-        UsageError: it is not there any more, or not for this client.
+        UsageError: it no longer exists, or not for this client.
     """
     named = f"a {kind.noun}"
     try:
@@ -113,8 +129,9 @@ def _current_facts(
         facts = None
     if facts is None or (facts.deployment, facts.owner) != (source.deployment, source.owner):
         raise UsageError(
-            f"{subject[:1].upper()}{subject[1:]} derives from {named} that its owner has removed or "
-            "replaced since then, or does not let this client use. Make it again from what there "
-            f"is. {kind.list_hint}"
+            f"{subject[:1].upper()}{subject[1:]} derives from {named} that its owner has "
+            "removed or replaced since then, or does not let this client use. Create it "
+            f"again from present data. {kind.list_hint}",
+            code="source-changed",
         )
     return facts

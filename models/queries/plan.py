@@ -1,9 +1,9 @@
-"""Plans of queries: steps as closed JSON data, which workers check and never execute as code.
+"""Plans of queries: steps as closed JSON data that workers check and never execute as code.
 
-A plan names the tables that it reads, by an alias each, and lists steps; a step takes the relations
-of earlier ones by their numbers.  Expressions are nested lists over the names in OPERATORS and
-constants of public values.  What a plan claims of types, rows and rights is nothing: every worker
-derives them from the headers that it keeps (relations.py).
+A plan names the tables that it reads by aliases, and lists steps; a step takes relations of
+earlier steps by number. Expressions are nested lists of names in OPERATORS and of public
+constants. A plan states no types, rows or rights: every worker derives them from the headers that
+it stores (relations.py).
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Expression = list[Any]
 MAX_STEPS, MAX_TABLES, MAX_NAMES = 200, 16, 1000
 MAX_DEPTH, MAX_NODES = 32, 10_000
 MAX_NAME = 200
-# Of quantiles of values that may not be shown; and what a part is a number of.
+# Quantiles of values that may not be revealed; and the number of parts of a fraction.
 MAX_RANKS, PARTS = 10, 1000
-# By name, how many operands it takes: exactly, or at least and at most.
+# Number of operands by name: smallest and largest.
 OPERATORS: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("+", "-", "*", "/", "=", "<>", "<", "<=", ">", ">="), (2, 2)),
     **dict.fromkeys(("neg", "abs", "not", "is_null", "year", "month", "real"), (1, 1)),
-    # the date of a timestamp, and a date's midnight
+    # the date of a timestamp, and the midnight of a date
     **dict.fromkeys(("to_date", "to_timestamp"), (1, 1)),
     **dict.fromkeys(("and", "or", "coalesce", "least", "greatest"), (2, 64)),
     "in": (2, 256),
@@ -36,20 +36,20 @@ OPERATORS: Mapping[str, tuple[int, int]] = {
 COMPARISONS = ("=", "<>", "<", "<=", ">", ">=")
 CONSTANTS = ("col", "int", "decimal", "fixed", "bool", "date", "timestamp", "word", "text", "null")
 AGGREGATES = ("sum", "count", "avg", "min", "max")
-# Of a column's values: quantile_disc:900 is that at 900 thousandths.
+# Quantiles of a column's values: quantile_disc:900 is the value at 900 thousandths.
 QUANTILES = ("quantile_disc", "quantile_cont")
 PLACES, NEIGHBORS = ("row_number", "rank", "dense_rank"), ("lag", "lead")
 WINDOWS = (*PLACES, *NEIGHBORS, "sum", "count", "avg", "min", "max")
-# Of a window's sum: to this row, to all that its order does not tell apart from it, the partition.
+# Frames of a window's sum: up to this row, up to all rows equal in its order, or the partition.
 FRAMES = ("rows", "range", "whole")
 JOINS = ("inner", "left", "semi", "anti")
-# Of which there is one with a bound of its pairs.
+# Joins that exist with a bound on their pairs.
 MANY_JOINS = JOINS[:2]
-# Steps that say in a bit of their own that there are more rows than their bound.
+# Steps with a bit of their own: whether there are more rows than their bound.
 BOUNDED = ("many_join", "trim")
 MAX_BOUND = 1 << 24
 _INT = 1 << 63
-# Of a date, from 1970.
+# Days of a date, from 1970.
 _MAX_DAYS = 500_000
 
 
@@ -58,7 +58,7 @@ class Step:
     """One step of a plan.
 
     Attributes:
-        op: what it does.
+        op: its operation.
         inputs: numbers of earlier steps.
         about: its other fields, checked.
     """
@@ -77,8 +77,8 @@ class Plan:
 
     Attributes:
         tables: name and deployment of each table, by alias.
-        steps: in their order.
-        output: the number of the step whose relation leaves.
+        steps: steps in order.
+        output: number of the step with the result.
     """
 
     tables: Mapping[str, tuple[str, str]]
@@ -87,15 +87,17 @@ class Plan:
 
     @classmethod
     def from_header(cls, value: object) -> Plan:
-        """From JSON of anybody.
+        """Parse a plan from untrusted JSON.
 
         Raises:
-            UsageError: it is no plan.
+            UsageError: the plan is invalid.
         """
         plan = _check_fields(value, {"tables", "steps", "output"}, "A plan")
         tables = plan["tables"]
         if not isinstance(tables, Mapping) or not 1 <= len(tables) <= MAX_TABLES:
-            raise UsageError(f"A plan reads 1 to {MAX_TABLES} tables.")
+            raise UsageError(
+                f"A plan reads 1 to {MAX_TABLES} tables.", code="invalid-plan", operation="tables"
+            )
         tables_by_alias: dict[str, tuple[str, str]] = {}
         for alias, about in tables.items():
             _check_name(alias)
@@ -105,63 +107,95 @@ class Plan:
             tables_by_alias[alias] = (about["name"], about["deployment"])
         steps = plan["steps"]
         if not isinstance(steps, list) or not 1 <= len(steps) <= MAX_STEPS:
-            raise UsageError(f"A plan has 1 to {MAX_STEPS} steps.")
+            raise UsageError(
+                f"A plan has 1 to {MAX_STEPS} steps.", code="invalid-plan", operation="steps"
+            )
         parsed_steps = []
         for number, each in enumerate(steps):
             step = _parse_step(each, number)
             if step.op == "scan" and step["table"] not in tables_by_alias:
-                raise UsageError("A plan scans only tables that it names.")
+                raise UsageError(
+                    "A plan scans only tables that it names.", code="invalid-plan", operation="scan"
+                )
             parsed_steps.append(step)
         if type(plan["output"]) is not int or not 0 <= plan["output"] < len(parsed_steps):
-            raise UsageError("A plan's output is the number of a step.")
+            raise UsageError(
+                "A plan's output is the number of a step.", code="invalid-plan", operation="output"
+            )
         used = {plan["output"], *(i for step in parsed_steps for i in step.inputs)}
         if used != set(range(len(parsed_steps))):
-            raise UsageError("Every step of a plan is used.")
+            raise UsageError(
+                "A plan has a step that no other step or the output uses.", code="unused-step"
+            )
         return cls(tables_by_alias, tuple(parsed_steps), plan["output"])
 
 
 def _check_fields(value: object, names: set[str], subject: str) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or set(value) != names:
-        raise UsageError(f"{subject} has {', '.join(sorted(names))}, and nothing else.")
+        raise UsageError(
+            f"{subject} has the fields {', '.join(sorted(names))} and no others.",
+            code="invalid-plan",
+            operation=subject,
+        )
     return value
 
 
 def _check_name(value: object) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= MAX_NAME or not value.isprintable():
-        raise UsageError(f"A name in a plan is a text of 1 to {MAX_NAME} characters.")
-    if "?" in value:  # of columns that say whose records there are
-        raise UsageError("A name in a plan has no question mark.")
+        raise UsageError(
+            f"A name in a plan has 1 to {MAX_NAME} printable characters.", code="invalid-name"
+        )
+    if "?" in value:  # marks columns that identify units
+        raise UsageError(
+            "A name in a plan may not contain a question mark.", code="invalid-name", received="?"
+        )
     return value
 
 
 def _check_names(value: object, min_count: int = 1) -> list[str]:
     if not isinstance(value, list) or not min_count <= len(value) <= MAX_NAMES:
-        raise UsageError(f"A step names at least {min_count} and at most {MAX_NAMES} columns.")
+        raise UsageError(
+            f"A step names {min_count} to {MAX_NAMES} columns.",
+            code="invalid-plan",
+            operation="columns",
+        )
     names = [_check_name(each) for each in value]
     if len(set(names)) != len(names):
-        raise UsageError("A step names each of its columns once.")
+        raise UsageError("A step names each of its columns once.", code="duplicate-name")
     return names
 
 
 def _check_lists(value: object, length: int) -> list[list[Any]]:
     if not isinstance(value, list) or not 1 <= len(value) <= MAX_NAMES:
-        raise UsageError(f"A step lists 1 to {MAX_NAMES} of what it makes.")
+        raise UsageError(
+            f"A step lists 1 to {MAX_NAMES} outputs.", code="invalid-plan", operation="outputs"
+        )
     for each in value:
         if not isinstance(each, list) or len(each) != length:
-            raise UsageError(f"Each of what a step makes is a list of {length}.")
+            raise UsageError(
+                f"Each output of a step is a list of {length} parts.",
+                code="invalid-plan",
+                operation="outputs",
+            )
     return value
 
 
 def _check_count(value: object, least: int = 0) -> None:
     if type(value) is not int or not least <= value <= 1 << 31:
-        raise UsageError(f"A number of rows is {least} to 2^31.")
+        raise UsageError(
+            f"A number of rows is {least} to 2^31.", code="number-out-of-range", operation="rows"
+        )
 
 
 def _check_choice(value: object, known: Sequence[str], subject: str) -> None:
     if value not in known:
         shown = str(value)[:40]
         raise UsageError(
-            f"{subject} is one of {', '.join(known)}. Received: {shown!r}.{did_you_mean(shown, known)}"
+            f"{subject} is one of {', '.join(known)}. Received: "
+            f"{shown!r}.{did_you_mean(shown, known)}",
+            code="unknown-name",
+            operation=subject,
+            received=shown,
         )
 
 
@@ -186,31 +220,43 @@ def _check_group(about: Mapping[str, Any]) -> None:
     aggregates = about["aggregates"]
     pairs = _check_lists(aggregates, 3) if aggregates else []
     if not isinstance(aggregates, list) or not (keys or pairs):
-        raise UsageError("A group has keys or aggregates.")
+        raise UsageError(
+            "A group step has keys or aggregates.", code="invalid-plan", operation="group"
+        )
     for name, function, argument in pairs:
         _check_name(name)
         if parse_quantile(function) is None:
             _check_choice(function, (*AGGREGATES, *QUANTILES), "An aggregate")
         if argument is None and function != "count":
-            raise UsageError("Only count needs no column.")
+            raise UsageError(
+                "Only count takes no column.", code="missing-argument", operation=function
+            )
         if argument is not None:
             _check_name(argument)
     _check_names([*keys, *(name for name, _, _ in pairs)])
     if "loss" in about and (type(about["loss"]) is not int or not 1 <= about["loss"] <= MOST):
-        raise UsageError("A group spends 1 to 10^15 billionths of rho.")
+        raise UsageError(
+            "A group spends 1 to 10^15 billionths of rho.",
+            code="number-out-of-range",
+            operation="loss",
+        )
 
 
 def parse_quantile(function: object) -> tuple[str, int] | None:
-    """What takes the value at some thousandths, as `quantile_disc:900`; None: another aggregate.
+    """Parse the name of a quantile such as `quantile_disc:900`; None: another aggregate.
 
     Raises:
-        UsageError: it says no thousandths from 0 to 1000.
+        UsageError: the thousandths are not 0 to 1000.
     """
     name, _, part = function.partition(":") if isinstance(function, str) else ("", "", "")
     if name not in QUANTILES:
         return None
     if not (part.isascii() and part.isdigit() and len(part) <= 4 and int(part) <= PARTS):
-        raise UsageError(f"A quantile is of 0 to {PARTS} thousandths.")
+        raise UsageError(
+            f"A quantile takes 0 to {PARTS} thousandths.",
+            code="invalid-quantile",
+            received=function,
+        )
     return name, int(part)
 
 
@@ -230,12 +276,20 @@ def _check_window(about: Mapping[str, Any]) -> None:
         _check_name(name)
         _check_choice(function, WINDOWS, "A window function")
         if (argument is None) != (function in PLACES) and function != "count":
-            raise UsageError("A window function has a column, unless it counts rows.")
+            raise UsageError(
+                "A window function takes a column, unless it counts rows.",
+                code="missing-argument",
+                operation=function,
+            )
         if argument is not None:
             _check_name(argument)
         if function in PLACES:
             if detail is not None:
-                raise UsageError("A place has no frame.")
+                raise UsageError(
+                    "ROW_NUMBER, RANK and DENSE_RANK have no frame.",
+                    code="invalid-plan",
+                    operation=function,
+                )
         elif function in NEIGHBORS:
             _check_count(detail, 1)
         elif type(detail) is int and function not in ("min", "max"):
@@ -276,20 +330,24 @@ def _check_trim(about: Mapping[str, Any]) -> None:
 
 
 def check_bound(value: object) -> None:
-    """Refuses what is no public bound of a private number of rows.
+    """Reject an invalid public bound of a private number of rows.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the bound is invalid.
     """
     if type(value) is not int or not 1 <= value <= MAX_BOUND:
-        raise UsageError("A bound of rows (max_rows) is 1 to 2^24.")
+        raise UsageError(
+            "A bound of rows (max_rows) is 1 to 2^24.",
+            code="number-out-of-range",
+            operation="max_rows",
+        )
 
 
 def _accept_any(about: Mapping[str, Any]) -> None:
     pass
 
 
-# By op: how many relations it takes (None: 2 to 64), its fields, and what checks them.
+# By op: number of relations (None: 2 to 64), fields, and a function that checks these.
 _STEPS: Mapping[str, tuple[int | None, set[str], Callable[[Mapping[str, Any]], None]]] = {
     "scan": (0, {"table", "columns"}, _check_scan),
     "filter": (1, {"where"}, _check_filter),
@@ -309,38 +367,45 @@ _STEPS: Mapping[str, tuple[int | None, set[str], Callable[[Mapping[str, Any]], N
 
 def _parse_step(value: object, number: int) -> Step:
     if not isinstance(value, Mapping) or not isinstance(value.get("op"), str):
-        raise UsageError("A step of a plan is an object with an op.")
+        raise UsageError(
+            "A step of a plan is an object with an op.", code="invalid-plan", operation="step"
+        )
     op = value["op"]
     _check_choice(op, tuple(_STEPS), "An op")
     arity, names, check = _STEPS[op]
-    if op == "group" and "loss" in value:  # of tables with a privacy budget
+    if op == "group" and "loss" in value:  # for tables with a privacy budget
         names = {*names, "loss"}
     about = _check_fields(value, {"op", "in", *names}, f"A step {op}")
     inputs = about["in"]
     min_inputs, max_inputs = (2, 64) if arity is None else (arity, arity)
     if not isinstance(inputs, list) or not min_inputs <= len(inputs) <= max_inputs:
-        raise UsageError(f"A step {op} takes {min_inputs} to {max_inputs} earlier ones.")
+        raise UsageError(
+            f"A step {op} takes {min_inputs} to {max_inputs} earlier steps.",
+            code="invalid-plan",
+            operation=op,
+        )
     if not all(type(i) is int and 0 <= i < number for i in inputs):
-        raise UsageError("A step takes earlier ones by their numbers.")
+        raise UsageError("A step takes earlier steps by number.", code="invalid-plan", operation=op)
     fields = {name: about[name] for name in names}
     check(fields)
     return Step(op, tuple(inputs), fields)
 
 
 def parse_step(value: object) -> Step:
-    """A step by itself, whatever the numbers of its inputs.
+    """Parse a single step; the numbers of its inputs are not limited.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the step is invalid.
     """
     return _parse_step(value, MAX_STEPS)
 
 
 def check_expression(value: object) -> None:
-    """Refuses what is no expression: unknown names, other operands, too many or too deep.
+    """Reject an invalid expression: unknown names, wrong operands, too many or too deeply nested
+    parts.
 
     Raises:
-        UsageError: saying which.
+        UsageError: naming the fault.
     """
     remaining = MAX_NODES
     pending = [(value, 1)]
@@ -349,10 +414,16 @@ def check_expression(value: object) -> None:
         remaining -= 1
         if depth > MAX_DEPTH or remaining < 0:
             raise UsageError(
-                f"An expression has at most {MAX_NODES} parts, {MAX_DEPTH} within one another."
+                f"An expression has at most {MAX_NODES} parts, nested at most {MAX_DEPTH} deep.",
+                code="too-large",
+                operation="expression",
             )
         if not isinstance(node, list) or not node or not isinstance(node[0], str):
-            raise UsageError("An expression is a list that begins with a name.")
+            raise UsageError(
+                "An expression is a list that begins with a name.",
+                code="invalid-plan",
+                operation="expression",
+            )
         name, *rest = node
         if name in CONSTANTS:
             _check_constant(name, rest)
@@ -361,7 +432,10 @@ def check_expression(value: object) -> None:
         min_operands, max_operands = OPERATORS[name]
         if not min_operands <= len(rest) <= max_operands or (name == "case" and len(rest) % 2 == 0):
             raise UsageError(
-                f"{name} takes {min_operands} to {max_operands} operands. Received: {len(rest)}."
+                f"{name} takes {min_operands} to {max_operands} operands. Received: {len(rest)}.",
+                code="operand-count",
+                operation=name,
+                received=len(rest),
             )
         pending.extend((each, depth + 1) for each in rest)
 
@@ -392,11 +466,13 @@ def _check_constant(name: str, rest: list[Any]) -> None:
         case _:
             fits = not rest
     if not fits:
-        raise UsageError(f"A constant {name} has another value than that.")
+        raise UsageError(
+            f"A constant {name} has an invalid value.", code="invalid-constant", operation=name
+        )
 
 
 def used_columns(expression: Expression) -> set[str]:
-    """The columns that a checked expression names."""
+    """Return the columns that a checked expression names."""
     name, *rest = expression
     if name == "col":
         return {rest[0]}

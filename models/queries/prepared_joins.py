@@ -1,4 +1,4 @@
-"""Which lookups of a plan need no sort: those of a table whose owner has linked its rows."""
+"""Prepared joins: lookups that need no sort, as the owner has linked the rows of its table."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfe_bench.models.queries.rights import Tables
 def find_link(
     pairs: Sequence[Sequence[str]], left: str, right: str, rows: int, tables: Tables
 ) -> tuple[str, int] | None:
-    """The link by which rows of left can be looked up in right: its table, and which it is.
+    """Return the link that a join of left and right can use: its table and its number, or None.
 
     Args:
-        left, right: the aliases of the tables whose rows are joined, "" for other rows.
-        rows: of right.
+        left, right: aliases of the tables whose rows are joined, "" for other rows.
+        rows: number of rows of right.
     """
     if len(pairs) != 1 or not left or not right:
         return None

@@ -1,4 +1,4 @@
-"""What a plan costs, before anything is sent: its steps, counted on tables that are not there."""
+"""Cost of a plan before anything is sent: its steps are counted on symbolic tables."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tfe_bench.protocols.session.counting import CostParty, Private
 from tfe_bench.protocols.session.sharing import Shared
 from tfe_bench.protocols.tables.relation import Relation
 
-# Measured with three workers on two cores, all of `suite tables`: bytes of all three per second, a
-# round's own cost, and words per second that local maps move (Tally.moved).
+# Measured with three workers on two cores over all of `suite tables`: bytes of all three per
+# second, the overhead of a round, and words per second that local maps move
+# (CostReport.moved_words).
 _BYTES_PER_SECOND = 730e6
 _ROUND_SECONDS = 1.1e-3
 _WORDS_PER_SECOND = 350e6
@@ -25,15 +26,15 @@ _WORDS_PER_SECOND = 350e6
 
 @dataclass(frozen=True)
 class Price:
-    """What a plan costs under a network profile.
+    """Cost of a plan under a network profile.
 
     Attributes:
-        profile: its name; sorts are planned for it.
-        steps: of each of the plan's steps, and last of the delivery: bits by party, and rounds.
-            How often a sort compares follows a secret shuffle: it is as it is on average.
-        moved: by each of them, words that local maps move.
-        cost: of all of them.
-        largest: 64-bit words of the largest array that is made on the way.
+        profile: name of the profile; sorts are planned for it.
+        steps: bits by party, and rounds, of each step of the plan and last of the delivery. The
+            number of comparisons of a sort depends on a secret shuffle; the average is stated.
+        moved: words that local maps move, by step.
+        cost: total of all steps.
+        largest: 64-bit words of the largest intermediate array.
     """
 
     profile: str
@@ -44,26 +45,26 @@ class Price:
 
     @property
     def sent(self) -> int:
-        """Bytes that the three workers send together."""
+        """Bytes that the three workers send in total."""
         return self.cost.total // 8
 
     @property
     def least_seconds(self) -> float:
-        """An estimate for all steps where no network is waited for."""
+        """Estimated time of all steps without network delay."""
         return estimate_seconds(self.cost, sum(self.moved), "local")
 
     def seconds(self, step: int | None = None) -> float:
-        """An estimate for one of the steps, or for all."""
+        """Estimate the time of one step, or of all."""
         if step is None:
             return estimate_seconds(self.cost, sum(self.moved), self.profile)
         return estimate_seconds(self.steps[step], self.moved[step], self.profile)
 
 
 def estimate_seconds(cost: Cost, moved_words: int, profile: str) -> float:
-    """Seconds that what is counted takes under a network profile.
+    """Estimate the seconds of counted work under a network profile.
 
     Raises:
-        UsageError: there is no such profile.
+        UsageError: the profile does not exist.
     """
     network = profiles.get_profile(profile)
     computing = cost.total / 8 / _BYTES_PER_SECOND + cost.rounds * _ROUND_SECONDS
@@ -74,14 +75,14 @@ def estimate_seconds(cost: Cost, moved_words: int, profile: str) -> float:
 
 
 def price_plan(plan: Plan, facts: Sequence[Facts], tables: Tables, profile: str = "local") -> Price:
-    """Counts a checked plan.
+    """Count the cost of a checked plan.
 
     Args:
-        facts: as derived of it.
-        tables: the plan's, by alias.
+        facts: derived facts of its steps.
+        tables: the plan's tables, by alias.
 
     Raises:
-        UsageError: there is no such profile, or a step that no operator carries out.
+        UsageError: the profile does not exist, or no operator can run a step.
     """
     network = profiles.get_profile(profile).plan
     party = CostParty(expected=True)

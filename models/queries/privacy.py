@@ -1,15 +1,15 @@
-"""Tables with a privacy budget: what may leave of them with noise, and how much noise that takes.
+"""Tables with a privacy budget: permitted releases, and the noise that they require.
 
-Two tables are neighbors if one is the other without the rows of one unit (a person, say), which are
-rows that are none then.  A release adds discrete Gaussian noise to the sums and numbers of public
-groups; its loss is that of zero-concentrated differential privacy (Bun, Steinke 2016): one of
-variance s^2 costs D^2 / (2 s^2), where D is the Euclidean distance of what neighbors have.  All
-groups of one sum are one vector, in which a unit's rows make at most (rows of a unit) * (the
-largest value) of difference, however they are spread; several sums share the loss equally.
+Two tables are neighbors if one is the other without the rows of one unit (a person, for example);
+these rows become padding rows. A release adds discrete Gaussian noise to the sums and counts of
+public groups. Its loss is that of zero-concentrated differential privacy (Bun, Steinke 2016):
+noise of variance s^2 costs D^2 / (2 s^2), where D is the Euclidean distance between the totals of
+neighbors. All groups of one sum form one vector. A unit's rows change it by at most (rows of a
+unit) * (largest value), however they are spread over groups; several sums share the loss equally.
 
-Steps before a release are such that a row depends on a unit of each table alone: scans, conditions,
-expressions, and joins that look rows up.  A unit that may be in several rows counts with its first
-ones, as many as its table's owner says.  Everything else is refused, in words.
+Before a release only steps are permitted after which each row depends on one unit of each table:
+scans, conditions, expressions, and lookup joins. A unit that may have several rows counts with its
+first ones, up to its table's contribution bound. Everything else is refused with a reason.
 """
 
 from __future__ import annotations
@@ -27,26 +27,27 @@ from tfe_bench.models.queries.rights import Control, Records, Tables, Use
 from tfe_bench.models.queries.types import NUMBER, Type, int_type, scaled_type
 from tfe_bench.protocols.tables.noise import MAX_SIGMA, MIN_SIGMA
 
-# What is noised: an aggregate's column, or None for rows; and its values' sum, or their number.
+# Labels of totals: a column, or None for rows; and the sum of its values, or their number.
 Label = tuple[str | None, str]
 VALUES, COUNT = "values", "count"
 NOISED = ("sum", "count", "avg")
-# Noise is further away with a probability below 2^-120.
+# Noise exceeds this many deviations with a probability below 2^-120.
 _TAIL = 16
-# Steps of whose rows each depends on one unit of each table.
+# Steps each of whose rows depends on one unit of each table.
 _LOCAL = ("scan", "filter", "project", "join", "group")
-# Of a truncation that is exact.
+# Bits of an exact truncation.
 _MAX_BITS = 61
 
 
 @dataclass(frozen=True)
 class NoiseScale:
-    """How one vector of a release is noised.
+    """Noise of one vector of a release.
 
     Attributes:
-        variance: s^2, in units of the ring; what two honest workers add has it.
-        more: fractional bits that totals get before, so that s is 4 at least; rounded off after.
-        tail: how far from the total the result may be, in its own units.
+        variance: s^2, in ring units; the sum of two honest workers' noise has it.
+        extra_bits: fractional bits added to totals before the noise, so that s is at least 4; the
+            result is rounded to drop them.
+        tail: largest distance of the result from the total, in units of the total.
     """
 
     variance: int
@@ -55,20 +56,20 @@ class NoiseScale:
 
     @property
     def deviation(self) -> float:
-        """Of what the three workers add, in the total's own units."""
+        """Standard deviation of the three workers' noise, in units of the total."""
         return math.sqrt(1.5 * self.variance) / (1 << self.extra_bits)
 
 
 @dataclass(frozen=True)
 class Release:
-    """What leaves of one grouping.
+    """Release of one grouping.
 
     Attributes:
-        loss: what it spends of each table, in billionths of rho.
-        tables: their aliases.
-        bounded: the one whose units may be in several rows; "" for none.
-        most: how many rows of a unit of that one count.
-        totals: what is noised.
+        loss: privacy loss of each table, in billionths of rho.
+        tables: aliases of the tables.
+        bounded_alias: alias of the table whose units may have several rows; "" for none.
+        max_unit_rows: number of rows of a unit of that table that count.
+        totals: totals with noise.
     """
 
     loss: int
@@ -79,7 +80,9 @@ class Release:
 
 
 def has_budget(tables: Tables, alias: str) -> bool:
-    """Whether a table has a budget, which its own owner does not spend."""
+    """Return whether a table has a budget that this client spends; owners do not
+    spend their own.
+    """
     table = tables[alias]
     return table.schema.budget > 0 and table.client != table.owner
 
@@ -90,7 +93,7 @@ def budgeted_aliases(
     control: Control,
     records: Iterable[str],
 ) -> list[str]:
-    """Aliases of the tables with a budget that a relation's rows depend on."""
+    """Return the aliases of tables with a budget that a relation's rows depend on."""
     aliases = {source.alias for fact in columns.values() for source in fact.sources}
     aliases |= {source.alias for source, _ in control} | set(records)
     return sorted(alias for alias in aliases if has_budget(tables, alias))
@@ -99,11 +102,11 @@ def budgeted_aliases(
 def check_step(
     tables: Tables, op: str, kind: str, left: Sequence[str], right: Sequence[str]
 ) -> None:
-    """Refuses a step after which a row may depend on other units of a table with a budget.
+    """Reject a step after which a row may depend on further units of a table with a budget.
 
     Args:
-        kind: of a join.
-        left, right: the aliases that its first relation, and its others, depend on.
+        kind: kind of a join.
+        left, right: aliases that the first input, and the other inputs, depend on.
 
     Raises:
         PolicyError: naming the table and its owner.
@@ -124,15 +127,18 @@ def _budget_error(tables: Tables, alias: str, reason: str) -> PolicyError:
     table = tables[alias]
     return PolicyError(
         f"Table {table.name!r} of {table.owner!r} has a privacy budget: only sums, counts and "
-        "averages leave it, with noise, of all rows or of groups by categories and bools. "
-        f"{reason}."
+        "averages leave it, with noise, over all rows or over groups by categories and "
+        f"bools. {reason}.",
+        code="budget-restriction",
+        operation=table.name,
+        received=reason,
     )
 
 
 def distinct_labels(
     aggregates: Iterable[tuple[str, str, str | None]], columns: Mapping[str, Fact]
 ) -> list[Label]:
-    """What the aggregates of a step take, each once."""
+    """Return the distinct totals that the aggregates of a step require."""
     labels: dict[Label, None] = {}
     for _, function, argument in aggregates:
         if function != "count":
@@ -143,7 +149,9 @@ def distinct_labels(
 
 
 def count_label(argument: str | None, columns: Mapping[str, Fact]) -> Label:
-    """The number of a column's values, which is that of rows where there is one in each."""
+    """Return the label of the number of a column's values; that of rows if the
+    column is never NULL.
+    """
     return (argument if argument is not None and columns[argument].nullable else None), COUNT
 
 
@@ -157,24 +165,26 @@ def plan_release(
     groups: int,
     rows: int,
 ) -> Release | None:
-    """What is told of a grouping, if a table with a budget is in it.
+    """Plan the release of a grouping, if it contains a table with a budget.
 
     Args:
-        closed: aliases of the tables of whose records only aggregates may be told.
-        columns, records, rows: of the relation that is grouped.
-        loss: that the query may spend here; 0: it does not say.
-        groups: how many there are, if they are public; else 0.
+        closed: aliases of the tables of which only aggregates of records may be released.
+        columns, records, rows: columns, records and row count of the grouped relation.
+        loss: privacy loss that the query may spend here; 0: not stated.
+        groups: number of groups if public, else 0.
 
     Raises:
-        PolicyError: naming the table, its owner, and what is not offered.
-        UsageError: the query does not say what it spends, or too little for a number of 62 bits.
+        PolicyError: naming the table, its owner and the unsupported operation.
+        UsageError: the query states no loss, or one too small for a number of 62 bits.
     """
     budgeted = [alias for alias in closed if has_budget(tables, alias)]
     if not budgeted:
         if loss:
             raise UsageError(
-                "No table that is grouped here has a privacy budget: a query of it spends no "
-                f"privacy. Received: rho {format_rho(loss)}."
+                "Expected no rho, as no grouped table has a privacy budget. Received: rho "
+                f"{format_rho(loss)}.",
+                code="unexpected-rho",
+                received=format_rho(loss),
             )
         return None
     first = tables[budgeted[0]]
@@ -212,12 +222,15 @@ def plan_release(
         )
     if not loss:
         raise UsageError(
-            f"Table {first.name!r} has a privacy budget, set by {first.owner!r}: say how much the "
-            f"query may spend of it (--rho 0.05). Left: "
-            f"{format_rho(max(0, first.schema.budget - first.spent))} of {format_rho(first.schema.budget)}."
+            f"Table {first.name!r} has a privacy budget, set by {first.owner!r}: state how "
+            "much of it the query may spend (--rho 0.05). Remaining: "
+            f"{format_rho(max(0, first.schema.budget - first.spent))} of "
+            f"{format_rho(first.schema.budget)}.",
+            code="missing-rho",
+            operation=first.name,
         )
     max_unit_rows = tables[bounded[0]].schema.contributions if bounded else 1
-    # (a row that leaves lets in another one of a unit whose rows are counted off)
+    # (removing a row may add another row of a unit whose contribution is bounded)
     times = max(max_unit_rows, 2) if bounded and len(budgeted) > 1 else max_unit_rows
     labels = distinct_labels(aggregates, columns)
     totals = {
@@ -245,34 +258,42 @@ def _check_records(tables: Tables, alias: str, records: Mapping[str, Records]) -
 
 
 def _largest_change(label: Label, columns: Mapping[str, Fact]) -> int:
-    """How much one row may add to a total."""
+    """Return the largest change of a total by one row."""
     argument, total_kind = label
     if total_kind == COUNT or argument is None:
         return 1
     kind = columns[argument].value_type
     if kind.kind != NUMBER:
-        raise UsageError(f"SUM and AVG take numbers. Received: a {kind}.")
+        raise UsageError(
+            f"SUM and AVG take numbers. Received: a {kind}.",
+            code="type-mismatch",
+            operation="sum",
+            received=kind,
+        )
     return max(1, kind.magnitude)
 
 
 def _noise_scale(difference: int, loss: int, count: int) -> NoiseScale:
-    """The noise of a vector that one unit moves by at most so much.
+    """Return the noise of a vector that one unit changes by at most a given difference.
 
     Args:
-        loss: of all vectors together.
-        count: how many there are.
+        loss: loss of all vectors together.
+        count: number of vectors.
     """
     exact = Fraction(difference**2 * UNIT * count, 2 * loss)
     extra_bits = 0
     while exact * 4**extra_bits < MIN_SIGMA**2:
         extra_bits += 1
-    # one unit more pays for what a sum of two discrete Gaussians is off a discrete Gaussian
+    # one more unit covers the distance between a sum of two discrete Gaussians and a discrete
+    # Gaussian
     variance = math.ceil(exact * 4**extra_bits) + 1
     if variance > MAX_SIGMA**2:
         raise UsageError(
-            f"The noise of this query would have a standard deviation of 2^"
-            f"{variance.bit_length() // 2}. Spend more (--rho), or have the owners declare "
-            "narrower ranges of its columns, as int[0,120]."
+            "The noise of this query would have a standard deviation of "
+            f"2^{variance.bit_length() // 2}. Spend more (--rho), or ask the owners to "
+            "declare narrower ranges of its columns, as int[0,120].",
+            code="noise-too-large",
+            received=variance.bit_length() // 2,
         )
     tail = ((_TAIL * (math.isqrt(variance) + 1)) >> extra_bits) + 1
     return NoiseScale(variance, extra_bits, tail)
@@ -281,13 +302,13 @@ def _noise_scale(difference: int, loss: int, count: int) -> NoiseScale:
 def noised_fact(
     function: str, argument: str | None, columns: Mapping[str, Fact], release: Release, rows: int
 ) -> Fact:
-    """The fact about an aggregate with noise: there is always one.
+    """Return the fact about an aggregate with noise, which is never NULL.
 
     Args:
-        columns, rows: of the relation that is grouped.
+        columns, rows: columns and row count of the grouped relation.
 
     Raises:
-        UsageError: it may leave 62 bits.
+        UsageError: the result may exceed 62 bits.
     """
     label = count_label(argument, columns)
     if function == "count":
@@ -301,32 +322,38 @@ def noised_fact(
         return Fact(total)
     max_count = max_noised_count(release.totals[label], rows)
     if (kind.magnitude * max_count) >> 60 or max_count >> MAX_DIVISOR:
-        raise UsageError("AVG takes sums below 2^60 of fewer than 2^24 rows. Declare a range.")
+        raise UsageError(
+            "AVG takes sums below 2^60 of fewer than 2^24 rows. Declare a range.",
+            code="value-too-wide",
+            operation="avg",
+        )
     return Fact(ratio_type(kind, Fraction(1)))
 
 
 def max_noised_count(scale: NoiseScale, rows: int) -> int:
-    """The most that a number of rows is with its noise."""
+    """Return the largest count with noise."""
     return rows + scale.tail
 
 
 def _check_room(kind: Type, scale: NoiseScale) -> Type:
     if scale.extra_bits and (kind.magnitude << scale.extra_bits) >> _MAX_BITS:
         raise UsageError(
-            f"A total of this query has {kind.magnitude.bit_length()} bits, and {scale.extra_bits} more "
-            f"for its noise; at most {_MAX_BITS} are right. Declare a narrower range, or spend "
-            "less (--rho)."
+            f"A total of this query has {kind.magnitude.bit_length()} bits, and "
+            f"{scale.extra_bits} more for its noise; at most {_MAX_BITS} are exact. Declare a "
+            "narrower range, or spend less (--rho).",
+            code="value-too-wide",
+            operation="total",
         )
     return kind
 
 
 def released_fact(fact: Fact) -> Fact:
-    """A key or a total that has left."""
+    """Return the fact about a key or total after its release."""
     return replace(fact, sources=frozenset(), affine=False)
 
 
 def total_losses(releases: Iterable[Release | None], tables: Tables) -> dict[str, int]:
-    """What a plan spends of each table, by its name."""
+    """Return the privacy loss of a plan for each table, by name."""
     losses_by_table: dict[str, int] = {}
     for release in releases:
         for alias in release.tables if release is not None else ():
@@ -336,6 +363,8 @@ def total_losses(releases: Iterable[Release | None], tables: Tables) -> dict[str
 
 
 def epsilon(loss: int, delta: float) -> float:
-    """(epsilon, delta)-differential privacy of a loss in billionths of rho."""
+    """Return epsilon of the (epsilon, delta)-differential privacy of a loss in
+    billionths of rho.
+    """
     rho = loss / UNIT
     return rho + 2 * math.sqrt(rho * math.log(1 / delta))

@@ -1,7 +1,8 @@
-"""Units of a group: how many different people, say, its rows are about.
+"""Privacy units of a group: the number of different units, for example people, among its rows.
 
-For each table whose units may be in several rows a sort brings together the rows of one group and
-unit; the first of them that contributes is marked, so that marks add up to the number of units.
+For each table whose units may be in several rows, a sort brings together the rows of one group and
+unit. The first of them that contributes is marked, so that the sum of marks is the number of
+units.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tfe_bench.protocols.tables.keys import Key
 from tfe_bench.protocols.tables.relation import Column, Relation
 from tfe_bench.protocols.tables.windows import Window, compute_windows
 
-# By table: the column of marks of units with a value in a column, or (None) in any row.
+# Columns of marks by table: of units with a value in a column, or (None) in any row.
 Marks = dict[str, dict[str | None, str]]
 
 
@@ -33,13 +34,14 @@ def mark_units(
     aliases: Sequence[str],
     profile: str = "local",
 ) -> tuple[Shared, dict[str, Column], Marks]:
-    """The rows of a step `group`, in another order, with columns of marks.
+    """Return the rows of a step `group`, in another order, with columns of marks.
+
+    A unit that is NULL does not count; a row counts for an aggregate's column if it has a value
+    there.
 
     Args:
-        valid, named, about: the rows.
-        aliases: of the tables whose units are counted.
-
-    A unit that is NULL is none; an aggregate's column counts where it has a value.
+        valid, named, input_facts: validity, columns and facts of the rows.
+        aliases: aliases of the tables whose units are counted.
     """
     columns, marks = dict(named), Marks()
     for alias in aliases:
@@ -54,7 +56,7 @@ def mark_units(
         arguments: list[str | None] = [None, *sorted(counted)]
         names = list(columns)
         parted = [names.index(name) for name in dict.fromkeys([*step["keys"], unit])]
-        # any order will do
+        # any order is suitable
         narrowest = min(parted, key=lambda i: columns[names[i]].bits)
         functions = [Window("count", None if w is None else names.index(w)) for w in arguments]
         rows = Relation(tuple(columns.values()), valid)

@@ -1,7 +1,7 @@
-"""Tables in files and in memory, as columns by name.
+"""Tables in files and in memory, read as columns by name.
 
-CSV needs no package.  Parquet, Feather and Arrow tables go through pyarrow, pandas frames through
-it as well; it is imported only here and only then.
+CSV needs no package. Parquet, Feather and Arrow tables require pyarrow, and so do pandas frames;
+only this module imports it, and only on use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Values = Sequence[Any] | np.ndarray[Any, Any]
 
 
 def import_arrow() -> Any:
-    """pyarrow.
+    """Import pyarrow.
 
     Raises:
         UsageError: it is not installed.
@@ -37,11 +37,11 @@ def read_columns(source: object, rename: Mapping[str, str] | None = None) -> dic
     """Read the columns of a file, an Arrow table, a pandas frame or a dict of columns, by name.
 
     Args:
-        rename: new names by the source's.
+        rename: new names by names in the source.
 
     Raises:
-        DataError: it cannot be read, or is no table.
-        UsageError: another kind of source, a missing package, or a name that is not there.
+        DataError: the source cannot be read, or is not a table.
+        UsageError: another kind of source, a missing package, or an unknown name.
     """
     return _rename_columns(_source_columns(source), rename or {})
 
@@ -51,11 +51,18 @@ def _rename_columns(columns: dict[str, Values], rename: Mapping[str, str]) -> di
         if old not in columns:
             raise UsageError(
                 f"rename: there is no column {old[:80]!r}.{did_you_mean(old[:80], columns)} "
-                f"Columns: {', '.join(list(columns)[:20])}."
+                f"Columns: {', '.join(list(columns)[:20])}.",
+                code="column-not-found",
+                operation="rename",
+                received=old[:80],
             )
     renamed = {rename.get(name, name): values for name, values in columns.items()}
     if len(renamed) != len(columns):
-        raise UsageError("rename gives two columns one name. Choose another one.")
+        raise UsageError(
+            "rename gives two columns the same name. Choose another one.",
+            code="duplicate-name",
+            operation="rename",
+        )
     return renamed
 
 
@@ -65,9 +72,10 @@ def _source_columns(source: object) -> dict[str, Values]:
         lengths = {name: len(values) for name, values in columns.items()}
         if len(set(lengths.values())) > 1:
             raise DataError(
-                "The columns of a table have one length. Received: "
+                "Expected columns of one length. Received: "
                 + ", ".join(f"{name!r} with {n}" for name, n in list(lengths.items())[:10])
-                + "."
+                + ".",
+                code="length-mismatch",
             )
         return columns
     if isinstance(source, str | Path):
@@ -80,12 +88,16 @@ def _source_columns(source: object) -> dict[str, Values]:
             }
         if path.suffix.lower() not in (".parquet", ".feather", ".arrow"):
             raise UsageError(
-                f"A table is a file .csv, .parquet, .feather or .arrow. Received: {path.name!r}."
+                f"A table is a file .csv, .parquet, .feather or .arrow. Received: {path.name!r}.",
+                code="unsupported-file-type",
+                received=path.name,
             )
         source = _read_arrow(path)
     names = [str(name) for name in _column_names(source)]
     if len(set(names)) != len(names):
-        raise DataError("A table names each of its columns once.")
+        raise DataError(
+            "Expected different names of columns. Received: a repeated name.", code="duplicate-name"
+        )
     table: Any = source
     if is_pandas(source):
         return {name: _from_pandas(name, table.iloc[:, i]) for i, name in enumerate(names)}
@@ -99,13 +111,16 @@ def _column_names(source: object) -> Sequence[Any]:
     if hasattr(source, "column_names"):
         return list(whole.column_names)
     raise UsageError(
-        "A table is a file, a pyarrow.Table, a pandas.DataFrame or a dict of columns (lists or "
-        f"arrays of one axis). Received: {type(source).__name__}."
+        "Expected a file, a pyarrow.Table, a pandas.DataFrame or a dict of columns (lists or "
+        f"arrays of one axis). Received: {type(source).__name__}.",
+        code="wrong-type",
+        operation="source",
+        received=type(source).__name__,
     )
 
 
 def is_pandas(value: object) -> bool:
-    """Whether an object is one of pandas' own."""
+    """Return whether an object belongs to pandas."""
     return type(value).__module__.partition(".")[0] == "pandas"
 
 
@@ -121,23 +136,25 @@ def _read_arrow(path: Path) -> Any:
         return feather.read_table(path)
     except (OSError, pyarrow.ArrowException) as error:
         raise DataError(
-            f"{str(path)!r} cannot be read as a table. Received: {type(error).__name__}."
+            f"{str(path)!r} cannot be read as a table. Received: {type(error).__name__}.",
+            code="file-not-readable",
+            received=type(error).__name__,
         ) from None
 
 
 def _from_pandas(name: str, series: Any) -> Values:
-    if str(series.dtype) == "object":  # (Arrow would make dates of numbers among dates)
+    if str(series.dtype) == "object":  # (Arrow would convert numbers among dates to dates)
         return _to_column(name, list(series))
     pyarrow = import_arrow()
     try:
         return _to_column(name, pyarrow.Array.from_pandas(series))
     except (pyarrow.ArrowException, TypeError, ValueError, OverflowError):
-        # (its text quotes a value)
+        # (the error's text quotes a value)
         return list(series)
 
 
 def _to_column(name: str, values: Any) -> Values:
-    """One column: missing values are None, or NaN in an array of reals."""
+    """Convert one column: missing values become None, or NaN in an array of reals."""
     if is_pandas(values):
         return _from_pandas(name, values)
     reals = as_reals(values)
@@ -149,12 +166,20 @@ def _to_column(name: str, values: Any) -> Values:
     if isinstance(values, np.ndarray):
         if values.ndim != 1 or values.dtype.kind not in "biuOUM":
             raise DataError(
-                f"Column {name!r} is no array of one axis of numbers, truth values, dates or "
-                f"texts. Received: {values.dtype} with shape {list(values.shape)}."
+                f"Column {name!r}: expected an array of one axis of numbers, truth values, "
+                f"dates or texts. Received: {values.dtype} with shape {list(values.shape)}.",
+                code="unsupported-type",
+                operation=name,
+                received=f"{values.dtype} {list(values.shape)}",
             )
         return _to_datetimes(name, values) if values.dtype.kind == "M" else list(values.tolist())
     if isinstance(values, str | bytes) or not hasattr(values, "__iter__"):
-        raise DataError(f"Column {name!r} is no list of values. Received: {type(values).__name__}.")
+        raise DataError(
+            f"Column {name!r}: expected a list of values. Received: {type(values).__name__}.",
+            code="wrong-type",
+            operation=name,
+            received=type(values).__name__,
+        )
     items = list(values)
     present = [value for value in items if value is not None]
     if present and all(type(value) is float for value in present):
@@ -163,20 +188,25 @@ def _to_column(name: str, values: Any) -> Values:
 
 
 def _to_datetimes(name: str, values: np.ndarray[Any, Any]) -> list[Any]:
-    """NumPy's dates and times as Python's."""
+    """Convert NumPy's dates and times to Python's."""
     if np.datetime_data(values.dtype)[0] in ("Y", "M", "W", "D"):
         return list(values.astype("datetime64[D]").tolist())
     micro = values.astype("datetime64[us]")
     if (micro.astype(values.dtype) != values)[~np.isnat(values)].any():
-        raise DataError(f"Column {name!r} has times finer than a microsecond. Round them first.")
+        raise DataError(
+            f"Column {name!r} has times finer than a microsecond. Round them first.",
+            code="unsupported-precision",
+            operation=name,
+        )
     return list(micro.tolist())
 
 
 def as_reals(values: object) -> np.ndarray[Any, Any] | None:
-    """A column of floating-point numbers as float64, NaN for NULL; None of any other column.
+    """Return a column of floating-point numbers as float64 with NaN for NULL; None for any other
+    column.
 
-    Numbers of fewer bits become the double nearest to their shortest decimal notation: 0.1 in
-    float32 is 0.1.
+    Narrower floats become the double nearest to their shortest decimal notation: 0.1 in float32 is
+    0.1.
     """
     arrow_type = str(getattr(values, "type", ""))
     if arrow_type in ("double", "float", "halffloat") and hasattr(values, "is_null"):
@@ -190,12 +220,12 @@ def as_reals(values: object) -> np.ndarray[Any, Any] | None:
 
 
 def _is_array(values: Any) -> bool:
-    """Whether a column of Arrow is in one piece."""
+    """Return whether a column of Arrow is in one piece."""
     return not hasattr(values, "chunks")
 
 
 def to_list(values: Values) -> Sequence[Any]:
-    """The values of a column as Python's, one by one."""
+    """Return the values of a column as a sequence of Python values."""
     whole: Any = values
     if hasattr(whole, "to_pylist"):
         return list(whole.to_pylist())
@@ -203,14 +233,14 @@ def to_list(values: Values) -> Sequence[Any]:
 
 
 def is_missing(value: object) -> bool:
-    """Whether a value of a list stands for NULL: None, NaN, NaT or pandas' NA."""
+    """Return whether a value of a list stands for NULL: None, NaN, NaT or pandas' NA."""
     if value is None or type(value).__name__ in ("NAType", "NaTType"):
         return True
     return isinstance(value, float | np.floating) and bool(value != value)
 
 
 def texts_by_hash(columns: Mapping[str, Values]) -> dict[str, str]:
-    """The texts of columns by their hashes, as results show these."""
+    """Return the texts of columns by their hashes, in the notation of results."""
     texts: dict[str, str] = {}
     for values in columns.values():
         for text in {each for each in to_list(values) if isinstance(each, str)}:

@@ -1,10 +1,11 @@
-"""What is public about several tables' common rows, which are kept for trainings.
+"""Private record linkage: public facts about the matched rows of several tables.
 
-The order names tables, their keys, and the columns that become features and the label.  Every
-worker derives from it and from the headers that it keeps what the rows are to a model, and whether
-all owners permit it: the right `match` to keys, `train` to what is learned from, and that the
-common rows are counted.  What was kept so is used as long as all of its tables are kept as they
-were, and by clients that may use each of them.
+A request names tables, their keys, and the columns that become features and the label. Each worker
+independently derives the shapes and kinds of the rows from the request and from the headers that
+it stores. It also checks that all owners permit the linkage: the right `match` to keys, the right
+`train` to features and label, and the release of the number of matched rows. A linked data set
+stays usable while all its tables are stored unchanged, and only for clients that may use each of
+them.
 """
 
 from __future__ import annotations
@@ -27,22 +28,22 @@ from tfe_bench.models.tables import Table as Units
 NAME_IS = "A table's name"
 MIN_TABLES, MAX_TABLES = 2, 8
 MAX_KEYS = 8
-# Of a category that becomes a feature for each of its words, or classes to learn.
+# Words of a category that becomes a feature for each word, or classes of a label.
 MAX_WORDS = 64
 # Features of a row.
 MAX_FEATURES = 4096
-# Of a number whose owner does not say near which values it lies.
+# Bits of the range of a number whose owner declares no scale.
 MAX_BITS = 32
 
 
 @dataclass(frozen=True)
 class LinkedTable:
-    """What is taken of one table.
+    """One table of a request.
 
     Attributes:
-        name, deployment: of the table.
-        on: its key's columns.
-        columns: its features.
+        name, deployment: name and deployment of the table.
+        on: columns of its key.
+        columns: columns that become features.
     """
 
     name: str
@@ -53,14 +54,14 @@ class LinkedTable:
 
 @dataclass(frozen=True)
 class LinkageRequest:
-    """Which tables are aligned by what, and what is kept of them.
+    """Tables to link, their keys, and the columns to keep.
 
     Attributes:
-        parts: of 2 to 8 tables.
-        label: the table and the column that is to be learned.
+        parts: 2 to 8 tables.
+        label: table and column of the label.
 
     Raises:
-        UsageError: there is no such order.
+        UsageError: the request is invalid.
     """
 
     parts: tuple[LinkedTable, ...]
@@ -72,27 +73,38 @@ class LinkageRequest:
         counts = {len(part.on) for part in self.parts}
         if len(counts) > 1 or not 1 <= max(counts) <= MAX_KEYS:
             raise UsageError(
-                f"A key has 1 to {MAX_KEYS} columns, as many in each table. Received: "
-                f"{sorted(counts)}."
+                f"Expected keys of 1 to {MAX_KEYS} columns, with equally many in each table. "
+                f"Received: {sorted(counts)}.",
+                code="invalid-key",
+                received=sorted(counts),
             )
         for part in self.parts:
             label_columns = [self.label[1]] if self.label[0] == part.name else []
             used = [*part.on, *part.columns, *label_columns]
             if len(set(used)) != len(used):
                 raise UsageError(
-                    f"Of table {part.name!r} each column is a key, a feature or the label, once."
+                    f"Table {part.name!r}: expected each column as a key, a feature or the "
+                    "label, once.",
+                    code="duplicate-name",
+                    operation=part.name,
                 )
             if not part.columns and not label_columns:
                 raise UsageError(
-                    f"Of table {part.name!r} nothing is learned from. Name a feature (--columns)."
+                    f"Table {part.name!r} has neither features nor the label. Name a feature "
+                    "(--columns).",
+                    code="no-features",
+                    operation=part.name,
                 )
         if self.label[0] not in names:
-            raise UsageError("The label is a column of one of the tables (--label TABLE.COLUMN).")
+            raise UsageError(
+                "The label is not a column of one of the tables (--label TABLE.COLUMN).",
+                code="invalid-label",
+            )
         if not any(part.columns for part in self.parts):
-            raise UsageError("There are no features to learn from. Name some (--columns).")
+            raise UsageError("No table has features. Name some (--columns).", code="no-features")
 
     def header(self) -> dict[str, Any]:
-        """As public JSON."""
+        """Return the request as public JSON."""
         parts = [
             {"name": p.name, "deployment": p.deployment, "on": [*p.on], "columns": [*p.columns]}
             for p in self.parts
@@ -101,27 +113,38 @@ class LinkageRequest:
 
     @classmethod
     def from_header(cls, header: object) -> LinkageRequest:
-        """From JSON of anybody.
+        """Parse a request from untrusted JSON.
 
         Raises:
-            UsageError: it is no order.
+            UsageError: it is not a valid request.
         """
         if not isinstance(header, Mapping) or set(header) != {"tables", "label"}:
-            raise UsageError('What is aligned has "tables" and a "label".')
+            raise UsageError(
+                'Expected an object with "tables" and a "label".', code="invalid-linkage-request"
+            )
         listed, label = header["tables"], header["label"]
         if not isinstance(listed, list) or len(listed) > MAX_TABLES:
-            raise UsageError(f"align takes {MIN_TABLES} to {MAX_TABLES} tables.")
+            raise UsageError(
+                f"align takes {MIN_TABLES} to {MAX_TABLES} tables.",
+                code="number-out-of-range",
+                operation="align",
+            )
         if not _is_text_list(label, 2) or len(label) != 2:
-            raise UsageError("A label is a table and a column.")
+            raise UsageError("Expected a table and a column as label.", code="invalid-label")
         parts = []
         for entry in listed:
             known = {"name", "deployment", "on", "columns"}
             if not isinstance(entry, Mapping) or set(entry) != known:
-                raise UsageError("Of a table its deployment, keys and columns are named.")
+                raise UsageError(
+                    "Expected name, deployment, keys and columns of each table.",
+                    code="invalid-linkage-request",
+                )
             if not _is_text_list(entry["on"], MAX_KEYS) or not _is_text_list(
                 entry["columns"], MAX_FEATURES
             ):
-                raise UsageError("Keys and columns are lists of names.")
+                raise UsageError(
+                    "Expected keys and columns as lists of names.", code="invalid-linkage-request"
+                )
             check_deployment(entry["deployment"])
             name = check_name(entry["name"], NAME_IS)
             parts.append(
@@ -131,17 +154,24 @@ class LinkageRequest:
 
 
 def check_table_names(names: Sequence[str]) -> None:
-    """Refuses other numbers of tables than are aligned, and one that comes twice.
+    """Reject a number of tables other than 2 to 8, and repeated tables.
 
     Raises:
-        UsageError: those.
+        UsageError: the names are rejected.
     """
     if not MIN_TABLES <= len(names) <= MAX_TABLES:
         raise UsageError(
-            f"align takes {MIN_TABLES} to {MAX_TABLES} tables. Received: {len(names)}."
+            f"align takes {MIN_TABLES} to {MAX_TABLES} tables. Received: {len(names)}.",
+            code="number-out-of-range",
+            operation="align",
+            received=len(names),
         )
     if len(set(names)) != len(names):
-        raise UsageError("align takes each table once.")
+        raise UsageError(
+            "align takes each table once. Received: a table twice.",
+            code="duplicate-name",
+            operation="align",
+        )
 
 
 def _is_text_list(value: object, max_length: int) -> bool:
@@ -154,14 +184,15 @@ def _is_text_list(value: object, max_length: int) -> bool:
 
 @dataclass(frozen=True)
 class Feature:
-    """What one column is to a model: (element - center) / 2^shift, or a bit for each word.
+    """Model input of one column: (element - center) / 2^shift, or one bit for each word of a
+    category.
 
     Attributes:
-        table: its number.
+        table: index of its table.
         column: its name.
-        kept: the column's header.
-        names: of the numbers that it becomes.
-        shift, center: of a number; 0 of bits.
+        schema_column: header of the column.
+        names: names of the numbers that it becomes.
+        shift, center: parameters of the scaling of a number; 0 for bits.
     """
 
     table: int
@@ -173,7 +204,7 @@ class Feature:
 
     @property
     def scale(self) -> Scale:
-        """The same of values, not of elements."""
+        """Scaling of values rather than of ring elements."""
         count, size = len(self.names), float(1 << self.shift)
         factor = self.schema_column.type.denominator / size
         return Scale((factor,) * count, (0.0 - self.center / size,) * count)
@@ -181,12 +212,12 @@ class Feature:
 
 @dataclass(frozen=True)
 class LinkageSchema:
-    """What an order makes.
+    """Public description of the linked rows of a request.
 
     Attributes:
-        features, label: in the order of the data set.
-        least: common rows that there must be, by the owners' rules.
-        about: public facts of the data set, as the program "provide" has them, without "rows".
+        features, label: columns in the order of the data set.
+        min_rows: smallest number of matched rows that the owners' rules allow.
+        about: public facts of the data set in the format of the program "provide", without "rows".
     """
 
     features: tuple[Feature, ...]
@@ -198,15 +229,16 @@ class LinkageSchema:
 def derive_linkage(
     order: LinkageRequest, tables: Sequence[Table], clients: Sequence[str] = ()
 ) -> LinkageSchema:
-    """What an order makes of its tables, if their owners permit it.
+    """Derive the linked data set of a request and check that all owners permit it.
 
     Args:
-        tables: of the order's parts, as the asking client sees them.
-        clients: who else is to train on the rows: each needs the same rights.
+        order: the request.
+        tables: tables of its parts as the requesting client sees them.
+        clients: further clients that will train on the rows; each requires the same rights.
 
     Raises:
-        UsageError: columns that are not there, or not of the kind that it takes.
-        PolicyError: naming table, owner and what they do not permit.
+        UsageError: a column does not exist or has an unsuitable type.
+        PolicyError: naming table, owner and the missing permission.
     """
     _check_keys(order, tables)
     for client in dict.fromkeys([tables[0].client, *clients]):
@@ -220,8 +252,10 @@ def derive_linkage(
     names = [name for feature in features for name in feature.names]
     if len(names) > MAX_FEATURES or len(set(names)) != len(names):
         raise UsageError(
-            f"A row has at most {MAX_FEATURES} features, each of another name. Received: "
-            f"{len(names)}. Name some (--columns)."
+            f"Expected at most {MAX_FEATURES} features with different names. Received: "
+            f"{len(names)}. Name fewer columns (--columns).",
+            code="too-many-features",
+            received=len(names),
         )
     at = [part.name for part in order.parts].index(order.label[0])
     label, target = _derive_label(at, tables[at], order.label[1])
@@ -238,29 +272,38 @@ def _check_keys(order: LinkageRequest, tables: Sequence[Table]) -> None:
         unique = table.schema.unique
         if not set(part.on) & set(unique):
             raise UsageError(
-                f"Keys are unique in each table. Received: {', '.join(part.on)} of table "
-                f"{table.name!r}, where {', '.join(unique) or 'none'} is. Its owner, "
-                f"{table.owner!r}, declares it (table put --unique)."
+                "Expected a key with a column that is unique in each table. Received: "
+                f"{', '.join(part.on)} of table {table.name!r}, whose unique columns are "
+                f"{', '.join(unique) or 'none'}. Its owner, {table.owner!r}, declares them "
+                "(table put --unique).",
+                code="key-not-unique",
+                operation=table.name,
             )
         if table.schema.unit and table.schema.unit not in unique:
             raise UsageError(
-                f"A record of table {table.name!r} is not one person's alone: its unit, "
-                f"{table.schema.unit!r}, is not unique. Align tables of one row for each."
+                f"Several rows of table {table.name!r} can belong to one unit: the unit "
+                f"column {table.schema.unit!r} is not unique. Align tables with one row for "
+                "each unit.",
+                code="unit-not-unique",
+                operation=table.name,
             )
     for keys in zip(*(part.on for part in order.parts), strict=True):
         first = tables[0].schema.columns[keys[0]].type
         for name, table in zip(keys, tables, strict=True):
             if (other := table.schema.columns[name].type) != first:
                 raise UsageError(
-                    "Keys have one type and range in all tables. Received: "
+                    "Expected keys of one type and range in all tables. Received: "
                     f"{keys[0]!r} of {tables[0].name!r} is {first} from {first.low} to "
                     f"{first.high}, {name!r} of {table.name!r} is {other} from {other.low} to "
-                    f"{other.high}. Have the owners declare the same (table put --type)."
+                    f"{other.high}. Ask the owners to declare the same type (table put "
+                    "--type).",
+                    code="type-mismatch",
+                    operation=name,
                 )
 
 
 def _check_rights(order: LinkageRequest, tables: Sequence[Table]) -> None:
-    """Whether a client may align these tables, and learn from the rows."""
+    """Check that a client may link these tables and train on the rows."""
     purpose = (
         f"Aligning for {tables[0].client!r}" if tables[0].client != "*" else "Aligning for all"
     )
@@ -271,8 +314,11 @@ def _check_rights(order: LinkageRequest, tables: Sequence[Table]) -> None:
                 table.check(use, name, purpose)
         if table.client != table.owner and not table.schema.open_count:
             raise PolicyError(
-                f"{purpose} tells how many rows are common, which the owner of table {table.name!r} "
-                f"does not permit. {table.owner!r} permits it with `table put ... --open-count`."
+                f"{purpose} discloses the number of matched rows, which the owner of table "
+                f"{table.name!r} does not permit. {table.owner!r} can permit it with `table "
+                "put ... --open-count`.",
+                code="open-count-required",
+                operation=table.name,
             )
 
 
@@ -281,36 +327,51 @@ def _derive_feature(number: int, table: Table, column: str, shown: str) -> Featu
     kind, column_text = schema_column.type, f"{column!r} of table {table.name!r}"
     if schema_column.nullable:
         raise UsageError(
-            f"The column {column_text} may be NULL, and there is no number in its place. Leave it out "
-            "(--columns), or have its owner put it with a value in every row."
+            f"Expected a feature with a value in every row. Received: {column_text}, which "
+            "may be NULL. Leave it out (--columns), or ask its owner to put it with a value "
+            "in every row.",
+            code="nullable-column",
+            operation=column,
         )
     if kind.kind == BOOL:
         return Feature(number, column, schema_column, (shown,))
     if kind.kind == CATEGORY:
         if len(kind.words) > MAX_WORDS:
             raise UsageError(
-                f"A category is learned from by a number for each of its words, {MAX_WORDS} at "
-                f"most. Received: {column_text} with {len(kind.words)}. Leave it out (--columns)."
+                f"Each word of a category becomes a feature, {MAX_WORDS} at most. Received: "
+                f"{column_text} with {len(kind.words)}. Leave it out (--columns).",
+                code="too-many-words",
+                operation=column,
+                received=len(kind.words),
             )
         names = tuple(f"{shown}={word}" for word in kind.words)
         if any(len(name) > MAX_TEXT for name in names):
             raise UsageError(
-                f"Names of features have at most {MAX_TEXT} characters. Received: longer ones of "
-                f"{column_text} and its words."
+                f"Expected names of features with at most {MAX_TEXT} characters. Received: "
+                f"longer names from {column_text} and its words.",
+                code="invalid-name",
+                operation=column,
             )
         return Feature(number, column, schema_column, names)
     if kind.kind != NUMBER:
         raise UsageError(
-            f"Numbers, bools and categories are learned from. Received: {column_text}, a {kind.kind}. "
-            "Leave it out (--columns), or have its owner put what it says as a number."
+            "Expected features that are numbers, bools or categories. Received: "
+            f"{column_text}, a {kind.kind}. Leave it out (--columns), or ask its owner to put "
+            "its content as a number.",
+            code="unsupported-type",
+            operation=column,
+            received=kind.kind,
         )
     if schema_column.scale is not None:
         return Feature(number, column, schema_column, (shown,), *schema_column.scale)
     if kind.bits > min(MAX_BITS, MAX_WIDTH):
         raise UsageError(
-            f"Nothing says near which values {column_text} lies: its range has {kind.bits} bits. Its "
-            f"owner, {table.owner!r}, declares a range (--type {column}:int[0,120]), or tells "
-            f"roughly (table put --scale {column}); what has two values is a bool or a category."
+            f"The scale of {column_text} is unknown: its range has {kind.bits} bits. Its "
+            f"owner, {table.owner!r}, declares a range (--type {column}:int[0,120]) or an "
+            f"approximate scale (table put --scale {column}); a column with two values is a "
+            "bool or a category.",
+            code="unknown-scale",
+            operation=column,
         )
     shift = max(0, kind.bits - 1)
     center = kind.low + (1 << shift) if kind.bits else kind.low
@@ -318,14 +379,18 @@ def _derive_feature(number: int, table: Table, column: str, shown: str) -> Featu
 
 
 def _derive_label(number: int, table: Table, column: str) -> tuple[Feature, str]:
-    """What is learned, and whether it is binary, classes or a number."""
+    """Return the feature of the label, and its kind: binary, classes or number."""
     kind = table.schema.column(column, f"table {table.name!r}").type
     feature = _derive_feature(number, table, column, column)
     if kind.kind == NUMBER:
         return feature, "number"
     words = kind.words or ("0", "1")
     if len(words) < 2:
-        raise UsageError(f"The label {column!r} has one word only: there is nothing to learn.")
+        raise UsageError(
+            f"Expected a label with at least two classes. Received: {column!r} with one word only.",
+            code="invalid-label",
+            operation=column,
+        )
     return replace(feature, names=words), "binary" if len(words) == 2 else "classes"
 
 
@@ -357,11 +422,11 @@ def _describe_dataset(
 def find_tables(
     order: LinkageRequest, store: Store, client: str, clients: Sequence[str] = ()
 ) -> list[Table]:
-    """The tables of an order as a worker keeps them, of which all clients are among the permitted.
+    """Return the tables of a request from a worker's store; all clients must be permitted.
 
     Raises:
-        UsageError: one is not there, or was replaced meanwhile.
-        PolicyError: a client whom an owner has not named.
+        UsageError: a table does not exist, or was replaced.
+        PolicyError: an owner has not named one of the clients.
     """
     tables = []
     for part in order.parts:
@@ -369,16 +434,19 @@ def find_tables(
         for other in clients:
             if not facts.is_permitted(other):
                 raise PolicyError(
-                    f"What is made of table {part.name!r} is for those whom its owner, "
-                    f"{facts.owner!r}, has named. Received: {other[:80]!r}. They are named with "
-                    "`table put ... --for`."
+                    f"Data derived from table {part.name!r} is for clients that its owner, "
+                    f"{facts.owner!r}, has named. Received: {other[:80]!r}. The owner names "
+                    "clients with `table put ... --for`.",
+                    code="client-not-permitted",
+                    operation=part.name,
+                    received=other[:80],
                 )
         tables.append(table)
     return tables
 
 
 def collect_sources(order: LinkageRequest, tables: Sequence[Table]) -> Sources:
-    """What the rows of an order derive from: features, the label, and keys."""
+    """Return the sources of the linked rows: features, label and keys."""
     columns = {
         table.source(name)
         for part, table in zip(order.parts, tables, strict=True)

@@ -1,6 +1,7 @@
-"""What is public about the relation of each step of a plan, and whether the client may ask for it.
+"""Public facts about the relation of each step of a plan, and the client's permission to request
+it.
 
-Client and workers derive it from a plan and the headers of its tables, each by itself.
+Client and workers each derive them independently from a plan and the headers of its tables.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from tfe_bench.models.queries.privacy import Release
 from tfe_bench.models.queries.rights import Control, Records, Tables, Use
 from tfe_bench.models.queries.types import BITS, CATEGORY, NUMBER, int_type
 
-# Of one relation, with all its columns.
+# Values of one relation in all its columns.
 MAX_CELLS = 1 << 31
 
 
@@ -43,18 +44,19 @@ class Relation:
     """Public facts about the rows of a step.
 
     Attributes:
-        rows: how many there are, valid or not.
-        columns: in their order.
-        valid: whether all of them are.
-        control: the columns that the rows depend on, and for what.
-        records: the tables whose records they are, by alias; none once they are released.
-        unique: columns of which no value is in two valid rows.
-        ordered: whether their order says something.
-        least: of a group: the tables whose records are counted, and how many there must be.
-        home: the table in whose order the rows are, one for each of its own, its columns under
-            their names; "" for none.
-        link: of a join, the table that has a link (Schema.links) for it, and which.
-        release: of a group of tables with a privacy budget: how it is noised.
+        rows: number of rows, valid or not.
+        columns: columns in order.
+        valid: whether all rows are valid.
+        control: columns that the validity or order of rows depends on, and the use of each.
+        records: tables whose records the rows contain, by alias; none after a release.
+        unique: columns without a repeated value among valid rows.
+        ordered: whether the order of rows carries meaning.
+        least: for a group, the tables whose records are counted, and the smallest number of
+            records.
+        home: alias of the table in whose order the rows are, one for each of its rows, with its
+            columns under their names; "" for none.
+        link: for a join, the table with a link (Schema.links) for it, and the link's number.
+        release: for a group of tables with a privacy budget, the noise.
     """
 
     rows: int
@@ -70,38 +72,41 @@ class Relation:
     release: Release | None = None
 
     def column_fact(self, name: str) -> Fact:
-        """A column's fact.
+        """Return a column's fact.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the column does not exist.
         """
         return infer_fact(["col", name], self.columns)
 
     def column_facts(self, names: Sequence[str]) -> dict[str, Fact]:
-        """Facts of some columns."""
+        """Return the facts of some columns."""
         return {name: self.column_fact(name) for name in names}
 
 
 def derive_relations(plan: Plan, tables: Tables) -> list[Relation]:
-    """The relations of a plan's steps.
+    """Derive the relations of a plan's steps.
 
     Args:
-        tables: what the client may use, by the plan's aliases.
+        tables: tables that the client may use, by the plan's aliases.
 
     Raises:
-        UsageError: a step that does not fit its relations.
-        PolicyError: the client lacks a right; column, right and owner are named.
+        UsageError: a step does not fit its inputs.
+        PolicyError: the client lacks a right; the text names column, right and owner.
     """
     relations: list[Relation] = []
     for number, step in enumerate(plan.steps):
         try:
             relation = _derive_relation(step, [relations[i] for i in step.inputs], tables)
         except UsageError as error:
-            raise UsageError(f"Step {number} ({step.op}): {error}") from None
+            raise UsageError(
+                f"Step {number} ({step.op}): {error}", code=error.code, operation=error.operation
+            ) from None
         if relation.rows * max(1, len(relation.columns)) > MAX_CELLS:
             raise UsageError(
-                f"Step {number} ({step.op}) has {relation.rows} rows of {len(relation.columns)} columns; "
-                f"at most {MAX_CELLS} values are offered."
+                f"Step {number} ({step.op}) has {relation.rows} rows of "
+                f"{len(relation.columns)} columns; at most {MAX_CELLS} values are supported.",
+                code="too-large",
             )
         relations.append(relation)
     ranks = [
@@ -113,8 +118,9 @@ def derive_relations(plan: Plan, tables: Tables) -> list[Relation]:
     ]
     if len(ranks) > MAX_RANKS:
         raise UsageError(
-            f"A query tells at most {MAX_RANKS} quantiles of values that may not be shown. "
-            f"Received: {len(ranks)}."
+            f"Expected at most {MAX_RANKS} quantiles of values that are not open. Received: "
+            f"{len(ranks)}.",
+            code="too-many-quantiles",
         )
     last = relations[plan.output]
     shown = last.column_facts(visible_columns(last.columns))
@@ -123,15 +129,15 @@ def derive_relations(plan: Plan, tables: Tables) -> list[Relation]:
 
 
 def derive_step(step: Mapping[str, Any], inputs: Sequence[Relation], tables: Tables) -> Relation:
-    """The relation of one more step, of whoever makes a plan.
+    """Derive the relation of one further step while a plan is built.
 
     Raises:
-        UsageError, PolicyError: as `derive`.
+        UsageError, PolicyError: as `derive_relations`.
     """
     return _derive_relation(parse_step(step), inputs, tables)
 
 
-# Steps whose rows are those of their first input, in their places and under their names.
+# Steps whose rows are those of their first input, in the same places and under the same names.
 _IN_PLACE = ("scan", "filter", "join")
 
 
@@ -161,7 +167,7 @@ def _derive_scan(step: Step, _: Sequence[Relation], tables: Tables) -> Relation:
         )
     unit, carried = schema.unit, ""
     if unit and not all(tables[alias].permits(Use.SHOW, name) for name in schema.columns):
-        # (counted, and never shown)
+        # (counted, but never revealed)
         carried = unit_column(alias)
         schema_column = schema.column(unit)
         sources = frozenset([tables[alias].source(unit, alias)])
@@ -178,9 +184,9 @@ def _derive_filter(step: Step, inputs: Sequence[Relation], _: Tables) -> Relatio
     [relation] = inputs
     fact = infer_fact(step["where"], relation.columns)
     if fact.type not in (BITS, None):
-        raise UsageError(f"WHERE and HAVING take a condition. Received: a {fact.type}.")
+        raise UsageError(f"Expected a condition. Received: a {fact.type}.", code="type-mismatch")
     control = _add_control(relation, fact.sources, Use.CONDITION)
-    # (between rows in order those that are left out would show)
+    # (in ordered rows the gaps of dropped rows would be visible)
     return replace(relation, valid=False, control=control, ordered=False, least={})
 
 
@@ -190,7 +196,7 @@ def _derive_project(step: Step, inputs: Sequence[Relation], _: Tables) -> Relati
     for name, expression in step["columns"]:
         columns[name] = fact = infer_fact(expression, relation.columns)
         if fact.type is None:
-            raise UsageError("A column of nothing but NULL has no type.")
+            raise UsageError("A column that contains only NULL has no type.", code="untyped-null")
         if expression[0] == "col" and expression[1] in relation.unique:
             unique.add(name)
     carried = {name for r in relation.records.values() for name in (r.present, r.unit) if name}
@@ -214,7 +220,7 @@ def _derive_group(step: Step, inputs: Sequence[Relation], tables: Tables) -> Rel
     sources = value_sources | {source for source, _ in relation.control}
     unique = frozenset(keys) if len(keys) == 1 else frozenset[str]()
     closed_aliases = rights.closed_aliases(tables, sources, relation.records)
-    # (of a table with a budget all are told of)
+    # (all groups of a table with a budget are released)
     count = public_group_count(list(keys.values())) if keys else 1
     release = privacy.plan_release(
         *(tables, closed_aliases, step["aggregates"], relation.columns, relation.records),
@@ -241,7 +247,7 @@ def _derive_group(step: Step, inputs: Sequence[Relation], tables: Tables) -> Rel
 
 
 def _noised_groups(step: Step, relation: Relation, release: Release, rows: int) -> Relation:
-    """Groups with noise: all that there could be."""
+    """Return the relation of groups with noise: all possible groups."""
     columns = {
         name: privacy.released_fact(f) for name, f in relation.column_facts(step["keys"]).items()
     }
@@ -263,23 +269,26 @@ def _derive_window(step: Step, inputs: Sequence[Relation], _: Tables) -> Relatio
     by = relation.column_facts([name for name, _ in step["order"]])
     for name, fact in by.items():
         if not fact.value_type.ordered:
-            raise UsageError(f"A window by {name[:80]!r}: a text has no order here.")
+            raise UsageError(
+                f"A window by {name[:80]!r}: texts have no order.", code="unordered-type"
+            )
     keys = frozenset[Source]().union(
         *(
             fact.sources
             for fact in [*by.values(), *relation.column_facts(step["partition"]).values()]
         )
     )
-    # what a row is told depends on which others there are
+    # a row's values depend on the presence of other rows
     sources = keys | {source for source, _ in relation.control}
     columns = dict(relation.columns)
     for name, function, argument, detail in step["functions"]:
         if name in columns:
-            raise UsageError(f"There is a column {name[:80]!r} already.")
+            raise UsageError(f"There is already a column {name[:80]!r}.", code="duplicate-name")
         if detail != "whole" and all(fact.constant is not None for fact in by.values()):
             raise UsageError(
-                f"{function.upper()} takes OVER (... ORDER BY columns): rows have no order of "
-                "their own."
+                f"{function.upper()} takes OVER (... ORDER BY columns): rows have no inherent "
+                "order.",
+                code="missing-order",
             )
         argument_fact = None if argument is None else relation.column_fact(argument)
         if argument_fact is not None and function in ("min", "max"):
@@ -303,7 +312,7 @@ def _derive_order(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation
     for name, _direction in step["by"]:
         fact = relation.column_fact(name)
         if not fact.value_type.ordered:
-            raise UsageError(f"ORDER BY {name[:80]!r}: a text has no order here.")
+            raise UsageError(f"ORDER BY {name[:80]!r}: texts have no order.", code="unordered-type")
         sources |= fact.sources
     control = _add_control(relation, sources, Use.CONDITION)
     return replace(relation, control=control, ordered=True, least={})
@@ -327,17 +336,21 @@ def _derive_union(step: Step, inputs: Sequence[Relation], _: Tables) -> Relation
     for other in others:
         listed = visible_columns(other.columns)
         if len(listed) != len(names):
-            raise UsageError("UNION takes equally many columns of each.")
+            raise UsageError(
+                "Expected equally many columns of each side.", code="column-count-mismatch"
+            )
         for name, fact in zip(names, other.column_facts(listed).values(), strict=True):
             one = columns[name]
             if fact.constant is not None and fact.value_type.kind == CATEGORY:
-                raise UsageError("UNION of a lone word: use a column of a category.")
+                raise UsageError(
+                    "UNION takes a category, not a lone word.", code="unsupported-type"
+                )
             columns[name] = Fact(
                 common_type(replace(one, constant=None), fact),
                 one.nullable or fact.nullable,
                 one.sources | fact.sources,
             )
-    # (whose record a row is cannot be told any more)
+    # (the origin of a row's record is unknown from here on)
     records = {alias: Records(False) for relation in inputs for alias in relation.records}
     control = frozenset[tuple[Source, Use]]().union(*(relation.control for relation in inputs))
     rows, valid = sum(r.rows for r in inputs), all(r.valid for r in inputs)
@@ -352,10 +365,11 @@ def _derive_join(step: Step, inputs: Sequence[Relation], tables: Tables) -> Rela
     if not unique:
         known = ", ".join(sorted(right.unique)) or "none"
         raise UsageError(
-            "A join looks up rows of a table whose column is unique. Received: ON "
-            f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the sides, "
-            "group by the key first, have the owner declare it (table put --unique), or bound the "
-            "rows of an inner or a left join (--max-rows)."
+            "A join takes a unique column of its right side. Received: ON "
+            f"{', '.join(name[:40] for _, name in pairs)}; unique are {known}. Swap the "
+            "sides, group by the key first, ask the owner to declare it (table put "
+            "--unique), or bound the rows of an inner or a left join (--max-rows).",
+            code="key-not-unique",
         )
     both = bool({name for name, _ in pairs} & left.unique)
     joined = _join_relations(kind, pairs, left, right, both, tables)
@@ -367,7 +381,7 @@ def _derive_many_join(step: Step, inputs: Sequence[Relation], tables: Tables) ->
     left, right = inputs
     _check_sides(left, right, step["on"])
     joined = _join_relations(step["kind"], step["on"], left, right, False, tables)
-    # (a record may be in as many rows as the other side has; left's is in one at least)
+    # (a record may be in as many rows as the other side has, at least in one on the left)
     copies = {
         **{
             alias: (alias_records, max(1, right.rows))
@@ -394,19 +408,26 @@ def _derive_trim(step: Step, inputs: Sequence[Relation], tables: Tables) -> Rela
 
 def _check_sides(left: Relation, right: Relation, pairs: Sequence[Sequence[str]]) -> None:
     if shared := set(left.columns) & set(right.columns):
-        raise UsageError(f"Two sides of a join name a column {min(shared)[:80]!r}.")
+        raise UsageError(
+            f"Both sides of a join have a column {min(shared)[:80]!r}.", code="duplicate-name"
+        )
     if shared := set(left.records) & set(right.records):
-        raise UsageError(f"A table is joined with itself under one alias, {min(shared)[:80]!r}.")
+        raise UsageError(
+            f"Both sides of a join have the alias {min(shared)[:80]!r}.", code="duplicate-alias"
+        )
     for one, other in pairs:
         a, b = left.column_fact(one), right.column_fact(other)
         if common_type(a, b) != a.type or a.type != b.type:
             raise UsageError(
-                f"A join takes columns of one type and range. Received: {one[:80]!r} is a {a.type} "
-                f"from {a.value_type.low} to {a.value_type.high}, {other[:80]!r} a {b.type} from "
-                f"{b.value_type.low} to {b.value_type.high}. Have the owners declare the same."
+                f"A join takes columns of one type and range. Received: {one[:80]!r} is a "
+                f"{a.type} from {a.value_type.low} to {a.value_type.high}, {other[:80]!r} a "
+                f"{b.type} from {b.value_type.low} to {b.value_type.high}. Ask the owners to "
+                "declare the same."
                 if a.value_type.kind == b.value_type.kind == NUMBER
                 else f"A join takes columns of one type. Received: {one[:80]!r} is a {a.type}, "
-                f"{other[:80]!r} another {b.type}."
+                f"{other[:80]!r} another {b.type}.",
+                code="type-mismatch",
+                operation="join",
             )
 
 
@@ -431,7 +452,7 @@ def _join_relations(
             control |= {(source, use) for source in fact.sources}
     records = dict(left.records)
     columns = dict(left.columns)
-    # (what whether a partner was found depends on)
+    # (columns that decide whether a partner exists)
     matched = frozenset(source for source, _ in control)
     if kind != "anti":
         for alias, alias_records in right.records.items():
@@ -449,17 +470,19 @@ def _join_relations(
 
 
 def unit_column(alias: str) -> str:
-    """The column that says whose record of a table a row is: no query can name it."""
+    """Return the name of the column that identifies the unit of a row; queries cannot name it."""
     return f"{alias}?unit"
 
 
 def visible_columns(columns: Iterable[str]) -> list[str]:
-    """The columns that a query can name."""
+    """Return the columns that a query can name."""
     return [name for name in columns if "?" not in name]
 
 
 def presence_column(alias: str) -> str:
-    """The column that says in which rows a table's records are: no query can name it."""
+    """Return the name of the column that marks the rows with a table's records;
+    queries cannot name it.
+    """
     return f"{alias}?"
 
 
@@ -481,8 +504,10 @@ _STEPS: Mapping[str, Callable[[Step, Sequence[Relation], Tables], Relation]] = {
 
 
 def missing_table_error(name: str, known: Sequence[str]) -> UsageError:
-    """What is told of a table that is not there."""
+    """Return the error for a table that does not exist for this client."""
     return UsageError(
-        f"There is no table {name[:80]!r} that this client may use.{did_you_mean(name, known)} "
-        "See `python -m tfe_bench table list`."
+        f"There is no table {name[:80]!r} that this client may "
+        f"use.{did_you_mean(name, known)} See `python -m tfe_bench table list`.",
+        code="table-not-found",
+        received=name[:80],
     )

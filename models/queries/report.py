@@ -1,4 +1,4 @@
-"""What each column of a table became when it was put, for its owner."""
+"""Report for an owner on each column of a table after its upload."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tfe_bench.models.queries.schema import Column, Schema
 from tfe_bench.models.queries.types import MAX_WORDS, NUMBER, TEXT, Type
 
 _ZEROS = re.compile(r"\s*[+-]?0[0-9]", re.ASCII)
-# Different texts of a column that a category is proposed for.
+# Different texts of a column up to which a category is suggested.
 _FEW = 1000
 
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """What a column became.
+    """Report on one column.
 
     Attributes:
-        type: of its values.
+        type: type of its values.
         nullable: whether it may have NULLs.
-        rounding: what rounding changed; None where every value is exact.
-        texts: how many different texts it has; 0 of other types.
+        rounding: effect of rounding; None if every value is exact.
+        texts: number of different texts; 0 for other types.
     """
 
     type: Type
@@ -37,18 +37,18 @@ class ColumnReport:
 
     @property
     def largest_error(self) -> float:
-        """The largest rounding error of a value."""
+        """Largest rounding error of a value."""
         return 0.0 if self.rounding is None else self.rounding.error
 
     @property
     def range(self) -> tuple[Any, Any] | None:
-        """The public range of its values; None where its type has none."""
+        """Public range of its values; None if its type has none."""
         if self.type.words or self.type.kind == TEXT:
             return None
         return decode_element(self.type.low, self.type), decode_element(self.type.high, self.type)
 
     def header(self) -> dict[str, Any]:
-        """As JSON."""
+        """Return the report as JSON."""
         bounds = self.range
         return {
             "type": str(self.type),
@@ -77,12 +77,12 @@ def _json_value(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class TableReport:
-    """What a table became that was put.
+    """Report on an uploaded table.
 
     Attributes:
-        name: of the table.
+        name: name of the table.
         schema: its public header.
-        columns: what each column became.
+        columns: reports on its columns.
         shortened: columns of digits with leading zeros, which numbers do not keep.
     """
 
@@ -99,10 +99,10 @@ class TableReport:
         encoded_columns: Mapping[str, EncodedColumn],
         source_columns: Mapping[str, Values],
     ) -> TableReport:
-        """The report of encoded columns.
+        """Build the report of encoded columns.
 
         Args:
-            given: the columns as they were read.
+            source_columns: columns of the source.
         """
 
         def report_column(column: Column, encoded: EncodedColumn) -> ColumnReport:
@@ -130,7 +130,9 @@ class TableReport:
 
     @property
     def warnings(self) -> list[str]:
-        """What rounding changed by more than a thousandth of a value, and zeros that are gone."""
+        """Warnings on values that rounding changed by more than a thousandth, and on
+        lost leading zeros.
+        """
         messages = [
             f"Column {name!r} of table {self.name!r}: digits with leading zeros became numbers, "
             f'which do not keep these. Declare --type "{name}:text" for codes such as zip codes.'
@@ -151,7 +153,7 @@ class TableReport:
 
     @property
     def advice(self) -> list[str]:
-        """What would serve a query better, by column."""
+        """Suggestions of types that would suit queries better, by column."""
         return [
             f"{name} is kept as hashes of its {column.texts:,} different texts: they are compared "
             "for equality only, and other clients see hashes. To sort by it and to show its words, "

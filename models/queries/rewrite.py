@@ -1,4 +1,4 @@
-"""Plans made cheaper: columns that nothing uses are dropped, so that nobody loads or moves them."""
+"""Optimization of plans: unused columns are dropped, so that they are neither loaded nor moved."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from tfe_bench.models.queries.plan import used_columns
 
 
 def prune_columns(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """The same plan without columns that are never used, and without steps that are not.
+    """Return the same plan without unused columns and steps.
 
-    What a SELECT returns stays as it is.  Columns of a union are kept, as they go by their places,
-    and those of a distinct, which all count.
+    The columns of a SELECT stay unchanged. A union keeps its columns, which match by position, and
+    so does a distinct, in which all columns count.
     """
     steps = [dict(step) for step in plan["steps"]]
     output = plan["output"]
-    # None: all of them
+    # None: all columns
     needed_by_step: dict[int, set[str] | None] = {output: None}
     for number in range(len(steps) - 1, -1, -1):
         if number not in needed_by_step:
@@ -38,7 +38,9 @@ def prune_columns(plan: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _input_columns(step: Mapping[str, Any], needed: set[str] | None) -> list[set[str] | None]:
-    """The columns that a step takes of each of its inputs, once it makes no others."""
+    """Return the columns that a step requires of each input, given the required
+    columns of its output.
+    """
     match step["op"]:
         case "filter":
             return [None if needed is None else needed | used_columns(step["where"])]
@@ -63,7 +65,7 @@ def _input_columns(step: Mapping[str, Any], needed: set[str] | None) -> list[set
             wide = step.get("kind", "inner") in ("inner", "left")
             if needed is None:
                 return [None, None if wide else right]
-            # (a name that is the other side's is none of this one's: `_drop` leaves it out)
+            # (a name of the other side is not in this side: `_drop_columns` ignores it)
             return [needed | left, (needed | right) if wide else right]
         case _:
             return [None for _ in step["in"]]
@@ -75,7 +77,7 @@ def _drop_columns(step: dict[str, Any], needed: set[str]) -> None:
         step["columns"] = [name for name in step["columns"] if prefix + name in needed]
     elif step["op"] == "project":
         kept = [pair for pair in step["columns"] if pair[0] in needed]
-        # (a relation of no columns has rows all the same, and no table's column is read for them)
+        # (a relation without columns still has rows, and no table's column is read for them)
         step["columns"] = kept or [[step["columns"][0][0], ["int", 1]]]
     elif step["op"] == "group":
         kept = [each for each in step["aggregates"] if each[0] in needed]

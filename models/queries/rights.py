@@ -1,11 +1,12 @@
-"""Who may learn what: the rights that each step of a query needs, and what is released by it.
+"""Rights that each step of a query requires, and rules of release.
 
-A relation carries the columns that its rows depend on: which of them are valid, matched, or first.
-Rows may be shown if all of these and all columns shown are `open`.  What is not open leaves inside
-aggregates over groups of at least `min_group` records of every table that is not open: sums, counts
-and means of a column or of a * x + b with public a and b; and, by a right of their own, quantiles
-with so many records at each side.  Once such a result is released, what is
-made of it needs no right.  Workers decide this, each by itself, from the headers that they keep.
+A relation carries its control columns: columns that decide which rows are valid, matched or first.
+Rows may be revealed if all control columns and all revealed columns are `open`. Other columns
+leave only in aggregates over groups of at least `min_group` records of every table that is not
+open. These are sums, counts and means of a column, or of a * x + b with public a and b. With a
+separate right they are also quantiles with that many records on each side. Values derived from a
+released result require no right. Each worker decides independently, from the headers that it
+stores.
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from tfe_bench.models.queries.schema import (
 
 
 class Use(enum.Enum):
-    """What is done with a column of a stored table.
+    """Uses of a column of a stored table.
 
-    In aggregates alone: CONDITION and LEFT_OUT (rows depend on it by a condition, or by being left
-    out of a match), MATCHED and GUESSED (by a match with another owner's table, or with one of the
-    asking client, which could hold guesses).  The same of rows that are shown: ROWS,
-    ROWS_MATCHED.  ANY_SUM, ANY_COUNT and ANY_QUANTILE are of expressions that are not exactly
-    a * x + b.
+    In aggregates only: CONDITION and LEFT_OUT (rows depend on it by a condition, or by exclusion
+    from a match), MATCHED and GUESSED (rows depend on it by a match with another owner's table, or
+    with a table of the requesting client, which could hold guesses). ROWS and ROWS_MATCHED are the
+    same for revealed rows. ANY_SUM, ANY_COUNT and ANY_QUANTILE are for expressions that are not
+    exactly a * x + b.
     """
 
     SHOW = enum.auto()
@@ -62,7 +63,7 @@ class Use(enum.Enum):
     HOLD = enum.auto()
 
 
-# The rights of which one is enough, beside `open`; the first is named where none is there.
+# Rights of which one suffices, besides `open`; an error names the first one.
 _SUFFICIENT: Mapping[Use, tuple[str, ...]] = {
     Use.SHOW: (),
     Use.EXTREME: (),
@@ -81,7 +82,7 @@ _SUFFICIENT: Mapping[Use, tuple[str, ...]] = {
     Use.ROWS_MATCHED: (MATCH,),
     Use.KEY: (MATCH,),
     Use.TRAIN: (TRAIN,),
-    # (each column of an aligned set was a key or learned from, and asked for when it was made)
+    # (each column of a linked set was a key or learned from, and its right was checked at linkage)
     Use.ALIGNED: (TRAIN, MATCH),
     Use.HOLD: RIGHTS,
 }
@@ -92,10 +93,10 @@ class Table:
     """A table as one client sees it.
 
     Attributes:
-        name, owner, deployment: as it is kept.
+        name, owner, deployment: identity of the stored table.
         schema: its header.
-        client: who asks.
-        spent: of its privacy budget, as far as is known, in billionths of rho.
+        client: the requesting client.
+        spent: spent part of its privacy budget as far as known, in billionths of rho.
     """
 
     name: str
@@ -106,18 +107,20 @@ class Table:
     spent: int = 0
 
     def allows(self, column: str) -> frozenset[str]:
-        """The client's rights to a column."""
+        """Return the client's rights to a column."""
         return self.schema.allows(self.client, self.owner, column)
 
     def permits(self, use: Use, column: str) -> bool:
-        """Whether the client may use a column so: every decision on a stored column is this one."""
+        """Return whether the client may use a column in this way; every decision on a stored
+        column is made here.
+        """
         return not self.allows(column).isdisjoint((OPEN, *_SUFFICIENT[use]))
 
     def check(self, use: Use, column: str, action: str) -> None:
-        """Refuses a use that a right is missing for.
+        """Reject a use for which a right is missing.
 
         Args:
-            what: is done, in words.
+            action: a description of the use for error texts.
 
         Raises:
             PolicyError: naming column, right and owner.
@@ -127,30 +130,32 @@ class Table:
         right = (*_SUFFICIENT[use], OPEN)[0]
         right_text = "a right" if use is Use.HOLD else f"the right {right!r}"
         raise PolicyError(
-            f"{action} takes {right_text} to the column {column!r} of table {self.name!r}. "
+            f"{action} requires {right_text} to the column {column!r} of table {self.name!r}. "
             f"Received: {', '.join(sorted(self.allows(column))) or 'none'}. Its owner, "
-            f'{self.owner!r}, gives it with `table put ... --right "{column}:{right}"`.'
+            f'{self.owner!r}, grants it with `table put ... --right "{column}:{right}"`.',
+            code="missing-right",
+            operation=column,
+            expected=right,
         )
 
     def source(self, column: str, alias: str = "") -> Source:
-        """A column as what values derive from."""
+        """Return a column as a source of derived values."""
         return Source(TABLE.infix, self.name, self.deployment, self.owner, column, alias)
 
     @property
     def shown(self) -> bool:
-        """Whether the client may know which of its rows there are: if any column is open."""
+        """Whether the client may learn which of its rows exist: whether any column is open."""
         return any(self.permits(Use.SHOW, column) for column in self.schema.columns)
 
 
 @dataclass(frozen=True)
 class Records:
-    """A table's records in a relation.
+    """Records of a table in a relation.
 
     Attributes:
-        single: each unit of the table (a person, say) is in at most one row.
-        present: the column of bits that says in which rows it is; "" for all that are valid.
-        unit: the column that says whose record it is, to count units by where they repeat; "":
-            there is none.
+        single: whether each unit of the table (a person, for example) is in at most one row.
+        present: column of bits that marks the rows with its records; "" for all valid rows.
+        unit: column that identifies the unit of a record, to count repeated units; "": none.
     """
 
     single: bool
@@ -163,7 +168,7 @@ Control = frozenset[tuple[Source, Use]]
 
 
 def check_use(tables: Tables, source: Source, use: Use, action: str) -> None:
-    """Refuses a use of a plan's column that a right is missing for.
+    """Reject a use of a plan's column for which a right is missing.
 
     Raises:
         PolicyError: as Table.check.
@@ -174,11 +179,11 @@ def check_use(tables: Tables, source: Source, use: Use, action: str) -> None:
 def check_shown(
     tables: Tables, shown: Mapping[str, Fact], control: Control, records: Iterable[str]
 ) -> None:
-    """Refuses to show rows that a right is missing for.
+    """Reject a release of rows for which a right is missing.
 
     Args:
-        shown: the columns.
-        records: aliases of the tables whose rows they are made of.
+        shown: columns to reveal.
+        records: aliases of the tables whose records the rows contain.
 
     Raises:
         PolicyError: naming column, right and owner.
@@ -202,17 +207,18 @@ def _sort_control(control: Control) -> list[tuple[Source, Use]]:
 def closed_aliases(
     tables: Tables, sources: Iterable[Source], records: Mapping[str, Records]
 ) -> list[str]:
-    """Aliases of the tables of whose records only aggregates may be told here."""
+    """Return the aliases of tables of which only aggregates of records may be released here."""
     aliases = {s.alias for s in sources if not tables[s.alias].permits(Use.SHOW, s.part)}
     aliases |= {alias for alias in records if not tables[alias].shown}
     return sorted(aliases)
 
 
 def _aggregate_use(function: str, exact: bool) -> Use:
-    """What an aggregate does with its argument.
+    """Return the use that an aggregate makes of its argument.
 
     Args:
-        exact: that is a * x + b, or leaves with noise, which hides what an expression chooses.
+        exact: whether the argument is a * x + b, or the result has noise, which hides the choice
+            of an expression.
     """
     quantile = parse_quantile(function)
     if quantile is not None and 0 < quantile[1] < PARTS:
@@ -241,11 +247,11 @@ def check_released(
     control: Control,
     noised: bool = False,
 ) -> None:
-    """Refuses aggregates that a right is missing for.
+    """Reject aggregates for which a right is missing.
 
     Args:
         aggregates: name, function and argument of each.
-        noised: they leave with noise, which hides what an expression chooses, too.
+        noised: whether they get noise, which also hides the choice of an expression.
 
     Raises:
         PolicyError: naming column, right and owner.
@@ -267,16 +273,16 @@ def check_released(
 def check_bound(
     tables: Tables, bound: int, control: Control, records: Mapping[str, tuple[Records, int]]
 ) -> None:
-    """Refuses to tell whether there are more rows than a public bound.
+    """Reject a disclosure of whether there are more rows than a public bound.
 
-    Rows that may be shown may be counted.  Of others the answer is an exact count, asked often
-    enough: it must not depend on fewer records than an owner wants in a group.
+    Rows that may be revealed may be counted. For other rows repeated answers give an exact count:
+    the answer must not depend on fewer records than an owner's minimum group size.
 
     Args:
-        records: by alias, and how many rows one row of them may be in.
+        records: records by alias, and the number of rows that one row of them may be in.
 
     Raises:
-        PolicyError: naming what is missing.
+        PolicyError: naming the missing condition.
     """
     try:
         check_shown(tables, {}, control, records)
@@ -290,20 +296,29 @@ def check_bound(
         min_bound = check_units(tables, alias, alias_records) * copies
         if alias_records is None or not alias_records.single:
             raise PolicyError(
-                f"Rows here may hold a record of table {tables[alias].name!r} several times, so "
-                "that whether there are more than some number may depend on one of them. Join on "
-                f"columns that are unique, or have its owner, {tables[alias].owner!r}, open them."
+                f"Rows here may contain a record of table {tables[alias].name!r} several "
+                "times, so that the answer whether there are more rows than a bound may "
+                "depend on one record. Join on unique columns, or ask its owner, "
+                f"{tables[alias].owner!r}, to open them.",
+                code="repeated-records",
+                operation=tables[alias].name,
             )
         if bound < min_bound:
             raise PolicyError(
-                f"Whether there are more than {bound} rows may depend on fewer records of table "
-                f"{tables[alias].name!r} than the rule of {tables[alias].owner!r} asks for. A "
-                f"bound of {min_bound} rows (--max-rows) does not."
+                f"Whether there are more than {bound} rows may depend on fewer records of "
+                f"table {tables[alias].name!r} than the rule of {tables[alias].owner!r} "
+                f"requires. Use a bound of at least {min_bound} rows (--max-rows).",
+                code="bound-too-small",
+                operation=tables[alias].name,
+                received=bound,
+                expected=min_bound,
             )
 
 
 def min_records_for(function: str, min_records: int) -> int:
-    """How many records an aggregate takes, so that so many are at each side of a quantile."""
+    """Return the number of records that an aggregate requires, so that each side of a quantile has
+    the minimum.
+    """
     quantile = parse_quantile(function)
     if quantile is None:
         return min_records
@@ -314,13 +329,13 @@ def min_records_for(function: str, min_records: int) -> int:
 def check_units(
     tables: Tables, alias: str, records: Records | None, functions: Iterable[str] = ()
 ) -> int:
-    """The least number of a table's units in a group.
+    """Return the minimum number of a table's units in a group.
 
     Args:
         functions: the aggregates.
 
     Raises:
-        PolicyError: a unit may be in several rows, and no column says which these are.
+        PolicyError: a unit may be in several rows, and no column identifies units.
     """
     table = tables[alias]
     if not any(table.permits(Use.HOLD, column) for column in table.schema.columns):
@@ -328,16 +343,20 @@ def check_units(
     repeated = records is not None and not records.single
     if repeated and any(map(parse_quantile, functions)):
         raise PolicyError(
-            f"Groups of this query may hold a unit of table {table.name!r} several times, so that "
-            "a quantile could be one unit's. Have its owner, "
-            f"{table.owner!r}, open the columns, or ask for averages."
+            f"Groups of this query may contain a unit of table {table.name!r} several times, "
+            f"so that a quantile could belong to one unit. Ask its owner, {table.owner!r}, to "
+            "open the columns, or query averages.",
+            code="repeated-units",
+            operation=table.name,
         )
     if records is None or not (records.single or records.unit):
         raise PolicyError(
-            f"Groups of this query may hold a record of table {table.name!r} several times, so "
-            f"that the rule of {table.owner!r} (at least {table.schema.min_group} of them in a "
-            "group) cannot be kept by counting rows. Join on columns that are unique in both "
-            "tables, ask without UNION, or have its owner say whose records they are (table put "
-            "--unit) or open the columns."
+            f"Groups of this query may contain a record of table {table.name!r} several "
+            f"times, so that counting rows cannot enforce the rule of {table.owner!r} (at "
+            f"least {table.schema.min_group} records in a group). Join on columns that are "
+            "unique in both tables, query without UNION, or ask its owner to declare the "
+            "unit column (table put --unit) or to open the columns.",
+            code="repeated-records",
+            operation=table.name,
         )
     return table.schema.min_group

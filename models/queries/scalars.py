@@ -1,4 +1,4 @@
-"""Expressions of SQL as expressions of a plan."""
+"""Compilation of SQL expressions to expressions of a plan."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tfe_bench.models.queries.types import (
     parse_timestamp,
 )
 
-# Types of no column, of which only the kind counts.
+# Types of which only the kind counts.
 _SOME_DATE, _SOME_TIME = Type(DATE, 0, 0), Type(TIMESTAMP, 0, 0, unit="s")
-# Pairs of a condition and a value that one CASE has.
+# Branches of one CASE.
 _MAX_BRANCHES = 32
 _MONTHS = {"MONTH": 1, "YEAR": 12}
 _SECONDS = {"SECOND": 1, "MINUTE": 60, "HOUR": 3600, "DAY": 86400, "WEEK": 7 * 86400}
 
 
 def typed_null(kind: Type) -> Expression:
-    """NULL of a type."""
+    """Return NULL of a type."""
     defaults: dict[str, Expression] = {
         BOOL: ["bool", False],
         DATE: ["date", 0],
@@ -50,12 +50,12 @@ def typed_null(kind: Type) -> Expression:
 
 
 class ScalarCompiler:
-    """Makes expressions over one relation.
+    """Compiler of expressions over one relation.
 
     Args:
-        facts: its columns.
-        names: their names by the alias and the name that the query says.
-        more: columns that stand for whole expressions, by the text of these.
+        facts: facts about its columns.
+        names: names of its columns by alias and name in the query.
+        more: columns that hold whole expressions, by the text of these.
     """
 
     def __init__(
@@ -103,14 +103,14 @@ class ScalarCompiler:
         }
 
     def compile_condition(self, node: Any) -> Expression:
-        """A condition."""
+        """Compile a condition."""
         return self.compile_expression(node)
 
     def compile_expression(self, node: Any) -> Expression:
-        """Any expression.
+        """Compile any expression.
 
         Raises:
-            UsageError: it is not offered, or names what is not there.
+            UsageError: it is not supported, or names an unknown column.
         """
         node = node.unnest()
         if (name := self._columns_by_text.get(node.sql())) is not None:
@@ -123,7 +123,10 @@ class ScalarCompiler:
             return [name, *(self._comparison_sides(*operands) if name in COMPARISONS else operands)]
         if kind not in self._compilers:
             if isinstance(node, self._exp.AggFunc):
-                raise UsageError("An aggregate stands in SELECT, HAVING and ORDER BY only.")
+                raise UsageError(
+                    "An aggregate is only allowed in SELECT, HAVING and ORDER BY.",
+                    code="misplaced-aggregate",
+                )
             if isinstance(node, self._exp.Subquery | self._exp.Select):
                 raise unsupported_error("A subquery as a value")
             if isinstance(node, self._exp.Exists):
@@ -136,8 +139,10 @@ class ScalarCompiler:
             if (column := self._names.get((node.table, name))) is not None:
                 return ["col", column]
         raise UsageError(
-            f"The column {node.sql()[:80]!r} is not there, or neither a key of GROUP BY nor inside "
-            "of an aggregate."
+            f"The column {node.sql()[:80]!r} does not exist, or is neither a key of GROUP BY "
+            "nor inside an aggregate.",
+            code="column-not-found",
+            received=node.sql()[:80],
         )
 
     def _compile_literal(self, node: Any) -> Expression:
@@ -149,7 +154,7 @@ class ScalarCompiler:
     # ---- operands of one type
 
     def _unify_operands(self, nodes: Sequence[Any]) -> list[Expression]:
-        """Operands of one type: texts that are written out become what the others are."""
+        """Compile operands to one type: literal texts get the type of the others."""
         return self._unify_expressions([self.compile_expression(node) for node in nodes])
 
     def _unify_expressions(self, operands: Sequence[Expression]) -> list[Expression]:
@@ -170,15 +175,16 @@ class ScalarCompiler:
         return own_type is not None and own_type.kind == kind
 
     def _comparison_sides(self, left: Expression, right: Expression) -> list[Expression]:
-        """The sides of a comparison: a number that is written out is rounded as the reals that it
-        is compared with, so that = finds what was put as this number, and < no such value."""
+        """Compile the sides of a comparison. A literal number is rounded like the reals that it is
+        compared with, so that = finds a value that was put as this number, and < excludes it.
+        """
         return [
             self._round_constant(left, [right], True),
             self._round_constant(right, [left], True),
         ]
 
     def _unify_choices(self, nodes: Sequence[Any]) -> list[Expression]:
-        """Values of one type that stand for each other."""
+        """Compile values of one type that replace each other."""
         return self._round_choices(self._unify_operands(nodes))
 
     def _round_choices(self, choices: Sequence[Expression]) -> list[Expression]:
@@ -187,10 +193,11 @@ class ScalarCompiler:
     def _round_constant(
         self, e: Expression, others: Sequence[Expression], keep_outside: bool
     ) -> Expression:
-        """A public number with the fractional bits of private reals.
+        """Round a public number to the fractional bits of private reals.
 
         Args:
-            within: whether the number may be another one that is outside of their range, too.
+            keep_outside: whether a number outside of their range may become another one outside of
+                it.
         """
         fact = infer_fact(e, self._facts)
         if fact.constant is None or fact.value_type.kind != NUMBER:
@@ -276,7 +283,7 @@ class ScalarCompiler:
     def _build_case(
         self, conditions: Sequence[Expression], results: list[Expression]
     ) -> Expression:
-        """The first result whose condition is true; the last one if none is."""
+        """Compile the choice of the first result whose condition is true, else of the last one."""
         results = self._round_choices(self._unify_expressions(results))
         branches = list(zip([*conditions, ["bool", True]], results, strict=True))
         if self._has_new_word(results):
@@ -284,12 +291,15 @@ class ScalarCompiler:
         *pairs, (_, last) = branches
         if len(pairs) > _MAX_BRANCHES:
             raise UsageError(
-                f"A CASE of words takes at most {_MAX_BRANCHES} of them. Received: {len(pairs)}."
+                f"A CASE of words takes at most {_MAX_BRANCHES} branches. Received: {len(pairs)}.",
+                code="too-large",
+                operation="case",
+                received=len(pairs),
             )
         return ["case", *(part for pair in pairs for part in pair), last]
 
     def _has_new_word(self, results: Sequence[Expression]) -> bool:
-        """Whether a word is written out that a category among the results does not have."""
+        """Return whether a literal word is missing in a category among the results."""
         words = {e[1] for e in results if e[0] == "word"}
         listed = [
             k.words for e in results if e[0] != "word" and (k := self._infer_kind(e)) and k.words
@@ -299,7 +309,9 @@ class ScalarCompiler:
     def _split_by_word(
         self, condition: Expression, result: Expression
     ) -> list[tuple[Expression, Expression]]:
-        """A branch of a category as one of each of its words: words alone make a new category."""
+        """Split a branch with a category into one for each word: literal words form
+        a new category.
+        """
         kind = self._infer_kind(result)
         if result[0] == "word" or kind is None:
             return [(condition, result)]
@@ -335,7 +347,7 @@ class ScalarCompiler:
         raise unsupported_error(f"CAST to {target}")
 
     def _compile_date(self, node: Any) -> Expression:
-        """A date: of a text that is written out, of a timestamp, or as it is."""
+        """Compile a date: from a literal text, from a timestamp, or unchanged."""
         e = self.compile_expression(node)
         if e[0] == "word":
             return _parse_text(e[1], _SOME_DATE)
@@ -346,7 +358,7 @@ class ScalarCompiler:
         return e
 
     def _compile_time(self, node: Any) -> Expression:
-        """A timestamp: of a text that is written out, of a date's midnight, or as it is."""
+        """Compile a timestamp: from a literal text, from the midnight of a date, or unchanged."""
         e = self.compile_expression(node)
         if e[0] == "word":
             return _parse_text(e[1], _SOME_TIME)
@@ -357,7 +369,7 @@ class ScalarCompiler:
         return e
 
     def _add_interval(self, node: Any) -> Expression:
-        """A date or time and an interval: days for any date, else for one that is written out."""
+        """Add an interval to a date or time: days to any date, other units to literals only."""
         if type(node) not in (self._exp.Add, self._exp.Sub):
             raise unsupported_error("INTERVAL but behind + or -", node.sql(dialect="duckdb"))
         interval = node.right.unnest()
@@ -385,34 +397,42 @@ class ScalarCompiler:
 
 
 def _parse_number(text: str) -> Expression:
-    """A number that is written out.
+    """Parse a literal number.
 
     Raises:
-        UsageError: it is none, or has too many digits.
+        UsageError: it is invalid, or has too many digits.
     """
     try:
         value = Decimal(text)
         digits = max(0, -int(value.as_tuple().exponent))
     except (InvalidOperation, ValueError):
-        raise UsageError(f"Expected a number. Received: {text[:40]!r}.") from None
+        raise UsageError(
+            f"Expected a number. Received: {text[:40]!r}.", code="not-a-number", received=text[:40]
+        ) from None
     if digits > MAX_DIGITS or abs(value) >= 1 << 62:
         raise UsageError(
-            f"A number has at most {MAX_DIGITS} digits behind the point and 62 bits. "
-            f"Received: {text[:40]}."
+            f"Expected a number of at most {MAX_DIGITS} decimal digits and 62 bits. Received: "
+            f"{text[:40]}.",
+            code="number-too-long",
+            received=text[:40],
         )
     if not digits:
         return ["int", int(value)]
     element = int(value.scaleb(digits))
     if abs(element) >> 62:
-        raise UsageError(f"A number has at most 62 bits. Received: {text[:40]}.")
+        raise UsageError(
+            f"Expected a number of at most 62 bits. Received: {text[:40]}.",
+            code="number-too-long",
+            received=text[:40],
+        )
     return ["decimal", element, digits]
 
 
 def _parse_text(text: str, kind: Type) -> Expression:
-    """A text that is written out, as the type that it is compared or mixed with.
+    """Parse a literal text as the type that it is compared or mixed with.
 
     Raises:
-        UsageError: it is no value of this type.
+        UsageError: it is not a value of this type.
     """
     try:
         match kind.kind:
@@ -431,7 +451,12 @@ def _parse_text(text: str, kind: Type) -> Expression:
             case "timestamp":
                 return ["timestamp", parse_timestamp(text, "us"), "us"]
     except (KeyError, ValueError):
-        raise UsageError(f"Expected a value of type {kind}. Received: {text[:40]!r}.") from None
+        raise UsageError(
+            f"Expected a value of type {kind}. Received: {text[:40]!r}.",
+            code="value-of-other-type",
+            received=text[:40],
+            expected=kind,
+        ) from None
     return ["word", text]
 
 
@@ -445,7 +470,9 @@ def _add_months(days: int, count: int) -> int:
     at = start.year * 12 + start.month - 1 + count
     year, month = divmod(at, 12)
     if not 1 <= year < 9999:
-        raise UsageError("A date is of the years 1 to 9999.")
+        raise UsageError(
+            "Expected a date in the years 1 to 9999.", code="number-out-of-range", operation="date"
+        )
     following = datetime.date(year + (month == 11), (month + 1) % 12 + 1, 1)
     last = (following - datetime.timedelta(days=1)).day
     return (datetime.date(year, month + 1, min(start.day, last)) - datetime.date(1970, 1, 1)).days

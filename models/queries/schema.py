@@ -1,4 +1,4 @@
-"""What is public about a private table: its columns, its rows, and who may learn what of it."""
+"""Public header of a private table: its columns, its rows, and the rights to them."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ MAX_COLUMNS, MAX_ROWS = 1000, 1 << 30
 MAX_LINKS = 16
 MAX_GROUP = 1 << 20
 MAX_CONTRIBUTIONS = 1 << 20
-# Records in a group that is told of, unless a table's owner says how many.
+# Smallest number of records in a released group, unless a table's owner declares one.
 DEFAULT_MIN_GROUP = 10
-# Of a column: any letters, digits and signs but those that separate parts of a right, of a link or
-# of a name in SQL, as "Customer ID" and "mean radius (mm)".
+# Name of a column: any letters, digits and signs except those that separate parts of a right, of a
+# link or of a name in SQL, as "Customer ID" and "mean radius (mm)".
 MAX_NAME = 63
 _SEPARATORS = frozenset("\"'`.,:;@=*\\")
-# Of a scaled element, as of a feature (models/rows.py).
+# Largest scaled element, as for a feature (models/rows.py).
 LARGEST = 1 << 12
-# What a client may do with a column, see docs/tables.md.
+# Rights of a client to a column, see docs/tables.md.
 OPEN, GROUPED, AGGREGATE, QUANTILE, FILTER, MATCH, TRAIN = RIGHTS = (
     "open",
     "group",
@@ -42,10 +42,10 @@ class Column:
     """A column of a stored table.
 
     Attributes:
-        type: of its elements, which are kept as distances from the type's `low`.
-        nullable: whether a column of bits beside it says which are missing.
+        type: type of its elements, which are stored as distances from the type's `low`.
+        nullable: whether a further column of bits marks NULLs.
         scale: for training: (shift, center), near the deviation and the mean of its elements, so
-            that (element - center) / 2^shift is near 1.  None: its owner does not say.
+            that (element - center) / 2^shift is near 1. None: its owner declares none.
 
     Raises:
         UsageError: a scale that does not fit the type.
@@ -62,44 +62,54 @@ class Column:
         fits = len(parts) == 2 and all(type(v) is int for v in parts) and self.type.kind == NUMBER
         low, high = self.type.low, self.type.high
         if not fits or self.type.bits > MAX_WIDTH or not 0 <= parts[0] <= MAX_WIDTH:
-            raise UsageError("A scale is a shift and a center of a column of numbers.")
+            raise UsageError(
+                "scale must be (shift, center) of a numeric column.", code="invalid-scale"
+            )
         if not low <= parts[1] <= high or high - low > LARGEST << parts[0]:
             raise UsageError(
-                f"Scaled elements lie within {LARGEST} of 0, and their center in their range."
+                f"Scaled elements must lie within {LARGEST} of 0, and the center in their range.",
+                code="invalid-scale",
             )
 
     def header(self, name: str) -> dict[str, Any]:
-        """As public JSON."""
+        """Return the column as public JSON."""
         fields = {"name": name, "type": self.type.header(), "nullable": self.nullable}
         return fields if self.scale is None else {**fields, "scale": list(self.scale)}
 
     @classmethod
     def from_header(cls, header: object) -> tuple[str, Column]:
-        """Its name and itself, from JSON of anybody.
+        """Parse a column and its name from untrusted JSON.
 
         Raises:
-            UsageError: it is no column.
+            UsageError: the column is invalid.
         """
         known = {"name", "type", "nullable"}
         if not isinstance(header, Mapping) or set(header) - {"scale"} != known:
-            raise UsageError("A column has a name, a type, and is nullable or not.")
+            raise UsageError(
+                "Expected a column with name, type and nullable.", code="invalid-header"
+            )
         name, scale = header["name"], header.get("scale")
         if type(header["nullable"]) is not bool or not isinstance(name, str):
-            raise UsageError("A column has a name, a type, and is nullable or not.")
+            raise UsageError(
+                "Expected a column with name, type and nullable.", code="invalid-header"
+            )
         if "scale" in header and not isinstance(scale, list):
-            raise UsageError("A scale is a shift and a center of a column of numbers.")
+            raise UsageError(
+                "scale must be (shift, center) of a numeric column.", code="invalid-scale"
+            )
         scale_pair = None if scale is None else tuple(scale)
         return name, cls(Type.from_header(header["type"]), header["nullable"], scale_pair)
 
 
 @dataclass(frozen=True)
 class Link:
-    """That an owner knows in which bins of another table its rows' partners are (bins.py).
+    """A prepared join: the owner has computed the hash bins of its rows' partners in another table
+    (hash_bins.py).
 
     Attributes:
-        column: of this table.
-        table, deployment: the other one, whose rows are in bins.
-        bins: how many there are.
+        column: column of this table.
+        table, deployment: the other table, which is placed in hash bins.
+        bins: number of its bins.
     """
 
     column: str
@@ -112,21 +122,25 @@ class Link:
         check_name(self.table, "A linked table's name")
         check_deployment(self.deployment)
         if type(self.bins) is not int or not 3 <= self.bins <= MAX_ROWS or self.bins % 3:
-            raise UsageError(f"A link is to 3 to {MAX_ROWS} bins, in three parts.")
+            raise UsageError(
+                f"A link is to 3 to {MAX_ROWS} bins, a multiple of 3.", code="invalid-link"
+            )
 
     def header(self) -> dict[str, Any]:
-        """As public JSON."""
+        """Return the link as public JSON."""
         return dict(vars(self))
 
     @classmethod
     def from_header(cls, header: object) -> Link:
-        """From JSON of anybody.
+        """Parse a link from untrusted JSON.
 
         Raises:
-            UsageError: it is no link.
+            UsageError: the link is invalid.
         """
         if not isinstance(header, Mapping) or set(header) != set(cls.__dataclass_fields__):
-            raise UsageError("A link has a column, a table, its deployment and bins.")
+            raise UsageError(
+                "Expected a link with column, table, deployment and bins.", code="invalid-link"
+            )
         return cls(**header)
 
 
@@ -135,23 +149,24 @@ class Schema:
     """The public header of a table.
 
     Attributes:
-        rows: how many there are, with padding.
-        columns: by name, in their order.
-        padded: whether a column of bits says which rows are none.
-        unique: columns of which no value that is not NULL is there twice.
-        sorted_by: the column by whose values the rows are sorted, "" for none.
-        rights: by client ("*": every client that may use the table) and column ("*": every one).
-        min_group: a group of fewer units is not told of.
-        unit: the column that says whose record a row is; "": every row is a unit of its own.
-        open_count: whether the number of rows that it has in common with others may be told.
-        hashed_by: the column by whose values rows are in bins, "" for none; and the hash's seed.
-        links: what lookups in other tables need no sort for.
-        budget: how much privacy queries of other clients may spend of it, in billionths of rho
-            (cluster/ledger.py); 0: it has none, and `min_group` is its rule.
-        contributions: of a table with a budget, how many rows of one unit count at most.
+        rows: number of rows, with padding.
+        columns: columns by name, in order.
+        padded: whether a column of bits marks padding rows.
+        unique: columns in which no value other than NULL repeats.
+        sorted_by: the column by which rows are sorted, "" for none.
+        rights: rights by client ("*": every client that may use the table) and column ("*": all).
+        min_group: smallest number of units in a released group.
+        unit: column that identifies the privacy unit of a row; "": every row is its own unit.
+        open_count: whether the number of rows in common with other tables may be released.
+        hashed_by: the column by which rows are placed in hash bins, "" for none; with its seed.
+        links: prepared joins with other tables, which need no sort.
+        budget: privacy budget of queries by other clients, in billionths of rho
+            (cluster/ledger.py); 0: none, and `min_group` is the rule.
+        contributions: for a table with a budget, the largest number of rows of one unit that
+            count.
 
     Raises:
-        UsageError: there is no such table.
+        UsageError: the header is invalid.
     """
 
     rows: int
@@ -171,19 +186,28 @@ class Schema:
 
     def __post_init__(self) -> None:
         if type(self.rows) is not int or not 1 <= self.rows <= MAX_ROWS:
-            raise UsageError(f"A table has 1 to {MAX_ROWS} rows.")
+            raise UsageError(
+                f"A table has 1 to {MAX_ROWS} rows.", code="number-out-of-range", operation="rows"
+            )
         if not 1 <= len(self.columns) <= MAX_COLUMNS:
-            raise UsageError(f"A table has 1 to {MAX_COLUMNS} columns.")
+            raise UsageError(f"A table has 1 to {MAX_COLUMNS} columns.", code="too-many-columns")
         for name, column in self.columns.items():
             check_column_name(name)
             if column.type.fraction > MAX_COLUMN_FRACTION:
-                raise UsageError(f"A column has at most {MAX_COLUMN_FRACTION} fractional bits.")
+                raise UsageError(
+                    f"A column has at most {MAX_COLUMN_FRACTION} fractional bits.",
+                    code="too-many-bits",
+                )
         if len({name.lower() for name in self.columns}) != len(self.columns):
-            raise UsageError("The names of columns differ, also where case is ignored.")
+            raise UsageError(
+                "Expected column names that differ when case is ignored.", code="duplicate-name"
+            )
         if type(self.padded) is not bool:
-            raise UsageError("Whether a table is padded is true or false.")
+            raise UsageError("padded is true or false.", code="wrong-type", operation="padded")
         if type(self.open_count) is not bool:
-            raise UsageError("Whether common rows may be counted is true or false.")
+            raise UsageError(
+                "open_count is true or false.", code="wrong-type", operation="open_count"
+            )
         for field_name, names in (("unique", self.unique), ("sorted_by", self.sorted_by.split())):
             for name in names:
                 self.column(name, field_name)
@@ -191,7 +215,9 @@ class Schema:
             self.column(self.unit, "unit")
         self._check_links()
         if type(self.min_group) is not int or not 1 <= self.min_group <= MAX_GROUP:
-            raise UsageError(f"min_group is 1 to {MAX_GROUP}.")
+            raise UsageError(
+                f"min_group is 1 to {MAX_GROUP}.", code="number-out-of-range", operation="min_group"
+            )
         check_clients([client for client in self.rights])
         for rights in self.rights.values():
             for name, words in rights.items():
@@ -200,28 +226,34 @@ class Schema:
                 for word in words:
                     if word not in RIGHTS:
                         raise UsageError(
-                            f"A right is one of {', '.join(RIGHTS)}. Received: {str(word)[:40]!r}."
-                            f"{did_you_mean(str(word), RIGHTS)}"
+                            f"A right is one of {', '.join(RIGHTS)}. Received: "
+                            f"{str(word)[:40]!r}.{did_you_mean(str(word), RIGHTS)}",
+                            code="unknown-right",
+                            received=str(word)[:40],
                         )
         self._check_budget()
 
     def column(self, name: str, field_name: str = "table") -> Column:
-        """A column by its name.
+        """Return a column by its name.
 
         Raises:
-            UsageError: there is none.
+            UsageError: the column does not exist.
         """
         if name not in self.columns:
             shown = str(name)[:80]
             raise UsageError(
-                f"{field_name}: there is no column {shown!r}.{did_you_mean(shown, self.columns)} "
-                f"Columns: {', '.join(list(self.columns)[:20])}."
+                f"{field_name}: there is no column "
+                f"{shown!r}.{did_you_mean(shown, self.columns)} Columns: "
+                f"{', '.join(list(self.columns)[:20])}.",
+                code="column-not-found",
+                operation=field_name,
+                received=shown,
             )
         return self.columns[name]
 
     def _check_links(self) -> None:
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 62:
-            raise UsageError("The seed of a table's bins has 62 bits.")
+            raise UsageError("The seed of a table's hash bins has 62 bits.", code="invalid-header")
         if self.hashed_by:
             hashed_column = self.column(self.hashed_by, "hashed_by")
             if (
@@ -230,49 +262,68 @@ class Schema:
                 or hashed_column.type.kind == BOOL
             ):
                 raise UsageError(
-                    "hashed_by takes a column that is unique and never NULL, and no bool."
+                    "hashed_by takes a unique column that is neither nullable nor bool.",
+                    code="invalid-hash-column",
                 )
             if not self.padded or self.sorted_by or self.rows % 3:
-                raise UsageError("Rows in bins are padded, in three parts, and in no other order.")
+                raise UsageError(
+                    "Rows in hash bins are padded, a multiple of 3, and not sorted.",
+                    code="invalid-hash-column",
+                )
         if len(self.links) > MAX_LINKS:
-            raise UsageError(f"A table has at most {MAX_LINKS} links.")
+            raise UsageError(f"A table has at most {MAX_LINKS} links.", code="too-many-links")
         for link in self.links:
             if self.column(link.column, "link").type.kind == BOOL:
-                raise UsageError("A link takes a column of numbers, not of bools.")
+                raise UsageError(
+                    "A link takes a column of another type than bool.", code="invalid-link"
+                )
 
     def _check_budget(self) -> None:
         if type(self.budget) is not int or not 0 <= self.budget <= MOST:
-            raise UsageError("A privacy budget is 0 to 10^15 billionths of rho.")
+            raise UsageError(
+                "A privacy budget is 0 to 10^15 billionths of rho.", code="invalid-budget"
+            )
         max_rows = self.contributions
         if type(max_rows) is not int or not 1 <= max_rows <= MAX_CONTRIBUTIONS:
             raise UsageError(
                 f"contributions is 1 to {MAX_CONTRIBUTIONS} rows of a unit. Received: "
-                f"{str(max_rows)[:40]}."
+                f"{str(max_rows)[:40]}.",
+                code="number-out-of-range",
+                operation="contributions",
+                received=str(max_rows)[:40],
             )
         if max_rows > 1 and not (self.budget and self.unit):
-            raise UsageError("contributions is of the rows of a unit, in a table with a budget.")
+            raise UsageError(
+                "contributions above 1 requires a budget and a unit.", code="missing-argument"
+            )
         if not self.budget:
             return
         granted = {word for of in self.rights.values() for words in of.values() for word in words}
         if exact := sorted(granted & {OPEN, QUANTILE, TRAIN}):
             raise UsageError(
-                "What leaves a table with a privacy budget has noise. Received: the right "
-                f"{exact[0]!r}, which would tell values without; group, aggregate, filter and "
-                "match do not."
+                "A table with a privacy budget releases values with noise only. Received: "
+                f"the right {exact[0]!r}, which would release exact values; use group, "
+                "aggregate, filter or match.",
+                code="exact-right",
+                received=exact[0],
             )
         if self.open_count:
             raise UsageError(
-                "What leaves a table with a privacy budget has noise. Received: open_count, which "
-                "would tell a number without."
+                "A table with a privacy budget releases values with noise only. Received: "
+                "open_count, which would release an exact number.",
+                code="exact-right",
+                received="open_count",
             )
         if self.unit and self.columns[self.unit].nullable:
             raise UsageError(
-                "Of a table with a privacy budget every row is some unit's. Received: a unit that "
-                f"may be NULL, {self.unit!r}."
+                "In a table with a privacy budget every row belongs to a unit. Received: the "
+                f"nullable unit column {self.unit!r}.",
+                code="nullable-column",
+                operation="unit",
             )
 
     def allows(self, client: str, owner: str, column: str) -> frozenset[str]:
-        """What a client may do with a column; its owner may do everything."""
+        """Return a client's rights to a column; the owner has all rights."""
         if client == owner:
             return frozenset(RIGHTS)
         rights: set[str] = set()
@@ -284,7 +335,7 @@ class Schema:
         return frozenset(RIGHTS) if OPEN in rights else frozenset(rights)
 
     def header(self) -> dict[str, Any]:
-        """As public JSON."""
+        """Return the schema as public JSON."""
         return {
             "rows": self.rows,
             "columns": [c.header(name) for name, c in self.columns.items()],
@@ -306,35 +357,44 @@ class Schema:
 
     @classmethod
     def from_header(cls, header: object) -> Schema:
-        """From JSON of anybody.
+        """Parse a schema from untrusted JSON.
 
         Raises:
-            UsageError: it is no header of a table.
+            UsageError: the header is invalid.
         """
         known = set(_FIELDS)
         if not isinstance(header, Mapping) or set(header) - set(_OF_BUDGET) != known:
-            raise UsageError(f"A table's header has {', '.join(sorted(known))}.")
+            raise UsageError(
+                f"A table's header has {', '.join(sorted(known))}.", code="invalid-header"
+            )
         listed = header["columns"]
         if not isinstance(listed, list) or len(listed) > MAX_COLUMNS:
-            raise UsageError(f"A table has 1 to {MAX_COLUMNS} columns.")
+            raise UsageError(f"A table has 1 to {MAX_COLUMNS} columns.", code="too-many-columns")
         columns: dict[str, Column] = {}
         for each in listed:
             name, column = Column.from_header(each)
             if name in columns:
-                raise UsageError("The names of columns differ, also where case is ignored.")
+                raise UsageError(
+                    "Expected column names that differ when case is ignored.", code="duplicate-name"
+                )
             columns[name] = column
         unique, rights = header["unique"], header["rights"]
         if not _is_text_list(unique) or not isinstance(header["sorted_by"], str):
-            raise UsageError("unique is a list of columns, sorted_by a column.")
+            raise UsageError(
+                "unique is a list of columns, sorted_by a column.", code="invalid-header"
+            )
         if not isinstance(header["unit"], str) or not isinstance(rights, Mapping):
-            raise UsageError("A unit is a column, and rights are listed by client and column.")
+            raise UsageError(
+                "unit is a column, and rights are listed by client and column.",
+                code="invalid-header",
+            )
         if not isinstance(header["hashed_by"], str) or not isinstance(header["links"], list):
-            raise UsageError("hashed_by is a column, links are listed.")
+            raise UsageError("hashed_by is a column, and links is a list.", code="invalid-header")
         if not all(
             isinstance(of, Mapping) and all(_is_text_list(words) for words in of.values())
             for of in rights.values()
         ):
-            raise UsageError("Rights are listed by client and column.")
+            raise UsageError("Rights are listed by client and column.", code="invalid-header")
         return cls(
             header["rows"],
             columns,
@@ -357,7 +417,7 @@ _FIELDS = (
     *("rows", "columns", "padded", "unique", "sorted_by", "rights", "min_group", "unit"),
     *("open_count", "hashed_by", "seed", "links"),
 )
-# (of tables that have one)
+# (for tables that have a budget)
 _OF_BUDGET = ("budget", "contributions")
 
 
@@ -366,18 +426,21 @@ def _is_text_list(value: object) -> bool:
 
 
 def check_column_name(name: object) -> None:
-    """Refuses what is no name of a column.
+    """Reject an invalid name of a column.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the name is invalid.
     """
     if not isinstance(name, str) or not 1 <= len(name) <= MAX_NAME or not _is_plain_name(name):
         shown = str(name)[:80]
         plain = re.sub(r"\W+", "_", shown).strip("_")[:MAX_NAME] or "c"
         raise UsageError(
-            f"A column's name is 1 to {MAX_NAME} characters, a letter or _ first, without "
-            f"{' '.join(sorted(_SEPARATORS))} and without blanks at its ends. Received: {shown!r}. Give "
-            f'it another name (--rename "{shown}={plain}").'
+            f"A column's name has 1 to {MAX_NAME} characters, begins with a letter or _, and "
+            f"has neither {' '.join(sorted(_SEPARATORS))} nor blanks at its ends. Received: "
+            f'{shown!r}. Give it another name (--rename "{shown}={plain}").',
+            code="invalid-name",
+            operation="column",
+            received=shown,
         )
 
 
@@ -389,32 +452,39 @@ def _is_plain_name(name: str) -> bool:
 def parse_rights(
     written: Sequence[str], clients: Sequence[str]
 ) -> dict[str, dict[str, tuple[str, ...]]]:
-    """Rights as people write them: "income:aggregate,filter", for one client "income@bank:open".
+    """Parse rights such as "income:aggregate,filter", or "income@bank:open" for one client.
 
     Args:
-        clients: who may use the table, whom a right without a client is for.
+        clients: clients that may use the table; a right without a client is for all of them.
 
     Raises:
-        UsageError: one is no right.
+        UsageError: a right is invalid.
     """
     rights_by_client: dict[str, dict[str, tuple[str, ...]]] = {}
     if written and not clients:
         raise UsageError(
-            f"The right {written[0][:80]!r} is for no client, as no other one may use the table. "
-            "Name who may (--for CLIENT, in Python clients=[...])."
+            f"The right {written[0][:80]!r} is for no client, as no other client may use the "
+            "table. Name clients (--for CLIENT, in Python clients=[...]).",
+            code="right-without-client",
+            received=written[0][:80],
         )
     for text in written:
         target, colon, words = text.partition(":")
         column, at, client = target.partition("@")
         if not colon or not column.strip() or (at and not client.strip()):
             raise UsageError(
-                'A right is written as "income:aggregate,filter", or "income@bank:open" for one '
-                f"client. Received: {text[:80]!r}."
+                'Expected a right such as "income:aggregate,filter", or '
+                f'"income@bank:open" for one client. Received: {text[:80]!r}.',
+                code="invalid-right",
+                received=text[:80],
             )
         if at and client.strip() not in clients and ALL not in clients:
             raise UsageError(
-                f"The right {text[:80]!r} is for a client that may not use the table."
-                f"{did_you_mean(client.strip(), clients)} Clients: {', '.join(clients[:20])}."
+                f"The right {text[:80]!r} is for a client that may not use the "
+                f"table.{did_you_mean(client.strip(), clients)} Clients: "
+                f"{', '.join(clients[:20])}.",
+                code="unknown-client",
+                received=text[:80],
             )
         listed = tuple(word.strip() for word in words.split(",") if word.strip())
         for who in [client.strip()] if at else clients:

@@ -1,7 +1,8 @@
-"""SQL in DuckDB's dialect, compiled to a plan by the client: sqlglot parses and qualifies names.
+"""Compilation of SQL in DuckDB's dialect to a plan at the client: sqlglot parses and qualifies
+names.
 
-What is not in the lists of accepted.py is refused by its name.  Nothing here decides what a client
-may learn: workers derive that from the plan.
+SQL outside the lists of accepted.py is refused by name. The compiler decides nothing about rights:
+workers derive these from the plan.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _TYPES = {"bool": "BOOLEAN", "date": "DATE", "timestamp": "TIMESTAMP"}
 
 
 def import_sqlglot() -> Any:
-    """The parser.
+    """Import the parser.
 
     Raises:
         UsageError: it is not installed.
@@ -37,25 +38,25 @@ def import_sqlglot() -> Any:
 def compile_sql(
     text: str, tables: Mapping[str, Table], max_rows: int | None = None, loss: int = 0
 ) -> dict[str, Any]:
-    """The plan of a query, as JSON.
+    """Compile a query to a plan, as JSON.
 
     Args:
         text: one SELECT, or a UNION of several.
-        tables: what the client may use, by name.
-        max_rows: the most rows that the result has, and that a join has whose looked up keys are
-            not unique; whether there are more the client is told, and then no row.
-        loss: privacy that the query may spend of each table with a budget, in billionths of rho;
-            groupings that take some share it equally.
+        tables: tables that the client may use, by name.
+        max_rows: largest number of rows of the result, and of a join whose looked up keys are not
+            unique; if exceeded, the client learns this and receives no row.
+        loss: privacy loss that the query may spend from each table with a budget, in billionths of
+            rho; several groupings share it equally.
 
     Raises:
-        UsageError: it is no query, or one that is not offered.
-        PolicyError: the client lacks a right that it takes.
+        UsageError: the query is invalid or not supported.
+        PolicyError: the client lacks a required right.
     """
     return compile_tree(parse_sql(text), tables, max_rows, loss)
 
 
 def parse_sql(text: str) -> Any:
-    """The tree of a query.
+    """Parse a query to a tree.
 
     Raises:
         UsageError: it is not one statement of DuckDB's dialect.
@@ -65,17 +66,21 @@ def parse_sql(text: str) -> Any:
         statements = parser.parse(text, read="duckdb")
     except parser.errors.SqlglotError as error:
         raise UsageError(
-            f"This is no SQL of DuckDB's dialect. Received: {_first_line(error)}."
+            f"SQL syntax error (DuckDB dialect). Received: {_first_line(error)}.", code="sql-syntax"
         ) from None
     if len(statements) != 1 or statements[0] is None:
-        raise UsageError(f"A query is one SELECT. Received: {len(statements)} statements.")
+        raise UsageError(
+            f"Expected one SELECT. Received: {len(statements)} statements.",
+            code="statement-count",
+            received=len(statements),
+        )
     return statements[0]
 
 
 def compile_tree(
     tree: Any, tables: Mapping[str, Table], max_rows: int | None = None, loss: int = 0
 ) -> dict[str, Any]:
-    """As `compiled`, of a tree that was parsed; it is changed."""
+    """Compile a parsed tree, as `compile_sql`; the tree is changed."""
     parser = import_sqlglot()
     accepted.check_nodes(tree)
     known_names = {name.lower() for name in tables}
@@ -96,17 +101,25 @@ def compile_tree(
         whole = qualify(tree, schema=schema, dialect="duckdb", quote_identifiers=False)
     except parser.errors.SqlglotError as error:
         raise UsageError(
-            f"This query does not fit its tables. Received: {_first_line(error)}."
+            f"This query does not fit its tables. Received: {_first_line(error)}.",
+            code="unresolved-name",
         ) from None
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UsageError(f"sqlglot cannot take this query ({type(error).__name__}).") from None
+        raise UsageError(
+            f"sqlglot cannot take this query ({type(error).__name__}).",
+            code="sql-syntax",
+            received=type(error).__name__,
+        ) from None
     if max_rows is not None:
         check_bound(max_rows)
     plan = _build_plan(tables, whole, max_rows, loss)
     if (parts := sum("loss" in each for each in plan["steps"])) > 1:
         plan = _build_plan(tables, whole, max_rows, loss // parts)
     elif loss and not any(has_budget(tables, each["name"]) for each in plan["tables"].values()):
-        raise UsageError("No table of this query has another owner's privacy budget: omit rho.")
+        raise UsageError(
+            "Expected no rho, as no table of this query has another owner's privacy budget.",
+            code="unexpected-rho",
+        )
     return plan
 
 
@@ -123,7 +136,7 @@ def _first_line(error: Exception) -> str:
 
 
 class _QueryBuilder(FromBuilder):
-    """Makes the steps of SELECT and UNION."""
+    """Compiler of SELECT and UNION."""
 
     def __init__(
         self, tables: Mapping[str, Table], whole: Any, max_rows: int | None, loss: int
@@ -132,7 +145,7 @@ class _QueryBuilder(FromBuilder):
         self._whole = whole
 
     def compile_query(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
-        """Compile a SELECT or a UNION: its step, and the names of its columns."""
+        """Compile a SELECT or a UNION; return its step and the names of its columns."""
         exp = self._exp
         known = self._compile_ctes(node, ctes)
         if isinstance(node, exp.Subquery):
@@ -150,7 +163,11 @@ class _QueryBuilder(FromBuilder):
         if node.args.get("by_name"):
             left, right, names = self._match_by_name(left, names, right, others)
         elif len(names) != len(others):
-            raise UsageError("UNION takes equally many columns of each SELECT.")
+            raise UsageError(
+                "UNION takes the same number of columns from each SELECT.",
+                code="column-count-mismatch",
+                operation="union",
+            )
         step = self._add_step("union", [left, right])
         if node.args.get("distinct"):
             step = self._add_step("distinct", [step])
@@ -162,7 +179,7 @@ class _QueryBuilder(FromBuilder):
     def _match_by_name(
         self, left: int, names: Sequence[str], right: int, others: Sequence[str]
     ) -> tuple[int, int, list[str]]:
-        """Both sides with the columns of both, by their names; NULL where a side has none."""
+        """Give both sides all columns, matched by name; NULL where a side lacks one."""
         all_names = list(dict.fromkeys((*names, *others)))
         sides = []
         for step, own_names, other in ((left, names, right), (right, others, left)):
@@ -180,7 +197,7 @@ class _QueryBuilder(FromBuilder):
 
     def _compile_select(self, node: Any, ctes: CommonTables) -> tuple[int, list[str]]:
         if node.args.get("from_") is None:
-            raise UsageError("A query reads tables: SELECT ... FROM ...")
+            raise UsageError("A query reads tables: SELECT ... FROM ...", code="missing-from")
         where = conditions.split_conjuncts(
             self._exp, node.args.get("where") and node.args["where"].this
         )
@@ -191,7 +208,10 @@ class _QueryBuilder(FromBuilder):
         if calls or node.args.get("group") is not None:
             step, names, more = self._compile_group(node, calls, step, names)
         elif having is not None:
-            raise UsageError("HAVING takes GROUP BY or an aggregate; conditions on rows are WHERE.")
+            raise UsageError(
+                "HAVING takes GROUP BY or an aggregate; conditions on rows belong in WHERE.",
+                code="misplaced-having",
+            )
         if having is not None:
             condition = self._scalar_compiler(step, names, more).compile_condition(having.this)
             step = self._add_step("filter", [step], where=condition)
@@ -203,11 +223,16 @@ class _QueryBuilder(FromBuilder):
         outputs = [(e.alias_or_name, e.unalias()) for e in node.expressions]
         listed = [name for name, _ in outputs]
         if len(set(listed)) != len(listed):
-            raise UsageError(f"A query names each of its columns once. Received: {listed[:20]}.")
+            raise UsageError(
+                f"Expected different names of result columns. Received: {listed[:20]}.",
+                code="duplicate-name",
+                operation="select",
+                received=listed[:20],
+            )
         return self._compile_outputs(node, outputs, step, names, more), listed
 
     def _find_nodes(self, node: Any, kind: Any) -> list[Any]:
-        """Expressions of one SELECT, none of the queries in it."""
+        """Find expressions of one SELECT, without those of inner queries."""
         parts = [node.args.get(name) for name in ("having", "qualify", "order")]
         return [
             each
@@ -228,7 +253,7 @@ class _QueryBuilder(FromBuilder):
     def _compile_windows(
         self, over: Sequence[Any], step: int, names: Names, more: Mapping[str, str]
     ) -> tuple[int, dict[str, str]]:
-        """A column for each window function, with those of the same order in one step."""
+        """Add a column for each window function; functions of one order share a step."""
         scalars = self._scalar_compiler(step, names, more)
         columns_by_text = dict(more)
         columns = [[name, ["col", name]] for name in self._facts[step].columns if "?" not in name]
@@ -255,7 +280,7 @@ class _QueryBuilder(FromBuilder):
         columns = [[name, scalars.compile_expression(e)] for name, e in outputs]
         outputs_by_name = dict(outputs)
         shown = {e.unnest().sql(): name for name, e in outputs}
-        # columns of ORDER BY, by the text of what it says
+        # columns of ORDER BY, by the text of their expressions
         ordered: dict[str, str] = {}
         distinct = node.args.get("distinct") is not None
         for each in (node.args.get("order") or self._exp.Order()).expressions:
@@ -267,7 +292,11 @@ class _QueryBuilder(FromBuilder):
                 continue
             e = self._resolve_names(e, outputs_by_name, names)
             if distinct and e.unnest().sql() not in shown:
-                raise UsageError("ORDER BY after DISTINCT takes columns of the SELECT.")
+                raise UsageError(
+                    "ORDER BY after DISTINCT takes columns of the SELECT.",
+                    code="invalid-order",
+                    operation="distinct",
+                )
             if distinct:
                 ordered[text] = shown[e.unnest().sql()]
                 continue
@@ -286,9 +315,9 @@ class _QueryBuilder(FromBuilder):
         return step
 
     def _resolve_names(self, e: Any, outputs: Mapping[str, Any], names: Names) -> Any:
-        """An expression of ORDER BY with the SELECT's own names replaced by what they stand for.
+        """Replace names of SELECT in an expression of ORDER BY by their expressions.
 
-        As in DuckDB, a column of FROM goes before a name of the SELECT.
+        As in DuckDB, a column of FROM takes precedence over a name of SELECT.
         """
         resolved = e.copy()
         for column in list(resolved.find_all(self._exp.Column)):
@@ -296,7 +325,11 @@ class _QueryBuilder(FromBuilder):
                 continue
             tables = {alias for alias, name in names if name == column.name and alias}
             if len(tables) > 1:
-                raise UsageError(f"The column {column.name[:80]!r} is in several tables.")
+                raise UsageError(
+                    f"The column {column.name[:80]!r} is in several tables.",
+                    code="ambiguous-column",
+                    received=column.name[:80],
+                )
             if tables:
                 replacement = self._exp.column(column.name, table=tables.pop())
             elif column.name in outputs:
@@ -308,7 +341,7 @@ class _QueryBuilder(FromBuilder):
         return resolved
 
     def _add_ordering(self, node: Any, step: int, names: Names, hidden: Mapping[str, str]) -> int:
-        """With ORDER BY and LIMIT."""
+        """Add ORDER BY and LIMIT."""
         order, count = node.args.get("order"), self._limit_count(node)
         if order is None:
             return step if count is None else self._add_step("limit", [step], count=count)
@@ -318,7 +351,11 @@ class _QueryBuilder(FromBuilder):
                 raise unsupported_error("NULLS FIRST")
             name = hidden.get(each.this.sql()) or names.get(("", each.this.name))
             if name is None:
-                raise UsageError("ORDER BY of a UNION takes its columns.")
+                raise UsageError(
+                    "ORDER BY of a UNION takes its columns.",
+                    code="invalid-order",
+                    operation="union",
+                )
             if name not in [n for n, _ in by]:
                 by.append([name, "desc" if each.args.get("desc") else "asc"])
         if count:
@@ -327,7 +364,7 @@ class _QueryBuilder(FromBuilder):
         return step if count is None else self._add_step("limit", [step], count=0)
 
     def _add_trim(self, node: Any, step: int, grouped: bool) -> int:
-        """No more rows than are asked for: groups, or all of a result that no LIMIT cuts."""
+        """Bound the number of rows: of groups, or of a result without LIMIT."""
         is_bounded = node is self._whole and (grouped or node.args.get("limit") is None)
         if self._bound is None or not is_bounded or self._facts[step].rows <= self._bound:
             return step
@@ -342,7 +379,7 @@ class _QueryBuilder(FromBuilder):
         if fetched and count is None:  # FETCH FIRST ROW ONLY
             return 1
         if not isinstance(count, self._exp.Literal) or not str(count.this).isdigit():
-            raise UsageError("LIMIT takes a public number of rows.")
+            raise UsageError("LIMIT takes a public number of rows.", code="invalid-limit")
         return min(int(count.this), 1 << 31)
 
     # ---- GROUP BY
@@ -397,7 +434,7 @@ class _QueryBuilder(FromBuilder):
         if self._loss and budgeted_aliases(self._scanned, *of):
             about["loss"] = self._loss
         step = self._add_step("group", [step], **about)
-        # columns that are keys are found by themselves, too
+        # key columns are also found by their names
         key_names: Names = {}
         for e in group.expressions if group is not None else ():
             if isinstance(e, self._exp.Column):

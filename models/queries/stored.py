@@ -1,4 +1,4 @@
-"""Tables as a worker keeps them: their headers, and their words as a relation."""
+"""Stored tables at a worker: their headers, and their words as a relation."""
 
 from __future__ import annotations
 
@@ -23,27 +23,32 @@ from tfe_bench.protocols.tables.relation import Column, Relation
 
 
 def find_table(store: Store, name: str, deployment: str, client: str) -> tuple[Table, StoredFacts]:
-    """A table that a client may use, by the header that a worker keeps.
+    """Return a table that a client may use, by the header in a worker's store.
 
     Raises:
-        UsageError: it is not there, or not of this deployment.
+        UsageError: it does not exist, or has another deployment.
     """
     facts = store.for_kind(TABLE).get_facts(name, client)
     if facts.deployment != deployment:
         raise UsageError(
-            f"Party {store.party} has another table {name!r} than this was made for: it was "
-            "replaced meanwhile. Ask again."
+            f"Party {store.party} has another table {name!r} than this query was compiled "
+            "for: it was replaced. Compile the query again.",
+            code="deployment-changed",
+            operation=name,
+            party=store.party,
         )
     return as_table(facts, client), facts
 
 
 def as_table(facts: StoredFacts, client: str) -> Table:
-    """A kept table as a client sees it."""
+    """Return a stored table as a client sees it."""
     return Table(facts.name, facts.owner, facts.deployment, Schema.from_header(facts.about), client)
 
 
 def word_names(schema: Schema) -> list[str]:
-    """The words of a row: values v0, v1, ..., NULL bits n0, ... of nullable columns, valid."""
+    """Return the names of a row's words: values v0, v1, ..., NULL bits n0, ... of nullable
+    columns, valid.
+    """
     names = []
     for i, column in enumerate(schema.columns.values()):
         names.append(f"v{i}")
@@ -53,7 +58,7 @@ def word_names(schema: Schema) -> list[str]:
 
 
 def column_word_names(schema: Schema, columns: Sequence[str]) -> list[str]:
-    """The stored words that some columns and the rows' validity are; one at least."""
+    """Return the names of the stored words of some columns and of the validity; at least one."""
     listed = list(schema.columns)
     names = []
     for name in columns:
@@ -67,22 +72,22 @@ def column_word_names(schema: Schema, columns: Sequence[str]) -> list[str]:
 
 
 def link_name(i: int) -> str:
-    """What a table's link is kept as."""
+    """Return the name under which a table's link is stored."""
     return f"link{i}"
 
 
 def link_sizes(schema: Schema) -> dict[str, int]:
-    """How many places each link has that is kept with a table: bins, and three a row."""
+    """Return the number of positions of each stored link: its bins, and three for each row."""
     return {
         link_name(i): link.bins + HASH_COUNT * schema.rows for i, link in enumerate(schema.links)
     }
 
 
 def encode_words(schema: Schema, columns: Mapping[str, EncodedColumn], rows: int) -> Any:
-    """All words of a table that its owner shares, [words, schema.rows]; padding is 0.
+    """Encode all words of a table for sharing, [words, schema.rows]; padding is 0.
 
     Args:
-        rows: how many are real.
+        rows: number of real rows.
     """
     words = []
     padding = schema.rows - rows
@@ -98,7 +103,7 @@ def encode_words(schema: Schema, columns: Mapping[str, EncodedColumn], rows: int
 
 
 def build_relation(schema: Schema, columns: Sequence[str], words: Mapping[str, Shared]) -> Relation:
-    """Columns as relations have them.  Local."""
+    """Build a relation of some columns. Local."""
     listed = list(schema.columns)
     like = next(iter(words.values()))
     built_columns = []
@@ -119,5 +124,5 @@ def build_relation(schema: Schema, columns: Sequence[str], words: Mapping[str, S
 
 
 def word_to_bit(word: Shared) -> Shared:
-    """A word that is 0 or 1 as its bit.  Local."""
+    """Convert a word that is 0 or 1 to a bit. Local."""
     return replace(word.map(lambda a: tensor_ops.low_bits(a, 1)), bits=1)

@@ -1,4 +1,4 @@
-"""Tables for trainings, from their owners' and their users' side: scales, and what is aligned."""
+"""Tables for training, at owners and users: scales of columns, and record linkage."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from tfe_bench.models.stored_shares import StoredEntry
 
 
 class Alignment:
-    """Several tables' common rows, which this client may have kept for trainings.
+    """A request to store the rows that several tables have in common, for training.
 
     Attributes:
-        order: as JSON: what the workers get.
+        order: the request as JSON, as sent to the workers.
 
     Raises:
-        UsageError, PolicyError: as aligned.derive.
+        UsageError, PolicyError: as record_linkage.derive_linkage.
     """
 
     def __init__(
@@ -47,15 +47,17 @@ class Alignment:
         self._schema = record_linkage.derive_linkage(order, tables)
 
     def price(self, profile: str = "local") -> Price:
-        """What it costs under a network profile, if all rows of the smallest table are common.
+        """Estimate the cost under a network profile, if all rows of the smallest table match.
 
         Raises:
-            UsageError: there is no such profile.
+            UsageError: the profile does not exist.
         """
         return program.price_alignment(self._order, self._schema, self._tables, profile)
 
     def explain(self, profiles: Sequence[str] = ("local", "wan")) -> str:
-        """Bytes, rounds and seconds under profiles; what is kept, and what who learns."""
+        """Describe bytes, rounds and seconds under profiles, the stored data, and
+        the disclosures.
+        """
         about = self._schema.about
         table_texts = [
             f"{table.name!r} of {table.owner!r} ({table.schema.rows:,} rows) by "
@@ -71,18 +73,19 @@ class Alignment:
                 f"Kept are features {', '.join(about['columns'])}, and the label "
                 f"{self._order.label[1]} ({about['target']}).",
                 "The workers learn this order and how many rows are common, or that these are "
-                f"fewer than {self._schema.min_rows}; and whoever may train on them learns the same. "
+                f"fewer than {self._schema.min_rows}; and whoever may train on them learns "
+                "the same. "
                 "Which rows these are nobody learns.",
                 "A model that is trained on them tells about them whatever it tells.",
             ]
         )
 
     def run(self, progress: Progress | None = None) -> StoredEntry:
-        """Has the workers keep the rows; they are `about["rows"]`.
+        """Let the workers store the rows; `about["rows"]` of the result is their number.
 
         Raises:
-            PolicyError: a worker does not permit it, or fewer rows are common than owners want.
-            TfeBenchError: whatever else went wrong first.
+            PolicyError: a worker does not permit it, or fewer rows match than owners require.
+            TfeBenchError: the first other failure.
         """
         profile = getattr(getattr(self._cluster, "profile", None), "name", "local")
         self._cluster.run("align", {**self._keeping, "profile": profile}, {}, progress)
@@ -95,13 +98,14 @@ class Alignment:
 def training_scale(
     name: str, encoded: EncodedColumn, names: Sequence[str]
 ) -> tuple[int, int] | None:
-    """(shift, center) of a column as its owner tells: near deviation and mean of its elements.
+    """Return (shift, center) of a column for publication by its owner: near deviation and mean of
+    its elements.
 
     Args:
-        wanted: names of columns; "*": all that are numbers.
+        names: names of columns; "*": all numeric ones.
 
     Raises:
-        UsageError: the column is named, and has no numbers.
+        UsageError: the column is named, but not numeric.
     """
     kind = encoded.type
     numbers = kind.kind == NUMBER and kind.bits <= MAX_WIDTH
@@ -109,7 +113,10 @@ def training_scale(
         return None
     if not numbers:
         raise UsageError(
-            f"A scale is told of columns of numbers between bounds. Received: {name!r}, a {kind}."
+            f"Expected a scale of a numeric column with bounds. Received: {name!r}, a {kind}.",
+            code="unsupported-type",
+            operation=name,
+            received=kind,
         )
     present = encoded.distances if encoded.null is None else encoded.distances[encoded.null == 0]
     distances = present.astype(np.float64)
@@ -125,15 +132,16 @@ def training_scale(
 def build_request(
     tables: Sequence[Table], on: Sequence[str], label: str, columns: Sequence[str] | None
 ) -> LinkageRequest:
-    """What is aligned, as people write it.
+    """Parse a linkage request.
 
     Args:
         on: "phone", or "phone=number" with a name for each table.
         label: "defaulted", or "accounts.defaulted".
-        columns: features, likewise; None: all with the right `train`, but keys and label.
+        columns: features, written the same way; None: all with the right `train`, except keys and
+            label.
 
     Raises:
-        UsageError: naming what does not fit.
+        UsageError: naming the unsuitable part.
     """
     check_table_names([table.name for table in tables])
     keys: list[list[str]] = []
@@ -141,8 +149,10 @@ def build_request(
         names = written.split("=")
         if len(names) not in (1, len(tables)):
             raise UsageError(
-                f"A key is one name, or one for each of {len(tables)} tables, KEY=KEY. "
-                f"Received: {written[:80]!r}."
+                f"Expected one name as key, or one for each of {len(tables)} tables, KEY=KEY. "
+                f"Received: {written[:80]!r}.",
+                code="invalid-key",
+                received=written[:80],
             )
         keys.append(names * len(tables) if len(names) == 1 else names)
     keys_by_table = [[key[i] for key in keys] for i in range(len(tables))]
@@ -168,7 +178,7 @@ def build_request(
 
 
 def _find_column(tables: Sequence[Table], written: str) -> tuple[int, str]:
-    """The table and the column that are meant.
+    """Return the table and the column that a name means.
 
     Raises:
         UsageError: none, or more than one.
@@ -183,11 +193,16 @@ def _find_column(tables: Sequence[Table], written: str) -> tuple[int, str]:
         return matching[0], column
     if matching:
         raise UsageError(
-            f"Several tables have a column {column[:80]!r}. Write it as "
-            f"{tables[matching[0]].name}.{column[:80]}."
+            f"Several tables have a column {column[:80]!r}. Write "
+            f"{tables[matching[0]].name}.{column[:80]}.",
+            code="ambiguous-column",
+            received=column[:80],
         )
     all_columns = [c for t in tables for c in t.schema.columns]
     raise UsageError(
-        f"None of these tables has a column {written[:80]!r}.{did_you_mean(column[:80], all_columns)} "
-        f"Tables: {', '.join(t.name for t in tables)}."
+        "None of these tables has a column "
+        f"{written[:80]!r}.{did_you_mean(column[:80], all_columns)} Tables: "
+        f"{', '.join(t.name for t in tables)}.",
+        code="column-not-found",
+        received=written[:80],
     )

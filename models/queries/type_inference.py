@@ -1,7 +1,8 @@
-"""Types of columns whose owner declares none: the narrowest kind that holds all values.
+"""Type inference for columns whose owner declares no type: the narrowest kind that holds all
+values.
 
-Reals with few decimals become `decimal`, which is exact.  Others become `fixed` with as many
-fractional bits as keep every value to a thousandth of itself.
+Reals with few decimals become `decimal`, which is exact. Others become `fixed` with enough
+fractional bits that every value keeps a relative error of a thousandth.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from tfe_bench.models.queries.types import (
 )
 
 Reals = np.ndarray[Any, np.dtype[np.float64]]
-# Of a value, what rounding may change without a warning.
+# Relative error of a value that rounding may cause without a warning.
 COARSE = 1e-3
-# By the name of an Arrow type.
+# Types by the name of an Arrow type.
 _ARROW = {
     "bool": "bool",
     "date32[day]": "date",
@@ -40,12 +41,12 @@ _ARROW = {
     "null": "int",
 }
 _TEXTS = ("string", "large_string", "string_view", "dictionary")
-# The units of Arrow's timestamps, with or without a time zone, as types have them.
+# Units of Arrow's timestamps, with or without a time zone.
 _UNITS = {"s": "s", "ms": "ms", "us": "us", "ns": "us"}
-# Values that decide what a column is; and the part of them that makes it more than texts, so that
-# the others are refused.
+# Number of values that decide the kind of a column, and the share of one kind above which the
+# column is not text, so that other values are refused.
 _JUDGED, _MIXED = 1000, 0.5
-# In which order types are tried, and what their values are called.
+# Kinds in the order of trial, and the words for their values.
 _TRIED = {
     "int": "numbers",
     "real": "numbers",
@@ -56,11 +57,11 @@ _TRIED = {
 
 
 def infer_type(name: str, values: Values) -> Type:
-    """The type of a column whose owner declares none.
+    """Infer the type of a column whose owner declares none.
 
     Raises:
-        DataError: its values are of several kinds, of a kind that is not offered, or so near 0
-            that they would vanish; column and row are named, the value is not.
+        DataError: values are of several kinds, of an unsupported kind, or so near 0 that they
+            would vanish; the text names column and row, not the value.
     """
     reals = as_reals(values)
     if reals is not None:
@@ -81,7 +82,12 @@ def infer_type(name: str, values: Values) -> Type:
         return parse_type(f"timestamp({_UNITS[kind.unit]})")
     if shown in _ARROW:
         return parse_type(_ARROW[shown])
-    raise DataError(f"Column {name!r} has a type that is not offered. Received: {shown[:80]}.")
+    raise DataError(
+        f"Column {name!r} has an unsupported type. Received: {shown[:80]}.",
+        code="unsupported-type",
+        operation=name,
+        received=shown[:80],
+    )
 
 
 def _infer_from_list(name: str, values: Values) -> Type:
@@ -108,12 +114,19 @@ def _infer_from_list(name: str, values: Values) -> Type:
         raise _mixed_kinds_error(name, row, values[row], _TRIED.get(best, "texts"))
     if not texts:
         kind = type(values[rows[0]]).__name__
-        raise DataError(f"Column {name!r} has a type that is not offered. Received: {kind}.")
+        raise DataError(
+            f"Column {name!r} has an unsupported type. Received: {kind}.",
+            code="unsupported-type",
+            operation=name,
+            received=kind,
+        )
     return HASHES
 
 
 def _match_near_numbers(samples: list[Any], best: str, share: float) -> tuple[str, float]:
-    """The same where numbers that are written otherwise ("1,5", "$5") count as numbers."""
+    """Compare with the share of numbers in other notations ("1,5", "$5"); return the best kind and
+    its share.
+    """
     fits = _make_matcher("real")
     number_like = [csv_file.is_almost_number(v) if isinstance(v, str) else None for v in samples]
     number_like = [True if fits(v) else t for v, t in zip(samples, number_like, strict=True)]
@@ -129,8 +142,10 @@ def _mixed_kinds_error(name: str, row: int, value: object, expected: str) -> Dat
         else f"a value of {type(value).__name__}"
     )
     return DataError(
-        f"Column {name!r} has {expected}, but for row {row + 1}. Received there: {kind}. Mend the "
-        f'rows, or declare the column as text (--type "{name}:text").'
+        f"Column {name!r} has {expected}, except in row {row + 1}. Received there: {kind}. "
+        f'Correct the rows, or declare the column as text (--type "{name}:text").',
+        code="mixed-types",
+        operation=name,
     )
 
 
@@ -147,7 +162,7 @@ def _make_matcher(kind: str) -> Callable[[Any], bool]:
 
     def matches_type(value: Any) -> bool:
         if candidate.kind == NUMBER and isinstance(value, float | np.floating):
-            return False  # (whole reals are found below, with their range)
+            return False  # (whole reals are handled by `_infer_numbers`, with their range)
         if candidate != BITS and isinstance(value, bool | np.bool_):
             return False
         if candidate.kind == NUMBER and isinstance(value, str) and not is_real(value):
@@ -162,10 +177,10 @@ def _make_matcher(kind: str) -> Callable[[Any], bool]:
 
 
 def parse_decimal(value: Any) -> Decimal:
-    """A number as it is written, exact; a float by its shortest notation.
+    """Parse a number exactly; a float by its shortest notation.
 
     Raises:
-        ValueError: it is no number.
+        ValueError: the value is not a number.
     """
     if isinstance(value, bool | np.bool_):
         raise ValueError("a bool")
@@ -186,7 +201,7 @@ def parse_decimal(value: Any) -> Decimal:
 
 
 def _infer_numbers(name: str, values: dict[int, Any]) -> Type:
-    """Of numbers in a list, by row."""
+    """Infer the type of numbers in a list, given by row."""
     exact = {row: parse_decimal(value) for row, value in values.items()}
     finite = [value for value in exact.values() if value.is_finite()]
     digits = max((_decimal_places(value) for value in finite), default=0)
@@ -202,7 +217,7 @@ def _infer_numbers(name: str, values: dict[int, Any]) -> Type:
 
 
 def _decimal_places(value: Decimal) -> int:
-    """Digits behind the point, without zeros at the end."""
+    """Return the number of decimal digits without trailing zeros."""
     _, digits, exponent = value.as_tuple()
     assert isinstance(exponent, int)
     if not any(digits):
@@ -215,7 +230,7 @@ def _infer_reals(name: str, reals: Reals) -> Type:
     present = reals[~np.isnan(reals)]
     for digits in range(MAX_DIGITS + 1):
         # (both powers and elements are exact in float64, so that their quotient is the double
-        # that is nearest to the decimal)
+        # nearest to the decimal)
         with np.errstate(over="ignore"):
             elements = np.rint(present * 10.0**digits)
         if (np.abs(elements) > DEFAULT_MAGNITUDE).any():
@@ -230,7 +245,7 @@ def _decimal_type(digits: int) -> Type:
 
 
 def _fixed_type(name: str, reals: Reals) -> Type:
-    """Reals with other than few decimals."""
+    """Return a `fixed` type for reals with more than a few decimals."""
     with np.errstate(invalid="ignore"):
         largest = float(np.nanmax(np.abs(reals)))
     room = (
@@ -240,7 +255,7 @@ def _fixed_type(name: str, reals: Reals) -> Type:
     )
     max_fraction = min(MAX_COLUMN_FRACTION, room)
     if max_fraction < 1:
-        return parse_type("fixed")  # (whose range its largest value is outside of)
+        return parse_type("fixed")  # (its largest value is outside the range of any type)
     for fraction in range(min(FRACTION, max_fraction), max_fraction + 1):
         if not coarse_rows(reals, fraction).any():
             return parse_type(f"fixed({fraction})")
@@ -251,7 +266,9 @@ def _fixed_type(name: str, reals: Reals) -> Type:
 
 
 def coarse_rows(reals: Reals, fraction: int) -> Any:
-    """Which values rounding to fractional bits changes by more than a thousandth of themselves."""
+    """Return which values change by more than a thousandth when rounded to some
+    fractional bits.
+    """
     with np.errstate(invalid="ignore", over="ignore"):
         rounded = np.rint(reals * 2.0**fraction) / 2.0**fraction
         return np.abs(rounded - reals) > COARSE * np.abs(reals)
@@ -259,7 +276,9 @@ def coarse_rows(reals: Reals, fraction: int) -> Any:
 
 def _vanishing_error(name: str, row: int, fraction: int) -> DataError:
     return DataError(
-        f"Column {name!r}, row {row + 1}: a value other than 0 would be kept as 0, with "
-        f"{fraction} fractional bits. Put the column in smaller units, or declare that it may be "
-        f'rounded (--type "{name}:fixed({fraction})").'
+        f"Column {name!r}, row {row + 1}: {fraction} fractional bits would round a nonzero "
+        "value to 0. Use smaller units for the column, or allow the rounding (--type "
+        f'"{name}:fixed({fraction})").',
+        code="value-vanishes",
+        operation=name,
     )

@@ -1,10 +1,10 @@
-"""Types of private columns: what values mean, and between which bounds they lie.
+"""Types of private columns: the meaning of their values, and their bounds.
 
-Every column is one ring element a row.  Numbers are element / (10^digits * 2^fraction), with the
-bounds of the elements public: `int` has neither digits nor fraction, `decimal(s)` has s digits and
-is exact, `fixed(f)` has f fractional bits.  Days count from 1970-01-01, timestamps units from then.
-A category is its code in a public list of words; a text is the first 64 bits of a hash, which can
-be compared for equality and is no secret to anybody who can guess the text.
+Every column has one ring element for each row. Numbers are element / (10^digits * 2^fraction), and
+the bounds of the elements are public: `int` has neither digits nor fraction, `decimal(s)` has s
+digits and is exact, `fixed(f)` has f fractional bits. Dates count days from 1970-01-01, timestamps
+count units from then. A category is a code in a public list of words. A text is the first 64 bits
+of a hash: it can be tested for equality, and anyone who holds it can test guesses of the text.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ NUMBER, BOOL, DATE, TIMESTAMP, CATEGORY, TEXT = (
 )
 KINDS = (NUMBER, BOOL, DATE, TIMESTAMP, CATEGORY, TEXT)
 MIN_ELEMENT, MAX_ELEMENT = -(1 << 63), (1 << 63) - 1
-# Bits of a column that is kept as distances from its lowest element.
+# Bits of a column that is stored as distances from its lowest element.
 MAX_WIDTH = 62
-# Of elements of a number whose owner declares no range: the sum of 2^21 of them fits.
+# Largest element of a number without declared range: the sum of 2^21 of them fits.
 DEFAULT_MAGNITUDE = 1 << 40
 MAX_DIGITS, MAX_FRACTION = 18, 60
-# Of a column.
+# Fractional bits of a column.
 MAX_COLUMN_FRACTION = 24
 FRACTION = 16
 MAX_WORDS, MAX_WORD = 1 << 16, 200
@@ -51,23 +51,23 @@ _SECONDS = (0, 4102444800)  # to the end of 2099
 _EPOCH = datetime.date(1970, 1, 1)
 _TYPE = re.compile(r"\s*([a-z0-9]+)\s*(?:\(([^()]*)\))?\s*(?:\[([^\[\]]*)\])?\s*", re.ASCII)
 
-# Digits of a time behind microseconds that are not 0, which Python's parser drops.
+# Nonzero digits below microseconds, which Python's parser drops.
 _FINER = re.compile(r"[.,][0-9]{6}[0-9]*[1-9]", re.ASCII)
 
 
 @dataclass(frozen=True)
 class Type:
-    """What the ring elements of a column are.
+    """Type of the ring elements of a column.
 
     Attributes:
         kind: one of KINDS.
-        low, high: every element is from low to high, both included.
+        low, high: inclusive bounds of every element.
         digits, fraction: a number is element / (10^digits * 2^fraction).
-        unit: of timestamps: s, ms or us.
-        words: of a category, by code.
+        unit: unit of timestamps: s, ms or us.
+        words: words of a category, by code.
 
     Raises:
-        UsageError: there is no such type.
+        UsageError: the type is invalid.
     """
 
     kind: str
@@ -80,66 +80,84 @@ class Type:
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise UsageError(f"A type is one of {', '.join(KINDS)}.")
+            raise UsageError(
+                f"A type is one of {', '.join(KINDS)}.", code="invalid-type", operation="kind"
+            )
         bounds = (self.low, self.high, self.digits, self.fraction)
         if (
             not all(type(v) is int for v in bounds)
             or not MIN_ELEMENT <= self.low <= self.high <= MAX_ELEMENT
         ):
-            raise UsageError("A type has bounds of 64 bits, the lower one first.")
+            raise UsageError(
+                "A type has bounds of 64 bits, the lower one first.",
+                code="invalid-type",
+                operation="bounds",
+            )
         if not (0 <= self.digits <= MAX_DIGITS and 0 <= self.fraction <= MAX_FRACTION):
             raise UsageError(
                 f"A number has at most {MAX_DIGITS} decimal digits and {MAX_FRACTION} "
-                "fractional bits."
+                "fractional bits.",
+                code="invalid-type",
+                operation="digits",
             )
         if self.kind != NUMBER and (self.digits or self.fraction):
-            raise UsageError("Only numbers have digits behind the point.")
+            raise UsageError(
+                "Only numbers have decimal digits or fractional bits.",
+                code="invalid-type",
+                operation="digits",
+            )
         if (self.unit not in UNITS) if self.kind == TIMESTAMP else self.unit:
-            raise UsageError(f"A timestamp's unit is {', '.join(UNITS)}.")
+            raise UsageError(
+                f"A timestamp's unit is {', '.join(UNITS)}.", code="invalid-type", operation="unit"
+            )
         if self.kind == CATEGORY:
             _check_words(self.words)
             expected = (0, len(self.words) - 1)
         elif self.words:
-            raise UsageError("Only a category has words.")
+            raise UsageError("Only a category has words.", code="invalid-type", operation="words")
         else:
             expected = {BOOL: (0, 1), TEXT: (MIN_ELEMENT, MAX_ELEMENT)}.get(
                 self.kind, (self.low, self.high)
             )
         if expected != (self.low, self.high):
-            raise UsageError(f"The bounds of a {self.kind} are {expected[0]} and {expected[1]}.")
+            raise UsageError(
+                f"The bounds of a {self.kind} are {expected[0]} and {expected[1]}.",
+                code="invalid-type",
+                operation="bounds",
+            )
 
     @property
     def bits(self) -> int:
-        """Of an element's distance from `low`."""
+        """Bits of an element's distance from `low`."""
         return (self.high - self.low).bit_length()
 
     @property
     def offset(self) -> int:
-        """What is taken off elements in a column that is kept: what is left is not negative."""
+        """Offset of stored elements, so that stored distances are not negative."""
         return self.low if self.bits <= MAX_WIDTH else 0
 
     @property
     def width(self) -> int:
-        """Bits of what is left; 64 for any number."""
+        """Bits of stored distances; 64 for arbitrary numbers."""
         return max(1, self.bits) if self.bits <= MAX_WIDTH else 64
 
     @property
     def magnitude(self) -> int:
-        """The largest absolute value of an element."""
+        """Largest absolute value of an element."""
         return max(abs(self.low), abs(self.high))
 
     @property
     def denominator(self) -> int:
-        """A number is element / denominator."""
+        """Divisor of elements: a number is element / denominator."""
         return int(10**self.digits << self.fraction)
 
     @property
     def ordered(self) -> bool:
-        """Whether < means anything."""
+        """Whether < is defined."""
         return self.kind != TEXT
 
     def header(self) -> dict[str, Any]:
-        """As public JSON."""
+        """Return the type as public JSON."""
         fields: dict[str, Any] = {"kind": self.kind, "low": self.low, "high": self.high}
         more = {"digits": self.digits, "fraction": self.fraction, "unit": self.unit}
         fields.update({key: value for key, value in more.items() if value})
@@ -149,17 +167,21 @@ class Type:
 
     @classmethod
     def from_header(cls, header: object) -> Type:
-        """From JSON of anybody.
+        """Parse a type from untrusted JSON.
 
         Raises:
-            UsageError: it is no type.
+            UsageError: the type is invalid.
         """
         known = {"kind", "low", "high", "digits", "fraction", "unit", "words"}
         if not isinstance(header, Mapping) or not {"kind", "low", "high"} <= set(header) <= known:
-            raise UsageError("A type has a kind, bounds, and what else its kind has.")
+            raise UsageError(
+                "Expected a type with kind, bounds and the fields of its kind.", code="invalid-type"
+            )
         words = header.get("words", [])
         if not isinstance(words, list) or not isinstance(header["kind"], str):
-            raise UsageError("A type has a kind, bounds, and what else its kind has.")
+            raise UsageError(
+                "Expected a type with kind, bounds and the fields of its kind.", code="invalid-type"
+            )
         fields = {key: header[key] for key in known & set(header) - {"words"}}
         return cls(**fields, words=tuple(words))
 
@@ -176,53 +198,59 @@ HASHES = Type(TEXT, MIN_ELEMENT, MAX_ELEMENT)
 
 
 def int_type(low: int, high: int) -> Type:
-    """Integers from low to high."""
+    """Return the type of integers from low to high."""
     return Type(NUMBER, low, high)
 
 
 def _check_words(words: tuple[str, ...]) -> None:
     fits = 1 <= len(words) <= MAX_WORDS
     if not fits or not all(isinstance(w, str) and len(w) <= MAX_WORD for w in words):
-        raise UsageError(f"A category has 1 to {MAX_WORDS} words of at most {MAX_WORD} characters.")
+        raise UsageError(
+            f"A category has 1 to {MAX_WORDS} words of at most {MAX_WORD} characters.",
+            code="invalid-type",
+            operation="words",
+        )
     if len(set(words)) != len(words):
-        raise UsageError("A category names each of its words once.")
+        raise UsageError(
+            "A category lists each of its words once.", code="duplicate-name", operation="words"
+        )
 
 
 def hash_text(text: str) -> int:
-    """The element of a text: 64 bits of SHA-256, as a signed integer."""
+    """Return the element of a text: 64 bits of SHA-256, as a signed integer."""
     data = b"tfe-bench text v1" + unicodedata.normalize("NFC", text).encode()
     return int.from_bytes(hashlib.sha256(data).digest()[:8], "little", signed=True)
 
 
 def format_hash(element: int) -> str:
-    """A text's element as a result shows it."""
+    """Format a text's element as in results."""
     return f"{element % (1 << 64):016x}"
 
 
 def parse_date(text: str) -> int:
-    """Days from 1970 to a date written as 2024-02-29.
+    """Parse a date such as 2024-02-29 to days from 1970.
 
     Raises:
-        ValueError: it is none.
+        ValueError: the text is not a date.
     """
     return (datetime.date.fromisoformat(text.strip()) - _EPOCH).days
 
 
 def days_to_date(days: int) -> datetime.date:
-    """The date that is so many days from 1970."""
+    """Return the date a number of days from 1970."""
     return _EPOCH + datetime.timedelta(days=days)
 
 
 def units_per_day(unit: str) -> int:
-    """The length of a day in units of a timestamp."""
+    """Return the length of a day in units of a timestamp."""
     return SECONDS_OF_DAY * UNITS[unit]
 
 
 def parse_timestamp(text: str, unit: str) -> int:
-    """Units from 1970 to a time written as 2024-02-29 12:30:00 (in UTC).
+    """Parse a time such as 2024-02-29 12:30:00 (in UTC) to units from 1970.
 
     Raises:
-        ValueError: it is none, or is finer than the unit.
+        ValueError: the text is not a time, or is finer than the unit.
     """
     if _FINER.search(text):
         raise ValueError("finer than a microsecond")
@@ -238,10 +266,10 @@ def parse_timestamp(text: str, unit: str) -> int:
 
 
 def parse_element(text: str, kind: Type) -> int:
-    """The ring element of a value that is written out.
+    """Parse a literal to a ring element.
 
     Raises:
-        ValueError: it is none of this type; whether it is in range is for others to say.
+        ValueError: it is not of this type; callers check the range.
     """
     match kind.kind:
         case "number":
@@ -270,10 +298,10 @@ def parse_element(text: str, kind: Type) -> int:
 
 
 def encode_value(value: Any, kind: Type) -> int:
-    """The ring element of one value of a list.
+    """Encode one value of a list as a ring element.
 
     Raises:
-        ValueError, KeyError, TypeError, OverflowError: it is none of this type.
+        ValueError, KeyError, TypeError, OverflowError: it is not of this type.
     """
     if isinstance(value, str):
         return parse_element(value, kind)
@@ -291,7 +319,7 @@ def encode_value(value: Any, kind: Type) -> int:
         case "bool" if isinstance(value, int | np.integer):
             return {0: 0, 1: 1}[int(value)]
         case "timestamp" if isinstance(value, datetime.datetime):
-            if getattr(value, "nanosecond", 0):  # (of pandas)
+            if getattr(value, "nanosecond", 0):  # (pandas)
                 raise ValueError("finer than a microsecond")
             return parse_element(value.isoformat(), kind)
         case "date" if isinstance(value, datetime.datetime):
@@ -304,28 +332,32 @@ def encode_value(value: Any, kind: Type) -> int:
 
 
 def parse_type(text: str) -> Type:
-    """A type as people write it: int[0,120], decimal(2), fixed(16)[-5,5], date, category(a,b).
+    """Parse a type: int[0,120], decimal(2), fixed(16)[-5,5], date, category(a,b).
 
     `int` and the others without a range take elements up to 2^40; `int64` takes all integers.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the text is not a type.
     """
     match = _TYPE.fullmatch(text)
     if match is None or match[1] not in _MAKERS:
         name = text.split("(")[0].split("[")[0].strip()
         raise UsageError(
-            f"A type is {', '.join(_MAKERS)}, with what it takes in parentheses and its range in "
-            f"brackets. Received: {text[:80]!r}.{did_you_mean(name, _MAKERS)}"
+            f"A type is {', '.join(_MAKERS)}, with arguments in parentheses and a range in "
+            f"brackets. Received: {text[:80]!r}.{did_you_mean(name, _MAKERS)}",
+            code="unknown-type",
+            received=text[:80],
         )
     try:
         parsed_type = _MAKERS[match[1]](match[2])
         return parsed_type if match[3] is None else _apply_range(parsed_type, match[3])
     except (ValueError, KeyError, OverflowError, InvalidOperation):
         raise UsageError(
-            f"The type {text[:80]!r} does not fit. Write it as int[0,120], decimal(2)[0,9999.99], "
-            "fixed(16)[-5,5], bool, date[2020-01-01,2025-12-31], timestamp(ms), category(a,b,c) or "
-            "text."
+            f"The arguments or the range of the type {text[:80]!r} are invalid. Write "
+            "int[0,120], decimal(2)[0,9999.99], fixed(16)[-5,5], bool, "
+            "date[2020-01-01,2025-12-31], timestamp(ms), category(a,b,c) or text.",
+            code="invalid-type",
+            received=text[:80],
         ) from None
 
 
@@ -366,7 +398,7 @@ def _timestamp_type(argument: str | None) -> Type:
 
 
 def category_type(words: tuple[str, ...]) -> Type:
-    """The words of a public list."""
+    """Return the type of words of a public list."""
     return Type(CATEGORY, 0, len(words) - 1, words=words)
 
 
@@ -390,20 +422,23 @@ _MAKERS: dict[str, Callable[[str | None], Type]] = {
 
 
 def scaled_type(kind: Type, low: int, high: int, digits: int, fraction: int) -> Type:
-    """A number's type between other bounds.
+    """Return a number's type with other bounds.
 
     Raises:
-        UsageError: the bounds do not fit 63 bits, so that a result could be wrong.
+        UsageError: the bounds exceed 63 bits, so that a result could be wrong.
     """
     if not -(1 << 62) <= low <= high <= 1 << 62:
         raise UsageError(
-            f"A value of this query may have {math.ceil(math.log2(max(-low, high)))} bits with its "
-            "sign and the digits behind the point; at most 62 are right. Have the owners declare "
-            "narrower ranges of its columns, as int[0,120]."
+            f"A value of this query may have {math.ceil(math.log2(max(-low, high)))} bits "
+            "with sign and decimal digits; at most 62 are exact. Ask the owners to declare "
+            "narrower ranges of its columns, as int[0,120].",
+            code="value-too-wide",
         )
     if digits > MAX_DIGITS:
         raise UsageError(
-            f"A value of this query has {digits} decimal digits behind the point; at most "
-            f"{MAX_DIGITS} are offered. Use fixed columns."
+            f"A value of this query has {digits} decimal digits; at most {MAX_DIGITS} are "
+            "supported. Use fixed columns.",
+            code="too-many-digits",
+            received=digits,
         )
     return Type(NUMBER, low, high, digits, fraction)

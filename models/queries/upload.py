@@ -1,4 +1,4 @@
-"""Tables as their owners' clients share them: rows in an order or in bins, and links to others'."""
+"""Upload of tables: owners' clients sort rows or place them in hash bins, and prepare links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tfe_bench.models.queries.types import CATEGORY, Type, category_type, parse_
 Ring = np.ndarray[Any, np.dtype[np.int64]]
 
 
-# The input of all words of all rows, [words, rows].
+# Input with all words of all rows, [words, rows].
 WORDS = "words"
 
 
@@ -31,18 +31,18 @@ def prepare_table(
     links: Sequence[str],
     available: Mapping[str, Table],
 ) -> tuple[Schema, dict[str, Ring]]:
-    """A table's header, and what is shared of it, by input.
+    """Prepare a table's header and the words to share, by input.
 
     Args:
-        schema: the header, without links and the seed of bins.
-        held: the columns of all rows.
-        rows: how many there are.
-        links: as `link_of` takes them.
-        known: what the client may use.
+        schema: the header, without links and the seed of hash bins.
+        encoded_columns: columns of all rows.
+        rows: number of rows.
+        links: links as `parse_link` takes them.
+        available: tables that the client may use.
 
     Raises:
-        UsageError: a link that is none.
-        DataError: rows cannot be put into bins.
+        UsageError: an invalid link.
+        DataError: rows cannot be placed in hash bins.
     """
     is_real = np.ones(rows, bool)
     if schema.hashed_by:
@@ -73,14 +73,14 @@ def prepare_table(
 def encode_columns(
     source_columns: Mapping[str, Values], declared: Mapping[str, str]
 ) -> dict[str, EncodedColumn]:
-    """The columns of a table as elements.
+    """Encode the columns of a table.
 
     Args:
-        declared: types of some of them, as `types.parse` takes them, or "category" alone for the
-            words that the column has.
+        declared: types of some columns, as in `types.parse_type`, or "category" alone for the
+            words of the column.
 
     Raises:
-        UsageError, DataError, RangeError: naming all columns that do not fit, and no value.
+        UsageError, DataError, RangeError: naming all unsuitable columns, and no value.
     """
     encoded_columns: dict[str, EncodedColumn] = {}
     errors: list[TfeBenchError] = []
@@ -97,7 +97,11 @@ def encode_columns(
     if errors:
         listed = "".join(f"\n  {error}" for error in errors[:20])
         rest = f"\n  and {len(errors) - 20} more" if len(errors) > 20 else ""
-        raise DataError(f"{len(errors)} columns do not fit:{listed}{rest}")
+        raise DataError(
+            f"{len(errors)} columns do not fit:{listed}{rest}",
+            code="columns-do-not-fit",
+            received=len(errors),
+        )
     return encoded_columns
 
 
@@ -108,12 +112,16 @@ def _column_type(name: str, values: Values, declared: str | None) -> Type:
         return parse_type(declared)
     words = {each for each in to_list(values) if not is_missing(each)}
     if not words or not all(isinstance(each, str) for each in words):
-        raise DataError(f"Column {name!r} has no texts to make a category of. Leave its type out.")
+        raise DataError(
+            f"Column {name!r} has no texts to form a category. Omit its type.",
+            code="no-words",
+            operation=name,
+        )
     return category_type(tuple(sorted(words)))
 
 
 def _take_rows(encoded_columns: Mapping[str, EncodedColumn], at: Ring) -> dict[str, EncodedColumn]:
-    """Rows by their numbers; 0 in every column where the number is -1."""
+    """Select rows by number; a row of number -1 is 0 in every column."""
 
     def take_values(values: Ring) -> Ring:
         return np.append(values, 0)[at]
@@ -127,20 +135,22 @@ def _take_rows(encoded_columns: Mapping[str, EncodedColumn], at: Ring) -> dict[s
 
 
 def parse_link(written: str, schema: Schema, available: Mapping[str, Table]) -> Link:
-    """A link as people write it: "customer=customers.id".
+    """Parse a link such as "customer=customers.id".
 
     Args:
-        schema: of the table that is put.
-        known: what its client may use.
+        schema: schema of the table to put.
+        available: tables that its client may use.
 
     Raises:
-        UsageError: it is none, or the other table's rows are in no bins by that column.
+        UsageError: the link is invalid, or the other table is not in hash bins by that column.
     """
     column, equals, other = written.partition("=")
     table, point, key = other.partition(".")
     if not (column and equals and table and point and key):
         raise UsageError(
-            f'A link is written as "customer=customers.id". Received: {written[:80]!r}.'
+            f'Expected a link such as "customer=customers.id". Received: {written[:80]!r}.',
+            code="invalid-link",
+            received=written[:80],
         )
     if table not in available:
         raise relations.missing_table_error(table, list(available))
@@ -148,13 +158,19 @@ def parse_link(written: str, schema: Schema, available: Mapping[str, Table]) -> 
     own_type = schema.column(column, "link").type
     if other_schema.hashed_by != key:
         raise UsageError(
-            f"A link is to the column by which a table's rows are in bins (--hashed-by). Received: "
-            f"{key[:80]!r}; {table!r} has {other_schema.hashed_by or 'none'}."
+            "Expected a link to the column by which a table is placed in hash bins "
+            f"(--hashed-by). Received: {key[:80]!r}; {table!r} has "
+            f"{other_schema.hashed_by or 'none'}.",
+            code="not-hashed",
+            operation=table,
+            received=key[:80],
         )
     if own_type != other_schema.columns[key].type:
         raise UsageError(
-            f"A link takes columns of one type and range. Received: {column[:80]!r} is a {own_type} "
-            f"from {own_type.low} to {own_type.high}, {key[:80]!r} another."
+            f"Expected two linked columns of one type and range. Received: {column[:80]!r} is "
+            f"a {own_type} from {own_type.low} to {own_type.high}, {key[:80]!r} differs.",
+            code="type-mismatch",
+            operation=column[:80],
         )
     return Link(column, table, available[table].deployment, other_schema.rows)
 
@@ -162,12 +178,12 @@ def parse_link(written: str, schema: Schema, available: Mapping[str, Table]) -> 
 def _link_targets(
     link: Link, schema: Schema, linked_column: EncodedColumn, is_real: Any, seed: int
 ) -> Ring:
-    """Where each of the other table's bins stands, and each request of this table's rows.
+    """Return the positions of the other table's bins and of this table's requests.
 
     Args:
-        held: the linked column, of the first rows.
-        there: which of these are rows.
-        seed: of the other table's bins.
+        linked_column: the linked column, of the first rows.
+        is_real: whether a row is real.
+        seed: seed of the other table's bins.
     """
     requested_bins = hash_bins.random_bins(schema.rows, link.bins)
     if linked_column.null is not None:

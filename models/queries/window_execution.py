@@ -1,4 +1,4 @@
-"""Windows of a query: what each row is told of the others, computed by the three workers."""
+"""Execution of window functions by the three workers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ def run_window(
     output_facts: Facts,
     profile: str = "local",
 ) -> Relation:
-    """The relation of a step `window`: the columns of its rows, and one for each function.
+    """Run a step `window`: the columns of its input, and one for each function.
 
     Args:
-        about: of the rows.
-        facts: of what is made.
+        input_facts: facts about the input rows.
+        output_facts: facts about the output.
     """
     names = list(input_facts.columns)
     of_sums = [a for _, f, a, _ in step["functions"] if f in ("sum", "avg")]
-    # rows that the order does not tell apart are in none, and where they stood is nobody's business
+    # rows that are equal in the order get a random one, which hides their places in the table
     shuffled = results.deliver_rows(party, rows)
 
     def with_elements(mixed: Relation) -> Relation:
@@ -68,7 +68,7 @@ def run_window(
         columns = []
         for name, function, argument, _ in step["functions"]:
             column, fact = next(results), output_facts.columns[name]
-            if function in (*NEIGHBORS, *EXTREMES):  # (kept as the column is)
+            if function in (*NEIGHBORS, *EXTREMES):  # (stored in the column's encoding)
                 columns.append(column)
                 continue
             data = column.values

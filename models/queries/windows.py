@@ -1,4 +1,4 @@
-"""Window functions of SQL: what a plan's step `window` says of a call OVER (...)."""
+"""Window functions of SQL: compile calls OVER (...) to steps `window` of a plan."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def window_steps(
     fresh_name: Callable[[str], str],
     columns_by_text: dict[str, str],
 ) -> list[dict[str, Any]]:
-    """What the steps of some calls are: one for each order and partition.
+    """Compile window calls to steps, one for each order and partition.
 
     Args:
-        named: the column that holds an expression.
-        fresh: a new name.
-        found: columns by the text of what they hold, to which those of the calls are added.
+        column_for: returns the column that holds an expression.
+        fresh_name: returns a new name.
+        columns_by_text: columns by the text of their expressions; the calls' columns are added.
     """
     steps: dict[str, dict[str, Any]] = {}
     for call in over:
@@ -45,7 +45,7 @@ def window_steps(
 
 
 def _window_keys(window: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
-    """The expressions that rows are parted by, and those they are ordered by."""
+    """Return the expressions of PARTITION BY and of ORDER BY."""
     ordered = window.args.get("order")
     by = []
     for each in ordered.expressions if ordered is not None else ():
@@ -56,10 +56,10 @@ def _window_keys(window: Any) -> tuple[list[Any], list[tuple[Any, str]]]:
 
 
 def _parse_call(window: Any) -> tuple[str, Any, Any]:
-    """A function's name, its argument, and how far it looks: a frame or a number of rows.
+    """Return a function's name, its argument, and its frame or number of rows.
 
     Raises:
-        UsageError: it is not offered.
+        UsageError: it is not supported.
     """
     from sqlglot import exp
 
@@ -95,7 +95,11 @@ def _parse_offset(node: Any, default: int, min_rows: int = 1) -> int:
         return default
     whole = isinstance(node, exp.Literal) and not node.is_string and str(node.this).isdigit()
     if not whole or not min_rows <= int(node.this) <= 1 << 31:
-        raise UsageError(f"A window looks a public number of rows away, {min_rows} or more.")
+        raise UsageError(
+            f"A window takes a public number of rows, {min_rows} or more.",
+            code="invalid-window",
+            expected=min_rows,
+        )
     return int(node.this)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.models.arrays.simulated import Client, Workers, tfb
+from tests.refusals import raises
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.arrays import bounds, operations, planning
 
@@ -99,7 +100,7 @@ REFUSED: dict[str, Callable[[Client], Any]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_a_client_knows_is_refused_before_anything_is_sent(client: Client, name: str) -> None:
     before = len(client.workers.jobs)
-    with pytest.raises(RangeError, match=r"Nothing was sent|bound="):
+    with raises(RangeError, "own-values-out-of-range", "outside-bound"):
         REFUSED[name](client)
     assert len(client.workers.jobs) == before
 
@@ -107,10 +108,11 @@ def test_what_a_client_knows_is_refused_before_anything_is_sent(client: Client, 
 def test_what_the_workers_count_is_refused_when_it_is_revealed(client: Client) -> None:
     x = client.private(np.array([1.0, 2.0, 4.0]))
     ratio = client.compute(x / (x - 2.0))[0]
-    with pytest.raises(RangeError, match=r"division by 0.*\(1 times\)"):
+    with raises(RangeError, "values-left-range", operation="divide") as caught:
         (ratio + 1.0).reveal()
+    assert "(1 times)" in str(caught.value)
     assert np.isfinite((ratio + 1.0).reveal(check=False)).all()
-    with pytest.raises(RangeError, match="division by 0"):
+    with raises(RangeError, "values-left-range", operation="divide"):
         ratio.keep("ratio")
 
 
@@ -126,7 +128,7 @@ def test_plans_do_not_depend_on_elements(client: Client) -> None:
 def test_a_loop_holds_what_it_carries_on_to_its_bounds(client: Client) -> None:
     x = client.private(np.array([3.0, 1.0]))
     assert np.allclose(tfb.foldl(lambda v: v * 2.0, 10, x).reveal(), [3072.0, 1024.0])
-    with pytest.raises(RangeError, match="between turns"):
+    with raises(RangeError, "values-left-range", operation="foldl"):
         tfb.foldl(lambda v: v * 4.0, 12, x).reveal()
 
 
@@ -147,7 +149,7 @@ def test_a_client_looks_at_its_own_elements_of_a_loop_itself(client: Client) -> 
     # (a product is no array of this client's any more)
     assert counts(found) < counts(tfb.foldl(step, client.private(rows) * 1.0, start))
     before = len(client.workers.jobs)
-    with pytest.raises(RangeError, match=r"Nothing was sent|bound="):
+    with raises(RangeError, "own-values-out-of-range", "outside-bound"):
         tfb.foldl(step, client.private(rows * 1e3), start).reveal()
     assert len(client.workers.jobs) == before
 
@@ -162,7 +164,7 @@ def test_a_client_looks_at_its_own_elements_of_a_loop_itself(client: Client) -> 
 
 @pytest.mark.parametrize("bound", [-1.0, (2, 1), "1", float("nan"), (1, 2, 3), True])
 def test_bounds_are_numbers(client: Client, bound: Any) -> None:
-    with pytest.raises(UsageError, match="bound is"):
+    with raises(UsageError, "invalid-bound"):
         client.private([0.0], bound=bound)
 
 

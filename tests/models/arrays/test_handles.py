@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.models.arrays.simulated import Client, Workers
+from tests.refusals import raises
 from tfe_bench.cluster.handles import HandleStore
 from tfe_bench.errors import PolicyError, UsageError
 
@@ -101,5 +102,5 @@ def test_a_handle_is_no_way_to_take_another_name(workers: Workers) -> None:
     client.private(np.arange(3)).compute()
     parameters: dict[str, Any] = dict(workers.jobs[-1])
     parameters["plan"]["leaves"][0][0] = "handle"
-    with pytest.raises(UsageError, match="A leaf is"):
+    with raises(UsageError, "invalid-leaf", operation="source"):
         client.run("compute", parameters, {})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from tests.models.arrays.simulated import Client, Workers, tfb, traced_from_now
 from tests.protocols.test_pad_log import repeated_words, words_under_one_pad
+from tests.refusals import raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
@@ -141,34 +143,63 @@ def planned(body: Any, *lists: Any, times: Any = 3) -> dict[str, Any]:
 
 ADD = ["add", [["ref", 0], 1], {}]
 X = ["ref", 0]
-BROKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "no body": ({**planned(None, [X], [], []), "steps": [["foldl", [1], {}]]}, "one body"),
-    "body of others": ({**planned(0, [X]), "steps": [[*ADD, [1, [], [X]]]]}, "one body"),
-    "a text": (planned("x", [X], [], []), "number of values"),
-    "leaves": (planned([1 << 20, [], [X]], [X], [], []), "1 to 256 values"),
-    "other leaves": (planned([2, [ADD], [X]], [X], [], []), "as many values"),
-    "later": (planned([1, [ADD], [["ref", 2]]], [X], [], []), "no cycles"),
-    "turns": (planned([1, [ADD], [["ref", 1]]], [X], [], [], times=1 << 17), "1 to 65536 turns"),
-    "no turn": (planned([1, [ADD], [["ref", 1]]], [X], [], [], times=0), "1 to 65536 turns"),
-    "true": (planned([1, [ADD], [["ref", 1]]], [X], [], [], times=True), "1 to 65536 turns"),
-    "elements": (planned([2, [ADD], [X]], [X], [X], [], times=2), "one element of elems"),
-    "sort": (planned([1, [["sort", [X], {}]], [["ref", 1, 0]]], [X], [], []), "one graph"),
+BROKEN: dict[str, tuple[dict[str, Any], str, str | None]] = {
+    "no body": (
+        {**planned(None, [X], [], []), "steps": [["foldl", [1], {}]]},
+        "loop-body-mismatch",
+        "foldl",
+    ),
+    "body of others": (
+        {**planned(0, [X]), "steps": [[*ADD, [1, [], [X]]]]},
+        "loop-body-mismatch",
+        "add",
+    ),
+    "a text": (planned("x", [X], [], []), "invalid-loop-body", None),
+    "leaves": (planned([1 << 20, [], [X]], [X], [], []), "loop-value-count", None),
+    "other leaves": (planned([2, [ADD], [X]], [X], [], []), "loop-value-mismatch", None),
+    "later": (planned([1, [ADD], [["ref", 2]]], [X], [], []), "invalid-reference", None),
+    "turns": (
+        planned([1, [ADD], [["ref", 1]]], [X], [], [], times=1 << 17),
+        "number-out-of-range",
+        "foldl",
+    ),
+    "no turn": (
+        planned([1, [ADD], [["ref", 1]]], [X], [], [], times=0),
+        "number-out-of-range",
+        "foldl",
+    ),
+    "true": (
+        planned([1, [ADD], [["ref", 1]]], [X], [], [], times=True),
+        "number-out-of-range",
+        "foldl",
+    ),
+    "elements": (planned([2, [ADD], [X]], [X], [X], [], times=2), "shape-mismatch", "foldl"),
+    "sort": (
+        planned([1, [["sort", [X], {}]], [["ref", 1, 0]]], [X], [], []),
+        "sort-in-loop",
+        "sort",
+    ),
     "loop": (
         planned([1, planned([1, [], [X]], [X], [], [])["steps"], [["ref", 1]]], [X], [], []),
-        "one graph",
+        "sort-in-loop",
+        "foldl",
     ),
-    "shape": (planned([1, [["reduce_sum", [X], {}]], [["ref", 1]]], [X], [], []), "one kind"),
-    "place": (planned([1, [ADD], [["ref", 1, 4]]], [X], [], []), "earlier steps make"),
-    "more": (planned([1, [ADD], [["ref", 1], X]], [X], [], []), "one kind"),
-    "long": (planned([1, [ADD] * 1001, [X]], [X], [], []), "0 to 1000 steps"),
-    "lists": (planned([1, [], [X]], X, [], []), "takes a private value"),
+    "shape": (
+        planned([1, [["reduce_sum", [X], {}]], [["ref", 1]]], [X], [], []),
+        "loop-mismatch",
+        "foldl",
+    ),
+    "place": (planned([1, [ADD], [["ref", 1, 4]]], [X], [], []), "missing-value", None),
+    "more": (planned([1, [ADD], [["ref", 1], X]], [X], [], []), "loop-mismatch", "foldl"),
+    "long": (planned([1, [ADD] * 1001, [X]], [X], [], []), "invalid-plan", "steps"),
+    "lists": (planned([1, [], [X]], X, [], []), "no-private-operand", "foldl"),
 }
 
 
 @pytest.mark.parametrize("name", BROKEN)
 def test_broken_loops_are_refused_by_every_worker(name: str) -> None:
-    given, why = BROKEN[name]
-    with pytest.raises(UsageError, match=why):
+    given, code, operation = BROKEN[name]
+    with raises(UsageError, code, operation=operation):
         compute.PROGRAM.admit({"plan": given}, [InputSpec("x0", (3,), 16)])
 
 
@@ -176,34 +207,52 @@ def test_many_loops_have_no_more_steps_than_one_plan() -> None:
     long = [1, [ADD] * 600, [["ref", 1]]]
     given = planned(long, [X], [], [])
     given["steps"] *= 2
-    with pytest.raises(UsageError, match="at most 1000 operations"):
+    with raises(UsageError, "plan-too-large"):
         plan.Plan.from_header(given)
 
 
-MISTAKES: dict[str, tuple[Any, str]] = {
-    "shape": (lambda x: tfb.foldl(lambda s, e: s.sum(), x, x[0]), r"to carry on.*shape=\[4\]"),
-    "kind": (lambda x: tfb.foldl(lambda s, e: s > e, x, x[0]), "to carry on"),
-    "scale": (lambda x: tfb.foldl(lambda s, e: tfb.cast(s, 8), x, x[0]), "to carry on"),
-    "public": (lambda x: tfb.foldl(lambda s, e: 1.0, x, x[0]), "Received.*float"),
-    "number": (lambda x: tfb.foldl(lambda s, e: [s, e], x, x[0]), "1 private arrays"),
-    "no turn": (lambda x: tfb.foldl(lambda s: s, 0, x), "1 to 65536 turns. Received: 0"),
-    "lengths": (lambda x: tfb.foldl(lambda s, e: s, (x, x[:2]), x[0]), "one length"),
-    "no axis": (lambda x: tfb.foldl(lambda s, e: s, x.sum(), x[0]), "one length"),
-    "elements": (lambda x: tfb.foldl(lambda s, e: s, np.ones(3), x[0]), "as elems"),
-    "all public": (lambda x: tfb.foldl(lambda s: s, 3, np.ones(3)), "public values only"),
-    "sorted": (lambda x: tfb.foldl(lambda s, e: tfb.sort(s), x, x[0]), "one graph.*sort"),
+MISTAKES: dict[str, tuple[Any, str, str]] = {
+    "shape": (lambda x: tfb.foldl(lambda s, e: s.sum(), x, x[0]), "loop-mismatch", r"shape=\[4\]"),
+    "kind": (lambda x: tfb.foldl(lambda s, e: s > e, x, x[0]), "loop-mismatch", "kind='bits'"),
+    "scale": (
+        lambda x: tfb.foldl(lambda s, e: tfb.cast(s, 8), x, x[0]),
+        "loop-mismatch",
+        "fractional_bits=8",
+    ),
+    "public": (lambda x: tfb.foldl(lambda s, e: 1.0, x, x[0]), "loop-mismatch", "float"),
+    "number": (
+        lambda x: tfb.foldl(lambda s, e: [s, e], x, x[0]),
+        "loop-mismatch",
+        "1 private arrays",
+    ),
+    "no turn": (lambda x: tfb.foldl(lambda s: s, 0, x), "number-out-of-range", "1 to 65536"),
+    "lengths": (
+        lambda x: tfb.foldl(lambda s, e: s, (x, x[:2]), x[0]),
+        "shape-mismatch",
+        r"\[2, 4\]",
+    ),
+    "no axis": (lambda x: tfb.foldl(lambda s, e: s, x.sum(), x[0]), "shape-mismatch", r"\[\[\]\]"),
+    "elements": (lambda x: tfb.foldl(lambda s, e: s, np.ones(3), x[0]), "wrong-type", "elems"),
+    "all public": (
+        lambda x: tfb.foldl(lambda s: s, 3, np.ones(3)),
+        "no-private-operand",
+        "public values",
+    ),
+    "sorted": (lambda x: tfb.foldl(lambda s, e: tfb.sort(s), x, x[0]), "sort-in-loop", "sort"),
     "inner": (
         lambda x: tfb.foldl(lambda s, e: tfb.foldl(lambda t: t + e, 2, s), x, x[0]),
-        "one graph",
+        "sort-in-loop",
+        "foldl",
     ),
 }
 
 
 @pytest.mark.parametrize("name", MISTAKES)
 def test_mistakes_are_told_before_anything_is_sent(name: str, client: Client) -> None:
-    mistake, why = MISTAKES[name]
-    with pytest.raises(UsageError, match=why):
+    mistake, code, received = MISTAKES[name]
+    with raises(UsageError, code) as caught:
         mistake(client.private(np.ones((3, 4))))
+    assert re.search(received, str(caught.value))
 
 
 def test_what_stood_for_a_turn_is_of_no_use_outside(client: Client) -> None:
@@ -215,5 +264,5 @@ def test_what_stood_for_a_turn_is_of_no_use_outside(client: Client) -> None:
 
     x = client.private(np.ones((3, 4)))
     tfb.foldl(turn, x, x[0])
-    with pytest.raises(UsageError, match="inside of foldl"):
+    with raises(UsageError, "loop-variable-outside"):
         build([(kept[0] + 1)._node], [("reveal", {})])

@@ -229,7 +229,8 @@ class RandomQueries:
                 f"select {groups} from t{where}",
                 *[f"select {keys}, {groups} from t{where} group by {keys}{having}"] * 2,
                 f"select distinct {keys} from t{where}",
-                f"select id, {self.draw_several(self.draw_window)} from t{where}{self.draw_optional(first, 0.25)}",
+                f"select id, {self.draw_several(self.draw_window)} from t{where}"
+                f"{self.draw_optional(first, 0.25)}",
                 f"select id, w, name, {self.draw_number(1)} v from t {join}",
                 f"select seg, name, count(*), {of_u} from t {join} group by seg, name",
                 f"select k from t{where} union {self.draw_optional('all')} select z from t",

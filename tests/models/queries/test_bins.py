@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tests.models.queries.asked import StoredTable
+from tests.refusals import raises
 from tfe_bench.errors import DataError, UsageError
 from tfe_bench.models.queries import hash_bins, upload
 from tfe_bench.models.queries.schema import Schema
@@ -37,7 +38,7 @@ def test_every_row_stands_in_a_bin_that_its_key_asks(rows: int, rng: np.random.G
 
 
 def test_keys_that_come_five_times_find_no_bins() -> None:
-    with pytest.raises(DataError, match="unique"):
+    with raises(DataError, "bins-not-placed"):
         hash_bins.place_rows(np.zeros(5, np.int64), 1026)
 
 
