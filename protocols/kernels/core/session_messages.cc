@@ -156,7 +156,7 @@ Error Session::Accept(int peer, const Tag& tag, uint16_t flags, Depth depth, uin
     std::unique_lock<std::mutex> lock(mutex_);
     Peer& from = peers_[peer];
     if (!aborted_.empty()) return aborted_;
-    if (flags & kLetGo) {
+    if (flags & kReleased) {
       if (tag.step > from.ahead_sent) {
         return "party " + std::to_string(peer) + " let go of more than it was sent";
       }
@@ -293,12 +293,12 @@ void Session::LetGo(int peer, uint64_t bytes) {
       const bool urgent = to.released - to.reported >= kUrgentBytes;
       if (!to.telling) {
         to.telling = true;
-        to.outbox.push_back({Tag{0, 0, 0, 0}, kLetGo, {}, nullptr, 0, 0, nullptr,
+        to.outbox.push_back({Tag{0, 0, 0, 0}, kReleased, {}, nullptr, 0, 0, nullptr,
                              urgent && !shaped_ ? 0 : NowMicros() + (urgent ? 0 : kLazyMicros)});
         if (urgent || to.outbox.size() == 1) WakeSender(peer);
       } else if (urgent) {
         for (Outgoing& o : to.outbox) {
-          if (o.flags & kLetGo && o.ready_at_us) {
+          if (o.flags & kReleased && o.ready_at_us) {
             o.ready_at_us = shaped_ ? NowMicros() : 0;
             WakeSender(peer);
           }
@@ -308,7 +308,7 @@ void Session::LetGo(int peer, uint64_t bytes) {
   }
   if (direct) {
     // Reports may overtake each other here; the larger count holds.
-    direct->Accept(party_, Tag{total, 0, 0, 0}, kLetGo, {}, 0, 0, nullptr, 0);
+    direct->Accept(party_, Tag{total, 0, 0, 0}, kReleased, {}, 0, 0, nullptr, 0);
   }
 }
 
