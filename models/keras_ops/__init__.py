@@ -1,5 +1,5 @@
-"""What operations on Keras' tensors (x + y, keras.ops.*) become: layers of the same kinds.
+"""Conversion of operations on Keras tensors (x + y, keras.ops.*) to layers of the same kinds.
 
-A reader is a function under the names of the classes behind keras.ops, found by being here
-(models/from_keras.py loads them).
+A reader is a function registered under the names of the classes behind keras.ops. Importing the
+modules of this package registers them (models/kinds/calls.py).
 """

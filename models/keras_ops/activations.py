@@ -19,7 +19,7 @@ _NAMES = {"exp": "exponential", "re_lu": "relu"}
     *("ReLU", "Sparsemax", "Squareplus", "TanhShrink", "Threshold"),
 )
 def convert_activation(r: Reader, op: KerasOperation, x: TensorValue, **settings: Any) -> str:
-    """The function of keras.activations by that name, which takes the same settings."""
+    """Convert to the keras.activations function of that name, which has the same settings."""
     words = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", type(op.keras_operation).__name__).lower()
     function = getattr(r.keras.activations, _NAMES.get(words, words))
     return r.add_activation(functools.partial(function, **settings), x.name, op.name)

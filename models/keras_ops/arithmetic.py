@@ -27,9 +27,9 @@ _LARGEST = float(np.finfo(np.float32).max)
 def add_rescale(
     r: Reader, name: str, x: TensorValue, factor: Array, offset: Array, shape: Shape
 ) -> str:
-    """factor x + offset of numbers that broadcast to a shape, as layers.
+    """Add factor x + offset, of numbers that broadcast to a shape.
 
-    One number for all elements is public, as an option is; several are weights.
+    One number for all elements is public, as options are; several are weights.
     """
     if shape != x.shape:
         x = broadcast_value(r, f"{name}/spread", x, shape)
@@ -51,7 +51,7 @@ def add_rescale(
 
 
 def _drop_batch_axis(array: Array, shape: Shape) -> Array:
-    """A constant without the batch's axis, in which it cannot differ."""
+    """Remove the batch axis of a constant, along which it cannot differ."""
     if array.ndim > len(shape) + 1 or (array.ndim == len(shape) + 1 and len(array) != 1):
         raise UnsupportedLayer(
             f"with numbers of shape {list(array.shape)} for each sample of the batch"
@@ -60,7 +60,7 @@ def _drop_batch_axis(array: Array, shape: Shape) -> Array:
 
 
 def broadcast_value(r: Reader, name: str, x: TensorValue, shape: Shape) -> TensorValue:
-    """A value broadcast to a shape."""
+    """Broadcast a value to a shape."""
     if len(x.shape) != len(shape):
         raise UnsupportedLayer(
             f"broadcasts {[None, *x.shape]} to {[None, *shape]}; reshape it first"
@@ -79,7 +79,7 @@ ONE, ZERO = np.ones(()), np.zeros(())
 def add_linear(
     r: Reader, op: KerasOperation, terms: list[tuple[float, Operand]], name: str | None = None
 ) -> str:
-    """A sum of two tensors or numbers, or one, each times 1 or -1; not both times -1."""
+    """Add a sum of one or two tensors or numbers, each times 1 or -1, not both times -1."""
     name = name or op.name
     tensors = [(sign, v) for sign, v in terms if isinstance(v, TensorValue)]
     constant = sum(
@@ -88,7 +88,7 @@ def add_linear(
     if len(tensors) == 1:
         ((sign, x),) = tensors
         return add_rescale(r, name, x, np.asarray(float(sign)), np.asarray(constant), op.shape)
-    (_, x), (second, y) = sorted(tensors, key=lambda term: -term[0])  # x - y, not -y + x
+    (_, x), (second, y) = sorted(tensors, key=lambda term: -term[0])  # x - y rather than -y + x
     check_same_rank([x, y])
     return r.add_layer(name, "add" if second > 0 else "subtract", [x.name, y.name])
 
@@ -143,7 +143,7 @@ def convert_square(r: Reader, op: KerasOperation, x: TensorValue) -> str:
 
 @register_reader("Power")
 def convert_power(r: Reader, op: KerasOperation, x1: Operand, x2: Operand) -> str:
-    """x^n for small n, and the powers that have protocols of their own."""
+    """Convert x^n for small n, and the powers that have their own protocols."""
     special_powers = {0.5: "sqrt", -0.5: "rsqrt", -1.0: "reciprocal"}
     if (
         not isinstance(x1, TensorValue)
@@ -160,7 +160,7 @@ def convert_power(r: Reader, op: KerasOperation, x1: Operand, x2: Operand) -> st
         raise UnsupportedLayer(
             f"to the power of {n:g}; -1, -0.5, 0.5 and 1 to {_MOST_POWER} are supported"
         )
-    # x^n by squares, so that few products wait for each other
+    # x^n by squares, so that few products depend on each other
     names: dict[int, str] = {1: x1.name}
 
     def raise_to(k: int) -> str:
@@ -175,7 +175,10 @@ def convert_power(r: Reader, op: KerasOperation, x1: Operand, x2: Operand) -> st
 
 @register_reader("Maximum", "Minimum")
 def convert_extreme(r: Reader, op: KerasOperation, x1: Operand, x2: Operand) -> str:
-    """max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x)."""
+    """Convert a maximum or minimum.
+
+    max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x).
+    """
     sign = 1.0 if type(op.keras_operation).__name__ == "Maximum" else -1.0
     x, y = (x1, x2) if isinstance(x1, TensorValue) else (x2, x1)
     assert isinstance(x, TensorValue)
@@ -185,7 +188,7 @@ def convert_extreme(r: Reader, op: KerasOperation, x1: Operand, x2: Operand) -> 
 def _add_rectified_difference(
     r: Reader, op: KerasOperation, x: TensorValue, y: Operand, sign: float, max_value: float | None
 ) -> str:
-    """y + sign * relu(sign * (x - y)), the ReLU at most `most`."""
+    """Add y + sign * relu(sign * (x - y)), the ReLU at most `max_value`."""
     difference = add_linear(r, op, [(sign, x), (-sign, y)], r.make_unique(f"{op.name}/apart"))
     rectified = r.add_layer(
         r.make_unique(f"{op.name}/relu"), "relu", [difference], None, max_value=max_value
@@ -199,12 +202,12 @@ def _add_rectified_difference(
 def convert_clip(
     r: Reader, op: KerasOperation, x: TensorValue, x_min: Operand, x_max: Operand
 ) -> str:
-    """The values within two numbers: x_min + relu(x - x_min), and at most x_max."""
+    """Convert clipping to two numbers: x_min + relu(x - x_min), and at most x_max."""
     if isinstance(x_min, TensorValue) or isinstance(x_max, TensorValue):
         raise UnsupportedLayer("between tensors; use keras.ops.maximum and minimum")
     low, high = read_constant(x_min), read_constant(x_max)
     if low.size != 1 or high.size != 1 or not low < high:
-        raise UnsupportedLayer("wants two numbers, the larger last")
+        raise UnsupportedLayer("requires two numbers, the larger last")
     return _add_rectified_difference(
         r, op, x, low.reshape(()), 1.0, float((high - low).reshape(()))
     )
@@ -214,9 +217,9 @@ def convert_clip(
 def convert_where(
     r: Reader, op: KerasOperation, condition: TensorValue, x1: Operand, x2: Operand
 ) -> str:
-    """x2 + condition (x1 - x2)."""
+    """Convert a selection: x2 + condition (x1 - x2)."""
     if not isinstance(condition, TensorValue) or condition.dtype != "bool":
-        raise UnsupportedLayer("wants a comparison as its condition")
+        raise UnsupportedLayer("requires a comparison as its condition")
     x1, x2 = (_clip_infinities(v) for v in (x1, x2))
     if not isinstance(x1, TensorValue) and not isinstance(x2, TensorValue):
         one, other = read_constant(x1), read_constant(x2)
@@ -229,7 +232,7 @@ def convert_where(
 
 
 def _clip_infinities(x: Operand) -> Operand:
-    """Infinity as the largest number of float32: what a softmax makes of it is the same."""
+    """Replace infinity by the largest float32 number, which has the same effect in a softmax."""
     if isinstance(x, TensorValue):
         return x
     read = getattr(x, "numpy", None)
@@ -239,7 +242,7 @@ def _clip_infinities(x: Operand) -> Operand:
 
 # ---- comparisons: [d < 0] or [d = 0] of a difference d, 1 or 0
 
-# The kind, whether y is subtracted from x or x from y, and whether the result is turned.
+# The kind, the sign of x in the difference, and whether the result is inverted.
 _COMPARISONS = {
     "Less": ("negative", 1, False),
     "Greater": ("negative", -1, False),
@@ -261,7 +264,7 @@ def convert_comparison(r: Reader, op: KerasOperation, x1: Operand, x2: Operand) 
 
 
 def _find_token(r: Reader, x: Operand, y: Operand) -> int | None:
-    """The number that an input is compared with, which may be one of tokens."""
+    """Return the number that an input is compared with, if it may be a token's."""
     if not isinstance(x, TensorValue) or x.name not in r.inputs or isinstance(y, TensorValue):
         return None
     constant = read_constant(y)
@@ -276,7 +279,7 @@ def convert_logical_not(r: Reader, op: KerasOperation, x: TensorValue) -> str:
 
 @register_reader("LogicalAnd", "LogicalOr")
 def convert_logical(r: Reader, op: KerasOperation, x1: TensorValue, x2: TensorValue) -> str:
-    """a b, or 1 - (1 - a)(1 - b)."""
+    """Convert a b, or 1 - (1 - a)(1 - b)."""
     check_same_rank([_check_comparison(r, x1), _check_comparison(r, x2)])
     join = masks.and_masks if type(op.keras_operation).__name__ == "LogicalAnd" else masks.or_masks
     return join(r, op.name, [x1.name, x2.name])
@@ -286,7 +289,7 @@ def convert_logical(r: Reader, op: KerasOperation, x1: TensorValue, x2: TensorVa
 def convert_all_or_any(
     r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
 ) -> str:
-    """Whether so many hold as there are, or not none."""
+    """Convert: the count of true values equals their number, or is not 0."""
     every = type(op.keras_operation).__name__ == "All"
     axes = read_axes(axis, len(_check_comparison(r, x).shape))
     total = add_reduction(
@@ -301,12 +304,12 @@ def convert_all_or_any(
 
 def _check_comparison(r: Reader, x: Operand) -> TensorValue:
     if not isinstance(x, TensorValue) or x.dtype != "bool":
-        raise UnsupportedLayer("wants comparisons")
+        raise UnsupportedLayer("requires comparisons")
     masks.check_mask_value(r, x.name)
     return x
 
 
-# ---- functions of one value that are a kind each
+# ---- functions of one value with a kind each
 
 
 @register_reader("Absolute", "Abs", "Fabs", "Sqrt", "Rsqrt", "Reciprocal", "Log")
@@ -317,7 +320,7 @@ def convert_function(r: Reader, op: KerasOperation, x: TensorValue) -> str:
 
 @register_reader("Cast")
 def convert_cast(r: Reader, op: KerasOperation, x: TensorValue, dtype: str) -> str:
-    """Numbers of another width, or truth values as numbers and back: nothing changes."""
+    """Convert a change of width, or between truth values and numbers: nothing changes."""
     real = ("float", "bfloat")
     if dtype == "bool" or (x.dtype == "bool" and not str(dtype).startswith(real)):
         return masks.check_mask_value(r, x.name)
@@ -335,6 +338,6 @@ def convert_copy(r: Reader, op: KerasOperation, x: TensorValue) -> str:
 def convert_stop_gradient(r: Reader, op: KerasOperation, variable: TensorValue) -> str:
     if r.training:
         raise UnsupportedLayer(
-            "which gradients pass; freeze the layers before it with trainable=False"
+            "which stops gradients; freeze the layers before it with trainable=False"
         )
     return variable.name

@@ -1,7 +1,7 @@
-"""What puts the elements of each sample elsewhere: x[:, 1:3], reshape, transpose, split, flip.
+"""Operations that rearrange each sample's elements: x[:, 1:3], reshape, transpose, split, flip.
 
-None is told apart by its name: the operation itself is run on the numbers of an input's elements,
-and what comes out says which element goes where.
+No operation has a conversion of its own: each is run on the numbers of an input's elements, and its
+output shows the source of each element.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tfe_bench.models.kinds.calls import (
 from tfe_bench.models.kinds.layer import Array, Shape
 from tfe_bench.models.kinds.reading import Reader, UnsupportedLayer, canonicalize_axis
 
-# Elements that may be put anywhere: what a model's header lists.
+# Bound on the elements of an arbitrary rearrangement, which a model's header lists.
 _MOST_PLACES = 1 << 16
 _BATCH = 3
 
@@ -35,10 +35,10 @@ _BATCH = 3
 def convert_move(
     r: Reader, op: KerasOperation, x: TensorValue | None = None, **settings: Any
 ) -> list[str]:
-    """Operations of one tensor; what else they are told is in Keras' own object."""
+    """Convert an operation of one tensor; its further arguments are in the Keras object."""
     tensor = settings.pop("array", x)
     if not isinstance(tensor, TensorValue):
-        raise UnsupportedLayer("wants a tensor")
+        raise UnsupportedLayer("requires a tensor")
     return convert_placement(r, op, tensor, ())
 
 
@@ -68,7 +68,7 @@ def convert_take(
 def convert_pad(
     r: Reader, op: KerasOperation, x: TensorValue, pad_width: Any, mode: str, constant_values: Any
 ) -> Any:
-    """Modes that repeat values are moves; zeros come from a layer of their own."""
+    """Convert padding: modes that repeat values are rearrangements; zeros need a layer."""
     if mode != "constant":
         return convert_placement(r, op, x, ())
     if constant_values is not None and read_constant(constant_values).any():
@@ -79,8 +79,8 @@ def convert_pad(
     if not any(sides[-1]) and 2 <= len(x.shape) <= 4:
         return r.add_layer(op.name, "zero_pad", [x.name], None, pads=sides[1:-1])
     if len(x.shape) > 3:
-        raise UnsupportedLayer("pads the last of so many axes")
-    # (a channel of its own, which is not padded)
+        raise UnsupportedLayer("pads the last of more than three axes")
+    # (a new channel axis, which is not padded)
     apart = _add_reshape(r, r.make_unique(f"{op.name}/apart"), x.name, x.shape, (*x.shape, 1))
     padded = r.add_layer(
         r.make_unique(f"{op.name}/padded"), "zero_pad", [apart], None, pads=sides[1:]
@@ -116,21 +116,23 @@ def _check_tensors(xs: Sequence[Any]) -> list[TensorValue]:
     return values
 
 
-# ---- which element goes where
+# ---- the source of each element
 
 
 def convert_placement(
     r: Reader, op: KerasOperation, x: TensorValue, arguments: tuple[Any, ...]
 ) -> list[str]:
-    """Writes an operation that moves elements; returns the names of its values."""
+    """Add an operation that rearranges elements; returns the names of its outputs."""
     size = math.prod(x.shape)
     element_numbers = np.arange(_BATCH * size).reshape(_BATCH, *x.shape)
     try:
         outputs = op.keras_operation.call(
             r.keras.ops.convert_to_tensor(element_numbers), *arguments
         )
-    except Exception as error:  # whatever an operation makes of a batch of its own size
-        raise UnsupportedLayer(f"for any batch it does not run: {type(error).__name__}") from None
+    except Exception as error:  # operations raise various errors for a batch of another size
+        raise UnsupportedLayer(
+            f"which fails for another batch size: {type(error).__name__}"
+        ) from None
     output_list = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
     names = []
     for i, output in enumerate(output_list):
@@ -155,7 +157,7 @@ def convert_placement(
 
 
 def _add_placement(r: Reader, name: str, x: TensorValue, places: Array) -> str:
-    """The elements at some places, by the simplest layers that give them."""
+    """Add the elements at some places, by the simplest layers that select them."""
     if places.size == math.prod(x.shape) and (places.reshape(-1) == np.arange(places.size)).all():
         return _add_reshape(r, name, x.name, x.shape, places.shape)
     axis_matches = _match_axes(x.shape, places)
@@ -194,13 +196,13 @@ def _add_placement(r: Reader, name: str, x: TensorValue, places: Array) -> str:
 def _add_selection(
     r: Reader, name: str, value: str, axis: int, places: list[int], size: int, rank: int
 ) -> str:
-    """Some places along an axis of so many: a part of it, or any of them."""
+    """Add some places along an axis of a size: a slice, or any places."""
     if places == list(range(places[0], places[0] + len(places))):
         sides = [[0, 0] for _ in range(rank)]
         sides[axis - 1] = [places[0], size - places[-1] - 1]
         return r.add_layer(r.make_unique(f"{name}/part"), "crop", [value], None, sides=sides)
     if len(places) > _MOST_PLACES:
-        raise UnsupportedLayer(f"takes {len(places)} places; {_MOST_PLACES} are supported")
+        raise UnsupportedLayer(f"selects {len(places)} places; {_MOST_PLACES} are supported")
     return r.add_layer(
         r.make_unique(f"{name}/taken"), "take", [value], None, axis=axis, places=places
     )
@@ -213,9 +215,10 @@ def _add_reshape(r: Reader, name: str, value: str, old: Shape, new: Shape) -> st
 
 
 def _match_axes(shape: Shape, places: Array) -> list[tuple[int, list[int]]] | None:
-    """For each axis of an input the output's axis that it becomes, and its places in order.
+    """Match each axis of an input with the output axis that it becomes, and its places in order.
 
-    An axis of which one place is left becomes none (-1).  None: the axes do not go apart.
+    An input axis of which one place remains has no output axis (-1). None: the axes are not
+    separable.
     """
     matches: list[tuple[int, list[int]]] = []
     for coordinate in np.unravel_index(places, shape):

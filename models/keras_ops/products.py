@@ -48,7 +48,7 @@ def convert_matmul(r: Reader, op: KerasOperation, x1: Operand, x2: Operand) -> s
 
 
 def _multiply_constant(r: Reader, op: KerasOperation, x: TensorValue, kernel: Array) -> str:
-    """A matrix of numbers, or one column of them, whose axis goes."""
+    """Multiply by a constant matrix, or by one column, whose axis is removed."""
     if kernel.ndim != 1 or r.training:
         return _add_dense(r, op.name, x, kernel)
     if not op.shape:  # (a number for each sample has an axis of 1 here)

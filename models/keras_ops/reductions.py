@@ -1,4 +1,4 @@
-"""Sums, means and largest values along axes, as those of the channels of an image."""
+"""Sums, means and maxima along axes, as those of the channels of an image."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _KINDS = {"Mean": "global_avg_pool2d", "Sum": "global_sum_pool2d", "Max": "globa
 def add_reduction(
     r: Reader, name: str, kind: str, x: TensorValue, axes: list[int], shape: Shape
 ) -> str:
-    """A kind over all cells of an image whose cells are what is reduced.
+    """Add a kind that reduces all cells of an image, whose cells are the reduced elements.
 
     Args:
         axes: counted without the batch.
-        shape: of the result; one number for each sample has an axis of 1 here.
+        shape: shape of the result; one number for each sample has an axis of 1 here.
     """
     if not shape and r.training:
         raise UnsupportedLayer(
-            "gives one number for each sample, without an axis; take keepdims=True"
+            "gives one number for each sample, without an axis; use keepdims=True"
         )
     kept = [a for a in range(len(x.shape)) if a not in axes]
     value, order = x.name, [*axes, *kept]
@@ -38,13 +38,13 @@ def add_reduction(
 
 
 def read_axes(axis: Any, rank: int) -> list[int]:
-    """Axes counted without the batch.
+    """Read axes, counted without the batch.
 
     Raises:
-        Unfit: the batch among them.
+        UnsupportedLayer: the batch is among them.
     """
     if axis is None:
-        raise UnsupportedLayer("over all axes, the batch too; say which with axis=")
+        raise UnsupportedLayer("over all axes, the batch too; select them with axis=")
     axis_list = axis if isinstance(axis, (list, tuple)) else [axis]
     axes = sorted(canonicalize_axis(a, rank + 1) - 1 for a in axis_list)
     if len(set(axes)) < len(axes):
@@ -64,7 +64,7 @@ def convert_reduction(
 def convert_minimum(
     r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
 ) -> str:
-    """-max(-x)."""
+    """Convert -max(-x)."""
     negated = _add_negation(r, r.make_unique(f"{op.name}/neg"), x.name)
     axes = read_axes(axis, len(x.shape))
     maximum = add_reduction(
@@ -82,7 +82,7 @@ def convert_minimum(
 def convert_variance(
     r: Reader, op: KerasOperation, x: TensorValue, axis: Any, keepdims: bool
 ) -> str:
-    """The mean of (x - mean)^2, or its root."""
+    """Convert the mean of (x - mean)^2, or its root."""
     axes = read_axes(axis, len(x.shape))
     kept = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
     mean = add_reduction(r, r.make_unique(f"{op.name}/mean"), _KINDS["Mean"], x, axes, kept)

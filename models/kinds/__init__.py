@@ -1,1 +1,1 @@
-"""What a kind of layer is, and what kinds are written in; the kinds are in models/layers."""
+"""The base class of layer kinds and its building blocks; the kinds are in models/layers."""

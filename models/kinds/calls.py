@@ -1,8 +1,8 @@
-"""Operations on Keras' tensors, as a model holds them, and what reads each.
+"""Keras operations on symbolic tensors, called in a model, and the readers that convert them.
 
-A reader is a function (reader, operation, arguments by their names in Keras) -> names of values.
-What it does not name in its signature has to be as Keras has it by default: so no argument that
-changes a result is overlooked.
+A reader is a function (reader, operation, arguments by their Keras names) -> names of values. An
+argument that its signature does not name must have Keras' default: so no argument that changes a
+result is overlooked.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from tfe_bench.models.kinds.reading import Reader, UnsupportedLayer
 
 @dataclass(frozen=True)
 class TensorValue:
-    """A tensor among an operation's arguments.
+    """A tensor among the arguments of an operation.
 
     Attributes:
-        name: of the value in the model that is written.
-        shape: without the batch.
-        dtype: as Keras names it.
+        name: name of the value in the converted model.
+        shape: shape without the batch.
+        dtype: dtype by its Keras name.
     """
 
     name: str
@@ -35,17 +35,17 @@ class TensorValue:
     dtype: str
 
 
-Operand = TensorValue | Array  # a tensor of the model, or numbers
+Operand = TensorValue | Array  # a tensor of the model, or a constant
 
 
 @dataclass(frozen=True, eq=False)
 class KerasOperation:
-    """An operation of Keras, called once in a model.
+    """A Keras operation, called once in a model.
 
     Attributes:
-        own: Keras' own.
-        name: for the layer that it becomes.
-        shapes: of its values, without the batch.
+        keras_operation: the object of Keras.
+        name: name for the converted layer.
+        shapes: shapes of its outputs, without the batch.
     """
 
     keras_operation: Any
@@ -54,19 +54,19 @@ class KerasOperation:
 
     @property
     def shape(self) -> Shape:
-        """Of its first value."""
+        """Shape of the first output, without the batch."""
         return self.shapes[0]
 
 
 OperationReader = Callable[..., "str | list[str]"]
 READERS: dict[str, OperationReader] = {}
-# Whose classes these are; an operation of another module computes we do not know what.
+# Modules of the supported classes; an operation of another module may compute anything.
 _MODULES = ("keras.src.ops.", "keras.src.activations.")
 _PLAIN_TYPES = (bool, int, float, complex, str, type(None))
 
 
 def register_reader(*names: str) -> Callable[[OperationReader], OperationReader]:
-    """Registers what reads the operations of some class names."""
+    """Register a reader for operations of these class names."""
 
     def register(read: OperationReader) -> OperationReader:
         READERS.update(dict.fromkeys(names, read))
@@ -77,13 +77,13 @@ def register_reader(*names: str) -> Callable[[OperationReader], OperationReader]
 
 @functools.cache
 def load_readers(package: str, *path: str) -> None:
-    """Import the modules of a package once: each registers its readers."""
+    """Import all readers; returns them by the class name that each reads."""
     for _ in discovery.import_modules(package, path):
         pass
 
 
 def is_supported(operation: Any) -> bool:
-    """Whether an operation is of Keras, and there is a reader for it."""
+    """Return whether this is a Keras operation that has a reader."""
     cls = type(operation)
     return cls.__module__.startswith(_MODULES) and cls.__name__ in READERS
 
@@ -91,21 +91,19 @@ def is_supported(operation: Any) -> bool:
 def convert_operation(
     r: Reader, operation: KerasOperation, node: Any, find_value: Callable[[Any], TensorValue]
 ) -> list[str]:
-    """Writes an operation to the reader; returns the names of its values.
+    """Convert an operation with its reader; returns the names of its outputs.
 
     Args:
         node: Keras' record of the call.
-        named: the value that a tensor of Keras is.
+        find_value: returns the TensorValue of a Keras tensor.
 
     Raises:
-        Unfit: why it cannot be converted.
+        UnsupportedLayer: the operation cannot be converted; the text states the reason.
     """
     keras_operation = operation.keras_operation
     reader = READERS[type(keras_operation).__name__]
     declared = list(inspect.signature(reader).parameters.values())[2:]
-    takes_any = any(
-        p.kind is p.VAR_KEYWORD for p in declared
-    )  # Keras' own object computes with them
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in declared)  # Keras' object computes with them
     accepted_names = {p.name for p in declared}
     call = inspect.signature(keras_operation.call)
     bound = call.bind(*node.arguments.args, **node.arguments.kwargs)
@@ -127,7 +125,7 @@ def convert_operation(
 
 
 def _convert_operands(value: Any, find_value: Callable[[Any], TensorValue]) -> Any:
-    """Keras' tensors as values, in a list too; numbers as they are."""
+    """Replace Keras tensors by their TensorValue, also inside a list; numbers stay."""
     if type(value).__name__ == "KerasTensor":
         return find_value(value)
     if isinstance(value, (list, tuple)) and any(type(v).__name__ == "KerasTensor" for v in value):
@@ -145,14 +143,14 @@ def _describe_value(value: Any) -> str:
     return repr(value) if isinstance(value, _PLAIN_TYPES) else type(value).__name__
 
 
-# ---- what readers are written with
+# ---- helpers for readers
 
 
 def read_constant(value: Any) -> Array:
-    """A constant among the operands, float64.
+    """Convert a constant operand to float64.
 
     Raises:
-        Unfit: no numbers, or NaN or infinity among them.
+        UnsupportedLayer: the operand is not numeric, or contains NaN or infinity.
     """
     array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind not in "fiub" and array.dtype.name != "bfloat16":
@@ -164,10 +162,10 @@ def read_constant(value: Any) -> Array:
 
 
 def check_same_rank(values: Sequence[TensorValue]) -> None:
-    """Refuses tensors of different ranks: Keras would put the batch of one along rows of another.
+    """Refuse tensors of different ranks: Keras would align the batch of one with rows of another.
 
     Raises:
-        Unfit: these.
+        UnsupportedLayer: the ranks differ.
     """
     if len({len(v.shape) for v in values}) > 1:
         shapes = " and ".join(str([None, *v.shape]) for v in values)

@@ -1,4 +1,4 @@
-"""What kinds of layers check of options and weights, which may come from a stranger.
+"""Checks of a layer's options and weights, which may come from an untrusted model file.
 
 Shapes leave out the batch; images are [height, width, channels].
 """
@@ -15,12 +15,12 @@ LARGEST_SIZE = 1 << 24
 
 
 class InvalidOption(Exception):
-    """What is wrong with an option; `registry.infer` adds the layer's name."""
+    """An invalid option, weight or input; `registry.infer_shape` adds the layer's name."""
 
 
 def check_value(is_valid: bool, expected: str, received: Any) -> None:
     if not is_valid:
-        raise InvalidOption(f"wants {expected}. Received: {received!r}.")
+        raise InvalidOption(f"expects {expected}. Received: {received!r}.")
 
 
 def is_whole(value: Any, low: int = 1) -> bool:
@@ -69,14 +69,14 @@ def check_weights(weights: Shapes, *names: str, optional: Sequence[str] = ()) ->
 
 
 def check_single_input(input_shapes: Sequence[Shape], weights: Shapes) -> Shape:
-    """The shape that comes to a layer of one input and without weights."""
+    """Check that a layer has one input and no weights; returns the input's shape."""
     check_value(len(input_shapes) == 1, "one input", len(input_shapes))
     check_weights(weights)
     return input_shapes[0]
 
 
 def read_axis(options: Options, rank: int) -> int:
-    """An axis, which is all that a layer is told; counted with the batch, which is 0."""
+    """Read the only option, an axis that counts the batch as axis 0."""
     check_options(options, "axis")
     axis = options["axis"]
     check_value(is_whole(axis) and axis <= rank, f"an axis from 1 to {rank} (0 is the batch)", axis)
@@ -84,9 +84,9 @@ def read_axis(options: Options, rank: int) -> int:
 
 
 def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
-    """The shape that some shapes broadcast to."""
+    """Compute the shape that several shapes broadcast to."""
     rank = max(len(s) for s in shapes)
-    # The batch comes first, so that ranks cannot differ.
+    # The batch is the first axis, so ranks cannot differ.
     check_value(all(len(s) == rank for s in shapes), "inputs of one rank", shapes)
     result = []
     for sizes in zip(*shapes, strict=True):

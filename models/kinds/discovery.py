@@ -1,4 +1,4 @@
-"""What is found by being there: the classes of a package's modules."""
+"""Discovery of classes: each module of a package is imported and searched for subclasses."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ T = TypeVar("T")
 
 
 def import_modules(package: str, path: Iterable[str]) -> Iterator[ModuleType]:
-    """The modules of a package, imported."""
+    """Import and yield the modules of a package."""
     for module_info in pkgutil.iter_modules(path, package + "."):
         yield importlib.import_module(module_info.name)
 
 
 def find_classes(package: str, path: Iterable[str], base: type[T], key: str) -> dict[str, type[T]]:
-    """The classes that modules of a package define of a base, by what each says it is.
+    """Collect the subclasses of a base that the modules of a package define.
 
     Args:
-        key: the class attribute that says so; a class without one is there for others to inherit.
+        key: the class attribute that holds the key of a class. A class without it is abstract.
     """
     classes_by_key: dict[str, type[T]] = {}
     for module in import_modules(package, path):

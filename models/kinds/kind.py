@@ -1,7 +1,7 @@
-"""A kind of layer: all that the project knows of it, in one class.
+"""The interface of a layer kind: one class holds all properties of one type of layer.
 
 A kind is a module of models/layers, or of a package that names it in the entry point group
-`tfe_bench.layers`.  docs/adding_a_layer.md goes through one.
+`tfe_bench.layers`. docs/adding_a_layer.md explains an example.
 """
 
 from __future__ import annotations
@@ -28,54 +28,62 @@ Observer = Callable[[str, Array], None]
 
 
 def check_fractional_bits(node: PlacedLayer) -> None:
-    """Refuses numbers with fewer fractional bits than an input has.
+    """Refuse a format with fewer fractional bits than an input.
 
     Raises:
-        UsageError: they have.
+        UsageError: an input has more fractional bits.
     """
     if max(node.input_scales) > node.numbers.fraction:
-        raise UsageError("has fewer fractional bits than an input.")
+        raise UsageError(
+            "has fewer fractional bits than an input.", code="invalid-fixed-point-format"
+        )
 
 
 class NotPositionwise(Exception):
-    """Why a value at one position is not made of that position alone."""
+    """A layer that is not positionwise: an output position depends on other input positions."""
 
 
 def get_common_axis(axes: Sequence[int]) -> int:
-    """The axis along which the positions of all inputs lie.
+    """Return the axis along which the positions of all inputs lie.
 
     Raises:
-        Mixes: there are several.
+        NotPositionwise: the inputs have their positions along different axes.
     """
     if len(set(axes)) != 1:
-        raise NotPositionwise("takes values whose positions lie along several axes")
+        raise NotPositionwise("has inputs with positions along different axes")
     return axes[0]
 
 
 class Kind:
-    """One kind of layer.
+    """The interface of one kind of layer.
 
-    A kind that predicts has `shape`, `plain` and `forward`; what else it has is said here.
+    A kind for inference implements `infer_shape`, `compute_plaintext` and `forward`. The other
+    methods and attributes have defaults.
 
     Attributes:
         op: its name in a model's header.
-        keras: names of the layers of keras.layers that `read` takes, by their exact class.
-        arguments: names of what `read` takes of a call; without any, a layer is called with its
-            inputs alone.
-        masks: whether `read` takes masks that come with its inputs (Call.masks), and says which its
-            value has (Reader.mask); else models/kinds/masks.py does, by Keras' rules.
-        functions: names of the activations of keras.activations that it is.
-        nothing: whether it gives what it takes.
-        pointwise: whether it treats all places of what it takes alike, each by itself.
-        moves: whether it gives the elements that it takes, in order, in another shape.
-        largest: whether it gives the largest of some values, which leaves signs as they are.
-        fuses: whether a ReLU or a max pooling behind it run with it in a training step.
-        heavy: whether its protocol holds many times its values, as exponentials and polynomials do.
-        wide: whether most of what it is dealt is multiplied in words of up to 256 bits, as
-            polynomials are, which takes longer.
-        bounded: whether its values have a limit whatever comes to it.
-        local: whether it sends nothing, and the low bits of its value are of those that it takes.
-        placed: whether its weights have a part for each position, along the axis of its value.
+        keras_layers: names of the layers of keras.layers that `convert_layer` accepts, matched by
+            their exact class.
+        call_arguments: names of the call arguments that `convert_layer` handles. Without any, a
+            layer is called with its inputs alone.
+        handles_masks: whether `convert_layer` handles the masks of its inputs (LayerCall.masks) and
+            sets the mask of its output (Reader.mask). Otherwise models/kinds/masks.py applies
+            Keras' rules.
+        keras_functions: names of the activations of keras.activations that it implements.
+        is_identity: whether the output equals the input.
+        is_pointwise: whether it applies one function to each element.
+        is_reshape: whether its output has the elements of the input, in order, in another shape.
+        is_maximum: whether it outputs the maximum of some values, which leaves signs as they are.
+        can_fuse: whether a training step fuses a following ReLU or max pooling with it.
+        is_memory_heavy: whether its protocol holds many times its values, as exponentials and
+            polynomials do.
+        uses_wide_words: whether most of its correlated randomness is multiplied in words of up to
+            256 bits, as for polynomials, which takes longer.
+        is_bounded: whether its output has a bound for any input.
+        is_local: whether it sends nothing and the low bits of its output depend on the low bits of
+            its inputs alone.
+        has_positional_weights: whether its weights have a part for each position, along the axis of
+            its output.
     """
 
     op: ClassVar[str]
@@ -94,160 +102,163 @@ class Kind:
     is_local: ClassVar[bool] = False
     has_positional_weights: ClassVar[bool] = False
 
-    # ---- from Keras
+    # ---- conversion from Keras
 
     def find_keras_layers(self, keras: Any) -> list[type]:
-        """The classes of Keras' layers that `read` takes; those of a newer Keras may lack."""
+        """Return the Keras classes that `convert_layer` accepts; an older Keras may lack some."""
         return [
             c for name in self.keras_layers if (c := getattr(keras.layers, name, None)) is not None
         ]
 
     def find_keras_functions(self, keras: Any) -> dict[Any, str]:
-        """The activation functions that it is, with the name that `activate` gets."""
+        """Return the Keras activations that it implements, with names for `convert_activation`."""
         of = keras.activations
         return {
             f: name for name in self.keras_functions if (f := getattr(of, name, None)) is not None
         }
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        """Writes a layer of Keras to the reader; returns the name of its value.
+        """Add the layers for a Keras layer to the reader; returns the name of the output value.
 
         Raises:
-            Unfit: why this one cannot be converted.
+            UnsupportedLayer: this layer cannot be converted; the text states the reason.
         """
         return r.add_layer(call.name, self.op, call.inputs)
 
     def convert_activation(
         self, r: Reader, value: str, name: str, function: str, arguments: Options
     ) -> str:
-        """Writes an activation of Keras behind a value; returns the name of what it gives.
+        """Add a Keras activation after a value; returns the name of the output value.
 
         Args:
             function: its name in keras.activations.
-            given: what it is called with besides the value, as Keras names it.
+            arguments: its further arguments, by their Keras names.
 
         Raises:
-            Unfit: why it cannot be converted.
+            UnsupportedLayer: it cannot be converted; the text states the reason.
         """
         return r.add_layer(
             name, self.op, [value], None, **self.map_activation_options(function, r.rank, arguments)
         )
 
     def map_activation_options(self, name: str, rank: int, arguments: Options) -> Options:
-        """The options that an activation of Keras means, for a value of a rank with the batch.
+        """Map the arguments of a Keras activation to options, for a value of a rank with the batch.
 
         Raises:
-            Unfit: why there are none.
+            UnsupportedLayer: no options correspond to the arguments; the text states the reason.
         """
         return arguments
 
-    # ---- as data
+    # ---- model description
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
-        """The shape of a layer's value, without the batch.
+        """Infer the shape of a layer's output, without the batch.
 
         Raises:
-            Bad: options, weights or inputs that do not fit; what comes from a stranger is checked
-                here alone.
+            InvalidOption: options, weights or inputs do not fit. Values from untrusted model files
+                are checked here alone.
         """
         raise NotImplementedError
 
     def find_position_axis(
         self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
-        """The axis of its value along which the positions of a text lie.
+        """Return the axis of the output along which the positions of a text lie.
 
         Args:
-            given: shapes of its inputs, without the batch.
-            axes: of these, along which positions lie; the batch is axis 0.
+            input_shapes: shapes of the inputs, without the batch.
+            axes: the axis of each input along which positions lie; the batch is axis 0.
 
         Raises:
-            Mixes: a position's value is made of other positions, in another way than by causal
-                attention.
+            NotPositionwise: the value at one position depends on other positions, in another way
+                than by causal attention.
         """
         if not self.is_pointwise:
-            raise NotPositionwise("may make a value of several positions")
+            raise NotPositionwise("may combine several positions")
         if len({len(shape) for shape in input_shapes}) > 1:
-            raise NotPositionwise("takes values of several ranks")
+            raise NotPositionwise("has inputs of different ranks")
         return get_common_axis(axes)
 
     def resize_positions(self, x: LayerSpec, axis: int, count: int) -> LayerSpec:
-        """The layer for another number of positions, which lie along an axis of its value."""
+        """Return the layer for another number of positions, along an axis of its output."""
         return x
 
     def prepare_inference(self, x: LayerSpec) -> LayerSpec:
-        """The layer as it is in a prediction, when the model is done with training."""
+        """Return the layer in its inference form, for a model that is fully trained."""
         return x
 
     def use_series(self, x: LayerSpec) -> LayerSpec:
-        """The layer with short series for its activations, if it has any inside."""
+        """Return the layer with short series for its inner activations, if it has any."""
         return x
 
     def describe_conversion_risk(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
-        """What who converts a model is warned of; "" for nothing."""
+        """Describe the loss of accuracy that conversion warns about; "" for no warning."""
         return ""
 
     def describe_layer(self, x: LayerSpec) -> str:
-        """What a summary calls the layer's kind."""
+        """Return the name of the layer's kind in a summary."""
         return self.op
 
-    # ---- in the clear
+    # ---- plaintext
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        """The layer's value in float64, with a batch.
+        """Compute the layer's output in float64, with a batch.
 
         Args:
-            seen: hears of values that a range is planned for besides the layer's own.
+            observe: callback for further values used in calibration, besides the layer's own
+                output.
         """
         raise NotImplementedError
 
-    # ---- in fixed point
+    # ---- fixed point
 
     def compute_approximation(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
-        """As `plain`, with the approximations that the private layer makes, but for roundings."""
+        """Compute the output with the approximations of the private layer, without its rounding."""
         return self.compute_plaintext(x, values, observe)
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
-        """The fixed point of a layer whose inputs are planned."""
+        """Choose the fixed-point format of a layer whose inputs have one."""
         return FixedPointFormat(planner.get_input_format(x)[0])
 
     def check_format(self, node: PlacedLayer) -> None:
-        """Refuses numbers, which may come from a stranger, that the layer does not run with.
+        """Refuse a format that the layer cannot run with; it may come from an untrusted plan.
 
         Raises:
-            UsageError: why.
+            UsageError: the format does not fit; the text states the reason.
         """
         if node.numbers.fraction != node.input_scales[0]:
-            raise UsageError("has other fractional bits than its input.")
+            raise UsageError(
+                "has other fractional bits than its input.", code="invalid-fixed-point-format"
+            )
 
     def weight_bits(self, node: PlacedLayer, name: str) -> int:
-        """Fractional bits of weights: a sum's bias, or kernels of its terms."""
+        """Return the fractional bits of weights: a sum's bias, or the kernels of its terms."""
         scale = node.numbers.scale
         return (
             scale if name == "bias" else scale - node.input_scales[int(name.removeprefix("kernel"))]
         )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        """The largest |v| in ring units for inputs within limits; None if there is none."""
+        """Bound |v| of the output in ring units for inputs within limits; None: no bound."""
         return node.align_limits(input_limits)[0]
 
     def bound_sum_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
-        """Bits that no sum of inputs within limits leaves, before it is truncated; 0 for no sum.
+        """Bound the bits of a sum of inputs within limits, before truncation; 0 for no sum.
 
         Args:
-            node: with the weights' values.
+            node: the layer with the values of its weights.
         """
         return 0
 
     def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
-        """Bits of comparisons that no value within its limits can leave, as of differences."""
+        """Bound the bits of the compared values, such as differences, for inputs within limits."""
         return node.align_limits(input_limits)[0].bit_length() + 2
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
-        """Whether no value within its limits is too large for the layer.
+        """Return whether no input within its limits is too large for the layer.
 
         Args:
-            given: limits of the inputs, None where one has none.
+            input_limits: limits of the inputs, None if one has no limit.
         """
         return (
             not node.numbers.bits
@@ -255,64 +266,65 @@ class Kind:
             or self.bound_comparison_bits(node, input_limits) <= MOST_COMPARED
         )
 
-    # ---- in private
+    # ---- private inference
 
     def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
-        """How many low bits of an input `forward` reads: it may be of a ring of no more.
+        """Return the number of low bits of an input that `forward` uses; its ring may have no more.
 
         Args:
-            given: the input's number.
+            input_index: the number of the input.
         """
         return node.used_bits if self.is_local else 64
 
     def count_stages(self, node: PlacedLayer) -> int:
-        """Of how many parts, of which the next begins when one is over, a prediction of it is."""
+        """Count the sequential stages of a prediction; each starts when the previous ends."""
         return 1
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """The layer's value in a prediction, over Z_2^64 or of a ring of node.wide bits or more.
+        """Compute the output in a prediction, over Z_2^64 or a ring of node.used_bits or more.
 
         Args:
-            values: over Z_2^64, or of rings of as many bits as `reads` says.
+            values: the inputs, over Z_2^64 or rings of as many bits as `count_input_bits` returns.
         """
         raise NotImplementedError
 
     @property
     def can_predict(self) -> bool:
-        """Whether predictions run layers of the kind as they are."""
+        """True if predictions run layers of this kind in this form."""
         return type(self).forward is not Kind.forward
 
-    # ---- in training
+    # ---- training
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """The layer's value in a step or an evaluation, with what `backward` wants in p.kept."""
+        """Compute the output in a training or evaluation step; saves values for `backward`."""
         return self.forward(p, node, *values)
 
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """Gradients of the inputs, from that of the value; those of weights go to p.found.
+        """Compute the gradients of the inputs; those of weights go to p.weight_gradients.
 
         Args:
-            wanted: whether any input's gradient is.
+            g: the gradient of the output.
+            needs_input_gradient: whether the gradient of any input is needed.
         """
         raise NotImplementedError
 
     @property
     def can_train(self) -> bool:
-        """Whether layers of the kind can be trained."""
+        """True if layers of this kind can be trained."""
         return type(self).backward is not Kind.backward
 
     def explain_untrainable(self, x: LayerSpec, input_shapes: list[Shape]) -> str:
-        """Why a layer cannot be trained; "" if it can."""
+        """Return the reason why a layer cannot be trained; "" if it can."""
         return "" if self.can_train else x.op
 
     def public_values(
         self, x: LayerSpec, shape: Shape, seed: int, step: int
     ) -> Mapping[str, Array]:
-        """What is public about the layer and drawn anew in every step, int64 by name.
+        """Return the public values of the layer that each step draws afresh, int64 by name.
 
         Args:
-            shape: of its value, with the batch.
+            shape: shape of its output, with the batch.
         """
         return {}

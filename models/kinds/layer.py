@@ -1,4 +1,4 @@
-"""One layer as data, and where it stands in a model."""
+"""A layer as data, and its place in a model."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Shapes = Mapping[str, Shape]
 
 @dataclass(frozen=True, eq=False)
 class LayerSpec:
-    """One step of a model.
+    """One layer of a model.
 
     Attributes:
         name: unique in its graph.
         op: the kind (Kind.op).
-        inputs: names of layers before it, or of the graph's inputs.
-        options: public settings, as JSON holds them.
-        weights: arrays of reals by name.
+        inputs: names of earlier layers or of the graph's inputs.
+        options: public settings, as JSON values.
+        weights: arrays of real numbers by name.
     """
 
     name: str
@@ -39,15 +39,15 @@ class LayerSpec:
 
 @dataclass(frozen=True)
 class FixedPointFormat:
-    """The fixed point of a layer.
+    """The fixed-point format of a layer.
 
     Attributes:
-        fraction: fractional bits of its value.
-        scale: of a sum, those of the products before truncation; of a factor, its own.
-        bits: of its comparisons.
-        low: of a value that is not negative, 2^low is the least planned for, 0 for none; of a
-            recurrent layer, units that what comes to it may reach.
-        reach: of a sum, |v| < 2^(reach - 1) ring units of its scale whatever comes to it within its
+        fraction: fractional bits of its output.
+        scale: for a sum, those of the products before truncation; for a factor, its own.
+        bits: bits of its comparisons.
+        low: for a non-negative value, 2^low is the smallest value planned for, 0 for none; for a
+            recurrent layer, the ring units that its inputs may reach.
+        reach: for a sum, |v| < 2^(reach - 1) ring units of its scale for all inputs within their
             limits (limits.reached); 0: unknown.
     """
 
@@ -58,7 +58,7 @@ class FixedPointFormat:
     reach: int = 0
 
     def to_row(self) -> list[int]:
-        """As JSON holds it."""
+        """Return the fields as a JSON list."""
         fields = [self.fraction, self.scale, self.bits, self.low, self.reach]
         while len(fields) > 3 and not fields[-1]:
             fields.pop()
@@ -67,22 +67,22 @@ class FixedPointFormat:
 
 @dataclass(frozen=True, eq=False)
 class PlacedLayer:
-    """A layer where it stands in a model, with what a training step runs together with it.
+    """A layer at its place in a model, with the layers that a training step fuses with it.
 
     Attributes:
-        layer: the first one.
-        numbers: its fixed point.
-        shape: of its value, without the batch.
-        given: shapes of its inputs, without the batch.
-        scales: fractional bits of its inputs.
-        output: name of the value that the node gives.
-        pool: a max pooling behind it that runs with it, or the layer itself, or None.
-        activation: a ReLU behind them (or between: both orders are the same), or None.
-        last: whether that is the model's output.
-        wide: the bits of the value that are read by who takes it; it is of Z_2^wide, or of more.
-        round_bits: sent by all three for a sample, that take as long as one more round.
-        watched: whether it is found out if its value leaves its range.
-        limits: of its inputs in ring units, where that is so and all are known.
+        layer: the first layer.
+        numbers: its fixed-point format.
+        shape: shape of its output, without the batch.
+        input_shapes: shapes of its inputs, without the batch.
+        input_scales: fractional bits of its inputs.
+        output: name of the value that the node produces.
+        pool: a following max pooling that is fused, or the layer itself, or None.
+        activation: a ReLU after them (or between: both orders are the same), or None.
+        is_output: whether the value is the model's output.
+        used_bits: low bits of the value that later layers use; its ring is Z_2^used_bits or larger.
+        round_bits: bits sent by all three workers for a sample that take as long as one more round.
+        is_range_checked: whether a value outside its range is detected.
+        input_limits: limits of its inputs in ring units, if range-checked and all are known.
     """
 
     layer: LayerSpec
@@ -101,11 +101,11 @@ class PlacedLayer:
 
     @property
     def has_fused(self) -> bool:
-        """Whether a max pooling or a ReLU runs with it."""
+        """True if a max pooling or a ReLU is fused with it."""
         return self.pool is not None or self.activation is not None
 
     def align_limits(self, limits: list[int]) -> list[int]:
-        """Limits of the inputs in ring units, at the scale of the value."""
+        """Convert limits of the inputs in ring units to the scale of the output."""
         fraction = self.numbers.fraction
         pairs = zip(limits, self.input_scales, strict=True)
         return [limit << max(0, fraction - scale) for limit, scale in pairs]

@@ -1,6 +1,6 @@
-"""Layers of Keras with the channels first, as layers with the channels last between two turns.
+"""Conversion of channels-first Keras layers: channels-last layers between two transposes.
 
-The turns are local, and `models/transposes.py` lets those that meet cancel.
+The transposes are local, and adjacent ones are fused by a later pass over the graph.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ LayerReader = Callable[..., str]
 
 
 def add_transpose(r: Reader, input_name: str, name: str, order: list[int]) -> str:
-    """A value with its axes in another order, the batch being 0."""
+    """Add a transpose; the batch is axis 0."""
     return r.add_layer(r.make_unique(name), "permute", [input_name], None, order=order)
 
 
 def move_channels_last(shape: Shape) -> Shape:
-    """A shape with the channels behind, which were in front."""
+    """Move the first axis of a shape, the channels, to the end."""
     return (*shape[1:], shape[0])
 
 
 def channels_last(read: LayerReader) -> LayerReader:
-    """A reader of layers with the channels last, made to read any; with the layer's activation.
+    """Extend a reader of channels-last layers to both layouts, with the layer's activation.
 
-    The wrapped reader gives the value without the activation, of the rank of its input or, where
-    only channels are left, of rank 1.
+    The wrapped reader returns the value without the activation, of the rank of its input or, if
+    only channels remain, of rank 1.
     """
 
     @functools.wraps(read)
@@ -59,12 +59,12 @@ def channels_last(read: LayerReader) -> LayerReader:
 
 
 def add_reshape(r: Reader, input_name: str, name: str, shape: Shape) -> str:
-    """The elements of a value in another shape."""
+    """Add a reshape of a value."""
     return r.add_layer(r.make_unique(name), "reshape", [input_name], None, shape=list(shape))
 
 
 def convert_axis_last(read: LayerReader, r: Reader, call: LayerCall, axis: int) -> str:
-    """Reads a layer of one axis, counted with the batch, between turns that bring that behind."""
+    """Convert a layer of one axis, counted with the batch, between transposes that move it last."""
     rank = len(call.shapes[0])
     if axis == rank:
         return read(r, call)
@@ -77,6 +77,6 @@ def convert_axis_last(read: LayerReader, r: Reader, call: LayerCall, axis: int) 
 
 
 def parse_sides(value: Any) -> list[list[int]]:
-    """What Keras puts at, or cuts from, both sides of each axis."""
+    """Parse the amounts that Keras adds to, or cuts from, both sides of each axis."""
     pairs = value if isinstance(value[0], (list, tuple)) else [value]
     return [[int(n) for n in pair] for pair in pairs]

@@ -1,9 +1,8 @@
-"""Masks: which steps of a sequence count, as values of 0 and 1 beside the values that they are of.
+"""Masks: the valid steps of a sequence, as separate values of 0 and 1.
 
-Keras hands them on in two ways: as arguments, and attached to tensors (`_keras_mask`), where a
-layer's `supports_masking` and `compute_mask` say what becomes of them.  Both are followed as Keras
-computes: a mask that is lost there is lost here.  Where one comes to a layer that can make nothing
-of it the layer is refused.
+Keras passes masks in two ways: as arguments, and attached to tensors (`_keras_mask`), where a
+layer's `supports_masking` and `compute_mask` define the mask of its output. Both follow Keras: a
+mask that is lost there is lost here. A layer that cannot handle its mask is refused.
 """
 
 from __future__ import annotations
@@ -13,25 +12,25 @@ from typing import Any
 from tfe_bench.models.kinds.layer import LayerSpec, Shape
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 
-# Layers that give elements of what they take, or products of 0 and 1.
+# Layers whose outputs are elements of their inputs, or products of 0 and 1.
 _TRUE_OF_TRUE = ("reshape", "permute", "crop", "take", "repeat", "concat", "multiply", "identity")
-# Layers that say whether something holds.
+# Layers that output the truth value of a comparison.
 _TRUE = ("negative", "zero")
 _ANY_OF = ("Add", "Average", "Multiply", "Subtract")
 
 
 def ignores_mask(layer: Any) -> bool:
-    """Whether a layer takes a mask and has no use for it in a prediction."""
+    """Return whether a layer accepts a mask and ignores it in a prediction."""
     kind = type(layer).__name__
     around = kind == "TimeDistributed" and not layer.layer._call_has_mask_arg
     return around or kind == "BatchNormalization"
 
 
 def check_mask_value(r: Reader, name: str) -> str:
-    """A value that is taken as a mask; inputs of the model that it comes from hold 0 and 1 alone.
+    """Use a value as a mask; the model inputs that it depends on must hold 0 and 1 alone.
 
     Raises:
-        Unfit: it may be anything else.
+        UnsupportedLayer: the value may differ from 0 and 1.
     """
     layers = {x.name: x for x in r.layers}
     pending, seen = [name], set[str]()
@@ -48,20 +47,20 @@ def check_mask_value(r: Reader, name: str) -> str:
             continue
         if x.op not in _TRUE_OF_TRUE and not _is_inversion(x):
             raise UnsupportedLayer(
-                f"a mask that the model computes by {x.op!r}; inputs, comparisons and what puts "
-                "their values elsewhere are supported"
+                f"a mask that the model computes by {x.op!r}; inputs, comparisons and "
+                "rearrangements of them are supported"
             )
         pending += x.inputs
     return name
 
 
 def _is_inversion(x: LayerSpec) -> bool:
-    """Whether a layer gives 1 - x."""
+    """Return whether a layer computes 1 - x."""
     return x.op == "rescale" and (x.options["scale"], x.options["offset"]) == (-1.0, 1.0)
 
 
 def and_masks(r: Reader, name: str, masks: list[str]) -> str:
-    """The mask that is 1 where all are, which are of one shape; "" of none."""
+    """Add the mask that is 1 where all masks are, which have one shape; "" without masks."""
     combined = ""
     for mask in dict.fromkeys(m for m in masks if m):
         combined = (
@@ -71,7 +70,7 @@ def and_masks(r: Reader, name: str, masks: list[str]) -> str:
 
 
 def or_masks(r: Reader, name: str, masks: list[str]) -> str:
-    """The mask that is 1 where any is: 1 - (1 - a)(1 - b)."""
+    """Add the mask that is 1 where any mask is: 1 - (1 - a)(1 - b)."""
     distinct = list(dict.fromkeys(masks))
     if len(distinct) == 1:
         return distinct[0]
@@ -81,31 +80,31 @@ def or_masks(r: Reader, name: str, masks: list[str]) -> str:
 
 
 def invert_mask(r: Reader, name: str, mask: str) -> str:
-    """1 - mask."""
+    """Add 1 - mask."""
     return r.add_layer(r.make_unique(name), "rescale", [mask], None, scale=-1.0, offset=1.0)
 
 
 def reshape_mask(r: Reader, name: str, mask: str, shape: Shape) -> str:
-    """A mask in another shape of as many elements."""
+    """Reshape a mask to another shape of equal size."""
     return r.add_layer(r.make_unique(name), "reshape", [mask], None, shape=list(shape))
 
 
 def infer_output_mask(r: Reader, call: LayerCall, first: list[str]) -> str:
-    """The mask of a layer's value, where its kind does not say: by Keras' rules.
+    """Infer the mask of a layer's output by Keras' rules, for kinds that do not handle masks.
 
     Args:
-        first: the masks of the layer's first argument, several if that is a list.
+        first: the masks of the layer's first argument, several if it is a list.
 
     Raises:
-        Unfit: a layer that can make nothing of a mask, or for which it would have to be computed.
+        UnsupportedLayer: the layer cannot handle the mask, or its mask would have to be computed.
     """
     layer = call.layer
     if not any(first):
         return ""
     if not layer.supports_masking:
         raise UnsupportedLayer(
-            "drops the mask that comes with what it takes, as Keras warns; where that is meant, "
-            "take the mask off before: keras.ops.copy(x)"
+            "drops the mask of its input, as Keras warns; if this is intended, remove the mask "
+            "before it: keras.ops.copy(x)"
         )
     if call.class_name in _ANY_OF:
         return or_masks(r, f"{call.name}/mask", first) if all(first) else ""

@@ -1,7 +1,7 @@
-"""One pass through a model, and the small moves that its layers share.
+"""One pass through a model, and the small local operations that its layers share.
 
-Gradients of values travel at any scale: at `gradient` bits behind a truncation, with those of a
-weight more behind a product.  Who multiplies one by something brings it back first.
+Gradients of values have any scale: `gradient` fractional bits after a truncation, those of a weight
+more after a product. A layer that multiplies a gradient first rescales it.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from tfe_bench.protocols.ring.range_check import RING, RangeMonitor
 from tfe_bench.protocols.session.sharing import Shared
 
 Gradients = Sequence[Shared | None]
-# Of a public factor that is no power of two.
+# Fractional bits of a public factor that is not a power of two.
 FACTOR_BITS = 16
-# A gradient below 2^12 in magnitude stays below 2^62 with so many fractional bits.
+# A gradient below 2^12 in magnitude stays below 2^62 with this many fractional bits.
 MOST_BITS = 50
 
 
 @dataclass(frozen=True)
 class Precision:
-    """The fixed point of a training, over Z_2^64.
+    """The fixed-point format of a training, over Z_2^64.
 
     Attributes:
         activation: fractional bits of features and of values between layers.
-        weight: of weights, and of SGD's velocities.
-        gradient: of labels, probabilities and gradients of values.
-        ring: bits of what a ReLU compares: |z| < 2^(ring - 1 - activation).
+        weight: those of weights, and of SGD's velocities.
+        gradient: those of labels, probabilities and gradients of values.
+        ring: bits of the values that a ReLU compares: |z| < 2^(ring - 1 - activation).
     """
 
     activation: int = 16
@@ -50,28 +50,29 @@ class Precision:
         return self.activation + self.weight
 
     def to_header(self) -> list[int]:
-        """As JSON holds it."""
+        """Return the fields as a JSON list."""
         return [self.activation, self.weight, self.gradient, self.ring]
 
 
 @dataclass(eq=False)
 class ForwardContext:
-    """One pass through a model.
+    """The state of one pass through a model.
 
     Attributes:
-        ops: that compute or count it.
+        ops: the operations that compute the pass or count its cost.
         weights: by key ("layer/weight").
-        precision: of a training; predictions have their own numbers for each layer.
+        precision: fixed-point format of a training; predictions have a format for each layer.
         frozen: keys of weights that are not trained.
-        public: a step's public values, by name.
-        learning: whether this is a training step, not an evaluation or a prediction.
-        small: whether the model's output may be of a small ring: its loss is made of comparisons.
-        kept: by a node's output, what its backward pass wants.
-        found: gradients of weights by key.
-        renewed: new values by key of what is not trained but changes (running statistics).
-        watches: of places where a value could leave its range, by their names; None where nothing
-            is watched.
-        steep: whether gradients and their squares are watched as well.
+        public: the public values of a step, by name.
+        is_training: whether this is a training step, not an evaluation or a prediction.
+        accepts_small_ring: whether the model's output may be over a small ring: its loss consists
+            of comparisons.
+        saved: values for the backward pass, by a node's output.
+        weight_gradients: gradients of weights by key.
+        new_statistics: new values by key of weights that change without training (running
+            statistics).
+        range_checks: the range checks by place; None disables them.
+        checks_gradients: whether gradients and their squares are checked as well.
     """
 
     ops: Operations
@@ -88,25 +89,25 @@ class ForwardContext:
     checks_gradients: bool = False
 
     def get_weight(self, layer: LayerSpec, name: str) -> Shared:
-        """A layer's weights."""
+        """Return a layer's weights."""
         return self.weights[f"{layer.name}/{name}"]
 
     def get_optional_weight(self, layer: LayerSpec, name: str) -> Shared | None:
-        """A layer's weights, None if it has none of the name."""
+        """Return a layer's weights, None if it has none of this name."""
         return self.get_weight(layer, name) if name in layer.weights else None
 
     def is_trained(self, layer: LayerSpec, name: str) -> bool:
-        """Whether a layer has weights of the name, and they are trained."""
+        """Return whether a layer has weights of this name that are trained."""
         key = f"{layer.name}/{name}"
         return self.is_training and name in layer.weights and key not in self.frozen
 
     def truncate_to_small_ring(
         self, node: PlacedLayer, products: Sequence[Product], addend: Shared | None, drop: int
     ) -> Shared:
-        """A node's products and an addend over 2^drop in the small ring that is compared.
+        """Truncate a node's products and an addend by 2^drop to the small ring of its comparison.
 
-        Watched, the ring has a bit more: values below 2^(bits - 2) in ring units are inside, and
-        all that is inside is right.  Rounds: 1.
+        With range checks, the ring has one bit more: values below 2^(bits - 2) in ring units are in
+        range, and every value in range is right. Rounds: 1.
         """
         ops, bits = self.ops, self.precision.ring
         if self.range_checks is None:
@@ -121,57 +122,57 @@ class ForwardContext:
         return small
 
     def check_magnitude(self, name: str, x: Shared, bits: int) -> None:
-        """Watches, where that is done, whether |x| < 2^bits in ring units, over Z_2^64.
+        """Check |x| < 2^bits in ring units, over Z_2^64, if ranges are checked.
 
-        x below 3 2^bits may count as inside.  Rounds: none.
+        x below 3 2^bits may count as in range. Rounds: none.
         """
         if self.range_checks is not None:
             self.ops.run_protocol(linear.monitor_range, self.get_range_check(name, x), x, bits)
 
     def get_range_check(self, name: str, x: Shared) -> RangeMonitor:
-        """The watch of a place, which has one sample: all of it."""
+        """Return the range check of a place, which treats the whole batch as one sample."""
         assert self.range_checks is not None
         if name not in self.range_checks:
             self.range_checks[name] = RangeMonitor(self.ops.party, 1, x.dealer)
         return self.range_checks[name]
 
     def rescale_gradient(self, g: Shared, room: int = 0) -> Shared:
-        """A gradient at the gradients' scale, if it leaves no room for so many bits more."""
+        """Truncate a gradient to the gradients' scale, unless it has room for more bits."""
         f = self.precision.gradient
         if g.fractional_bits <= f or (room and g.fractional_bits + room <= MOST_BITS):
             return g
         return self.ops.truncate(g, g.fractional_bits - f)
 
     def rescale_activation(self, x: Shared) -> Shared:
-        """A value of a training at the scale of values again."""
+        """Truncate a value of a training to the scale of values."""
         drop = x.fractional_bits - self.precision.activation
         return self.ops.truncate(x, drop) if drop else x
 
     def add_batch_axis(self, shape: Shape, like: Shared) -> Shape:
-        """A shape with the batch of a value."""
+        """Prepend the batch size of a value to a shape."""
         return (self.ops.get_shape(like)[0], *shape)
 
     def align_scales(self, xs: Sequence[Shared], node: PlacedLayer) -> list[Shared]:
-        """Values with the fractional bits of a node's value."""
+        """Convert values to the fractional bits of a node's output."""
         return [self.ops.add_fractional_bits(x, node.numbers.fraction) for x in xs]
 
     def select_positive(self, node: PlacedLayer, g: Shared) -> Shared:
-        """g where what the node compared is not negative, at the gradients' scale or below."""
+        """Return g where the node's compared value is non-negative, at most at gradient scale."""
         drop = max(0, g.fractional_bits - self.precision.gradient)
         return self.ops.inject_truncated(self.saved[node.output], g, drop, negated=True)
 
     def multiply_slope(self, node: PlacedLayer, g: Shared) -> Shared:
-        """A gradient times the slope that the node has kept."""
+        """Multiply a gradient by the slope that the node has saved."""
         return self.ops.mul(self.rescale_gradient(g), self.saved[node.output])
 
 
 def reshape_value(ops: Operations, x: Shared, shape: Shape) -> Shared:
-    """The elements of x in another shape."""
+    """Return the elements of x in another shape."""
     return ops.apply_local(lambda v: shapes.reshape(v, shape), x, shape)
 
 
 def sum_axes(ops: Operations, x: Shared, axes: list[int], keepdims: bool = False) -> Shared:
-    """The sum over some axes."""
+    """Sum over some axes."""
     old = ops.get_shape(x)
     kept = [1 if i in axes else n for i, n in enumerate(old)]
     shape = tuple(kept) if keepdims else tuple(n for i, n in enumerate(old) if i not in axes)
@@ -179,35 +180,35 @@ def sum_axes(ops: Operations, x: Shared, axes: list[int], keepdims: bool = False
 
 
 def sum_to_shape(ops: Operations, g: Shared, wanted: Shape) -> Shared:
-    """g, summed over the axes along which a value of that shape was broadcast."""
+    """Sum g over the axes along which a value of that shape was broadcast."""
     axes = [i for i, (a, b) in enumerate(zip(wanted, ops.get_shape(g), strict=True)) if a != b]
     return sum_axes(ops, g, axes, keepdims=True) if axes else g
 
 
 def add_aligned(ops: Operations, a: Shared, b: Shared) -> Shared:
-    """a + b at the larger of their scales."""
+    """Return a + b at the larger of their scales."""
     fraction = max(a.fractional_bits, b.fractional_bits)
     return ops.add(ops.add_fractional_bits(a, fraction), ops.add_fractional_bits(b, fraction))
 
 
 def convert_scale(ops: Operations, x: Shared, fraction: int) -> Shared:
-    """x with so many fractional bits: shifted, or truncated."""
+    """Convert x to this many fractional bits: shift, or truncate."""
     if x.fractional_bits <= fraction:
         return ops.add_fractional_bits(x, fraction)
     return ops.truncate(x, x.fractional_bits - fraction)
 
 
 def find_negative_log2(factor: Fraction) -> int | None:
-    """k with factor = 2^-k, None if there is none of at least 0."""
+    """Return k >= 0 with factor = 2^-k, None if there is no such k."""
     one = factor.numerator == 1 and factor.denominator.bit_count() == 1
     return factor.denominator.bit_length() - 1 if one else None
 
 
 def multiply_public(ops: Operations, x: Shared, factors: Any) -> Shared:
-    """x times public reals, with more fractional bits.  Local.
+    """Multiply x by public real numbers, with more fractional bits. Local.
 
     Args:
-        factors: a Fraction, or an array of reals that broadcasts to x.
+        factors: a Fraction, or an array of real numbers that broadcasts to x.
     """
     several = np.asarray(factors, object).reshape(-1)
     first = Fraction(several[0])

@@ -1,4 +1,4 @@
-"""What kinds read layers of Keras with."""
+"""Helpers with which kinds convert Keras layers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfe_bench.models.kinds.layer import Array, LayerSpec, Shape
 
 
 class UnsupportedLayer(Exception):
-    """Why a layer cannot be converted."""
+    """A layer that cannot be converted; the text states the reason."""
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class CallValue:
     """A value that a layer is called with.
 
     Attributes:
-        shape: without the batch.
-        mask: the name of the mask that comes with it in Keras, or "".
+        shape: shape without the batch.
+        mask: the name of its mask in Keras, or "".
     """
 
     name: str
@@ -34,18 +34,18 @@ class CallValue:
 
 @dataclass(frozen=True, eq=False)
 class LayerCall:
-    """A layer of Keras, called once in a model.
+    """A Keras layer, called once in a model.
 
     Attributes:
-        layer: Keras' own.
-        name: for the layer that it becomes.
-        inputs: names of the values that it takes.
-        shapes: of these, without the batch.
-        shape: of its value, without the batch.
-        arguments: of kinds that take them by name, what it is called with: `Given` values, lists
-            of them, and public ones.
-        others: for names of what the layer gives besides its first value, in order.
-        masks: names of the masks that come with the inputs in Keras, "" where none does.
+        layer: the object of Keras.
+        name: name for the converted layer.
+        inputs: names of the input values.
+        shapes: their shapes, without the batch.
+        shape: shape of its output, without the batch.
+        arguments: for kinds with named arguments, the call's arguments: `CallValue` objects, lists
+            of them, and public values.
+        other_outputs: collects names of the outputs after the first one, in order.
+        masks: names of the masks of the inputs in Keras, "" for an input without a mask.
     """
 
     layer: Any
@@ -59,32 +59,33 @@ class LayerCall:
 
     @property
     def mask(self) -> str:
-        """That of the first input, or ""."""
+        """Mask of the first input, or ""."""
         return self.masks[0] if self.masks else ""
 
     @property
     def class_name(self) -> str:
-        """The name of its class."""
+        """Name of the Keras class."""
         return type(self.layer).__name__
 
 
 class Reader:
-    """What a layer is written to.
+    """Collects the layers of a converted model.
 
     Args:
-        kinds, functions: what reads Keras' layers and activations (registry).
+        kinds, functions: the kinds for Keras layers and activations (registry).
 
     Attributes:
-        layers: that were written.
-        unfit: what cannot be converted, in words.
-        rank: with the batch, of the value of the layer that is read.
-        training: whether layers are read as they are in training, not in predictions.
+        layers: the layers added so far.
+        unfit: descriptions of the parts that cannot be converted.
+        rank: rank with the batch of the output of the current layer.
+        training: whether layers are converted in training form, not for predictions.
         private: names of layers whose options are statistics of rows.
         inputs: names of the model's inputs.
-        tokens: of those that tables are looked up by, how many rows these have.
-        masks: of those that hold 0 and 1.
-        mask: that of the value of the layer that is read, where its kind says so (Kind.masks).
-        unmasked: names of values that lose their masks, as Keras' MultiHeadAttention has it.
+        tokens: the number of table rows for inputs that are looked up in tables.
+        masks: inputs that hold 0 and 1.
+        mask: mask of the current layer's output, set by kinds that handle masks
+            (Kind.handles_masks).
+        unmasked: names of values that lose their masks, as in Keras' MultiHeadAttention.
     """
 
     training = False
@@ -108,7 +109,7 @@ class Reader:
         self._tables: set[str] = set()
 
     def make_unique(self, name: str) -> str:
-        """The name, with a number where a layer is called again."""
+        """Return the name, with a number if it is in use."""
         candidate, number = name, 2
         while candidate in self.used_names:
             candidate, number = f"{name}#{number}", number + 1
@@ -118,10 +119,10 @@ class Reader:
     def add_layer(
         self, name: str, op: str, inputs: list[str], weights: dict[str, Any] | None = None, **o: Any
     ) -> str:
-        """Adds a layer; returns its name."""
+        """Add a layer; returns its name."""
         arrays = {}
         for weight_name, variable in (weights or {}).items():
-            # (a layer that is called twice has one array: it is stored and sent once)
+            # (a layer that is called twice shares one array, stored and sent once)
             if id(variable) not in self.arrays:
                 self.arrays[id(variable)] = variable, read_weights(name, weight_name, variable)
             arrays[weight_name] = self.arrays[id(variable)][1]
@@ -129,15 +130,16 @@ class Reader:
         return name
 
     def add_lookup(self, name: str, input_name: str, table: Any) -> str:
-        """Adds a layer of the rows of a table at numbers that whoever predicts gives.
+        """Add a layer that looks up rows of a table; the client of the prediction chooses the rows.
 
         Raises:
-            Unfit: the numbers are computed, or another table has another number of rows.
+            UnsupportedLayer: the model computes the row numbers, or another table for the same
+                input has another number of rows.
         """
         count = int(table.shape[0])
         if input_name not in self.inputs:
             raise UnsupportedLayer(
-                "of numbers that the model computes; those of an input are supported"
+                "of numbers that the model computes; numbers of an input are supported"
             )
         if self.tokens.setdefault(input_name, count) != count:
             raise UnsupportedLayer(
@@ -149,16 +151,18 @@ class Reader:
     def add_token_test(
         self, name: str, input_name: str, shape: Shape, number: int, inverted: bool
     ) -> str:
-        """Adds whether numbers of an input are this one; if it is of tokens, a column of its rows.
+        """Add the test whether the numbers of an input equal a number.
+
+        For an input of tokens this selects a column of its one-hot rows.
 
         Args:
-            inverted: whether they are not.
+            inverted: whether to test for inequality.
         """
         self.token_tests[name] = input_name, number, inverted
         return self.add_layer(name, "reshape", [input_name], None, shape=list(shape))
 
     def _resolve_token_tests(self) -> None:
-        """Now that it is known which inputs tables are looked up by."""
+        """Resolve token tests once all table look-ups are known."""
         layers: list[LayerSpec] = []
         for x in self.layers:
             input_name, number, inverted = self.token_tests.get(x.name, ("", 0, False))
@@ -177,7 +181,7 @@ class Reader:
 
     def _select_column(self, x: LayerSpec, number: int, inverted: bool) -> list[LayerSpec]:
         (input_name,), shape, count = x.inputs, x.options["shape"], self.tokens[x.inputs[0]]
-        if number >= count:  # (nor is it, as the client's numbers are below)
+        if number >= count:  # (never equal, as the client's numbers are below count)
             raise UnsupportedLayer(f"compares tokens from 0 to {count - 1} with {number}")
         sides = [*([0, 0] for _ in shape), [number, count - 1 - number]]
         column, flat = (self.make_unique(f"{x.name}/{part}") for part in ("column", "flat"))
@@ -193,7 +197,7 @@ class Reader:
         ]
 
     def check_tokens(self) -> None:
-        """Says what else takes numbers that tables are looked up by."""
+        """Record layers other than tables that use token numbers."""
         try:
             self._resolve_token_tests()
         except UnsupportedLayer as error:
@@ -205,20 +209,20 @@ class Reader:
         ]
 
     def convert_inner_layer(self, layer: Any, call: LayerCall) -> str:
-        """Writes a layer that another one calls, in place of the call of that one.
+        """Convert a layer that a wrapper layer calls, in place of the wrapper's call.
 
         Raises:
-            Unfit: why it cannot be converted.
+            UnsupportedLayer: it cannot be converted; the text states the reason.
         """
         raise NotImplementedError
 
     def add_layer_activation(self, layer: Any, name: str) -> str:
-        """Adds the activation that a layer has as an argument."""
+        """Add the activation that a layer has as an argument."""
         function = getattr(layer, "activation", None)
         return self.add_activation(function, name, name)
 
     def add_activation(self, function: Any, input_name: str, name: str) -> str:
-        """Adds an activation function behind a value."""
+        """Add an activation function after a value."""
         if function is None:
             return input_name
         if isinstance(function, self.keras.layers.Layer):
@@ -246,7 +250,7 @@ class Reader:
 
 
 def _bind_arguments(function: Any) -> dict[str, Any]:
-    """What a function of keras.activations, or a functools.partial of one, adds to its value."""
+    """Return the arguments of an activation or functools.partial, besides its value."""
     positional, named, plain_function = (), {}, function
     if isinstance(function, functools.partial):
         positional, named, plain_function = function.args, function.keywords, function.func
@@ -262,7 +266,7 @@ def _bind_arguments(function: Any) -> dict[str, Any]:
 
 
 def _to_json_value(name: str, value: Any) -> Any:
-    """A public argument as JSON holds it."""
+    """Convert a public argument to a JSON value."""
     if value is None or isinstance(value, (bool, int, float)):
         return value
     array = np.asarray(value)
@@ -272,11 +276,11 @@ def _to_json_value(name: str, value: Any) -> Any:
 
 
 def read_weights(layer: str, name: str, value: Any) -> Array:
-    """Weights of a layer of Keras as floating-point numbers.
+    """Convert weights of a Keras layer to floating-point numbers.
 
     Raises:
-        Unfit: they are no such numbers.
-        RangeError: NaN or infinity among them.
+        UnsupportedLayer: the weights are not floating-point numbers.
+        RangeError: they contain NaN or infinity.
     """
     array = np.asarray(value.numpy() if hasattr(value, "numpy") else value)
     if array.dtype.kind != "f" and array.dtype.name != "bfloat16":
@@ -284,14 +288,18 @@ def read_weights(layer: str, name: str, value: Any) -> Array:
     array = array.astype(np.float64 if array.dtype == np.float64 else np.float32)
     if not np.isfinite(array).all():
         raise RangeError(
-            f"Layer {layer!r} has weights {name!r} that are NaN or infinite. Received: "
-            f"{int((~np.isfinite(array)).sum())} of {array.size}. Train it again, or load others."
+            f"Expected finite weights {name!r} of layer {layer!r}. Received: "
+            f"{int((~np.isfinite(array)).sum())} of {array.size} that are NaN or infinite. Train "
+            "the "
+            "layer again, or load other weights.",
+            code="not-finite",
+            operation=layer,
         )
     return array
 
 
 def canonicalize_axis(axis: Any, rank: int) -> int:
-    """An axis counted from the front, the batch being 0."""
+    """Count an axis from the front, with the batch as axis 0."""
     if not isinstance(axis, int):
         raise UnsupportedLayer(f"axis {axis}; one axis is supported")
     positive_axis = axis + rank if axis < 0 else axis

@@ -1,7 +1,7 @@
-"""Which kinds of layers there are: a module of models/layers each, and those of other packages.
+"""The registry of layer kinds: one module of models/layers each, and kinds of other packages.
 
-Another package's kind is a class that its metadata names in the entry point group
-`tfe_bench.layers`; all that it computes with is what tfe_bench's own kinds have.
+A kind of another package is a class that the package's metadata names in the entry point group
+`tfe_bench.layers`. It uses the same interface as the kinds of tfe_bench.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ GROUP = "tfe_bench.layers"
 
 
 def discover_kinds() -> dict[str, Kind]:
-    """All kinds by op.
+    """Find all kinds, by op.
 
     Raises:
-        UsageError: two of one op, or an entry point that is no kind.
+        UsageError: two kinds have the same op, or an entry point is not a kind.
     """
     own_classes = discovery.find_classes(layers.__name__, layers.__path__, Kind, "op")
     kinds = {op: cls() for op, cls in own_classes.items()}
@@ -31,12 +31,17 @@ def discover_kinds() -> dict[str, Kind]:
         cls = point.load()
         if not (isinstance(cls, type) and issubclass(cls, Kind) and hasattr(cls, "op")):
             raise UsageError(
-                f"The entry point {point.name!r} of {GROUP} is a class of kinds.kind.Kind with an "
-                f"op. Received: {cls!r}."
+                f"Expected a subclass of kinds.kind.Kind with an op as entry point {point.name!r} "
+                "of "
+                f"{GROUP}. Received: {cls!r}.",
+                code="invalid-entry-point",
+                operation=point.name,
             )
         if cls.op in kinds:
             raise UsageError(
-                f"There is a kind of layer {cls.op!r} already. Received: {point.value}."
+                f"A layer kind {cls.op!r} already exists. Received: {point.value}.",
+                code="duplicate-name",
+                operation=cls.op,
             )
         kinds[cls.op] = cls()
     return kinds
@@ -46,37 +51,42 @@ KINDS: dict[str, Kind] = discover_kinds()
 
 
 def get_kind(op: str) -> Kind:
-    """The kind of a layer that has been checked."""
+    """Return the kind of a layer that has been checked."""
     return KINDS[op]
 
 
 def infer_shape(x: LayerSpec, input_shapes: list[Shape], weights: Shapes) -> Shape:
-    """The shape of a layer's value.
+    """Infer the shape of a layer's output.
 
     Raises:
-        UsageError: an unknown kind, or options, weights or inputs that do not fit it.
+        UsageError: the kind is unknown, or options, weights or inputs do not fit it.
     """
     kind = KINDS.get(x.op) if isinstance(x.op, str) else None
     if kind is None:
         raise unknown_name(
-            f"Layer {x.name!r} is of an unknown kind. Received: {x.op!r}.", x.op, KINDS
+            f"Layer {x.name!r} has an unknown kind. Received: {x.op!r}.",
+            x.op,
+            KINDS,
+            operation=x.name,
         )
     try:
         return kind.infer_shape(input_shapes, x.options, weights)
     except (InvalidOption, UsageError) as error:
-        raise UsageError(f"Layer {x.name!r} ({x.op}) {error}") from None
+        raise UsageError(
+            f"Layer {x.name!r} ({x.op}) {error}", code="invalid-layer-option", operation=x.name
+        ) from None
 
 
-# ---- what of Keras there is a kind for
+# ---- supported Keras classes
 
 
 def map_keras_layers(keras: Any) -> dict[type, Kind]:
-    """The kind that reads each class of Keras' layers."""
+    """Map each supported Keras layer class to its kind."""
     return {cls: kind for kind in KINDS.values() for cls in kind.find_keras_layers(keras)}
 
 
 def map_keras_functions(keras: Any) -> dict[Any, tuple[str, Kind]]:
-    """The kind that each of Keras' activation functions is, with the function's name."""
+    """Map each supported Keras activation function to its name and kind."""
     return {
         function: (name, kind)
         for kind in KINDS.values()
@@ -85,7 +95,7 @@ def map_keras_functions(keras: Any) -> dict[Any, tuple[str, Kind]]:
 
 
 def list_supported_layers(keras: Any) -> list[str]:
-    """The names of Keras' layers that are converted, without those that do nothing."""
+    """List the names of the Keras layers that are converted, without those that do nothing."""
     readers_by_class = map_keras_layers(keras).items()
     return sorted(
         {cls.__name__ for cls, kind in readers_by_class if not kind.is_identity} | {"InputLayer"}

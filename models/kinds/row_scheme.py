@@ -1,19 +1,19 @@
-"""How a row's statistic is summed in fixed point: of which bits, and modulo what.
+"""The fixed-point plan of a row's statistic: its bits, and the modulus of its sum.
 
-With n elements in a row, S their sum and Q that of their squares, all is exact modulo 2^64 if no
+With n elements in a row, S their sum and Q the sum of their squares, all is exact modulo 2^64 if no
 element is rounded before:
 
     by variance:     u = n x - S,  n^2 s = n Q - S^2
     by mean square:  u = n x,      n^2 s = n Q
     by sum:          u = x,        s = Q
 
-Where samples say how large s is, u and s are right modulo what these take, and x needs no 64 bits.
-A watch is then told of a second statistic too, of x / 2^coarse (functions/normalize.py `shifted`,
-off by less than two units), which takes 2 coarse bits less: where it is small the first one cannot
-have left its modulus.
+If samples bound s, then u and s only need to be right modulo the bits that they use, and x needs
+fewer than 64 bits. A range check then also covers a second statistic, of x / 2^coarse
+(functions/normalize.py `shifted`, off by less than two units), which uses 2 coarse bits less: where
+it is small, the first one is within its modulus.
 
-Where samples do not, and n^2 s could leave the ring, n s is the sum of squares of what is rounded:
-x less its mean, or x.
+If samples do not bound s, and n^2 s could exceed the ring, n s is the sum of squares of rounded
+values: x less its mean, or x.
 """
 
 from __future__ import annotations
@@ -28,32 +28,32 @@ from tfe_bench.models.kinds.planning import FEWEST_BITS, PRODUCT_BITS
 from tfe_bench.protocols.functions.normalize_plan import MAX_ONE_STAGE_BINADES
 from tfe_bench.protocols.ring.products import RING
 
-# Of the reciprocal root, of which its largest values leave less; of values of few fractional bits,
-# so many more than these.
+# Bits of the reciprocal root, fewer for its largest values; for values of few fractional bits,
+# this many more than these.
 PRECISION, _SPARE_PRECISION = 20, 5
-# Of the largest reciprocal root, and of a public number that it may be multiplied by.
+# Bits of the largest reciprocal root, and of a public number that multiplies it.
 _ROOT_BITS, RATIO_BITS = 42, 18
-# Bits sent for a second statistic of a row, which is compared.
+# Bits sent for the comparison of a row's second statistic.
 _SECOND = 900
 
 
 @dataclass(frozen=True)
 class RowScheme:
-    """How one layer computes.
+    """The fixed-point plan of one layer.
 
-    X is what is summed of v^2, and epsilon; v is x or u, rounded if `own` says so.
+    X is the sum of v^2 and epsilon; v is x or u, rounded if `rounded_scale` is positive.
 
     Attributes:
         count: n.
-        by: the statistic.
-        epsilon: added to it.
-        given: fractional bits of x.
-        own: fractional bits of v; 0 where x enters as it is.
+        statistic: "variance", "mean_square" or "sum".
+        epsilon: added to the statistic.
+        input_scale: fractional bits of x.
+        rounded_scale: fractional bits of v; 0 if x is used unrounded.
         bits: X < 2^bits.
-        low: X >= 2^low, from samples; 0 where only epsilon says how small X may be.
-        read: bits of x that are right.
-        coarse: bits that x loses for a second statistic, which is watched; 0 for none.
-        precision: of the reciprocal root.
+        low: X >= 2^low, from samples; 0 if only epsilon bounds X from below.
+        read_bits: low bits of x that are right.
+        coarse: bits that x loses for a second, range-checked statistic; 0 for none.
+        precision: bits of the reciprocal root.
     """
 
     count: int
@@ -69,12 +69,12 @@ class RowScheme:
 
     @property
     def numerator_factor(self) -> int:
-        """u over what is divided by the root."""
+        """The ratio of u and the value that is divided by the root."""
         return self.count if self.statistic != "sum" else 1
 
     @property
     def dropped_bits(self) -> int:
-        """Bits that v loses of u, or of x where no mean is taken off."""
+        """Bits that v loses of u, or of x if no mean is subtracted."""
         if not self.rounded_scale:
             return 0
         return (
@@ -89,7 +89,7 @@ class RowScheme:
 
     @property
     def statistic_factor(self) -> Fraction:
-        """X = spread (s + epsilon) 2^scale."""
+        """The factor in X = factor (s + epsilon) 2^scale."""
         if not self.rounded_scale or self.statistic == "sum":
             return Fraction(self.numerator_factor**2)
         kept = Fraction(self.count, 1 << self._log_count) if self.statistic == "variance" else 1
@@ -101,22 +101,25 @@ class RowScheme:
         return 2 * (self.rounded_scale or self.input_scale)
 
     def to_ring(self, s: Fraction) -> int:
-        """A statistic, or epsilon, in X."""
+        """Convert a statistic, or epsilon, to units of X."""
         return round(s * self.statistic_factor * (1 << self.scale))
 
     @property
     def is_exact(self) -> bool:
-        """Whether v is x, and samples say how large X is."""
+        """True if v is x, and samples bound X."""
         return bool(self.low) and not self.rounded_scale
 
     @property
     def lower_bits(self) -> int:
-        """X >= 2^lowest; 0 where X may be 0."""
+        """X >= 2^lower_bits; 0 if X may be 0."""
         return max(self.low, self.to_ring(Fraction(self.epsilon)).bit_length() - 1)
 
     @property
     def root_ratio(self) -> tuple[int, int]:
-        """(c, j) with sqrt(spread) / times = c 2^-(RATIO_BITS + j), c of as many bits."""
+        """(c, j) with sqrt(statistic_factor) / numerator_factor = c 2^-(RATIO_BITS + j).
+
+        c has RATIO_BITS bits.
+        """
         square = self.statistic_factor / self.numerator_factor**2
         j = 0
         while square * 4 ** (j + 1) <= 1:
@@ -125,9 +128,9 @@ class RowScheme:
 
     @property
     def root_bits(self) -> int:
-        """Of the reciprocal root 2^root / sqrt(X)."""
+        """The exponent of the reciprocal root 2^root_bits / sqrt(X)."""
         max_bits = min(_ROOT_BITS + self.lower_bits // 2, self._room_bits - self._scale_shift)
-        # (the largest X leaves its root the precision and two bits)
+        # (for the largest X the root keeps the precision and two bits)
         return min(max_bits, self.precision + 2 + (self.bits + 1) // 2) if self.low else max_bits
 
     @property
@@ -144,16 +147,16 @@ class RowScheme:
         return self.input_scale - self.scale // 2 + self.root_ratio[1]
 
     def limit_precision(self, fraction: int) -> RowScheme:
-        """For results of so many fractional bits."""
+        """Limit the precision to that of results with this many fractional bits."""
         return replace(self, precision=min(PRECISION, fraction + _SPARE_PRECISION))
 
     def bound_bits(self, magnitude: int) -> int:
-        """Bits of X for |x| < 2^magnitude."""
+        """Bound the bits of X for |x| < 2^magnitude."""
         s = Fraction(4) ** magnitude * (self.count if self.statistic == "sum" else 1)
         return max(self.to_ring(s + Fraction(self.epsilon)).bit_length(), self.lower_bits + 2)
 
     def bound_statistic(self, limit: int, coarse: int = 0) -> int:
-        """A bound on the statistic of |x| <= limit ring units; of x / 2^coarse, if that is cut."""
+        """Bound the statistic of |x| <= limit ring units; with coarse, of x / 2^coarse."""
         largest = (limit >> coarse) + 3 if coarse else limit
         return (self.count * self.numerator_factor * largest**2) + self.to_ring(
             Fraction(self.epsilon)
@@ -161,8 +164,8 @@ class RowScheme:
 
     @property
     def coarse_bound(self) -> int:
-        """A bound on the second statistic where X < 2^bits."""
-        # ||v|| is ||x|| / 2^coarse and ||v - x / 2^coarse|| at most
+        """Bound on the second statistic where X < 2^bits."""
+        # ||v|| is at most ||x|| / 2^coarse + ||v - x / 2^coarse||
         return ((1 << (self.bits + 1) // 2 >> self.coarse) + self._rounding_loss + 1) ** 2
 
     @property
@@ -170,12 +173,12 @@ class RowScheme:
         return 2 * (math.isqrt(self.count * self.numerator_factor) + 1)
 
     def minimize_bits(self, limit: int | None, least: int = 0) -> RowScheme | None:
-        """As few bits of x as do, where v is x and X from 2^low to 2^bits; None if none do.
+        """Minimize the bits of x, where v is x and X lies in 2^low to 2^bits; None if nothing fits.
 
         Args:
-            limit: |x| <= limit ring units, of which no X may be taken for one in between; None:
-                nothing is watched, and X is right in between alone.
-            least: so many bits are read of x anyway.
+            limit: |x| <= limit ring units, for which no X may be mistaken for one in the interval.
+                None: ranges are not checked, and X is right in the interval alone.
+            least: the low bits of x that are used in any case.
         """
         enough = max(self.bits + 2, least)
         if limit is not None:
@@ -187,14 +190,14 @@ class RowScheme:
         return min(fitting, key=RowScheme._estimate_sent_bits, default=None)
 
     def minimize_for_any_limit(self, least: int = 0) -> RowScheme:
-        """`in_fewest` for the largest limit that there is, where none is known."""
+        """Return `minimize_bits` for the largest limit that fits, if none is known."""
         candidates = (self.minimize_bits(1 << bits, least) for bits in range(RING - 2, 0, -1))
         return next((candidate for candidate in candidates if candidate is not None), self)
 
     def _add_second_statistic(self, limit: int, enough: int) -> Iterator[RowScheme]:
-        """With a second statistic, of all that it may lose."""
+        """Yield schemes with a second statistic, one for each possible `coarse`."""
         for coarse in range(1, self.input_scale + self.bits):
-            # (an X of 2^(bits+2) has to have a larger second statistic than one of 2^bits)
+            # (an X of 2^(bits+2) must have a larger second statistic than one of 2^bits)
             if (1 << self.bits // 2 >> coarse) <= 8 * self._rounding_loss:
                 break
             one = replace(self, coarse=coarse)
@@ -204,12 +207,12 @@ class RowScheme:
             yield replace(one, read_bits=max(enough, bits + coarse))
 
     def _estimate_sent_bits(self) -> int:
-        """For a row, about, by what depends on the bits that are read."""
+        """Estimate the bits sent for a row, as far as they depend on the bits that are used."""
         return 4 * self.count * self.read_bits + (_SECOND if self.coarse else 0)
 
 
 def _build_exact_scheme(x: LayerSpec, input_shape: Shape, fraction: int) -> RowScheme:
-    """A layer whose x enters as it is."""
+    """Return the scheme of a layer that uses x unrounded."""
     count = math.prod(input_shape[axis - 1] for axis in x.options["axes"])
     return RowScheme(count, x.options["by"], float(x.options["epsilon"]), fraction, 0)
 
@@ -222,9 +225,10 @@ def plan_exact_scheme(
     root: float | None,
     inverse: float | None,
 ) -> RowScheme | None:
-    """How a layer computes of x as it is, where samples say how large X is.
+    """Plan a layer that uses x unrounded, if samples bound X.
 
-    None if they do not, or if an |x| < 2^magnitude could have an X that is taken for another.
+    Returns None if they do not, or if an |x| < 2^magnitude could have an X that is mistaken for
+    another.
     """
     plain = _build_exact_scheme(x, input_shape, fraction)
     scheme = narrow_scheme(replace(plain, bits=plain.bound_bits(magnitude)), root, inverse)
@@ -236,7 +240,7 @@ def plan_exact_scheme(
 def plan_scheme(
     x: LayerSpec, input_shape: Shape, fraction: int, magnitude: int
 ) -> RowScheme | None:
-    """How a layer computes for |x| < 2^magnitude; None if nothing holds that."""
+    """Plan a layer for |x| < 2^magnitude; None if nothing fits."""
     for rounded_scale in (0, *range(fraction, FEWEST_BITS - 1, -1)):
         scheme = replace(_build_exact_scheme(x, input_shape, fraction), rounded_scale=rounded_scale)
         bits = scheme.bound_bits(magnitude)
@@ -246,7 +250,7 @@ def plan_scheme(
 
 
 def narrow_scheme(scheme: RowScheme, root: float | None, inverse: float | None) -> RowScheme:
-    """With the ends that samples give X, where fewer rounds do for what is between them."""
+    """Narrow the scheme to the bounds of X from samples, where that saves rounds."""
     if root is None or inverse is None:
         return scheme
     bits = min(scheme.bits, scheme.to_ring(Fraction(root) ** 2).bit_length())

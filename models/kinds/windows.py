@@ -1,4 +1,4 @@
-"""Windows that slide over images: their options, where they lie, and their cells in the clear."""
+"""Windows that slide over images: their options, their positions, and their cells in plaintext."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from tfe_bench.protocols.ring.conv import Windows
 
 
 def parse_windows(options: Options) -> Windows:
-    """Where a convolution's or a pooling's windows lie."""
+    """Parse the windows of a convolution or a pooling."""
     return Windows.from_arguments(
         "conv2d", options["strides"], options["padding"], options.get("dilations", [1, 1])
     )
 
 
 class WindowPooling(Kind):
-    """Something of each window of an image."""
+    """A kind that reduces each window of an image."""
 
     @channels_last
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
@@ -45,7 +45,7 @@ class WindowPooling(Kind):
     def convert_windows(
         self, r: Reader, call: LayerCall, sizes: Sequence[int], strides: Sequence[int], padding: str
     ) -> str:
-        """Writes windows over rows, images or volumes: one pooling, or two one after the other."""
+        """Add pooling over windows of rows, images or volumes: one pooling, or two in sequence."""
         name, shape, (input_name,) = call.name, call.shapes[0], call.inputs
         ksize, steps = [int(n) for n in sizes], [int(n) for n in strides]
 
@@ -60,7 +60,7 @@ class WindowPooling(Kind):
         if len(shape) == 2:
             image = add_reshape(r, input_name, f"{name}/image", (1, *shape))
             return add_reshape(r, add_pool(name, image, 0, 1), f"{name}/rows", call.shape)
-        # heights and widths of every depth, then the depths of every place
+        # pool height and width for every depth, then the depth for every position
         depth, height, width, channels = shape
         new_depth, new_height, new_width, _ = call.shape
         depth_last = add_transpose(r, input_name, f"{name}/depth_behind", [2, 3, 1, 4])
@@ -83,7 +83,7 @@ class WindowPooling(Kind):
             same or options["padding"] == "VALID", 'padding "SAME" or "VALID"', options["padding"]
         )
         windows = parse_windows(options)
-        # Each cell of a window is listed: those outside of the image are no use.
+        # Each cell of a window is listed; cells outside of the image are useless.
         fits = all(k <= (2 * n + 1 if same else n) for k, n in zip(kernel, x[:2], strict=True))
         check_value(
             fits,
@@ -95,7 +95,7 @@ class WindowPooling(Kind):
 
 
 class GlobalPooling(Kind):
-    """Something of each channel of an image."""
+    """A kind that reduces each channel of an image."""
 
     @channels_last
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
@@ -118,9 +118,11 @@ class GlobalPooling(Kind):
 def iterate_cells(
     x: Array, kernel: Sequence[int], options: Options, outside: float = 0.0
 ) -> Iterator[tuple[int, int, Array]]:
-    """For each cell of a window, its values under all windows, [batch, height, width, channels].
+    """Yield each cell of a window with its values in all windows.
 
-    (In NumPy, one shift after the other: TensorFlow's convolutions of float64 differ by host.)
+    The values are [batch, height, width, channels].
+
+    (In NumPy, one shift after the other: TensorFlow's float64 convolutions differ by host.)
     """
     windows = parse_windows(options)
     pads, sizes = [], []
@@ -141,5 +143,5 @@ def iterate_cells(
 
 
 def sum_windows(x: Array, options: Options) -> Array:
-    """The sum of each window's cells."""
+    """Sum the cells of each window."""
     return np.asarray(sum(cell for _, _, cell in iterate_cells(x, options["ksize"], options)))

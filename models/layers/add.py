@@ -1,4 +1,4 @@
-"""Add and Subtract, what is made of them, and what is added that is public."""
+"""Add and Subtract, layers composed of them, and additions of public numbers."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 class BroadcastKind(Kind):
-    """Something of several values, broadcast, without options and weights.
+    """A function of several broadcast values, without options and weights.
 
     Attributes:
-        most: how many.
+        max_inputs: the largest number of inputs.
     """
 
     max_inputs: ClassVar[int] = 64
@@ -56,7 +56,7 @@ class BroadcastKind(Kind):
 
 
 def align_ranks(r: Reader, call: LayerCall) -> list[str]:
-    """The inputs of a call, those of fewer axes with axes of 1 before them, as Keras has it."""
+    """Align the ranks of a call's inputs: add leading axes of 1, as Keras does."""
     rank = max(map(len, call.shapes))
     aligned = []
     for i, (input_name, shape) in enumerate(zip(call.inputs, call.shapes, strict=True)):
@@ -102,7 +102,7 @@ class Add(BroadcastKind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g for each."""
+        """Pass g to each input."""
         return [sum_to_shape(p.ops, g, p.add_batch_axis(shape, g)) for shape in node.input_shapes]
 
 
@@ -114,7 +114,10 @@ class Subtract(Add):
     max_inputs = 2
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        """max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x); of more, those of pairs."""
+        """Convert a difference, or a maximum or minimum of pairs.
+
+        max(x, y) = y + relu(x - y), min(x, y) = y - relu(y - x).
+        """
         if call.class_name == "Subtract":
             return r.add_layer(call.name, self.op, align_ranks(r, call))
         remaining, number = align_ranks(r, call), 0
@@ -145,13 +148,13 @@ class Subtract(Add):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g, and -g."""
+        """Pass g to the first input, and -g to the second."""
         both = zip((g, p.ops.neg(g)), node.input_shapes, strict=True)
         return [sum_to_shape(p.ops, part, p.add_batch_axis(shape, g)) for part, shape in both]
 
 
 class Shift(Kind):
-    """x or -x, and a public number.  Local."""
+    """x or -x, plus a public number. Local."""
 
     op = "shift"
     is_pointwise = True
@@ -170,7 +173,7 @@ class Shift(Kind):
         planner.check_added(x, abs(x.options["offset"]))
         return FixedPointFormat(
             max(f, planner.fraction)
-        )  # a number has bits that its input may lack
+        )  # a constant may need bits that its input lacks
 
     def check_format(self, node: PlacedLayer) -> None:
         check_fractional_bits(node)

@@ -1,4 +1,4 @@
-"""Factors and a shift for each channel: what is left of normalizations, rescalings and PReLUs."""
+"""Factors and a shift for each channel, the affine part of normalizations and PReLUs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Affine(TrainableLinear):
     op = "affine"
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        """A factor for each channel, or for each place but along axes of 1."""
+        """Infer the shape of a factor for each channel, or for each place but along axes of 1."""
         check_options(options)
         places = len(kernel) == len(x) and all(k in (1, n) for k, n in zip(kernel, x, strict=True))
         check_value(places or kernel == (x[-1],), f"a factor [{x[-1]}]", list(kernel))

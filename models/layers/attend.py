@@ -25,25 +25,25 @@ from tfe_bench.models.kinds.planning import Planner
 from tfe_bench.protocols.nn import attention
 from tfe_bench.protocols.session.sharing import Shared
 
-# Scores of a row may be this much further apart than on samples, which are taken four times.
+# The spread of a row's scores may exceed that of samples by this factor, which applies four times.
 _SPARE = 0.5
 _DIGITS = "0123456789abcdef"
 
 
 def pack_mask(keep: Array) -> list[str]:
-    """The option `keys` of truth values [queries, keys]."""
+    """Return the option `keys` for truth values [queries, keys]."""
     return [f"{int(''.join('01'[int(v)] for v in row), 2):x}" for row in keep]
 
 
 def _unpack_mask(options: Options, queries: int, keys: int) -> Array:
-    """The truth values of it, and of the option `causal`."""
+    """Return the truth values of the options `keys` and `causal`."""
     rows = [f"{int(row, 16):0{keys}b}" for row in options["keys"]]
     keep = np.array([[c == "1" for c in row] for row in rows], bool)
     return keep & np.tri(queries, keys, dtype=np.bool_) if options["causal"] else keep
 
 
 def _build_mask(options: Options, queries: int, keys: int) -> Array | None:
-    """Which scores are computed; None: all."""
+    """Return the mask of the scores to compute; None: all."""
     if "keys" in options:
         return _unpack_mask(options, queries, keys)
     return np.tri(queries, keys, dtype=np.bool_) if options["causal"] else None
@@ -52,16 +52,16 @@ def _build_mask(options: Options, queries: int, keys: int) -> Array | None:
 class Attend(Kind):
     """softmax(scale Q K^T) V of [..., n, depth], [..., m, depth] and [..., m, channels].
 
-    A fourth input is a private mask of the keys, for all queries ([m]) or each ([n, m]).  The
-    option `keys` is a public one: for each query the keys that it attends to, as bits of a number
-    in hexadecimal, the last key the lowest.
+    A fourth input is a private mask of the keys, for all queries ([m]) or each ([n, m]). The option
+    `keys` is a public mask: for each query the keys that it attends to, as bits of a hexadecimal
+    number, the last key in the lowest bit.
     """
 
     op = "attend"
     is_memory_heavy = True
     uses_wide_words = True
 
-    # ---- as data
+    # ---- model description
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         check_weights(weights)
@@ -107,17 +107,17 @@ class Attend(Kind):
     def find_position_axis(
         self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
-        """Causal attention along the axis before the channels, which decoding does step by step."""
+        """Return the axis before the channels, for causal attention, which decoding supports."""
         if not x.options["causal"]:
             raise NotPositionwise("attends to positions behind its own; causal attention does not")
         if len(axes) == 4:
             raise NotPositionwise("has a private mask")
         axis = get_common_axis(axes)
         if axis != len(input_shapes[0]) - 1:
-            raise NotPositionwise("attends to something else than positions")
+            raise NotPositionwise("attends along an axis other than positions")
         return axis
 
-    # ---- in the clear
+    # ---- plaintext
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         q, k, v = values[:3]
@@ -131,24 +131,24 @@ class Attend(Kind):
         observe(f"{x.name}:spread", _SPARE * (s.max(-1) - least))
         if len(values) == 4:
             hidden = values[3].reshape(self._mask_shape(s.shape, values[3].shape)) < 0.5
-            # (where all are hidden none is)
+            # (if all keys are masked, none is)
             s = np.where(hidden & ~hidden.all(-1, keepdims=True), -np.inf, s)
         e = np.exp(s - self._row_maximum(s))
         return np.asarray(e @ v / e.sum(-1, keepdims=True))
 
     @staticmethod
     def _row_maximum(s: Array) -> Array:
-        """Of each row; 0 where a causal row has none that is not hidden."""
+        """Return the maximum of each row; 0 where a causal row has no visible score."""
         top = s.max(-1, keepdims=True)
         return np.where(np.isfinite(top), top, 0.0)
 
     @staticmethod
     def _mask_shape(scores: Shape, mask: Shape) -> tuple[int, ...]:
-        """That of a mask which broadcasts to scores, both with the batch."""
+        """Return the shape of a mask that broadcasts to scores, both with the batch."""
         queries = mask[1] if len(mask) == 3 else 1
         return (scores[0], *([1] * (len(scores) - 3)), queries, scores[-1])
 
-    # ---- in fixed point
+    # ---- fixed point
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_fractional_bits(x.inputs[2]), planner.get_magnitude(x.inputs[2])
@@ -167,24 +167,29 @@ class Attend(Kind):
 
     def check_format(self, node: PlacedLayer) -> None:
         if node.numbers.fraction != node.input_scales[2]:
-            raise UsageError("has other fractional bits than its values.")
+            raise UsageError(
+                "has other fractional bits than its values.", code="invalid-fixed-point-format"
+            )
         max_bits = attention.max_bits(node.input_shapes[1][-2])
         if not 2 <= node.numbers.bits <= max_bits:
-            raise UsageError(f"takes values of 2 to {max_bits} bits, not {node.numbers.bits}.")
+            raise UsageError(
+                f"supports values of 2 to {max_bits} bits. Received: {node.numbers.bits}.",
+                code="invalid-fixed-point-format",
+            )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        """Weights add up to 1, but for what they are rounded by."""
+        """Bound a mean of the values: weights add up to 1, except for their rounding."""
         return input_limits[2] + (input_limits[2] >> 8) + 16
 
     def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
-        """Bits of a value."""
+        """Return the bits of a value."""
         return max(input_limits[2].bit_length() + 1, 2)
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
         max_bits = attention.max_bits(node.input_shapes[1][-2])
         return input_limits is None or self.bound_comparison_bits(node, input_limits) <= max_bits
 
-    # ---- in private
+    # ---- private inference
 
     def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
         if input_index == 3:

@@ -1,4 +1,4 @@
-"""AveragePooling and GlobalAveragePooling, and the sums that products make of them."""
+"""AveragePooling and GlobalAveragePooling, and their sums if a product absorbs the division."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from tfe_bench.protocols.ring import arithmetic, conv_gradients, reductions, sha
 from tfe_bench.protocols.ring.products import Product, matrix_product
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of a count of steps and its reciprocal, and how many there may be.
+# Fractional bits of a count of steps and its reciprocal, and the largest number of steps.
 _COUNT_BITS, _FEWEST_BITS, _MOST_STEPS = 24, 8, 1024
 
 
@@ -49,24 +49,24 @@ class AverageKind(Kind):
     """A mean of some values of each channel.
 
     Attributes:
-        total: the kind of their sum.
+        sum_op: the op of the sum kind.
     """
 
     sum_op: ClassVar[str]
 
     def count_cells(self, x: LayerSpec, input_shape: Shape) -> int | None:
-        """How many values each mean is of, None if that differs."""
+        """Return the number of values of each mean, None if it differs."""
         raise NotImplementedError
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         return planner.plan_factor(x)
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        return 2 * node.align_limits(input_limits)[0] + 1  # (a reciprocal is rounded)
+        return 2 * node.align_limits(input_limits)[0] + 1  # (the reciprocal is rounded)
 
 
 def _sum_windows(p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
-    """The sums of windows."""
+    """Sum the cells of each window."""
     o = node.layer.options
 
     def sums(v: Shared) -> Shared:
@@ -80,7 +80,7 @@ def _sum_image(p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
 
 
 def _list_reciprocal_counts(node: PlacedLayer) -> Array:
-    """1 / the number of cells of each window, exactly, [height, width, 1]."""
+    """Return 1 / the number of cells of each window, exactly, [height, width, 1]."""
     o = node.layer.options
     height, width, _ = node.input_shapes[0]
     counts = reductions.window_counts(parse_windows(o), (height, width), tuple(o["ksize"]))
@@ -120,7 +120,7 @@ class AvgPool2D(WindowPooling, AverageKind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """Each window's gradient over its count, for each of its cells."""
+        """Distribute each window's gradient over its cells, divided by their count."""
         o, shape = node.layer.options, p.add_batch_axis(node.input_shapes[0], g)
         input_gradient = conv_gradients.input_gradient(parse_windows(o), shape[1:], depthwise=True)
         ones = np.ones([*o["ksize"], shape[3], 1], np.int64)
@@ -136,7 +136,7 @@ class AvgPool2D(WindowPooling, AverageKind):
 
 
 class MaskedMean(Kind):
-    """The mean of the steps [n, channels] that a mask [n] shows; where it shows none, anything."""
+    """The mean of the steps [n, channels] that a mask [n] selects; arbitrary if it selects none."""
 
     op = "masked_mean"
 
@@ -162,7 +162,7 @@ class MaskedMean(Kind):
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_fractional_bits(x.inputs[0]), planner.get_magnitude(x.inputs[0])
         steps = planner.shapes[x.inputs[0]][0].bit_length()
-        # (an ulp of the reciprocal is taken as often as there are steps)
+        # (an ulp of the reciprocal counts once for each step)
         bits = min(_COUNT_BITS, PRODUCT_BITS - f - max(m, 0) - steps)
         if bits < steps + _FEWEST_BITS:
             planner.report_unfit(x, f"adds values up to {2.0**m:g}")
@@ -172,7 +172,10 @@ class MaskedMean(Kind):
         super().check_format(node)
         steps = node.input_shapes[0][0].bit_length()
         if not steps + _FEWEST_BITS <= node.numbers.scale <= _COUNT_BITS:
-            raise UsageError(f"counts steps with {node.numbers.scale} fractional bits.")
+            raise UsageError(
+                f"does not support {node.numbers.scale} fractional bits for its count of steps.",
+                code="invalid-fixed-point-format",
+            )
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
         steps = node.input_shapes[0][0].bit_length()
@@ -188,7 +191,7 @@ class MaskedMean(Kind):
         total = ops.sum_products([Product(row, x, matrix_product)])
         total = ops.truncate(total, mask.fractional_bits) if mask.fractional_bits else total
         total = reshape_value(ops, total, p.add_batch_axis((channels,), x))
-        # the count as a part of 2^k steps: an ulp of its reciprocal is 2^k times smaller
+        # the count as a fraction of 2^k steps: an ulp of its reciprocal is 2^k times smaller
         k = steps.bit_length()
         count = convert_scale(ops, sum_axes(ops, mask, [1], True), bits - k)
         ops.check_range(count, 1 << bits - k, steps << bits - k)
@@ -216,7 +219,7 @@ class GlobalAvgPool2D(GlobalPooling, AverageKind):
             )
         layer, name = call.layer, call.name
         if call.class_name != "GlobalAveragePooling1D":
-            raise UnsupportedLayer("of values with a mask; GlobalAveragePooling1D takes one")
+            raise UnsupportedLayer("of values with a mask; GlobalAveragePooling1D supports one")
         if mask is not None and not isinstance(mask, CallValue):
             raise UnsupportedLayer("called with public numbers as a mask")
         mask_name = value.mask if mask is None else masks.check_mask_value(r, mask.name)
@@ -251,7 +254,7 @@ class GlobalAvgPool2D(GlobalPooling, AverageKind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """The gradient over the count, for each cell."""
+        """Distribute the gradient over all cells, divided by their count."""
         ops, shape = p.ops, p.add_batch_axis(node.input_shapes[0], g)
         batch, height, width, channels = shape
         g = reshape_value(ops, g, (batch, 1, 1, channels))
@@ -265,7 +268,7 @@ class GlobalAvgPool2D(GlobalPooling, AverageKind):
 
 
 class SumPool2D(WindowPooling):
-    """The sum of each window: an average whose division a product has taken over."""
+    """The sum of each window: an average whose division a product has absorbed."""
 
     op = "sum_pool2d"
     is_local = True

@@ -1,4 +1,4 @@
-"""BatchNormalization: by the batch's statistics in a step, by the running ones in an evaluation.
+"""BatchNormalization, by the batch's statistics in a step, by the running ones in an evaluation.
 
 In a prediction it is a factor and a shift for each channel.
 """
@@ -23,7 +23,7 @@ from tfe_bench.protocols.nn import batch_norm as protocol
 from tfe_bench.protocols.ring.products import Product, elementwise_product
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of the running variance's reciprocal root.
+# Precision in bits of the running variance's reciprocal root.
 ROOT_PRECISION = 16
 
 
@@ -71,16 +71,19 @@ class BatchNorm(Kind):
         return x
 
     def prepare_inference(self, x: LayerSpec) -> LayerSpec:
-        """A factor and a shift for each channel.
+        """Fold the statistics into a factor and a shift for each channel.
 
         Raises:
-            RangeError: a running variance that is not positive.
+            RangeError: a running variance is not positive.
         """
         weights = _fold_statistics(x.name, x.weights, x.options["epsilon"])
         return replace(x, op="affine", options={}, weights=weights)
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """With what follows at once; a frozen one is what it is in predictions, as Keras has it."""
+        """Normalize, and run the fused layers after it.
+
+        A frozen layer computes its inference form, as in Keras.
+        """
         (x,), ops, layer, f = values, p.ops, node.layer, protocol.FACTOR
         means, variances = (
             p.get_weight(layer, f"moving_{statistic}") for statistic in ("mean", "variance")
@@ -100,7 +103,7 @@ class BatchNorm(Kind):
                 p.new_statistics[f"{layer.name}/moving_{statistic}"] = value
         else:
             factor = ops.truncate(ops.mul(gamma, self._inverse_deviation(p, layer, variances)), f)
-            # (the values have fewer bits than the running mean)
+            # (values have fewer fractional bits than the running mean)
             mean = ops.truncate(means, f - x.fractional_bits)
             centered = ops.sub(x, mean)
         addend = None if beta is None else ops.add_fractional_bits(beta, f + x.fractional_bits)
@@ -115,7 +118,7 @@ class BatchNorm(Kind):
         return y
 
     def _inverse_deviation(self, p: ForwardContext, layer: LayerSpec, variances: Shared) -> Shared:
-        """1 / sqrt(variance + epsilon) by the running variance."""
+        """Return 1 / sqrt(variance + epsilon) of the running variance."""
         raised = p.ops.add_public(variances, round(layer.options["epsilon"] * 2**protocol.FACTOR))
         bits = protocol.VARIANCE_BITS
         return p.ops.run_protocol(roots.rsqrt, raised, bits, ROOT_PRECISION)
@@ -123,7 +126,7 @@ class BatchNorm(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """Gradients of the input, of gamma and of beta."""
+        """Compute the gradients of the input, of gamma and of beta."""
         normalized, chosen = p.saved[node.output]
         if node.layer.options["frozen"]:
             return (
@@ -141,14 +144,18 @@ class BatchNorm(Kind):
 
 
 def _fold_statistics(name: str, weights: Any, epsilon: float) -> dict[str, Array]:
-    """The factor and the shift that running statistics are.
+    """Convert running statistics to a factor and a shift.
 
     Raises:
-        RangeError: a running variance that is not positive; the layer is named.
+        RangeError: a running variance is not positive; the text names the layer.
     """
     mean, variance = (np.asarray(weights[f"moving_{k}"], np.float64) for k in ("mean", "variance"))
     if (variance + epsilon <= 0).any():
-        raise RangeError(f"Layer {name!r} has a variance that is not positive.")
+        raise RangeError(
+            f"Expected a positive variance in layer {name!r}.",
+            code="number-out-of-range",
+            operation=name,
+        )
     factor = np.asarray(weights.get("gamma", 1.0), np.float64) / np.sqrt(variance + epsilon)
     shift = np.asarray(weights.get("beta", 0.0), np.float64) - mean * factor
     return {"kernel": factor, "bias": shift}

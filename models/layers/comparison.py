@@ -1,4 +1,4 @@
-"""Comparisons with 0: 1 where one holds, else 0."""
+"""Comparisons with 0: 1 if true, else 0."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 def _compare_to_zero(
     party: Party, x: Shared, bits: int, compare: Callable[..., MaskedBits], inverted: bool
 ) -> Shared:
-    """What a comparison says, as 0 and 1 without fractional bits."""
+    """Return the result of a comparison as 0 and 1 without fractional bits."""
     masked_bits = compare(party, x, bits)
     return convert.b2a(party, logic.invert_bits(masked_bits) if inverted else masked_bits, x.shape)
 
 
 class Negative(Kind):
-    """Whether x < 0, or with `inverted` x >= 0."""
+    """[x < 0], or with `inverted` [x >= 0]."""
 
     op = "negative"
     is_bounded = True
@@ -49,7 +49,7 @@ class Negative(Kind):
         return np.asarray(self.compare_plaintext(values[0]) != x.options["inverted"], np.float64)
 
     def compare_plaintext(self, x: Array) -> Array:
-        """In the clear."""
+        """Compare plaintext values."""
         return np.asarray(x < 0)
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
@@ -57,7 +57,7 @@ class Negative(Kind):
         return FixedPointFormat(0, 0, planner.choose_comparison_bits(x, f, m))
 
     def check_format(self, node: PlacedLayer) -> None:
-        """Its value has no fractional bits, whatever came."""
+        """Refuse a format with fractional bits, whatever the input has."""
         check_value(node.numbers.fraction == 0, "no fractional bits", node.numbers.fraction)
 
     def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
@@ -74,7 +74,7 @@ class Negative(Kind):
 
 
 class Zero(Negative):
-    """Whether x = 0, or with `inverted` whether it is not."""
+    """[x = 0], or with `inverted` [x != 0]."""
 
     op = "zero"
     compare = staticmethod(relational.is_zero)

@@ -1,4 +1,4 @@
-"""Activations that are made of other layers."""
+"""Activations that are composed of other layers."""
 
 from __future__ import annotations
 
@@ -21,14 +21,16 @@ class TanhShrink(Composed):
 
 
 class ParametricRelu(Composed):
-    """max(x, 0) - alpha max(-x, 0), with an alpha that is learned."""
+    """max(x, 0) - alpha max(-x, 0), with a learned alpha."""
 
     op = "prelu"
     keras_layers = ("PReLU",)
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if not call.shapes[0]:
-            raise UnsupportedLayer("as the activation of another layer; put it behind that one")
+            raise UnsupportedLayer(
+                "as the activation of another layer; add it as a layer after that one"
+            )
         (x,), name = call.inputs, call.name
         above = r.add_layer(r.make_unique(f"{name}/above"), "relu", [x], None, max_value=None)
         low = r.add_layer(r.make_unique(f"{name}/below"), "subtract", [x, above])

@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 class Concat(Kind):
-    """Values behind each other along an axis."""
+    """Concatenation of values along an axis."""
 
     op = "concat"
     is_local = True
@@ -64,7 +64,7 @@ class Concat(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """Each input's part of g."""
+        """Slice g into each input's part."""
         axis, start, gradients = node.layer.options["axis"], 0, []
         for input_shape in node.input_shapes:
             shape = p.add_batch_axis(input_shape, g)
@@ -74,6 +74,6 @@ class Concat(Kind):
 
 
 def _slice_part(axis: int, start: int, shape: Shape) -> Callable[[Shared], Shared]:
-    """The map to one input's part."""
+    """Return the map to one input's part."""
     begin = [start if i == axis else 0 for i in range(len(shape))]
     return lambda v: shapes.slice(v, begin, shape)

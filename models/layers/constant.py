@@ -1,4 +1,4 @@
-"""Weights that are added, or stand beside other values: position embeddings, a class token."""
+"""Constant weights, added or concatenated: position embeddings, a class token."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 class Constant(Kind):
-    """Weights, the same for each sample, whatever comes.  Local."""
+    """Weights, the same for each sample and any input. Local."""
 
     op = "constant"
     is_bounded = True
@@ -49,10 +49,13 @@ class Constant(Kind):
     def check_format(self, node: PlacedLayer) -> None:
         numbers = node.numbers
         if numbers.scale != numbers.fraction or not 1 <= numbers.bits <= MOST_COMPARED:
-            raise UsageError(f"is {numbers.scale} fractional bits of {numbers.bits}.")
+            raise UsageError(
+                f"does not support {numbers.scale} fractional bits with {numbers.bits} bits.",
+                code="invalid-fixed-point-format",
+            )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        return 1 << node.numbers.bits  # (its owner's numbers, as planned)
+        return 1 << node.numbers.bits  # (the model owner's weights, as planned)
 
     def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
         return node.numbers.bits

@@ -1,4 +1,4 @@
-"""Convolutions of rows [steps, channels]: those of images of height 1."""
+"""Convolutions of rows [steps, channels], as those of images of height 1."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from tfe_bench.protocols.session import tensor_ops
 
 
 def lift_options(options: Options) -> Options:
-    """The options of windows of rows as those of windows of images of height 1.
+    """Convert the options of windows of rows to those of images of height 1.
 
     Raises:
-        Bad: they are not of one axis.
+        InvalidOption: the options are not for one axis.
     """
     lifted = dict(options)
     for name in ("strides", "dilations"):
@@ -40,20 +40,20 @@ def lift_options(options: Options) -> Options:
 
 
 def lift_shape(shape: Shape) -> Shape:
-    """The shape of images of height 1, of rows.
+    """Return the shape of rows as images of height 1.
 
     Raises:
-        Bad: these are no rows.
+        InvalidOption: the shape is not that of rows.
     """
     check_value(len(shape) == 2, "rows [steps, channels]", list(shape))
     return (1, *shape)
 
 
 def lower_to_rows(two: BilinearMap, axes: tuple[int, int, int]) -> BilinearMap:
-    """A map of images and kernels as one of rows.
+    """Convert a map of images and kernels to a map of rows.
 
     Args:
-        axes: the height's in both operands and in the value.
+        axes: the axis of the height in both operands and in the output.
     """
     left_axis, right_axis, output_axis = axes
 
@@ -68,7 +68,7 @@ def lower_to_rows(two: BilinearMap, axes: tuple[int, int, int]) -> BilinearMap:
 
 
 class RowConvolution(Convolution):
-    """A convolution of images, before it in the order of methods, made one of rows.
+    """A mixin that applies a convolution of images to rows; it precedes the base in the MRO.
 
     Kernels are [width, channels, filters].
     """
@@ -101,13 +101,13 @@ class Conv1D(RowConvolution, Conv2D):
 
 
 class DepthwiseConv1D(RowConvolution, DepthwiseConv2D):
-    """The convolution of each channel of rows with kernels of its own."""
+    """The convolution of each channel of rows with its own kernels."""
 
     op = "depthwise_conv1d"
     keras_layers = ("DepthwiseConv1D",)
 
 
 class GroupedConv1D(RowConvolution, GroupedConv2D):
-    """Convolutions of as many parts of the channels of rows, next to each other."""
+    """Convolutions of equal groups of the channels of rows, concatenated."""
 
     op = "grouped_conv1d"

@@ -1,4 +1,4 @@
-"""Convolutions of images, and what depthwise and grouped ones share with them."""
+"""Convolutions of images, and the base class of depthwise and grouped ones."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tfe_bench.protocols.ring import conv, conv_gradients
 from tfe_bench.protocols.ring.products import BilinearMap
 from tfe_bench.protocols.session import tensor_ops
 
-# Groups are convolved one after the other.
+# Groups are convolved sequentially.
 _MOST_GROUPS = 1024
 
 
@@ -31,9 +31,9 @@ class Convolution(TrainableLinear):
     """A kernel that slides over images.
 
     Attributes:
-        depthwise: whether each channel has outputs of its own.
-        windowed: the options that say where its windows lie.
-        pads_images: whether its padding is of what it takes.
+        depthwise: whether each channel has its own outputs.
+        window_options: the options that define the windows.
+        pads_images: whether its padding applies to its input.
     """
 
     depthwise: ClassVar[bool]
@@ -69,14 +69,14 @@ class Convolution(TrainableLinear):
         return np.asarray(total)
 
     def cell_product(self, cell: Array, kernel: Array, options: Options) -> Array:
-        """The products of one cell of all windows."""
+        """Compute the products of one cell of all windows."""
         raise NotImplementedError
 
     def get_bilinear_map(self, options: Options) -> BilinearMap:
         return self.get_product_map(options)
 
     def get_product_map(self, options: Options) -> BilinearMap:
-        """The convolution of images on shares."""
+        """Return the convolution of images on shares."""
         windows = parse_windows(options)
         return lambda a, b: conv.convolve(a, b, windows, self.depthwise)
 
@@ -90,7 +90,7 @@ class Convolution(TrainableLinear):
         return self.build_window_maps(node.layer.options, x[1:], kernel)
 
     def build_window_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:
-        """The maps for images of a shape, without the batch."""
+        """Build the maps for images of a shape, without the batch."""
         windows = parse_windows(options)
         return BilinearMaps(
             self.get_product_map(options),
@@ -100,7 +100,7 @@ class Convolution(TrainableLinear):
 
 
 def read_window_options(call: LayerCall) -> dict[str, Any]:
-    """The options of a convolution of Keras."""
+    """Read the window options of a Keras convolution."""
     layer = call.layer
     if layer.padding not in ("same", "valid", "causal"):
         raise UnsupportedLayer(f"padding {layer.padding!r}")
@@ -113,7 +113,7 @@ def read_window_options(call: LayerCall) -> dict[str, Any]:
 
 
 def convert_separable(r: Reader, call: LayerCall, op: str) -> str:
-    """A depthwise convolution, and a pointwise one behind it."""
+    """Add a depthwise convolution followed by a pointwise one."""
     layer, options = call.layer, read_window_options(call)
     axes = len(options["strides"])
     first = r.make_unique(f"{call.name}/depthwise")
@@ -149,7 +149,7 @@ class Conv2D(Convolution):
 
 
 class DepthwiseConv2D(Convolution):
-    """The convolution of each channel with kernels of its own."""
+    """The convolution of each channel with its own kernels."""
 
     op = "depthwise_conv2d"
     keras_layers = ("DepthwiseConv2D",)
@@ -169,11 +169,11 @@ class DepthwiseConv2D(Convolution):
 
 
 class GroupedConv2D(Convolution):
-    """Convolutions of as many parts of the channels, next to each other.
+    """Convolutions of equal groups of the channels, concatenated.
 
-    The parts are cut and joined within the bilinear map: one exchange, as of any convolution, and
-    no weight more than Keras has (a kernel with zeros in between would have `groups` times as many,
-    and take as many times the products).
+    The groups are split and joined within the bilinear map: one exchange, as for any convolution,
+    and as many weights as in Keras (a kernel with zeros in between would have `groups` times as
+    many, and take `groups` times the products).
     """
 
     op = "grouped_conv2d"
@@ -207,7 +207,7 @@ class GroupedConv2D(Convolution):
 
 
 def split_by_groups(two: BilinearMap, groups: int) -> BilinearMap:
-    """The map of each group's channels, the last axis of all three, joined."""
+    """Apply a map to each group of channels, the last axis of all three, and join the results."""
 
     def cut(several: list[Any], i: int) -> list[Any]:
         sizes = [int(a.shape[-1]) // groups for a in several]

@@ -1,4 +1,4 @@
-"""Conv3D: a convolution of images, of which the depths under one window are channels."""
+"""Conv3D: a convolution of images whose channels are the depths under one window."""
 
 from __future__ import annotations
 
@@ -114,12 +114,12 @@ class Conv3D(TrainableLinear):
 
 @dataclass(frozen=True, eq=False)
 class _FlattenedVolumes:
-    """Volumes as images, one for each window along the depth, whose channels are its cells'.
+    """Volumes as images: one image for each window along the depth, with its cells as channels.
 
     Attributes:
-        volumes: shape, with the batch.
-        cube: the kernel's.
-        places: the depths under each window, [windows, cells], in what is padded by `pads`.
+        volumes: shape of the volumes, with the batch.
+        cube: shape of the kernel.
+        places: the depths under each window, [windows, cells], of the volume padded by `pads`.
     """
 
     volumes: Shape
@@ -136,23 +136,23 @@ class _FlattenedVolumes:
 
     @property
     def flat_image(self) -> Shape:
-        """The shape of all images."""
+        """Shape of all images."""
         n, _, height, width, channels = self.volumes
         return (n * len(self.places), height, width, self.cube[0] * channels)
 
     @property
     def flat_kernel(self) -> Shape:
-        """The shape of their kernel."""
+        """Shape of the images' kernel."""
         cells, height, width, channels, filters = self.cube
         return (height, width, cells * channels, filters)
 
     def stack_images(self, v: Any) -> Any:
-        """The images of volumes."""
+        """Convert volumes to images."""
         v = tensor_ops.gather(tensor_ops.pad(v, [(0, 0), self.pads, *[(0, 0)] * 3]), self.places, 1)
         return tensor_ops.reshape(tensor_ops.transpose(v, [0, 1, 3, 4, 2, 5]), self.flat_image)
 
     def unstack_images(self, v: Any) -> Any:
-        """The gradient of volumes, of that of their images."""
+        """Convert the gradient of the images to that of the volumes."""
         n, depth, height, width, channels = self.volumes
         count, cells = self.places.shape
         v = tensor_ops.reshape(v, [n, count, height, width, cells, channels])
@@ -163,40 +163,40 @@ class _FlattenedVolumes:
         return tensor_ops.transpose(v, [1, 0, 2, 3, 4])
 
     def flatten_kernel(self, v: Any) -> Any:
-        """The kernel of images."""
+        """Convert the kernel to that of the images."""
         return tensor_ops.reshape(tensor_ops.transpose(v, [1, 2, 0, 3, 4]), self.flat_kernel)
 
     def unflatten_kernel(self, v: Any) -> Any:
-        """The kernel's gradient, of that of the images'."""
+        """Convert the gradient of the images' kernel to that of the kernel."""
         cells, height, width, channels, filters = self.cube
         v = tensor_ops.reshape(v, [height, width, cells, channels, filters])
         return tensor_ops.transpose(v, [2, 0, 1, 3, 4])
 
     def images_to_volumes(self, y: Any) -> Any:
-        """Images as volumes."""
+        """Convert output images to volumes."""
         sizes = [int(size) for size in y.shape[1:]]
         return tensor_ops.reshape(y, [self.volumes[0], len(self.places), *sizes])
 
     def volumes_to_images(self, g: Any) -> Any:
-        """Volumes as images."""
+        """Convert output volumes to images."""
         sizes = [int(size) for size in g.shape[2:]]
         return tensor_ops.reshape(g, [self.volumes[0] * len(self.places), *sizes])
 
 
 def _depth_options(options: Options) -> dict[str, Any]:
-    """The windows along the depth."""
+    """Return the options of the windows along the depth."""
     one = {name: [options[name][0], 1] for name in ("strides", "dilations")}
     return {**one, "padding": options["padding"]}
 
 
 def _plane_options(options: Options) -> dict[str, Any]:
-    """The windows along height and width."""
+    """Return the options of the windows along height and width."""
     two = {name: list(options[name][1:]) for name in ("strides", "dilations")}
     return {**two, "padding": options["padding"]}
 
 
 def _list_depths(depth: int, cells: int, options: Options) -> tuple[Array, tuple[int, int]]:
-    """The depths under each window, [windows, cells], and the zeros that go before and behind."""
+    """List the depths under each window, [windows, cells], and the zero padding at both ends."""
     windows = parse_windows(_depth_options(options))
     count = int(windows.window_count(0, depth, cells))
     before = int(windows.padding_before(0, depth, cells))

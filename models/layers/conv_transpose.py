@@ -23,10 +23,10 @@ from tfe_bench.protocols.ring.products import BilinearMap
 
 
 class TransposedConvolution(Convolution):
-    """What spreads each value with a kernel [height, width, filters, channels].
+    """A layer that spreads each value with a kernel [height, width, filters, channels].
 
-    It is the gradient (d, kernel) -> dx of a convolution whose images are of the size that the
-    layer gives, an option, and whose value is of the size that it takes.
+    It is the gradient (d, kernel) -> dx of a convolution. The convolution's images have the size of
+    the layer's output, an option; the convolution's output has the size of the layer's input.
     """
 
     depthwise = False
@@ -50,7 +50,7 @@ class TransposedConvolution(Convolution):
         windows = parse_windows(options)
         convolved_size = tuple(int(windows.window_count(a, size[a], kernel[a])) for a in (0, 1))
         check_value(
-            convolved_size == x[:2], "a size of which a convolution makes its input's", [*size]
+            convolved_size == x[:2], "a size from which a convolution produces the input's", [*size]
         )
         return (*size, kernel[2])
 
@@ -78,7 +78,7 @@ class TransposedConvolution(Convolution):
         return padded[:, top_pad : top_pad + height, left_pad : left_pad + width]
 
     def get_product_map(self, options: Options) -> BilinearMap:
-        # (the images' channels are the kernel's, whatever stands here)
+        # (the kernel determines the images' channels; the 1 is ignored)
         return conv_gradients.input_gradient(parse_windows(options), (*options["size"], 1))
 
     def build_window_maps(self, options: Options, x: Shape, kernel: Shape) -> BilinearMaps:

@@ -21,15 +21,15 @@ _MAPS = BilinearMaps(
 
 
 def _multiply_transposed(a: list[Any], b: list[Any]) -> Any:
-    """x W^T of shares."""
+    """Return x W^T of shares."""
     transposed_shares = [
         tensor_ops.transpose(share, [1, 0]) for share in a
-    ]  # (much less than a table)
+    ]  # (x is much smaller than a table)
     return tensor_ops.transpose(matrix_product(b, transposed_shares), [1, 0])
 
 
 class Dense(TrainableLinear):
-    """x @ kernel + bias; with the option `transposed` x @ kernel^T, of a table that is shared."""
+    """x @ kernel + bias; with the option `transposed` x @ kernel^T, for a shared table."""
 
     op = "dense"
     keras_layers = ("Dense",)
@@ -60,4 +60,4 @@ class Dense(TrainableLinear):
         return _MAPS
 
     def flatten_shape(self, shape: Shape) -> Shape:
-        return (math.prod(shape[:-1]), shape[-1])  # matrix products are of rank 2
+        return (math.prod(shape[:-1]), shape[-1])  # matrix products have rank 2

@@ -1,4 +1,4 @@
-"""Dropout and noise: public numbers in training, nothing in a prediction."""
+"""Dropout and noise: public random numbers in training, the identity in a prediction."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def mask_name(layer: str) -> str:
-    """Of a layer's mask among a step's public values."""
+    """Return the key of a layer's mask in a step's public values."""
     return f"kept:{layer}"
 
 
 class RandomizedKind(Kind):
-    """What a step multiplies by, or adds, is public and drawn anew: `public_values`."""
+    """A layer with public random factors or addends, drawn afresh in each step: `public_values`."""
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if not r.training:
@@ -40,10 +40,10 @@ class RandomizedKind(Kind):
         return r.add_layer(call.name, self.op, call.inputs, None, **self.read_settings(call))
 
     def read_settings(self, call: LayerCall) -> Options:
-        """The options of a layer of Keras.
+        """Read the options of a Keras layer.
 
         Raises:
-            Unfit: it has others.
+            UnsupportedLayer: it has other options.
         """
         return {"rate": float(call.layer.rate)}
 
@@ -57,16 +57,16 @@ class RandomizedKind(Kind):
         return replace(x, op="identity", options={})
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """In training, what the numbers make of a value."""
+        """Apply the random numbers in training; return the value itself in an evaluation."""
         (x,) = values
         return p.rescale_activation(self.apply_noise(p, node, x)) if p.is_training else x
 
     def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
-        """A value with its noise, with more fractional bits."""
+        """Apply the noise to a value; the result has more fractional bits."""
         return self.apply_factor(p, node, x)
 
     def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
-        """x times what it is multiplied by, with more fractional bits."""
+        """Multiply x by the layer's factors; the result has more fractional bits."""
         raise NotImplementedError
 
     def backward(
@@ -75,12 +75,12 @@ class RandomizedKind(Kind):
         return [self.apply_factor(p, node, p.rescale_gradient(g, FACTOR_BITS))]
 
     def get_randomness(self, p: ForwardContext, node: PlacedLayer) -> Any:
-        """The numbers of a step, int64."""
+        """Return the random numbers of a step, int64."""
         return p.public[mask_name(node.layer.name)]
 
 
 class Dropout(RandomizedKind):
-    """Some values are 0 in a step, the others larger."""
+    """Random values become 0 in a step, the others are scaled up."""
 
     op = "dropout"
     keras_layers: ClassVar[tuple[str, ...]] = ("Dropout",)
@@ -91,12 +91,12 @@ class Dropout(RandomizedKind):
         return super().read_settings(call)
 
     def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
-        """What is kept of x, times 1 / (1 - rate)."""
+        """Return the kept part of x, times 1 / (1 - rate)."""
         factor = 1 / (1 - Fraction(node.layer.options["rate"]))
         return multiply_public(p.ops, p.ops.mul_public(x, self.get_randomness(p, node)), factor)
 
     def get_mask_shape(self, x: LayerSpec, shape: Shape) -> Shape:
-        """The shape of a mask of values of a shape."""
+        """Return the shape of the mask for values of a shape."""
         return shape
 
     def public_values(
@@ -108,7 +108,7 @@ class Dropout(RandomizedKind):
 
 
 class SpatialDropout(Dropout):
-    """Some channels are 0 in a step, the others larger."""
+    """Random channels become 0 in a step, the others are scaled up."""
 
     op = "spatial_dropout"
     keras_layers = ("SpatialDropout1D", "SpatialDropout2D", "SpatialDropout3D")
@@ -129,13 +129,13 @@ class SpatialDropout(Dropout):
 
 
 class AlphaDropout(Dropout):
-    """Some values are the least of a SELU in a step; mean and variance stay."""
+    """Random values become the minimum of a SELU in a step; mean and variance stay."""
 
     op = "alpha_dropout"
     keras_layers = ("AlphaDropout",)
 
     def apply_factor(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
-        """What is kept of x."""
+        """Return the kept part of x."""
         return multiply_public(
             p.ops,
             p.ops.mul_public(x, self.get_randomness(p, node)),
@@ -143,7 +143,7 @@ class AlphaDropout(Dropout):
         )
 
     def apply_noise(self, p: ForwardContext, node: PlacedLayer, x: Shared) -> Shared:
-        """That, what stands for the others, and what brings the mean back."""
+        """Return the kept part, replacements of the others, and a shift to restore the mean."""
         factor = alpha_scale(node.layer.options)
         y, low = self.apply_factor(p, node, x), -Fraction(SCALE) * Fraction(ALPHA)
         unit = 1 << y.fractional_bits
@@ -156,7 +156,7 @@ def _dropout_rate(node: PlacedLayer) -> Fraction:
 
 
 def alpha_scale(options: Options) -> Fraction:
-    """By what AlphaDropout multiplies, with so many bits that all workers agree."""
+    """Return the factor of AlphaDropout, rounded so that all workers agree."""
     rate = Fraction(options["rate"])
     square = (1 - rate) * (1 + rate * (Fraction(SCALE) * Fraction(ALPHA)) ** 2)
     return Fraction(math.isqrt(int((1 << 80) / square)), 1 << 40)
@@ -181,7 +181,7 @@ class GaussianDropout(RandomizedKind):
 
 
 class GaussianNoise(RandomizedKind):
-    """Values and normal numbers."""
+    """Values plus normal numbers."""
 
     op = "gaussian_noise"
     keras_layers = ("GaussianNoise",)

@@ -1,4 +1,4 @@
-"""EinsumDense: a matrix product between turns and reshapes."""
+"""EinsumDense: a matrix product between transposes and reshapes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfe_bench.models.layers.identity import Composed
 
 
 class EinsumDense(Composed):
-    """x, summed with a kernel over the axes that its equation leaves out."""
+    """x, summed with a kernel over the axes that its equation omits."""
 
     op = "einsum_dense"
     keras_layers = ("EinsumDense",)
@@ -35,7 +35,7 @@ class EinsumDense(Composed):
         )
         if not (is_simple and is_product):
             raise UnsupportedLayer(
-                f"of {layer.equation!r}; what is summed are axes of both, and others are of one"
+                f"of {layer.equation!r}; expected summed axes in both operands, other axes in one"
             )
         sizes = dict(zip(input_axes[1:], shape, strict=True))
         sizes |= dict(zip(kernel_axes, layer.kernel.shape, strict=True))
@@ -61,8 +61,8 @@ class EinsumDense(Composed):
             layer.bias_axes or new_axes[0]
         ) != new_axes[0]:
             raise UnsupportedLayer(
-                f"of {layer.equation!r} with bias_axes={layer.bias_axes!r}, which is not trained; "
-                "one axis is, times a matrix with a bias of its columns"
+                f"of {layer.equation!r} with bias_axes={layer.bias_axes!r}, which is not "
+                "trainable; one summed axis with a matrix and a bias of its columns is"
             )
         weights = {name: w for name, w in weights.items() if w is not None}
         value = r.add_layer(name, "dense", [value], weights)
@@ -75,7 +75,7 @@ class EinsumDense(Composed):
 
 
 def _parse_equation(equation: str, rank: int) -> tuple[list[str], list[str], list[str]]:
-    """The axes of the input with the batch, of the kernel, and of the value."""
+    """Parse the axes of the input with the batch, of the kernel, and of the output."""
     operands, output_axes = equation.replace(" ", "").split("->")
     input_axes, kernel_axes = operands.split(",")
     if "..." in input_axes:
@@ -86,15 +86,16 @@ def _parse_equation(equation: str, rank: int) -> tuple[list[str], list[str], lis
 
 
 def _expand_bias(layer: Any, output_axes: list[str], new: list[str], sizes: list[int]) -> Any:
-    """The bias, for each place that the kernel gives.
+    """Broadcast the bias to each place that the kernel adds.
 
     Raises:
-        Unfit: it differs in axes of the input.
+        UnsupportedLayer: the bias differs along axes of the input.
     """
     axes = layer.bias_axes or ""
     if not set(axes) <= set(new):
         raise UnsupportedLayer(f"bias_axes {axes!r}; those of the kernel alone are supported")
-    order = sorted(axes, key=output_axes.index)  # (as the bias has them: in the order of the value)
+    # (the bias has its axes in the order of the output)
+    order = sorted(axes, key=output_axes.index)
     bias = np.asarray(layer.bias)
     bias = bias.reshape([n for n in bias.shape if n > 1] if bias.ndim > len(order) else bias.shape)
     bias = bias.reshape([sizes[new.index(a)] for a in order])

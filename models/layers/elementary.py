@@ -1,6 +1,6 @@
-"""Functions of values that operations on Keras' tensors have, and layers have not: roots, 1/x, |x|.
+"""Functions that Keras has as tensor operations, not as layers: roots, 1/x, |x|.
 
-Where one has no value (a root or logarithm below 0, 1/0) it is what its protocol gives.
+Where one is undefined (a root or logarithm below 0, 1/0), the result is that of its protocol.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from tfe_bench.protocols.functions import logarithm, reciprocal, roots
 from tfe_bench.protocols.ring import relational
 from tfe_bench.protocols.session.sharing import Shared
 
-# Fewer fractional bits than these are worth nothing; with more the constants do not fit.
+# With fewer fractional bits values are useless; with more the constants do not fit.
 _FEWEST, _MOST = Function.fractions
-# f + the bits of a numerator stay below this (reciprocal.divide).
+# f plus the bits of a numerator stay below this (reciprocal.divide).
 _DIVISION_BITS = 54
 
 
@@ -50,14 +50,14 @@ class Abs(Function):
         return p.ops.run_protocol(relational.maximum, x, p.ops.neg(x), node.numbers.bits + 1)
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """2 max(x, 0) - x."""
+        """Return 2 max(x, 0) - x."""
         positive, p.saved[node.output] = p.ops.relu_with_derivative(values[0])
         return p.ops.sub(p.ops.mul_public(positive, 2), values[0])
 
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g or -g."""
+        """Return g or -g."""
         return [p.ops.sub(p.ops.mul_public(p.select_positive(node, g), 2), p.rescale_gradient(g))]
 
 
@@ -79,7 +79,7 @@ def _safe_reciprocal(x: Array) -> Array:
 
 
 class _InverseFunction(Function):
-    """A function that is largest for one ulp."""
+    """A function whose maximum is at one ulp."""
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return (1 << (2 * node.numbers.fraction)) + 2
@@ -109,7 +109,7 @@ class Reciprocal(_InverseFunction):
 
 
 class Log(Function):
-    """ln(x); for x <= 0 that of the smallest number there is."""
+    """ln(x); for x <= 0 the logarithm of the smallest positive number."""
 
     op = "log"
     protocol = staticmethod(logarithm.log)
@@ -151,10 +151,13 @@ class Divide(BroadcastKind):
     def check_format(self, node: PlacedLayer) -> None:
         f, bits = node.numbers.fraction, node.numbers.scale
         if not _FEWEST <= f <= _MOST or not f < bits <= _DIVISION_BITS - f:
-            raise UsageError(f"divides {bits} bits at {f} fractional bits.")
+            raise UsageError(
+                f"does not support numerators of {bits} bits with {f} fractional bits.",
+                code="invalid-fixed-point-format",
+            )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        return None  # the quotient's own protocol wraps
+        return None  # the protocol of the quotient wraps
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         numbers = node.numbers

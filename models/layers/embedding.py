@@ -1,4 +1,4 @@
-"""Embedding and ReversibleEmbedding: rows of a private table at private numbers."""
+"""Embedding and ReversibleEmbedding: rows of a private table at private row numbers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from tfe_bench.models.layers.identity import Untrained
 
 
 class Embedding(Untrained):
-    """A row of a table for each number; whoever predicts shares a row with one 1 for it.
+    """A table row for each number; the client of a prediction shares a one-hot row for each number.
 
-    Rounds and bits: those of a product with the table, one element for each that it gives.
+    Rounds and bits: those of a product with the table, one element for each output element.
     """
 
     op = "embedding"
@@ -27,7 +27,7 @@ class Embedding(Untrained):
 
 
 class ReversibleEmbedding(Embedding):
-    """That, and with reverse=True the product with the same table, transposed."""
+    """An embedding; with reverse=True the product with the same table, transposed."""
 
     op = "reversible_embedding"
     keras_layers: ClassVar[tuple[str, ...]] = ("ReversibleEmbedding",)

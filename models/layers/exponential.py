@@ -1,4 +1,4 @@
-"""The exponential, of what is small enough for it."""
+"""The exponential of bounded values."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FRACTIONS = (8, 20)
 
 
 def _largest_input(f: int) -> float:
-    """The largest x, of which e^x still fits what comes behind."""
+    """Return the largest x whose e^x fits the format."""
     exp_form = exponential.choose_form("one-round", 64, f)
     return min(exp_form.highest_input, -exp_form.lowest_input, (PRODUCT_BITS - f - 1) * math.log(2))
 
@@ -60,7 +60,10 @@ class Exponential(Kind):
     def check_format(self, node: PlacedLayer) -> None:
         check_fractional_bits(node)
         if not _FRACTIONS[0] <= node.numbers.fraction <= _FRACTIONS[1]:
-            raise UsageError(f"has {node.numbers.fraction} fractional bits, not 8 to 20.")
+            raise UsageError(
+                f"supports 8 to 20 fractional bits. Received: {node.numbers.fraction}.",
+                code="invalid-fixed-point-format",
+            )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         one = 2.0**node.numbers.fraction
@@ -81,12 +84,15 @@ class Exponential(Kind):
         )
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """Values of a training are below 2^14, and so is e^x of what may come; of less it is 0."""
+        """Compute e^x; it is 0 below the range.
+
+        Values of a training are below 2^14, and so is e^x of valid inputs.
+        """
         y = p.saved[node.output] = p.ops.run_protocol(exponential.exp, values[0], clamp="low")
         return y
 
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g e^x."""
+        """Return g e^x."""
         return [p.multiply_slope(node, g)]

@@ -1,4 +1,4 @@
-"""SiLU, which is also called swish, Mish, softplus and log-sigmoid."""
+"""SiLU (also called swish), Mish, softplus and log-sigmoid."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GELU, in its exact form and in its approximation by tanh, which is another function."""
+"""GELU, in its exact form and in its tanh approximation, which is another function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The place of the largest logit as a row with one 1, which is the next token: greedy or drawn."""
+"""The index of the largest logit as a one-hot row, the next token: greedy or sampled."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ from tfe_bench.protocols.order import gumbel, winner
 from tfe_bench.protocols.ring.products import Product, exchange_truncated_sum
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of Pass.public: what the dealer adds to logits, [rows at least, channels] at their scale.
+# Key in ForwardContext.public: the dealer's noise for logits, [rows or more, channels], at their
+# scale.
 NOISE: Final = "noise"
-# Fractional bits of logits up to 2^_USUAL, and of noise of a temperature 1; smaller ones have more,
-# and no more bits in all than are compared at once.
+# Fractional bits of logits up to 2^_USUAL, and of noise at temperature 1; smaller logits get more,
+# up to the bits that are compared at once.
 _FRACTION: Final = 12
 _USUAL: Final = 4
 _MOST_BITS: Final = 40
@@ -39,10 +40,11 @@ _MOST_DROPPED: Final = 48
 
 
 class Greedy(Sum, DecodingKind):
-    """A sum that is opened in a small ring Z_2^k, and the place of its largest channel.
+    """A sum that is opened in a small ring Z_2^k, and the index of its largest channel.
 
-    Its numbers: `fraction` is of the row, `scale` of the sum before, `bits` is k.  Its options are
-    those of the sum, `fraction`, that of the logits, and `noisy`: whether the dealer adds noise.
+    Its format: `fraction` is that of the row, `scale` that of the sum, `bits` is k. Its options are
+    those of the sum, `fraction`, the fractional bits of the logits, and `noisy`: whether the dealer
+    adds noise.
     """
 
     op = "greedy"
@@ -51,12 +53,12 @@ class Greedy(Sum, DecodingKind):
     def from_sum(
         cls, x: LayerSpec, numbers: FixedPointFormat, fraction: int, noise: float = 0.0
     ) -> tuple[LayerSpec, FixedPointFormat]:
-        """The choice among the values of a sum, and its fixed point.
+        """Return the choice among the values of a sum, and its fixed-point format.
 
         Args:
-            numbers: of the sum, |v| < 2^(bits - 1) ring units.
-            fraction: of the row.
-            noise: the largest that the dealer adds to a logit; 0 for none.
+            numbers: format of the sum, |v| < 2^(bits - 1) ring units.
+            fraction: fractional bits of the row.
+            noise: the largest noise that the dealer adds to a logit; 0 for none.
 
         Raises:
             UsageError: the sum leaves no room to compare its values.
@@ -66,15 +68,18 @@ class Greedy(Sum, DecodingKind):
         if noise:
             magnitude = math.ceil(math.log2(2.0**magnitude + noise))
             fine = max(fine, _FRACTION + math.ceil(math.log2(gumbel.MAX_MAGNITUDE / noise)))
-        # (differences fit, and what the watch extends)
+        # (differences fit, and so do the extended values of the range check)
         logit_bits = min(fine, numbers.scale - 1, _MOST_BITS - 2 - magnitude)
         bits = logit_bits + magnitude + 2
         drop = numbers.scale - logit_bits
         if not numbers.bits or logit_bits < 1 or drop > _MOST_DROPPED or drop + bits > 64:
             raise UsageError(
-                f"The logits of {x.name!r} do not fit a choice of the largest. Received: values "
-                f"up to 2^{magnitude} with {numbers.scale} fractional bits. Convert the model "
-                "anew, with samples."
+                f"The logits of {x.name!r} do not fit a comparison. Received: values up to "
+                f"2^{magnitude} with {numbers.scale} fractional bits. Convert the model again, "
+                "with "
+                "samples.",
+                code="invalid-fixed-point-format",
+                operation=x.name,
             )
         options = {**x.options, "fraction": logit_bits, "noisy": noise > 0}
         layer = replace(x, op=cls.op, options=options)
@@ -137,7 +142,7 @@ class Greedy(Sum, DecodingKind):
             checked_bits,
             noise,
         )
-        if ops.range_check is not None:  # (what is chosen from need not wait for that)
+        if ops.range_check is not None:  # (the choice does not wait for the check)
             remaining_bits = numbers.bits
             ops.run_protocol(
                 linear.monitored_lift,

@@ -1,4 +1,4 @@
-"""What a softmax is not to see: places of a value that a mask takes far below all others."""
+"""Masking before a softmax: a mask moves some places of a value far below all others."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from tfe_bench.models.kinds.passes import ForwardContext
 from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.protocols.session.sharing import Shared
 
-# e^-32 of the largest term of a softmax is below 2^-46: less than any of its fractional bits.
+# e^-32 of the largest term of a softmax is below 2^-46, less than its last fractional bit.
 GAP = 32.0
 
 
 class Hide(Kind):
-    """x - c (1 - m) of a value and a mask m of 0 and 1, in front of a softmax.
+    """x - c (1 - m) of a value and a mask m of 0 and 1, before a softmax.
 
-    Local.  c is the model's own number `least`, or less: what is twice the range of x and GAP
-    below x changes no softmax with a place that is not hidden.  So the range stays small, whatever
-    number the model has.  With `inverted` the mask is 1 where a place is hidden.
+    Local. c is the model's own number `least`, or less: a value that lies twice the range of x plus
+    GAP below x changes no softmax with at least one visible place. So the range stays small for any
+    number of the model. With `inverted` the mask is 1 at hidden places.
     """
 
     op = "hide"
@@ -67,7 +67,7 @@ class Hide(Kind):
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         value, base = x.inputs[0], f"{x.inputs[0]}:seen"
         f, _ = planner.get_input_format(x)
-        # (what is hidden already only gets further away)
+        # (places that are already hidden only move further away)
         visible_bound = planner.bounds[base] if base in planner.bounds else planner.bounds[value]
         power = max(0, math.ceil(math.log2(2 * visible_bound + GAP)))
         planner.bounds[f"{x.name}:seen"] = visible_bound
@@ -79,7 +79,10 @@ class Hide(Kind):
     def check_format(self, node: PlacedLayer) -> None:
         check_fractional_bits(node)
         if node.numbers.fraction + node.numbers.scale > PRODUCT_BITS:
-            raise UsageError(f"takes 2^{node.numbers.scale} from its value.")
+            raise UsageError(
+                f"subtracts 2^{node.numbers.scale}, which exceeds the range of its value.",
+                code="invalid-fixed-point-format",
+            )
 
     def _mask_offset(self, node: PlacedLayer) -> int:
         return math.ceil(min(float(node.layer.options["least"]), 2.0**node.numbers.scale))

@@ -1,4 +1,4 @@
-"""The identity, which is what activations by name are read as where they do nothing."""
+"""The identity, the conversion of named activations that do nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 class Composed(Kind):
-    """A kind that is read as other layers; by itself it gives what it takes."""
+    """A kind that is converted to other layers; by itself it is the identity."""
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         check_options(options)
@@ -32,7 +32,7 @@ class Composed(Kind):
 
 
 class Untrained(Composed):
-    """A kind that is read as other layers, for predictions alone."""
+    """A kind that is converted to other layers, for predictions alone."""
 
     @property
     def can_train(self) -> bool:
@@ -40,14 +40,14 @@ class Untrained(Composed):
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
-            raise UnsupportedLayer("which is not trained; train what stands behind it")
+            raise UnsupportedLayer("which is not trainable; train the layers after it")
         return self.convert_inference(r, call)
 
     def convert_inference(self, r: Reader, call: LayerCall) -> str:
-        """`read`, for a prediction.
+        """Convert the layer for a prediction, as `convert_layer` does.
 
         Raises:
-            Unfit: why it cannot be converted.
+            UnsupportedLayer: it cannot be converted; the text states the reason.
         """
         raise NotImplementedError
 

@@ -1,7 +1,7 @@
-"""Layers of keras-hub that are made of others: read from these, as their `call` puts them together.
+"""Layers of keras-hub that consist of others, converted part by part as their `call` runs them.
 
-The package is never imported: its classes are there if the model is of it.  What a newer version
-computes otherwise is found out where a model is compared with Keras.
+The package is never imported: its classes exist if the model uses them. If a newer version computes
+something else, the comparison of the model with Keras detects it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfe_bench.models.layers.multi_head_attention import convert_attention, conv
 
 
 def _find_attribute(path: str) -> Any:
-    """A class or function of keras-hub, None where its module is not imported."""
+    """Return a class or function of keras-hub, None if its module is not imported."""
     module, _, name = path.rpartition(".")
     return getattr(sys.modules.get(module), name, None)
 
@@ -32,7 +32,7 @@ class HubLayer(Untrained):
     """A layer of keras-hub.
 
     Attributes:
-        path: of its class.
+        path: dotted path of its class.
     """
 
     path: ClassVar[str]
@@ -45,20 +45,20 @@ class HubLayer(Untrained):
         try:
             return self.convert_parts(r, call)
         except AttributeError as error:
-            raise UnsupportedLayer(f"of a keras-hub that is not known here: {error}") from None
+            raise UnsupportedLayer(f"of an unsupported keras-hub version: {error}") from None
 
     def convert_parts(self, r: Reader, call: LayerCall) -> str:
-        """Writes the layers that it is made of."""
+        """Add the layers that it consists of."""
         raise NotImplementedError
 
 
 def convert_part(
     r: Reader, call: LayerCall, layer: Any, value: CallValue, name: str = "", same: bool = False
 ) -> CallValue:
-    """Writes a layer of another one, of one value.
+    """Convert an inner layer of another layer, of one value.
 
     Args:
-        same: whether the shape stays, which not every layer tells.
+        same: whether the shape stays, which not every layer can compute.
     """
     inferred_shape = value.shape if same else layer.compute_output_shape((None, *value.shape))[1:]
     shape = tuple(int(n) for n in inferred_shape)
@@ -68,7 +68,7 @@ def convert_part(
 
 
 def add_values(r: Reader, name: str, x: CallValue, y: CallValue) -> CallValue:
-    """x + y."""
+    """Add x + y."""
     return CallValue(r.add_layer(name, "add", [x.name, y.name]), x.shape)
 
 
@@ -76,7 +76,7 @@ def add_values(r: Reader, name: str, x: CallValue, y: CallValue) -> CallValue:
 
 
 class ReversibleEmbedding(embedding.ReversibleEmbedding):
-    """Keras' own, under another name."""
+    """The Keras layer under its keras-hub name."""
 
     op = "hub_reversible_embedding"
     keras_layers: ClassVar[tuple[str, ...]] = ()
@@ -87,7 +87,7 @@ class ReversibleEmbedding(embedding.ReversibleEmbedding):
 
 
 class PositionEmbedding(HubLayer):
-    """Rows of a table for the places of a sequence: weights, whatever stands there."""
+    """Table rows for the positions of a sequence: weights, independent of its values."""
 
     op = "position_embedding"
     path = "keras_hub.layers.PositionEmbedding"
@@ -101,13 +101,13 @@ class PositionEmbedding(HubLayer):
             raise UnsupportedLayer(f"called with private {', '.join(more)}")
         try:
             rows = call.layer(np.zeros((1, *tokens.shape), np.float32), **more)
-        except Exception as error:  # whatever Keras raises where there are fewer places
+        except Exception as error:  # Keras raises various errors for too few positions
             raise UnsupportedLayer(f"of {tokens.shape[0]} places: {type(error).__name__}") from None
         return r.add_layer(call.name, "constant", [tokens.name], {"bias": _to_array(r, rows)[0]})
 
 
 class SinePositionEncoding(PositionEmbedding):
-    """Sines and cosines of the places."""
+    """Sines and cosines of the positions."""
 
     op = "sine_position_encoding"
     path = "keras_hub.layers.SinePositionEncoding"
@@ -118,7 +118,7 @@ def _to_array(r: Reader, value: Any) -> Any:
 
 
 class TokenAndPositionEmbedding(HubLayer):
-    """Rows of a table for private numbers, and for their places."""
+    """Table rows for private token numbers and for their positions."""
 
     op = "token_and_position_embedding"
     path = "keras_hub.layers.TokenAndPositionEmbedding"
@@ -141,7 +141,7 @@ class TokenAndPositionEmbedding(HubLayer):
 
 
 class CachedMultiHeadAttention(HubLayer):
-    """MultiHeadAttention without a cache; it takes no notice of masks that come with tensors."""
+    """MultiHeadAttention without a cache; it ignores masks attached to tensors."""
 
     op = "cached_multi_head_attention"
     path = "keras_hub.layers.CachedMultiHeadAttention"
@@ -167,7 +167,7 @@ def _convert_attention(
     causal: bool = False,
     rows: str = "",
 ) -> CallValue:
-    """Writes an attention that a layer has."""
+    """Convert an inner attention layer."""
     inner_call = replace(
         call, layer=layer, name=r.make_unique(f"{call.name}/{layer.name}"), shape=query.shape
     )
@@ -177,12 +177,12 @@ def _convert_attention(
 
 
 def _merge_masks(r: Reader, value: CallValue, padding: Any, mask: Any) -> list[Any]:
-    """merge_padding_and_attention_mask: a mask of keys as an argument counts for the tensor's."""
+    """Merge masks as keras-hub does: a mask argument replaces the tensor's mask."""
     return [convert_key_mask(r, value.mask if padding is None else padding, value.shape[0]), mask]
 
 
 class TransformerEncoder(HubLayer):
-    """Attention of a sequence to itself and two dense layers, each with a norm and a residual."""
+    """Self-attention of a sequence and two dense layers, each with a norm and a residual."""
 
     op = "transformer_encoder"
     path = "keras_hub.layers.TransformerEncoder"
@@ -192,7 +192,7 @@ class TransformerEncoder(HubLayer):
     def convert_parts(self, r: Reader, call: LayerCall) -> str:
         layer, x, arguments = call.layer, call.arguments["inputs"], call.arguments
         masks = _merge_masks(r, x, arguments.get("padding_mask"), arguments.get("attention_mask"))
-        # (its MultiHeadAttention takes notice of the tensor's own mask too)
+        # (its MultiHeadAttention also applies the tensor's own mask)
         masks.append(convert_key_mask(r, x.mask, x.shape[0]))
         y, attention, norm = x, layer._self_attention_layer, layer._self_attention_layer_norm
         if layer.normalize_first:
@@ -207,7 +207,7 @@ class TransformerEncoder(HubLayer):
 
 
 def _convert_feedforward(r: Reader, call: LayerCall, x: CallValue) -> str:
-    """The dense layers that end an encoder or a decoder."""
+    """Convert the dense layers at the end of an encoder or a decoder."""
     layer, first = call.layer, call.layer.normalize_first
     y = convert_part(r, call, layer._feedforward_layer_norm, x) if first else x
     y = convert_part(r, call, layer._feedforward_intermediate_dense, y)
@@ -219,7 +219,7 @@ def _convert_feedforward(r: Reader, call: LayerCall, x: CallValue) -> str:
 
 
 class TransformerDecoder(HubLayer):
-    """The same after those before, and attention to another sequence; without a cache."""
+    """Causal self-attention, and attention to another sequence; without a cache."""
 
     op = "transformer_decoder"
     path = "keras_hub.layers.TransformerDecoder"
@@ -253,7 +253,7 @@ class TransformerDecoder(HubLayer):
         return _convert_feedforward(r, call, y)
 
 
-# ---- of images
+# ---- vision models
 
 
 class Mlp(HubLayer):
@@ -269,7 +269,7 @@ class Mlp(HubLayer):
 
 
 class PatchingAndEmbedding(HubLayer):
-    """Patches of an image as rows, a class token before them, and their places' rows."""
+    """Patches of an image as rows, after a class token, plus position embeddings."""
 
     op = "vit_patching_and_embedding"
     path = "keras_hub.src.models.vit.vit_layers.ViTPatchingAndEmbedding"
@@ -298,7 +298,7 @@ class PatchingAndEmbedding(HubLayer):
 
 
 class EncoderBlock(HubLayer):
-    """Attention and dense layers, each behind a norm and with a residual."""
+    """Attention and dense layers, each after a norm and with a residual."""
 
     op = "vit_encoder_block"
     path = "keras_hub.src.models.vit.vit_layers.ViTEncoderBlock"
@@ -316,7 +316,7 @@ class EncoderBlock(HubLayer):
 
 
 class Encoder(HubLayer):
-    """Such blocks, and a norm."""
+    """Encoder blocks, and a norm."""
 
     op = "vit_encoder"
     path = "keras_hub.src.models.vit.vit_layers.ViTEncoder"

@@ -29,7 +29,7 @@ SLOPE_BITS = 12
 
 
 class LeakyRelu(Kind):
-    """x where it is not negative, alpha x where it is."""
+    """x where it is non-negative, alpha x elsewhere."""
 
     op = "leaky_relu"
     is_pointwise = True
@@ -74,7 +74,7 @@ class LeakyRelu(Kind):
     def _apply_slope(
         self, p: ForwardContext, node: PlacedLayer, x: Shared, positive: Shared, scale: int
     ) -> Shared:
-        """positive + alpha (x - positive), of which the second part alone is rounded."""
+        """Return positive + alpha (x - positive); only the second term is rounded."""
         slope = round(Fraction(node.layer.options["alpha"]) * (1 << scale))
         low = p.ops.mul_public(p.ops.sub(x, positive), slope, scale)
         return p.ops.add(positive, p.ops.truncate(low, scale))
@@ -82,7 +82,7 @@ class LeakyRelu(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g, times alpha where x is negative."""
+        """Return g, times alpha where x is negative."""
         ops, positive = p.ops, p.select_positive(node, g)
         slope = round(Fraction(node.layer.options["alpha"]) * (1 << SLOPE_BITS))
         low = ops.mul_public(p.rescale_gradient(g), slope, SLOPE_BITS)

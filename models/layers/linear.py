@@ -1,6 +1,6 @@
-"""What products with weights have in common: dense layers, convolutions, factors of channels.
+"""The base classes of products with weights: dense layers, convolutions, factors of channels.
 
-A prediction runs them as terms of a `sum`; a training step runs each with what follows at once.
+A prediction runs them as terms of a `sum`; a training step fuses each with its following layers.
 """
 
 from __future__ import annotations
@@ -38,38 +38,38 @@ class Linear(Kind):
     """x . kernel + bias under a bilinear map.
 
     Attributes:
-        mixes: whether every output is a sum over all channels of the input.
+        mixes_channels: whether every output is a sum over all channels of the input.
     """
 
     mixes_channels: ClassVar[bool] = False
 
     def product_shape(self, x: Shape, options: Options, kernel: Shape) -> Shape:
-        """The shape of x . kernel.
+        """Infer the shape of x . kernel.
 
         Raises:
-            Bad: options or a kernel that do not fit.
+            InvalidOption: options or kernel do not fit.
         """
         raise NotImplementedError
 
     def multiply_plaintext(self, x: Array, kernel: Array, options: Options) -> Array:
-        """x . kernel in float64, with a batch."""
+        """Compute x . kernel in float64, with a batch."""
         raise NotImplementedError
 
     def get_bilinear_map(self, options: Options) -> BilinearMap:
-        """x . kernel on shares."""
+        """Return x . kernel on shares."""
         raise NotImplementedError
 
-    # ---- what passes ask
+    # ---- properties for graph passes
 
     def has_no_padding(self, x: LayerSpec) -> bool:
-        """Whether every product is of values, none of a border's zeros."""
+        """Return whether no product involves padding zeros."""
         return True
 
     def scale_kernel(self, kernel: Array, factor: Array) -> Array:
-        """The kernel whose products are those of the old one times a factor for each channel."""
+        """Return the kernel whose products are the old ones times a factor for each channel."""
         return kernel * factor
 
-    # ---- a layer of its own
+    # ---- a layer by itself
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         check_value(len(input_shapes) == 1, "one input", len(input_shapes))
@@ -86,28 +86,28 @@ class Linear(Kind):
 
 
 def collect_weights(call: LayerCall, kernel: Any) -> dict[str, Any]:
-    """The weights of a layer of Keras."""
+    """Return the weights of a Keras layer."""
     layer = call.layer
     return {"kernel": kernel, "bias": layer.bias} if layer.use_bias else {"kernel": kernel}
 
 
 def add_bias(y: Array, x: LayerSpec) -> Array:
-    """y, and the layer's bias if it has one."""
+    """Add the layer's bias to y, if it has one."""
     return np.asarray(y + np.asarray(x.weights["bias"], np.float64) if "bias" in x.weights else y)
 
 
-# ---- in training: what follows a product at once
+# ---- training: layers fused with a product
 
 
 def apply_fused(p: ForwardContext, node: PlacedLayer, small: Shared) -> tuple[Shared, Any]:
-    """A small ring's value behind the node's max pooling and ReLU, and which way it went."""
+    """Apply the fused max pooling and ReLU to a small ring's value; also returns the choices."""
     if node.pool is not None:
         return p.ops.max_pool(small, node.pool.options, node.activation is not None)
     return p.ops.relu_with_derivative(small)
 
 
 def backpropagate_fused(p: ForwardContext, node: PlacedLayer, g: Shared, chosen: Any) -> Shared:
-    """The gradient before them, at the gradients' scale."""
+    """Return the gradient before the fused layers, at the gradients' scale."""
     f = p.precision.gradient
     if node.pool is not None:
         return p.ops.unpool(chosen, p.ops.add_fractional_bits(g, max(g.fractional_bits, f + 1)), f)
@@ -122,15 +122,15 @@ class TrainableLinear(Linear):
     can_fuse = True
 
     def build_maps(self, node: PlacedLayer, x: Shape) -> BilinearMaps:
-        """The maps of a node for an input of a shape, with the batch."""
+        """Build the maps of a node for an input of a shape, with the batch."""
         raise NotImplementedError
 
     def flatten_shape(self, shape: Shape) -> Shape:
-        """The shape in which the maps take a value, with the batch."""
+        """Return the shape in which the maps accept a value, with the batch."""
         return shape
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """x . w + bias, and a max pooling and a ReLU behind it."""
+        """Compute x . w + bias, and a fused max pooling and ReLU."""
         (x,), ops, precision = values, p.ops, p.precision
         w, offset = p.get_weight(node.layer, "kernel"), p.get_optional_weight(node.layer, "bias")
         shape = ops.get_shape(x)
@@ -140,15 +140,15 @@ class TrainableLinear(Linear):
         if offset is not None:
             offset = ops.add_fractional_bits(offset, precision.product_bits)
         chosen = None
-        # the logistic function, as comparisons, works on what is in a small ring
+        # the logistic function and comparisons work on values in a small ring
         if node.has_fused or (node.is_output and p.accepts_small_ring):
             y = p.truncate_to_small_ring(node, products, offset, precision.weight)
-            y = _restore_shape(p, y, shape, flat)  # (a pooling wants images)
+            y = _restore_shape(p, y, shape, flat)  # (pooling needs images)
             if node.has_fused:
                 y, chosen = apply_fused(p, node, y)
         else:
             y = ops.sum_products(products, offset)
-            # (the loss takes the model's output as it is)
+            # (the loss accepts the model's output untruncated)
             y = y if node.is_output else ops.truncate(y, precision.weight)
             y = _restore_shape(p, y, shape, flat)
         p.saved[node.output] = (flat, chosen, maps)
@@ -157,7 +157,7 @@ class TrainableLinear(Linear):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """Gradients of the kernel, of the bias and, where wanted, of the input."""
+        """Compute the gradients of the kernel, of the bias and, if needed, of the input."""
         ops, name = p.ops, node.layer.name
         x, chosen, maps = p.saved[node.output]
         g = backpropagate_fused(p, node, g, chosen)
@@ -180,7 +180,7 @@ def _reshape_if_needed(p: ForwardContext, x: Shared, shape: Shape) -> Shared:
 
 
 def _restore_shape(p: ForwardContext, y: Shared, shape: Shape, flat: Shared) -> Shared:
-    """What comes of rows in the shape that these had, but for the channels."""
+    """Reshape the result for flattened rows to the rows' former shape, except for the channels."""
     return (
         y
         if p.ops.get_shape(flat) == shape

@@ -1,4 +1,4 @@
-"""Masking: which steps of a sequence are not all one number."""
+"""Masking: the steps of a sequence that are not entirely one number."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from tfe_bench.models.layers.identity import Untrained
 
 
 class Masking(Untrained):
-    """Steps with an element that is not the mask's number; the others are 0, and are masked.
+    """Steps with an element that differs from the mask's number; other steps become 0 and masked.
 
-    A number is equal to another if it is in fixed point: within half an ulp.
+    Numbers are equal if they are in fixed point: within half an ulp.
     """
 
     op = "masking"

@@ -1,4 +1,4 @@
-"""Products of two private matrices, and Dot, which is made of them."""
+"""Products of two private matrices, and Dot, which consists of them."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class MatMul(Kind):
     keras_layers = ("Dot",)
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
-        """A Dot contracts an axis of each; what is left of the first comes before the second's."""
+        """Convert a Dot, which contracts an axis of each input; the first's other axes lead."""
         axes, name, matrices = call.layer.axes, call.name, []
         both_axes = axes if isinstance(axes, (list, tuple)) else [axes, axes]
         for i, (input_name, shape, axis_of_input) in enumerate(
@@ -77,7 +77,10 @@ class MatMul(Kind):
 
     def check_format(self, node: PlacedLayer) -> None:
         if not 0 <= sum(node.input_scales) - node.numbers.fraction <= _MOST_DROPPED:
-            raise UsageError("has other fractional bits than its product can be given.")
+            raise UsageError(
+                "has fractional bits that its product cannot have.",
+                code="invalid-fixed-point-format",
+            )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return (
@@ -105,7 +108,7 @@ class MatMul(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g y^T and x^T g."""
+        """Return g y^T and x^T g."""
         x, y = (_transpose_matrices(p, v) for v in p.saved[node.output])
         g = p.rescale_gradient(g)
         return [

@@ -25,7 +25,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 class MaximumKind(Kind):
-    """The largest of some values of each channel."""
+    """The maximum of some values of each channel."""
 
     is_maximum = True
 
@@ -34,7 +34,7 @@ class MaximumKind(Kind):
 
 
 class MaxPool2D(WindowPooling, MaximumKind):
-    """The largest value of each window."""
+    """The maximum of each window."""
 
     op = "max_pool2d"
     keras_layers = tuple(f"{kind}Pooling{n}D" for kind in ("Max", "AdaptiveMax") for n in (1, 2, 3))
@@ -52,7 +52,7 @@ class MaxPool2D(WindowPooling, MaximumKind):
         return p.ops.run_protocol(pool.max_pool2d, x, *windows, bits=bits, profile=profile)
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """With a ReLU behind it, if there is one."""
+        """Compute the maxima, with a fused ReLU if there is one."""
         y, p.saved[node.output] = p.ops.max_pool(
             values[0], node.layer.options, node.activation is not None
         )
@@ -68,7 +68,7 @@ class MaxPool2D(WindowPooling, MaximumKind):
 
 
 class GlobalMaxPool2D(GlobalPooling, MaximumKind):
-    """The largest value of each channel."""
+    """The maximum of each channel."""
 
     op = "global_max_pool2d"
     keras_layers = tuple(f"GlobalMaxPooling{n}D" for n in (1, 2, 3))
@@ -91,7 +91,7 @@ class GlobalMaxPool2D(GlobalPooling, MaximumKind):
         return reshape_value(p.ops, best, p.add_batch_axis(node.shape, x))
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """As the one window of a max pooling."""
+        """Compute a max pooling with one window."""
         y, p.saved[node.output] = p.ops.max_pool(
             values[0], _build_whole_window(node.input_shapes[0]), False
         )
@@ -100,7 +100,7 @@ class GlobalMaxPool2D(GlobalPooling, MaximumKind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """Each channel's gradient at the cell that won."""
+        """Place each channel's gradient at the cell of its maximum."""
         batch, channels = p.ops.get_shape(g)[0], node.shape[-1]
         return _unpool_gradient(p, node, reshape_value(p.ops, g, (batch, 1, 1, channels)))
 
@@ -109,18 +109,18 @@ class GlobalMaxPool2D(GlobalPooling, MaximumKind):
 
 
 def _build_whole_window(input_shape: Shape) -> Options:
-    """A window as large as an image."""
+    """Return the options of a window as large as an image."""
     return {"ksize": input_shape[:2], "strides": input_shape[:2], "padding": "VALID"}
 
 
 def _unpool_gradient(p: ForwardContext, node: PlacedLayer, g: Shared) -> Gradients:
-    """Each window's gradient at the cell that won."""
+    """Place each window's gradient at the cell of its maximum."""
     f = p.precision.gradient
     g = p.ops.add_fractional_bits(g, max(g.fractional_bits, f + 1))
     return [p.ops.unpool(p.saved[node.output], g, f)]
 
 
 def _check_windows(name: str, input_shape: Shape, o: Options) -> str:
-    """Refuses windows that no gradient goes through."""
+    """Refuse windows without a gradient; returns ""."""
     pool_gradient.window_geometry(name, [1, *input_shape], o["ksize"], o["strides"], o["padding"])
     return ""

@@ -24,7 +24,7 @@ _HEADS_FIRST = [2, 1, 3]
 
 
 class MultiHeadAttention(Untrained):
-    """Queries, keys and values of several heads, attended to side by side."""
+    """Queries, keys and values of several heads, attended in parallel."""
 
     op = "multi_head_attention"
     keras_layers = ("MultiHeadAttention",)
@@ -35,7 +35,7 @@ class MultiHeadAttention(Untrained):
     )
 
     def convert_inference(self, r: Reader, call: LayerCall) -> str:
-        """What Keras' call does with masks: those of tensors count where none is an argument."""
+        """Convert the layer with Keras' mask rules: tensors' masks apply without an argument."""
         query, value = call.arguments["query"], call.arguments["value"]
         key = call.arguments.get("key")
         score_masks = [
@@ -51,7 +51,7 @@ class MultiHeadAttention(Untrained):
 
 
 def get_mask(call: LayerCall, name: str) -> Any:
-    """A mask that a layer is called with, or the one that comes with the argument it is of."""
+    """Return the mask argument of a layer, or else the mask of the argument that it belongs to."""
     explicit_mask, argument = call.arguments.get(f"{name}_mask"), call.arguments.get(name)
     return argument.mask if explicit_mask is None and argument is not None else explicit_mask
 
@@ -66,14 +66,14 @@ def convert_attention(
     causal: bool,
     rows: str = "",
 ) -> str:
-    """Writes what a MultiHeadAttention of Keras, or a class made of it, computes.
+    """Convert a Keras MultiHeadAttention, or a class composed of it.
 
     Args:
-        over: masks of the scores: `Given` values and public numbers, None for none.
+        score_masks: masks of the scores: `CallValue` objects and public numbers, None for none.
         rows: the name of a mask of the queries.
 
     Raises:
-        Unfit: options that are not offered.
+        UnsupportedLayer: an option is not supported.
     """
     layer, name = call.layer, call.name
     for option in ("use_gate", "sliding_window"):
@@ -118,7 +118,7 @@ def convert_attention(
 def _fill_masked_queries(
     r: Reader, name: str, flat: str, values: str | None, rows: str, shape: tuple[int, int]
 ) -> str:
-    """What comes of queries that a mask hides: the mean of all values; of none, 0."""
+    """Replace the results of masked queries: by the mean of all values; without values, by 0."""
     visible = add_reshape(r, rows, f"{name}/rows", (shape[0], 1))
     if values is None:
         return r.add_layer(r.make_unique(f"{name}/shown"), "multiply", [flat, visible])
@@ -132,7 +132,7 @@ def _fill_masked_queries(
 
 
 class Attention(Untrained):
-    """Queries that attend to keys and values as they are."""
+    """Queries that attend to keys and values without projections."""
 
     op = "attention"
     keras_layers = ("Attention",)
@@ -166,10 +166,10 @@ class Attention(Untrained):
 
 
 def convert_key_mask(r: Reader, mask: Any, steps: int) -> Any:
-    """A mask of a sequence, [batch, steps], as one of scores; None for none.
+    """Convert a mask of a sequence, [batch, steps], to a mask of scores; None for none.
 
     Raises:
-        Unfit: it is of another shape.
+        UnsupportedLayer: the mask has another shape.
     """
     if mask is None or isinstance(mask, str):
         return CallValue(mask, (1, steps)) if mask else None
@@ -189,7 +189,7 @@ def _add_attend(
     causal: bool,
     sizes: tuple[int, int],
 ) -> str:
-    """Writes `attend`, with the masks that there are as one."""
+    """Add `attend`, with all masks combined into one."""
     private: dict[str, Shape] = {}
     public = np.ones(sizes, bool)
     for mask in score_masks:
@@ -212,7 +212,7 @@ def _add_attend(
 
 
 def _check_mask_shape(shape: Shape, sizes: tuple[int, int]) -> Shape:
-    """The shape of a private mask of scores, [1, m] or [n, m], which is one for all heads."""
+    """Return the shape of a private mask of scores, [1, m] or [n, m], common to all heads."""
     score_shape = shape[1:] if len(shape) == 3 and shape[0] == 1 else shape
     if score_shape not in ((1, sizes[1]), sizes):
         queries, keys = sizes
@@ -223,10 +223,10 @@ def _check_mask_shape(shape: Shape, sizes: tuple[int, int]) -> Shape:
 
 
 def _read_public_mask(mask: Any, sizes: tuple[int, int]) -> Array:
-    """A public mask of scores, which is one for all samples and heads.
+    """Return a public mask of scores, common to all samples and heads.
 
     Raises:
-        Unfit: it is no such mask.
+        UnsupportedLayer: the argument is not such a mask.
     """
     array = np.asarray(mask.numpy() if hasattr(mask, "numpy") else mask)
     shape, trimmed = array.shape, array
@@ -241,13 +241,13 @@ def _read_public_mask(mask: Any, sizes: tuple[int, int]) -> Array:
 
 
 def _add_product(r: Reader, input_name: str, name: str, dense: Any, summed: int) -> str:
-    """A product with an EinsumDense's kernel, whose first axes are summed over."""
+    """Add a product with an EinsumDense's kernel, summed over its first axes."""
     depth = math.prod(int(n) for n in dense.kernel.shape[:summed])
     shapes = {"kernel": (depth, -1), "bias": (-1,)}
     weights = {
         weight_name: w for weight_name in shapes if (w := getattr(dense, weight_name)) is not None
     }
     for weight_name, w in weights.items():
-        if id(w) not in r.arrays:  # (a layer that is called twice has one array)
+        if id(w) not in r.arrays:  # (a layer that is called twice shares one array)
             r.arrays[id(w)] = w, read_weights(name, weight_name, w).reshape(shapes[weight_name])
     return r.add_layer(name if summed > 1 else r.make_unique(name), "dense", [input_name], weights)

@@ -1,4 +1,4 @@
-"""Multiply: of two private values or more, elementwise."""
+"""Multiply: the elementwise product of two or more private values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfe_bench.models.kinds.planning import PRODUCT_BITS, Planner
 from tfe_bench.models.layers.add import BroadcastKind
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of products that are truncated.
+# Bound on products that are truncated.
 _MOST_PRODUCT = 1 << 62
 
 
@@ -30,7 +30,7 @@ class Multiply(BroadcastKind):
         return np.asarray(result)
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
-        # (of two, see optimize.products_of_two)
+        # (products have two factors, see optimize)
         product = sum(planner.get_fractional_bits(i) for i in x.inputs)
         total = sum(max(planner.get_magnitude(i), 0) for i in x.inputs)
         if product + total > PRODUCT_BITS:
@@ -38,7 +38,7 @@ class Multiply(BroadcastKind):
         return FixedPointFormat(planner.get_input_format(x)[0], product)
 
     def check_format(self, node: PlacedLayer) -> None:
-        """Any scale will do."""
+        """Accept any scale."""
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return self._bound_products(node, input_limits)[0]
@@ -47,7 +47,7 @@ class Multiply(BroadcastKind):
         return input_limits is None or self._bound_products(node, input_limits)[1] < _MOST_PRODUCT
 
     def _bound_products(self, node: PlacedLayer, input_limits: list[int]) -> tuple[int, int]:
-        """The limits of the product, and of the products before truncation."""
+        """Bound the product, and the products before truncation."""
         fraction, scale = node.numbers.fraction, node.input_scales[0]
         total, largest = input_limits[0], 0
         for input_scale, limit in zip(node.input_scales[1:], input_limits[1:], strict=True):
@@ -59,7 +59,7 @@ class Multiply(BroadcastKind):
     def _partial_products(
         self, p: ForwardContext, node: PlacedLayer, values: Sequence[Shared]
     ) -> list[Shared]:
-        """The products of the first one, two, ... values."""
+        """Return the products of the first one, two, ... values."""
         partial_products = [values[0]]
         for value in values[1:]:
             product = p.ops.mul(partial_products[-1], value)
@@ -78,7 +78,7 @@ class Multiply(BroadcastKind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """For each, the gradient times all others: those before it are multiplied already."""
+        """Multiply the gradient by all other values, with saved products of earlier ones."""
         values, products = p.saved[node.output]
         gradients = []
         for value, before in zip(values[:0:-1], products[-2::-1], strict=True):

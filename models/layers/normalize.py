@@ -1,9 +1,8 @@
 """LayerNormalization, RMSNormalization, GroupNormalization and UnitNormalization.
 
-What is left of them when their gamma and beta are an affine map: y = u / sqrt(s + epsilon), of
-which s is opened to nobody and costs one element for each row (a row is what one s is of).
-
-How s is summed: kinds/row_scheme.py.  A constant row has u = 0, and so y = 0, exactly.
+Without gamma and beta, which become an affine map, they compute y = u / sqrt(s + epsilon). s is
+never opened and costs one element for each row (a row is the set of values of one s).
+kinds/row_scheme.py defines how s is summed. A constant row has u = 0, and so y = 0, exactly.
 """
 
 from __future__ import annotations
@@ -61,14 +60,14 @@ from tfe_bench.protocols.session.sharing import Shared
 
 STATISTICS = ("variance", "mean_square", "sum")
 _MOST_DROPPED = 48
-# In training: of values, in front of the point, and of the reciprocal root over n, behind it.
+# In training: integer bits of values, and fractional bits of the reciprocal root over n.
 TRAINED_BITS, _SLOPE_BITS = 14, 28
-# What comes to a layer may exceed its bounds so far, in bits, before a check of ranges notices.
+# Bits by which an input may exceed its bounds before a range check detects it.
 _SPARE = 2
 
 
 def _build_square_map(scheme: RowScheme, axes: Sequence[int]) -> BilinearMap:
-    """The bilinear form of rows whose value of (u, u) is what is summed."""
+    """Build the bilinear map of rows whose value at (u, u) is the statistic's sum."""
     centered = scheme.statistic == "variance" and not scheme.rounded_scale
     times = 1 if scheme.rounded_scale else scheme.numerator_factor
 
@@ -86,7 +85,7 @@ def _build_square_map(scheme: RowScheme, axes: Sequence[int]) -> BilinearMap:
 
 
 class Normalize(Kind):
-    """Rows over the root of their variance, their mean square or their sum of squares."""
+    """Rows divided by the root of their variance, their mean square or their sum of squares."""
 
     op = "normalize"
     keras_layers = (
@@ -95,7 +94,7 @@ class Normalize(Kind):
     )
     is_memory_heavy = True
 
-    # ---- from Keras
+    # ---- conversion from Keras
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         layer, rank = call.layer, len(call.shapes[0]) + 1
@@ -114,7 +113,7 @@ class Normalize(Kind):
         if call.class_name == "RMSNormalization" and axes != [*range(rank - len(axes), rank)]:
             raise UnsupportedLayer(
                 f"axis {layer.axis}; the last axes are supported"
-            )  # (Keras scales these)
+            )  # (Keras scales these axes)
         if call.class_name == "UnitNormalization":
             options = {"axes": axes, "by": "sum", "epsilon": 0.0}
             return r.add_layer(call.name, self.op, call.inputs, None, **options)
@@ -146,7 +145,7 @@ class Normalize(Kind):
         weights = {"kernel": layer.gamma, "bias": layer.beta}
         return _add_affine(r, call, normalized, [len(shape)], weights)
 
-    # ---- as data
+    # ---- model description
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         x = check_single_input(input_shapes, weights)
@@ -178,7 +177,7 @@ class Normalize(Kind):
             observe(f"{x.name}:inverse", 1 / root)
         return np.asarray(np.divide(u, root, out=np.zeros_like(u), where=root > 0))
 
-    # ---- in fixed point
+    # ---- fixed point
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         input_scale, m = planner.get_input_format(x)
@@ -210,11 +209,11 @@ class Normalize(Kind):
 
     @staticmethod
     def _count_dropped_bits(scheme: RowScheme, node: PlacedLayer) -> int:
-        """Bits that u times its root loses."""
+        """Return the bits that u times its root loses."""
         return scheme.product_bits - node.numbers.fraction
 
     def _choose_result_ring(self, node: PlacedLayer) -> int:
-        """The smallest ring for its result."""
+        """Return the smallest ring for the result."""
         return min(self._largest_output(node).bit_length() + 2, node.used_bits)
 
     def check_format(self, node: PlacedLayer) -> None:
@@ -225,10 +224,13 @@ class Normalize(Kind):
         )
         fits = fits and (not scheme.low or scheme.lower_bits == scheme.low)
         if not fits or not 1 <= scheme.product_bits - node.numbers.fraction <= _MOST_DROPPED:
-            raise UsageError(f"has {node.numbers} for {scheme.count} values at a time.")
+            raise UsageError(
+                f"does not support {node.numbers} for rows of {scheme.count} values.",
+                code="invalid-fixed-point-format",
+            )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        """No element is more than a root of n deviations away."""
+        """Bound the output: no element is more than a root of n deviations away."""
         return self._largest_output(node)
 
     def _largest_output(self, node: PlacedLayer) -> int:
@@ -236,7 +238,7 @@ class Normalize(Kind):
         return math.isqrt(count << (2 * node.numbers.fraction)) * 17 // 16 + 2
 
     def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
-        """Where samples say what X is, it is watched, and compared as planned."""
+        """Return the bits of X: the planned ones if samples bound X, which is range-checked."""
         return (
             node.numbers.bits
             if node.numbers.low
@@ -256,7 +258,7 @@ class Normalize(Kind):
             input_limits[0].bit_length() - node.input_scales[0]
         )
 
-    # ---- in private
+    # ---- private inference
 
     def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
         return self._build_scheme(node).read_bits
@@ -267,10 +269,10 @@ class Normalize(Kind):
     def _normalize_rows(
         self, p: ForwardContext, node: PlacedLayer, x: Shared, scheme: RowScheme
     ) -> tuple[Shared, Shared]:
-        """The value, and the reciprocal root over n, if not by sum."""
+        """Return the value, and the reciprocal root over n (over 1 for a sum)."""
         ops = p.ops
         axes = list(node.layer.options["axes"])
-        x = replace(x, bits=0)  # (as many bits as are read are right)
+        x = replace(x, bits=0)  # (the bits that are used are right)
         u = ops.mul_public(x, scheme.numerator_factor)
         if scheme.statistic == "variance":
             u = ops.sub(u, sum_axes(ops, x, axes, keepdims=True))
@@ -303,23 +305,23 @@ class Normalize(Kind):
     def _multiply_root(
         self, p: ForwardContext, node: PlacedLayer, u: Shared, root: Shared, read: int
     ) -> Shared:
-        """u, of which so many bits are right, times the root of its row, which has a limit."""
+        """Multiply u, with this many right bits, by the root of its row; the result is bounded."""
         drop = u.fractional_bits + root.fractional_bits - node.numbers.fraction
         if self._largest_output(node).bit_length() + 3 > RING - drop:
             return p.ops.truncate(p.ops.mul(u, root), drop)
-        # (a bit more of the ring is three bits sent, and four less of the lift)
+        # (one more bit of the ring costs three bits, and saves four of the lift)
         product, ring = Product(u, root, elementwise_product), min(node.used_bits, read - drop)
         return p.ops.run_protocol(
             small_ring.truncated_product_sum, [product], None, drop, node.used_bits, ring
         )
 
-    # ---- in training
+    # ---- training
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """With values of any size that a training has."""
+        """Normalize values of any size that a training has."""
         f = p.precision.activation
         scheme = plan_scheme(node.layer, node.input_shapes[0], f, TRAINED_BITS)
-        assert scheme is not None  # (see untrained)
+        assert scheme is not None  # (see explain_untrainable)
         y, root = self._normalize_rows(p, node, values[0], scheme)
         if p.is_training:
             p.saved[node.output] = y, convert_scale(p.ops, root, _SLOPE_BITS)
@@ -328,9 +330,9 @@ class Normalize(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """(g - the mean of g - y (the mean of g y)) over the root, or without the mean of g.
+        """Return (g - mean of g - y (mean of g y)) times the root, or without the mean of g.
 
-        By a sum that of g y is one, too, and the root is not over n.
+        For a sum, the mean of g y is a sum too, and the root is not divided by n.
         """
         ops, axes, by = p.ops, list(node.layer.options["axes"]), node.layer.options["by"]
         count = math.prod(node.input_shapes[0][axis - 1] for axis in axes) if by != "sum" else 1
@@ -357,7 +359,7 @@ def _present_weights(weights: dict[str, Any]) -> list[Any]:
 def _add_affine(
     r: Reader, call: LayerCall, normalized: str, axes: list[int], weights: dict[str, Any]
 ) -> str:
-    """gamma and beta of some axes, as a factor and a shift of those axes as one, which is last."""
+    """Add gamma and beta of some axes: a factor and a shift of these axes, joined as the last."""
     if not _present_weights(weights):
         return normalized
     if r.training and weights["kernel"] is None:
@@ -365,7 +367,7 @@ def _add_affine(
     shape, rank = call.shapes[0], len(call.shapes[0])
     count = math.prod(shape[axis - 1] for axis in axes)
     arrays = {name: w for name, w in weights.items() if w is not None}
-    if not r.training:  # (which knows the variables)
+    if not r.training:  # (training needs the variables themselves)
         arrays = {name: np.asarray(w).reshape(-1) for name, w in arrays.items()}
         arrays.setdefault("kernel", np.ones(count, np.float32))
     rest = [axis for axis in range(1, rank + 1) if axis not in axes]

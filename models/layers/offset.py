@@ -1,4 +1,4 @@
-"""Private numbers that are added, one for each element: a table of positions, say."""
+"""Private numbers that are added to each element, such as a table of positions."""
 
 from __future__ import annotations
 
@@ -57,10 +57,12 @@ class Offset(Kind):
     def check_format(self, node: PlacedLayer) -> None:
         check_fractional_bits(node)
         if node.numbers.scale != node.numbers.fraction:
-            raise UsageError("adds numbers of another scale than its own.")
+            raise UsageError(
+                "adds numbers with another scale than its own.", code="invalid-fixed-point-format"
+            )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        """The numbers are the model owner's, who says how large they may be."""
+        """Bound the output; the model owner declares the size of the numbers."""
         return node.align_limits(input_limits)[0] + (1 << node.numbers.bits)
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:

@@ -1,4 +1,4 @@
-"""Functions made of straight lines: hard sigmoid, shrinking, thresholds, and ReLUs of all kinds.
+"""Piecewise linear functions: hard sigmoid, shrinking, thresholds, and all ReLU variants.
 
 With slopes s_i, knots k_i and jumps j_i there,
 
@@ -48,13 +48,13 @@ _TRAINED_BITS = 20
 
 @dataclass(frozen=True)
 class Line:
-    """What a function is, as a layer's options say it.
+    """A piecewise linear function, as a layer's options describe it.
 
     Attributes:
-        knots: ascending.
-        slopes: before, between and behind them.
-        jumps: at each knot, from what the line before it comes to.
-        strict: whether the jump is behind the knot itself.
+        knots: in ascending order.
+        slopes: before, between and after the knots.
+        jumps: at each knot, relative to the line before it.
+        strict: whether the jump is after the knot itself.
         start: the value at the first knot, without its jump.
     """
 
@@ -66,18 +66,18 @@ class Line:
 
     @property
     def has_integer_slopes(self) -> bool:
-        """Whether all slopes are integers."""
+        """True if all slopes are integers."""
         return all(float(s).is_integer() for s in self.slopes)
 
     def bound_value(self, max_input: float) -> float:
-        """|y| for |x| up to `most`, or more."""
+        """Bound |y| for |x| up to `max_input`."""
         outer_length = max_input + max(map(abs, self.knots))
         lengths = [outer_length, *(b - a for a, b in itertools.pairwise(self.knots)), outer_length]
         rises = (abs(s) * length for s, length in zip(self.slopes, lengths, strict=True))
         return abs(self.start) + sum(rises) + sum(map(abs, self.jumps))
 
     def list_edges(self, f: int) -> list[int]:
-        """The first ring element behind each knot; where the line only bends, the knot."""
+        """List the first ring element after each knot; where the line only bends, the knot."""
         edges = []
         for knot, jump, strict in zip(self.knots, self.jumps, self.strict, strict=True):
             ring = Fraction(knot) * (1 << f)
@@ -86,7 +86,7 @@ class Line:
         return edges
 
     def to_options(self) -> dict[str, Any]:
-        """As a header holds them."""
+        """Return the function as options of a header."""
         return {
             "knots": [float(v) for v in self.knots],
             "slopes": [float(v) for v in self.slopes],
@@ -97,7 +97,7 @@ class Line:
 
 
 def read_line(x: LayerSpec) -> Line:
-    """The line of a layer."""
+    """Read the piecewise linear function of a layer."""
     return Line(**x.options)
 
 
@@ -113,14 +113,14 @@ def _make_line(
 
 
 def capped_line(max_value: float) -> Line:
-    """min(max(x, 0), most)."""
+    """Return min(max(x, 0), max_value)."""
     return _make_line([0.0, max_value], [0.0, 1.0, 0.0])
 
 
 def convert_relu(slope: float, max_value: float | None, threshold: float) -> dict[str, Any]:
-    """keras.activations.relu with any of its arguments.
+    """Return the options of keras.activations.relu with any of its arguments.
 
-    Up to the threshold it is slope (x - threshold); above it is x, but 0 to most if there is one.
+    Up to the threshold it is slope (x - threshold); above it is x, limited to 0 to max_value.
     """
     if max_value is None:
         line = _make_line([threshold], [slope, 1.0], jumps=[threshold], strict=[True])
@@ -138,7 +138,7 @@ def convert_relu(slope: float, max_value: float | None, threshold: float) -> dic
 
 
 def _find_line(name: str, arguments: Options) -> Line | None:
-    """The line of an activation of Keras; None for the identity."""
+    """Return the function of a Keras activation; None for the identity."""
     if name == "hard_sigmoid":
         return _make_line([-3.0, 3.0], [0.0, 1 / 6, 0.0])
     if name == "sparse_sigmoid":
@@ -159,7 +159,7 @@ def _find_line(name: str, arguments: Options) -> Line | None:
 
 
 class Polyline(Kind):
-    """Straight lines between public knots, which may jump there."""
+    """Straight lines between public knots, with optional jumps there."""
 
     op = "polyline"
     is_pointwise = True
@@ -226,17 +226,17 @@ class Polyline(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g times the slope; a jump has none."""
+        """Multiply g by the slope; a jump has no gradient."""
         return [backpropagate_line(p, node, g, read_line(node.layer))]
 
 
 def evaluate_line(
     p: ForwardContext, x: Shared, line: Line, scale: int, bits: int
 ) -> tuple[Shared, list[MaskedBits]]:
-    """A line's value, and where x is below each of its knots.
+    """Evaluate a piecewise linear function; also returns where x is below each knot.
 
     Args:
-        scale: fractional bits of the slopes; 0 where they are integers.
+        scale: fractional bits of the slopes; 0 if they are integers.
     """
     ops, f, shape = p.ops, x.fractional_bits, p.ops.get_shape(x)
     n, edges = math.prod(shape), line.list_edges(x.fractional_bits)
@@ -264,16 +264,16 @@ def evaluate_line(
 
 
 def train_line(p: ForwardContext, node: PlacedLayer, x: Shared, line: Line) -> Shared:
-    """A line's value in a step; where x is goes to p.kept."""
+    """Evaluate the function in a step; the positions of x relative to the knots go to p.saved."""
     scale = 0 if line.has_integer_slopes else _TRAINED_BITS
     y, p.saved[node.output] = evaluate_line(p, x, line, scale, node.numbers.bits)
     return y
 
 
 def backpropagate_line(p: ForwardContext, node: PlacedLayer, g: Shared, line: Line) -> Shared:
-    """g times the line's slope where x is."""
+    """Multiply g by the slope at x."""
     ops, below_knots = p.ops, p.saved[node.output]
-    # 1 on [k_i, k_(i+1)): below the one and not below the other
+    # 1 on [k_i, k_(i+1)): not below k_i, but below k_(i+1)
     between = [logic.xor_bits(a, b) for a, b in itertools.pairwise(below_knots)]
     where = [*between, logic.invert_bits(below_knots[-1])]
     drop = max(0, g.fractional_bits - p.precision.gradient)

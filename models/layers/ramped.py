@@ -1,4 +1,4 @@
-"""Hard SiLU, which is also called hard swish, and sparse plus."""
+"""Hard SiLU (also called hard swish) and sparse plus."""
 
 from __future__ import annotations
 

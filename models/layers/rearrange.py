@@ -1,4 +1,4 @@
-"""Values that come to stand elsewhere, or several times: Permute, Cropping, nearest UpSampling."""
+"""Rearrangement and repetition of elements: Permute, Cropping, nearest UpSampling."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Permute(Kind):
 
 
 class Crop(Kind):
-    """What is left when so many places are cut off before and behind."""
+    """The part that remains after cutting both ends of each axis."""
 
     op = "crop"
     is_local = True
@@ -75,7 +75,7 @@ class Crop(Kind):
         return r.add_layer(call.name, self.op, call.inputs, None, sides=[*cut, [0, 0]])
 
     def _read_center_crop(self, call: LayerCall) -> list[list[int]]:
-        """What a CenterCrop cuts off."""
+        """Return the cuts of a CenterCrop."""
         size = call.layer.height, call.layer.width
         over = [n - k for n, k in zip(call.shapes[0][:2], size, strict=True)]
         if len(call.shapes[0]) != 3 or min(over) < 0:
@@ -91,9 +91,9 @@ class Crop(Kind):
         fits = isinstance(sides, (list, tuple)) and len(sides) == len(x)
         fits = fits and all(isinstance(s, (list, tuple)) and len(s) == 2 for s in sides)
         fits = fits and all(is_whole(n, 0) for side in sides for n in side)
-        check_value(fits, f"what is cut off at both sides of {len(x)} axes", sides)
+        check_value(fits, f"cuts of both sides of {len(x)} axes", sides)
         remaining = tuple(n - a - b for n, (a, b) in zip(x, sides, strict=True))
-        check_value(min(remaining, default=1) > 0, "sides that leave something", sides)
+        check_value(min(remaining, default=1) > 0, "cuts that leave at least one element", sides)
         return remaining
 
     def find_position_axis(
@@ -115,7 +115,7 @@ class Crop(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g with zeros around."""
+        """Pad g with zeros."""
         pairs = [(0, 0), *((a, b) for a, b in node.layer.options["sides"])]
         shape = p.add_batch_axis(node.input_shapes[0], g)
         return [p.ops.apply_local(lambda v: shapes.pad(v, pairs), g, shape)]
@@ -141,7 +141,7 @@ class Take(Kind):
         self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
         if x.options["axis"] == axes[0]:
-            raise NotPositionwise("takes some positions; a language model gives logits of each")
+            raise NotPositionwise("selects some positions; a language model needs logits of each")
         return axes[0]
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
@@ -157,10 +157,10 @@ class Take(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """The sum of what came of each: of its first copy, its second, and so on."""
+        """Sum the gradients of all copies of each element: of its first, its second, etc."""
         axis, places = node.layer.options["axis"], np.asarray(node.layer.options["places"])
         shape = p.add_batch_axis(node.input_shapes[0], g)
-        # one place more, of zeros, for what has no copy
+        # one more place, of zeros, for elements without a copy
         more = [(0, int(i == axis)) for i in range(len(shape))]
         wide = (*node.shape[: axis - 1], len(places) + 1, *node.shape[axis:])
         padded = p.ops.apply_local(lambda v: shapes.pad(v, more), g, p.add_batch_axis(wide, g))
@@ -180,7 +180,7 @@ def _build_gather(places: Array, axis: int) -> Callable[[Shared], Shared]:
 
 
 class Repeat(Kind):
-    """Each value so many times along each axis, one behind the other."""
+    """Each value repeated along each axis, copies adjacent."""
 
     op = "repeat"
     is_local = True
@@ -204,7 +204,9 @@ class Repeat(Kind):
         fits = isinstance(times, (list, tuple)) and len(times) == len(x)
         fits = fits and all(is_whole(n) for n in times) and math.prod(times) <= _MOST_REPEATS
         check_value(
-            fits, f"how often, for {len(x)} axes, {_MOST_REPEATS} times in all at most", times
+            fits,
+            f"numbers of repetitions of {len(x)} axes, {_MOST_REPEATS} times in all at most",
+            times,
         )
         return tuple(n * k for n, k in zip(x, times, strict=True))
 
@@ -234,7 +236,7 @@ class Repeat(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """The sum of what came of each."""
+        """Sum the gradients of all copies of each element."""
         input_shape, times = node.input_shapes[0], node.layer.options["times"]
         split_shape = [part for pair in zip(input_shape, times, strict=True) for part in pair]
         g = reshape_value(p.ops, g, p.add_batch_axis(tuple(split_shape), g))

@@ -36,7 +36,7 @@ from tfe_bench.protocols.nn.series import ACTIVATIONS, MEMORY_GATE
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
-# Steps beyond which series may show: a memory that is held loses up to 2^-13 of itself in each.
+# Steps beyond which series are noticeable: a held memory loses up to 2^-13 of its value in each.
 MOST_SERIES_STEPS = 100
 
 
@@ -44,7 +44,7 @@ def _sigmoid(v: Array) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0, -v)))
 
 
-# In the clear: of candidates and states, of gates, and of the gate that a memory is held by.
+# Plaintext functions: of candidates and states, of gates, and of the gate that holds a memory.
 PlaintextFunctions: TypeAlias = "tuple[Callable[[Array], Array], ...]"
 _IN_THE_CLEAR: Mapping[str, Any] = {
     "tanh": np.tanh,
@@ -58,15 +58,15 @@ _IN_THE_CLEAR: Mapping[str, Any] = {
 class Recurrent(Kind):
     """Steps of a cell: [steps, inputs] becomes [rows, directions * units].
 
-    Options: the cell, its activations, whether there are series; which directions begin with the
-    last step; whether all outputs are given or the last ones (`sequences`), those of a direction
-    that begins at the end in the order of the steps (`aligned`); whether an LSTM's memory follows
-    them as a row (`memory`); whether there is a mask, by which a step leaves states and output as
-    they were (`masked`), or has an output of 0 (`zeroed`).
+    Options: the cell, its activations, whether they use series; which directions start with the
+    last step; whether all outputs are returned or the last ones (`sequences`), and those of a
+    reversed direction in the order of the steps (`aligned`); whether an LSTM's memory follows them
+    as a row (`memory`); whether there is a mask, which makes a step keep states and output
+    (`masked`), or output 0 (`zeroed`).
 
     Weights of a direction d: kernel<d> [inputs, G], recurrent<d> [units, G], bias<d> [G], and of a
-    GRU inner<d> [units].  Inputs: the steps, for each direction its initial states or none, and
-    the mask [steps].
+    GRU inner<d> [units]. Inputs: the steps, for each direction its initial states or none, and the
+    mask [steps].
     """
 
     op = "recurrent"
@@ -77,7 +77,7 @@ class Recurrent(Kind):
         *("masked", "zeroed"),
     )
 
-    # ---- as data
+    # ---- model description
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
         check_options(options, *self._options)
@@ -125,7 +125,7 @@ class Recurrent(Kind):
         return (rows, row) if options["sequences"] or options["memory"] else (row,)
 
     def _check_weights(self, kind: str, count: int, inputs: int, weights: Shapes) -> int:
-        """The number of units."""
+        """Check the weights; returns the number of units."""
         optional = [f"{n}{d}" for d in range(count) for n in ("bias", "inner")]
         check_weights(
             weights,
@@ -177,7 +177,7 @@ class Recurrent(Kind):
         both = "bidirectional " if len(x.options["backwards"]) > 1 else ""
         return f"{both}{kind}{', series' if x.options['series'] else ''}"
 
-    # ---- in the clear
+    # ---- plaintext
 
     def compute_plaintext(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         f, s = (_IN_THE_CLEAR[str(x.options[n])] for n in ("activation", "gate"))
@@ -222,13 +222,13 @@ class Recurrent(Kind):
         rows = output if o["sequences"] else output[:, None]
         return np.concatenate([rows, np.concatenate(memories, -1)[:, None]], 1)
 
-    # ---- in fixed point: `bits` are those of sums before gates and of initial states, and of cells
-    # without bounds of all states; what these are planned for is no less than 2^low units of the
-    # steps' scale
+    # ---- fixed point: `bits` are those of sums before gates and of initial states and, for cells
+    # without bounds, of all states; they are planned for at least 2^low units of the steps'
+    # scale
 
     @staticmethod
     def _has_initial_states(x: LayerSpec) -> bool:
-        """Whether there are initial states."""
+        """Return whether there are initial states."""
         return len(x.inputs) > 1 + bool(x.options["masked"])
 
     def _build_cell(self, x: LayerSpec) -> Cell:
@@ -262,7 +262,7 @@ class Recurrent(Kind):
         scale = max(self._choose_product_bits(x, input_scale, f), 2 * f)
         low = min(max(int(input_bound * 2.0**input_scale).bit_length() - 1, 1), 63)
         if bits <= MOST_COMPARED:
-            # (what sums drop, and their ring, fit a word)
+            # (the dropped bits of sums and their ring fit a word)
             room = cells.derive_format(
                 cell, f, 2 * f, bits, steps, self._has_initial_states(x)
             ).sum_ring
@@ -275,9 +275,9 @@ class Recurrent(Kind):
         return FixedPointFormat(f, 2 * f, min(bits, MOST_COMPARED), low)
 
     def _choose_product_bits(self, x: LayerSpec, input_scale: int, f: int) -> int:
-        """Fractional bits of products: about SIGNIFICANT_BITS of the largest weights.
+        """Choose the fractional bits of products: about SIGNIFICANT_BITS of the largest weights.
 
-        With series two less: what that does to a sum is below what they do.
+        With series two less: their effect on a sum is below the error of the series.
         """
         product_bits, significant = 0, SIGNIFICANT_BITS - (2 if x.options["series"] else 0)
         for name, w in x.weights.items():
@@ -298,7 +298,8 @@ class Recurrent(Kind):
         ):
             raise UsageError(
                 f"has {n.fraction} fractional bits, {n.scale} of its products and sums of "
-                f"{n.bits} bits, which do not fit."
+                f"{n.bits} bits, which do not fit.",
+                code="invalid-fixed-point-format",
             )
 
     def weight_bits(self, node: PlacedLayer, name: str) -> int:
@@ -315,8 +316,8 @@ class Recurrent(Kind):
     def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
         n, of = node.numbers, node.input_scales[0]
         if not self._build_cell(node.layer).is_bounded:
-            return n.bits  # what is in its range is planned for
-        # sums, and what there is before the first step, grow as what comes
+            return n.bits  # values within the range are planned for
+        # sums and initial states grow with the inputs
         pairs = list(zip(input_limits, node.input_scales, strict=True))
         pairs = pairs[: len(pairs) - bool(node.layer.options["masked"])]
         units = [v << (of - s) if of >= s else (v >> (s - of)) + 1 for v, s in pairs]
@@ -331,10 +332,10 @@ class Recurrent(Kind):
         ).is_valid
         return bits <= MOST_COMPARED and fits
 
-    # ---- in private
+    # ---- private inference
 
     def count_stages(self, node: PlacedLayer) -> int:
-        # (of a loop ten turns may be under way at a dealer)
+        # (a dealer may prepare ten iterations of a loop at a time)
         return max(1, node.input_shapes[0][0] // 10)
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
@@ -373,7 +374,7 @@ class Recurrent(Kind):
 
     @staticmethod
     def _align_outputs(y: Shared, o: Options) -> Shared:
-        """[batch, steps, directions, units] of [batch, directions, steps, units], in order."""
+        """Transpose directions and steps: [batch, steps, directions, units], in step order."""
         if not o["sequences"]:
             return y
 
@@ -388,7 +389,7 @@ class Recurrent(Kind):
 
 
 def _largest_sum(x: LayerSpec, d: int, inputs: float, states: float) -> float:
-    """A bound on a direction's sums before gates, from its weights' magnitudes."""
+    """Bound a direction's sums before gates, from the magnitudes of its weights."""
 
     def magnitudes_of(name: str) -> Array:
         weight = x.weights.get(f"{name}{d}")
@@ -399,7 +400,7 @@ def _largest_sum(x: LayerSpec, d: int, inputs: float, states: float) -> float:
         + states * magnitudes_of("recurrent").sum(0)
         + magnitudes_of("bias")
     )
-    # (r (h U + inner), where r is 1 and a little more at most)
+    # (r (h U + inner), where r is at most slightly above 1)
     return 1.01 * (float(total.max()) + float(magnitudes_of("inner").max()))
 
 
@@ -412,7 +413,7 @@ def _run_direction(
     largest: list[float],
     functions: PlaintextFunctions,
 ) -> tuple[Array, Array]:
-    """(outputs [batch, steps, units], last memory) of a direction, in float64."""
+    """Compute (outputs [batch, steps, units], last memory) of a direction, in float64."""
     kind = str(x.options["cell"])
     f, s, memory_gate = functions
     w = {n: np.asarray(v, np.float64) for k, v in x.weights.items() if (n := k[:-1]) + str(d) == k}

@@ -1,4 +1,4 @@
-"""ReLU, with or without a largest value."""
+"""ReLU, with or without a maximum."""
 
 from __future__ import annotations
 
@@ -32,40 +32,40 @@ from tfe_bench.protocols.nn import linear
 from tfe_bench.protocols.nn import relu as protocol
 from tfe_bench.protocols.session.sharing import Shared
 
-# Bits that an injection which extends a ring of k sends for each element, but for 3 k.
+# Bits that an injection which extends a ring of k bits sends for each element, besides 3 k.
 INJECTED = 256 + 3 * 64
 
 
 def check_max_value(value: Any) -> None:
-    """Checks a largest value."""
+    """Check the maximum of a ReLU."""
     check_value(value is None or (is_real(value) and value > 0), "max_value above 0 or none", value)
 
 
 def compute_relu(x: Array, max_value: float | None) -> Array:
-    """In the clear."""
+    """Compute a ReLU in plaintext."""
     return np.asarray(np.maximum(x, 0) if max_value is None else np.clip(x, 0, max_value))
 
 
 def find_max_value(x: LayerSpec, fraction: int) -> int | None:
-    """The largest value of a ReLU, in ring units."""
+    """Return the maximum of a ReLU, in ring units."""
     max_value = x.options.get("max_value")
     return None if max_value is None else round(max_value * 2**fraction)
 
 
 def cap_limit(node: PlacedLayer, limit: int) -> int:
-    """The limit of a ReLU of values within a limit."""
+    """Bound a ReLU of values within a limit."""
     max_value = find_max_value(node.layer, node.numbers.fraction)
     return limit if max_value is None else min(limit, max_value + 1)
 
 
 def rectify_value(p: ForwardContext, node: PlacedLayer, x: Shared, bits: int = 0) -> Shared:
-    """The ReLU that a node's options say, of a value over Z_2^64 or of a small ring.
+    """Compute a node's ReLU of a value over Z_2^64 or a small ring.
 
     Args:
-        bits: of the comparison; 0: those of the node's numbers.
+        bits: bits of the comparison; 0: those of the node's format.
     """
     ops, ring, bits = p.ops, x.ring_bits, bits or node.numbers.bits
-    # what is not read whole stays in its ring, or is extended as far as it is read
+    # a value that is used partially stays in its ring, or is extended to the bits that are used
     to = max(node.used_bits, ring)
     saved = (INJECTED - 3 * ring - 4 * to) * math.prod(node.shape)
     in_small_ring = ring < 64 and saved > (node.round_bits if to > ring else 0)
@@ -114,7 +114,7 @@ class Relu(Kind):
 
     @classmethod
     def is_plain_relu(cls, x: LayerSpec) -> bool:
-        """Whether a layer is a ReLU without a largest value."""
+        """Return whether a layer is a ReLU without a maximum."""
         return x.op == cls.op and x.options["max_value"] is None
 
     def infer_shape(self, input_shapes: list[Shape], options: Options, weights: Shapes) -> Shape:
@@ -154,7 +154,7 @@ class Relu(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g where x is not negative, nor above the largest value."""
+        """Pass g where x is between 0 and the maximum."""
         if node.layer.options["max_value"] is not None:
             return [backpropagate_line(p, node, g, capped_line(node.layer.options["max_value"]))]
         return [p.select_positive(node, g)]

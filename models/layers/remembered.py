@@ -1,7 +1,7 @@
-"""What decoding does step by step: keys and values of the positions so far, as shares.
+"""The key-value cache of decoding: keys and values of all positions so far, as shares.
 
-These layers are made of a model's own (decoding.py), for one position at a time.  The position is
-public and known when the graph runs: one graph is for all of them.
+Decoding derives these layers from the model's own (decoding.py), for one position at a time. The
+position is public and is an input of the graph: one graph serves all positions.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from tfe_bench.models.layers.attend import Attend
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of Pass.public: the position of the step, from 0.
+# Key in ForwardContext.public: the position of the step, from 0.
 POSITION = "position"
 
 
 class DecodingKind(Kind):
-    """A kind for one position, which predictions lack."""
+    """A kind for one position, which does not occur in predictions."""
 
     @property
     def can_predict(self) -> bool:
@@ -31,7 +31,7 @@ class DecodingKind(Kind):
 
 
 class KeyValueCache(DecodingKind):
-    """Rows [..., bucket, depth], with the one of a position in its place.  Local."""
+    """Rows [..., bucket, depth], with the row of a position replaced. Local."""
 
     op = "remember"
 
@@ -76,7 +76,7 @@ class CachedAttention(Attend, DecodingKind):
 
 
 def _one_hot(position: Any, count: int) -> Any:
-    """int64 [count, 1] with a 1 at a position."""
+    """Return int64 [count, 1] with a 1 at a position."""
     positions = np.arange(count)[:, None]
     if not tensor_ops.is_tensor(position):
         return (positions == int(position)).astype(np.int64)

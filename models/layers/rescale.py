@@ -1,4 +1,4 @@
-"""Rescaling and Normalization: public numbers, computed by the owner of the data where they can."""
+"""Rescaling and Normalization by public numbers, done by the data owner where possible."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def read_statistics(layer: Any, name: str) -> tuple[Array, Array]:
-    """(factor, offset) of a Normalization, float64, one of each or one for each channel.
+    """Return (factor, offset) of a Normalization, float64, one of each or one for each channel.
 
     Raises:
-        Unfit: another axis than the last.
-        RangeError: statistics that are NaN, or a negative variance.
+        UnsupportedLayer: the axis is not the last.
+        RangeError: statistics are NaN, or a variance is negative.
     """
     mean, variance = (
         read_weights(name, k, w).astype(np.float64)
@@ -30,9 +30,13 @@ def read_statistics(layer: Any, name: str) -> tuple[Array, Array]:
     if any(n != 1 for n in mean.shape[:-1]):
         raise UnsupportedLayer(f"axis {layer.axis}; only the last is supported, or none")
     if (variance < 0).any():
-        raise RangeError(f"Layer {name!r} has a variance that is negative.")
+        raise RangeError(
+            f"Expected a non-negative variance in layer {name!r}.",
+            code="number-out-of-range",
+            operation=name,
+        )
     mean = mean.reshape(-1)
-    deviation = np.maximum(np.sqrt(variance.reshape(-1)), 1e-7)  # as Keras has it
+    deviation = np.maximum(np.sqrt(variance.reshape(-1)), 1e-7)  # as in Keras
     return (deviation, mean) if layer.invert else (1 / deviation, -mean / deviation)
 
 
@@ -57,11 +61,11 @@ class Rescale(Kind):
         return r.add_layer(call.name, self.op, call.inputs, None, **options)
 
     def _convert_normalization(self, r: Reader, call: LayerCall) -> str:
-        """Statistics are weights; before anything else a coarse scale of them, which is public."""
+        """Convert a Normalization: a coarse public scale, then the exact statistics as weights."""
         pair = read_statistics(call.layer, call.name)
         if r.training:
             r.private.add(call.name)
-        if r.training or call.layer.invert:  # (one at the end is parted where it is known to be)
+        if r.training or call.layer.invert:  # (optimize splits one at the model's end)
             return r.add_layer(call.name, self.op, call.inputs, None, **scales.as_options(pair))
         first, then = scales.split_scale(*pair)
         rescaled = r.add_layer(call.name, self.op, call.inputs, None, **scales.as_options(first))

@@ -1,4 +1,4 @@
-"""Flatten and Reshape, and the identity: the same elements in the same order."""
+"""Flatten and Reshape: the same elements in the same order."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Reshape(Kind):
     def find_position_axis(
         self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
-        """The axis before and behind which as many elements lie."""
+        """Return the axis of the new shape with as many elements before and after it."""
         (old,), (axis,), new = (
             input_shapes,
             axes,

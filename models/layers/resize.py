@@ -1,4 +1,4 @@
-"""Resizing, UpSampling2D but the nearest, AdaptiveAveragePooling: a public matrix for each axis."""
+"""Resizing, UpSampling2D except nearest, AdaptiveAveragePooling: a public matrix for each axis."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.sharing import Shared
 
 METHODS = ("nearest", "bilinear", "bicubic", "mean")
-# Matrices are of old sizes by new ones, all of whose elements are listed.
+# Bound on the elements of a matrix [old size, new size].
 _MOST_ELEMENTS = 1 << 22
-# Of a matrix whose numbers are no short binary fractions.
+# Fractional bits of a matrix whose elements are not short binary fractions.
 _FACTOR_BITS = 24
 
 
 def build_matrix(method: str, old: int, new: int) -> Array:
-    """What new places are of old ones, [new, old], float64.
+    """Build the matrix from old places to new ones, [new, old], float64.
 
-    The centers of pixels lie at halves, and what lies outside is the last pixel: `half_pixel` of
+    Pixel centers lie at halves, and positions outside repeat the last pixel: `half_pixel` of
     TensorFlow's resizing, bicubic with Keys' a = -1/2 at 1024ths of a pixel and no weight outside.
-    A mean is that of all pixels that a new one touches.
+    A mean covers all pixels that a new one touches.
     """
     weights = np.zeros((new, old))
     rows = np.arange(new)
@@ -55,14 +55,14 @@ def build_matrix(method: str, old: int, new: int) -> Array:
     if method == "nearest":
         weights[rows, (2 * rows + 1) * old // (2 * new)] = 1.0
         return weights
-    # exactly, as a fraction of 2 new
+    # exact, as a fraction of 2 new
     place = (2 * rows + 1) * old - new
     low, rest = place // (2 * new), (place % (2 * new)) / (2 * new)
     if method == "bilinear":
         for cell, share in ((low, 1 - rest), (low + 1, rest)):
             np.add.at(weights, (rows, cell.clip(0, old - 1)), share)
         return weights
-    rest = np.rint(rest * 1024) / 1024  # as TensorFlow has them in a table
+    rest = np.rint(rest * 1024) / 1024  # as in TensorFlow's table
     for shift in (-1, 0, 1, 2):
         inside = (low + shift >= 0) & (low + shift < old)
         share = _cubic_kernel(np.abs(rest - shift))
@@ -71,18 +71,18 @@ def build_matrix(method: str, old: int, new: int) -> Array:
 
 
 def _cubic_kernel(x: Array) -> Array:
-    """The cubic kernel."""
+    """Return the cubic kernel of Keys."""
     near, far = (1.5 * x - 2.5) * x * x + 1, ((-0.5 * x + 2.5) * x - 4) * x + 2
     return np.where(x < 1, near, np.where(x < 2, far, 0.0))
 
 
 def _exact_bits(m: Array) -> int | None:
-    """Fractional bits of which a matrix wants no more; None where it wants many."""
+    """Return the fractional bits with which a matrix is exact; None if these are more than 8."""
     return next((k for k in range(9) if np.array_equal(m * 2**k, np.rint(m * 2**k))), None)
 
 
 class Resize(Kind):
-    """Images of another size, linearly in the old pixels."""
+    """Images of another size, a linear function of the old pixels."""
 
     op = "resize"
     keras_layers = (
@@ -97,7 +97,7 @@ class Resize(Kind):
             aspect = layer.crop_to_aspect_ratio or layer.pad_to_aspect_ratio
             if aspect and old[0] * new[1] != old[1] * new[0]:
                 raise UnsupportedLayer(
-                    "of another aspect ratio, which it keeps; use CenterCrop before it"
+                    "of another aspect ratio, which it would keep; use CenterCrop before it"
                 )
             if layer.antialias:
                 raise UnsupportedLayer("antialias=True")
@@ -125,7 +125,7 @@ class Resize(Kind):
         resized = np.einsum("yh,xw,nhwc->nyxc", rows, columns, values[0], optimize=True)
         return np.asarray(resized)
 
-    # ---- in fixed point
+    # ---- fixed point
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         f, m = planner.get_input_format(x)
@@ -142,7 +142,7 @@ class Resize(Kind):
         ]
         return math.ceil(node.align_limits(input_limits)[0] * math.prod(sizes) * (1 + 2.0**-10)) + 3
 
-    # ---- in private
+    # ---- private inference
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
         rows, columns = _build_matrices(node.layer, node.input_shapes[0])
@@ -155,16 +155,16 @@ class Resize(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """The same by the transposed matrices."""
+        """Apply the transposed matrices."""
         rows, columns = _build_matrices(node.layer, node.input_shapes[0])
         return [_apply_matrices(p, p.rescale_gradient(g), rows.T, columns.T, _FACTOR_BITS)]
 
 
 def add_resize(r: Reader, call: LayerCall, method: str) -> str:
-    """Writes images of the size of a call's value.
+    """Add a resize to the size of a call's output.
 
     Raises:
-        Unfit: a method that there is none for.
+        UnsupportedLayer: the method is not supported.
     """
     if method not in METHODS:
         known = ", ".join(METHODS[:-1])
@@ -184,10 +184,10 @@ def _build_matrices(x: LayerSpec, input_shape: Shape) -> tuple[Array, Array]:
 def _apply_matrices(
     p: ForwardContext, x: Shared, rows: Array, columns: Array, max_bits: int
 ) -> Shared:
-    """rows . x . columns^T for each channel, at the scale of x.
+    """Compute rows . x . columns^T for each channel, at the scale of x.
 
-    Short binary fractions of both matrices are exact and truncated once; otherwise each matrix is
-    rounded to `most` bits, and what it gives is truncated.
+    If both matrices are short binary fractions, they are exact and the result is truncated once;
+    otherwise each matrix is rounded to `max_bits`, and its product is truncated.
     """
     ops, f = p.ops, x.fractional_bits
     exact = [_exact_bits(a) for a in (columns, rows)]

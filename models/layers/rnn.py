@@ -1,4 +1,4 @@
-"""LSTM, GRU, SimpleRNN, RNN of their cells, and Bidirectional: layers `recurrent`."""
+"""LSTM, GRU, SimpleRNN, RNN of their cells, and Bidirectional, converted to layers `recurrent`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from tfe_bench.models.kinds.reading import (
 from tfe_bench.models.layers.identity import Untrained
 from tfe_bench.protocols.nn.cells import FUNCTIONS, GATES, MAX_STEPS, STATES
 
-# By a cell's class.  (What is asked of a layer is asked of its cell.)
+# By a cell's class. (A layer's properties are those of its cell.)
 _CELLS: Mapping[str, str] = {"LSTMCell": "lstm", "GRUCell": "gru", "SimpleRNNCell": "simple"}
 _SUPPORTED = ("LSTM", "GRU", "SimpleRNN", "RNN")
-# hard_sigmoid(v) = min(max(v / 6 + 1/2, 0), 1): the rest of it goes into weights.
+# hard_sigmoid(v) = min(max(v / 6 + 1/2, 0), 1): factor and offset are folded into weights.
 _RAMP = {"hard_sigmoid": "ramp", "sigmoid": "sigmoid"}
 
 
 @dataclass(frozen=True, eq=False)
 class _Direction:
-    """A direction.
+    """One direction of a recurrent layer.
 
     Attributes:
-        kind, activation, gate: as of protocols.nn.cells.Cell.
-        weights: Keras' variables, or arrays, by their names without the direction's number.
+        cell, activation, gate: as in protocols.nn.cells.Cell.
+        weights: Keras variables, or arrays, by name without the direction's number.
     """
 
     cell: str
@@ -45,7 +45,7 @@ class _Direction:
 
 
 class _CellLayers(Untrained):
-    """What layers of cells have in common."""
+    """The base class of layers of cells."""
 
     handles_masks = True
     call_arguments: ClassVar[tuple[str, ...]] = ("sequences", "initial_state", "mask")
@@ -63,7 +63,7 @@ class _CellLayers(Untrained):
         mask: str = "",
         zeroed: bool = False,
     ) -> str:
-        """Writes one layer of one direction or two."""
+        """Add one layer of one direction or two."""
         steps = call.shapes[0][0]
         if steps > MAX_STEPS:
             raise UnsupportedLayer(f"of {steps} steps; {MAX_STEPS} are supported")
@@ -88,23 +88,23 @@ class _CellLayers(Untrained):
 
     @staticmethod
     def read_mask(r: Reader, call: LayerCall, gives_all_steps: bool, zeroed: bool) -> str:
-        """The name of the mask of the steps, "" for none, which goes with what is given of all.
+        """Return the name of the mask of the steps, "" for none; also sets the mask of the output.
 
         Args:
-            every: whether all steps are given.
-            zeroed: whether those that do not count are given as 0.
+            gives_all_steps: whether all steps are returned.
+            zeroed: whether masked steps are returned as 0.
         """
         mask_argument, steps = call.arguments.get("mask"), call.shapes[0][0]
         if mask_argument is None:
             sequences = call.arguments.get("sequences")
             name = sequences.mask if isinstance(sequences, CallValue) else ""
         elif not isinstance(mask_argument, CallValue) or mask_argument.shape != (steps,):
-            raise UnsupportedLayer(f"called with a mask that is no value [{steps}] of the model")
+            raise UnsupportedLayer(f"called with a mask that is not a value [{steps}] of the model")
         else:
             name = masks.check_mask_value(r, mask_argument.name)
         if name and call.arguments.get("initial_state") is not None:
             raise UnsupportedLayer(
-                "of an initial_state and a mask, with which outputs begin with 0"
+                "of an initial_state and a mask, whose outputs would start with 0"
             )
         if name and zeroed and (not gives_all_steps or call.layer.return_state):
             raise UnsupportedLayer("zero_output_for_mask without all steps, or with their states")
@@ -113,7 +113,7 @@ class _CellLayers(Untrained):
 
     @staticmethod
     def read_states(call: LayerCall, count: int, units: int) -> list[str]:
-        """Names of the initial states; none if they are zeros."""
+        """Return the names of the initial states; none if they are zeros."""
         state_argument = call.arguments.get("initial_state")
         states = (
             state_argument
@@ -135,28 +135,28 @@ class _CellLayers(Untrained):
 
     @staticmethod
     def read_sequences(call: LayerCall) -> str:
-        """The name of the steps."""
+        """Return the name of the steps."""
         steps = call.arguments.get("sequences")
         return steps.name if isinstance(steps, CallValue) else call.inputs[0]
 
 
 def _check_layer(layer: Any) -> None:
-    """Refuses what no layer of cells may have here.
+    """Refuse an unsupported option of a layer of cells.
 
     Raises:
-        Unfit: it has.
+        UnsupportedLayer: the layer has it.
     """
     if getattr(layer, "stateful", False):
         raise UnsupportedLayer(
-            "stateful=True; each request begins anew, give states as initial_state"
+            "stateful=True; each request starts from zero, pass states as initial_state"
         )
 
 
 def _read_direction(r: Reader, name: str, cell: Any, backwards: bool) -> _Direction:
-    """A cell, read.
+    """Read a cell as a direction.
 
     Raises:
-        Unfit: it is of another class, or has other activations.
+        UnsupportedLayer: the class or an activation of the cell is not supported.
     """
     known = {getattr(r.keras.layers, n): kind for n, kind in _CELLS.items()}
     kind = known.get(type(cell))
@@ -167,14 +167,14 @@ def _read_direction(r: Reader, name: str, cell: Any, backwards: bool) -> _Direct
     activation = _read_activation(r, cell.activation, FUNCTIONS, "activation")
     gate_function = getattr(cell, "recurrent_activation", r.keras.activations.sigmoid)
     gate = _RAMP[_read_activation(r, gate_function, tuple(_RAMP), "recurrent_activation")]
-    # (a variable as it is, that layers which are called twice store it once)
+    # (the variable itself, so that a layer called twice stores it once)
     kernel: Any = cell.kernel
     recurrent: Any = cell.recurrent_kernel
     units, gates = int(recurrent.shape[0]), GATES[kind]
     bias, inner = np.zeros(gates * units), None
     if cell.use_bias:
         bias = read_weights(name, "bias", cell.bias).astype(np.float64)
-        if bias.ndim == 2:  # of x W, and of h U
+        if bias.ndim == 2:  # rows: of x W, and of h U
             inner_bias = bias[1, 2 * units :]
             bias = np.concatenate([bias.sum(0)[: 2 * units], bias[0, 2 * units :]])
             inner = inner_bias if inner_bias.any() else None
@@ -202,7 +202,7 @@ def _read_activation(r: Reader, function: Any, known: Sequence[str], argument_na
 class Rnn(_CellLayers):
     """A layer of cells, step by step.
 
-    Rounds and bytes: of each step, those of protocols/nn/recurrent.py.
+    Rounds and bytes: those of protocols/nn/recurrent.py for each step.
     """
 
     op = "rnn"
@@ -222,12 +222,10 @@ class Rnn(_CellLayers):
         )
 
     def _convert_stacked(self, r: Reader, call: LayerCall) -> str:
-        """Cells on top of each other: layers of which each gives all steps to the next."""
+        """Convert stacked cells: each layer returns all steps to the next."""
         layer, input_name = call.layer, self.read_sequences(call)
         if layer.return_state or call.arguments.get("initial_state") is not None:
-            raise UnsupportedLayer(
-                "states of several cells; write them as layers behind each other"
-            )
+            raise UnsupportedLayer("states of several cells; write them as consecutive layers")
         if type(layer.cell) is not r.keras.layers.StackedRNNCells:
             raise UnsupportedLayer(
                 f"of a {type(layer.cell).__name__}; StackedRNNCells are supported"
@@ -240,7 +238,7 @@ class Rnn(_CellLayers):
         for i, cell in enumerate(cells):
             last = i == len(cells) - 1
             cell_name = call.name if last else r.make_unique(f"{call.name}/cell{i}")
-            # (in the order in which they are taken)
+            # (in the order of processing)
             direction = _read_direction(r, cell_name, cell, bool(layer.go_backwards) and i == 0)
             zero = zeroed and last
             input_name = self.add_recurrent(
@@ -257,7 +255,7 @@ class Rnn(_CellLayers):
 
 
 class Bidirectional(_CellLayers):
-    """A layer of cells and another one that begins with the last step, side by side."""
+    """A layer of cells and a reversed one, in parallel."""
 
     op = "bidirectional"
     keras_layers = ("Bidirectional",)
@@ -279,7 +277,7 @@ class Bidirectional(_CellLayers):
             raise UnsupportedLayer("whose backward_layer does not begin with the last step")
         kinds = {(w.cell, w.activation, w.gate, w.units) for w in directions}
         if len(kinds) > 1:
-            raise UnsupportedLayer("of two unlike layers; write them as layers beside each other")
+            raise UnsupportedLayer("of two unlike layers; write them as parallel layers")
         if any("inner" in w.weights for w in directions):
             directions = [
                 replace(w, weights={"inner": np.zeros(w.units), **w.weights}) for w in directions
@@ -308,11 +306,11 @@ def _convert_directions(
     mask: str = "",
     zeroed: bool = False,
 ) -> str:
-    """Writes a layer, what its directions become, and the states that it gives.
+    """Add a layer, the combination of its directions, and the states that it returns.
 
     Args:
-        every: whether it gives all steps.
-        merge: what becomes of two directions' outputs, as Keras names it.
+        gives_all_steps: whether it returns all steps.
+        merge: how the outputs of two directions are combined, by its Keras name.
     """
     name, units, count, steps = call.name, directions[0].units, len(directions), call.shapes[0][0]
     returned = bool(call.layer.return_state)
@@ -327,7 +325,7 @@ def _convert_directions(
     )
 
     def part(label: str, at: tuple[int, int], of: tuple[int, int], all_rows: bool = False) -> str:
-        """Some rows of some directions; one row without its axis, unless it is of all."""
+        """Return some rows of some directions; a single row without its axis, if not `all_rows`."""
         sides = [[at[0], rows - at[1]], [of[0] * units, (count - of[1]) * units]]
         ranked = gives_all_steps or memory
         cut = r.add_layer(
@@ -342,12 +340,12 @@ def _convert_directions(
 
     others: list[str] = []
     for d, way in enumerate(directions if returned else ()):
-        # (two directions are in the order of the steps)
+        # (two directions have the order of the steps)
         last = 0 if not gives_all_steps or (way.backwards and count > 1) else steps - 1
         others.append(part(f"state{d}", (last, last + 1), (d, d + 1)))
         if memory:
             others.append(part(f"memory{d}", (rows - 1, rows), (d, d + 1)))
-    # the output comes last: what a model is cut behind
+    # the output comes last: a model may end after it
     first = output
     if not whole and merge == "concat":
         first = part("outputs", (0, outputs), (0, count), gives_all_steps)
@@ -359,7 +357,7 @@ def _convert_directions(
 
 
 def _merge_directions(r: Reader, call: LayerCall, both: list[str], merge: str) -> str:
-    """The output of two directions; or of the first, and the other one among what else there is."""
+    """Combine the outputs of two directions; with "none" the second becomes another output."""
     if merge == "none":
         call.other_outputs.append(both[1])
         return both[0]

@@ -1,4 +1,4 @@
-"""Layers that keras.applications has of its own, of ConvNeXt and Inception-ResNet."""
+"""Layers of keras.applications: of ConvNeXt and Inception-ResNet."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class LayerScale(Composed):
     application_class: ClassVar[tuple[str, str]] = ("convnext", "LayerScale")
 
     def find_keras_layers(self, keras: Any) -> list[type]:
-        """The class that is its own, where this Keras has it."""
+        """Return the class in keras.src.applications, if this Keras has it."""
         module, name = self.application_class
         try:
             return [getattr(importlib.import_module(f"keras.src.applications.{module}"), name)]
@@ -29,7 +29,7 @@ class LayerScale(Composed):
 
 
 class ScaledSum(LayerScale):
-    """x and a public number times y."""
+    """x plus a public number times y."""
 
     op = "scaled_sum"
     application_class = ("inception_resnet_v2", "CustomScaleLayer")

@@ -31,7 +31,7 @@ class FourierSeries(Kind):
 
     @classmethod
     def replace_activation(cls, x: LayerSpec) -> LayerSpec:
-        """The layer with a series for its activation, if there is one."""
+        """Replace the layer's activation by a series, if there is one."""
         if x.op not in series.ACTIVATIONS or x.options:
             return registry.get_kind(x.op).use_series(x)
         return replace(x, op=cls.op, options={"function": x.op})
@@ -58,10 +58,10 @@ class FourierSeries(Kind):
     def compute_approximation(self, x: LayerSpec, values: list[Array], observe: Observer) -> Array:
         return series.ACTIVATIONS[str(x.options["function"])].evaluate_plain(values[0])
 
-    # ---- in fixed point: `bits` are those of what comes in, at the scale of `taken`
+    # ---- fixed point: `bits` are those of the input, at `choose_input_scale`
 
     def choose_input_scale(self, node: PlacedLayer) -> int:
-        """Fractional bits of what is bent: the value's own, or one less."""
+        """Return the fractional bits of the series' input: the value's own, or one less."""
         return node.numbers.fraction - series.extra_bits(str(node.layer.options["function"]))
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
@@ -77,11 +77,16 @@ class FourierSeries(Kind):
         f, bits = self.choose_input_scale(node), node.numbers.bits
         if not series.MIN_BITS <= f <= series.MAX_BITS:
             raise UsageError(
-                f"takes {f} fractional bits, not {series.MIN_BITS} to {series.MAX_BITS}."
+                f"supports {series.MIN_BITS} to {series.MAX_BITS} fractional bits. Received: "
+                f"{f}.",
+                code="invalid-fixed-point-format",
             )
         max_bits = series.max_bits(str(node.layer.options["function"]), f)
         if not 2 <= bits <= max_bits:
-            raise UsageError(f"takes values of {bits} bits, not 2 to {max_bits}.")
+            raise UsageError(
+                f"supports values of 2 to {max_bits} bits. Received: {bits}.",
+                code="invalid-fixed-point-format",
+            )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         one = 1 << node.numbers.fraction
@@ -93,7 +98,7 @@ class FourierSeries(Kind):
         return self._rescale_limit(node, input_limits[0]).bit_length() + 1
 
     def _rescale_limit(self, node: PlacedLayer, limit: int) -> int:
-        """A limit of what comes in, at the scale of `taken`."""
+        """Convert a limit of the input to `choose_input_scale`."""
         shift = self.choose_input_scale(node) - node.input_scales[0]
         return limit << shift if shift >= 0 else (limit >> -shift) + 1
 
@@ -103,16 +108,16 @@ class FourierSeries(Kind):
         )
         return input_limits is None or self.bound_comparison_bits(node, input_limits) <= max_bits
 
-    # ---- in private
+    # ---- private inference
 
     def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
         f, function = self.choose_input_scale(node), str(node.layer.options["function"])
         if node.input_scales[0] > f:
-            return 64  # it is truncated first
+            return 64  # (the input is truncated first)
         return series.read_bits(function, f, self._bound_input(node))
 
     def _bound_input(self, node: PlacedLayer) -> int:
-        """A bound |x| < below on what is bent, at its scale."""
+        """Bound |x| of the series' input, at its scale."""
         planned = 1 << (node.numbers.bits - 1)
         return (
             min(self._rescale_limit(node, node.input_limits[0]) + 1, planned)

@@ -23,6 +23,6 @@ class Sigmoid(TrainableSmooth, BoundedSmooth):
         return np.asarray(np.exp(-np.logaddexp(0, -values[0])))
 
     def compute_slope(self, p: ForwardContext, node: PlacedLayer, y: Shared) -> Shared:
-        """y - y^2."""
+        """Return y - y^2."""
         ops, f = p.ops, node.numbers.fraction
         return ops.truncate(ops.sub(ops.add_fractional_bits(y, 2 * f), ops.mul(y, y)), f)

@@ -1,4 +1,4 @@
-"""What functions of one value have in common: roots and logarithms, sigmoid, GELU, softmax."""
+"""The base classes of functions of one value: roots and logarithms, sigmoid, GELU, softmax."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 class Function(Kind):
-    """A function of one value, whose protocol has a range of scales.
+    """A function of one value, whose protocol supports a range of scales.
 
     Attributes:
         protocol: (party, x, bits of x or of its comparisons) -> value, at the scale of x.
-        fractions: the fewest and the most fractional bits of its values.
+        fractions: the smallest and the largest number of fractional bits of its values.
         more: bits of its comparisons beyond those of x.
     """
 
@@ -55,7 +55,9 @@ class Function(Kind):
         min_scale, max_scale = self.fractions
         if not min_scale <= node.numbers.fraction <= max_scale:
             raise UsageError(
-                f"has {node.numbers.fraction} fractional bits, not {min_scale} to {max_scale}."
+                f"supports {min_scale} to {max_scale} fractional bits. Received: "
+                f"{node.numbers.fraction}.",
+                code="invalid-fixed-point-format",
             )
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
@@ -76,14 +78,14 @@ class Smooth(Function):
 
 
 class TrainableSmooth(Smooth):
-    """Such an activation that is trained."""
+    """A smooth activation that can be trained."""
 
     def compute_slope(self, p: ForwardContext, node: PlacedLayer, y: Shared) -> Shared:
-        """Its derivative where its value is y, at the scale of y."""
+        """Return its derivative where its value is y, at the scale of y."""
         raise NotImplementedError
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """Its slope is ready when the backward pass asks for it."""
+        """Compute the value, and prepare the slope for the backward pass."""
         y = self.forward(p, node, *values)
         if p.is_training:
             p.saved[node.output] = self.compute_slope(p, node, y)
@@ -97,11 +99,11 @@ class TrainableSmooth(Smooth):
 
 @dataclass(frozen=True)
 class Curve:
-    """A function of x, and what computes it.
+    """A function of x, and the protocols that compute it.
 
     Attributes:
-        value, slope: (party, x, bits of its comparisons) -> it, and its derivative.
-        exact: of float64.
+        value, slope: (party, x, bits of its comparisons) -> the value, and the derivative.
+        exact: the function in float64.
     """
 
     value: Callable[..., Shared]
@@ -110,7 +112,7 @@ class Curve:
 
 
 class GatedActivation(TrainableSmooth):
-    """x times a function of x between 0 and 1: its slope is computed from x, beside the value."""
+    """x times a function of x between 0 and 1; its slope is computed from x, next to the value."""
 
     curve: ClassVar[Curve]
     fractions = (gated.MIN_BITS, gated.MAX_BITS)
@@ -119,7 +121,7 @@ class GatedActivation(TrainableSmooth):
         return np.asarray(self.curve.exact(values[0]))
 
     def check_format(self, node: PlacedLayer) -> None:
-        Function.check_format(self, node)  # what comes with more bits loses some
+        Function.check_format(self, node)  # inputs with more bits lose some
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         return node.align_limits(input_limits)[0] + 2
@@ -136,18 +138,18 @@ class GatedActivation(TrainableSmooth):
 
 
 class JointlySloped(TrainableSmooth):
-    """Such an activation whose protocol gives its slope beside the value, of the same parts."""
+    """An activation whose protocol returns its slope with the value, from the same parts."""
 
     fractions = (gated.MIN_BITS, gated.MAX_BITS)
 
     def compute_with_slope(
         self, p: ForwardContext, node: PlacedLayer, x: Shared
     ) -> tuple[Shared, Shared]:
-        """The value, and what the slope comes from."""
+        """Return the value, and the part that the slope is computed from."""
         raise NotImplementedError
 
     def finish_slope(self, p: ForwardContext, node: PlacedLayer, part: Shared) -> Shared:
-        """The slope."""
+        """Return the slope."""
         return part
 
     def forward(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
@@ -163,7 +165,7 @@ class JointlySloped(TrainableSmooth):
 
 
 class BoundedSmooth(Smooth):
-    """Such an activation with values from -1 to 1."""
+    """A smooth activation with values from -1 to 1."""
 
     is_bounded = True
 

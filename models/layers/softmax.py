@@ -1,4 +1,4 @@
-"""Softmax along one axis, which a training takes into its loss at the end, and its logarithm."""
+"""Softmax along one axis, and its logarithm. Training folds a last softmax into its loss."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Softmax(_AlongAxis, BoundedSmooth):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """y (g - the sum of g y)."""
+        """Return y (g - the sum of g y)."""
         ops, y, axis = p.ops, p.saved[node.output], node.layer.options["axis"]
         part = ops.mul(p.rescale_gradient(g), y)
         every = p.rescale_gradient(sum_axes(ops, part, [axis], keepdims=True))
@@ -88,7 +88,7 @@ class LogSoftmax(_AlongAxis):
         return np.asarray(d - np.log(np.exp(d).sum(axis, keepdims=True)))
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
-        """Twice the largest, and the logarithm of the number of values."""
+        """Bound the output: twice the largest input, plus the logarithm of the number of values."""
         classes = int(node.shape[node.layer.options["axis"] - 1])
         return (
             2 * node.align_limits(input_limits)[0]
@@ -97,7 +97,7 @@ class LogSoftmax(_AlongAxis):
         )
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """Its backward pass wants the softmax, which it does not give on the way."""
+        """Compute the value, and the softmax for the backward pass."""
         (x,), axis, bits = values, node.layer.options["axis"], node.numbers.bits
         if p.is_training:
             profile = p.ops.setting.profile
@@ -108,7 +108,7 @@ class LogSoftmax(_AlongAxis):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """g less the softmax times the sum of g."""
+        """Return g less the softmax times the sum of g."""
         ops, y, axis = p.ops, p.saved[node.output], node.layer.options["axis"]
         g = p.rescale_gradient(g)
         part = ops.mul(y, sum_axes(ops, g, [axis], keepdims=True))

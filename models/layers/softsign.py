@@ -29,5 +29,5 @@ class Softsign(JointlySloped, BoundedSmooth):
         return p.ops.run_protocol(softsign.softsign_with_reciprocal, x, node.numbers.bits)
 
     def finish_slope(self, p: ForwardContext, node: PlacedLayer, part: Shared) -> Shared:
-        """1 / (1 + |x|)^2."""
+        """Return 1 / (1 + |x|)^2."""
         return p.ops.truncate(p.ops.mul(part, part), node.numbers.fraction)

@@ -68,7 +68,7 @@ class Squareplus(TrainableSmooth):
         )
 
     def forward_training(self, p: ForwardContext, node: PlacedLayer, *values: Shared) -> Shared:
-        """The slope is y over the root."""
+        """Compute the value, and the slope, which is y over the root."""
         (x,), ops, bits = values, p.ops, node.numbers.bits
         y = self.forward(p, node, x)
         if p.is_training:

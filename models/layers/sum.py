@@ -1,4 +1,4 @@
-"""A sum of products and of values, truncated once: what products and residuals are fused into."""
+"""A sum of products and of values, truncated once, into which products and residuals are fused."""
 
 from __future__ import annotations
 
@@ -54,17 +54,17 @@ ACTIVATIONS = ("none", "relu")
 
 
 def _find_ring_magnitudes(weights: Any, bits: int) -> Array:
-    """|weights| as ring elements of so many fractional bits."""
+    """Return |weights| as ring elements with this many fractional bits."""
     return np.asarray(np.rint(np.abs(np.asarray(weights, np.float64)) * 2.0**bits))
 
 
 def find_lifted_ring(numbers: FixedPointFormat) -> int:
-    """The ring Z_2^k of a sum that is not compared; right below 2^(k-2), a planned sum's bound."""
+    """Return the bits k of the ring of a sum without comparison; right below 2^(k-2), its bound."""
     return min(63 - (numbers.scale - numbers.fraction), numbers.bits + 1)
 
 
 class Sum(Kind):
-    """sum_i +-x_i . kernel_i + sum_j +-x_j + bias, and a ReLU of it."""
+    """sum_i +-x_i . kernel_i + sum_j +-x_j + bias, and optionally its ReLU."""
 
     op = "sum"
     is_bounded = True
@@ -114,7 +114,7 @@ class Sum(Kind):
     def find_position_axis(
         self, x: LayerSpec, input_shapes: Sequence[Shape], axes: Sequence[int]
     ) -> int:
-        """Products with all channels of a position, or of each channel, are of it alone."""
+        """Return the positions' axis; products over the channels of a position keep it."""
         axis = get_common_axis(axes)
         for i, (shape, term) in enumerate(zip(input_shapes, x.options["terms"], strict=True)):
             if term["op"] not in ("skip", Dense.op, Affine.op) or axis == len(shape):
@@ -139,7 +139,7 @@ class Sum(Kind):
             else compute_relu(total, x.options["max_value"])
         )
 
-    # ---- in fixed point
+    # ---- fixed point
 
     def plan_format(self, planner: Planner, x: LayerSpec) -> FixedPointFormat:
         is_fused = x.options["activation"] != "none"
@@ -158,7 +158,7 @@ class Sum(Kind):
         scale = min(max(wanted_scales), PRODUCT_BITS - max(m, 0))
         if not is_fused and x.name in planner.outputs:
             self._check_weight_bits(planner, x, scale, m)
-            # nothing is left that would need a smaller value
+            # no later layer needs a smaller value
             return FixedPointFormat(scale, scale, min(max(scale + m + 1, 2), 63))
         fraction = min(planner.choose_fractional_bits(x.name), MOST_BITS - 1 - m)
         if fraction < FEWEST_BITS:
@@ -182,19 +182,24 @@ class Sum(Kind):
     def check_format(self, node: PlacedLayer) -> None:
         numbers = node.numbers
         if max(node.input_scales) > numbers.scale:
-            raise UsageError("has fewer fractional bits than an input.")
+            raise UsageError(
+                "has fewer fractional bits than an input.", code="invalid-fixed-point-format"
+            )
         drop = numbers.scale - numbers.fraction
         is_fused = node.layer.options["activation"] != "none"
         fits = 0 <= drop <= 48 if not is_fused else drop >= 1 and drop + numbers.bits <= 64
         if not fits:
             raise UsageError(
-                f"drops {drop} of {numbers.scale} fractional bits and compares {numbers.bits}."
+                f"drops {drop} of {numbers.scale} fractional bits and compares {numbers.bits}, "
+                "which do "
+                "not fit.",
+                code="invalid-fixed-point-format",
             )
 
     def bound_output(self, node: PlacedLayer, input_limits: list[int]) -> int | None:
         numbers = node.numbers
         if numbers.scale == numbers.fraction:
-            return None  # an output as it is
+            return None  # an output without truncation
         max_value = 3 << (find_lifted_ring(numbers) - 2)
         return (
             max_value if node.layer.options["activation"] == "none" else cap_limit(node, max_value)
@@ -213,11 +218,11 @@ class Sum(Kind):
             total += limit * float(TERMS[term["op"]].multiply_plaintext(ones, ring, term).max())
         if "bias" in x.weights:
             total += float(_find_ring_magnitudes(x.weights["bias"], scale).max(initial=0.0))
-        # (what is rounded in double precision is less than the unit in the last place)
+        # (rounding in double precision is less than one unit in the last place)
         return math.ceil(math.log2(total * (1 + 2.0**-32) + 1)) + 1
 
     def bound_comparison_bits(self, node: PlacedLayer, input_limits: list[int]) -> int:
-        return 0  # what is in its range is planned for
+        return 0  # values within the range are planned for
 
     def can_check_range(self, node: PlacedLayer, input_limits: list[int] | None) -> bool:
         numbers = node.numbers
@@ -225,7 +230,7 @@ class Sum(Kind):
             return True
         return find_lifted_ring(numbers) >= 3 and numbers.reach <= RING - 1
 
-    # ---- in private
+    # ---- private inference
 
     def count_input_bits(self, node: PlacedLayer, input_index: int) -> int:
         numbers, is_fused = node.numbers, node.layer.options["activation"] != "none"
@@ -244,22 +249,23 @@ class Sum(Kind):
         return read - (numbers.scale - node.input_scales[input_index] if skipped else 0)
 
     def count_dropped_bits(self, node: PlacedLayer) -> int:
-        """Fractional bits that its truncation drops."""
+        """Return the fractional bits that its truncation drops."""
         return node.numbers.scale - node.numbers.fraction
 
     @staticmethod
     def count_checked_bits(node: PlacedLayer, least: int) -> int:
-        """The bits of a watched sum that tell whether its lowest are all that there is of it."""
+        """Return the bits of a checked sum that show whether its low bits are its value."""
         reach = node.numbers.reach or RING
-        # (one more where the largest could be rounded up to what lifts no more)
+        # (one more where rounding up the largest value could exceed the lift)
         return min(max(reach + (reach == least), least), RING)
 
     def _plan_checked_rings(self, node: PlacedLayer, drop: int) -> tuple[int, int]:
-        """(the bits of a watched sum that are read, the ring in which it is opened).
+        """Return (the bits of a checked sum that are used, the ring in which it is opened).
 
-        Twice as large as planned, as what is lifted has to be, and twice again where the value
-        stays there to be compared; or all that is read of the value, where the sum says it anyway:
-        that sends no more than a lift (and less than its round, where a ReLU follows).
+        The ring is twice as large as planned, as a lift requires, and twice again if the value
+        stays in it for a comparison. Or it holds all bits of the value that are used, if the sum
+        determines them anyway: that sends no more than a lift (and less than its round, before a
+        ReLU).
         """
         is_fused = node.layer.options["activation"] != "none"
         ring = find_lifted_ring(node.numbers) + is_fused
@@ -271,10 +277,10 @@ class Sum(Kind):
         return checked_bits, ring
 
     def _choose_plain_ring(self, node: PlacedLayer, drop: int) -> int:
-        """The ring in which a sum is opened that nothing bends; it is lifted if more is read.
+        """Choose the ring in which a sum without comparison is opened; a lift extends it.
 
-        A bit more of it saves a bit of each value, and costs three and more of each that comes in;
-        where all that is read is opened, a round is saved.
+        One more bit of it saves a bit of each value, and costs three and more of each input;
+        opening all bits that are used saves a round.
         """
         max_bits = min(node.used_bits, RING - drop)
         lifted_bits = min(max_bits, find_lifted_ring(node.numbers))
@@ -288,10 +294,10 @@ class Sum(Kind):
         )
 
     def _choose_relu_ring(self, node: PlacedLayer, drop: int) -> int:
-        """The ring in which what a ReLU is taken of is opened: what is compared, or its value's.
+        """Choose the ring in which a ReLU's input is opened: the compared bits, or the value's.
 
-        A bit more costs three and more of each value and of what comes in; to open all that is read
-        saves the round in which it is extended.
+        One more bit costs three and more of each value and of each input; opening all bits that are
+        used saves the round in which the value is extended.
         """
         bits, max_bits = node.numbers.bits, max(node.used_bits, node.numbers.bits)
         saved = 3 * (self._count_product_inputs(node) + math.prod(node.shape)) * (max_bits - bits)
@@ -299,7 +305,7 @@ class Sum(Kind):
 
     @staticmethod
     def _count_product_inputs(node: PlacedLayer) -> int:
-        """Elements that come in to be multiplied."""
+        """Count the input elements of products."""
         pairs = zip(node.input_shapes, node.layer.options["terms"], strict=True)
         return sum(math.prod(shape) for shape, term in pairs if term["op"] != "skip")
 
@@ -309,8 +315,8 @@ class Sum(Kind):
         addend: Shared | None = None
         flat = any(t["op"] == Dense.op for t in x.options["terms"]) and len(node.shape) > 1
         for i, (value, term) in enumerate(zip(values, x.options["terms"], strict=True)):
-            value = replace(value, bits=0)  # (as many bits as the sum is read modulo are right)
-            if flat:  # matrix products are of rank 2
+            value = replace(value, bits=0)  # (the bits of the sum's modulus are right)
+            if flat:  # matrix products have rank 2
                 value = reshape_value(ops, value, Dense().flatten_shape(ops.get_shape(value)))
             if term["op"] == "skip":
                 part = ops.add_fractional_bits(value, numbers.scale)
@@ -339,7 +345,7 @@ class Sum(Kind):
             small, own_shares = ops.run_protocol(
                 exchange_truncated_sum, "truncated_sum", products, addend, drop, ring, checked_bits
             )
-            # (of what is rectified beside the comparison)
+            # (the bits that are rectified, besides the comparison)
             to = ring if fused else node.used_bits
             y = ops.run_protocol(
                 linear.monitored_lift,

@@ -23,6 +23,6 @@ class Tanh(TrainableSmooth, BoundedSmooth):
         return np.asarray(np.tanh(values[0]))
 
     def compute_slope(self, p: ForwardContext, node: PlacedLayer, y: Shared) -> Shared:
-        """1 - y^2."""
+        """Return 1 - y^2."""
         ops, f = p.ops, node.numbers.fraction
         return ops.add_public(ops.neg(ops.truncate(ops.mul(y, y), f)), 1 << f)

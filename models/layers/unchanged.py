@@ -1,4 +1,4 @@
-"""Layers of Keras that give what they take, in predictions at least."""
+"""Keras layers that are the identity, at least in predictions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfe_bench.models.layers.identity import Identity
 
 
 class NamedIdentity(Identity):
-    """x, by the layer of that name."""
+    """x, by the Keras layer Identity."""
 
     op = "same"
     keras_layers: ClassVar[tuple[str, ...]] = ("Identity",)
@@ -19,7 +19,7 @@ class NamedIdentity(Identity):
 
 
 class InferenceIdentity(NamedIdentity):
-    """x: what is drawn or counted in training alone has no part in a prediction."""
+    """x: random draws and penalties of training have no effect on a prediction."""
 
     op = "unchanged"
     keras_layers: ClassVar[tuple[str, ...]] = (
@@ -33,5 +33,5 @@ class InferenceIdentity(NamedIdentity):
 
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
-            raise UnsupportedLayer("what it draws or adds in training; train without it")
+            raise UnsupportedLayer("which draws or adds in training; train without it")
         return super().convert_layer(r, call)

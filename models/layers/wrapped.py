@@ -1,4 +1,4 @@
-"""TimeDistributed and SpectralNormalization: layers of Keras around another one."""
+"""TimeDistributed and SpectralNormalization: Keras layers that wrap another one."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from tfe_bench.models.kinds.layout import add_reshape
 from tfe_bench.models.kinds.reading import LayerCall, Reader, UnsupportedLayer
 from tfe_bench.models.layers.identity import Composed
 
-# Steps of a layer that is written once for each.
+# Bound on the steps of a layer that is converted once for each step.
 _MOST_STEPS = 64
-# What treats every step of a longer value as it treats a shorter one.
+# Layers that apply to each step of a longer value as to a shorter one.
 _ALONG_THE_LAST = ("Dense", "Activation", "ReLU", "LeakyReLU", "ELU", "Dropout", "Identity")
 
 
 class LayerWrapper(Composed):
-    """What another layer gives."""
+    """The output of another layer."""
 
     op = "wrapped"
     keras_layers = ("SpectralNormalization",)
@@ -23,13 +23,13 @@ class LayerWrapper(Composed):
     def convert_layer(self, r: Reader, call: LayerCall) -> str:
         if r.training:
             raise UnsupportedLayer(
-                "whose kernel training divides by its norm; train the layer in it"
+                "whose kernel training divides by its norm; train the inner layer"
             )
         return r.convert_inner_layer(call.layer.layer, call)
 
 
 class TimeDistributed(LayerWrapper):
-    """What another layer gives for each step."""
+    """The output of another layer for each step."""
 
     op = "distributed"
     keras_layers = ("TimeDistributed",)

@@ -15,7 +15,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def _list_paddings(x: LayerSpec) -> list[tuple[int, int]]:
-    """What is put before and behind each axis."""
+    """Return the zeros before and after each axis."""
     return [(0, 0), *((int(a), int(b)) for a, b in x.options["pads"]), (0, 0)]
 
 
@@ -52,7 +52,7 @@ class ZeroPad(Kind):
     def backward(
         self, p: ForwardContext, node: PlacedLayer, g: Shared, needs_input_gradient: bool
     ) -> Gradients:
-        """The part that is not padding."""
+        """Return the part of g without the padding."""
         begin = [before for before, _ in _list_paddings(node.layer)]
         shape = p.add_batch_axis(node.input_shapes[0], g)
         return [p.ops.apply_local(lambda v: shapes.slice(v, begin, shape), g, shape)]

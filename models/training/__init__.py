@@ -1,1 +1,1 @@
-"""Private training: a recipe that is public, a state that is shared, and one step of the two."""
+"""Private training: a public recipe, a shared state, and one step."""

@@ -1,9 +1,9 @@
-"""Keras' callbacks of a private training.
+"""Keras' callbacks in a private training.
 
-Between epochs a training is at the workers and nobody sees its values.  So a callback that acts by
-the epoch's number is asked before; EarlyStopping on the revealed loss is a rule that the workers
-follow; and all others are called when the training is over, epoch by epoch, with what is known of
-each and, where they take a model, with its weights of then.
+Between epochs the training runs at the workers, and no party sees its values. So a callback that
+depends on the epoch's number is evaluated before; EarlyStopping on the revealed loss is a rule that
+the workers apply; all others are called after the training, epoch by epoch, with the revealed
+values of each epoch and, if they use a model, with its weights at that time.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ _TESTS = tuple(
 
 @dataclass(frozen=True, eq=False)
 class Callbacks:
-    """What a training's callbacks ask of it.
+    """The requirements of a training's callbacks.
 
     Attributes:
-        later: those that are called when it is over.
+        deferred: callbacks that are called after the training.
         scheduler: LearningRateScheduler, None for none.
         stopping: the rule of an EarlyStopping, None for none.
-        snapshots: whether some take the weights after each epoch.
+        snapshots: whether some need the weights after each epoch.
     """
 
     deferred: tuple[Any, ...] = ()
@@ -56,13 +56,13 @@ class Callbacks:
 
     @classmethod
     def from_keras(cls, callbacks: Any, known: Sequence[str]) -> Callbacks:
-        """The callbacks of a `fit`.
+        """Check the callbacks of a `fit`.
 
         Args:
-            known: names of what is known of each epoch.
+            known: names of the values that are revealed of each epoch.
 
         Raises:
-            UsageError: a callback that private training cannot serve, with what to use.
+            UsageError: private training cannot support a callback; the text suggests a replacement.
         """
         if callbacks is None:
             return cls()
@@ -74,8 +74,12 @@ class Callbacks:
                 callback, keras.callbacks.CallbackList
             ):
                 raise UsageError(
-                    "callbacks are keras.callbacks.Callback objects, one or a list. Received: "
-                    f"{type(callback).__name__}."
+                    "Expected keras.callbacks.Callback objects as callbacks, one or a list. "
+                    "Received: "
+                    f"{type(callback).__name__}.",
+                    code="wrong-type",
+                    operation="callbacks",
+                    received=type(callback).__name__,
                 )
             _check_callback(callback, known)
         rates = [c for c in callback_list if type(c) is keras.callbacks.LearningRateScheduler]
@@ -83,7 +87,10 @@ class Callbacks:
         for same_kind in (rates, stops):
             if len(same_kind) > 1:
                 raise UsageError(
-                    f"One {type(same_kind[0]).__name__} is taken. Received: {len(same_kind)}."
+                    f"Expected at most one {type(same_kind[0]).__name__}. Received: "
+                    f"{len(same_kind)}.",
+                    code="duplicate-name",
+                    operation=type(same_kind[0]).__name__,
                 )
         deferred = tuple(c for c in callback_list if c not in rates)
         return cls(
@@ -96,30 +103,36 @@ class Callbacks:
     def apply_schedule(
         self, recipe: Recipe, first: int, epochs: int, steps_per_epoch: int
     ) -> Recipe:
-        """The recipe with the rates that a LearningRateScheduler says, for all epochs.
+        """Return the recipe with the rates of a LearningRateScheduler for all epochs.
 
         Args:
-            first, epochs: the epochs from one to the other.
-            per: steps of an epoch.
+            first, epochs: the first epoch, and the end of the epochs.
+            steps_per_epoch: steps of an epoch.
 
         Raises:
-            UsageError: the rates are none, or the optimizer has a schedule already.
+            UsageError: a rate is invalid, or the optimizer already has a schedule.
         """
         if self.scheduler is None or not steps_per_epoch:
             return recipe
         schedule = recipe.optimizer.schedule
         if schedule.kind != "constant":
             raise UsageError(
-                "LearningRateScheduler goes with an optimizer of a constant rate. Received: a "
-                f"schedule ({schedule.kind})."
+                "LearningRateScheduler requires an optimizer with a constant rate. Received: a "
+                f"schedule ({schedule.kind}).",
+                code="conflicting-options",
+                operation="LearningRateScheduler",
+                received=schedule.kind,
             )
         rate, rates = schedule.options["rate"], []
         for epoch in range(first, epochs):
             rate = _compute_rate(self.scheduler.schedule, epoch, float(np.float32(rate)))
             if not is_real(rate):
                 raise UsageError(
-                    "A learning rate is a number from 0 to 10^6. Received: "
-                    f"{str(rate)[:40]!r} for epoch {epoch}."
+                    "Expected a learning rate from 0 to 10^6. Received: "
+                    f"{str(rate)[:40]!r} for epoch {epoch}.",
+                    code="number-out-of-range",
+                    operation="learning_rate",
+                    received=rate,
                 )
             rates.append(float(rate))
         changes = [i for i in range(1, len(rates)) if rates[i] != rates[i - 1]]
@@ -141,16 +154,16 @@ class Callbacks:
         set_weights: Callable[[int], None],
         params: Mapping[str, Any],
     ) -> int:
-        """Calls those that are called later; returns how many epochs they let pass.
+        """Call the deferred callbacks; returns the number of epochs that they accept.
 
         Args:
-            model: that they are given; it has the weights that training began with.
-            epochs, logs: numbers of the epochs, and what is known of each.
-            put: gives the model the weights after an epoch, by its place.
-            params: of the training, as Keras tells them.
+            model: the model for the callbacks; it has the initial weights of the training.
+            epochs, logs: numbers of the epochs, and the revealed values of each.
+            set_weights: sets the model's weights to those after an epoch, by its index.
+            params: parameters of the training, as Keras passes them.
         """
         for callback in self.deferred:
-            # ("auto" asks metrics that only Keras' own training has)
+            # ("auto" needs metrics that exist only in Keras' own training)
             if getattr(callback, "mode", None) == "auto" and hasattr(callback, "monitor"):
                 callback.mode = "max" if callback.monitor.endswith("accuracy") else "min"
             callback.set_params(dict(params))
@@ -158,7 +171,7 @@ class Callbacks:
         optimizer = build_keras_optimizer(
             replace(recipe.optimizer, schedule=Schedule("constant", {"rate": 0.0}))
         )
-        object.__setattr__(model, "optimizer", optimizer)  # (whose rate TensorBoard shows)
+        object.__setattr__(model, "optimizer", optimizer)  # (TensorBoard shows its rate)
         passed = 0
         try:
             model.stop_training = False
@@ -187,43 +200,70 @@ class Callbacks:
 
 
 def _check_callback(callback: Any, known: Sequence[str]) -> None:
-    """Refuses a callback that asks for what is private, or is called when nobody can call it."""
+    """Refuse a callback that needs private values, or hooks that are never called."""
     import keras
 
     kinds = keras.callbacks
     name = type(callback).__name__
     if type(callback) is getattr(kinds, name, None) and name in _REFUSED:
-        raise UsageError(f"fit takes no {name}: {_REFUSED[name]}.")
+        raise UsageError(
+            f"fit does not support {name}: {_REFUSED[name]}.",
+            code="unsupported-callback",
+            operation=name,
+        )
     if type(callback) is kinds.EarlyStopping:
         if callback.monitor != "loss" or "loss" not in known:
             raise UsageError(
-                "EarlyStopping watches what the workers know: monitor='loss' with "
+                "EarlyStopping requires a value that the workers reveal: monitor='loss' with "
                 "reveal_loss=True, which publishes the mean loss of each epoch. Received: "
-                f"monitor={callback.monitor!r}{'' if 'loss' in known else ', no reveal_loss'}."
+                f"monitor={callback.monitor!r}{'' if 'loss' in known else ', no reveal_loss'}.",
+                code="value-not-revealed",
+                operation="EarlyStopping",
+                received=callback.monitor,
             )
         return
     if type(callback) is kinds.ModelCheckpoint:
         if callback.save_freq != "epoch":
-            raise UsageError("ModelCheckpoint saves after epochs: save_freq='epoch'.")
+            raise UsageError(
+                "ModelCheckpoint requires save_freq='epoch'.",
+                code="unsupported-argument",
+                operation="ModelCheckpoint",
+                received=callback.save_freq,
+            )
         if callback.save_best_only and callback.monitor not in known:
             raise UsageError(
-                f"ModelCheckpoint watches what is known of an epoch: {', '.join(known)}. Received: "
-                f"monitor={callback.monitor!r}. The loss is with reveal_loss=True, val_accuracy or "
-                "val_mse with validation_data."
+                f"ModelCheckpoint requires a revealed value of an epoch: {', '.join(known)}. "
+                "Received: "
+                f"monitor={callback.monitor!r}. reveal_loss=True adds loss, validation_data adds "
+                "val_accuracy or val_mse.",
+                code="value-not-revealed",
+                operation="ModelCheckpoint",
+                received=callback.monitor,
             )
         return
     if type(callback) is kinds.TensorBoard:
         if callback.update_freq != "epoch":
-            raise UsageError("TensorBoard shows epochs: update_freq='epoch'.")
+            raise UsageError(
+                "TensorBoard requires update_freq='epoch'.",
+                code="unsupported-argument",
+                operation="TensorBoard",
+                received=callback.update_freq,
+            )
         if importlib.util.find_spec("tensorboard") is None:
-            raise UsageError("TensorBoard wants the package tensorboard, which is not installed.")
+            raise UsageError(
+                "TensorBoard requires the package tensorboard, which is not installed.",
+                code="library-not-installed",
+                operation="TensorBoard",
+            )
         return
     hooks = [h for h in (*_BATCHES, *_TESTS) if _overrides_hook(callback, h, kinds.Callback)]
     if hooks:
         raise UsageError(
-            f"Callbacks hear of epochs: on_epoch_begin, on_epoch_end, on_train_begin and "
-            f"on_train_end. Received: {name} with {', '.join(hooks)}. What single batches give "
-            "stays private."
+            "Callbacks support on_epoch_begin, on_epoch_end, on_train_begin and on_train_end. "
+            f"Received: {name} with {', '.join(hooks)}. Values of single batches stay private.",
+            code="unsupported-callback",
+            operation=name,
+            received=", ".join(hooks),
         )
 
 
@@ -257,11 +297,11 @@ def _build_stopping_rule(callback: Any) -> Stopping:
 
 
 def _compute_rate(schedule: Callable[..., Any], epoch: int, rate: float) -> Any:
-    """The rate of an epoch; Keras also takes schedules of the epoch alone."""
+    """Compute the rate of an epoch; Keras also accepts schedules of the epoch alone."""
     try:
         inspect.signature(schedule).bind(epoch, rate)
     except TypeError:
         return schedule(epoch)
-    except ValueError:  # (a function of C, which does not say)
+    except ValueError:  # (a C function without a signature)
         pass
     return schedule(epoch, rate)

@@ -1,7 +1,7 @@
-"""Clipping of gradients: their elements or their norms become no larger than a public bound.
+"""Gradient clipping: elements or norms are limited to a public bound.
 
-A norm is never revealed.  With u = sum g^2 / c^2 the gradient is multiplied by
-1 / sqrt(max(u, 1)) = min(1, c / |g|): one private reciprocal root for each norm.
+A norm is never revealed. With u = sum g^2 / c^2 the gradient is multiplied by 1 / sqrt(max(u, 1)) =
+min(1, c / |g|): one private reciprocal root for each norm.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.ring.products import Product, matrix_product
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of u and of the factor.
+# Fractional bits of u and of the factor.
 _UNIT_BITS = 20
-# Of 1 / c.
+# Bits of 1 / c.
 _BOUND_BITS = 14
 # A sum of squares stays below 2^62 in ring units.
 _MOST_SUM = 62
 
 
 def choose_fractional_bits(stepped: Fraction) -> int:
-    """Fractional bits of summed gradients whose mean has CLIPPED_BITS.
+    """Choose the fractional bits of summed gradients whose mean has CLIPPED_BITS.
 
     Args:
-        stepped: what takes the sum to the mean.
+        stepped: the factor from the sum to the mean.
     """
     return max(1, choose_exponent(1 / stepped, CLIPPED_BITS + 1))
 
@@ -45,12 +45,12 @@ def choose_fractional_bits(stepped: Fraction) -> int:
 def clip_gradients(
     ops: Operations, optimizer: Optimizer, stepped: Fraction, gradients: Mapping[str, Shared]
 ) -> dict[str, Shared]:
-    """Summed gradients whose means keep the optimizer's bound.
+    """Clip summed gradients so that their means keep the optimizer's bound.
 
     Args:
-        stepped: what takes a sum to its mean.
-        gradients: with `fraction(stepped)` fractional bits, means and their norm below
-            2^CLIPPED_RANGE.
+        stepped: the factor from a sum to its mean.
+        gradients: with `choose_fractional_bits(stepped)` fractional bits; means and their norm are
+            below 2^CLIPPED_RANGE.
 
     Off by 2^-11 of the bound at most, and 2^-22 of a mean.
     Rounds: 4 to 6 by value, 19 to 21 by norm; twice these by norms of less than 1/32, or of large
@@ -74,7 +74,7 @@ def clip_gradients(
 
 
 def _clip_by_value(ops: Operations, g: Shared, bound: Fraction, stepped: Fraction) -> Shared:
-    """g - max(g - c, 0) + max(-c - g, 0), in one comparison of both."""
+    """Return g - max(g - c, 0) + max(-c - g, 0), with one comparison of both."""
     n, unit = math.prod(ops.get_shape(g)), (1 << g.fractional_bits) / stepped
     c = round_half_up(bound * unit)
     sides = [ops.add_public(x, -c) for x in (g, ops.neg(g))]
@@ -85,16 +85,20 @@ def _clip_by_value(ops: Operations, g: Shared, bound: Fraction, stepped: Fractio
 
 
 def _square_bits(ops: Operations, groups: Sequence[Shared]) -> int:
-    """Fractional bits of g / c: rounding adds n / 4 units to a sum of squares, 2^-18 at most."""
+    """Choose the fractional bits of g / c.
+
+    Rounding adds n / 4 units to a sum of squares, 2^-18 at most.
+    """
     largest_count = max(math.prod(ops.get_shape(g)) for g in groups)
     return max(14, 9 + largest_count.bit_length() // 2)
 
 
 def _plan_bounds(bound: Fraction, bits: int) -> list[Fraction]:
-    """Norms to clip to, one after the other, the largest first.
+    """Plan the norms to clip to in sequence, the largest first.
 
-    A sum of squares of g / c holds norms below 2^(31 - bits) c.  For a bound so small that larger
-    ones occur, gradients are brought near it first: what that rounds is the same for all elements.
+    A sum of squares of g / c holds norms below 2^(31 - bits) c. If a bound is so small that larger
+    norms occur, gradients are first clipped to a nearby larger bound: its rounding is the same for
+    all elements.
     """
     bounds, room = [bound], _MOST_SUM // 2 - bits
     while bounds[0] * Fraction(2) ** room < 1 << CLIPPED_RANGE:
@@ -103,10 +107,10 @@ def _plan_bounds(bound: Fraction, bits: int) -> list[Fraction]:
 
 
 def _clip_by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) -> list[Shared]:
-    """Each group, a row, times min(1, c / |g|).
+    """Return each group, a row, times min(1, c / |g|).
 
     Args:
-        share: what takes a sum to its mean over c.
+        share: the factor from a sum to its mean over c.
     """
     sizes = [math.prod(ops.get_shape(g)) for g in groups]
     bits = _square_bits(ops, groups)
@@ -135,6 +139,6 @@ def _clip_by_norm(ops: Operations, groups: Sequence[Shared], share: Fraction) ->
 
 
 def _keep_positive(ops: Operations, x: Shared, bits: int) -> Shared:
-    """max(x, 0)."""
+    """Return max(x, 0)."""
     exchanges = ops.setting.choose_exchanges(math.prod(ops.get_shape(x)), bits)
     return ops.run_protocol(relu.relu, x, bits, exchanges)

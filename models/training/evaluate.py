@@ -1,4 +1,4 @@
-"""How well a state predicts, and whether weights left their range."""
+"""Evaluation of a state: its score, and whether weights exceed their range."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tfe_bench.protocols.session import io
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# A weight beyond this is no weight of a model that learns: sums of products are wrong from 2^13.
+# A model with a larger weight does not learn: sums of products are wrong from 2^13 on.
 LARGEST_WEIGHT = 2.0**10
-# Of a sum of squared errors.
+# Fractional bits of a sum of squared errors.
 ERROR_BITS = 20
 
 
@@ -31,18 +31,20 @@ def score_batch(
     x: Shared,
     y: Shared,
 ) -> Shared:
-    """The number of right answers in a batch, or for real targets the sum of squared errors; [].
+    """Compute the right answers in a batch, or for real targets the squared error; [].
 
-    It stays private until whoever ordered the training puts it together.  A class is right if no
-    other has a larger logit; one output is right if it is on its target's side of 1/2, and several
-    count one by one.
+    The first is a number, the second a sum over the batch.
+
+    The score stays private until the client of the training reconstructs it. A class is right if no
+    other has a larger logit; a single output is right if it is on its target's side of 1/2, and
+    several outputs count one by one.
 
     Args:
-        x, y: features and targets as step.step takes them, any number of rows.
+        x, y: features and targets as in step.run_step, any number of rows.
     """
     ops, small = Operations(party, setting), recipe.loss.accepts_small_ring
     p = ForwardContext(ops, state, recipe.numbers, recipe.frozen, accepts_small_ring=small)
-    z = gradients.run_forward(p, recipe, x)  # before its softmax or sigmoid, at any scale
+    z = gradients.run_forward(p, recipe, x)  # before the softmax or sigmoid, at any scale
     if recipe.loss.counts_answers:
         return _count_right_answers(party, recipe, setting, z, y)
     d = subtract_labels(ops, z, y)
@@ -52,7 +54,7 @@ def score_batch(
 def _count_right_answers(
     party: Party, recipe: Recipe, setting: Setting, z: Shared, y: Shared
 ) -> Shared:
-    """The number of right answers, by the logits."""
+    """Count the right answers, by the logits."""
     import tensorflow as tf
 
     f, bits = recipe.numbers.activation, recipe.numbers.ring
@@ -62,7 +64,7 @@ def _count_right_answers(
         best = extremes.reduce_max(
             party, z, len(z.shape) - 1, bits=bits + 1, profile=setting.profile
         )
-        # targets are 0 and 1, so that this is the right class's logit, exactly
+        # targets are 0 and 1, so this is exactly the logit of the right class
         product = arithmetic.mul(party, z, y).map(lambda a: tf.reduce_sum(a, axis=-1))
         d = arithmetic.sub(product, add_fractional_bits(best, product.fractional_bits))
         count = None if d.shape.num_elements() is None else int(d.shape.num_elements())
@@ -86,10 +88,9 @@ def _count_right_answers(
 
 
 def detect_overflow(party: Party, weights: Sequence[Shared], bound: float = LARGEST_WEIGHT) -> Any:
-    """Tells all workers one bit, and nothing else: whether |w| >= bound for some weight.
+    """Reveal one bit to all workers, and nothing else: whether |w| >= bound for some weight.
 
     bit = [number of (w - bound < 0) and (-w - bound < 0) is below 2n], public, an int64 scalar.
-
     Rounds: 3 + 1 + 1 + 3 + 1 for comparison, exchange, conversion, comparison, publication.
     """
     import tensorflow as tf

@@ -1,4 +1,4 @@
-"""A model forward and backward, node by node."""
+"""Forward and backward pass through a model, node by node."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def run_forward(p: ForwardContext, recipe: Recipe, x: Shared) -> Shared:
-    """The model's output for a batch."""
+    """Compute the model's output for a batch."""
     (name,) = recipe.graph.inputs
     values = {name: x}
     for node in recipe.nodes:
@@ -21,10 +21,10 @@ def run_forward(p: ForwardContext, recipe: Recipe, x: Shared) -> Shared:
 def run_backward(
     p: ForwardContext, recipe: Recipe, g: Shared, differentiated: set[str]
 ) -> dict[str, Shared]:
-    """Gradients of the weights, as sums over the batch, from that of the output.
+    """Compute the gradients of the weights, as sums over the batch, from that of the output.
 
     Args:
-        differentiated: names of the values whose gradients are wanted.
+        differentiated: names of the values whose gradients are needed.
     """
     pending = {recipe.graph.outputs[0]: g}
     for node in reversed(recipe.nodes):

@@ -1,9 +1,9 @@
-"""How large mean gradients get: measured in plaintext at the first weights, before rows are shared.
+"""Magnitudes of mean gradients, measured in plaintext at the initial weights before sharing.
 
-The client has weights and rows in plaintext before a training begins.  From a few batches it plans
-an exponent k for each array of weights, which is public: mean gradients stay below 2^(BOUND_BITS +
-k), at least 2^BOUND_BITS times the largest that it has seen.  Adaptive updates compute with 2^-k of
-them, and all updates take fewer fractional bits of large sums, so that no product wraps.
+The client has weights and rows in plaintext before a training starts. From a few batches it plans a
+public exponent k for each array of weights: mean gradients stay below 2^(BOUND_BITS + k), at least
+2^BOUND_BITS times the largest measured one. Adaptive updates compute with 2^-k times the gradients,
+and all updates use fewer fractional bits for large sums, so that no product wraps.
 """
 
 from __future__ import annotations
@@ -21,37 +21,37 @@ from tfe_bench.models.training import plaintext, shuffling, state, updates
 from tfe_bench.models.training.optimizers.optimizer import BOUND_BITS, CLIPPED_RANGE
 from tfe_bench.models.training.recipe import MOST_EXPONENT, Recipe
 
-# Batches of the first epoch that are measured; besides, those of the largest features and labels.
+# Number of measured batches of the first epoch, besides those of the largest features and labels.
 _BATCHES = 4
-# Of the rows that are searched for the largest.
+# Number of rows that are searched for the largest.
 _MOST_SEARCHED = 1 << 16
-# Exponents are multiples, so that they say less about the rows.
+# Exponents are multiples of this, so that they reveal less about the rows.
 _STEP = 2
-# Gradients below 2^-_QUIET are multiplied: they may grow 2^(BOUND_BITS + _QUIET)-fold.
+# Gradients below 2^-_QUIET are scaled up: they may grow 2^(BOUND_BITS + _QUIET)-fold.
 _QUIET = 6
 
 
 def plan_exponents(
     recipe: Recipe, model: Any, x: Any, y: Any, seed: int, weights: Array | None = None
 ) -> Recipe:
-    """The recipe with exponents for the gradients that its first weights have on these rows.
+    """Return the recipe with exponents for the gradients of its initial weights on these rows.
 
     Args:
-        model: the Keras model that training begins with; it stays as it is.  Another kind of model
-            is not measured: all exponents are 0.
-        x, y: features and labels as Keras takes them.
-        seed: of the order of the rows.
-        weights: of the samples.
+        model: the Keras model at the start of training; it is not changed. Other kinds of models
+            are not measured: all exponents are 0.
+        x, y: features and labels as in Keras.
+        seed: seed of the order of the rows.
+        weights: weights of the samples.
 
     Raises:
-        UsageError, RangeError: labels or shapes that do not fit; gradients that no exponent holds.
+        UsageError, RangeError: labels or shapes do not fit, or no exponent fits the gradients.
     """
     if isinstance(model, Graph) or not state.list_trained_keys(recipe):
         return recipe
     x, targets = np.asarray(x), recipe.encode_labels(y)
     rows = _choose_rows(recipe, x, targets, seed)
     if not all(np.isfinite(recipe.encode_features(x[batch_rows])).all() for batch_rows in rows):
-        return recipe  # which is refused where rows are shared
+        return recipe  # sharing the rows refuses it
     batches = [(x[r], targets[r], None if weights is None else weights[r]) for r in rows]
     largest_gradients = plaintext.PlaintextTwin(model, recipe).measure_gradients(batches)
     scale = recipe.gradient_share / recipe.loss.compute_share(recipe.output_shape, recipe.batch)
@@ -65,7 +65,7 @@ def plan_exponents(
 
 
 def _choose_rows(recipe: Recipe, x: Array, targets: Array, seed: int) -> list[Array]:
-    """Rows of some batches: the first ones of an epoch, and those with the largest numbers."""
+    """Choose rows of some batches: the first of an epoch, and those with the largest numbers."""
     count, size = len(x), recipe.batch
     row_sets = list(shuffling.draw_batches(seed, 0, count, size)[:_BATCHES])
     for values in (x, targets):
@@ -78,7 +78,7 @@ def _choose_rows(recipe: Recipe, x: Array, targets: Array, seed: int) -> list[Ar
 def _choose_exponents(
     sizes: Mapping[str, float], min_exponent: int, max_exponent: int
 ) -> dict[str, int]:
-    """k for the size of each array's gradients: the logarithm above 1, and from 2^-_QUIET down."""
+    """Choose k for each array's gradients: their logarithm above 1, and from 2^-_QUIET down."""
     exponents = {}
     for key, size in sizes.items():
         bits = math.log2(size) if size else 0.0
@@ -88,42 +88,48 @@ def _choose_exponents(
 
 
 def _find_max_exponent(recipe: Recipe) -> int:
-    """The largest exponent for which no sum of gradients over the batch wraps."""
+    """Return the largest exponent for which no sum of gradients over the batch wraps."""
     used_bits = updates.build_terms(recipe).max_bits + (recipe.batch - 1).bit_length() + BOUND_BITS
     return min(MOST_EXPONENT, updates.MOST_PRODUCT - used_bits)
 
 
 def _bound_sums(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, float]:
-    """The largest of each array.
+    """Return the largest gradient of each array.
 
     Raises:
-        RangeError: one leaves less than twice its size for those of later steps.
+        RangeError: one leaves less than a factor of two for the gradients of later steps.
     """
     max_size = 2.0 ** (_find_max_exponent(recipe) + BOUND_BITS - 1)
     largest = {key: float(np.abs(g).max(initial=0.0)) for key, g in gradients.items()}
     for key, size in largest.items():
         if not size <= max_size:
             raise RangeError(
-                f"With batches of {recipe.batch} rows, the first mean gradients are at most "
-                f"{max_size:.3g}. Received: {size:.3g} for {key!r}. Scale features and labels, as to "
-                "mean 0 and deviation 1."
+                f"With batches of {recipe.batch} rows, the first mean gradients may be at most "
+                f"{max_size:.3g}. Received: {size:.3g} for {key!r}. Scale features and labels, as "
+                "to "
+                "mean 0 and deviation 1.",
+                code="gradient-too-large",
+                operation=key,
             )
     return largest
 
 
 def _bound_clipped(recipe: Recipe, gradients: Mapping[str, Array]) -> dict[str, float]:
-    """Bounds of gradients behind clipping.
+    """Bound the gradients after clipping.
 
     Raises:
-        RangeError: in front of it they are larger than clipping takes.
+        RangeError: before it they exceed the range of clipping.
     """
     optimizer = recipe.optimizer
     norms = {key: float(np.linalg.norm(g)) for key, g in gradients.items()}
     for key, norm in norms.items():
         if not norm < 1 << (CLIPPED_RANGE - 1):
             raise RangeError(
-                f"Clipping takes mean gradients with norms below {1 << CLIPPED_RANGE}. Received: "
-                f"{norm:.3g} for {key!r} at the first weights. Scale features and labels."
+                f"Clipping supports mean gradients with norms below {1 << CLIPPED_RANGE}. "
+                "Received: "
+                f"{norm:.3g} for {key!r} at the initial weights. Scale features and labels.",
+                code="gradient-too-large",
+                operation=key,
             )
     bound = optimizer.clipvalue or optimizer.clipnorm or optimizer.global_clipnorm
     assert bound is not None

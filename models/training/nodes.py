@@ -1,4 +1,4 @@
-"""A graph's layers as the nodes that a step runs: what is fused, and what needs gradients."""
+"""A graph's layers as the nodes of a step: fused layers, and values that need gradients."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from tfe_bench.protocols.ring import compare
 
 
 def check_trainable(graph: Graph) -> None:
-    """Refuses layers that have no gradient here.
+    """Refuse layers that have no gradient here.
 
     Raises:
-        UsageError: naming all of them.
+        UsageError: names all of them.
     """
     unfit = []
     for layer in graph.layers:
@@ -28,13 +28,15 @@ def check_trainable(graph: Graph) -> None:
     if unfit:
         known = [kind.op for kind in registry.KINDS.values() if kind.can_train]
         raise UsageError(
-            f"Layers that cannot be trained: {', '.join(unfit)}. Those that can: "
-            f"{', '.join(known)}."
+            f"Layers that cannot be trained: {', '.join(unfit)}. Trainable layers: "
+            f"{', '.join(known)}.",
+            code="untrainable-layer",
+            received=", ".join(unfit),
         )
 
 
 def build_nodes(graph: Graph, precision: Precision) -> tuple[PlacedLayer, ...]:
-    """The nodes of a graph in an order in which they can run."""
+    """Build the nodes of a graph in an executable order."""
     uses, by_name = graph.find_users(), graph.by_name
     numbers = FixedPointFormat(precision.activation, 0, compare.LAYER_BITS)
     nodes: list[PlacedLayer] = []
@@ -72,7 +74,7 @@ def build_nodes(graph: Graph, precision: Precision) -> tuple[PlacedLayer, ...]:
 
 
 def find_differentiated(graph: Graph, frozen: frozenset[str]) -> set[str]:
-    """Names of the values that depend on weights that are trained."""
+    """Return the names of the values that depend on trained weights."""
     names: set[str] = set()
     for layer in graph.layers:
         has_trained_weights = any(f"{layer.name}/{name}" not in frozen for name in layer.weights)

@@ -1,4 +1,4 @@
-"""Regularizers: l1 |w| + l2 w^2 of arrays of weights, summed, beside a loss."""
+"""Regularizers: l1 |w| + l2 w^2, summed over arrays of weights and added to a loss."""
 
 from __future__ import annotations
 
@@ -20,9 +20,10 @@ from tfe_bench.models.training.losses.loss import (
 from tfe_bench.models.training.schedules import is_real
 from tfe_bench.protocols.session.sharing import Shared
 
-# A weight's share of a gradient is below 2^11 then, and its mean stays in range for weights to 8.
+# With this bound a weight's part of a gradient is below 2^11, and its mean is in range for |w| <=
+# 8.
 LARGEST = 1.0
-# Significant bits of a public factor, and the most fractional ones.
+# Significant bits of a public factor, and the largest number of fractional ones.
 _FACTOR, _MOST = 16, 30
 
 
@@ -34,10 +35,10 @@ class Penalty(NamedTuple):
 
 
 def read_keras_regularizer(regularizer: Any) -> Penalty:
-    """The penalty of a regularizer of Keras.
+    """Read the penalty of a Keras regularizer.
 
     Raises:
-        Unfit: it is another.
+        UnsupportedLayer: the regularizer is not supported.
     """
     import keras
 
@@ -55,26 +56,32 @@ def read_keras_regularizer(regularizer: Any) -> Penalty:
 
 
 def from_header(header: Any, keys: set[str]) -> dict[str, Penalty]:
-    """Penalties by key, which may come from a stranger.
+    """Read penalties by key, which may come from an untrusted client.
 
     Raises:
-        UsageError: they are none.
+        UsageError: the header is invalid.
     """
     if not isinstance(header, Mapping) or not set(header) <= keys:
-        raise UsageError("Penalties are of arrays of weights, by their keys.")
+        raise UsageError(
+            "Expected penalties by keys of weights.", code="unknown-weights", operation="penalties"
+        )
     penalties = {}
     for key, pair in header.items():
         several = isinstance(pair, (list, tuple)) and len(pair) == 2
         if not several or not all(is_real(v, 0.0, LARGEST) for v in pair):
             raise UsageError(
-                f"A regularizer has an l1 and an l2 from 0 to {LARGEST:g}. Received: {pair!r}."
+                f"Expected an l1 and an l2 from 0 to {LARGEST:g} of a regularizer. Received: "
+                f"{pair!r}.",
+                code="number-out-of-range",
+                operation="regularizer",
+                received=pair,
             )
         penalties[key] = Penalty(*map(float, pair))
     return penalties
 
 
 def _scale_by_factor(ops: Operations, x: Shared, factor: Fraction) -> Shared:
-    """x times a public number, with more fractional bits; the factor is right to 2^-15."""
+    """Multiply x by a public number, with more fractional bits; the factor is right to 2^-15."""
     size = factor.numerator.bit_length() - factor.denominator.bit_length()
     k = min(max(_FACTOR - size, 0), _MOST)
     return ops.mul_public(x, round(factor * (1 << k)), k)
@@ -86,12 +93,12 @@ def add_penalties(
     share: Fraction,
     gradients: Mapping[str, Shared],
 ) -> dict[str, Shared]:
-    """Gradients, as sums over the batch, with l1 sign(w) + 2 l2 w of what has a penalty.
+    """Add l1 sign(w) + 2 l2 w of penalized weights to gradients, which are sums over the batch.
 
-    What is added needs the weights alone, so that it is ready before them.
+    The added part depends on the weights alone, so it is ready before the gradients.
     """
     ops, result = p.ops, dict(gradients)
-    for key in sorted(penalties.keys() & gradients.keys()):  # (all parties in one order)
+    for key in sorted(penalties.keys() & gradients.keys()):  # (the same order at all parties)
         (l1, l2), w, g = penalties[key], p.weights[key], gradients[key]
         parts = []
         if l2:
@@ -107,12 +114,7 @@ def add_penalties(
 def compute_loss(
     p: ForwardContext, penalties: Mapping[str, Penalty], rows: Fraction
 ) -> Shared | None:
-    """What they add to the sum of a batch's losses, [] with LOSS_BITS; None if there are none.
-
-    Args:
-        penalties: of weights that are trained.
-        rows: what the sum of a batch's losses is divided by for their mean.
-    """
+    """Return the penalties' part of a batch's summed losses, [] with LOSS_BITS, or None."""
     ops = p.ops
     total = None
     for key, (l1, l2) in penalties.items():

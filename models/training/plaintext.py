@@ -1,7 +1,6 @@
-"""The same training in the clear, by Keras itself: the plaintext twin that accuracy is held
-against.
+"""The same training in plaintext, by Keras itself: the reference for accuracy.
 
-It takes the same batches in the same order, and Dropout keeps the same values.
+It uses the same batches in the same order, and Dropout keeps the same values.
 """
 
 from __future__ import annotations
@@ -32,13 +31,13 @@ def _build_keras_rate(schedule: Schedule) -> Any:
 
 
 def build_keras_optimizer(optimizer: Optimizer) -> Any:
-    """Keras' own optimizer of the same settings."""
+    """Build Keras' own optimizer with the same settings."""
     rate = _build_keras_rate(optimizer.schedule)
     return optimizer.build_keras_optimizer(rate)
 
 
 def _apply_randomness(layer: Any, x: Any, drawn: Any) -> Any:
-    """What a layer of Keras makes of x in a step, with the numbers that are public there."""
+    """Apply a Keras layer's random numbers, which are public in a step, to x."""
     kind = type(layer).__name__
     if kind == "GaussianNoise":
         return x + drawn / 2**16
@@ -52,7 +51,7 @@ def _apply_randomness(layer: Any, x: Any, drawn: Any) -> Any:
 
 
 def _copy_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[str, Any]]:
-    """A copy of a model whose layers of the recipe's public numbers take given ones; those by name.
+    """Copy a model so that layers with public random numbers use given ones; returns them by name.
 
     A Dropout is such a layer: its numbers are a mask.
     """
@@ -85,8 +84,10 @@ def _copy_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[str, An
     copy = reader.copy_model(model, clone_function=clone_layer)
     if set(shapes) != set(variables):
         raise UsageError(
-            "A plaintext run sets the masks of Dropout layers of the model itself. Received: "
-            f"{sorted(set(shapes) - set(variables))} within others."
+            "A plaintext run sets the masks of the model's own Dropout layers. Received: "
+            f"{sorted(set(shapes) - set(variables))} within nested models.",
+            code="unsupported-layer",
+            operation="Dropout",
         )
     for copied_layer, layer in zip(copy.layers, model.layers, strict=True):
         copied_layer.trainable = layer.trainable
@@ -94,13 +95,13 @@ def _copy_with_randomness(model: Any, recipe: Recipe) -> tuple[Any, dict[str, An
 
 
 class PlaintextTwin:
-    """A Keras model that learns in the clear what a recipe says.
+    """A Keras model that is trained in plaintext by a recipe.
 
     Args:
-        model: the Keras model of the recipe; it is copied and stays as it is.
+        model: the Keras model of the recipe; it is copied and not changed.
 
     Raises:
-        UsageError: Dropout inside of a model within the model, whose masks cannot be set.
+        UsageError: a nested model contains Dropout, whose masks cannot be set.
     """
 
     def __init__(self, model: Any, recipe: Recipe) -> None:
@@ -113,7 +114,7 @@ class PlaintextTwin:
         named = dict(zip(recipe.order, reader.list_variables(self.model), strict=True))
         if recipe.optimizer.undecayed:
             optimizer.exclude_from_weight_decay([named[k] for k in recipe.optimizer.undecayed])
-        # TensorFlow's own kernels take channels first on some processors only, XLA's on all.
+        # TensorFlow's own kernels support channels first on some processors only, XLA's on all.
         layers = self.model._flatten_layers()
         first = any(getattr(layer, "data_format", "") == "channels_first" for layer in layers)
         compiled = {"jit_compile": True} if first else {}
@@ -121,10 +122,10 @@ class PlaintextTwin:
         self._steps = 0
 
     def train_step(self, x: Any, y: Any, weights: Any = None) -> float:
-        """One step on a batch: features as the model takes them, targets as recipe.targets gives.
+        """Take one step on a batch of the model's features and recipe.encode_labels' targets.
 
         Args:
-            weights: of the samples; None: 1 each.
+            weights: weights of the samples; None: 1 each.
 
         Returns the loss.
         """
@@ -135,10 +136,10 @@ class PlaintextTwin:
         return float(self.model.train_on_batch(x, y, sample_weight=weights))
 
     def measure_gradients(self, batches: Iterable[tuple[Any, Any, Any]]) -> dict[str, Array]:
-        """The largest magnitudes of mean gradients over some batches, by key; no step is taken.
+        """Measure the largest mean gradients over some batches, by key, without a step.
 
         Args:
-            batches: features, targets and weights of samples (None: 1 each), as `step` takes them.
+            batches: features, targets and weights of samples (None: 1 each), as in `train_step`.
         """
         import tensorflow as tf
 
@@ -161,12 +162,12 @@ class PlaintextTwin:
         return largest
 
     def finish_training(self) -> list[Array]:
-        """The weights that the training ends with: their averages, if it has them."""
+        """Return the final weights of the training: their averages, if it has them."""
         self.model.optimizer.finalize_variable_values(self.model.trainable_weights)
         return list(self.model.get_weights())
 
     def count_correct(self, x: Any, targets: Array) -> int:
-        """The number of right answers, as evaluate.correct counts them."""
+        """Count the right answers, as evaluate does."""
         predictions = np.asarray(self.model.predict(x, batch_size=1024, verbose=0))
         if self.recipe.loss.is_categorical:
             return int((predictions.argmax(-1) == targets.argmax(-1)).sum())
@@ -175,7 +176,7 @@ class PlaintextTwin:
 
 
 def count_answers(recipe: Recipe, rows: int) -> int:
-    """How many answers there are to be right or wrong in so many rows."""
+    """Return the number of answers in this many rows."""
     return rows * recipe.loss.count_answers(recipe.output_shape)
 
 
@@ -189,13 +190,13 @@ def train_plaintext(
     test: tuple[Any, Any] | None = None,
     on_epoch: Callable[[int, float], None] | None = None,
 ) -> tuple[list[float], list[Array]]:
-    """Trains in the clear.
+    """Train in plaintext.
 
     Args:
-        x, y: features and labels as the recipe takes them.
-        seed: of the order of samples (shuffling.batches).
-        test: features and labels of which the share of right answers is counted.
-        heard: is told of each epoch's number, from 0, and share.
+        x, y: features and labels as the recipe accepts them.
+        seed: seed of the order of samples (shuffling.draw_batches).
+        test: features and labels for the share of right answers.
+        on_epoch: callback with each epoch's number, from 0, and share.
 
     Returns:
         The shares of right answers after each epoch (none without test), and the weights.

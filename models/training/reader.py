@@ -1,4 +1,4 @@
-"""A Keras model as it is trained: its layers, and which variable is which array of weights."""
+"""A Keras model in training form: its layers, and the array of weights of each variable."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfe_bench.models.kinds.reading import UnsupportedLayer
 from tfe_bench.models.training import penalties
 from tfe_bench.models.training.penalties import Penalty
 
-# What changes a layer's gradient or its weights behind the optimizer's back.
+# Options that change a layer's gradient or its weights outside of the optimizer.
 _PARTS = ("kernel", "bias", "depthwise", "pointwise", "gamma", "beta")
 _EXTRAS = ("activity_regularizer", *(f"{part}_constraint" for part in _PARTS))
 
@@ -25,11 +25,11 @@ class TrainingModel:
     """A model in training form.
 
     Attributes:
-        graph: with the model's weights.
+        graph: the graph with the model's weights.
         order: keys in the order of model.weights.
         frozen: keys of weights that are not trained.
         variables: Keras' weights by key, none without a Keras model.
-        penalties: of weights with a regularizer, by key.
+        penalties: penalties of weights with a regularizer, by key.
         private: layers "rescale" whose numbers are statistics of rows (a Normalization's).
     """
 
@@ -42,7 +42,7 @@ class TrainingModel:
 
 
 class TrainingReader(from_keras.Reader):
-    """Reads layers that behave differently in training as what they are, and notes variables."""
+    """Reads layers in their training form, and records their variables."""
 
     training = True
 
@@ -53,7 +53,7 @@ class TrainingReader(from_keras.Reader):
         self.penalties: dict[str, Penalty] = {}
 
     def check_layer(self, layer: Any) -> None:
-        """Refuses what would change the layer's gradient."""
+        """Refuse options that change the layer's gradient."""
         used = [name for name in _EXTRAS if getattr(layer, name, None) is not None]
         if used:
             raise UnsupportedLayer(f"it has {', '.join(used)}, which training does not support")
@@ -63,7 +63,7 @@ class TrainingReader(from_keras.Reader):
     ) -> str:
         for weight_name, variable in (weights or {}).items():
             if not hasattr(variable, "trainable"):
-                raise UnsupportedLayer("its weights are computed of others, as with lora_rank")
+                raise UnsupportedLayer("its weights are computed from others, as with lora_rank")
             if id(variable) in self.keys:
                 raise UnsupportedLayer("it is used twice, which training does not support")
             self.keys[id(variable)] = f"{name}/{weight_name}"
@@ -77,9 +77,10 @@ class TrainingReader(from_keras.Reader):
 
 
 def list_variables(model: Any) -> list[Any]:
-    """The weights of a Keras model that have a key, in the order of Read.order.
+    """List the weights of a Keras model that have a key, in the order of TrainingModel.order.
 
-    A Normalization's statistics have none: they are the owner's of the rows, who scales by them.
+    A Normalization's statistics have no key: they belong to the owner of the rows, who scales by
+    them.
     """
     import keras
 
@@ -89,23 +90,25 @@ def list_variables(model: Any) -> list[Any]:
 
 
 def copy_layer(layer: Any) -> Any:
-    """A new layer like one of Keras', whose activation may be a functools.partial.
+    """Copy a Keras layer, whose activation may be a functools.partial.
 
     Raises:
-        UsageError: Keras makes no copy of it.
+        UsageError: Keras cannot copy it.
     """
     import keras
 
     function = getattr(layer, "activation", None)
     partial = isinstance(function, functools.partial)
     try:
-        if partial:  # which Keras cannot write into a config
+        if partial:  # Keras cannot put it into a config
             layer.activation = keras.activations.linear
         copied = layer.__class__.from_config(layer.get_config())
     except (TypeError, ValueError, AttributeError) as error:
         raise UsageError(
-            f"Keras makes no copy of layer {layer.name!r}, which has a function in it: "
-            f"{str(error)[:120]}. Put the function into an Activation of the model itself."
+            f"Keras cannot copy layer {layer.name!r}, which contains a function: "
+            f"{str(error)[:120]}. Move the function to an Activation of the model itself.",
+            code="unsupported-layer",
+            operation=layer.name,
         ) from None
     finally:
         if partial:
@@ -118,10 +121,10 @@ def copy_layer(layer: Any) -> Any:
 def copy_model(
     model: Any, weights: Any = None, clone_function: Callable[[Any], Any] = copy_layer
 ) -> Any:
-    """A copy of a Keras model, with its weights or others.
+    """Copy a Keras model, with its weights or others.
 
     Raises:
-        UsageError: Keras makes no copy of one of its layers.
+        UsageError: Keras cannot copy one of its layers.
     """
     import keras
 
@@ -134,13 +137,13 @@ def copy_model(
 
 
 def read_model(model: Any) -> TrainingModel:
-    """A Keras model, a .keras file or a Graph in training form.
+    """Read a Keras model, a .keras file or a Graph in training form.
 
     Raises:
-        UsageError: layers that are not supported, all of them listed.
+        UsageError: lists all layers that are not supported.
     """
     if isinstance(model, Graph):
-        # (layers that share an array here are trained apart)
+        # (layers that share an array are trained separately here)
         layers = [
             replace(x, weights={k: w.copy() for k, w in x.weights.items()}) for x in model.layers
         ]

@@ -1,7 +1,7 @@
-"""A recipe: all that is public about a training, in a header that the three workers are sent.
+"""A recipe: all public properties of a training, in a header that the client sends to the workers.
 
-The layers with their shapes, the loss, the optimizer with its learning rates, the batch and the
-fixed point.  No weight, no feature and no label is in it.
+It holds the layers with their shapes, the loss, the optimizer with its learning rates, the batch
+and the fixed-point format. It contains no weight, no feature and no label.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tfe_bench.models.training.penalties import Penalty
 
 FORMAT = 3
 MOST_BATCH = 1 << 14
-# Of a sample.
+# Bound on a sample's weight.
 MOST_WEIGHT = 256
 MOST_EXPONENT = 24
 
@@ -39,25 +39,25 @@ DEFAULT = Precision()
 
 @dataclass(frozen=True, eq=False)
 class Recipe:
-    """How a model is trained.
+    """The settings of a model's training.
 
     Attributes:
-        graph: of one input and one output, in training form: without the softmax or sigmoid that
-            the loss takes in.  Its weights are the initial ones where they are known.
+        graph: graph of one input and one output, in training form: without the softmax or sigmoid
+            that the loss folds in. Its weights are the initial ones where they are known.
         loss, optimizer: public.
         batch: samples of a step.
         order: keys ("layer/weight") in the order of Keras' model.weights.
         frozen: keys that do not change.
-        seed: of Dropout's masks: public.
-        numbers: the fixed point.
-        weighted: 0, or what the weights of samples are divided by: a power of two, at least the
-            largest of them.  Every label then brings its sample's, as one more private column.
-        penalties: of weights with a regularizer, by key.
-        exponents: by key of weights, k where it is not 0: their mean gradients stay below
-            2^(3 + k) (magnitudes.planned).
+        seed: public seed of Dropout's masks.
+        numbers: the fixed-point format.
+        weighted: 0, or the divisor of the weights of samples: a power of two, at least the largest
+            weight. Then every label has its sample's weight as one more private column.
+        penalties: penalties of weights with a regularizer, by key.
+        exponents: by key of weights, k where it is not 0: their mean gradients stay below 2^(3 + k)
+            (magnitudes.plan_exponents).
 
     Raises:
-        UsageError: layers that cannot be trained, all of them listed, or settings that do not fit.
+        UsageError: layers cannot be trained, all of them listed, or settings do not fit.
     """
 
     graph: Graph
@@ -76,69 +76,105 @@ class Recipe:
     def __post_init__(self) -> None:
         if len(self.graph.inputs) != 1 or len(self.graph.outputs) != 1:
             raise UsageError(
-                "A model that is trained has one input and one output. Received: "
-                f"{len(self.graph.inputs)} and {len(self.graph.outputs)}."
+                "Training expects a model with one input and one output. Received: "
+                f"{len(self.graph.inputs)} and {len(self.graph.outputs)}.",
+                code="wrong-number-of-values",
+                operation="model",
             )
         if type(self.batch) is not int or not 1 <= self.batch <= MOST_BATCH:
-            raise UsageError(f"A batch is 1 to {MOST_BATCH} samples. Received: {self.batch!r}.")
+            raise UsageError(
+                f"Expected a batch of 1 to {MOST_BATCH} samples. Received: {self.batch!r}.",
+                code="number-out-of-range",
+                operation="batch",
+                received=self.batch,
+            )
         if type(self.seed) is not int or not 0 <= self.seed < 1 << 63:
-            raise UsageError(f"A seed is an integer from 0 to 2^63 - 1. Received: {self.seed!r}.")
+            raise UsageError(
+                f"Expected a seed from 0 to 2^63 - 1. Received: {self.seed!r}.",
+                code="number-out-of-range",
+                operation="seed",
+                received=self.seed,
+            )
         if self.numbers != DEFAULT:
             raise UsageError(
-                f"This version trains with the fixed point {DEFAULT.to_header()}. Received: "
-                f"{self.numbers.to_header()}."
+                f"This version trains with the fixed-point format {DEFAULT.to_header()}. Received: "
+                f"{self.numbers.to_header()}.",
+                code="invalid-fixed-point-format",
+                operation="numbers",
             )
         powers = [0, *(1 << i for i in range(MOST_WEIGHT.bit_length()))]
         if type(self.weighted) is not int or self.weighted not in powers:
             raise UsageError(
-                f"weighted is 0, or a power of two up to {MOST_WEIGHT}. Received: "
-                f"{self.weighted!r}."
+                f"Expected weighted as 0, or a power of two up to {MOST_WEIGHT}. Received: "
+                f"{self.weighted!r}.",
+                code="number-out-of-range",
+                operation="weighted",
+                received=self.weighted,
             )
         check_trainable(self.graph)
         if shared_weights := self.graph.shared_weight_keys():
             raise UsageError(
-                f"Layers share weights, which cannot be trained: {sorted(shared_weights)}."
+                f"Layers share weights, which cannot be trained: {sorted(shared_weights)}.",
+                code="shared-weights",
+                received=", ".join(sorted(shared_weights)),
             )
         keys = set(self.graph.weight_arrays())
         order = self.order or tuple(self.graph.weight_arrays())
         if set(order) != keys or len(order) != len(keys):
-            raise UsageError("A recipe's order names each array of weights once.")
+            raise UsageError(
+                "Expected each array of weights once in a recipe's order.",
+                code="unknown-weights",
+                operation="order",
+            )
         if not self.frozen <= keys:
-            raise UsageError(f"There are no weights {sorted(self.frozen - keys)} to freeze.")
+            raise UsageError(
+                f"There are no weights {sorted(self.frozen - keys)} to freeze.",
+                code="unknown-weights",
+                operation="frozen",
+            )
         if unknown_keys := sorted(set(self.optimizer.undecayed) - keys):
-            raise UsageError(f"There are no weights {unknown_keys} to exclude from decay.")
+            raise UsageError(
+                f"There are no weights {unknown_keys} to exclude from decay.",
+                code="unknown-weights",
+                operation="undecayed",
+            )
         object.__setattr__(self, "penalties", penalties.from_header(self.penalties, keys))
         _check_exponents(self.exponents, keys, self.optimizer.least_exponent)
         object.__setattr__(self, "order", order)
         object.__setattr__(self, "nodes", build_nodes(self.graph, self.numbers))
         if self.loss.is_categorical and self.output_shape[-1] < 2:
             raise UsageError(
-                f"{self.loss.name} wants two classes at least. Received: an output of "
-                f"{list(self.output_shape)}. One output goes with binary_crossentropy."
+                f"{self.loss.name} requires at least two classes. Received: an output of "
+                f"{list(self.output_shape)}. Use binary_crossentropy for one output.",
+                code="shape-mismatch",
+                operation=self.loss.name,
+                received=list(self.output_shape),
             )
 
     @classmethod
     def build(
         cls, model: Any, optimizer: Any = "sgd", loss: Any = None, batch: int = 128, seed: int = 0
     ) -> Recipe:
-        """The recipe for a Keras model (or a .keras file, or a Graph with training's layers).
+        """Build the recipe for a Keras model (or a .keras file, or a Graph in training form).
 
         Args:
-            optimizer: of keras.optimizers, or a name of registry.NAMES.
-            loss: a Keras loss or its name.  As in Keras, a name means that the model ends in the
+            optimizer: an optimizer of keras.optimizers, or a name of optimizers.NAMES.
+            loss: a Keras loss or its name. As in Keras, a name means that the model ends in the
                 loss's softmax or sigmoid; from_logits=True means that it does not.
-            seed: of Dropout's masks: public.
+            seed: public seed of Dropout's masks.
 
         Raises:
-            UsageError: what is not supported, by name.
+            UsageError: names the parts that are not supported.
         """
         training_model = reader.read_model(model)
         chosen, logits = losses.read_keras_loss(loss)
         graph = _fold_input_scaling(training_model.graph)
         if misplaced := [x.name for x in graph.layers if x.name in training_model.private]:
             raise UsageError(
-                f"A Normalization comes first in a model that is trained. Received: {misplaced} behind "
-                "others, or beside them. Its statistics would become public."
+                "Training requires a Normalization to be the first layer. Received: "
+                f"{misplaced} after or in parallel to others. Its statistics would become public.",
+                code="misplaced-normalization",
+                received=", ".join(misplaced),
             )
         graph = _remove_folded_activation(graph, chosen, logits)
         own_optimizer = optimizers.read_keras_optimizer(optimizer, training_model.variables)
@@ -147,55 +183,55 @@ class Recipe:
         )
         return replace(recipe, penalties=training_model.penalties)
 
-    # ---- what it says
+    # ---- derived properties
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of a sample's features."""
+        """Shape of a sample's features."""
         return next(iter(self.graph.inputs.values()))
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Of a sample's logits and of its target."""
+        """Shape of a sample's logits and of its target."""
         return self.graph.shapes[self.graph.outputs[0]]
 
     @property
     def label_shape(self) -> tuple[int, ...]:
-        """Of what is shared of a sample to learn: its target, and its weight behind it."""
+        """Shape of a sample's shared label: its target, followed by its weight."""
         *lead, last = self.output_shape
         return (*lead, last + 1) if self.weighted else self.output_shape
 
     @property
     def gradient_share(self) -> Fraction:
-        """What Keras' gradient is of one that is summed over the batch."""
+        """Factor from a gradient summed over the batch to Keras' gradient."""
         loss, shape = self.loss, self.output_shape
         scale = loss.compute_scale(shape, self.batch) * max(1, self.weighted)
         return loss.compute_share(shape, self.batch) * scale
 
     def encode_features(self, x: Any) -> Array:
-        """Features as their owner shares them, float64 with a batch, at numbers.activation.
+        """Encode features as their owner shares them, float64 with a batch, at numbers.activation.
 
         Raises:
-            UsageError: another shape than the model's.
+            UsageError: the shape differs from the model's.
         """
         (array,) = plaintext.scale_owner_inputs(self.graph, x).values()
         return array
 
     def encode_labels(self, y: Any, label_name: str = "labels") -> Array:
-        """Labels as their owner shares them, float64 with a batch, at numbers.gradient.
+        """Encode labels as their owner shares them, float64 with a batch, at numbers.gradient.
 
         Raises:
-            UsageError, RangeError: as Loss.targets.
+            UsageError, RangeError: as in Loss.encode_labels.
         """
         return self.loss.encode_labels(self.output_shape, y, label_name)
 
-    # ---- as data
+    # ---- serialization
 
     def to_header(self) -> dict[str, Any]:
-        """As JSON holds it, without the weights' values."""
+        """Return the recipe as a JSON object, without the weights' values."""
         return {
             "format": FORMAT,
-            # (the owner of the rows has scaled them: by what, nobody else needs to know)
+            # (the owner of the rows has scaled them; the factors stay with the owner)
             "graph": {**self.graph.header(), "scaling": {}},
             "loss": self.loss.to_header(),
             "optimizer": self.optimizer.to_header(),
@@ -210,25 +246,33 @@ class Recipe:
         }
 
     def compute_digest(self) -> str:
-        """SHA-256 of the header, in hexadecimal."""
+        """Return the SHA-256 of the header, in hexadecimal."""
         return hashlib.sha256(json.dumps(self.to_header(), sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def from_header(cls, header: Any) -> Recipe:
-        """The recipe of a header, which may come from a stranger; its weights are zeros.
+        """Read the recipe of an untrusted client's header; its weights are zeros.
 
         Raises:
-            DataError: this is no recipe.
-            UsageError: as of the class.
+            DataError: the header is malformed.
+            UsageError: as for the class.
         """
         try:
             if header["format"] != FORMAT:
                 raise DataError(
-                    f"This recipe is of format {header['format']!r}; this version reads {FORMAT}."
+                    f"This version reads recipes of format {FORMAT}. Received: "
+                    f"{header['format']!r}.",
+                    code="unsupported-format",
+                    operation="recipe",
+                    received=header["format"],
                 )
             numbers = header["numbers"]
             if len(numbers) != 4 or not all(type(n) is int for n in numbers):
-                raise DataError("A recipe's fixed point is four integers.")
+                raise DataError(
+                    "Expected four integers as a recipe's fixed-point format.",
+                    code="invalid-recipe",
+                    operation="numbers",
+                )
             return cls(
                 Graph.from_header(header["graph"]),
                 losses.from_header(header["loss"]),
@@ -244,7 +288,7 @@ class Recipe:
             )
         except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
             raise DataError(
-                f"This is no recipe. Received: {type(error).__name__}: {error}."
+                f"Invalid recipe. Received: {type(error).__name__}: {error}.", code="invalid-recipe"
             ) from None
 
     def __repr__(self) -> str:
@@ -255,25 +299,33 @@ class Recipe:
 
 
 def _check_exponents(exponents: Any, keys: set[str], min_exponent: int) -> None:
-    """Refuses exponents of gradients, which may come from a stranger.
+    """Refuse invalid exponents of gradients, which may come from an untrusted client.
 
     Raises:
-        UsageError: they are none.
+        UsageError: they are invalid.
     """
     if not isinstance(exponents, Mapping) or not set(exponents) <= keys:
-        raise UsageError("Exponents of gradients go with arrays of weights, by their keys.")
+        raise UsageError(
+            "Expected exponents of gradients by keys of weights.",
+            code="unknown-weights",
+            operation="exponents",
+        )
     for k in exponents.values():
         if type(k) is not int or not min_exponent <= k <= MOST_EXPONENT:
             raise UsageError(
-                f"An exponent of gradients is an integer from {min_exponent} to {MOST_EXPONENT}. "
-                f"Received: {k!r}."
+                f"Expected an exponent of gradients as an integer from {min_exponent} to "
+                f"{MOST_EXPONENT}. "
+                f"Received: {k!r}.",
+                code="number-out-of-range",
+                operation="exponents",
+                received=k,
             )
 
 
 def _fold_input_scaling(graph: Graph) -> Graph:
-    """Rescaling right behind the input is left to the owner of the features."""
+    """Move a rescaling directly after the input to the owner of the features."""
     if len(graph.inputs) != 1:
-        return graph  # which is refused
+        return graph  # Recipe refuses it
     (name,) = graph.inputs
     uses = graph.find_users()[name]
     first = graph.layers[0]
@@ -288,10 +340,10 @@ def _fold_input_scaling(graph: Graph) -> Graph:
 
 
 def scales_inputs(model: Any) -> bool:
-    """Whether a Keras model begins with a Rescaling or Normalization.
+    """Return whether a Keras model starts with a Rescaling or Normalization.
 
     Raises:
-        UsageError: layers that cannot be trained.
+        UsageError: layers cannot be trained.
     """
     graph = reader.read_model(model).graph
     return len(graph.inputs) == 1 and bool(_fold_input_scaling(graph).scaling)
@@ -302,10 +354,10 @@ def _rename_input(layer: LayerSpec, old: str, new: str) -> LayerSpec:
 
 
 def _remove_folded_activation(graph: Graph, loss: Loss, logits: bool) -> Graph:
-    """The graph without the last softmax or sigmoid, if the loss wants it there.
+    """Return the graph without the last softmax or sigmoid, if the loss requires it at the end.
 
     Raises:
-        UsageError: it is there with from_logits=True, or missing without.
+        UsageError: it is present with from_logits=True, or missing without.
     """
     folded_activation = loss.folded_activation
     last = graph.by_name.get(graph.outputs[0])
@@ -317,17 +369,25 @@ def _remove_folded_activation(graph: Graph, loss: Loss, logits: bool) -> Graph:
     if not ends_in_it and not logits:
         other = ", or from_logits=True" if loss.takes_logits else ""
         raise UsageError(
-            f"{loss.name} wants a model that ends in {folded_activation}{other}. Received: a last layer "
-            f"{last.name!r} ({last.op})."
+            f"{loss.name} requires a model that ends in {folded_activation}{other}. Received: a "
+            "last layer "
+            f"{last.name!r} ({last.op}).",
+            code="missing-activation",
+            operation=loss.name,
+            received=last.op,
         )
     if ends_in_it and logits:
         raise UsageError(
-            f"{loss.name} with from_logits=True wants a model without {folded_activation} at its end. "
-            f"Received: the last layer {last.name!r}. Leave out one of both."
+            f"{loss.name} with from_logits=True requires a model without {folded_activation} at "
+            "its end. "
+            f"Received: the last layer {last.name!r}. Remove one of both.",
+            code="unexpected-activation",
+            operation=loss.name,
+            received=last.op,
         )
     if not ends_in_it:
         return graph
     layers = [x for x in graph.layers if x is not last]
     if not layers:
-        raise UsageError("The model has nothing to train.")
+        raise UsageError("Expected a model with a trainable layer.", code="nothing-to-train")
     return graphs.replace_layers(graph, layers, outputs=(last.inputs[0],))

@@ -1,7 +1,7 @@
-"""Learning rates by step, computed alike on every host.
+"""Learning rates by step, with the same result on every host.
 
-The three workers multiply shares by what comes out of here, so that all of it is decimal
-arithmetic, which Python defines exactly: hosts differ in the last bit of libm's pow and cos.
+The three workers multiply shares by these rates, so all of them use decimal arithmetic, which
+Python defines exactly: hosts differ in the last bit of libm's pow and cos.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Options = Mapping[str, Any]
 
 
 def is_real(value: Any, low: float = 0.0, high: float = 1e6) -> bool:
-    """Whether this is a finite number from low to high."""
+    """Return whether this is a finite number from low to high."""
     fits = isinstance(value, (int, float)) and not isinstance(value, bool)
     return fits and math.isfinite(value) and low <= value <= high
 
@@ -33,7 +33,7 @@ def _is_count(value: Any, low: int = 1) -> bool:
 
 
 def _is_step_count(value: Any) -> bool:
-    """Whether this is a number of steps to divide by."""
+    """Return whether this is a valid divisor of steps."""
     return is_real(value, 1e-3, MOST_STEPS)
 
 
@@ -56,7 +56,7 @@ def _is_rates(value: Any) -> bool:
 
 
 def compute_cosine(x: Decimal) -> Decimal:
-    """cos(x) for 0 <= x <= pi, by its series."""
+    """Compute cos(x) for 0 <= x <= pi, by its series."""
     with localcontext(DIGITS):
         term = total = Decimal(1)
         for i in range(1, 40):
@@ -79,7 +79,7 @@ def _inverse_time_decay(o: Options, step: int) -> Decimal:
 
 
 def _count_decays(o: Options, step: int) -> Decimal:
-    """How often decay_steps have passed, whole times with staircase."""
+    """Return step / decay_steps, rounded down with staircase."""
     passed = Decimal(step) / Decimal(o["decay_steps"])
     return passed.to_integral_value(ROUND_FLOOR) if o["staircase"] else passed
 
@@ -94,7 +94,7 @@ def _polynomial_decay(o: Options, step: int) -> Decimal:
     if o["cycle"]:
         steps *= max(Decimal(1), (now / steps).to_integral_value(ROUND_CEILING))
     remaining = 1 - min(now, steps) / steps
-    # (0^0 is 1, as Keras has it)
+    # (0^0 is 1, as in Keras)
     kept = (remaining.ln() * power).exp() if remaining else Decimal(not power)
     return (first - last) * kept + last
 
@@ -123,10 +123,10 @@ def _cosine_restarts(o: Options, step: int) -> Decimal:
         count = int(passed)
         part = passed - count
     else:
-        # the periods before number i take (longer^i - 1) / (longer - 1) of the first one
+        # the periods before number i last (longer^i - 1) / (longer - 1) of the first one
         grown = 1 + passed * (longer - 1)
         count = int(grown.ln() / longer.ln())
-        # (a logarithm is rounded)
+        # (the logarithm is rounded)
         while longer ** (count + 1) <= grown:
             count += 1
         while longer**count > grown:
@@ -139,11 +139,11 @@ def _cosine_restarts(o: Options, step: int) -> Decimal:
 
 @dataclass(frozen=True)
 class _ScheduleKind:
-    """Learning rates of one kind.
+    """One kind of learning-rate schedule.
 
     Attributes:
-        checks: of its options, by the names that Keras gives them.
-        rate: of a step.
+        checks: checks of its options, by their Keras names.
+        rate: the rate of a step.
         keras: the class of keras.optimizers.schedules.
     """
 
@@ -154,7 +154,7 @@ class _ScheduleKind:
 
 _FIRST: Mapping[str, Callable[[Any], bool]] = {"initial_learning_rate": is_real}
 _DECAY = {**_FIRST, "decay_steps": _is_step_count}
-# Those that may stand for the largest rate.
+# Options that may hold the largest rate.
 _TOPS = ("rate", "initial_learning_rate", "end_learning_rate", "warmup_target")
 KINDS: Mapping[str, _ScheduleKind] = {
     "constant": _ScheduleKind({"rate": is_real}, lambda o, step: Decimal(o["rate"])),
@@ -213,18 +213,18 @@ class Schedule:
     """A learning rate for each step.
 
     Attributes:
-        kind: of KINDS.
-        options: public, as JSON holds them.
+        kind: a key of KINDS.
+        options: public, as JSON values.
 
     Raises:
-        UsageError: an unknown kind, or options that do not fit it.
+        UsageError: the kind is unknown, or options do not fit it.
     """
 
     kind: str
     options: Options
 
     def __post_init__(self) -> None:
-        check_one_of("Learning rates are", self.kind, KINDS)
+        check_one_of("Learning rates are", self.kind, KINDS, operation="learning_rate")
         checks = KINDS[self.kind].checks
         bad = [n for n in checks if n not in self.options or not checks[n](self.options[n])]
         if not bad and "boundaries" in checks:
@@ -232,34 +232,38 @@ class Schedule:
             bad = [] if fits else ["values"]
         if bad or set(self.options) != set(checks):
             raise UsageError(
-                f"A learning rate of kind {self.kind!r} wants {', '.join(checks)}: rates from 0 to "
+                f"Expected {', '.join(checks)} for a learning rate of kind {self.kind!r}: rates "
+                "from 0 to "
                 f"10^6, that do not grow beyond the first, and steps. Received: "
                 f"{str(dict(self.options))[:300]}"
-                f"{', where ' + ', '.join(bad) + ' do not fit' if bad else ''}."
+                f"{', where ' + ', '.join(bad) + ' do not fit' if bad else ''}.",
+                code="invalid-schedule",
+                operation=self.kind,
+                received=", ".join(bad),
             )
 
     def compute_rate(self, step: int) -> Decimal:
-        """Of a step, counted from 0."""
+        """Return the rate of a step, counted from 0."""
         with localcontext(DIGITS):
             return +KINDS[self.kind].rate(self.options, step)
 
     @property
     def largest_rate(self) -> Decimal:
-        """A bound on all rates."""
+        """Bound on all rates."""
         tops = [self.options.get(name) for name in _TOPS]
         return max(Decimal(v) for v in (*tops, *self.options.get("values", ())) if v is not None)
 
     def to_header(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the schedule as a JSON object."""
         simple = {k: list(v) if isinstance(v, tuple) else v for k, v in self.options.items()}
         return {"kind": self.kind, **simple}
 
 
 def read_keras_schedule(rate: Any) -> Schedule:
-    """The schedule of a number, or of what a Keras optimizer's get_config() says.
+    """Read the schedule of a number, or of a Keras optimizer's get_config().
 
     Raises:
-        UsageError: a schedule that is not supported.
+        UsageError: the schedule is not supported.
     """
     if isinstance(rate, Mapping):
         name, options = rate.get("class_name"), dict(rate.get("config", {}))
@@ -267,22 +271,29 @@ def read_keras_schedule(rate: Any) -> Schedule:
         if name in KERAS:
             kind = KERAS[name]
             known = {k: to_json_value(options.pop(k)) for k in KINDS[kind].checks if k in options}
-            if "boundaries" in known:  # (which Keras compares as integers)
+            if "boundaries" in known:  # (Keras compares them as integers)
                 known["boundaries"] = [
                     int(v) if is_real(v, 0, MOST_STEPS) else v for v in known["boundaries"]
                 ]
             if not options:
                 return Schedule(kind, known)
-        raise UsageError(f"Learning rates are numbers or {', '.join(KERAS)}. Received: {name!r}.")
+        raise UsageError(
+            f"Expected a number or {', '.join(KERAS)} as learning rate. Received: {name!r}.",
+            code="unsupported-argument",
+            operation="learning_rate",
+            received=name,
+        )
     if not is_real(rate):
         raise UsageError(
-            f"A learning rate is a number from 0 to 10^6. Received: {type(rate).__name__}."
+            f"Expected a learning rate from 0 to 10^6. Received: {type(rate).__name__}.",
+            code="number-out-of-range",
+            operation="learning_rate",
         )
     return Schedule("constant", {"rate": float(rate)})
 
 
 def to_json_value(value: Any) -> Any:
-    """Keras' options as JSON holds them."""
+    """Convert Keras' options to JSON values."""
     if isinstance(value, (list, tuple)):
         return [to_json_value(v) for v in value]
     return value.item() if hasattr(value, "item") else value

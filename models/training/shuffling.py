@@ -1,7 +1,7 @@
-"""Public randomness: the order of samples, and which values Dropout keeps.
+"""Public randomness: the order of samples, and the values that Dropout keeps.
 
-From a public seed by SHAKE-256, so that the three workers, whatever their NumPy, and a plaintext
-run that they are compared with draw alike.
+All of it comes from a public seed by SHAKE-256, so that the three workers, with any version of
+NumPy, and a plaintext reference run draw the same values.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ def _draw_words(about: str, count: int, kind: str) -> Array:
 
 
 def draw_permutation(seed: int, epoch: int, count: int) -> Array:
-    """The order in which an epoch (counted from 0) takes `count` samples, int64."""
+    """Return the order in which an epoch (counted from 0) uses `count` samples, int64."""
     words = _draw_words(f"order {seed} {epoch} {count}", count, "<u8")
     return np.argsort(words, kind="stable").astype(np.int64)
 
 
 def draw_batches(seed: int, epoch: int, count: int, batch: int, shuffle: bool = True) -> Array:
-    """Samples of each step of an epoch, [steps, batch]; what is left over waits for another epoch.
+    """Return the samples of each step of an epoch, [steps, batch]; the remainder is left out.
 
     An epoch with fewer samples than a batch has no step.
 
     Args:
-        shuffle: False takes the samples as they come, and leaves out the same ones every time.
+        shuffle: False keeps the order of the samples, and leaves out the same ones every time.
     """
     steps = count // batch
     order = draw_permutation(seed, epoch, count) if shuffle else np.arange(count)
@@ -38,15 +38,15 @@ def draw_batches(seed: int, epoch: int, count: int, batch: int, shuffle: bool = 
 
 
 def draw_dropout_mask(seed: int, step: int, layer: str, count: int, rate: float) -> Array:
-    """Which of `count` values a Dropout layer keeps in a step, bool; each with 1 - rate."""
+    """Return which of `count` values a Dropout layer keeps in a step, bool; each with 1 - rate."""
     words = _draw_words(f"dropout {seed} {step} {layer}", count, "<u4")
     return words >= np.uint32(round(rate * 2**32))
 
 
 def draw_normal(seed: int, step: int, layer: str, count: int) -> Array:
-    """Normal numbers of deviation 1 with 16 fractional bits, int64: sums of 12 uniform ones each.
+    """Return normal numbers of deviation 1 with 16 fractional bits, int64: sums of 12 uniform ones.
 
-    In integers alone: a logarithm or a cosine may differ from one processor to another.
+    Only integers are used: a logarithm or a cosine may differ from one processor to another.
     """
     words = _draw_words(f"normal {seed} {step} {layer}", 12 * count, "<u2")
     return np.asarray(words.reshape(count, 12).sum(-1, dtype=np.int64) - 6 * 65535)

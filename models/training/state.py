@@ -1,4 +1,4 @@
-"""What is shared between steps: the weights, and what the optimizer remembers of each."""
+"""The shared state between steps: the weights, and the optimizer's slots of each."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class StateSpec:
     """One array of the state.
 
     Attributes:
-        key: "layer/weight", or "layer/weight:slot" for what an optimizer remembers.
+        key: "layer/weight", or "layer/weight:slot" for an optimizer's slot.
         shape, fractional_bits: public.
     """
 
@@ -33,14 +33,14 @@ class StateSpec:
 
 
 def list_slots(recipe: Recipe) -> list[Slot]:
-    """What is remembered of each array of weights that learns."""
+    """List the slots of each array of trained weights."""
     optimizer_slots = list(recipe.optimizer.list_slots(recipe.numbers))
     average = Slot(AVERAGE, recipe.numbers.weight)
     return [*optimizer_slots, average] if recipe.optimizer.use_ema else optimizer_slots
 
 
 def list_specs(recipe: Recipe) -> list[StateSpec]:
-    """The arrays of a recipe's state, in their order: weights first."""
+    """List the arrays of a recipe's state, in their order: weights first."""
     shapes = {k: tuple(int(n) for n in a.shape) for k, a in recipe.graph.weight_arrays().items()}
     state_specs = [StateSpec(key, shapes[key], recipe.numbers.weight) for key in recipe.order]
     for key in list_trained_keys(recipe):
@@ -51,20 +51,20 @@ def list_specs(recipe: Recipe) -> list[StateSpec]:
 
 
 def list_trained_keys(recipe: Recipe) -> list[str]:
-    """Keys of the weights that the optimizer changes."""
+    """List the keys of the weights that the optimizer changes."""
     return [key for key in recipe.order if key not in recipe.frozen]
 
 
 def build_initial_state(
     recipe: Recipe, arrays: Mapping[str, Array] | None = None
 ) -> dict[str, Array]:
-    """The state before the first step, float64 by key.
+    """Return the state before the first step, float64 by key.
 
     Args:
         arrays: weights by key; None: those of the recipe's graph.
 
     Raises:
-        UsageError: arrays are missing or of other shapes.
+        UsageError: arrays are missing or have other shapes.
     """
     weights = recipe.graph.weight_arrays() if arrays is None else arrays
     state, starts = {}, {slot.name: slot for slot in list_slots(recipe)}
@@ -77,19 +77,22 @@ def build_initial_state(
         array = weights.get(spec.key)
         if array is None or tuple(array.shape) != spec.shape:
             raise UsageError(
-                f"The weights {spec.key!r} are {list(spec.shape)}. Received: "
-                f"{None if array is None else list(array.shape)}."
+                f"Expected weights {spec.key!r} of shape {list(spec.shape)}. Received: "
+                f"{None if array is None else list(array.shape)}.",
+                code="shape-mismatch",
+                operation=spec.key,
+                received=None if array is None else list(array.shape),
             )
         state[spec.key] = np.asarray(array, np.float64)
     return state
 
 
 def select_final_weights(recipe: Recipe, state: Mapping[str, T]) -> dict[str, T]:
-    """The weights by key that a training ends with: their averages, if it has them."""
+    """Return the final weights of a training by key: their averages, if it has them."""
     averaged = set(list_trained_keys(recipe)) if recipe.optimizer.use_ema else set()
     return {k: state[f"{k}:{AVERAGE}" if k in averaged else k] for k in recipe.order}
 
 
 def to_keras_weights(recipe: Recipe, arrays: Mapping[str, Array]) -> list[Array]:
-    """The weights of a state as the Keras model's set_weights takes them, float32."""
+    """Convert the weights of a state for the Keras model's set_weights, float32."""
     return [np.asarray(arrays[key], np.float32) for key in recipe.order]

@@ -1,4 +1,4 @@
-"""One step: from a batch and the state to the next state, all of it private."""
+"""One private step: from a batch and the state to the next state."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# What of a step is watched: nothing, the values of layers, or gradients and their squares as well.
+# Range checks of a step: none, the values of layers, or gradients and their squares as well.
 NOTHING, VALUES, ALL = "", "values", "gradients"
-# What watching costs by default: a part of a step's bits, or so many bits.
+# Default budget of range checks: a fraction of a step's bits, or this many bits.
 _WATCH_SHARE, _WATCH_BITS = 0.03, 8 * 4096
 # Predictions lie within 2^_OUTPUT_BITS.
 _OUTPUT_BITS = 13
@@ -41,20 +41,21 @@ def run_step(
     range_flags: dict[str, Shared] | None = None,
     watch: str = ALL,
 ) -> tuple[dict[str, Shared], Shared | None]:
-    """The next state, inside party.function.
+    """Compute the next state, inside party.function.
 
     Args:
-        held: the state by key, as state.specs says.
+        state_values: the state by key, as in state.list_specs.
         x: features [batch, ...] with numbers.activation fractional bits.
         y: targets [batch, *recipe.label_shape] with numbers.gradient fractional bits.
         public: `public_values` of the step, as int64 tensors.
-        left: takes, by the names of places, a flag [1] that is 0 where all values of the step were
-            in their range, and else a random number (range_check.Watch.flag).
-        watch: what of it: VALUES or ALL.
-        loss: compute it too; it stays private, and `mean_loss` says what its revealed sum means.
+        range_flags: receives, by the names of places, a flag [1] that is 0 if all values of the
+            step were in their range, and else a random number (range_check.Watch.flag).
+        watch: the range checks: VALUES or ALL.
+        loss: whether to compute the loss too; it stays private, and `mean_loss` converts its
+            revealed sum.
 
     Returns:
-        The state, and the sum of the losses of all answers [] (None unless asked for).
+        The state, and the sum of the losses of all answers [] (None unless requested).
 
     Rounds and bits: `step_cost`.
     """
@@ -108,10 +109,10 @@ def _penalty_loss(p: ForwardContext, recipe: Recipe) -> Shared | None:
 
 
 def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
-    """What is public about a step and changes from one to the next, int64 arrays by name.
+    """Return the public values of a step that change between steps, int64 arrays by name.
 
     Args:
-        number: of the step, counted from 0 over all epochs.
+        number: number of the step, counted from 0 over all epochs.
     """
     rates = updates.public_rates(recipe, number)
     values: dict[str, Any] = {name: np.asarray(rate, np.int64) for name, rate in rates.items()}
@@ -122,21 +123,21 @@ def public_values(recipe: Recipe, number: int) -> dict[str, Any]:
 
 
 def mean_loss(recipe: Recipe, total: float, rows: int | None = None) -> float:
-    """The mean loss as Keras has it, from the revealed sum over a batch (or so many rows)."""
+    """Return the mean loss as in Keras, from the revealed sum over a batch (or this many rows)."""
     rows = recipe.batch if rows is None else rows
     loss, shape = recipe.loss, recipe.output_shape
     return total * loss.compute_scale(shape, recipe.batch) / (rows * loss.count_terms(shape))
 
 
-# What a round may be worth: from nothing (the lines are full) to all (nothing but rounds count).
+# Candidate prices of a round in bits: from none (links are saturated) to all (only rounds count).
 _ROUND_BITS = (1, 3_000_000, 21_000_000, 10**12)
 
 
 def tune_setting(recipe: Recipe, profile: str = "local") -> Setting:
-    """The setting for which a step is over soonest, by what is sent and by the rounds.
+    """Choose the setting with the shortest step, by the bytes and the rounds.
 
     Args:
-        profile: "local", "lan" or "wan"; only on a wan there is a choice that matters.
+        profile: "local", "lan" or "wan"; the choice matters on a wan only.
     """
     if profile != "wan":
         return Setting(profile)
@@ -152,21 +153,21 @@ def tune_setting(recipe: Recipe, profile: str = "local") -> Setting:
 
 
 def step_cost(recipe: Recipe, setting: Setting, loss: bool = False, watch: str = NOTHING) -> Cost:
-    """Cost of `step`; `with_dealing` is a lower bound where updates are dealt by thirds.
+    """Return the cost of `run_step`; its total is a lower bound for updates dealt by thirds.
 
     Args:
-        watch: which ranges are checked.
+        watch: the range checks.
     """
     return _count_step(recipe, setting, loss, watch)[0]
 
 
 def list_range_checks(recipe: Recipe, setting: Setting, loss: bool, watch: str) -> list[str]:
-    """Names of what a step watches, in the order of its flags: layers, then weights by key."""
+    """List the names of a step's range checks, in the order of its flags: layers, weights."""
     return _count_step(recipe, setting, loss, watch)[1] if watch else []
 
 
 def choose_range_checks(recipe: Recipe, setting: Setting, loss: bool) -> str:
-    """The most that can be watched for 3% of a step's bytes, or for 4 KiB."""
+    """Choose the most range checks for 3% of a step's bytes, or for 4 KiB."""
     plain = step_cost(recipe, setting, loss).total
     for watch in (ALL, VALUES):
         more = step_cost(recipe, setting, loss, watch).total - plain

@@ -1,6 +1,6 @@
-"""When a training ends early: Keras' EarlyStopping on the revealed loss, decided by each worker.
+"""Early stopping: Keras' EarlyStopping on the revealed loss, decided by each worker.
 
-The loss is public and the same at all three, and so is what follows from it.
+The loss is public and the same at all three workers, and so is the decision.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ _MOST_EPOCHS = 100_000
 
 @dataclass
 class Stopping:
-    """The rule, and how far it is.
+    """The rule, and its progress.
 
     Attributes:
         patience: epochs without a better loss after which training ends.
-        min_delta: by how much a better loss is lower.
-        baseline: what it is to be lower than as well; None for nothing.
-        start_from_epoch: before which nothing is looked at.
-        higher: whether a higher loss is the better one (Keras' mode="max").
+        min_delta: the smallest improvement that counts.
+        baseline: a loss to fall below as well; None for none.
+        start_from_epoch: the first epoch that counts.
+        higher: whether a higher loss is better (Keras' mode="max").
 
     Raises:
-        UsageError: numbers that do not fit.
+        UsageError: numbers do not fit.
     """
 
     patience: int = 0
@@ -44,17 +44,32 @@ class Stopping:
         for name in ("patience", "start_from_epoch"):
             value = getattr(self, name)
             if type(value) is not int or not 0 <= value <= _MOST_EPOCHS:
-                raise UsageError(f"{name} is 0 to {_MOST_EPOCHS} epochs. Received: {value!r}.")
+                raise UsageError(
+                    f"Expected {name} of 0 to {_MOST_EPOCHS} epochs. Received: {value!r}.",
+                    code="number-out-of-range",
+                    operation=name,
+                    received=value,
+                )
         for name, value in (("min_delta", self.min_delta), ("baseline", self.baseline)):
             if name == "baseline" and value is None:
                 continue
             if type(value) is not float or not math.isfinite(value):
-                raise UsageError(f"{name} is a finite number. Received: {value!r}.")
+                raise UsageError(
+                    f"Expected {name} as a finite number. Received: {value!r}.",
+                    code="not-finite",
+                    operation=name,
+                    received=value,
+                )
         if type(self.higher) is not bool:
-            raise UsageError(f"higher is true or false. Received: {self.higher!r}.")
+            raise UsageError(
+                f"Expected higher as true or false. Received: {self.higher!r}.",
+                code="wrong-type",
+                operation="higher",
+                received=self.higher,
+            )
 
     def should_stop(self, epoch: int, loss: float) -> bool:
-        """Whether training ends behind an epoch, counted from 0, with this loss."""
+        """Return whether training ends after an epoch, counted from 0, with this loss."""
         if epoch < self.start_from_epoch:
             return False
         self._wait += 1
@@ -69,7 +84,7 @@ class Stopping:
         if reference is None:
             return True
         delta = abs(self.min_delta)
-        # in float32, as Keras compares
+        # in float32, as in Keras
         new_loss, before = (
             np.float32(loss - delta if self.higher else loss + delta),
             np.float32(reference),
@@ -77,18 +92,21 @@ class Stopping:
         return bool(new_loss > before if self.higher else new_loss < before)
 
     def to_header(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the rule as a JSON object."""
         return {name: getattr(self, name) for name in _NAMES}
 
     @classmethod
     def from_header(cls, header: object) -> Stopping:
-        """The rule of a header, which may come from a stranger.
+        """Read the rule of a header, which may come from an untrusted client.
 
         Raises:
-            UsageError: it is none.
+            UsageError: the header is invalid.
         """
         if not isinstance(header, Mapping) or set(header) != set(_NAMES):
-            raise UsageError(f"A rule to stop by holds {', '.join(_NAMES)}.")
+            raise UsageError(
+                f"Expected {', '.join(_NAMES)} in a stopping rule.",
+                code="invalid-stopping-rule",
+            )
         return cls(**header)
 
 

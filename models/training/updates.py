@@ -1,9 +1,10 @@
-"""From summed gradients to new weights, for every optimizer: clipping before its update, decay of
-the weights beside it, and the average that follows them.
+"""The update of the weights from summed gradients, for every optimizer.
 
-Learning rate, batch and the loss's factor are one public integer c, so that c g / 2^drop is the
-step, and dropping its bits the only truncation.  The drop is static; c is given with every step, so
-that a schedule traces nothing anew.
+It consists of clipping, the weight decay, the optimizer's update and the moving average.
+
+Learning rate, batch and the loss's factor form one public integer c, so that c g / 2^drop is the
+step, and dropping its bits the only truncation. The drop is static; c is an input of every step, so
+that a schedule needs no new trace.
 """
 
 from __future__ import annotations
@@ -27,16 +28,16 @@ from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.nn import adaptive
 from tfe_bench.protocols.session.sharing import Shared
 
-# The public integers of a step, beside those of the optimizer.
+# Names of the public integers of a step, besides those of the optimizer.
 _DECAY, _FRESH, _OVERWRITES = "decay", "fresh", "overwrites"
-# What a weight loses at the largest rate is exact to 2^-16; the average takes 2^-20 exactly.
+# The decay at the largest rate is exact to 2^-16; the average is exact to 2^-20.
 _DECAY_BITS, _MOST_DECAY_BITS, _EMA_BITS = 16, 28, 20
-# What is truncated stays below 2^62.
+# Truncated values stay below 2^62.
 MOST_PRODUCT = 62
 
 
 def build_terms(recipe: Recipe) -> UpdateTerms:
-    """What the optimizer has to know of the training."""
+    """Build the properties of the training that an optimizer needs."""
     numbers, share = recipe.numbers, recipe.loss.compute_share(recipe.output_shape, recipe.batch)
     min_bits, max_bits = numbers.gradient, numbers.activation + numbers.gradient
     if recipe.optimizer.clips_gradients:
@@ -48,7 +49,7 @@ def build_terms(recipe: Recipe) -> UpdateTerms:
 
 
 def _limit_fractional_bits(recipe: Recipe, update_terms: UpdateTerms, key: str) -> int:
-    """Fractional bits of a summed gradient, so that its product with a public factor has room."""
+    """Limit a summed gradient's fractional bits, so that its product with a factor fits."""
     k = update_terms.exponents[key]
     if k <= 0 or recipe.optimizer.clips_gradients:  # (clipped gradients are small)
         return update_terms.max_bits
@@ -66,14 +67,14 @@ def _decay_exponent(recipe: Recipe) -> int:
 
 
 def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
-    """The public integers of a step, counted from 0, by name."""
+    """Return the public integers of a step, counted from 0, by name."""
     optimizer = recipe.optimizer
     integers = optimizer.compute_public_integers(build_terms(recipe), step)
     if optimizer.weight_decay:
         lost = Fraction(optimizer.schedule.compute_rate(step)) * Fraction(optimizer.weight_decay)
         integers[_DECAY] = round_half_up(lost * 2 ** _decay_exponent(recipe))
     if optimizer.use_ema:
-        # (the first average is of one step)
+        # (the first average covers one step)
         momentum = Fraction(optimizer.ema_momentum) if step else Fraction(0)
         integers[_FRESH] = round_half_up((1 - momentum) * (1 << _EMA_BITS))
         frequency = optimizer.ema_overwrite_frequency
@@ -85,14 +86,14 @@ def public_rates(recipe: Recipe, step: int) -> dict[str, int]:
 def update_state(
     p: ForwardContext, recipe: Recipe, gradients: Mapping[str, Shared]
 ) -> dict[str, Shared]:
-    """The state after a step.
+    """Compute the state after a step.
 
     Args:
         p: the pass through the step, with the state as its weights.
-        gradients: of the weights by key, summed over the batch, at any scale.
+        gradients: gradients of the weights by key, summed over the batch, at any scale.
 
-    Rounds: those of the optimizer; clipping takes 4 to 6 before it by value and 19 to 21 by norm,
-    an average 1 behind it.
+    Rounds: those of the optimizer; clipping adds 4 to 6 before it by value and 19 to 21 by norm, an
+    average 1 after it.
     """
     optimizer, update_terms = recipe.optimizer, build_terms(recipe)
     state_values, scaled_gradients = dict(p.weights), {}
@@ -122,7 +123,7 @@ def update_state(
 def _check_squares(
     p: ForwardContext, recipe: Recipe, state_values: Mapping[str, Shared], keys: Sequence[str]
 ) -> None:
-    """Watches whether what is remembered of squares has left its range."""
+    """Check that the slots of squares stay in their range."""
     half, slots = 1 << (adaptive.TOP - 1), recipe.optimizer.list_slots(recipe.numbers)
     for key in keys:
         for slot in slots:
@@ -134,7 +135,7 @@ def _check_squares(
 def _decay_weights(
     p: ForwardContext, recipe: Recipe, gradients: Mapping[str, Shared]
 ) -> dict[str, Shared]:
-    """What is left of the weights that decay.  1 round, beside the gradients."""
+    """Apply the weight decay. 1 round, in parallel with the gradients."""
     if not recipe.optimizer.weight_decay:
         return {}
     e, decayed = _decay_exponent(recipe), {}
@@ -148,7 +149,7 @@ def _decay_weights(
 def _average_weights(
     p: ForwardContext, recipe: Recipe, state_values: Mapping[str, Shared]
 ) -> dict[str, Shared]:
-    """The state with the average of the weights, which may take their place.  1 round."""
+    """Update the average of the weights, which may replace them. 1 round."""
     ops, new_state = p.ops, dict(state_values)
     for key in state.list_trained_keys(recipe):
         old = f"{key}:{state.AVERAGE}"
@@ -161,5 +162,5 @@ def _average_weights(
 
 
 def _multiply_fraction(ops: Operations, x: Shared, c: object, e: int) -> Shared:
-    """c x / 2^e."""
+    """Return c x / 2^e."""
     return ops.truncate(ops.mul_public(x, c, e), e)

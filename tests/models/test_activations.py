@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from functools import partial
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.models.test_execute import case, run_all
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import execute, plaintext
@@ -135,7 +137,11 @@ def test_series_that_do_not_fit_are_refused_in_words() -> None:
         convert(model, ranges=2.0**28 - 1, fractional_bits=16, activations="series")
     header = convert(model, ranges=8.0, activations="series").plan.header()
     (name,) = header["numbers"]
-    for fraction, bits, text in ((8, 20, "takes 7"), (18, 20, "takes 17"), (17, 46, "of 46 bits")):
+    for fraction, bits, text in (
+        (8, 20, "Received: 7"),
+        (18, 20, "Received: 17"),
+        (17, 46, "Received: 46"),
+    ):
         header["numbers"][name] = [fraction, 0, bits]
         with pytest.raises(UsageError, match=text):
             execute.check_executable(Plan.from_header(header))
@@ -193,5 +199,6 @@ LINE: dict[str, Any] = {
     ],
 )
 def test_options_of_strangers_are_checked(op: str, options: dict[str, Any], text: str) -> None:
-    with pytest.raises(UsageError, match=text):
+    with raises(UsageError, "invalid-layer-option", operation="a") as refused:
         Graph("m", {"x": (2,)}, (LayerSpec("a", op, ("x",), options),), ("a",))
+    assert re.search(text, str(refused.value))

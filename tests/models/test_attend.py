@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tests.models.test_norm_ranges import ran
-from tfe_bench.errors import DataError, RangeError, UsageError
+from tests.refusals import raises
+from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import execute
 from tfe_bench.models.calibration import Plan
 from tfe_bench.models.graph import Graph
@@ -82,8 +84,9 @@ def test_a_stranger_s_layer_is_checked(
 ) -> None:
     shapes = {**SHAPES, "k3": (2, 4, 4), "long": (2, 1025, 4)}
     layer = LayerSpec("a", "attend", inputs, {"scale": 1.0, "causal": False, **options})
-    with pytest.raises((DataError, UsageError), match=words):
+    with raises(UsageError, "invalid-layer-option", operation="a") as refused:
         Graph("m", {n: shapes[n] for n in dict.fromkeys(inputs)}, (layer,), ("a",))
+    assert re.search(words, str(refused.value))
 
 
 def test_a_stranger_s_numbers_are_checked(rng: np.random.Generator) -> None:

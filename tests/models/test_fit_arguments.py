@@ -237,7 +237,7 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
         ("keras.callbacks.Callback", {"callbacks": [print]}),
         ("monitor='loss' with", {"callbacks": c.EarlyStopping()}),
         ("no reveal_loss", {"callbacks": c.EarlyStopping("loss")}),
-        ("what is known", {"callbacks": c.ModelCheckpoint("a.keras", save_best_only=True)}),
+        ("a revealed value", {"callbacks": c.ModelCheckpoint("a.keras", save_best_only=True)}),
         ("save_freq", {"callbacks": c.ModelCheckpoint("a.keras", save_freq=5)}),
         ("update_freq", {"callbacks": c.TensorBoard(update_freq=5)}),
         ("LearningRateScheduler", {"callbacks": c.ReduceLROnPlateau()}),
@@ -250,8 +250,8 @@ def test_arguments_that_are_not_taken_say_what_to_use() -> None:
         ),
         ("several jobs", {"callbacks": c.CSVLogger("a.csv"), "checkpoint": "a"}),
         ("no deploy", {"callbacks": c.ModelCheckpoint("a.keras"), "deploy": "a"}),
-        ("A learning rate is", {"callbacks": c.LearningRateScheduler(lambda e: "x")}),
-        ("One LearningRateS", {"callbacks": [c.LearningRateScheduler(float)] * 2}),
+        ("a learning rate from", {"callbacks": c.LearningRateScheduler(lambda e: "x")}),
+        ("at most one LearningRateS", {"callbacks": [c.LearningRateScheduler(float)] * 2}),
         ("for x and y", {"rows_of": ["a"], "class_weight": {0: 1.0}}),
     ):
         private = private_model()

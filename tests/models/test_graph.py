@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models.graph import Graph, LayerSpec
 from tfe_bench.models.plaintext import check_model_inputs
@@ -124,17 +126,18 @@ def test_refuses_what_is_no_layer(layer: LayerSpec, text: str) -> None:
 )
 def test_refuses_windows_that_are_none(op: str, options: Any, text: str) -> None:
     kernel = {"kernel": np.ones((1, 1, 4, 2))}
-    with pytest.raises(UsageError, match=text):
+    with raises(UsageError, "invalid-layer-option", operation="a") as refused:
         graph(
             LayerSpec("a", op, ("x",), {**CONV, **options}, {} if op == "resize" else kernel),
             inputs={"x": (3, 3, 4)},
         )
+    assert re.search(text, str(refused.value))
 
 
 @pytest.mark.parametrize("size", [[4, 3], [2, 3], [1 << 20, 3]])
 def test_refuses_sizes_that_no_transposed_convolution_gives(size: list[int]) -> None:
     kernel = {"kernel": np.ones((1, 1, 2, 4))}
-    with pytest.raises(UsageError, match="of which a convolution makes its input's"):
+    with raises(UsageError, "invalid-layer-option", operation="a"):
         layer = LayerSpec("a", "conv2d_transpose", ("x",), {**CONV, "size": size}, kernel)
         graph(layer, inputs={"x": (3, 3, 4)})
 

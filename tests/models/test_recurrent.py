@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import pytest
 import tfe_bench as tfe
 from tests.models.test_execute import case, run_all
 from tests.models.test_norm_ranges import ran
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models import bound_analysis, execute, plaintext
@@ -449,8 +451,9 @@ def test_a_stranger_s_layer_is_checked(
     words: str, options: dict[str, Any], weights: dict[str, Any], inputs: dict[str, Any]
 ) -> None:
     assert strangers({}, {}, {}).shapes["own"] == (2,)
-    with pytest.raises(UsageError, match=words):
+    with raises(UsageError, "invalid-layer-option", operation="own") as refused:
         strangers(options, weights, inputs)
+    assert re.search(words, str(refused.value))
 
 
 def test_a_stranger_s_numbers_are_checked() -> None:

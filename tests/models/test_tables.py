@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.errors import DataError, RangeError, UsageError
 from tfe_bench.models import deploying, owners, scales, sources, tables, weights
 from tfe_bench.models.calibration import Plan
@@ -137,7 +138,7 @@ def test_statistics_are_coarse_where_they_are_public_and_never_in_a_training(
     want = model.predict(x, verbose=0)
     np.testing.assert_array_equal(private.initial_model().predict(x, verbose=0), want)
     late = keras.Sequential([L.Input((4,)), L.Dense(4), _adapted(x), L.Dense(1)])
-    with pytest.raises(UsageError, match="comes first"):
+    with raises(UsageError, "misplaced-normalization"):
         Recipe.build(late, "sgd", "mse")
     for layer, word in (
         (L.Normalization(axis=(1, 2), mean=np.ones((2, 3)), variance=np.ones((2, 3))), "axis"),

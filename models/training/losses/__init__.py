@@ -1,4 +1,4 @@
-"""Losses: which there are, by the modules of this package, and how they are found."""
+"""Losses: the registry of the modules of this package, and the readers of names and headers."""
 
 from __future__ import annotations
 
@@ -9,50 +9,58 @@ from tfe_bench.errors import UsageError, did_you_mean
 from tfe_bench.models.kinds import discovery
 from tfe_bench.models.training.losses.loss import MEAN, Loss
 
-# Options of Keras' losses that have one value here, and what it is.
+# Options of Keras' losses with one supported value, and that value.
 _UNUSED: Mapping[str, Any] = {"axis": -1, "ignore_class": None}
 
 LOSSES = discovery.find_classes(__name__, __path__, Loss, "name")
 
 
 def list_folded_activations() -> set[str]:
-    """Kinds of layers that losses take in when a model ends in them."""
+    """List the kinds of layers that losses fold in when a model ends in them."""
     return {cls.folded_activation for cls in LOSSES.values()} - {""}
 
 
 def get_loss(name: Any) -> Loss:
-    """The loss of a name, as Keras has it without options.
+    """Return the loss of a name, with Keras' defaults.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     for cls in LOSSES.values():
         if name in (cls.name, cls.keras_class, *cls.aliases):
             return cls()
     raise UsageError(
-        f"Losses are {', '.join(LOSSES)}. Received: {name!r}.{did_you_mean(str(name), LOSSES)}"
+        f"Expected a loss of {', '.join(LOSSES)}. Received: {name!r}."
+        f"{did_you_mean(str(name), LOSSES)}",
+        code="unknown-name",
+        operation="loss",
+        received=name,
     )
 
 
 def from_header(header: Any) -> Loss:
-    """The loss of a header, which may come from a stranger.
+    """Read the loss of a header, which may come from an untrusted client.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the header is invalid.
     """
     options = dict(header)
     cls = type(get_loss(options.pop("name", None)))
     try:
         return cls(**options)
     except TypeError:
-        raise UsageError(f"{cls.name} has no such options: {sorted(map(str, options))}.") from None
+        raise UsageError(
+            f"{cls.name} does not support the options {sorted(map(str, options))}.",
+            code="unknown-option",
+            operation=cls.name,
+        ) from None
 
 
 def read_keras_loss(keras_loss: Any) -> tuple[Loss, bool]:
-    """The loss, and whether it is computed from logits, of a Keras loss or of its name.
+    """Read a Keras loss or its name; also returns whether it is computed from logits.
 
     Raises:
-        UsageError: another loss, or options that are not supported, all of them named.
+        UsageError: the loss, or some of its options, all named, are not supported.
     """
     if isinstance(keras_loss, Loss):
         return keras_loss, True
@@ -66,13 +74,16 @@ def read_keras_loss(keras_loss: Any) -> tuple[Loss, bool]:
         if type(keras_loss) is getattr(keras.losses, cls.keras_class):
             return _read_loss_options(cls, keras_loss)
     raise UsageError(
-        f"Losses are {', '.join(cls.keras_class for cls in LOSSES.values())}, or their names. Received: "
-        f"{getattr(keras_loss, '__name__', type(keras_loss).__name__)}."
+        f"Expected a loss of {', '.join(cls.keras_class for cls in LOSSES.values())}, or its name. "
+        f"Received: {getattr(keras_loss, '__name__', type(keras_loss).__name__)}.",
+        code="unknown-name",
+        operation="loss",
+        received=getattr(keras_loss, "__name__", type(keras_loss).__name__),
     )
 
 
 def _read_loss_options(cls: type[Loss], keras_loss: Any) -> tuple[Loss, bool]:
-    # (get_config of some leaves out what the loss is called with)
+    # (get_config of some losses omits arguments of the wrapped function)
     config = {**keras_loss.get_config(), **keras_loss._fn_kwargs}
     for other in ("name", "dtype", "fn"):
         config.pop(other, None)
@@ -81,9 +92,13 @@ def _read_loss_options(cls: type[Loss], keras_loss: Any) -> tuple[Loss, bool]:
     used = [k for k, v in config.items() if k not in known and _UNUSED.get(k, v is None) != v]
     if used:
         raise UsageError(
-            f"{cls.keras_class} has options that are not supported: {', '.join(used)}. Leave them out."
+            f"{cls.keras_class} has options that are not supported: {', '.join(used)}. Leave them "
+            "out.",
+            code="unsupported-argument",
+            operation=cls.keras_class,
+            received=", ".join(used),
         )
     options = {k: v for k, v in config.items() if k in known}
-    if options["reduction"] == "mean":  # (Keras' other name for it)
+    if options["reduction"] == "mean":  # (Keras' synonym)
         options["reduction"] = MEAN
     return cls(**options), logits

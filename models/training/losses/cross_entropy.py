@@ -1,6 +1,6 @@
 """Losses of probabilities: cross-entropies and the Kullback-Leibler divergence.
 
-All begin at the logits, where the gradient is the difference of predicted and right probabilities.
+All start from the logits, where the gradient is the predicted minus the right probabilities.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from tfe_bench.protocols.functions import logarithm, piecewise
 from tfe_bench.protocols.nn import cross_entropy
 from tfe_bench.protocols.session.sharing import Shared
 
-# A row's probabilities add up to 1 within this.
+# Tolerance for the sum of a row's probabilities.
 _SUM_ERROR = 1e-3
 
 
 @dataclass(frozen=True)
 class SmoothedLoss(Loss):
-    """A cross-entropy whose labels are moved toward equal probabilities.
+    """A cross-entropy with labels smoothed toward equal probabilities.
 
     Attributes:
         label_smoothing: from 0 (none) to 1.
@@ -49,7 +49,7 @@ class SmoothedLoss(Loss):
         check_number("label_smoothing of a loss", self.label_smoothing, 0.0, 1.0)
 
     def smooth_labels(self, ops: Operations, y: Shared, classes: int) -> Shared:
-        """y (1 - s) + s / classes, at y's scale; ready before the model's output is."""
+        """Return y (1 - s) + s / classes, at y's scale; independent of the model's output."""
         if not self.label_smoothing:
             return y
         part, one = Fraction(self.label_smoothing), 1 << FACTOR_BITS
@@ -59,7 +59,7 @@ class SmoothedLoss(Loss):
 
 
 class _ClassLoss(Loss):
-    """A loss of the probabilities of classes, of which one is right."""
+    """A loss of the probabilities of exclusive classes."""
 
     folded_activation = "softmax"
     is_categorical = True
@@ -72,7 +72,7 @@ class _ClassLoss(Loss):
 
 
 def _softmax_gradient(ops: Operations, z: Shared, y: Shared, with_loss: bool) -> LossGradient:
-    """softmax(z) - y, and the sum of - y_i ln softmax(z)_i."""
+    """Return softmax(z) - y, and the sum of - y_i ln softmax(z)_i."""
     if not with_loss:
         profile = ops.setting.profile
         return ops.sub(
@@ -97,26 +97,35 @@ class CategoricalCrossentropy(_ClassLoss, SmoothedLoss):
 
 
 class SparseCategoricalCrossentropy(_ClassLoss):
-    """The same, of labels that are integers; they are shared as one-hot rows."""
+    """The categorical cross-entropy of integer labels, which are shared as one-hot rows."""
 
     name = "sparse_categorical_crossentropy"
     keras_class = "SparseCategoricalCrossentropy"
 
     def build_keras_loss(self, logits: bool) -> Any:
-        """Keras' loss of labels as they are shared."""
+        """Return Keras' loss for the labels as they are shared."""
         return CategoricalCrossentropy(self.reduction).build_keras_loss(logits)
 
     def encode_labels(self, shape: Shape, labels: Any, label_name: str = "labels") -> Array:
         array = np.asarray(labels)
         if array.dtype.kind not in "fiub":
-            raise UsageError(f"The {label_name} are numbers. Received: {array.dtype}.")
+            raise UsageError(
+                f"Expected numbers as {label_name}. Received: {array.dtype}.",
+                code="not-a-number",
+                operation=label_name,
+                received=array.dtype,
+            )
         classes, lead = shape[-1], shape[:-1]
         if array.shape[1:] == (*lead, 1):
             array = array[..., 0]
         if array.ndim != 1 + len(lead) or array.shape[1:] != lead or not len(array):
             raise UsageError(
-                f"The {label_name} are integers [{', '.join(['rows', *map(str, lead)])}]. Received: "
-                f"{list(array.shape)}."
+                f"Expected integers [{', '.join(['rows', *map(str, lead)])}] as {label_name}. "
+                "Received: "
+                f"{list(array.shape)}.",
+                code="shape-mismatch",
+                operation=label_name,
+                received=list(array.shape),
             )
         with np.errstate(invalid="ignore"):
             bad = ~((array >= 0) & (array < classes) & (array == np.floor(array)))
@@ -150,7 +159,7 @@ class BinaryCrossentropy(SmoothedLoss):
         return d, self._sum_losses(ops, z, y) if with_loss else None
 
     def _sum_losses(self, ops: Operations, z: Shared, y: Shared) -> Shared:
-        """Those of two classes with logits z and 0."""
+        """Sum the losses of two classes with logits z and 0."""
         n = count_elements(ops, z)
         z, y = (reshape_value(ops, v, (n, 1)) for v in (z, y))
         one = 1 << y.fractional_bits
@@ -176,6 +185,6 @@ class KLDivergence(_ClassLoss):
         d, losses = _softmax_gradient(ops, z, y, with_loss)
         if losses is None:
             return d, None
-        # (the logarithm of 0 is finite here, so that 0 ln 0 is 0)
+        # (the logarithm of 0 is finite here, so 0 ln 0 is 0)
         logs = ops.run_protocol(logarithm.log, y, y.fractional_bits + 2)
         return d, ops.add(losses, sum_losses(ops, ops.mul(y, logs)))

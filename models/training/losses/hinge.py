@@ -1,4 +1,4 @@
-"""Losses of a margin: a right answer that is right by 1 or more costs nothing."""
+"""Margin losses: an answer that is right by at least 1 costs nothing."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ from tfe_bench.protocols.order import extremes
 from tfe_bench.protocols.ring import convert, shapes
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-# Of predictions in front of comparisons.
+# Fractional bits of predictions before comparisons.
 _BITS = 16
 # All pairs of classes are compared.
 MOST_CLASSES = 64
 
 
 class MarginLoss(Loss):
-    """A loss of labels -1 and 1 (or 0 and 1, as Keras has it too), shared as 0 and 1."""
+    """A loss of labels -1 and 1 (or 0 and 1, as in Keras), shared as 0 and 1."""
 
     counts_answers = True
     label_kinds = ("binary", "classes")
@@ -52,20 +52,20 @@ class MarginLoss(Loss):
 
 
 def _compute_margins(ops: Operations, z: Shared) -> tuple[Shared, MaskedBits]:
-    """1 - z and 1 + z, [2, n], and where they are negative."""
+    """Return 1 - z and 1 + z, [2, n], and where they are negative."""
     z, one = convert_scale(ops, z, _BITS), 1 << _BITS
     both = stack_rows(ops, [ops.add_public(ops.neg(z), one), ops.add_public(z, one)])
     return both, find_negative(ops, both)
 
 
 def _compute_shortfalls(ops: Operations, z: Shared) -> list[Shared]:
-    """By how much a prediction falls short of 1, and of -1."""
+    """Return the shortfalls of a prediction from 1, and from -1."""
     both, beyond = _compute_margins(ops, z)
     return split_rows(ops, select_by_bits(ops, beyond, both, negated=True))
 
 
 def _choose_by_label(ops: Operations, y: Shared, one: Shared, other: Shared) -> Shared:
-    """y one + (1 - y) other at the scale of both."""
+    """Return y one + (1 - y) other at the scale of both."""
     part = ops.mul(reshape_value(ops, y, ops.get_shape(one)), ops.sub(one, other))
     return ops.add(ops.truncate(part, y.fractional_bits), other)
 
@@ -79,10 +79,10 @@ class Hinge(MarginLoss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        """-1 or 1 up to the margin, and there; exactly."""
+        """Return -1 or 1 up to and including the margin, exactly."""
         both, beyond = _compute_margins(ops, z)
         counts = ops.run_protocol(convert.b2a, beyond, list(ops.get_shape(both)))
-        # 1 where they are not negative
+        # 1 where they are non-negative
         one, other = split_rows(ops, ops.add_public(ops.neg(counts), 1))
         flat = reshape_value(ops, y, (count_elements(ops, y),))
         g = ops.sub(
@@ -100,7 +100,7 @@ class Hinge(MarginLoss):
 
 
 class SquaredHinge(MarginLoss):
-    """The square of it."""
+    """The square of the hinge loss."""
 
     name = "squared_hinge"
     keras_class = "SquaredHinge"
@@ -111,7 +111,7 @@ class SquaredHinge(MarginLoss):
     ) -> LossGradient:
         one, other = _compute_shortfalls(ops, z)
         g = _choose_by_label(ops, y, ops.neg(one), other)
-        # (of both one alone counts, whatever its sign)
+        # (only one of both is non-zero, and its sign is irrelevant)
         squares = sum_products(ops, g, g) if with_loss else None
         return reshape_value(
             ops, ops.add_fractional_bits(g, y.fractional_bits), ops.get_shape(y)
@@ -134,15 +134,18 @@ class CategoricalHinge(Loss):
     def shape_labels(self, shape: Shape, array: Array, label_name: str) -> Array:
         if shape[-1] > MOST_CLASSES:
             raise UsageError(
-                f"{self.name} goes with up to {MOST_CLASSES} classes. Received: {shape[-1]}. Use "
-                "categorical_crossentropy."
+                f"{self.name} supports at most {MOST_CLASSES} classes. Received: {shape[-1]}. Use "
+                "categorical_crossentropy.",
+                code="too-large",
+                operation=self.name,
+                received=shape[-1],
             )
         return super().shape_labels(shape, array, label_name)
 
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        """1 for the first largest of the wrong ones, -1 for the right one, up to the margin."""
+        """Return 1 for the first largest wrong class, -1 for the right one, up to the margin."""
         shape, f = ops.get_shape(y), y.fractional_bits
         classes, n = shape[-1], math.prod(shape[:-1])
 
@@ -161,7 +164,7 @@ class CategoricalHinge(Loss):
         )
         gap = ops.add_public(gap, 1 << _BITS)
         past = find_negative(ops, gap)
-        # hot (1 - y) - y: where the label's own 0 is the largest, there is no wrong class
+        # hot (1 - y) - y: if the label's own 0 is the largest, no class is wrong
         rest = ops.add_public(ops.neg(y), 1 << f)
         g = ops.sub(select_by_bits(ops, hot, rest), y)
         ones = ops.run_protocol(convert.b2a, past, [n])

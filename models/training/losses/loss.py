@@ -1,7 +1,7 @@
-"""What a loss is, and what losses are written in.
+"""The base class of losses, and helpers for their protocols.
 
-Sizes that losses rely on: predictions and labels lie within LARGEST, gradients of a loss are at the
-labels' fractional bits, and what a sum of losses is made of is multiplied with FACTOR_BITS.
+Sizes that losses rely on: predictions and labels lie within LARGEST, gradients of a loss have the
+labels' fractional bits, and factors of a summed loss are multiplied with FACTOR_BITS.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 MEAN, SUM = "sum_over_batch_size", "sum"
 # Fractional bits of a sum of losses.
 LOSS_BITS = activations.INNER_BITS
-# Of both factors of a product that a loss sums up: 2^14 squared leaves room for 2^10 of them.
+# Bits of both factors of a product that a loss sums: 2^14 squared leaves room for 2^10 of them.
 FACTOR_BITS = 12
-# Predictions and labels that are numbers, in magnitude; of their differences, one bit more.
+# Bound on numeric predictions and labels; their differences have one bit more.
 LARGEST = 2.0**13
 WHOLE_BITS = 15
-# What rows of several owners may be to a loss (tables.TARGETS).
+# Kinds of labels in rows of several owners (tables.TARGETS).
 NUMBERS, NATURAL = ("binary", "classes", "number"), ("binary", "classes")
-# The gradient by the model's output, and the sum of all losses where it is wanted.
+# The gradient by the model's output, and the sum of all losses if it is requested.
 LossGradient: TypeAlias = "tuple[Shared, Shared | None]"
 
 
@@ -44,21 +44,21 @@ class Loss:
     """A loss of Keras, with its options as fields.
 
     Attributes:
-        name: of Keras' function, and in a recipe.
-        keras: the name of Keras' class.
-        aliases: other names that Keras has for it.
-        folded: the activation that the model ends in when it is not given logits; training begins
-            before it.
-        categorical: whether one class of several is right.
-        counted: whether answers are right or wrong; else an evaluation sums squared errors.
-        by_row: whether there is one loss for each row, not one for each number.
-        small: whether its gradient takes what is of a small ring.
-        factor: of the gradient that `slope` leaves out: public.
-        takes: what owners' labels it is for (tables.TARGETS).
+        name: name of Keras' function, and in a recipe.
+        keras_class: the name of Keras' class.
+        aliases: other names in Keras.
+        folded_activation: the activation at the model's end when the loss is not computed from
+            logits; training starts before it.
+        is_categorical: whether exactly one of several classes is right.
+        counts_answers: whether answers are right or wrong; else an evaluation sums squared errors.
+        is_per_row: whether there is one loss for each row, not one for each number.
+        accepts_small_ring: whether its gradient accepts values over a small ring.
+        gradient_factor: a public factor of the gradient that `compute_gradient` omits.
+        label_kinds: the kinds of owners' labels that it supports (tables.TARGETS).
         reduction: "sum_over_batch_size", the mean of all, or "sum".
 
     Raises:
-        UsageError: options that Keras does not take, or not so.
+        UsageError: Keras does not accept an option or its value.
     """
 
     reduction: str = MEAN
@@ -75,39 +75,39 @@ class Loss:
     label_kinds: ClassVar[tuple[str, ...]] = NUMBERS
 
     def __post_init__(self) -> None:
-        # (Keras has "mean" for the same; a mean by samples' weights needs their private sum)
-        check_one_of("Reductions of a loss are", self.reduction, (MEAN, SUM))
+        # ("mean" is Keras' synonym; a mean weighted by samples would need their private sum)
+        check_one_of("Reductions of a loss are", self.reduction, (MEAN, SUM), operation="reduction")
 
-    # ---- what is public
+    # ---- public properties
 
     def count_answers(self, shape: Shape) -> int:
-        """How many answers a sample has, of an output of a shape."""
+        """Count the answers of a sample, for an output of a shape."""
         return math.prod(shape[:-1] if self.is_categorical else shape)
 
     def count_terms(self, shape: Shape) -> int:
-        """How many losses a sample has: their mean is the sample's."""
+        """Count the losses of a sample: their mean is the sample's loss."""
         return math.prod(shape[:-1] if self.is_per_row or self.is_categorical else shape)
 
     def compute_share(self, shape: Shape, batch: int) -> Fraction:
-        """What a gradient is of that of the sum over a batch, but for `scale`."""
+        """Return the factor from a summed gradient to Keras' gradient, without `compute_scale`."""
         return Fraction(self.gradient_factor, self.count_terms(shape) * batch)
 
     def compute_scale(self, shape: Shape, batch: int) -> int:
-        """What is left to the learning rate, so that gradients stay in their range."""
-        # (Keras sums over rows what is a mean over the last axis)
+        """Return the factor that the learning rate absorbs, to keep gradients in range."""
+        # (Keras sums over rows the means over the last axis)
         return math.prod(shape[:-1]) * batch if self.reduction == SUM else 1
 
     def to_header(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the loss as a JSON object."""
         return {"name": self.name, **vars(self)}
 
     @classmethod
     def list_options(cls) -> list[str]:
-        """Names of what Keras' class takes besides."""
+        """List the names of further options of Keras' class."""
         return [field.name for field in fields(cls)]
 
     def build_keras_loss(self, logits: bool) -> Any:
-        """Keras' own loss, of logits or of what it takes otherwise."""
+        """Build Keras' own loss, of logits or of its other form."""
         import keras
 
         more = {"from_logits": logits} if self.takes_logits else {}
@@ -115,27 +115,32 @@ class Loss:
 
     @property
     def takes_logits(self) -> bool:
-        """Whether Keras' class has the option from_logits."""
+        """True if Keras' class has the option from_logits."""
         return bool(self.folded_activation)
 
     # ---- labels
 
     def encode_labels(self, shape: Shape, labels: Any, label_name: str = "labels") -> Array:
-        """Labels as the owner shares them: float64 [n, *shape], one-hot for classes.
+        """Encode labels as their owner shares them: float64 [n, *shape], one-hot for classes.
 
         Args:
-            shape: of the model's output, without the batch.
-            labels: as Keras takes them, [n, *shape] (or [n] for one output); integers [n] or
-                [n, 1] for a sparse loss.
-            what: the labels are called in errors.
+            shape: shape of the model's output, without the batch.
+            labels: as in Keras, [n, *shape] (or [n] for one output); integers [n] or [n, 1] for a
+                sparse loss.
+            label_name: name of the labels in errors.
 
         Raises:
-            UsageError: another shape.
-            RangeError: NaN, or labels that the loss does not take; the first row is named.
+            UsageError: the shape does not fit.
+            RangeError: the loss does not accept some labels, or they are NaN; names the first row.
         """
         array = np.asarray(labels)
         if array.dtype.kind not in "fiub":
-            raise UsageError(f"The {label_name} are numbers. Received: {array.dtype}.")
+            raise UsageError(
+                f"Expected numbers as {label_name}. Received: {array.dtype}.",
+                code="not-a-number",
+                operation=label_name,
+                received=array.dtype,
+            )
         array = self.shape_labels(shape, array, label_name)
         with np.errstate(invalid="ignore"):
             bad, wanted = self.find_unfit_rows(array)
@@ -144,108 +149,119 @@ class Loss:
         return self.convert_labels(array)
 
     def shape_labels(self, shape: Shape, array: Array, label_name: str) -> Array:
-        """Labels [n, *shape].
+        """Return labels [n, *shape].
 
         Raises:
-            UsageError: they are of another shape.
+            UsageError: they have another shape.
         """
         wanted = list(shape)
         if array.ndim == 1 and wanted == [1]:
             array = array[:, None]
         if array.ndim != len(shape) + 1 or list(array.shape[1:]) != wanted or not len(array):
             raise UsageError(
-                f"The {label_name} are [rows, {', '.join(map(str, wanted))}]. Received: "
-                f"{list(array.shape)}. Use sparse_categorical_crossentropy for classes as integers."
+                f"Expected {label_name} [rows, {', '.join(map(str, wanted))}]. Received: "
+                f"{list(array.shape)}. Use sparse_categorical_crossentropy for classes as "
+                "integers.",
+                code="shape-mismatch",
+                operation=label_name,
+                received=list(array.shape),
             )
         return array.astype(np.float64)
 
     def find_unfit_rows(self, array: Array) -> tuple[Any, str]:
-        """Which rows do not fit, and what does, in words."""
+        """Flag the rows that do not fit; also returns a description of valid labels."""
         return flag_rows(~(np.abs(array) <= LARGEST)), f"numbers within {LARGEST:g}"
 
     def convert_labels(self, array: Array) -> Array:
-        """Labels that fit, as they are shared."""
+        """Convert valid labels to the form in which they are shared."""
         return array
 
-    # ---- in private
+    # ---- private computation
 
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        """The gradient by the model's output, at y's scale and without public factors.
+        """Compute the gradient by the model's output, at y's scale and without public factors.
 
         Args:
             z: the output, at any scale.
             y: the targets; their fractional bits are those of gradients.
-            loss: whether the sum of all losses is wanted, [], too.
+            with_loss: whether to return the sum of all losses, [], too.
         """
         raise NotImplementedError
 
 
 def check_number(option_name: str, value: object, low: float, high: float) -> None:
-    """Refuses an option that is no number from low to high.
+    """Refuse an option that is not a number from low to high.
 
     Raises:
-        UsageError: saying what it is.
+        UsageError: names the option.
     """
     if not is_real(value, low, high):
         raise UsageError(
-            f"{option_name} is a number from {low:g} to {high:g}. Received: {value!r}."
+            f"Expected {option_name} as a number from {low:g} to {high:g}. Received: {value!r}.",
+            code="number-out-of-range",
+            operation=option_name.split()[0],
+            received=value,
         )
 
 
 def flag_rows(bad: Any) -> Any:
-    """Which rows have a number that is bad."""
+    """Flag the rows with at least one bad number."""
     return bad.reshape(len(bad), -1).any(1)
 
 
 def check_labels(bad: Any, label_name: str, expected: str) -> None:
-    """Refuses labels some rows of which are bad.
+    """Refuse labels with bad rows.
 
     Raises:
-        RangeError: how many, and the first.
+        RangeError: states their number, and the first.
     """
     if bad.any():
         first = int(np.flatnonzero(bad)[0])
         raise RangeError(
-            f"The {label_name} are {expected}. Received: {int(bad.sum())} of {len(bad)} rows that are not, "
-            f"the first of them row {first} (from 0)."
+            f"Expected {label_name} as {expected}. Received: {int(bad.sum())} of {len(bad)} other "
+            "rows, "
+            f"the first of them row {first} (from 0).",
+            code="invalid-label",
+            operation=label_name,
+            expected=expected,
         )
 
 
-# ---- what losses are written in
+# ---- helpers of losses
 
 
 def count_elements(ops: Operations, x: Shared) -> int:
-    """The number of elements."""
+    """Return the number of elements."""
     return math.prod(ops.get_shape(x))
 
 
 def split_rows(ops: Operations, x: Shared) -> list[Shared]:
-    """The rows of x [rows, n]."""
+    """Return the rows of x [rows, n]."""
     rows, n = ops.get_shape(x)
     return [ops.apply_local(functools.partial(shapes.getitem, key=i), x, (n,)) for i in range(rows)]
 
 
 def stack_rows(ops: Operations, xs: Sequence[Shared]) -> Shared:
-    """Values of one scale as rows [values, n]."""
+    """Stack values of one scale as rows [values, n]."""
     return ops.concat([reshape_value(ops, x, (1, count_elements(ops, x))) for x in xs], 0)
 
 
 def subtract_labels(ops: Operations, z: Shared, y: Shared, fraction: int | None = None) -> Shared:
-    """z - y at y's scale, or with so many fractional bits."""
+    """Return z - y at y's scale, or with this many fractional bits."""
     return convert_scale(ops, add_aligned(ops, z, ops.neg(y)), fraction or y.fractional_bits)
 
 
 def find_negative(ops: Operations, x: Shared) -> MaskedBits:
-    """[x < 0] for |x| < 2^WHOLE_BITS, in the order of x's elements."""
+    """Return [x < 0] for |x| < 2^WHOLE_BITS, in the order of x's elements."""
     bits = x.fractional_bits + WHOLE_BITS + 1
     exchanges = ops.setting.choose_exchanges(count_elements(ops, x), bits)
     return ops.run_protocol(relational.is_negative, x, bits, exchanges)
 
 
 def compute_sign(ops: Operations, x: Shared) -> Shared:
-    """-1, 0 or 1, as integers."""
+    """Return -1, 0 or 1, as integers."""
     shape = ops.get_shape(x)
     both = stack_rows(ops, [ops.neg(x), x])
     ones = ops.run_protocol(convert.b2a, find_negative(ops, both), list(ops.get_shape(both)))
@@ -254,17 +270,17 @@ def compute_sign(ops: Operations, x: Shared) -> Shared:
 
 
 def select_by_bits(ops: Operations, bits: MaskedBits, x: Shared, negated: bool = False) -> Shared:
-    """x where the bit is 1 (0 with negated), else 0."""
+    """Return x where the bit is 1 (0 with negated), else 0."""
     return ops.inject_truncated(bits, x, 0, negated)
 
 
 def sum_losses(ops: Operations, x: Shared) -> Shared:
-    """The sum of all, [], with LOSS_BITS."""
+    """Return the sum of all elements, [], with LOSS_BITS."""
     flat = reshape_value(ops, x, (count_elements(ops, x),))
     return convert_scale(ops, sum_axes(ops, flat, [0]), LOSS_BITS)
 
 
 def sum_products(ops: Operations, x: Shared, y: Shared) -> Shared:
-    """The sum of all x y, of which each is rounded to FACTOR_BITS before."""
+    """Return the sum of all x y; each factor is rounded to FACTOR_BITS before."""
     x, y = (convert_scale(ops, v, FACTOR_BITS) for v in (x, y))
     return sum_losses(ops, ops.mul(x, y))

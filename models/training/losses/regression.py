@@ -36,7 +36,7 @@ from tfe_bench.protocols.nn import activations, cross_entropy
 from tfe_bench.protocols.ring import shapes
 from tfe_bench.protocols.session.sharing import Shared
 
-# What is divided by is no smaller; 1 / x stays below 2^8.
+# Lower bound on divisors; 1 / x stays below 2^8.
 SMALLEST = 2.0**-8
 _SMOOTH_BITS = 16
 
@@ -93,10 +93,10 @@ class Huber(Loss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        """The difference, cut off at -delta and delta."""
+        """Return the difference, clipped to -delta and delta."""
         d = subtract_labels(ops, z, y)
         edge = round(Fraction(self.delta) * (1 << d.fractional_bits))
-        below = ops.add_public(d, edge)  # below 0 where the difference is below -delta
+        below = ops.add_public(d, edge)  # negative where the difference is below -delta
         above = ops.add_public(ops.neg(d), edge)
         both = stack_rows(ops, [below, above])
         down, up = split_rows(ops, select_by_bits(ops, find_negative(ops, both), both))
@@ -117,7 +117,7 @@ class LogCosh(Loss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        """tanh, which is what two classes with the logits d and -d differ by."""
+        """Return tanh: the difference of two classes' probabilities with logits d and -d."""
         d = subtract_labels(ops, z, y, _SMOOTH_BITS)
         if not with_loss:
             return ops.add_fractional_bits(
@@ -138,7 +138,7 @@ class LogCosh(Loss):
 
 
 class Poisson(Loss):
-    """z - y ln z, of a prediction z above 0; less than SMALLEST counts as that."""
+    """z - y ln z, of a positive prediction z; smaller values count as SMALLEST."""
 
     name = "poisson"
     keras_class = "Poisson"
@@ -150,7 +150,7 @@ class Poisson(Loss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        """1 - y / z."""
+        """Return 1 - y / z."""
         f = y.fractional_bits
         low = round(SMALLEST * 2**f)
         over = ops.add_public(convert_scale(ops, z, f), -low)
@@ -188,7 +188,7 @@ class MeanSquaredLogarithmicError(Loss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        """(ln (1 + z) - ln (1 + y)) / (1 + z), where z is above 0."""
+        """Return (ln (1 + z) - ln (1 + y)) / (1 + z), where z is above 0."""
         f = y.fractional_bits
         z = convert_scale(ops, z, f)
         # (Keras' epsilon is a tenth of a unit)
@@ -223,7 +223,7 @@ class MeanAbsolutePercentageError(Loss):
     def compute_gradient(
         self, ops: Operations, z: Shared, y: Shared, with_loss: bool
     ) -> LossGradient:
-        """The sign of the difference, over |y|."""
+        """Return the sign of the difference, over |y|."""
         d, f = subtract_labels(ops, z, y), y.fractional_bits
         shrunk = ops.run_protocol(
             reciprocal.reciprocal, ops.mul(y, compute_sign(ops, y)), f + WHOLE_BITS
@@ -233,6 +233,6 @@ class MeanAbsolutePercentageError(Loss):
 
 
 def _flag_outside(array: Array, least: float) -> tuple[Any, str]:
-    """Which rows have numbers that are not from the least to LARGEST."""
+    """Flag the rows with numbers outside the interval from `least` to LARGEST."""
     fits = (array >= least) & (array <= LARGEST)
     return flag_rows(~fits), f"numbers from {least:g} to {LARGEST:g}"

@@ -1,5 +1,4 @@
-"""Optimizers: which there are, by the modules of this package, and how they are read: from Keras,
-from a name, from a header."""
+"""Optimizers: the registry of this package's modules, and readers of Keras objects and headers."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from tfe_bench.models.training import schedules
 from tfe_bench.models.training.optimizers.optimizer import Optimizer
 from tfe_bench.models.training.schedules import Schedule
 
-# What Keras' optimizers have besides, and what to do instead.
+# Unsupported options of Keras' optimizers, and what to do instead.
 _REFUSED = {
     "gradient_accumulation_steps": "A batch that is as many times larger gives the same gradients",
     "loss_scale_factor": "Fixed point needs none",
@@ -30,47 +29,56 @@ for _cls in KINDS.values():
 
 
 def from_name(name: str) -> Optimizer:
-    """The optimizer that a name means, with Keras' defaults.
+    """Return the optimizer of a name, with Keras' defaults.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     if name not in NAMES:
         raise UsageError(
-            f"Optimizers are {', '.join(NAMES)}. Received: {name!r}.{did_you_mean(name, NAMES)}"
+            f"Expected an optimizer of {', '.join(NAMES)}. Received: {name!r}."
+            f"{did_you_mean(name, NAMES)}",
+            code="unknown-name",
+            operation="optimizer",
+            received=name,
         )
     cls, options = NAMES[name]
     return cls(Schedule("constant", {"rate": cls.usual_rate}), **options)
 
 
 def from_header(header: Mapping[str, Any]) -> Optimizer:
-    """The optimizer of a header, which may come from a stranger.
+    """Read the optimizer of a header, which may come from an untrusted client.
 
     Raises:
-        UsageError: it is none.
+        UsageError: the header is invalid.
     """
     settings = dict(header)
     name, rates = settings.pop("name", None), dict(settings.pop("schedule", {}))
     cls = KINDS.get(name) if isinstance(name, str) else None
     if cls is None:
-        raise unknown_name(f"An optimizer is of an unknown kind. Received: {name!r}.", name, KINDS)
+        raise unknown_name(
+            f"Unknown optimizer. Received: {name!r}.", name, KINDS, operation="optimizer"
+        )
     unknown_settings = sorted(set(settings) - {setting.name for setting in fields(cls)})
     if unknown_settings:
         raise UsageError(
-            f"An optimizer {name} has no such settings: {', '.join(unknown_settings)}."
+            f"Optimizer {name} does not have the settings {', '.join(unknown_settings)}.",
+            code="unknown-option",
+            operation=name,
+            received=", ".join(unknown_settings),
         )
     undecayed = tuple(settings.pop("undecayed", ()))
     return cls(Schedule(rates.pop("kind", None), rates), undecayed=undecayed, **settings)
 
 
 def read_keras_optimizer(optimizer: Any, variables: Mapping[str, Any] | None = None) -> Optimizer:
-    """An Optimizer from a Keras optimizer object, or from a name with Keras' defaults.
+    """Read a Keras optimizer object, or a name with Keras' defaults.
 
     Args:
-        variables: Keras' weights by key, of which some may be excluded from decay.
+        variables: Keras' weights by key; some may be excluded from decay.
 
     Raises:
-        UsageError: another optimizer, or options that are not supported, all of them named.
+        UsageError: the optimizer, or some of its options, all named, are not supported.
     """
     if isinstance(optimizer, Optimizer):
         return optimizer
@@ -84,15 +92,18 @@ def read_keras_optimizer(optimizer: Any, variables: Mapping[str, Any] | None = N
     cls = classes.get(type(optimizer))
     if cls is None:
         raise UsageError(
-            f"Optimizers are {', '.join(c.__name__ for c in classes)} of keras.optimizers, or "
-            f"names ({', '.join(NAMES)}). Received: {type(optimizer).__name__}."
+            f"Expected {', '.join(c.__name__ for c in classes)} of keras.optimizers, or a name "
+            f"({', '.join(NAMES)}). Received: {type(optimizer).__name__}.",
+            code="unknown-name",
+            operation="optimizer",
+            received=type(optimizer).__name__,
         )
     config = {key: schedules.to_json_value(value) for key, value in optimizer.get_config().items()}
     config.pop("name", None)
     schedule = schedules.read_keras_schedule(config.pop("learning_rate"))
     _check_options(cls, type(optimizer).__name__, config)
     settings = {s.name: config[s.name] for s in fields(cls) if s.name in config}
-    # Keras takes 0 for none
+    # (0 means none in Keras)
     for name in ("clipnorm", "global_clipnorm", "clipvalue"):
         settings[name] = settings[name] or None
     settings["weight_decay"] = settings["weight_decay"] or 0.0
@@ -105,7 +116,7 @@ def read_keras_optimizer(optimizer: Any, variables: Mapping[str, Any] | None = N
 
 
 def _check_options(cls: type[Optimizer], name: str, config: Mapping[str, Any]) -> None:
-    """Refuses options that are not supported, all of them named."""
+    """Refuse options that are not supported; the text names all of them."""
     known = {setting.name for setting in fields(cls)}
     reasons = {key: reason for key, reason in _REFUSED.items() if config.get(key) is not None}
     for key, (value, reason) in cls.fixed_options.items():
@@ -116,17 +127,24 @@ def _check_options(cls: type[Optimizer], name: str, config: Mapping[str, Any]) -
     if reasons:
         explanation = " ".join(f"{reason} ({key})." for key, reason in sorted(reasons.items()))
         raise UsageError(
-            f"{name} has options that are not supported: {', '.join(sorted(reasons))}. {explanation}"
+            f"{name} has options that are not supported: {', '.join(sorted(reasons))}. "
+            f"{explanation}",
+            code="unsupported-argument",
+            operation=name,
+            received=", ".join(sorted(reasons)),
         )
 
 
 def _find_undecayed(optimizer: Any, variables: Mapping[str, Any] | None) -> tuple[str, ...]:
-    """Keys of the weights that Keras' exclude_from_weight_decay has named."""
+    """Find the keys of the weights that Keras' exclude_from_weight_decay has named."""
     names = ("_exclude_from_weight_decay", "_exclude_from_weight_decay_pattern")
     if not any(getattr(optimizer, name, None) for name in names):
         return ()
     if variables is None:
         raise UsageError(
-            "Weights are excluded from decay in a Keras model. Received: a model without variables."
+            "Excluding weights from decay requires a Keras model. Received: a model without "
+            "variables.",
+            code="unsupported-argument",
+            operation="exclude_from_weight_decay",
         )
     return tuple(key for key, v in variables.items() if not optimizer._use_weight_decay(v))

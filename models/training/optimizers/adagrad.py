@@ -19,7 +19,8 @@ from tfe_bench.models.training.optimizers.optimizer import (
 from tfe_bench.models.training.schedules import DIGITS
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of the sum of squares, which stays below 2^22: a million steps with gradients of 2.
+# Fractional bits of the sum of squares, which stays below 2^22: a million steps with gradients of
+# 2.
 SUM_BITS = 24
 _FACTOR_BITS = 12
 _FEWER = moments.SQUARE_BITS - SUM_BITS
@@ -27,7 +28,7 @@ _FEWER = moments.SQUARE_BITS - SUM_BITS
 
 @dataclass(frozen=True)
 class Adagrad(Optimizer):
-    """Steps that become smaller where gradients were large."""
+    """Steps that shrink where gradients were large."""
 
     initial_accumulator_value: float = bounded_setting(0.1, 1e-3, 1e3)
     epsilon: float = bounded_setting(1e-7, 0.0, 1.0)
@@ -36,11 +37,11 @@ class Adagrad(Optimizer):
     keras_classes = ("Adagrad",)
 
     def list_slots(self, numbers: Precision) -> Sequence[Slot]:
-        """The sum of squares."""
+        """List the sum of squares."""
         return [Slot("sum", SUM_BITS, self.initial_accumulator_value, power=2)]
 
     def _scale_rate(self, terms: UpdateTerms, rate: Decimal) -> Decimal:
-        """The rate of g / sqrt(a) with the scale in a, not in g."""
+        """Return the rate of g / sqrt(a) with the scale in a, not in g."""
         with localcontext(DIGITS):
             return rate * terms.scale / (1 << (_FEWER // 2))
 
@@ -49,14 +50,14 @@ class Adagrad(Optimizer):
         return moments.rate_exponent(top, moments.MEAN_BITS, terms.numbers.weight)
 
     def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
-        """The rate."""
+        """Return the rate."""
         rate = self._scale_rate(terms, self.schedule.compute_rate(step))
         return moments.public_rate(rate, self._rate_exponent(terms))
 
     def update_weights(
         self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
-        """13 rounds."""
+        """Take a step. 13 rounds."""
         row, ops = moments.WeightRow(p, terms, gradients), p.ops
         square = ops.mul(row.gradient, row.gradient)
         # times scale^2
@@ -66,7 +67,7 @@ class Adagrad(Optimizer):
             square = ops.mul_public(square, factor, _FACTOR_BITS)
         square = replace(square, fractional_bits=square.fractional_bits - 2 * k)
         total = ops.add(row.get_slot("sum"), convert_scale(ops, square, SUM_BITS))
-        # a / sqrt(b 2^-k) for even k is 2^(k/2) a / sqrt(b), which the rate takes back
+        # a / sqrt(b 2^-k) for even k is 2^(k/2) a / sqrt(b), which the rate compensates
         small = replace(total, fractional_bits=moments.SQUARE_BITS)
         least = moments.scale_square(terms, Fraction(self.epsilon) / (1 << _FEWER))
         direction = row.divide_by_root(row.gradient, small, least)

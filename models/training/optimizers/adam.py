@@ -5,8 +5,8 @@
     AMSGrad  the same with the largest v so far in place of v
     AdamW    Adam with weight_decay
 
-Keras divides by sqrt(v) + epsilon: both agree where sqrt(v) is far above epsilon, and where it is
-not, fixed point has no bits to tell.
+Keras divides by sqrt(v) + epsilon: both agree where sqrt(v) is far above epsilon; elsewhere fixed
+point has no bits to distinguish them.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ class Adam(moments.AveragedOptimizer):
     keras_classes = ("Adam", "AdamW")
 
     def check_settings(self) -> None:
-        """m is bounded by sqrt(v), as products are."""
+        """Refuse settings for which sqrt(v) does not bound m as products require."""
         if not self.amsgrad:
             moments.check_bound(self.beta_1, self.beta_2)
 
     def list_slots(self, numbers: Precision) -> Sequence[Slot]:
-        """The means, and of AMSGrad the largest of squares."""
+        """List the means, and for AMSGrad the largest mean of squares."""
         slots = [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS, power=2)]
         return [*slots, Slot("v_hat", moments.SQUARE_BITS, power=2)] if self.amsgrad else slots
 
@@ -49,7 +49,7 @@ class Adam(moments.AveragedOptimizer):
     def update_weights(
         self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
-        """12 rounds; for AMSGrad those of a maximum more."""
+        """Take a step. 12 rounds; AMSGrad adds those of a maximum."""
         row = moments.WeightRow(p, terms, gradients, moments.square_shift(self.beta_2))
         m, v = row.update_mean("m", self.beta_1), row.update_squares("v", self.beta_2)
         root, slots = v, {"m": m, "v": v}

@@ -1,9 +1,9 @@
-"""Adamax (Kingma and Ba, ICLR 2015): Adam by the largest gradient in place of their mean square.
+"""Adamax (Kingma and Ba, ICLR 2015): Adam with the largest gradient in place of the mean square.
 
     m += (1 - beta_1)(g - m),  u = max(beta_2 u, |g|)
     w -= rate / (1 - beta_1^t) m / sqrt(u^2 + epsilon^2)
 
-What is kept is u^2, so that no absolute value is taken; Keras divides by u + epsilon.
+The slot holds u^2, so no absolute value is computed; Keras divides by u + epsilon.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tfe_bench.models.training.optimizers import moments
 from tfe_bench.models.training.optimizers.optimizer import Slot, UpdateTerms
 from tfe_bench.protocols.session.sharing import Shared
 
-# Gradients are halved, so that one step's square leaves room above those of the others.
+# Gradients are halved, so that one step's square leaves room for those of the others.
 _SHIFT = 1
 
 
@@ -29,16 +29,18 @@ class Adamax(moments.AveragedOptimizer):
     keras_classes = ("Adamax",)
 
     def check_settings(self) -> None:
-        """m is bounded by u, as products are."""
+        """Refuse settings for which u does not bound m as products require."""
         part = self.beta_1 / self.beta_2
         if part >= 1 or (1 - self.beta_1) / (1 - part) > moments.LARGEST_TURN:
             raise UsageError(
-                f"beta_1 is below beta_2, or else a step has no bound. Received: {self.beta_1} and "
-                f"{self.beta_2}."
+                "Expected beta_1 below beta_2, as otherwise a step has no bound. Received: "
+                f"{self.beta_1} and {self.beta_2}.",
+                code="unbounded-step",
+                operation="adamax",
             )
 
     def list_slots(self, numbers: Precision) -> Sequence[Slot]:
-        """The mean, and the square of the largest."""
+        """List the mean, and the square of the largest gradient."""
         return [Slot("m", moments.MOMENT_BITS), Slot("u2", moments.SQUARE_BITS, power=2)]
 
     def _correction_factor(self, count: int) -> Decimal:
@@ -53,7 +55,7 @@ class Adamax(moments.AveragedOptimizer):
     def update_weights(
         self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
-        """14 to 16 rounds."""
+        """Take a step. 14 to 16 rounds."""
         row, ops = moments.WeightRow(p, terms, gradients, _SHIFT), p.ops
         m, old = row.update_mean("m", self.beta_1), row.get_slot("u2")
         lost, s = moments.split_decay(Fraction(self.beta_2) ** 2, moments.MEAN_DECAY_BITS)

@@ -24,7 +24,7 @@ from tfe_bench.protocols.nn import relu
 from tfe_bench.protocols.session.sharing import Shared
 
 _BITS = 16
-# |gradients| are below 4.
+# (|gradients| are below 4.)
 _WIDTH = moments.MOMENT_BITS + _BITS + 5
 
 
@@ -40,15 +40,15 @@ class Lion(Optimizer):
 
     @property
     def least_exponent(self) -> int:
-        """Signs are the same at any scale of gradients."""
+        """Lower bound on exponents: signs are the same at any scale of gradients."""
         return -MOST_RAISED
 
     def list_slots(self, numbers: Precision) -> Sequence[Slot]:
-        """The mean."""
+        """List the mean."""
         return [Slot("m", moments.MOMENT_BITS)]
 
     def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
-        """The rate in units of the weights."""
+        """Return the rate in units of the weights."""
         check_rate(self.schedule.largest_rate)
         return {
             RATE: round_half_up(
@@ -59,7 +59,7 @@ class Lion(Optimizer):
     def update_weights(
         self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
-        """4 to 6 rounds: comparisons of both signs at once."""
+        """Take a step. 4 to 6 rounds: one comparison of both signs."""
         row, ops = moments.WeightRow(p, terms, gradients), p.ops
         m, n = row.get_slot("m"), math.prod(ops.get_shape(row.gradient))
         of_mean = round_half_up(Fraction(self.beta_1) * (1 << _BITS))

@@ -1,5 +1,8 @@
-"""What adaptive optimizers are made of: all weights in one row, running means of their gradients
-and of those' squares, and a step that is divided by a root."""
+"""The parts of adaptive optimizers.
+
+All weights form one row; there are running means of their gradients and of the squares, and a step
+that is divided by a root.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +36,10 @@ from tfe_bench.protocols.session.sharing import Shared
 
 # Fractional bits of the means: of the gradients, and of their squares.
 MOMENT_BITS, SQUARE_BITS = 26, adaptive.VARIANCE_BITS
-# Of a mean gradient as an update takes it: its square has the bits of the mean of squares at once,
+# Fractional bits of a mean gradient in an update: its square has those of the mean of squares,
 # and stays below 2^62 for gradients below 2^11.
 MEAN_BITS = SQUARE_BITS // 2
-# Bits of the whole part of a mean of squares, and of its sign.
+# Bits of the integer part of a mean of squares, and of its sign.
 SQUARE_RANGE = adaptive.TOP - SQUARE_BITS + 1
 SQUARE_DECAY_BITS, MEAN_DECAY_BITS = 12, 16
 # The rate is exact to 2^-16 of the largest, and updates may reach 2^7.
@@ -45,22 +48,23 @@ MOST_DROPPED = 48
 
 
 def split_decay(beta: float | Fraction, max_bits: int) -> tuple[int, int]:
-    """(C, s): 1 - beta as C / 2^s with C < 2^most and s <= 20."""
+    """Return (C, s): 1 - beta as C / 2^s with C < 2^max_bits and s <= 20."""
     part = Fraction(1) - Fraction(beta)
     s = min(20, choose_exponent(part, max_bits))
     return max(1, round_half_up(part * 2**s)), s
 
 
 def fresh_part(beta_2: float) -> Fraction:
-    """1 - beta_2 as fixed point has it."""
+    """Return 1 - beta_2 as fixed point represents it."""
     part, s = split_decay(beta_2, SQUARE_DECAY_BITS)
     return Fraction(part, 1 << s)
 
 
 def square_correction(beta_2: float, count: int) -> Decimal:
-    """sqrt((1 - beta_2^count) / (1 - beta_2)), with beta_2 as fixed point has it.
+    """Return sqrt((1 - beta_2^count) / (1 - beta_2)), with beta_2 as fixed point represents it.
 
-    The sum of squares that `Row.squares` keeps is the mean over 1 - beta_2; it fits exactly.
+    The sum of squares of `WeightRow.update_squares` is the mean over 1 - beta_2; the correction is
+    exact for it.
     """
     part = fresh_part(beta_2)
     share = Decimal(part.numerator) / part.denominator
@@ -68,21 +72,21 @@ def square_correction(beta_2: float, count: int) -> Decimal:
 
 
 def square_shift(beta_2: float) -> int:
-    """j: 2^-j is near sqrt(1 - beta_2), so that a sum of 4^-j g^2 is about their mean."""
+    """Return j: 2^-j is near sqrt(1 - beta_2), so that a sum of 4^-j g^2 is about their mean."""
     return round(-math.log2(fresh_part(beta_2)) / 2)
 
 
 def check_bound(beta_1: float, beta_2: float, extra: float = 0.0) -> None:
-    """Refuses means m and v without a bound on m / sqrt(v) that products leave room for.
+    """Refuse means m and v without a bound on m / sqrt(v) that fits into products.
 
-    By the inequality of Cauchy and Schwarz it is below
-    (1 - beta_1) / sqrt((1 - beta_2)(1 - beta_1^2 / beta_2)).
+    By the inequality of Cauchy and Schwarz it is below (1 - beta_1) / sqrt((1 - beta_2)(1 -
+    beta_1^2 / beta_2)).
 
     Args:
-        more: what is added to it.
+        extra: an addend of the bound.
 
     Raises:
-        UsageError: there is none.
+        UsageError: there is no such bound.
     """
     part = beta_1**2 / beta_2
     fits = part < 1
@@ -91,16 +95,17 @@ def check_bound(beta_1: float, beta_2: float, extra: float = 0.0) -> None:
         fits = bound <= LARGEST_TURN
     if not fits:
         raise UsageError(
-            "beta_1^2 is well below beta_2, or else a step has no bound. Received: "
-            f"beta_1={beta_1} and beta_2={beta_2}."
+            "Expected beta_1^2 well below beta_2, as otherwise a step has no bound. Received: "
+            f"beta_1={beta_1} and beta_2={beta_2}.",
+            code="unbounded-step",
         )
 
 
 def rate_exponent(top: Decimal, fractional_bits: int, weight: int, bits: int = RATE_BITS) -> int:
-    """e of the public rate c / 2^e, with c of so many bits at the largest rate.
+    """Return e of the public rate c / 2^e; c has this many bits at the largest rate.
 
     Args:
-        fractional_bits: of what is divided by a root.
+        fractional_bits: fractional bits of the value that is divided by a root.
         weight: fractional bits of the weights.
     """
     check_rate(top)
@@ -109,65 +114,65 @@ def rate_exponent(top: Decimal, fractional_bits: int, weight: int, bits: int = R
 
 
 def public_rate(rate: Decimal, e: int) -> dict[str, int]:
-    """The public integer c."""
+    """Return the public integer c."""
     return {RATE: round_half_up(Fraction(rate) * Fraction(2) ** e)}
 
 
 def to_square_units(square: Fraction) -> int:
-    """A public square in units of the means of squares."""
+    """Convert a public square to units of the means of squares."""
     return round_half_up(square * (1 << SQUARE_BITS))
 
 
 def scale_square(terms: UpdateTerms, square: Fraction, shift: int = 0) -> dict[int, int]:
-    """By the exponent k of gradients, a public square times 4^-(shift + k), in `units`."""
+    """Return a public square times 4^-(shift + k) in square units, by the exponent k."""
     return {
         k: to_square_units(square / Fraction(4) ** (shift + k)) for k in terms.distinct_exponents
     }
 
 
 def least_exponent(square: float) -> int:
-    """The least k for which 4^-k times what is added to squares leaves them their room."""
+    """Return the least k for which 4^-k times an addend of squares leaves them enough room."""
     room = adaptive.TOP - SQUARE_BITS - 2 - math.log2(max(square, 1e-300))
     return -min(MOST_RAISED, max(0, math.floor(room / 2)))
 
 
 @dataclass(frozen=True)
 class AveragedOptimizer(Optimizer):
-    """Steps of the rate's size by the mean of gradients, which begins at 0."""
+    """Steps of the rate's size by the mean of gradients, which starts at 0."""
 
     beta_1: float = bounded_setting(0.9, 0.0, 0.9999)
     beta_2: float = bounded_setting(0.999, 0.5, 0.9999)
     epsilon: float = bounded_setting(1e-7, 0.0, 1.0)
 
     def _correction_factor(self, count: int) -> Decimal:
-        """What the rate is times in a step, counted from 1, as means are too small at first."""
+        """Return the factor of the rate in a step, counted from 1: means start too small."""
         raise NotImplementedError
 
     @property
     def least_exponent(self) -> int:
-        """Steps are the same at any scale of gradients, but for epsilon."""
+        """Lower bound on exponents: steps are scale-invariant, except for epsilon."""
         return least_exponent(self.epsilon**2)
 
     def _final_correction(self) -> Decimal:
-        """What `_corrected` comes to after many steps."""
+        """Return the limit of `_correction_factor` after many steps."""
         part = fresh_part(self.beta_2)
         return (Decimal(part.denominator) / part.numerator).sqrt()
 
     def _epsilon_squares(self, terms: UpdateTerms) -> dict[int, int]:
-        """By the exponent of gradients, epsilon^2 in units of the sums of squares."""
+        """Return epsilon^2 in units of the sums of squares, by the exponent of gradients."""
         square = Fraction(self.epsilon) ** 2 / terms.scale**2 / fresh_part(self.beta_2)
         return scale_square(terms, square, square_shift(self.beta_2))
 
     def _rate_exponent(self, terms: UpdateTerms) -> int:
         with localcontext(DIGITS):
-            # the correction falls or rises from its first value toward its last
+            # the correction is monotone from its first value to its last
             top = self.schedule.largest_rate * max(
                 self._correction_factor(1), self._final_correction()
             )
         return rate_exponent(top, MOMENT_BITS, terms.numbers.weight)
 
     def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
-        """The rate with the corrections of the means."""
+        """Return the rate with the corrections of the means."""
         with localcontext(DIGITS):
             rate = self.schedule.compute_rate(step) * self._correction_factor(step + 1)
         return public_rate(rate, self._rate_exponent(terms))
@@ -177,13 +182,13 @@ class AveragedOptimizer(Optimizer):
 
 
 def flatten_values(ops: Operations, xs: Sequence[Shared]) -> Shared:
-    """All elements in one row."""
+    """Concatenate all elements to one row."""
     rows = [reshape_value(ops, x, (math.prod(ops.get_shape(x)),)) for x in xs]
     return rows[0] if len(rows) == 1 else ops.concat(rows, 0)
 
 
 def split_row(ops: Operations, x: Shared, wanted: Sequence[Shape]) -> list[Shared]:
-    """`flat` undone."""
+    """Split a row into arrays, the inverse of `flatten_values`."""
     arrays, start = [], 0
     for shape in wanted:
         size = math.prod(shape)
@@ -197,7 +202,7 @@ def split_row(ops: Operations, x: Shared, wanted: Sequence[Shape]) -> list[Share
 
 
 def _mean_gradient(ops: Operations, terms: UpdateTerms, g: Shared, shift: int) -> Shared:
-    """2^-shift of the mean gradient of a summed one, with MEAN_BITS fractional bits."""
+    """Return 2^-shift of the mean gradient of a summed one, with MEAN_BITS fractional bits."""
     share = terms.share
     whole = share.numerator == 1 and share.denominator.bit_count() == 1
     e = share.denominator.bit_length() - 1 if whole else choose_exponent(share, SHARE_BITS)
@@ -207,12 +212,12 @@ def _mean_gradient(ops: Operations, terms: UpdateTerms, g: Shared, shift: int) -
 
 
 class WeightRow:
-    """All weights with a gradient in one row, and what is remembered of them.
+    """All weights with a gradient in one row, and their slots.
 
     Attributes:
-        ops: that compute or count.
-        gradient: 2^-(shift + k) of the mean over the batch, with MEAN_BITS fractional bits and the
-            exponent k of its weights (Terms.exponents): so all of it lies below 8.
+        ops: the operations that compute or count.
+        gradient: 2^-(shift + k) times the mean over the batch, with MEAN_BITS fractional bits and
+            the exponent k of its weights (UpdateTerms.exponents): so all of it lies below 8.
     """
 
     def __init__(
@@ -233,12 +238,12 @@ class WeightRow:
         self.gradient = flatten_values(p.ops, means)
 
     def get_slot(self, slot: str = "") -> Shared:
-        """What is remembered under a name; without one, the weights."""
+        """Return a slot; without a name, the weights."""
         ending = f":{slot}" if slot else ""
         return flatten_values(self.ops, [self._held[key + ending] for key in self._keys])
 
     def split_state(self, weights: Shared, **slots: Shared) -> dict[str, Shared]:
-        """The new state by key."""
+        """Return the new state by key."""
         state = {}
         for ending, value in {"": weights, **{f":{k}": v for k, v in slots.items()}}.items():
             split = split_row(self.ops, value, self._shapes)
@@ -247,17 +252,17 @@ class WeightRow:
         return state
 
     def update_mean(self, slot: str, beta: float) -> Shared:
-        """The running mean of gradients after this one.  1 round."""
+        """Return the running mean of gradients after this one. 1 round."""
         ops, m = self.ops, self.get_slot(slot)
         part, s = split_decay(beta, MEAN_DECAY_BITS)
         fresh = ops.sub(ops.add_fractional_bits(self.gradient, m.fractional_bits), m)
         return ops.add(m, ops.truncate(ops.mul_public(fresh, part, s), s))
 
     def update_squares(self, slot: str, beta: float) -> Shared:
-        """beta v + g^2 after this gradient: the running mean of squares over 1 - beta.  1 round.
+        """Return beta v + g^2: the running mean of squares over 1 - beta. 1 round.
 
-        No product of a square is taken, so that it is right for gradients far above those that
-        the mean may have in the long run.
+        No square is multiplied, so the result is right for gradients far above those that the mean
+        may have in the long run.
         """
         ops, v = self.ops, self.get_slot(slot)
         part, s = split_decay(beta, SQUARE_DECAY_BITS)
@@ -265,18 +270,18 @@ class WeightRow:
         return ops.add(ops.sub(v, ops.truncate(ops.mul_public(v, part, s), s)), square)
 
     def take_larger(self, x: Shared, y: Shared) -> Shared:
-        """The larger of two squares."""
+        """Return the larger of two squares."""
         ops = self.ops
         bits = SQUARE_BITS + SQUARE_RANGE  # of |x - y|, in ring units
         exchanges = ops.setting.choose_exchanges(math.prod(ops.get_shape(x)), bits)
         return ops.run_protocol(relational.maximum, x, y, bits, exchanges)
 
     def divide_by_root(self, x: Shared, square: Shared, least: Mapping[int, Any]) -> Shared:
-        """x / sqrt(square + least), with adaptive.RESULT_BITS more.  9 rounds.
+        """Return x / sqrt(square + least), with adaptive.RESULT_BITS more. 9 rounds.
 
         Args:
             square: with SQUARE_BITS fractional bits.
-            least: public, in units of those, by the exponent of gradients (`terms_of`).
+            least: public, in units of those, by the exponent of gradients (`scale_square`).
         """
         ops = self.ops
         root, wanted = square, [least[k] for k in self._runs]
@@ -288,7 +293,7 @@ class WeightRow:
         return ops.run_protocol(adaptive.scale_by_root, x, root, profile=ops.setting.update_profile)
 
     def take_step(self, w: Shared, direction: Shared, e: int) -> Shared:
-        """w - c / 2^e turn, for the step's public rate c.  1 round."""
+        """Return w - c / 2^e direction, for the step's public rate c. 1 round."""
         ops = self.ops
         drop = e + direction.fractional_bits - w.fractional_bits
         return ops.sub(w, ops.truncate(ops.mul_public(direction, self._public[RATE], e), drop))

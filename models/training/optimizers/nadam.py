@@ -1,4 +1,4 @@
-"""Nadam (Dozat, ICLR workshop 2016): Adam that looks ahead.
+"""Nadam (Dozat, ICLR workshop 2016): Adam with a look-ahead.
 
 u_t = beta_1 (1 - 0.96^t / 2),  U_t = u_1 ... u_t
 n = u_{t+1} / (1 - U_{t+1}) m + (1 - u_t) / (1 - U_t) g
@@ -21,13 +21,13 @@ from tfe_bench.protocols.session.sharing import Shared
 
 _OF_MEAN, _OF_GRADIENT, _LEAST = "of_mean", "of_gradient", "least"
 _BITS = 16
-# 0.96^t is below 10^-50 then.
+# 0.96^t is below 10^-50 from this step on.
 _WARM = 3000
 
 
 @cache
 def _list_momentum_products() -> list[Decimal]:
-    """Products of 1 - 0.96^t / 2 up to each t."""
+    """List the products of 1 - 0.96^t / 2 up to each t."""
     with localcontext(DIGITS):
         products, power = [Decimal(1)], Decimal(1)
         for _ in range(_WARM):
@@ -43,11 +43,11 @@ class Nadam(moments.AveragedOptimizer):
     keras_classes = ("Nadam",)
 
     def check_settings(self) -> None:
-        """n is bounded by sqrt(v), as products are: the factors of m and g are at most 1."""
+        """Refuse settings without a bound on n / sqrt(v): factors of m and g are at most 1."""
         moments.check_bound(self.beta_1, self.beta_2, extra=1 / math.sqrt(1 - self.beta_2))
 
     def list_slots(self, numbers: Precision) -> Sequence[Slot]:
-        """The means."""
+        """List the means."""
         return [Slot("m", moments.MOMENT_BITS), Slot("v", moments.SQUARE_BITS, power=2)]
 
     def _momentum_at(self, t: int) -> Decimal:
@@ -60,7 +60,7 @@ class Nadam(moments.AveragedOptimizer):
         return moments.square_correction(self.beta_2, count)
 
     def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
-        """The rate, and the factors of the mean and of the gradient."""
+        """Return the rate, and the factors of the mean and of the gradient."""
         t = step + 1
         with localcontext(DIGITS):
             of_mean = self._momentum_at(t + 1) / (1 - self._momentum_product(t + 1))
@@ -78,7 +78,7 @@ class Nadam(moments.AveragedOptimizer):
     def update_weights(
         self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
-        """12 rounds."""
+        """Take a step. 12 rounds."""
         row = moments.WeightRow(p, terms, gradients, moments.square_shift(self.beta_2))
         ops = p.ops
         m, v = row.update_mean("m", self.beta_1), row.update_squares("v", self.beta_2)

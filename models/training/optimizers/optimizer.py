@@ -1,8 +1,7 @@
-"""What all optimizers share: Keras' common options, their reading and writing, and the fixed point
-of a training as an update sees it.
+"""The base class of optimizers: common options, serialization, and properties of a training.
 
-An optimizer is one module of models/training/optimizers: a class with Keras' numbers, the arrays it
-remembers, its public integers of a step and its private update.
+An optimizer is one module of models/training/optimizers: a class with Keras' numbers, its slots,
+its public integers of a step and its private update.
 """
 
 from __future__ import annotations
@@ -20,26 +19,26 @@ from tfe_bench.models.training.schedules import DIGITS, Schedule, is_real
 from tfe_bench.protocols.session.sharing import Shared
 
 T = TypeVar("T")
-# Of a mean gradient that is clipped: fractional bits, and below 2^12 in magnitude before it is.
+# Fractional bits of a clipped mean gradient, and the bits of its magnitude before clipping.
 CLIPPED_BITS, CLIPPED_RANGE = 22, 12
-# Of what takes a summed gradient to its mean, where that is no power of two.
+# Bits of the factor from a summed gradient to its mean, if it is not a power of two.
 SHARE_BITS = 10
-# Small gradients are multiplied by 2^MOST_RAISED at most.
+# Small gradients are multiplied by at most 2^MOST_RAISED.
 MOST_RAISED = 16
 # Mean gradients of weights whose exponent is k stay below 2^(BOUND_BITS + k).
 BOUND_BITS = 3
-# The public integer of a step that multiplies what moves the weights.
+# Name of the public integer of a step that multiplies the direction of the weights.
 RATE = "rate"
 
 
 def bounded_setting(default: T, low: float, high: float) -> T:
-    """A setting from low to high; None is one too where it is the default."""
+    """Return a setting from low to high; None is valid where it is the default."""
     setting: T = field(default=default, metadata={"range": (low, high)})
     return setting
 
 
 def choose_exponent(largest: Decimal | Fraction, bits: int) -> int:
-    """e with largest * 2^e in [2^(bits-1), 2^bits), exactly."""
+    """Return e with largest * 2^e in [2^(bits-1), 2^bits), exactly."""
     part = Fraction(largest)
     e = bits - (part.numerator.bit_length() - part.denominator.bit_length())
     while part * Fraction(2) ** e >= 1 << bits:
@@ -48,24 +47,28 @@ def choose_exponent(largest: Decimal | Fraction, bits: int) -> int:
 
 
 def round_half_up(value: Fraction) -> int:
-    """To the nearest integer."""
+    """Round to the nearest integer."""
     return floor(value + Fraction(1, 2))
 
 
 def check_rate(top: Decimal) -> None:
-    """Raises UsageError if no step moves anything."""
+    """Refuse a rate that is 0 in every step."""
     if top <= 0:
-        raise UsageError("A learning rate is above 0 at some step.")
+        raise UsageError(
+            "Expected a learning rate above 0 in at least one step.",
+            code="number-out-of-range",
+            operation="learning_rate",
+        )
 
 
 @dataclass(frozen=True)
 class Slot:
-    """An array that an optimizer remembers for each array of weights.
+    """An array that an optimizer keeps for each array of weights.
 
     Attributes:
-        fractional_bits: of the array.
-        initial: before the first step, everywhere.
-        power: of the gradient's unit in its own: 2 for squares of gradients.
+        fractional_bits: fractional bits of the array.
+        initial: initial value, everywhere.
+        power: power of the gradient's unit in its own: 2 for squares of gradients.
     """
 
     name: str
@@ -76,16 +79,16 @@ class Slot:
 
 @dataclass(frozen=True)
 class UpdateTerms:
-    """What an update has to know of the training besides the optimizer.
+    """The properties of a training that an update needs besides the optimizer.
 
     Attributes:
-        numbers: the fixed point.
-        share: what a summed gradient is multiplied by for its mean, but for `scale`.
-        scale: a whole factor that is left out, so that gradients stay in their range: of samples'
-            weights, of a loss that is summed.  An update that is the same at any scale leaves it.
-        least, most: fractional bits of the summed gradients.
-        exponents: by key of weights, k: mean gradients stay below 2^(3 + k), and an adaptive
-            update computes with 2^-k of them.
+        numbers: the fixed-point format.
+        share: the factor from a summed gradient to its mean, without `scale`.
+        scale: an integer factor that is left out, so that gradients stay in their range: of
+            samples' weights, of a summed loss. A scale-invariant update ignores it.
+        min_bits, max_bits: fractional bits of the summed gradients.
+        exponents: by key of weights, k: mean gradients stay below 2^(3 + k), and an adaptive update
+            computes with 2^-k times them.
     """
 
     numbers: Precision
@@ -97,36 +100,37 @@ class UpdateTerms:
 
     @property
     def distinct_exponents(self) -> list[int]:
-        """The exponents that occur."""
+        """The distinct exponents."""
         return sorted(set(self.exponents.values())) or [0]
 
     @property
     def total_share(self) -> Fraction:
-        """The share with the scale."""
+        """The share times the scale."""
         return self.share * self.scale
 
 
 @dataclass(frozen=True)
 class Optimizer:
-    """How weights follow their gradients; Keras' names and defaults.
+    """The update rule of weights, with Keras' names and defaults.
 
     Attributes:
-        schedule: of the learning rate.
-        weight_decay: w loses rate * weight_decay of itself before each update.
-        undecayed: keys of weights that do not.
-        clipnorm, global_clipnorm, clipvalue: bounds on mean gradients: on the norm of each array's,
-            of all together, or on each element; one of them, or none.
-        use_ema, ema_momentum, ema_overwrite_frequency: whether an average of the weights follows
-            them and takes their place: every so many steps, and at the end.
+        schedule: schedule of the learning rate.
+        weight_decay: w decreases by rate * weight_decay * w before each update.
+        undecayed: keys of weights without decay.
+        clipnorm, global_clipnorm, clipvalue: bounds on mean gradients: on the norm of each array,
+            of all together, or on each element; at most one of them.
+        use_ema, ema_momentum, ema_overwrite_frequency: whether a moving average of the weights is
+            kept and replaces them: every ema_overwrite_frequency steps, and at the end.
         kind: its name.
-        aliases: other names, and what each means besides the defaults.
-        classes: of keras.optimizers, that it reads.
-        usual_rate: the learning rate that goes with a name.
-        only: options of Keras' class that have but one value here, and why.
-        adaptive: whether an update compares or divides for every weight, which a dealer prepares.
+        aliases: other names, and their settings that differ from the defaults.
+        keras_classes: names of the classes of keras.optimizers that it reads.
+        usual_rate: the learning rate of an optimizer given by name.
+        fixed_options: options of Keras' class with one supported value, and the reason.
+        is_adaptive: whether an update compares or divides for every weight, which a dealer
+            prepares.
 
     Raises:
-        UsageError: numbers that do not fit.
+        UsageError: numbers do not fit.
     """
 
     schedule: Schedule
@@ -149,12 +153,12 @@ class Optimizer:
 
     @property
     def least_exponent(self) -> int:
-        """The least exponent of gradients (Terms.exponents); below 0 small ones keep more bits."""
+        """Least exponent of gradients (UpdateTerms.exponents); below 0 keeps more bits."""
         return 0
 
     @property
     def factor_bits(self) -> int:
-        """Of the public factor that a summed gradient is multiplied by."""
+        """Bits of the public factor of a summed gradient."""
         return SHARE_BITS
 
     def __post_init__(self) -> None:
@@ -162,79 +166,93 @@ class Optimizer:
             _check_setting(setting, getattr(self, setting.name))
         clipped = [n for n in ("clipnorm", "global_clipnorm", "clipvalue") if getattr(self, n)]
         if len(clipped) > 1:
-            raise UsageError(f"Gradients are clipped in one way. Received: {', '.join(clipped)}.")
+            raise UsageError(
+                f"Expected at most one kind of gradient clipping. Received: {', '.join(clipped)}.",
+                code="conflicting-options",
+                operation="clipping",
+                received=", ".join(clipped),
+            )
         often = self.ema_overwrite_frequency
         if often is not None and (type(often) is not int or not 1 <= often <= 10**9):
             raise UsageError(
-                f"ema_overwrite_frequency is None or a number of steps. Received: {often!r}."
+                "Expected ema_overwrite_frequency as None or a number of steps. Received: "
+                f"{often!r}.",
+                code="number-out-of-range",
+                operation="ema_overwrite_frequency",
+                received=often,
             )
         if not all(isinstance(key, str) for key in self.undecayed):
-            raise UsageError("undecayed names weights.")
+            raise UsageError(
+                "Expected keys of weights as undecayed.", code="wrong-type", operation="undecayed"
+            )
         with localcontext(DIGITS):
             decay = Decimal(self.weight_decay) * self.schedule.largest_rate
         if decay > 1:
             raise UsageError(
-                "weight_decay times the learning rate is at most 1, all of a weight. Received: "
-                f"{float(decay):g} at the largest rate."
+                "Expected weight_decay times the learning rate to be at most 1, all of a weight. "
+                f"Received: {float(decay):g} at the largest rate.",
+                code="number-out-of-range",
+                operation="weight_decay",
+                received=float(decay),
             )
         self.check_settings()
 
     def check_settings(self) -> None:
-        """Refuses numbers that do not go together."""
+        """Refuse settings that do not fit each other."""
 
     @property
     def clips_gradients(self) -> bool:
-        """Whether gradients are clipped."""
+        """True if gradients are clipped."""
         return any((self.clipnorm, self.global_clipnorm, self.clipvalue))
 
     @property
     def compares_weights(self) -> bool:
-        """Whether a step compares something of every weight."""
+        """True if a step compares a value for every weight."""
         return self.is_adaptive or self.clipvalue is not None
 
-    # ---- what a module of its own says
+    # ---- the interface of an optimizer's module
 
     def list_slots(self, numbers: Precision) -> Sequence[Slot]:
-        """What it remembers of each array of weights."""
+        """List the slots of each array of weights."""
         raise NotImplementedError
 
     def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
-        """The public integers of a step, counted from 0, by name.
+        """Return the public integers of a step, counted from 0, by name.
 
         Raises:
-            UsageError: no step has a rate above 0.
+            UsageError: the rate is 0 in every step.
         """
         raise NotImplementedError
 
     def update_weights(
         self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
-        """New weights by key, and what is remembered by "key:slot".
+        """Return new weights by key, and slots by "key:slot".
 
         Args:
             p: the pass through the step, with the state as its weights.
-            gradients: of some weights by key, summed over the batch.
+            gradients: gradients of some weights by key, summed over the batch.
         """
         raise NotImplementedError
 
-    # ---- as data
+    # ---- serialization
 
     def to_header(self) -> dict[str, Any]:
-        """As JSON holds it."""
+        """Return the optimizer as a JSON object."""
         settings = {"name": self.kind, **vars(self), "schedule": self.schedule.to_header()}
         return {**settings, "undecayed": list(self.undecayed)}
 
     @classmethod
     def list_own_settings(cls) -> list[Field[Any]]:
-        """The settings that not all optimizers have."""
+        """List the settings that are specific to this optimizer."""
         common = {setting.name for setting in fields(Optimizer)}
         return [setting for setting in fields(cls) if setting.name not in common]
 
     def build_keras_optimizer(self, rate: Any) -> Any:
-        """Keras' own optimizer of the same settings: what the plaintext twin learns by.
+        """Build Keras' own optimizer with the same settings, for the plaintext reference.
 
         Args:
-            rate: a number, or a schedule of Keras.
+            rate: a number, or a Keras schedule.
         """
         import keras
 
@@ -253,8 +271,17 @@ def _check_setting(setting: Field[Any], value: Any) -> None:
         low, high = bounds
         if not is_real(value, low, high):
             raise UsageError(
-                f"{setting.name} of an optimizer is a number from {low} to {high}. Received: "
-                f"{value!r}."
+                f"Expected {setting.name} of an optimizer as a number from {low} to {high}. "
+                "Received: "
+                f"{value!r}.",
+                code="number-out-of-range",
+                operation=setting.name,
+                received=value,
             )
     elif isinstance(setting.default, bool) and not isinstance(value, bool):
-        raise UsageError(f"{setting.name} is true or false. Received: {value!r}.")
+        raise UsageError(
+            f"Expected {setting.name} as true or false. Received: {value!r}.",
+            code="wrong-type",
+            operation=setting.name,
+            received=value,
+        )

@@ -41,21 +41,21 @@ class RmsProp(Optimizer):
 
     @property
     def least_exponent(self) -> int:
-        """Steps are the same at any scale of gradients, but for epsilon."""
+        """Lower bound on exponents: steps are scale-invariant, except for epsilon."""
         return moments.least_exponent(self.epsilon)
 
     def _count_rate_bits(self) -> int:
-        """Of the public rate: c g / sqrt(v), summed with momentum, stays below 2^62."""
+        """Return the bits of the public rate: c g / sqrt(v), with momentum, is below 2^62."""
         room = 62 - moments.MEAN_BITS - adaptive.RESULT_BITS
         return min(moments.RATE_BITS, room - math.ceil(-math.log2(1 - self.momentum)))
 
     def _scale_rate(self, rate: Decimal) -> Decimal:
-        """The rate of g over the root of the sum of squares."""
+        """Return the rate of g over the root of the sum of squares."""
         with localcontext(DIGITS):
             return rate * moments.square_correction(self.rho, 1 << 30)
 
     def list_slots(self, numbers: Precision) -> Sequence[Slot]:
-        """The mean of squares, and the velocity."""
+        """List the mean of squares, and the velocity."""
         slots = [Slot("v", moments.SQUARE_BITS, power=2)]
         return [*slots, Slot("velocity", numbers.weight)] if self.momentum else slots
 
@@ -66,14 +66,14 @@ class RmsProp(Optimizer):
         )
 
     def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
-        """The rate."""
+        """Return the rate."""
         rate = self._scale_rate(self.schedule.compute_rate(step))
         return moments.public_rate(rate, self._rate_exponent(terms))
 
     def update_weights(
         self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
-        """12 rounds."""
+        """Take a step. 12 rounds."""
         shift, ops, e = moments.square_shift(self.rho), p.ops, self._rate_exponent(terms)
         row = moments.WeightRow(p, terms, gradients, shift)
         v, w = row.update_squares("v", self.rho), row.get_slot()

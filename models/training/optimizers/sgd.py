@@ -31,7 +31,7 @@ _AHEAD = "ahead"
 
 @dataclass(frozen=True)
 class Sgd(Optimizer):
-    """Steps as large as the gradients.  1 round."""
+    """Steps as large as the gradients. 1 round."""
 
     momentum: float = bounded_setting(0.0, 0.0, 0.9999)
     nesterov: bool = False
@@ -43,12 +43,12 @@ class Sgd(Optimizer):
 
     @property
     def factor_bits(self) -> int:
-        """Those of c, and of the sum of steps that a velocity is."""
+        """Bits of c, and of the sum of steps that a velocity is."""
         ahead = 1 if self.nesterov else 0
         return RATE_BITS + math.ceil(-math.log2(1 - self.momentum)) + ahead
 
     def list_slots(self, numbers: Precision) -> Sequence[Slot]:
-        """The velocity."""
+        """List the velocity."""
         return [Slot("velocity", numbers.weight)] if self.momentum else []
 
     def _rate_exponent(self, terms: UpdateTerms) -> int:
@@ -56,13 +56,13 @@ class Sgd(Optimizer):
         with localcontext(DIGITS):
             top = self.schedule.largest_rate * share.numerator / share.denominator
         check_rate(top)
-        # biases' gradients have the fewest bits, kernels' the most
+        # gradients of biases have the fewest bits, those of kernels the most
         low = numbers.weight - terms.min_bits + 1
         high = MOST_DROPPED + numbers.weight - terms.max_bits
         return min(max(choose_exponent(top, RATE_BITS), low), high)
 
     def compute_public_integers(self, terms: UpdateTerms, step: int) -> dict[str, int]:
-        """The rate, and with Nesterov the one that looks ahead."""
+        """Return the rate, and for Nesterov the look-ahead rate."""
         rate = Fraction(self.schedule.compute_rate(step))
         scaled = rate * terms.total_share * Fraction(2) ** self._rate_exponent(terms)
         integers = {RATE: round_half_up(scaled)}
@@ -73,7 +73,7 @@ class Sgd(Optimizer):
     def update_weights(
         self, p: ForwardContext, terms: UpdateTerms, gradients: Mapping[str, Shared]
     ) -> dict[str, Shared]:
-        """1 round."""
+        """Take a step. 1 round."""
         state = {}
         for key, g in gradients.items():
             state.update(self._update_array(p, self._rate_exponent(terms), key, g))
@@ -89,7 +89,7 @@ class Sgd(Optimizer):
             down = ops.mul_public(g, p.public[rate], more)
             if not self.momentum:
                 return ops.neg(ops.truncate(down, drop))
-            # (a product of the velocity alone: mu v - c g is truncated once)
+            # (the velocity is multiplied separately: mu v - c g is truncated once)
             kept_velocity = ops.mul_public(
                 p.weights[f"{key}:velocity"], round_half_up(of_velocity * 2**drop), drop
             )
