@@ -11,11 +11,11 @@ import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tfe_bench.models.kinds import discovery
+from tfe_bench.models.kinds import discovery, renamed
 from tfe_bench.models.kinds.layer import Array, Shape
 from tfe_bench.models.kinds.reading import Reader, UnsupportedLayer
 
@@ -170,3 +170,15 @@ def check_same_rank(values: Sequence[TensorValue]) -> None:
     if len({len(v.shape) for v in values}) > 1:
         shapes = " and ".join(str([None, *v.shape]) for v in values)
         raise UnsupportedLayer(f"of tensors of ranks that differ, {shapes}; reshape them first")
+
+
+if not TYPE_CHECKING:  # (type checkers accept the new names alone)
+    __getattr__ = renamed.find_old_names(
+        __name__,
+        globals(),
+        Value="TensorValue",
+        Operation="KerasOperation",
+        reads="register_reader",
+        numbers="read_constant",
+        one_rank="check_same_rank",
+    )

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.layer import Options, Shape, Shapes
 
 LARGEST_SIZE = 1 << 24
@@ -93,3 +94,23 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
         check_value(len(set(sizes) - {1}) <= 1, "inputs that broadcast", shapes)
         result.append(max(sizes))
     return tuple(result)
+
+
+if not TYPE_CHECKING:  # (type checkers accept the new names alone)
+    __getattr__ = renamed.find_old_names(
+        __name__,
+        globals(),
+        Bad="InvalidOption",
+        need="check_value",
+        whole="is_whole",
+        real="is_real",
+        pair="read_pair",
+        pads="is_padding",
+        image="check_image",
+        bias="check_bias",
+        only="check_options",
+        held="check_weights",
+        alone="check_single_input",
+        axis_of="read_axis",
+        broadcast="broadcast_shapes",
+    )

@@ -7,9 +7,10 @@ A kind is a module of models/layers, or of a package that names it in the entry 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.layer import (
     Array,
     FixedPointFormat,
@@ -101,6 +102,11 @@ class Kind:
     is_bounded: ClassVar[bool] = False
     is_local: ClassVar[bool] = False
     has_positional_weights: ClassVar[bool] = False
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Accept the old names of the interface, with a DeprecationWarning."""
+        super().__init_subclass__(**arguments)
+        renamed.accept_old_names(cls, renamed.KIND)
 
     # ---- conversion from Keras
 
@@ -328,3 +334,15 @@ class Kind:
             shape: shape of its output, with the batch.
         """
         return {}
+
+
+renamed.accept_old_names(Kind, renamed.KIND)
+if not TYPE_CHECKING:  # (type checkers accept the new names alone)
+    __getattr__ = renamed.find_old_names(
+        __name__,
+        globals(),
+        check_room="check_fractional_bits",
+        Mixes="NotPositionwise",
+        one_axis="get_common_axis",
+        Watch="Observer",
+    )

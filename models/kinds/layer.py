@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from tfe_bench.models.kinds import renamed
 
 Array = np.ndarray[Any, Any]
 Shape = tuple[int, ...]
@@ -109,3 +111,15 @@ class PlacedLayer:
         fraction = self.numbers.fraction
         pairs = zip(limits, self.input_scales, strict=True)
         return [limit << max(0, fraction - scale) for limit, scale in pairs]
+
+
+renamed.accept_old_attributes(PlacedLayer, renamed.NODE)
+
+if not TYPE_CHECKING:  # (type checkers accept the new names alone)
+    __getattr__ = renamed.find_old_names(
+        __name__,
+        globals(),
+        Layer="LayerSpec",
+        Numbers="FixedPointFormat",
+        Node="PlacedLayer",
+    )

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import numpy as np
 
 from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.protocols.nn import pool_gradient, relu
 from tfe_bench.protocols.order import extremes
@@ -227,3 +228,6 @@ class Operations:
     def unpool(self, choice: pool_gradient.PoolChoice, g: Shared, fraction: int) -> Shared:
         """Place each window's g at the cell of its maximum, with fewer fractional bits."""
         return pool_gradient.unpool_gradient(self.party, choice, g, g.fractional_bits - fraction)
+
+
+renamed.accept_old_attributes(Operations, renamed.OPERATIONS)

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.layer import LayerSpec, PlacedLayer, Shape
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.protocols.nn import linear
@@ -222,3 +223,20 @@ def multiply_public(ops: Operations, x: Shared, factors: Any) -> Shared:
     rounded = [round(Fraction(f) * (1 << FACTOR_BITS)) for f in several]
     ring = np.asarray(rounded, np.int64).reshape(np.shape(factors))
     return ops.mul_public(x, ring, FACTOR_BITS)
+
+
+renamed.accept_old_attributes(ForwardContext, renamed.CONTEXT)
+
+if not TYPE_CHECKING:  # (type checkers accept the new names alone)
+    __getattr__ = renamed.find_old_names(
+        __name__,
+        globals(),
+        Pass="ForwardContext",
+        reshaped="reshape_value",
+        summed="sum_axes",
+        spread="sum_to_shape",
+        joined="add_aligned",
+        brought="convert_scale",
+        log2="find_negative_log2",
+        factored="multiply_public",
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Mapping
 
+from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.layer import FixedPointFormat, LayerSpec, Shape
 
 # Comparisons use at most this many bits; larger values get fewer fractional bits.
@@ -122,3 +123,6 @@ class Planner:
         """Plan a layer that compares its values with each other: one bit more."""
         f, m = self.get_input_format(x)
         return FixedPointFormat(f, 0, self.choose_comparison_bits(x, f, m + 1))
+
+
+renamed.accept_old_attributes(Planner, renamed.PLANNER)

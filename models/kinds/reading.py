@@ -6,11 +6,12 @@ import functools
 import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tfe_bench.errors import RangeError
+from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.layer import Array, LayerSpec, Shape
 
 
@@ -306,3 +307,18 @@ def canonicalize_axis(axis: Any, rank: int) -> int:
     if positive_axis < 1:
         raise UnsupportedLayer("axis 0 is the batch")
     return positive_axis
+
+
+renamed.accept_old_attributes(Reader, renamed.READER)
+renamed.accept_old_attributes(LayerCall, renamed.CALL)
+
+if not TYPE_CHECKING:  # (type checkers accept the new names alone)
+    __getattr__ = renamed.find_old_names(
+        __name__,
+        globals(),
+        Unfit="UnsupportedLayer",
+        Given="CallValue",
+        Call="LayerCall",
+        array_of="read_weights",
+        axis_of="canonicalize_axis",
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import warnings
 from dataclasses import dataclass
 from typing import Any
 
@@ -85,6 +87,46 @@ class Square(Kind):
         return [p.multiply_slope(node, g)]
 
 
+def old_square() -> Any:
+    """Square with the names of the release before."""
+
+    class OldSquare(Kind):
+        op = "their_old_square"
+
+        def classes(self, keras: Any) -> list[type]:
+            return [KerasSquare]
+
+        def shape(self, given: Any, options: Any, weights: Any) -> Any:
+            assert super().reach(None, given) == 0  # type: ignore[misc]  # (an old name)
+            checks: Any = importlib.import_module("tfe_bench.models.kinds.checks")
+            checks.only(options)
+            return checks.alone(given, weights)
+
+        def plain(self, x: Any, values: Any, seen: Any) -> Array:
+            return np.asarray(np.square(values[0]))
+
+        def numbers(self, planner: Any, x: Any) -> Any:
+            f, _ = planner.most(x)
+            layer: Any = importlib.import_module("tfe_bench.models.kinds.layer")
+            return layer.Numbers(f)
+
+        def limit(self, node: Any, given: Any) -> int:
+            return int((given[0] ** 2 >> node.numbers.fraction) + 1)
+
+        def forward(self, p: Any, node: Any, *values: Any) -> Any:
+            y = p.ops.call(reductions.square, values[0])
+            return p.ops.truncate(y, y.fractional_bits - node.numbers.fraction)
+
+        def train(self, p: Any, node: Any, *values: Any) -> Any:
+            p.kept[node.output] = p.ops.times(values[0], 2)
+            return self.forward(p, node, *values)
+
+        def backward(self, p: Any, node: Any, g: Any, wanted: bool) -> Any:
+            return [p.times_slope(node, g)]
+
+    return OldSquare
+
+
 @dataclass
 class Point:
     """An entry point of a package that is not installed."""
@@ -137,6 +179,31 @@ def test_a_kind_of_another_package_learns(installed: None, rng: np.random.Genera
         assert moved > 0
         assert np.abs(got - want).max() < 2.0**-9 * (moved + 2.0**-6)
     assert_costs(result.calls, step.step_cost(recipe, Case(recipe, x, y, 1).setting))
+
+
+def test_old_names_are_accepted_with_a_warning(
+    rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kind with the old names predicts and learns as one with the new names."""
+    with pytest.warns(DeprecationWarning, match="classes has the new name find_keras_layers"):
+        old = old_square()
+    x, y = rng.normal(0, 1, (4, 4)).clip(-3, 3).astype(np.float32), rng.normal(0, 1, (4, 2))
+    model, outputs = squares(), []
+    for kind in (Square, old):
+        monkeypatch.setattr(registry, "entry_points", lambda group, kind=kind: [Point(kind)])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            monkeypatch.setattr(registry, "KINDS", registry.discover_kinds())
+            ((predicted, _),) = run_all([case(convert(model, samples=x), x, watched=True)], 0)
+            recipe = Recipe.build(model, keras.optimizers.SGD(0.125), "mse", 4)
+            (result,) = train([Case(recipe, x, y, 1)])
+        outputs.append([predicted, *state.to_keras_weights(recipe, result.state)])
+    for new, got in zip(*outputs, strict=True):
+        assert np.abs(new - got).max() < 2.0**-10
+    with pytest.warns(DeprecationWarning, match="Layer has the new name LayerSpec"):
+        assert importlib.import_module("tfe_bench.models.kinds.layer").Layer is LayerSpec
+    with pytest.raises(AttributeError):
+        importlib.import_module("tfe_bench.models.kinds.layer").Layr  # noqa: B018
 
 
 def test_without_the_package_its_layers_are_refused_by_name() -> None:
