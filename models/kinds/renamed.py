@@ -1,6 +1,7 @@
-"""Old names of the layer interface, accepted for one release with a DeprecationWarning.
+"""Old names of interfaces, accepted for one release with a DeprecationWarning.
 
-Kinds of other packages may still define or use them. The tables map old names to new ones.
+Layer kinds, losses and optimizers of others may still define or use them. The tables map old
+names to new ones.
 """
 
 from __future__ import annotations
@@ -125,6 +126,44 @@ NODE: Mapping[str, str] = {
 CALL: Mapping[str, str] = {
     "others": "other_outputs",
     "kind": "class_name",
+}
+
+LOSS: Mapping[str, str] = {
+    "answers": "count_answers",
+    "terms": "count_terms",
+    "share": "compute_share",
+    "scale": "compute_scale",
+    "header": "to_header",
+    "options": "list_options",
+    "plain": "build_keras_loss",
+    "targets": "encode_labels",
+    "shaped": "shape_labels",
+    "unfit": "find_unfit_rows",
+    "shared": "convert_labels",
+    "slope": "compute_gradient",
+    "folded": "folded_activation",
+    "categorical": "is_categorical",
+    "counted": "counts_answers",
+    "by_row": "is_per_row",
+    "small": "accepts_small_ring",
+    "factor": "gradient_factor",
+    "takes": "label_kinds",
+    "keras": "keras_class",
+}
+
+OPTIMIZER: Mapping[str, str] = {
+    "slots": "list_slots",
+    "public": "compute_public_integers",
+    "update": "update_weights",
+    "check": "check_settings",
+    "classes": "keras_classes",
+    "only": "fixed_options",
+    "header": "to_header",
+    "own": "list_own_settings",
+    "keras": "build_keras_optimizer",
+    "clips": "clips_gradients",
+    "heavy": "compares_weights",
+    "adaptive": "is_adaptive",
 }
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from tfe_bench.errors import RangeError, UsageError, check_one_of
 from tfe_bench.models.graph import Array
+from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.layer import Shape
 from tfe_bench.models.kinds.operations import Operations
 from tfe_bench.models.kinds.passes import add_aligned, convert_scale, reshape_value, sum_axes
@@ -73,6 +74,11 @@ class Loss:
     accepts_small_ring: ClassVar[bool] = False
     gradient_factor: ClassVar[int] = 1
     label_kinds: ClassVar[tuple[str, ...]] = NUMBERS
+
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Accept the old names of the interface, with a DeprecationWarning."""
+        super().__init_subclass__(**arguments)
+        renamed.accept_old_names(cls, renamed.LOSS)
 
     def __post_init__(self) -> None:
         # ("mean" is Keras' synonym; a mean weighted by samples would need their private sum)
@@ -189,6 +195,9 @@ class Loss:
             with_loss: whether to return the sum of all losses, [], too.
         """
         raise NotImplementedError
+
+
+renamed.accept_old_names(Loss, renamed.LOSS)
 
 
 def check_number(option_name: str, value: object, low: float, high: float) -> None:

@@ -14,6 +14,7 @@ from math import floor
 from typing import Any, ClassVar, TypeVar
 
 from tfe_bench.errors import UsageError
+from tfe_bench.models.kinds import renamed
 from tfe_bench.models.kinds.passes import ForwardContext, Precision
 from tfe_bench.models.training.schedules import DIGITS, Schedule, is_real
 from tfe_bench.protocols.session.sharing import Shared
@@ -151,6 +152,11 @@ class Optimizer:
     fixed_options: ClassVar[Mapping[str, tuple[Any, str]]] = {}
     is_adaptive: ClassVar[bool] = True
 
+    def __init_subclass__(cls, **arguments: Any) -> None:
+        """Accept the old names of the interface, with a DeprecationWarning."""
+        super().__init_subclass__(**arguments)
+        renamed.accept_old_names(cls, renamed.OPTIMIZER)
+
     @property
     def least_exponent(self) -> int:
         """Least exponent of gradients (UpdateTerms.exponents); below 0 keeps more bits."""
@@ -261,6 +267,9 @@ class Optimizer:
             del settings[other]
         settings["weight_decay"] = self.weight_decay or None
         return getattr(keras.optimizers, self.keras_classes[0])(rate, **settings)
+
+
+renamed.accept_old_names(Optimizer, renamed.OPTIMIZER)
 
 
 def _check_setting(setting: Field[Any], value: Any) -> None:

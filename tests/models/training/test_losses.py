@@ -14,7 +14,9 @@ from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.kinds.operations import Operations, Setting
 from tfe_bench.models.sources import CombinedSchema, check_target
 from tfe_bench.models.training import losses
-from tfe_bench.models.training.losses.loss import LARGEST
+from tfe_bench.models.training.losses.loss import LARGEST, Loss
+from tfe_bench.models.training.optimizers.sgd import Sgd
+from tfe_bench.models.training.schedules import Schedule
 from tfe_bench.protocols.session.counting import Private, count_cost
 from tfe_bench.protocols.session.fixedpoint import FixedPoint
 from tfe_bench.protocols.session.party import Party
@@ -248,3 +250,30 @@ def test_labels_that_a_loss_does_not_take_are_refused() -> None:
             losses.get_loss(name).encode_labels((2,), [[0.5, 0.4]])
     with raises(UsageError, "too-large", operation="categorical_hinge", received=65):
         losses.get_loss("categorical_hinge").encode_labels((65,), np.eye(65))
+
+
+def test_old_names_of_losses_and_optimizers_are_accepted_with_a_warning() -> None:
+    with pytest.warns(DeprecationWarning, match="slope has the new name compute_gradient"):
+
+        class OldLoss(Loss):
+            name = "old"
+
+            def slope(self, *arguments: Any) -> Any:
+                return "gradient"
+
+    old: Any = OldLoss()
+    assert old.compute_gradient(None, None, None, False) == "gradient"
+    with pytest.warns(DeprecationWarning, match="header has the new name to_header"):
+        assert (
+            old.header() == old.to_header() == {"name": "old", "reduction": "sum_over_batch_size"}
+        )
+    with pytest.warns(DeprecationWarning, match="slots has the new name list_slots"):
+
+        class OldSgd(Sgd):
+            def slots(self, numbers: Any) -> Any:
+                return [numbers]
+
+    schedule = Schedule("constant", {"rate": 0.5})
+    new: Any = OldSgd(schedule)
+    assert new.list_slots("slot") == ["slot"]
+    assert new.to_header() == Sgd(schedule).to_header()
