@@ -34,8 +34,8 @@ def exp(x: Shared, method: str = "one-round", clamp: str = "both") -> Shared:
 
     Args:
         method: "one-round", or the forms that exponential.py compares.
-        clamp: "both": outside the method's range (exponential.form) the values of its ends, which
-            are 0 and the largest; "low": of its lower end only; "none": garbage.
+        clamp: "both": outside the method's range (exponential.choose_form) the values of its ends,
+            which are 0 and the largest; "low": of its lower end only; "none": garbage.
 
     Error: relative 2^-29 and 1 ulp at 16 fractional bits.
     Rounds: 4 online, 5 in total; 1 without clamp. Bits sent: those of exponential.exp.

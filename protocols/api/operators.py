@@ -1,7 +1,7 @@
 """Python's arithmetic operators on private tensors: x + y, x @ w, x / 3, x ** 2.
 
 Scales are handled automatically: a product of reals is truncated back, public numbers are encoded
-at a matching scale (operands.py). The party is that of the running program (`party.current`).
+at a matching scale (operands.py). The party is that of the running program (`current_party`).
 """
 
 from __future__ import annotations

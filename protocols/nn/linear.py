@@ -106,7 +106,7 @@ def monitored_lift(
         to: x's ring or less: x stays as it is.
         bits: at most x's ring; 0: all of its bits.
 
-    Rounds: those of small_ring.lift, none where x stays. Bits sent: those of
+    Rounds: those of small_ring.lift_signed, none where x stays. Bits sent: those of
     small_ring.lift_with_shares of `bits` bits.
     """
     bits = bits or x.ring_bits

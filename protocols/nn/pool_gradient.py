@@ -158,7 +158,7 @@ def max_pool2d_with_choice(
         ksize, strides, padding: as tf.nn.max_pool2d.
         profile: network profile. A tree is used for all of them: if bandwidth is the bottleneck, it
             is the dealer's, and all pairs send two and a half times its bits.
-        exchanges: of each comparison, 1 to 3; None: the default of compare.recipe.
+        exchanges: of each comparison, 1 to 3; None: the default of compare.plan_comparison.
 
     Domain: |x| < 2^(k-2) ring units, so that differences fit; beyond it the result is garbage.
     Rounds: ceil(log2 cells) (exchanges + 2), with relu exchanges + 2 more, and 1 more for k < 64

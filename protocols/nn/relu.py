@@ -71,7 +71,7 @@ def relu_in(
         to: ring of the result; None: x's own.
 
     Rounds: as `relu`, and 1 more to a larger ring. Bits sent: those of msb, mask_bits and
-    small_ring.rectified.
+    small_ring.zero_where.
     """
     checks.check_word("relu", x)
     negative = convert.mask_bits(party, compare.msb(party, x, bits, exchanges))

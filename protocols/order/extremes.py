@@ -75,7 +75,7 @@ class AxisReduction(Protocol):
         bits: width of the comparisons; the result is exact while differences fit it.
         method: "tree", "all-pairs" or "auto".
         profile: network profile.
-        exchanges: per comparison, 1 to 3; None: the default of compare.recipe.
+        exchanges: per comparison, 1 to 3; None: the default of compare.plan_comparison.
 
     Rounds: for a tree those of a comparison and 2 on each of the log2 levels; for all-pairs those
     of one comparison and 3.

@@ -98,7 +98,7 @@ def xor(x: Shared, y: Shared) -> Shared:
 def all_of(party: Party, operands: Sequence[Shared]) -> Shared:
     """Return the AND of 1 to 9 bits, element by element.
 
-    Rounds: 1 online, 2 in total. Bits sent: those of logic.all_of and `exchange_bits`.
+    Rounds: 1 online, 2 in total. Bits sent: those of logic.and_bits and `exchange_bits`.
     """
     _check_bits("all_of", operands)
     if len(operands) == 1:
@@ -134,7 +134,7 @@ def multiply_by_bit(party: Party, bit: Shared, x: Shared) -> Shared:
 def extend_values(party: Party, x: Shared) -> Shared:
     """Extend values of `Column.narrow_parts`, or their product with a bit, to Z_2^64.
 
-    Rounds: 1 online, 2 in total, or none. Bits sent: those of small_ring.extend.
+    Rounds: 1 online, 2 in total, or none. Bits sent: those of small_ring.extend_nonnegative.
     """
     return small_ring.extend_nonnegative(party, x) if 1 < x.ring_bits < 64 else x
 

@@ -127,7 +127,7 @@ def compare_keys(
 ) -> Shared:
     """Return [all parts are equal] AND some bits. Call it inside a graph.
 
-    Rounds: 4 online, 5 in total. Bits sent: those of equality.zero, and 1 to split.
+    Rounds: 4 online, 5 in total. Bits sent: those of equality.is_all_zero, and 1 to split.
     """
     differences = [(arithmetic.sub(a, b), k) for a, b, k in zip(left, right, widths, strict=True)]
     is_equal: MaskedBits = equality.is_all_zero(
