@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 __all__ = ["broadcast_shapes", "describe_type", "is_private", "sizes"]
 
-# Fractional bits of public reals that are known only when the graph runs; fewest of all others.
+# Fractional bits of public reals that are known only when the graph runs; others have at least as
+# many unless fewer are exact.
 WEIGHT_BITS = 16
 # Significant bits of public reals known while tracing: those of float32.
 SIGNIFICANT_BITS = 24

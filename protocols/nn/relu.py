@@ -108,8 +108,8 @@ def truncated_product(
 
     Args:
         drop: fractional bits to drop.
-        bits: k; right for |x . y + bias| <= 2^(k-1+drop) - 2^drop (values up to 2^(k-1), which
-            rounding could reach, would read as negative).
+        bits: k; right for |x . y + bias| <= 2^(k-1+drop) - 2^drop (rounding of a larger value could
+            reach 2^(k-1), which reads as negative).
         bilinear: sum of products of paired operands; None is matmul.
         bias: private, at the scale of the product, broadcast to it.
 

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 ALGORITHMS = ("auto", "quick", "all-pairs", "network")
 
 # Cost of one more level, counted in comparisons: measured on one host; for wan 4 rounds of 20 ms
-# against 35 to 50 bytes sent by the dealer per comparison at 44 MB/s. A slightly larger value is
-# faster there, as the number of levels is not always even.
+# against 35 to 50 bytes sent by the dealer per comparison at 44 MB/s. A slightly larger value
+# finishes sooner there, as an even number of levels is not available.
 ROUND_COST = {"local": 20_000.0, "lan": 20_000.0, "wan": 100_000.0}
 _ALL_PAIRS_AT = 10
 # From this number of comparisons on, a third exchange saves 17 bytes each, in total the time of a

@@ -19,7 +19,7 @@ def slope(v: Array) -> Array:
     return np.asarray(normal(v) + v * np.exp(-v * v / 2) / math.sqrt(2 * math.pi))
 
 
-def of_bump(
+def residual_function(
     gelu: ModuleType, part: Callable[[Array], Array], slope: Callable[[Array], Array], **more: Any
 ) -> Function:
     """GELU in one of its forms: x times a part of it."""
@@ -35,7 +35,7 @@ def of_bump(
     )
 
 
-FUNCTION = of_bump(
+FUNCTION = residual_function(
     gelu,
     normal,
     slope,

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from tests.protocols.gated.gelu import of_bump
+from tests.protocols.gated.gelu import residual_function
 from tests.protocols.operands import Array, sigmoid
 from tfe_bench.protocols.nn import gelu_tanh
 
@@ -24,4 +24,4 @@ def slope(v: Array) -> Array:
     return np.asarray(s + v * 2 * s * (1 - s) * _ROOT * (1 + 3 * 0.044715 * v * v))
 
 
-FUNCTION = of_bump(gelu_tanh, rising, slope)
+FUNCTION = residual_function(gelu_tanh, rising, slope)
