@@ -1,4 +1,4 @@
-"""Attention as a layer: its values with and without a mask, its ranges, what it refuses."""
+"""Attention as a layer: its values with and without a mask, its ranges, its refusals."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_scores_too_far_apart_are_refused_or_flagged(rng: np.random.Generator) -
     with pytest.raises(RangeError, match=r"'a' has scores .* apart"):
         convert(graph_of(scale=60.0), samples=given)
     private = convert(graph_of(scale=4.0), ranges=200.0)
-    # 202 units of the base 2 apart, and not at all
+    # 202 units of the base 2 apart, and equal
     given["q"][4] *= 0
     given["k"][3, 0, 0], given["k"][3, 0, 1], given["q"][3] = [5, 0, 0, 0], [-2, 0, 0, 0], 5
     _, flags, _ = ran(private.plan, given)

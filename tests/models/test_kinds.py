@@ -1,4 +1,4 @@
-"""A kind of layer is one class, also another package's: found, read, predicted and trained."""
+"""A kind of layer is one class, also in another package: discovered, converted, run and trained."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ L: Any = keras.layers
 
 
 class KerasSquare(L.Layer):  # type: ignore[misc]  # (Keras is untyped)
-    """x * x, as its owner writes it for Keras."""
+    """x * x, as its owner implements it for Keras."""
 
     def call(self, x: Any) -> Any:
         return x * x
 
 
 class Square(Kind):
-    """x * x, as its owner writes it for tfe_bench."""
+    """x * x, as its owner implements it for tfe_bench."""
 
     op = "their_square"
 
@@ -88,7 +88,7 @@ class Square(Kind):
 
 
 def old_square() -> Any:
-    """Square with the names of the release before."""
+    """Return Square with the names of the previous release."""
 
     class OldSquare(Kind):
         op = "their_old_square"
@@ -141,7 +141,7 @@ class Point:
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The other package is there."""
+    """Install the other package."""
     monkeypatch.setattr(registry, "entry_points", lambda group: [Point(Square)])
     monkeypatch.setattr(registry, "KINDS", registry.discover_kinds())
 
@@ -164,7 +164,7 @@ def test_a_kind_of_another_package_is_converted_predicted_and_priced(
 
 
 def test_a_kind_of_another_package_learns(installed: None, rng: np.random.Generator) -> None:
-    """One step: the weights before it move as Keras moves them, within 2^-9 of the largest move."""
+    """One step: the weights before it change as in Keras, within 2^-9 of the largest change."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     model, x, y = squares(), rng.normal(0, 1, (8, 4)).astype(np.float32), rng.normal(0, 1, (8, 2))
     recipe = Recipe.build(model, keras.optimizers.SGD(0.125), "mse", 8)
@@ -215,7 +215,7 @@ def test_without_the_package_its_layers_are_refused_by_name() -> None:
 
 
 class Again(Square):
-    """A kind whose name is taken."""
+    """A kind whose name is in use."""
 
     op = "dense"
 

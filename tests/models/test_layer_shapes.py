@@ -1,4 +1,4 @@
-"""Layers of Keras, of shapes and options drawn at random, mean in the clear what Keras means."""
+"""Keras layers of random shapes and options compute the same in plaintext as in Keras."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def some(rng: Random, axes: int, low: int, high: int) -> tuple[int, ...]:
 
 
 def windows(rng: Random, axes: int, paddings: tuple[str, ...] = ("same", "valid")) -> Any:
-    """Options of a convolution: strides or dilations."""
+    """Draw options of a convolution: strides or dilations."""
     options = {"padding": str(rng.choice(paddings)), "use_bias": bool(rng.integers(2))}
     if rng.integers(2):
         return {**options, "strides": int(rng.integers(1, 4))}
@@ -78,7 +78,7 @@ def overall(name: str, axes: int) -> Callable[[Random], Drawn]:
 
 
 def of_axes(name: str, axes: int, low: int = 0) -> Callable[[Random], Drawn]:
-    """Zero padding, cropping, upsampling."""
+    """Draw zero padding, cropping and upsampling."""
 
     def draw(rng: Random) -> Drawn:
         if name.startswith("UpSampling"):
@@ -233,7 +233,7 @@ def test_layers_of_layers_compute_what_keras_computes(name: str, rng: Random) ->
 
 
 def of_images(first: bool) -> Any:
-    """A model of images with the channels first, or its twin with the channels last."""
+    """Return a model of channels-first images, or its channels-last twin."""
     form = {"data_format": "channels_first" if first else "channels_last"}
     axis = 1 if first else -1
     x = keras.Input((2, 9, 9) if first else (9, 9, 2))

@@ -1,4 +1,4 @@
-"""Masks: as inputs, as arguments, and as Keras attaches them to what an Embedding gives."""
+"""Masks: as inputs, as arguments, and attached by Keras to the output of an Embedding."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def padded() -> tuple[Any, Any]:
 
 
 def blocks(dropout: float, join: Callable[[Any, Any], Any]) -> Any:
-    """Two attentions, of which Keras masks the second where the first one's mask is left."""
+    """Return two attentions; Keras masks the second if the mask of the first one remains."""
     given, x = padded()
     y = join(x, L.MultiHeadAttention(2, 3, dropout=dropout)(x, x))
     y = L.Dropout(0.1)(L.LayerNormalization()(y))
@@ -89,7 +89,7 @@ def attention() -> Any:
 
 
 def carried() -> Any:
-    """Through what hands masks on, and a model within the model."""
+    """Return layers that propagate masks, and a nested model."""
     given, x = padded()
     x = L.BatchNormalization()(L.TimeDistributed(L.Dense(WIDTH, activation="relu"))(x))
     x = L.Average()([x, L.ReLU()(x)])
@@ -98,7 +98,7 @@ def carried() -> Any:
 
 
 def two_masks() -> Any:
-    """Masks that differ, of which an Add's holds where either does."""
+    """Return different masks; the mask of an Add is 1 where either is."""
     given, other = words(), keras.Input((STEPS,), dtype="int32", name="others")
     both = [L.Embedding(WORDS, WIDTH, mask_zero=True)(each) for each in (given, other)]
     return keras.Model([given, other], L.GlobalAveragePooling1D()(L.Add()(both)))

@@ -1,4 +1,4 @@
-"""Norms whose statistics' range samples tell: fewer rounds, and what is outside is noticed."""
+"""Norms with ranges of statistics from samples: fewer rounds, and outliers are detected."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def model_of(layer: Any) -> Any:
 
 
 def ran(plan: Plan, given: Any) -> tuple[Any, Any, Any]:
-    """The values, the flags of the samples, and what it cost."""
+    """Return the values, the flags of the samples, and the cost."""
     scaled = plaintext.scale_owner_inputs(plan.graph, given)
     s = execute.tune_prediction(plan, "local", len(next(iter(scaled.values()))), True)
     scales = [plan.fraction_of(name) for name in plan.graph.inputs]
@@ -61,7 +61,7 @@ def ran(plan: Plan, given: Any) -> tuple[Any, Any, Any]:
 
 @pytest.mark.parametrize("kind", ["LayerNormalization", "RMSNormalization"])
 def test_a_norm_knows_its_rows_and_tells_of_others(kind: str, rng: np.random.Generator) -> None:
-    """A quarter to four times as large as samples is right; far from it, flagged."""
+    """Rows of a quarter to four times the samples' size are right; rows far from it are flagged."""
     layer = getattr(L, kind)(epsilon=1e-6)
     model = model_of(layer)
     samples = rng.normal(0, 1, (16, 3, 24)).astype(np.float32)
@@ -79,7 +79,7 @@ def test_a_norm_knows_its_rows_and_tells_of_others(kind: str, rng: np.random.Gen
     assert not any(n.low for n in declared.plan.numbers.values())
     value, flags, other = ran(declared.plan, rows.astype(np.float32))
     assert not flags.any() and cost.rounds <= other.rounds - 4
-    # (of an input of no known limit a second statistic is noted, which costs short rows most)
+    # (an input without a known limit needs a second statistic, which costs short rows most)
     assert cost.total < 1.1 * other.total
     assert np.abs(value - right).max() < 4000 * 2.0**-16  # (inputs are rounded)
 
@@ -104,7 +104,7 @@ def test_a_stranger_s_ends_are_checked(rng: np.random.Generator) -> None:
 
 
 def scheme_of(plan: Plan) -> tuple[PlacedLayer, row_scheme.RowScheme]:
-    """How the only norm computes where ranges are checked."""
+    """Return the scheme of the only norm with range checks."""
     nodes = execute.tune_prediction(plan, "local", 1, True).placed_layers()
     (node,) = (n for n in nodes if n.layer.op == "normalize")
     return node, Normalize()._build_scheme(node)
@@ -114,10 +114,10 @@ def scheme_of(plan: Plan) -> tuple[PlacedLayer, row_scheme.RowScheme]:
 def test_a_norm_of_fewer_bits_than_its_rows_could_take_tells_of_them(
     kind: str, rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Rows of few large values say how large values are, not how large a row of them would be.
+    """Rows of few large values bound values, but not a row of such values.
 
-    A row whose statistic leaves its modulus, and comes to lie where right ones do, is flagged by
-    the second statistic, and by nothing else.
+    If a row's statistic exceeds its modulus and falls among right ones, only the second statistic
+    flags it.
     """
     n = 256
     model = keras.Sequential([L.Input((2, n)), L.Dense(n, use_bias=False), getattr(L, kind)()])
@@ -142,7 +142,7 @@ def test_a_norm_of_fewer_bits_than_its_rows_could_take_tells_of_them(
 
 
 def test_a_norm_of_an_input_tells_of_all_that_its_bounds_allow(rng: np.random.Generator) -> None:
-    """No limit of an input is known where it is shared; a client keeps to the model's bounds."""
+    """No limit of an input is known when it is shared; a client keeps to the model's bounds."""
     n = 1024
     samples = rng.normal(0, 0.1, (8, 2, n)).astype(np.float32)
     samples[..., 7] = 40.0
@@ -164,7 +164,7 @@ def test_a_norm_of_an_input_tells_of_all_that_its_bounds_allow(rng: np.random.Ge
 def test_no_row_within_its_limit_is_taken_for_another(
     by: str, count: int, rng: np.random.Generator
 ) -> None:
-    """The two statistics, in integers, of rows at the ends of what they tell apart."""
+    """The two statistics, in integers, of rows at the ends of the distinguishable range."""
     tried = 0
     for given, bits, room in [(12, 50, 3), (16, 44, 0), (12, 61, 8), (10, 30, 12), (16, 52, 6)]:
         plain = row_scheme.RowScheme(count, by, 1e-6, given, 0, bits, bits - 9)
@@ -201,7 +201,7 @@ def test_no_row_within_its_limit_is_taken_for_another(
 
 
 def statistic(scheme: row_scheme.RowScheme, x: Any) -> int:
-    """n Q - S^2, or n Q."""
+    """Return n Q - S^2, or n Q."""
     return int(
         scheme.count * (x * x).sum() - (x.sum() ** 2 if scheme.statistic == "variance" else 0)
     )
@@ -213,6 +213,6 @@ _IN_FEWEST = row_scheme.RowScheme.minimize_bits
 def without_second(
     self: row_scheme.RowScheme, limit: int | None, least: int = 0
 ) -> row_scheme.RowScheme | None:
-    """The same bits read, and no second statistic."""
+    """Return the scheme with the same used bits, without a second statistic."""
     found = _IN_FEWEST(self, limit, least)
     return found and replace(found, coarse=0)

@@ -1,4 +1,4 @@
-"""Recurrent layers of Keras: their options, states and directions, private and in the clear."""
+"""Recurrent layers of Keras: their options, states and directions, private and in plaintext."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def drawn(model: Any, rng: np.random.Generator, count: int = 2) -> list[Array]:
 
 
 def of_states() -> Any:
-    """An encoder whose states a decoder begins with, and all that layers give."""
+    """Return an encoder whose states start a decoder, and all outputs of layers."""
     x, y = keras.Input((STEPS, INPUTS), name="x"), keras.Input((2, INPUTS), name="y")
     _, h, c = L.LSTM(2, return_state=True)(x)
     told = L.LSTM(2, return_sequences=True, return_state=True)(y, initial_state=[h, c])
@@ -61,7 +61,7 @@ def of_states() -> Any:
 
 
 def masked(*layers: Any) -> Any:
-    """Steps of which an input says which count; the mask goes from layer to layer."""
+    """Return steps with a mask from an input; the mask propagates from layer to layer."""
     x, mask = keras.Input((STEPS, INPUTS), name="x"), keras.Input((STEPS,), dtype="bool")
     y = layers[0](x, mask=mask)
     for layer in layers[1:]:
@@ -112,15 +112,15 @@ def slow(names: Any, *fast: str) -> list[Any]:
 
 
 def told(private: PrivateModel, given: Any) -> tuple[Array, Array]:
-    """The private outputs as their owner reads them, and the samples that left the range."""
-    value, flags, _ = ran(private.plan, given)  # which compares what it costs with the wire
+    """Return the decoded private outputs, and the samples outside of the range."""
+    value, flags, _ = ran(private.plan, given)  # (it compares the cost with the wire)
     (value,) = plaintext.finish_outputs(private.graph, [value])
     return value, flags
 
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Generator) -> None:
-    """convert itself compares; its header gives the same plan again."""
+    """convert itself compares; its header produces the same plan."""
     model = shaken(MODELS[name](), rng)
     given = drawn(model, rng)
     private = convert(model)
@@ -136,7 +136,7 @@ def test_a_layer_converts_to_what_keras_computes(name: str, rng: np.random.Gener
 def test_a_private_layer_agrees_with_keras_and_costs_what_is_declared(
     name: str, rng: np.random.Generator
 ) -> None:
-    """With samples and without, watched; nothing is flagged."""
+    """With samples and without, with range checks; nothing is flagged."""
     model = shaken(MODELS[name](), rng)
     given = drawn(model, rng)
     want = np.asarray(model(given if len(given) > 1 else given[0], training=False))
@@ -154,7 +154,7 @@ def test_a_private_layer_agrees_with_keras_and_costs_what_is_declared(
 
 
 def of_chance(rng: np.random.Generator) -> Any:
-    """One layer or two of any sizes and options."""
+    """Draw one layer or two of any sizes and options."""
 
     def layer(every: bool) -> Any:
         kind = str(rng.choice(["LSTM", "GRU", "SimpleRNN"]))
@@ -202,7 +202,7 @@ def test_options_of_chance_are_predicted(turn: int, rng: np.random.Generator) ->
 def test_three_dealers_take_a_third_each(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Three loops of one graph, whose masks and messages are their own."""
+    """Three loops of one graph have their own masks and messages."""
     monkeypatch.setattr(rotation, "is_worthwhile", lambda cost, bits: True)
     model = shaken(of(L.Bidirectional(L.GRU(2))), rng)
     (given,) = drawn(model, rng, 4)
@@ -227,7 +227,7 @@ def test_a_model_is_cut_behind_a_layer_s_output(rng: np.random.Generator) -> Non
 @pytest.mark.parametrize("bits", [8, 16, 20])
 @pytest.mark.parametrize("activations", ["exact", "series"])
 def test_widths(bits: int, activations: str, rng: np.random.Generator) -> None:
-    """States have bits enough whatever a model has."""
+    """States have enough bits for every model."""
     model = shaken(of(L.LSTM(3, **ALL), L.GRU(2)), rng)
     (given,) = drawn(model, rng)
     private = convert(model, samples=given, fractional_bits=bits, activations=activations)
@@ -244,7 +244,7 @@ def test_widths(bits: int, activations: str, rng: np.random.Generator) -> None:
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize("activations", ["exact", "series"])
 def test_a_hundred_steps(kind: str, activations: str, rng: np.random.Generator) -> None:
-    """A memory that is held to the end, as its gates' biases have it."""
+    """A memory is held to the end, as the biases of its gates demand."""
     layer = getattr(L, kind)(4)
     model = shaken(of(layer, shape=(100, 2)), rng, 0.2)
     bias = np.asarray(layer.cell.bias)
@@ -263,7 +263,7 @@ def test_a_hundred_steps(kind: str, activations: str, rng: np.random.Generator) 
 
 
 def test_a_step_costs_what_the_page_says() -> None:
-    """Of 128 units and 16 samples, as Keras makes them: at most 1.3 MB with series, 14 rounds."""
+    """128 units and 16 samples, initialized by Keras: at most 1.3 MB with series, 14 rounds."""
     keras.utils.set_random_seed(4)
     samples = np.random.default_rng(4).normal(0, 1, (16, 11, 64))
     for activations, most in (("series", 1.3), ("exact", 5.6)):
@@ -300,7 +300,7 @@ def test_a_long_sequence_with_series_is_warned_of(rng: np.random.Generator) -> N
 
 
 def test_no_input_within_its_range_leaves_a_bounded_layer_s(rng: np.random.Generator) -> None:
-    """Samples that are small say nothing of sums: these follow from weights and lengths."""
+    """Small samples do not bound sums: the bounds follow from weights and lengths."""
     model = shaken(of(L.LSTM(3, **ALL)), rng, 3.0)
     small = rng.normal(0, 0.01, (4, STEPS, INPUTS)).astype(np.float32)
     private = convert(model, samples=small)
@@ -314,7 +314,7 @@ def test_no_input_within_its_range_leaves_a_bounded_layer_s(rng: np.random.Gener
 
 @pytest.mark.slow
 def test_a_cell_without_bounds_is_watched(rng: np.random.Generator) -> None:
-    """Of a ReLU's states that outgrow the samples' the client hears."""
+    """The client receives a flag if a ReLU's states exceed those of the samples."""
     model = of(L.SimpleRNN(2, activation="relu"), shape=(6, 2))
     model.layers[0].set_weights([np.eye(2), 2 * np.eye(2), np.zeros(2)])
     given = np.full((3, 6, 2), 0.1, np.float32)
@@ -333,11 +333,11 @@ def test_sums_that_no_word_holds_are_refused_by_name(rng: np.random.Generator) -
         convert(model, ranges=2.0**14)
 
 
-# ---- what is refused
+# ---- refusals
 
 
 class Own(keras.layers.LSTMCell):  # type: ignore[misc]  # (Keras is untyped)
-    """A cell of somebody's."""
+    """A custom cell."""
 
 
 def with_mask(layer: Any, initial: bool = False) -> Any:
@@ -467,12 +467,12 @@ def test_a_stranger_s_numbers_are_checked() -> None:
             execute.check_executable(Plan.from_header({**header, "numbers": {"own": wrong}}))
 
 
-# ---- a model of its user's
+# ---- a user's model
 
 
 @pytest.mark.slow
 def test_texts_and_sensors_are_predicted_on_a_cluster(rng: np.random.Generator) -> None:
-    """Embedding, both directions and a dense layer; a row of measurements, to its next."""
+    """Embedding, both directions and a dense layer; a row of measurements, to the next one."""
     words = keras.Input((6,), dtype="int32")
     y = L.Bidirectional(L.LSTM(4))(L.Embedding(20, 5)(words))
     texts = shaken(keras.Model(words, L.Dense(2, activation="softmax")(y)), rng)

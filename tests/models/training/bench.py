@@ -1,4 +1,4 @@
-"""Trains recipes in the simulator, several in one run, and keeps what each step cost."""
+"""Train recipes in the simulator, several in one run, and record the cost of each step."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LOCAL = Setting()
 
 @dataclass(frozen=True, eq=False)
 class Case:
-    """One training: batches follow each other in x and y, and begin again behind the last."""
+    """One training: batches are consecutive in x and y, and restart after the last one."""
 
     recipe: Recipe
     x: Array
@@ -37,7 +37,9 @@ class Case:
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """The state after the steps by key, cost and loss of the last, how many answers are right."""
+    """The state after the steps by key, cost and loss of the last step, and the number of right
+    answers.
+    """
 
     state: dict[str, Array]
     calls: list[Any]
@@ -46,13 +48,13 @@ class Result:
 
 
 def rows(case: Case, number: int) -> slice:
-    """Of a step's batch."""
+    """Return the rows of a step's batch."""
     start = number * case.recipe.batch % len(case.x)
     return slice(start, start + case.recipe.batch)
 
 
 def train(cases: Sequence[Case], dealer: int = 0) -> list[Result]:
-    """All cases in one simulation."""
+    """Run all cases in one simulation."""
     flat, specs = [], [state.list_specs(c.recipe) for c in cases]
     for case, own in zip(cases, specs, strict=True):
         first = state.build_initial_state(case.recipe)

@@ -1,4 +1,4 @@
-"""A step on shares moves the weights as Keras does, and costs what is declared."""
+"""A step on shares changes the weights as Keras does, at the declared cost."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ BATCH = 8
 RATE = 0.125
 
 
-# Activations that have cases as layers, or none.  (Keras copies no function with arguments.)
+# Activations that have cases as layers, or none. (Keras cannot copy functions with arguments.)
 WITH_LAYERS = ("relu", "relu6", "linear", "elu", "leaky_relu", "threshold")
 THRESHOLD = functools.partial(keras.activations.threshold, threshold=0.3, default_value=-1.0)
 
 
 def trained() -> list[list[str]]:
-    """The other activations that have a gradient, a few together."""
+    """Return the other activations with a gradient, several in a model."""
     kinds = {name: kind for name, kind in registry.map_keras_functions(keras).values()}
     own = [n for n in named() if hasattr(keras.activations, n)]
     names = [n for n in own if kinds[n].can_train and n not in WITH_LAYERS]
@@ -36,9 +36,9 @@ def trained() -> list[list[str]]:
 
 
 def activated(names: list[str]) -> Any:
-    """A model of activations next to each other, each of values of its own.
+    """Return a model of parallel activations, each of its own values.
 
-    The arguments of exp are small: an exponential of large ones makes steps that diverge.
+    The arguments of exp are small: an exponential of large ones causes steps that diverge.
     """
     x = keras.Input((6,))
     small = {"exponential": keras.initializers.RandomUniform(-0.1, 0.1)}
@@ -65,7 +65,7 @@ def conv(**options: Any) -> Any:
 
 
 def merged() -> Any:
-    """Layers of several values, each of three convolutions by turns."""
+    """Return layers of several values, each of three convolutions in rotation."""
     x = keras.Input((6, 6, 2))
     p, q, r = (conv()(x) for _ in range(3))
     mean = L.GlobalAveragePooling2D(keepdims=True)
@@ -75,7 +75,7 @@ def merged() -> Any:
 
 
 def bent() -> Any:
-    """Functions of two straight pieces and more, next to each other, of a convolution."""
+    """Return parallel piecewise linear functions of a convolution."""
     x = keras.Input((6, 6, 2))
     y = conv()(x)
     large = keras.Sequential([L.Rescaling(4.0), conv(activation="relu6")])
@@ -90,7 +90,7 @@ def bent() -> Any:
 
 
 def drawn() -> dict[str, Any]:
-    """Initializers of a BatchNormalization that has learned."""
+    """Draw initializers of a BatchNormalization that has learned."""
     names = ("moving_mean", "moving_variance", "gamma", "beta")
     return {f"{name}_initializer": keras.initializers.RandomUniform(0.4, 1.6) for name in names}
 
@@ -100,12 +100,12 @@ def drawn_alpha() -> Any:
 
 
 def most() -> Any:
-    """The largest of each channel, [1, 1, channels]."""
+    """Return the maximum of each channel, [1, 1, channels]."""
     return keras.Sequential([conv(), L.GlobalMaxPooling2D(keepdims=True)])
 
 
 def cases() -> dict[str, Any]:
-    """Models with a layer each whose gradient is looked at through those before it."""
+    """Return models with one layer each whose gradient reaches the layers before it."""
     flat, x = (6,), keras.Input((6,))
     same = {"padding": "same"}
     return {
@@ -124,7 +124,8 @@ def cases() -> dict[str, Any]:
         "separable, strided, depthwise": of(
             L.SeparableConv2D(3, 3, **same),
             L.ReLU(),
-            conv(strides=2, **same),  # (behind a ReLU, all of a window may be at another's edge)
+            # (after a ReLU, all values of a window may lie at the edge of another)
+            conv(strides=2, **same),
             L.DepthwiseConv2D(2, depth_multiplier=2),
             L.ReLU(),
             *ends(),
@@ -266,7 +267,7 @@ def cases() -> dict[str, Any]:
     }
 
 
-# Those of which another case has the layer too.
+# Layers that occur in another case, too.
 VARIANTS = (
     *("dense", "dense of rows", "dense without bias", "conv2d", "dilated", "global average"),
     *("batch norm alone", "batch norm, max pool"),
@@ -276,7 +277,7 @@ VARIANTS = (
 
 
 def twin_of(case: Case, model: Any) -> Any:
-    """The Keras model after the steps, which are too few to make a graph for."""
+    """Train the Keras model; the steps are too few to compile a graph."""
     twin = plaintext.PlaintextTwin(model, case.recipe)
     twin.model.run_eagerly = twin.model.jit_compile is not True
     targets = case.recipe.encode_labels(case.y)
@@ -287,7 +288,7 @@ def twin_of(case: Case, model: Any) -> Any:
 
 
 def distance(case: Case, result: Result, model: Any) -> float:
-    """The largest error of a weight, by the largest move in its array (and 2^-6)."""
+    """Return the largest error of a weight, by the largest change in its array (and 2^-6)."""
     before, after = model.get_weights(), twin_of(case, model).model.get_weights()
     found = state.to_keras_weights(case.recipe, result.state)
     worst = 0.0
@@ -299,7 +300,7 @@ def distance(case: Case, result: Result, model: Any) -> float:
 
 
 def learned(model: Any, rng: np.random.Generator) -> Case:
-    """Two steps with mean squared error on random data."""
+    """Run two steps with mean squared error on random data."""
     x = rng.normal(0, 1, (2 * BATCH, *model.input_shape[1:])).clip(-3, 3).astype(np.float32)
     y = rng.normal(0, 1, (2 * BATCH, *model.output_shape[1:]))
     return Case(Recipe.build(model, keras.optimizers.SGD(RATE), "mse", BATCH, seed=3), x, y, 2)
@@ -311,12 +312,12 @@ def learned(model: Any, rng: np.random.Generator) -> Case:
 def test_every_layer_learns_as_keras_does_and_costs_what_is_declared(
     variants: bool, rng: np.random.Generator
 ) -> None:
-    """Weights agree within 2^-8 of the largest move, or 4 units in the last place.
+    """Weights agree within 2^-8 of the largest change, or 4 units in the last place.
 
-    (A product of three values, whose gradients are products too, has come to 3 of them.)
+    (A product of three values, whose gradients are products too, reaches 3 of them.)
 
-    A value within rounding of a ReLU's edge, or of another in its window, takes the other branch,
-    which no tolerance covers: about one run of a case in fifty, so that it is given three.
+    A value within rounding of a ReLU's edge, or of another value in its window, selects the other
+    branch, and no tolerance covers that: about one run of a case in fifty, so each has three tries.
     """
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     dealer = int(rng.integers(3))

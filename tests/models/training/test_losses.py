@@ -1,4 +1,4 @@
-"""Each loss on shares has Keras' gradient and value, at its edges too, and refuses by name."""
+"""Each loss on shares has Keras' gradient and value, also at its edges, and refuses by name."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ K: Any = keras.losses
 Array = np.ndarray[Any, Any]
 
 
-# Those whose gradient is another one beside a value.
+# Losses with another gradient if the value is computed too.
 APART = ("log_cosh", "categorical_crossentropy", "binary_crossentropy")
 
 
 def near(rng: np.random.Generator, shape: tuple[int, ...], high: float) -> Array:
-    """Multiples of 2^-10 up to a magnitude: equal on both sides."""
+    """Draw multiples of 2^-10 up to a magnitude: exact on both sides."""
     return np.round(rng.uniform(-high, high, shape) * 1024) / 1024
 
 
 def points(rng: np.random.Generator) -> dict[str, tuple[Any, Array, Array]]:
-    """Keras' loss, predictions (or logits) and labels [rows, 3]."""
+    """Return Keras' loss, predictions (or logits) and labels [rows, 3]."""
     z, y = near(rng, (12, 3), 4), near(rng, (12, 3), 4)
     z[0], y[0] = [1, 0, -2], [1, 0, -2]  # no difference
     z[1], y[1] = [1.5, -0.5, 0.5], [0, 1, 1]  # delta, the margin
@@ -89,7 +89,7 @@ def points(rng: np.random.Generator) -> dict[str, tuple[Any, Array, Array]]:
 
 
 def of_keras(loss: Any, z: Array, y: Array) -> tuple[Array, float]:
-    """The gradient by the output, or by the logits before it, and the value, in float64."""
+    """Return the gradient by the output, or by the logits before it, and the value, in float64."""
     import tensorflow as tf
 
     with tf.GradientTape() as tape:
@@ -104,9 +104,9 @@ def of_keras(loss: Any, z: Array, y: Array) -> tuple[Array, float]:
     "fraction", [40, pytest.param(16, marks=pytest.mark.slow)], ids=["product", "value"]
 )
 def test_gradients_and_values_are_those_of_keras(fraction: int, rng: np.random.Generator) -> None:
-    """Gradients within 2^-10 (or that of themselves), values within 2^-9 a number.
+    """Gradients agree within 2^-10 (absolute or relative), values within 2^-9 a number.
 
-    All together cost what is declared of them.
+    All together cost what they declare.
     """
     before = keras.config.floatx()
     keras.config.set_floatx("float64")
@@ -220,7 +220,7 @@ def test_what_no_loss_is_is_refused_by_name() -> None:
     [("poisson", "number"), ("mape", "binary"), ("hinge", "number"), ("kl_divergence", "binary")],
 )
 def test_labels_of_owners_are_such_as_a_loss_is_for(loss: str, target: str) -> None:
-    """Nobody sees them, so that nobody would notice."""
+    """No party sees these labels, so no party would detect a mismatch."""
     joined = CombinedSchema(8, (3,), (1,), 2, target)
     check_target(joined, losses.read_keras_loss("mse")[0])
     with pytest.raises(UsageError, match=f"owners' labels that are '{target}'"):

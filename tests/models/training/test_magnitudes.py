@@ -30,8 +30,8 @@ RATE = 2.0**-5
 
 
 def model_of(loss: str, hidden: bool, rng: np.random.Generator) -> Any:
-    """A small model for a loss, of two features."""
-    # (predictions of less than 2^-8 are others than Keras' to Poisson)
+    """Return a small model for a loss, of two features."""
+    # (for Poisson, predictions of less than 2^-8 differ from Keras')
     folded = losses.get_loss(loss).folded_activation or {"poisson": "softplus"}.get(loss)
     last = L.Dense(3 if losses.get_loss(loss).is_categorical else 1, activation=folded)
     layers = [L.Dense(3, "tanh")] if hidden else []
@@ -41,7 +41,7 @@ def model_of(loss: str, hidden: bool, rng: np.random.Generator) -> Any:
 
 
 def rows_of(loss: str, x_size: float, y_size: float, rng: np.random.Generator) -> Any:
-    """Features and labels of two batches."""
+    """Draw features and labels of two batches."""
     about, n = losses.get_loss(loss), 2 * BATCH
     x = rng.normal(0, x_size / 3, (n, 2)).clip(-x_size, x_size)
     if about.is_categorical:
@@ -59,12 +59,12 @@ def planned(model: Any, optimizer: Any, loss: str, x: Any, y: Any) -> Recipe:
 
 
 def seen(case: Case, model: Any) -> Array:
-    """Which weights have gradients above the resolution, of which Keras' steps do not depend."""
+    """Flag the weights with gradients above the resolution; Keras' steps do not depend on it."""
     recipe, targets = case.recipe, case.recipe.encode_labels(case.y)
     cuts = [slice(0, BATCH), slice(BATCH, 2 * BATCH)]
     batches = [(case.x[cut], targets[cut], None) for cut in cuts]
     found = plaintext.PlaintextTwin(model, recipe).measure_gradients(batches)
-    # (means of samples that cancel are what losses are rounded by)
+    # (if samples cancel, the mean is as small as the rounding of losses)
     fine = [
         found[key] > max(2.0 ** (recipe.exponents.get(key, 0) - 11), found[key].max() / 64)
         for key in recipe.order
@@ -73,7 +73,7 @@ def seen(case: Case, model: Any) -> Array:
 
 
 def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
-    """Trains all in one simulation; weights move as Keras' do."""
+    """Train all models in one simulation; weights change as Keras' do."""
     cases = {}
     for name, (model, optimizer, loss, x, y) in chosen.items():
         cases[name] = Case(planned(model, optimizer, loss, x, y), x, y, STEPS)
@@ -104,8 +104,8 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
             most = max(most, RATE * STEPS)
             off = off[seen(case, model)]
         spread = np.sqrt(np.mean(off**2)) if off.size else 0.0
-        # (Poisson's gradient is a difference of 1 and a quotient; small features are held coarsely,
-        # which a warning says; and Lion takes the sign of what may be close to 0)
+        # (Poisson's gradient is a difference of 1 and a quotient; small features are coarse,
+        # as a warning states; and Lion uses the sign of a value that may be close to 0)
         coarse = np.abs(case.x).max() < MIN_STEPS * 2.0**-case.recipe.numbers.activation
         rough = case.recipe.loss.name == "poisson" or coarse or name.startswith("lion")
         part = 4 if rough else 16
@@ -113,7 +113,7 @@ def follow_keras(chosen: dict[str, tuple[Any, Any, str, Any, Any]]) -> None:
 
 
 def test_gradients_above_eight_train_as_in_keras(rng: np.random.Generator) -> None:
-    """Targets of 50 to 8000, features of 300."""
+    """Targets are 50 to 8000, features 300."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
 
     def linear(optimizer: Any, x: float, y: float, loss: str = "mse") -> tuple[Any, ...]:
@@ -146,7 +146,7 @@ SIZES = (1e-3, 0.1, 1.0, 30.0, 1000.0)
 def test_every_optimizer_follows_keras_at_every_magnitude(
     loss: str, rng: np.random.Generator
 ) -> None:
-    """Features and labels from 10^-3 to thousands: as Keras, or refused in words."""
+    """Features and labels from 10^-3 to thousands agree with Keras, or are refused."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     chosen: dict[str, Any] = {}
     for kind, cls in optimizers.KINDS.items():
@@ -183,7 +183,7 @@ def test_gradients_that_no_exponent_holds_are_refused(rng: np.random.Generator) 
 
 
 def test_clipped_gradients_have_the_exponent_of_their_bound(rng: np.random.Generator) -> None:
-    """Gradients that are small, or clipped to 1, have none."""
+    """Gradients that are small, or clipped to 1, have no exponent."""
     x, y = np.ones((16, 2)), np.full(16, 100.0)
     model = model_of("mse", False, rng)
     assert not planned(model, Opt.Adam(0.1, clipnorm=1.0), "mse", x, y).exponents

@@ -41,7 +41,7 @@ def without_biases(optimizer: Any) -> Any:
 
 
 def sgd_cases() -> dict[str, tuple[Any, Any, Any]]:
-    """Model, optimizer and loss."""
+    """Return models, optimizers and losses."""
     decay = Opt.schedules.ExponentialDecay(0.5, 2, 0.7)
     pieces = Opt.schedules.PiecewiseConstantDecay([1, 2], [0.5, 0.2, 0.1])
     cosine = Opt.schedules.CosineDecay(0.5, 5, 0.1)
@@ -125,7 +125,7 @@ def data(recipe: Recipe, rng: np.random.Generator, batches: int) -> tuple[Array,
 
 
 def follow(case: Case, model: Any) -> tuple[Any, float]:
-    """The plaintext twin after the steps, and the loss of the last."""
+    """Return the plaintext reference after the steps, and the loss of the last."""
     twin, targets, loss = (
         plaintext.PlaintextTwin(model, case.recipe),
         case.recipe.encode_labels(case.y),
@@ -148,12 +148,12 @@ def compared(
     setting: Setting = LOCAL,
     weights: Array | None = None,
 ) -> dict[str, tuple[Case, Result, Any]]:
-    """Trains all, and holds weights, costs, losses and right answers against Keras."""
+    """Train all cases, and compare weights, costs, losses and right answers with Keras."""
     cases, dealer = {}, int(rng.integers(3))
     for name, (model, optimizer, about) in chosen.items():
         recipe = Recipe.build(model, optimizer, about, BATCH)
         recipe = recipe if weights is None else with_weight_bound(recipe, weights)
-        # (what the workers get)
+        # (as the workers receive it)
         again = Recipe.from_header(recipe.to_header())
         assert again.compute_digest() == recipe.compute_digest() and state.list_specs(
             again
@@ -172,14 +172,14 @@ def compared(
         pairs = zip(after, twin.finish(), strict=True)
         off = np.sort(np.concatenate([np.abs(got - want).reshape(-1) for got, want in pairs]))
         if case.recipe.optimizer.is_adaptive:
-            # Two weights may have a gradient below 2^-20 / sqrt(1 - beta_2), of whose square
-            # there is no bit at first, or one whose sign is rounding's.
+            # Two weights may have a gradient below 2^-20 / sqrt(1 - beta_2), whose square
+            # has no bit at first, or a gradient whose sign depends on rounding.
             assert off[-1] < 3 * steps * case.recipe.optimizer.schedule.largest_rate, name
             off = off[:-2]
         assert off[-1] < tolerance, name
         assert np.sqrt(np.mean(off**2)) < typical, name
         cost = step.step_cost(case.recipe, case.setting, case.loss)
-        if setting.dealt_by_thirds:  # (what is known when the dealer starts late is a bound)
+        if setting.dealt_by_thirds:  # (if the dealer starts late, only a bound is known)
             cost = replace(
                 cost, with_dealing=total_rounds([c for _, c in result.calls], "with_dealing")
             )
@@ -201,7 +201,7 @@ VALUED = ("momentum", "one output", "regression", "huber", "percentage", "diverg
 
 
 def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
-    """Five steps; weights within 2^-8 (with up to 10 samples' worth of 2^-10 in a logistic)."""
+    """Five steps; weights agree within 2^-8 (with up to 10 samples of 2^-10 in a logistic)."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     compared(sgd_cases(), rng, 5, 2.0**-8, loss=VALUED)
 
@@ -210,7 +210,7 @@ def test_losses_and_sgd_follow_keras(rng: np.random.Generator) -> None:
     "largest", [MOST_WEIGHT, *(pytest.param(v, marks=pytest.mark.slow) for v in (0.5, 3.0))]
 )
 def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generator) -> None:
-    """Three steps with weights from nothing to the most; moves are about as large as without."""
+    """Three steps with weights from 0 to the maximum; changes are about as large as without."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     rate = 0.5 / max(1.0, largest)
     chosen = {
@@ -232,10 +232,10 @@ def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generato
         "numbers": (net(L.Dense(2)), Opt.SGD(rate), "mse"),
         "adam": (net(L.Dense(1, activation="sigmoid")), Opt.Adam(2.0**-6), "binary_crossentropy"),
     }
-    if largest == MOST_WEIGHT:  # (the others have all of them)
+    if largest == MOST_WEIGHT:  # (the other cases have all of them)
         del chosen["sparse"], chosen["numbers"]
     weights = rng.choice([0.0, 0.25, min(1.0, largest), largest], 2 * BATCH)
-    # (gradients are in units of the largest weight: Adam's squares would have no bits without one)
+    # (gradients are in units of the largest weight: without one, Adam's squares have no bits)
     weights[::BATCH] = largest
     compared(chosen, rng, 3, 2.0**-6, weights=weights)
     with raises(UsageError, "number-out-of-range", operation="weighted", received=3):
@@ -245,7 +245,7 @@ def test_weights_of_samples_follow_keras(largest: float, rng: np.random.Generato
 
 
 def adaptive_cases(rate: float) -> dict[str, tuple[Any, Any, Any]]:
-    """Model, optimizer and loss."""
+    """Return models, optimizers and losses."""
     classes = L.Dense(4, activation="softmax")
     chosen = {
         "adam": (net(classes), Opt.Adam(rate), "categorical_crossentropy"),
@@ -285,7 +285,7 @@ def test_adaptive_optimizers_follow_keras(rng: np.random.Generator) -> None:
 
 
 def at_the_ends(kind: type[Optimizer], rate: float) -> dict[str, tuple[Any, Any, Any]]:
-    """An optimizer of Keras with each setting at both ends of its range, where they are taken."""
+    """Return an optimizer of Keras with each setting at both ends of its accepted range."""
     found = {}
     for setting in kind.list_own_settings():
         for value in setting.metadata.get("range", (True, False)):
@@ -315,7 +315,7 @@ def test_settings_follow_keras_to_the_ends_of_their_ranges(
 
 @pytest.mark.slow
 def test_common_options_follow_keras_to_the_ends_of_their_ranges(rng: np.random.Generator) -> None:
-    """Gradients far above and below their bounds, of losses that are summed too."""
+    """Gradients are far above and below their bounds, also of summed losses."""
     keras.utils.set_random_seed(int(rng.integers(1 << 31)))
     summed = keras.losses.MeanSquaredError(reduction="sum")
     chosen = {}
@@ -347,7 +347,9 @@ def test_directions_are_dealt_by_thirds_where_that_pays(
 
 
 def test_the_rounds_of_the_published_networks() -> None:
-    """Logistic regression 6 by SGD; network A 23 by SGD, 34 by Adam; at most 39 by AMSGrad."""
+    """Logistic regression takes 6 rounds by SGD; network A 23 by SGD, 34 by Adam; at most 39 by
+    AMSGrad.
+    """
     hidden = [L.Dense(128, activation="relu") for _ in range(2)]
     a = keras.Sequential(
         [L.Input((28, 28)), L.Flatten(), *hidden, L.Dense(10, activation="softmax")]
@@ -368,7 +370,7 @@ def test_the_rounds_of_the_published_networks() -> None:
 
 
 def keras_schedules() -> list[Any]:
-    """Each of Keras' schedules with each of its options, and at the ends of their ranges."""
+    """Return each of Keras' schedules with each of its options, and at the ends of their ranges."""
     s = Opt.schedules
     return [
         s.ExponentialDecay(0.5, 7, 0.9),

@@ -1,4 +1,4 @@
-"""Recipes are public, whole and checked: from Keras, as headers, and from strangers."""
+"""Recipes are public, complete and checked: from Keras, as headers, and from untrusted clients."""
 
 from __future__ import annotations
 
@@ -201,7 +201,7 @@ def test_rescaling_of_the_input_is_left_to_its_owner() -> None:
     assert np.allclose(made.encode_features(np.full((1, 2, 2), 51.0)), 0.7)
     assert not Recipe.from_header(
         made.to_header()
-    ).graph.scaling  # (its owner's, and nobody else's)
+    ).graph.scaling  # (the owner of the rows keeps the scaling)
     with pytest.raises(UsageError, match="wants"):
         made.encode_features(np.ones((1, 4)))
 
@@ -211,7 +211,7 @@ def test_orders_are_permutations_that_all_hosts_draw_alike() -> None:
     assert rows.shape == (15, 64) and len(set(rows.reshape(-1))) == 15 * 64
     assert not np.array_equal(rows, shuffling.draw_batches(5, 1, 1000, 64))
     assert shuffling.draw_batches(5, 0, 63, 64).shape == (0, 64)
-    # (fixed: another host or version must not differ)
+    # (fixed values: another host or version must not differ)
     assert shuffling.draw_permutation(1, 0, 8).tolist() == [3, 7, 0, 2, 4, 6, 1, 5]
     kept = shuffling.draw_dropout_mask(1, 2, "dropout", 100_000, 0.3)
     assert abs(kept.mean() - 0.7) < 0.01

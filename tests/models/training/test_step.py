@@ -1,4 +1,4 @@
-"""A whole step: no mask hides two messages, and equal inputs give other words every time."""
+"""A complete step: no mask hides two messages, and equal inputs produce different words."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ L: Any = keras.layers
 
 
 def net() -> Any:
-    """One of each of the larger protocols."""
+    """Return a model with one of each of the larger protocols."""
     return keras.Sequential(
         [
             L.Input((6, 6, 1)),
@@ -43,7 +43,7 @@ def net() -> Any:
 @pytest.mark.parametrize(
     ("optimizer", "weighted"),
     [
-        ("amsgrad", True),  # the most of both
+        ("amsgrad", True),  # the maximum of both
         pytest.param("sgd", True, marks=pytest.mark.slow),
         pytest.param("amsgrad", False, marks=pytest.mark.slow),
     ],
@@ -88,7 +88,7 @@ def test_each_mask_of_a_step_hides_one_message_of_one_call(
 
 
 def _unordered(x: ast.expr) -> bool:
-    """Whether an expression is a set."""
+    """Return whether an expression is a set."""
     if isinstance(x, ast.BinOp) and isinstance(x.op, (ast.BitAnd, ast.BitOr, ast.BitXor, ast.Sub)):
         return any(_unordered(v) for v in (x.left, x.right))
     if isinstance(x, ast.Call):
@@ -101,7 +101,7 @@ def _unordered(x: ast.expr) -> bool:
     "folder", ["protocols", *(f"models/{name}" for name in ("training", "layers", "kinds"))]
 )
 def test_no_loop_goes_over_a_set(folder: str) -> None:
-    """Texts of a set have another order in each process, and all parties send in one order."""
+    """Sets of texts have another order in each process, but all parties must send in one order."""
     found = []
     for path in sorted((Path(__file__).resolve().parents[3] / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
