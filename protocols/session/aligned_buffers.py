@@ -1,4 +1,4 @@
-"""Arrays of words that TensorFlow takes where they lie: what is large need not be there twice."""
+"""Arrays of words that TensorFlow uses without a copy, to save memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-# Bytes; of less TensorFlow makes copies.
+# Bytes; TensorFlow copies arrays of a smaller alignment.
 ALIGNMENT = 64
 
 Words = npt.NDArray[np.int64]
 
 
 def allocate_words(shape: Sequence[int]) -> Words:
-    """Words, not set yet, that `tensor` does not copy."""
+    """Return uninitialized words that `as_tensor` does not copy."""
     count = 8 * math.prod(shape)
     raw = np.empty(count + ALIGNMENT, np.uint8)
     begin = -raw.ctypes.data % ALIGNMENT
@@ -24,9 +24,9 @@ def allocate_words(shape: Sequence[int]) -> Words:
 
 
 def as_tensor(words: Words) -> Any:
-    """The words as an int64 tensor, which holds them from now on: nobody writes to them any more.
+    """Return the words as an int64 tensor that uses their memory: never write to them later.
 
-    Those of `empty` stay where they are; others are copied.
+    Words from `allocate_words` are not copied; others are.
     """
     import tensorflow as tf
 

@@ -1,10 +1,10 @@
-"""What a protocol costs: the same code, run by a party that counts.
+"""The cost of a protocol, from the same code run by a party that counts.
 
     cost_of(relu.relu, Private([1000]))
 
-A protocol that talks on the wire (it has a site) says under a `Counting` party what it sends and
-what comes of it.  All others are made of those, and are counted by running them, on tensors that
-are not there (local.Abstract): without TensorFlow, without kernels.
+A protocol with messages of its own (with a site) declares to a `CostParty` the bits that it sends
+and the shape of its result. All other protocols consist of these: they are counted by running them
+on symbolic tensors (symbolic.SymbolicTensor), without TensorFlow and without kernels.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from tfe_bench.protocols.session.tensor_ops import Shape, SymbolicTensor, Tensor
 
 @dataclass(frozen=True)
 class Private:
-    """A private input that is not there.
+    """A private input without elements.
 
     Attributes:
-        shape: of its elements.
+        shape: shape of its elements.
         bits: the ring is Z_{2^bits}; 0: all words.
         limbs: 64-bit words per element.
     """
@@ -40,7 +40,7 @@ class Private:
     limbs: int = 1
 
     def to_symbolic(self, dealer: int = 0) -> Shared:
-        """The abstract shares."""
+        """Return symbolic shares."""
         shape = Shape(self.shape if self.limbs == 1 else (*self.shape, self.limbs))
         return Shared(
             SymbolicTensor(shape), None, None, dealer, self.fractional_bits, self.limbs, self.bits
@@ -49,28 +49,28 @@ class Private:
 
 @dataclass(frozen=True)
 class PrivateBits:
-    """Private bits that are not there, exchanged under a mask."""
+    """Private bits without elements, exchanged under a mask."""
 
     shape: tuple[int, ...]
 
     def to_symbolic(self, dealer: int = 0) -> MaskedBits:
-        """The abstract bits."""
+        """Return symbolic bits."""
         n = Shape(self.shape).num_elements()
         return MaskedBits(SymbolicTensor(Shape([words_for_bits(n)])), None, n, dealer, self.shape)
 
 
 @dataclass(frozen=True)
 class CostReport:
-    """What was counted.
+    """Totals of a counted protocol.
 
     Attributes:
-        cost: of all that was sent, by the roles of party 0's values.
-        largest: words of the largest array: a value, or what one party sends at once.
-        results: of the protocol, abstract.
+        cost: bits and rounds of all messages, by the roles of party 0's values.
+        largest: words of the largest array: a value, or one party's largest message.
+        results: symbolic results of the protocol.
         work: multiplications of words in products of matrices and images, as in the clear: each
-            evaluator makes two for one, the dealer one.
-        moved: words that local maps (sums, gathers, transpositions, ...) read or write, of one part
-            of a sharing: each party holds two.
+            evaluator makes two of them for each one, the dealer one.
+        moved_words: words that local maps (sums, gathers, transpositions, ...) read or write, of
+            one part of a sharing: each party holds two parts.
     """
 
     cost: Cost
@@ -82,13 +82,13 @@ class CostReport:
 
 @dataclass(frozen=True)
 class CostSnapshot:
-    """How far a party had counted.
+    """Running totals of a CostParty at one point.
 
     Attributes:
         by_party: bits sent.
-        calls: rounds of the graph calls that are over, without the dealer's material and with it.
-        deepest: of this one.
-        work, moved: as of `Tally`.
+        finished_rounds: rounds of the finished graph calls: online, and in total.
+        call_rounds: rounds of the current graph call.
+        work, moved_words: as in `CostReport`.
     """
 
     by_party: tuple[int, ...]
@@ -99,45 +99,46 @@ class CostSnapshot:
 
 
 class CostParty(Party):
-    """A party that sends nothing and adds up what would be sent.
+    """A party that sends nothing and adds up the messages that a protocol would send.
 
-    Its shares have the part `m` only, which is Abstract.
+    Its shares have the part `m` only, a SymbolicTensor.
 
     Args:
-        expected: what follows a secret shuffle is counted as it is on average, and not refused.
+        expected: count the steps after a secret shuffle at their average cost instead of refusing
+            them.
     """
 
     def __init__(self, dealer: int = 0, expected: bool = False) -> None:
         self.expected = expected
-        self.index = (dealer + 1) % 3  # what is masked is there
+        self.index = (dealer + 1) % 3  # an evaluator: it holds masked values
         self.dealer = dealer
         self.site_names = {}
         self.largest = 0
         self.work = 0
         self.moved_words = 0
         self._by_party = [0, 0, 0]
-        self._finished_rounds = [0, 0]  # rounds, and with_dealing, of the graph calls that are over
-        self._call_rounds = [0, 0]  # of this one
+        self._finished_rounds = [0, 0]  # rounds and with_dealing of the finished graph calls
+        self._call_rounds = [0, 0]  # those of the current call
         self._in_call = False
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """As any party's; what the thread's local maps move is counted."""
+        """Make this the thread's party, and count the words that the thread's local maps move."""
         with super().active(), symbolic.count_moved_words(self.add_moved_words):
             yield
 
     def add_moved_words(self, count: int) -> None:
-        """Words that a local map reads or writes, of one part of a sharing."""
+        """Add words that a local map reads or writes, of one part of a sharing."""
         self.moved_words += count
 
     @property
     def tracing(self) -> bool:
-        """Whether a graph's function is run."""
+        """True while the function of a graph runs."""
         return self._in_call
 
     @property
     def total_cost(self) -> Cost:
-        """Of all so far, by the roles of party 0's values."""
+        """Cost of all messages so far, by the roles of party 0's values."""
         rounds, with_dealing = (
             a + b for a, b in zip(self._finished_rounds, self._call_rounds, strict=True)
         )
@@ -145,12 +146,17 @@ class CostParty(Party):
         return Cost(dealer, e1, e2, rounds, with_dealing)
 
     def site(self, name: str, *about: Any, dealer: int | None = None) -> Any:
-        """No protocol has a site here.
+        """Refuse to start a site: a cost party sends nothing.
 
         Raises:
-            ProtocolError: always: the protocol does not say what it costs.
+            ProtocolError: always: the protocol does not declare its cost.
         """
-        raise ProtocolError(f"{name} does not say what it sends. Received: a party that counts.")
+        raise ProtocolError(
+            f"Expected a protocol that declares its cost to a party that counts. Received: {name}. "
+            "Add a branch for `CostParty`, or build it from protocols that have one.",
+            code="undeclared-cost",
+            operation=name,
+        )
 
     def count_messages(
         self,
@@ -159,26 +165,28 @@ class CostParty(Party):
         *operands: Any,
         dealer: int | None = None,
     ) -> Tensor:
-        """What a protocol exchanges (or leaves as shares) when it has sent its messages.
+        """Count a protocol's messages and return what it exchanges (or leaves as shares).
 
         Args:
-            cost: of the protocol.
-            shape: of the result.
-            given: all that it waits for: shares, bits, Abstract tensors; None for nothing.
-            dealer: None: that of the first share or bits given.
+            cost: cost of the protocol.
+            shape: shape of the result.
+            operands: everything that it waits for: shares, bits, symbolic tensors; None for
+                nothing.
+            dealer: None: the dealer of the first shares or bits among the operands.
         """
         if dealer is None:
             dealer = self._dealer_of(operands)
         inputs = symbolic_result((), *(_held_tensor(v) for v in operands))
         for party, bits in enumerate(cost.by_party(dealer)):
             self._by_party[party] += bits
-        # the first message of an evaluator already waits for the dealer, if any does
+        # the first message of an evaluator already waits for the dealer, if the dealer sends one
         ready = max(inputs.with_dealing, inputs.masks + cost.with_dealing - cost.rounds)
         result = SymbolicTensor(
             Shape(int(n) for n in shape),
             inputs.rounds + cost.rounds,
             ready + cost.rounds,
-            # each waits for the other in every round: who was first is the second in the next
+            # each waits for the other in every round, so the first of a round is the second of the
+            # next
             first=inputs.first * (-1) ** cost.rounds,
         )
         self._call_rounds = [
@@ -193,7 +201,7 @@ class CostParty(Party):
     def count_bit_messages(
         self, cost: Cost, n: int, *operands: Any, dealer: int | None = None
     ) -> Tensor:
-        """`sent` of n packed bits."""
+        """Count messages as `count_messages`, for a result of n packed bits."""
         return self.count_messages(cost, [words_for_bits(n)], *operands, dealer=dealer)
 
     def count_exchange(
@@ -205,13 +213,13 @@ class CostParty(Party):
         width: int = 64,
         dealer: int | None = None,
     ) -> Shared:
-        """A value that the evaluators exchange under a fresh mask (ring/masked.py): one round.
+        """Count one exchange under a fresh mask (ring/masked.py), one round, and return its result.
 
         Args:
-            shape: of its elements.
-            dealt: bits that D sends before; None: none are.
-            given: as of `sent`.
-            scale, width: its fractional bits and those of its ring.
+            shape: shape of its elements.
+            dealt: bits that D sends before; None: D sends nothing.
+            operands: as in `count_messages`.
+            scale, width: fractional bits of the result and bits of its ring.
         """
         evaluator_bits = packed_bits(math.prod(shape), width)
         cost = Cost(
@@ -228,18 +236,18 @@ class CostParty(Party):
         return Shared(m, None, None, dealer, scale, len(word_shape) - len(shape) + 1, width % 64)
 
     def add_work(self, work: int) -> None:
-        """Multiplications of words, as in the clear."""
+        """Add multiplications of words, as in the clear."""
         self.work += work
 
     def take_snapshot(self) -> CostSnapshot:
-        """How far it has counted."""
+        """Return the running totals."""
         sent, calls, deepest = (
             tuple(v) for v in (self._by_party, self._finished_rounds, self._call_rounds)
         )
         return CostSnapshot(sent, calls, deepest, self.work, self.moved_words)
 
     def repeat(self, since: CostSnapshot, times: int) -> None:
-        """Counts what was counted since a mark, one behind the other, so many times more."""
+        """Count everything since a snapshot again, `times` times in sequence."""
 
         def extrapolate(now: Sequence[int], then: Sequence[int]) -> list[int]:
             return [a + times * (a - b) for a, b in zip(now, then, strict=True)]
@@ -254,18 +262,19 @@ class CostParty(Party):
         return next((v.dealer for v in operands if hasattr(v, "dealer")), self.dealer)
 
     def count_dealt(self, shape: Sequence[int], *operands: Any) -> Tensor:
-        """Shares that stay with the evaluators: they wait for the dealer, and send nothing."""
+        """Count shares that stay with the evaluators: they wait for the dealer and send nothing."""
         return self.count_messages(Cost(0, 0, 0, rounds=0, with_dealing=1), shape, *operands)
 
     def function(
         self, function: Callable[..., Any], dynamic: bool | Collection[int] = False
     ) -> Any:
-        """Counts each call of a graph's function: its chains of messages begin anew."""
+        """Return a function that counts each graph call; its chains of messages begin at zero."""
 
         def count_call(*arguments: Any) -> Any:
             if self._in_call:
                 raise ProtocolError(
-                    "A party.function cannot be called within another. Call it outside."
+                    "A party.function cannot be called within another. Call it outside.",
+                    code="nested-graph-call",
                 )
             self._in_call = True
             try:
@@ -283,17 +292,17 @@ class CostParty(Party):
     def cached_function(
         self, key: Any, make: Callable[[], Callable[..., Any]], dynamic: bool = False
     ) -> Any:
-        """`function`."""
+        """Return the counting function as `function` does."""
         return self.function(make(), dynamic)
 
     @contextlib.contextmanager
     def kept_graphs(self, *about: Hashable) -> Iterator[None]:
-        """There are no graphs."""
+        """Do nothing: there are no graphs."""
         yield
 
 
 def _held_tensor(value: Any) -> Any:
-    """The tensor by which a value is known."""
+    """Return the tensor that determines when a value is known."""
     for kind, name in ((Shared, "m"), (MaskedBits, "masked"), (EvaluatorBits, "share")):
         if isinstance(value, kind):
             return getattr(value, name)
@@ -301,7 +310,7 @@ def _held_tensor(value: Any) -> Any:
 
 
 def _reset_rounds(value: Any) -> Any:
-    """A nest of values at the beginning of a graph call."""
+    """Return a nest of values as at the beginning of a graph call."""
     if isinstance(value, SymbolicTensor):
         return SymbolicTensor(value.shape)
     if isinstance(value, (list, tuple)):
@@ -322,15 +331,15 @@ def count_cost(
     expected: bool = False,
     **options: Any,
 ) -> CostReport:
-    """Runs protocol(party, *inputs, **options) with a party that counts.
+    """Run protocol(party, *inputs, **options) with a party that counts.
 
     Args:
-        inputs: `Private`, `PrivateBits`, tuples of them, and what is public.
+        inputs: `Private`, `PrivateBits`, tuples of them, and public values.
         graphs: the protocol calls graphs itself, as sorts do.
-        expected: as of `Counting`.
+        expected: as in `CostParty`.
 
     Raises:
-        ProtocolError: a protocol that is reached says not what it costs.
+        ProtocolError: a called protocol does not declare its cost.
     """
     party = CostParty(expected=expected)
 
@@ -352,7 +361,7 @@ def _to_symbolic(value: Any) -> Any:
 def cost_of(
     protocol: Callable[..., Any], *inputs: Hashable, graphs: bool = False, **options: Hashable
 ) -> Cost:
-    """The cost of a protocol, remembered; as `count`."""
+    """Return the cost of a protocol, cached; arguments as in `count_cost`."""
     return _cost_of(protocol, inputs, graphs, tuple(sorted(options.items())))
 
 

@@ -1,7 +1,7 @@
 """Fixed point: real numbers as words of the ring, v -> round(v * 2^f), and back.
 
-NumPy only: clients encode their inputs and decode what is revealed to them
-without TensorFlow.  No error of this module carries a value, only its kind and place.
+NumPy only: clients encode their inputs and decode revealed results without TensorFlow. No error of
+this module carries a value, only its kind and position.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _INT64_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class FixedPoint:
-    """How reals are written into the ring.
+    """The fixed-point format of real numbers in the ring.
 
     Args:
         fractional_bits: f, the number of binary digits after the point, 0 to l - 3.
-        ring_bits: l, 64 or 128. Encoded values are int64 words: one each with 64, and with 128 a
-            last axis of 2 holds each value's, low word first.
+        ring_bits: l, 64 or 128. Encoded values are int64 words: one per value with 64 bits. With
+            128 bits, a last axis of size 2 holds the two words of a value, low word first.
 
     Raises:
         UsageError: for any other f or l.
@@ -41,12 +41,20 @@ class FixedPoint:
 
     def __post_init__(self) -> None:
         if type(self.ring_bits) is not int or self.ring_bits not in RINGS:
-            raise UsageError(f"The ring has 64 or 128 bits. Received: {self.ring_bits!r}.")
+            raise UsageError(
+                f"Expected a ring of 64 or 128 bits. Received: {self.ring_bits!r}.",
+                code="unsupported-ring",
+                operation="FixedPoint",
+                received=self.ring_bits,
+            )
         bits = self.fractional_bits
         if type(bits) is not int or not 0 <= bits < self.magnitude_bits:
             highest = self.magnitude_bits - 1
             raise UsageError(
-                f"fractional_bits is an integer from 0 to {highest}. Received: {bits!r}."
+                f"Expected fractional_bits as an integer from 0 to {highest}. Received: {bits!r}.",
+                code="unsupported-scale",
+                operation="FixedPoint",
+                received=bits,
             )
 
     @property
@@ -56,21 +64,21 @@ class FixedPoint:
 
     @property
     def magnitude_bits(self) -> int:
-        """An encoded value stays below 2 to this, in magnitude."""
+        """Exponent of the bound: the magnitude of an encoded value stays below 2 to this power."""
         return self.ring_bits - 64 + MAGNITUDE_BITS
 
     @property
     def resolution(self) -> float:
-        """The distance between neighboring values, 2^-f; rounding errs by half of it at most."""
+        """Distance between neighboring values, 2^-f; the rounding error is at most half of it."""
         return 2.0**-self.fractional_bits
 
     @property
     def limit(self) -> float:
-        """The first magnitude that is refused, 2^(l-2-f) (integers with f = 0: see `encode`)."""
+        """First magnitude that is refused, 2^(l-2-f) (integers with f = 0: see `encode`)."""
         return 2.0 ** (self.magnitude_bits - self.fractional_bits)
 
     def encode(self, values: npt.ArrayLike) -> npt.NDArray[np.int64]:
-        """Returns round(v * 2^f) as int64; ties go to the even neighbor.
+        """Return round(v * 2^f) as int64; ties go to the even neighbor.
 
         The shape is the same, with a last axis of 2 words in the ring of 128 bits. Integers are
         scaled exactly. With f = 0 they pass through unchanged over the whole int64 range,
@@ -90,13 +98,13 @@ class FixedPoint:
         return self._encode_integers(array)
 
     def decode(self, ring: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
-        """Returns x / 2^f as float64, of the same shape (without the axis of 2 words).
+        """Return x / 2^f as float64, of the same shape (without the axis of 2 words).
 
-        float64 has 53 bits: larger integers are rounded to the nearest, ties to even, so an
-        integer result with f = 0 is read from `ring` itself, without decoding.
+        float64 has 53 bits: larger integers are rounded to the nearest, ties to even. Read an
+        integer result with f = 0 from `ring` itself, without decoding.
 
         Args:
-            ring: int64 words, or uint64 words read as two's complement; any shape, in the ring of
+            ring: int64 words, or uint64 words read as two's complement; any shape. In the ring of
                 128 bits with a last axis of 2, low word first.
 
         Raises:
@@ -104,12 +112,21 @@ class FixedPoint:
         """
         array = np.asarray(ring)
         if array.dtype.kind not in "iu" or array.dtype.itemsize != 8:
-            raise UsageError(f"Ring words are int64 or uint64. Received: {array.dtype}.")
+            raise UsageError(
+                f"Expected ring words of type int64 or uint64. Received: {array.dtype}.",
+                code="unsupported-type",
+                operation="decode",
+                received=array.dtype,
+            )
         if self.limbs == 2:
             if array.ndim == 0 or array.shape[-1] != 2:
                 raise UsageError(
-                    "Values of the ring of 128 bits have a last axis of 2 words. Received: shape "
-                    f"{list(array.shape)}."
+                    "Expected values of the ring of 128 bits with a last axis of 2 words. "
+                    "Received: shape "
+                    f"{list(array.shape)}.",
+                    code="shape-mismatch",
+                    operation="decode",
+                    received=list(array.shape),
                 )
             return _round_words(array, -self.fractional_bits)
         ones = array.astype(np.int64)
@@ -125,7 +142,7 @@ class FixedPoint:
             self._raise_range_error(array, ~fits)
         if self.limbs == 1:
             return np.asarray(scaled).astype(np.int64)
-        # Of the magnitude: there both words are exact, while the low word of -1 has 64 bits.
+        # Split the magnitude: both of its words are exact, while the low word of -1 has 64 bits.
         size = np.abs(scaled)
         high = np.floor(np.ldexp(size, -64))
         low = np.asarray(size - np.ldexp(high, 64))
@@ -152,7 +169,7 @@ class FixedPoint:
         room = self.magnitude_bits - bits
         if room < 64 and not np.all(fits := size < np.uint64(1 << room)):
             self._raise_range_error(array, ~np.asarray(fits))
-        # NumPy shifts all bits out when told to shift by 64 or more.
+        # A NumPy shift by 64 or more gives 0.
         low = size << np.uint64(bits)
         high = size >> np.uint64(64 - bits) if bits <= 64 else size << np.uint64(bits - 64)
         return _signed_words(negative, low, high)
@@ -175,24 +192,26 @@ class FixedPoint:
             f"is {admitted}. Received: {kind}, {describe_position(position)}{count_note}. "
             "Scale or clean the data, or use fewer fractional bits.",
             position,
+            received=kind,
+            expected=admitted,
         )
 
 
 def _signed_words(
     negative: npt.NDArray[np.bool_], low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
-    """The words of +-(low + 2^64 high)."""
+    """Return the words of +-(low + 2^64 high)."""
     size = words.join_words(np.asarray(low), np.asarray(high))
     return np.where(np.asarray(negative)[..., None], words.negate_words(size), size)
 
 
 def _round_words(ring: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.float64]:
-    """x * 2^exponent for words of x, correctly rounded."""
+    """Return x * 2^exponent for words of x, correctly rounded."""
     negative, size = words.split_sign(ring)
     low, high = words.split_words(size)
-    # The leading 64 bits of x, the last one set if any bit after it is: converting that to
-    # float64 rounds as the whole number would.  (frexp may find one bit too many where `high`
-    # rounds up to a power of two; 63 bits are enough as well.)
+    # The leading 64 bits of x, the last one set if any later bit is set: its conversion to float64
+    # rounds as the whole number would. (frexp may return one bit too many where `high` rounds up
+    # to a power of two; 63 bits are enough too.)
     _, length = np.frexp(high.astype(np.float64))
     after = np.asarray(length).astype(np.uint64)
     leading = high << (np.uint64(64) - after) | low >> after
@@ -203,24 +222,36 @@ def _round_words(ring: npt.NDArray[Any], exponent: int) -> npt.NDArray[np.float6
 
 def _real_array(values: npt.ArrayLike) -> npt.NDArray[Any]:
     if isinstance(values, np.ma.MaskedArray):
-        raise UsageError("Masked arrays are not encoded: the masked cells would count as values.")
+        raise UsageError(
+            "Expected an array without masked cells, which would count as values. "
+            "Received: a masked array.",
+            code="masked-array",
+            operation="encode",
+        )
     try:
         array = np.asarray(values)
     except (ValueError, TypeError, OverflowError):
         array = None
     if array is None:
-        raise UsageError("Values form an array of real numbers. Received: a ragged sequence.")
+        raise UsageError(
+            "Expected an array of real numbers. Received: a ragged sequence.",
+            code="ragged-array",
+            operation="encode",
+        )
     if array.dtype.kind == "b":
         return array.astype(np.int64)
     if array.dtype.kind not in "iuf":
         raise UsageError(
-            f"Values are integers, floats or booleans. Received: an array of {array.dtype}."
+            f"Expected integers, floats or booleans. Received: an array of {array.dtype}.",
+            code="unsupported-type",
+            operation="encode",
+            received=array.dtype,
         )
     return array
 
 
 def _float_kind(value: np.floating[Any]) -> str:
-    """The kind of a refused float: this much may be said of a secret."""
+    """Return the kind of a refused float, the only part of a secret that an error may contain."""
     if np.isnan(value):
         return "NaN"
     if np.isinf(value):

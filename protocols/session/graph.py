@@ -1,4 +1,4 @@
-"""Graphs over shares: traced once per signature, each call of one a step of its own."""
+"""Graphs over shares: traced once per signature; each call of a graph is a step of its own."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 # Shares, public tensors, arrays and Python constants, in lists, tuples, dicts and dataclasses.
 Nest: TypeAlias = Any
-# What is left of a nest without its tensors: a kind, and what that needs to rebuild it.
+# A nest without its tensors: a kind, and what rebuilds it.
 Spec: TypeAlias = "tuple[Any, ...]"
 StaticShape: TypeAlias = "tuple[int | None, ...]"
 
 
 def _error_line(message: str) -> str:
-    """The line of a TensorFlow error that says what failed; the others name nodes."""
+    """Return the line of a TensorFlow error that names the failure; the other lines name nodes."""
     lines = [line.strip() for line in message.splitlines() if line.strip()]
     ours = [line for line in lines if "TfeBench: " in line]
     if ours:
@@ -40,7 +40,7 @@ def _error_line(message: str) -> str:
 
 
 def _flatten_nest(value: Nest, out: list[tf.Tensor]) -> Spec:
-    """Appends the tensors of a nest to `out`; returns what is needed to rebuild it."""
+    """Append the tensors of a nest to `out`; return the spec that rebuilds it."""
     if value is None or isinstance(value, (str, int, float, bool)):
         # with its type: 1, 1.0 and True are equal
         return ("const", value, type(value).__name__)
@@ -78,14 +78,14 @@ def _shape_of(tensor: tf.Tensor, open_ended: bool) -> StaticShape:
     return (None, *shape[1:]) if open_ended and shape else shape
 
 
-# Of all graphs that are kept for later sessions: TensorFlow takes about 5 kB for an op.
+# Limit of all graphs that are kept for later sessions: TensorFlow takes about 5 kB for an op.
 MAX_KEPT_OPS = 200_000
 
 
 class _Compiled:
-    """A traced function, of TensorFlow's runtime alone.
+    """A traced function, held by TensorFlow's runtime alone.
 
-    The graph in Python that it was made from would take as much memory again.
+    The Python graph from which it was traced would take as much memory again.
     """
 
     def __init__(self, concrete: Any) -> None:
@@ -117,13 +117,13 @@ class _Compiled:
 
 @dataclass(frozen=True)
 class Graph:
-    """A traced graph.  It holds no session's keys or shares: who calls it says which session it is.
+    """A traced graph. It holds no session's keys or shares: its caller passes the session's handle.
 
     Attributes:
-        concrete: in TensorFlow.
-        out: of its results.
-        digest: of what the three must agree on.
-        sites: that were numbered in it.
+        concrete: function in TensorFlow.
+        out: spec of its results.
+        digest: digest of everything on which the three parties must agree.
+        sites: sites that are numbered in it.
     """
 
     concrete: Callable[..., list[tf.Tensor]]
@@ -134,10 +134,10 @@ class Graph:
 
 
 class KeptGraphs:
-    """Graphs of this process by what they were traced for, for later sessions; the oldest go first.
+    """Graphs of this process by name, kept for later sessions; the least recently used are dropped.
 
     Args:
-        most: ops of all of them.
+        max_ops: limit of the ops of all graphs together.
     """
 
     def __init__(self, max_ops: int = MAX_KEPT_OPS) -> None:
@@ -146,14 +146,14 @@ class KeptGraphs:
         self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
 
     def find_graph(self, name: Hashable) -> Graph | None:
-        """The graph of a name."""
+        """Return the graph of a name, or None."""
         with self._lock:
             if name in self._graphs:
                 self._graphs.move_to_end(name)
             return self._graphs.get(name)
 
     def keep_graph(self, name: Hashable, graph: Graph) -> None:
-        """Keeps a graph, if it is not too large."""
+        """Keep a graph, if it is not too large."""
         with self._lock:
             if graph.ops > self._max_ops or name in self._graphs:
                 return
@@ -167,7 +167,7 @@ KEPT = KeptGraphs()
 
 
 class TracingParty(Protocol):
-    """What a graph needs of the party that traces and runs it (party.Party)."""
+    """The attributes of a party (party.Party) that a graph uses while it is traced and run."""
 
     index: int
     dealer: int
@@ -189,7 +189,7 @@ class TracingParty(Protocol):
 
     @property
     def _on_abort(self) -> Callable[[str], Exception | None] | None:
-        """Typed error behind a native error text."""
+        """Function that returns the typed error of a native error text."""
         ...
 
     def active(self) -> AbstractContextManager[None]:
@@ -197,7 +197,7 @@ class TracingParty(Protocol):
         ...
 
     def agree(self, what: str, text: bytes) -> None:
-        """Fail unless all three parties hold the same text."""
+        """Check that all three parties hold the same text."""
         ...
 
     def _next_step(self) -> int:
@@ -209,8 +209,9 @@ class PrivateFunction:
     """A graph over shares, traced once per signature; each call is a step of its own.
 
     Args:
-        name: all that the function depends on beside its arguments, its party and what was numbered
-            before: for a later session that has a function of this name.  None: it is not kept.
+        name: everything that the function depends on besides its arguments, its party and the
+            sites numbered before: a later session with a function of this name reuses the graph.
+            None: the graph is not kept.
     """
 
     def __init__(
@@ -227,7 +228,7 @@ class PrivateFunction:
         self._traced: dict[Hashable, Graph] = {}
 
     def __call__(self, *arguments: Nest) -> Nest:
-        """Runs the graph on shares, public tensors, numpy arrays and Python constants.
+        """Run the graph on shares, public tensors, NumPy arrays and Python constants.
 
         Raises:
             ProtocolError: the parties' graphs or messages disagree, or a tf.function calls it.
@@ -239,7 +240,8 @@ class PrivateFunction:
             raise ProtocolError(
                 "A party.function cannot be called within a tf.function or another party.function: "
                 "each call is a step of its own, and would be the same one in every run. Call it "
-                "outside."
+                "outside.",
+                code="nested-graph-call",
             )
         flat: list[tf.Tensor] = []
         parts: list[Spec] = []
@@ -263,7 +265,7 @@ class PrivateFunction:
             results = traced.concrete(ctx, *tensors)
         except tf.errors.OpError as error:
             typed_error = self._translate_error(error)
-            # Half a step has been sent: no other may follow in this session.
+            # A part of the step has been sent: no other step may follow in this session.
             party._native.abort(party.handle, str(typed_error).encode()[:500])
             raise typed_error from None
         finally:
@@ -281,7 +283,7 @@ class PrivateFunction:
         return known or ProtocolError(message)
 
     def _get_graph(self, signature: Any, spec: Spec, tensors: Sequence[tf.Tensor]) -> Graph:
-        """The graph for a signature, of an earlier session or traced now; all three have it."""
+        """Return the graph of a signature, kept or traced now, the same at all three parties."""
         party = self._party
         started = time.perf_counter()
         first = party._next_site
@@ -325,11 +327,12 @@ class PrivateFunction:
             flat: list[tf.Tensor] = []
             out_spec.append(_flatten_nest(result, flat))
             digests.append(trace.agreement_log.digest())
-            # Returned, so that no Send and no Recv is pruned (control alone does not hold one).
+            # Returned, so that no Send and no Recv is pruned (a control dependency does not
+            # prevent it).
             done = tf.add_n(trace.tokens) if trace.tokens else tf.constant(0)
             if not any(op._is_stateful for op in graph.get_operations()):
                 return [done, *flat]
-            # What has effects runs, and in its order, as in any tf.function.
+            # Ops with effects run, and in their order, as in any tf.function.
             flat = [order.mark_as_return(t) for t in flat]
             order.__exit__(None, None, None)
             with tf.control_dependencies([*order.ops_which_must_run]):
@@ -337,14 +340,20 @@ class PrivateFunction:
 
         signature = [tf.TensorSpec([3], tf.int64)]
         signature += [tf.TensorSpec(s, t.dtype) for s, t in zip(shapes, tensors, strict=True)]
-        # (TensorFlow would look for such ops in all graphs, which takes a sixth of making one.)
+        # (TensorFlow would search all graphs for such ops, which takes a sixth of the time of
+        # tracing.)
         concrete = tf.function(
             trace_body, autograph=False, experimental_attributes={"_disable_acd": True}
         ).get_concrete_function(*signature)
         if self._name is not None and concrete.captured_inputs:
             raise ProtocolError(
-                "A graph that is kept takes all tensors as arguments: others would be an earlier "
-                f"run's. Received: {self._function.__qualname__}, which holds some by itself."
+                "Expected a kept graph to take all tensors as arguments: captured ones would be "
+                "those of an "
+                f"earlier run. Received: {self._function.__qualname__}, which captures some. "
+                "Pass them as "
+                "arguments.",
+                code="captured-tensor",
+                received=self._function.__qualname__,
             )
         sites = {i: party.site_names[i] for i in range(first, party._next_site)}
         ops = len(concrete.graph.get_operations())

@@ -1,9 +1,9 @@
-"""Ops as functions that make nodes of a graph, without what TensorFlow's own cost.
+"""Functions that add ops to a graph at a fraction of the cost of TensorFlow's own.
 
-TensorFlow's generated function for an op looks up, converts and checks everything by itself each
-time, and copies a description of the node back and forth; here what an op's definition says is
-looked up once, attributes are written down once, and the node is made from these.  The library's
-own function is called for whatever is not as expected (it converts, or says what is wrong).
+TensorFlow's generated function for an op looks up, converts and checks everything in each call,
+and copies a description of the node back and forth. Here the op's definition is looked up once,
+attributes are encoded once, and the node is made from these. In any unexpected case the library's
+own function is called (it converts, or reports the error).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     import tensorflow as tf
 
 _PREFIX = "tfe_bench_"
-# The attribute of a graph that holds its constants.
+# Attribute of a graph that holds its constants.
 _CONSTANTS = "_tfe_bench_constants"
 
 
 class GraphOps:
-    """The functions of a loaded library, by their names."""
+    """Functions of a loaded library, by name."""
 
     def __init__(self, library: ModuleType) -> None:
         self._library = library
@@ -43,7 +43,7 @@ class GraphOps:
 
 @functools.cache
 def get_raw_op(name: str) -> Callable[..., Any]:
-    """The function of an op of TensorFlow's, as tf.raw_ops has it."""
+    """Return the function of one of TensorFlow's ops, named as in tf.raw_ops."""
     import tensorflow as tf
     from tensorflow.python.framework import op_def_registry
 
@@ -51,7 +51,7 @@ def get_raw_op(name: str) -> Callable[..., Any]:
 
 
 def graph_constant(array: np.ndarray[Any, Any]) -> tf.Tensor:
-    """A constant, one for all that want the same in a graph."""
+    """Return a constant; equal constants of a graph share one node."""
     import tensorflow as tf
 
     if tf.executing_eagerly():
@@ -61,7 +61,7 @@ def graph_constant(array: np.ndarray[Any, Any]) -> tf.Tensor:
         setattr(graph, _CONSTANTS, {})
     constants, key = getattr(graph, _CONSTANTS), (array.dtype.char, array.shape, array.tobytes())
     if key not in constants:
-        with tf.control_dependencies(None):  # whoever wants it next waits for something else
+        with tf.control_dependencies(None):  # its next user may run at another place of the graph
             constants[key] = (
                 _constant_node(graph, array) if _is_plain(graph) else tf.constant(array)
             )
@@ -85,11 +85,11 @@ def _node_maker(function: Callable[..., Any], name: str) -> Callable[..., Any]:
 
 
 class _NodeMaker:
-    """Makes one kind of node.
+    """Maker of one kind of node.
 
     Args:
-        own: the library's function.
-        definition: the op's.
+        library_function: the library's function.
+        definition: definition of the op.
     """
 
     def __init__(self, library_function: Callable[..., Any], definition: Any) -> None:
@@ -151,14 +151,14 @@ class _NodeMaker:
 
 
 def _fixed_dtype(arg: Any) -> tf.DType | None:
-    """The type of an input, if it has but one."""
+    """Return the type of an input, if it has only one."""
     import tensorflow as tf
 
     return None if arg.type_attr or arg.type_list_attr else tf.as_dtype(arg.type)
 
 
 def _is_plain(graph: Any) -> bool:
-    """Whether nodes of a graph have nothing but inputs, attributes and what they wait for."""
+    """Return whether nodes of a graph have only inputs, attributes and control dependencies."""
     return bool(
         graph.building_function
         and graph._control_flow_context is None
@@ -171,10 +171,10 @@ def _is_plain(graph: Any) -> bool:
 def _make_node(
     graph: Any, kind: str, inputs: Sequence[Any], attrs: Sequence[tuple[str, bytes]]
 ) -> Any:
-    """A node of a plain graph, as its method for that makes one.
+    """Make a node of a plain graph, as the graph's own method does.
 
     Raises:
-        ValueError: its inputs do not go together.
+        ValueError: its inputs do not fit each other.
     """
     import tensorflow as tf
     from tensorflow.python.client import pywrap_tf_session as session
@@ -207,7 +207,7 @@ def _make_node(
 
 @functools.lru_cache(maxsize=1 << 12, typed=True)
 def _encode_attribute(kind: str, value: Any) -> bytes:
-    """An attribute as TensorFlow writes it down; nothing where it is not of the kind."""
+    """Return an attribute in TensorFlow's encoding; b"" if the value is not of this kind."""
     import tensorflow as tf
 
     make, value_type = tf.compat.v1.AttrValue, type(value)

@@ -1,7 +1,7 @@
-"""Input of private values and their publication.
+"""Input of private values, and their opening.
 
-`reveal` is the only way in which a private value becomes public: grep for it to
-find every leak of a program.
+`reveal` is the only way in which a private value becomes public: search for it to find every
+opening of a program.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ def share_input(
     fractional_bits: int = 0,
     dealer: int | None = None,
 ) -> Shared:
-    """A value that one worker knows becomes shared.
+    """Share a value that one worker knows.
 
     The share that the owner cannot know is 0: for owner D m = 0, for E1 l2 = 0, for E2 l1 = 0.
 
     Args:
         value: int64 ring elements at the owner, None elsewhere.
-        shape: public.
+        shape: public shape.
 
-    Rounds: 1.  Bits sent: the owner, 64 per element.
+    Rounds: 1. Bits sent: the owner, 64 per element.
     """
     dealer = party.dealer if dealer is None else dealer
     if isinstance(party, CostParty):
@@ -60,7 +60,7 @@ def share_input(
         if s.is_dealer:
             assert value is not None
             l1 = s.mask(K1, 0, shape)
-            # under K1: l2 = -x - l1 is uniform to E2
+            # under K1, l2 = -x - l1 is uniform to E2
             l2 = s.apply_mask(-value, K1, 0, "sub")
             s.send(l2, s.e2, run_ahead=True)
         elif s.is_e1:
@@ -82,22 +82,29 @@ def share_input(
 
 
 def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
-    """Publishes a private tensor to all workers, or to one.
+    """Open a private tensor to all workers, or to one.
 
     Args:
-        to: a party index; None publishes to all three.
+        to: a party index; None opens it to all three parties.
 
     Returns:
-        Ring elements, int64, signed (with an axis of 2 words where x is wide), at those who learn
-        them; None elsewhere.
+        Ring elements, int64, signed (with an axis of 2 words if x is wide), at the parties that
+        learn them; None elsewhere.
 
-    Rounds: 1.  Bits sent: 64 per word and learning party; of a ring of fewer bits these alone,
-    packed: the others may hold more than the value says.  A truncated value gives away one
-    comparison of its dropped bits as well (docs/threat_model.md, the carry bit), unless it comes
-    from truncate(.., "exact").
+    Rounds: 1. Bits sent: 64 per word and learning party. From a ring of fewer bits only these bits
+    are sent, packed, because the others may hold more information than the value. A truncated
+    value
+    discloses one comparison of its dropped bits as well (docs/threat_model.md, the carry bit),
+    unless
+    it comes from truncate(.., "exact").
     """
     if to is not None and to not in (0, 1, 2):
-        raise UsageError(f"reveal goes to party 0, 1 or 2, or to all. Received: to={to!r}.")
+        raise UsageError(
+            f"Expected `to` as party 0, 1 or 2, or None for all. Received: to={to!r}.",
+            code="unknown-party",
+            operation="reveal",
+            received=to,
+        )
     if isinstance(party, CostParty):
         learners = ROLES if to is None else (ROLES[(to - x.dealer) % 3],)
         n = x.any.shape.num_elements()
@@ -110,7 +117,7 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     s = party.site("reveal", to, x.fractional_bits, dealer=x.dealer)
     shape = tf.shape(x.any, out_type=tf.int64)
     width = 64 if x.limbs == 2 else x.ring_bits
-    # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1.  A fixed sender provides it.
+    # Each role lacks one part: D lacks m, E1 lacks l2, E2 lacks l1. A fixed sender provides it.
     result = None
     learning_parties = (0, 1, 2) if to is None else (to,)
     if s.e1 in learning_parties:
@@ -132,7 +139,7 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
 
 
 def _reduce_part(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
-    """A part of x, which is held here, modulo x's ring, as it travels."""
+    """Return a part of x that is held here modulo x's ring, as it is sent."""
     import tensorflow as tf
 
     assert part is not None
@@ -144,7 +151,7 @@ def _reduce_part(part: tf.Tensor | None, x: Shared) -> tf.Tensor:
 
 
 def _open_value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
-    """m - l1 - l2, read as a signed value of x's ring."""
+    """Return m - l1 - l2, read as a signed value of x's ring."""
     from tfe_bench.protocols.session import tensor_ops, wide
 
     unused = 64 * x.limbs - x.ring_bits
@@ -162,14 +169,15 @@ def _open_value(m: Any, l1: Any, l2: Any, x: Shared) -> Any:
 
 
 def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
-    """Publishes XOR-shared bits to all three workers, packed.
+    """Open XOR-shared bits to all three workers, packed.
 
-    The evaluators exchange their shares.  The dealer knows the PRF streams behind each share, so
-    it gets s1 ^ r and s2 ^ r, where (r, r) is a sharing of zero from the evaluators' own key: it
-    learns the sum, which is the published bit, and nothing else.  One round less than a result
-    that is sent on.
+    The evaluators exchange their shares. The dealer knows the PRF streams behind each share, so
+    it receives s1 ^ r and s2 ^ r, where (r, r) is a sharing of zero from the evaluators' own key:
+    it
+    learns the sum, which is the opened bit, and nothing else. This takes one round less than
+    forwarding the result.
 
-    Rounds: 1.  Bits sent: E1, E2 2 per bit each.
+    Rounds: 1. Bits sent: E1, E2 2 per bit each.
     """
     if isinstance(party, CostParty):
         evaluator_bits = 128 * words_for_bits(bits.n)
@@ -184,7 +192,12 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
         padded = [s.recv(n_words, e, slot=1) for e in (s.e1, s.e2)]
         result = tf.bitwise.bitwise_xor(*padded)
         if bits.top is not None:
-            raise UsageError("reveal_bits wants bits that the evaluators hold completely.")
+            raise UsageError(
+                "Expected bits that the evaluators hold completely. Received: bits with a part "
+                "at the dealer.",
+                code="incomplete-bits",
+                operation="reveal_bits",
+            )
     else:
         assert bits.share is not None
         share = _keep_first_bits(bits.share, bits.n)
@@ -195,7 +208,7 @@ def reveal_bits(party: Party, bits: EvaluatorBits) -> tf.Tensor:
 
 
 def _keep_first_bits(bits: tf.Tensor, n: tf.Tensor) -> tf.Tensor:
-    """The first n bits; what else the last word holds is nobody's business."""
+    """Return the first n bits; the padding bits of the last word are cleared."""
     import tensorflow as tf
 
     remaining = n - 64 * tf.range(tf.size(bits, out_type=tf.int64), dtype=tf.int64)

@@ -1,8 +1,10 @@
-"""Protocols that are repeated: a loop in the graph, whose turns are numbered.
+"""Repeated protocols: a loop in the graph whose iterations are numbered.
 
-The first turn is traced in the graph itself.  It tells what is carried on, and which of a turn's
-messages its result waits for: the channel counts rounds along these (Trace.dependencies), and in
-the body of a loop nobody would know what the turn before has received.
+The first iteration is traced in the graph itself. It determines which tensors the loop carries,
+and
+on which of an iteration's messages the result depends. The channel counts rounds along these
+dependencies (Trace.find_dependencies); inside the body of a loop the receives of the previous
+iteration are unknown.
 """
 
 from __future__ import annotations
@@ -22,13 +24,13 @@ if TYPE_CHECKING:
 
     from tfe_bench.protocols.session.numbering import Trace
 
-# (turn, values) -> (values, what is kept of the turn or nothing).
+# (iteration number, values) -> (values, a value that is kept of this iteration, or None).
 Iteration = Callable[[Any, Sequence[Shared]], tuple[Sequence[Shared], Shared | None]]
 _FIELDS = ("m", "l1", "l2")
 
 
 class DigestCarrier(Protocol):
-    """What collects a digest in every turn (range_check.Watch)."""
+    """An object that updates a digest in every iteration (range_check.RangeMonitor)."""
 
     digest: Any
 
@@ -40,24 +42,26 @@ def repeat_protocol(
     values: Sequence[Shared],
     monitor: DigestCarrier | None = None,
 ) -> tuple[list[Shared], Shared | None]:
-    """turn(i, values) for i = 0, 1, ..., count - 1, each of the values that the one before gave.
+    """Compute iteration(i, values) for i = 0, ..., count - 1, each on the previous values.
 
     Args:
         count: at least 1.
-        turn: gives values of the shapes, rings and scales that it takes, but in the first turn,
-            whose values may be of others.
-        noting: of all turns.
+        iteration: returns values of the same shapes, rings and scales as its arguments. The first
+            iteration alone may return others.
+        monitor: updated in all iterations.
 
     Returns:
-        The last values, and what was kept of all turns, [count, ...].
-    Rounds and bits: those of all turns.
+        The last values, and the kept values of all iterations, [count, ...].
+    Rounds and bits: those of all iterations.
     """
     if isinstance(party, CostParty):
         return _count_iterations(party, count, iteration, values, monitor)
     trace = party._trace
     if trace is None:
         raise ProtocolError(
-            "What is repeated runs inside party.function. Received: a call outside."
+            "A repeated protocol runs inside party.function. Received: a call outside of it. "
+            "Wrap the computation: f = party.function(lambda x: ...).",
+            code="outside-party-function",
         )
     first_receive = trace.receives
     first, kept = iteration(0, values)
@@ -68,7 +72,7 @@ def repeat_protocol(
     return _Loop(party, trace, count, iteration, first, kept, monitor, first_receive).build_loop()
 
 
-# Turns that are counted one by one: from the second on each is as the one before.
+# Iterations that are counted one by one: each later one costs as much as the last of these.
 _COUNTED = 3
 
 
@@ -108,7 +112,7 @@ def _count_iterations(
 def _extrapolate_rounds(
     a: tensor_ops.SymbolicTensor, previous: tensor_ops.SymbolicTensor, times: int
 ) -> tensor_ops.SymbolicTensor:
-    """A tensor that comes so many turns later, as much as it came later than in the one before."""
+    """Return a tensor delayed by `times` iterations, each by as much as the last one."""
     rounds, with_dealing, masks = (
         getattr(a, n) + times * (getattr(a, n) - getattr(previous, n))
         for n in ("rounds", "with_dealing", "masks")
@@ -122,13 +126,13 @@ def _list_fields(values: Sequence[Shared]) -> list[tf.Tensor]:
 
 
 def _replace_fields(values: Sequence[Shared], parts: Sequence[tf.Tensor]) -> list[Shared]:
-    """The values with other tensors."""
+    """Return the values with other tensors in their fields."""
     remaining = iter(parts)
     return [v.map(lambda _: next(remaining)) for v in values]
 
 
 class _Loop:
-    """The turns behind the first one."""
+    """The iterations after the first one."""
 
     def __init__(
         self,
@@ -156,7 +160,9 @@ class _Loop:
         return [*values, *([] if kept is None else [kept])]
 
     def _find_dependencies(self, tensors: Sequence[tf.Tensor]) -> tuple[int, int]:
-        """What tensors of the first turn wait for, and the bit of the last of its own messages."""
+        """Return the dependencies of tensors of the first iteration, and the bit of its last own
+        message.
+        """
         mask = 0
         for a in tensors:
             mask |= int.from_bytes(self._trace.find_dependencies(a), "little")
@@ -164,7 +170,7 @@ class _Loop:
         return mask, (1 << last) >> 1
 
     def build_loop(self) -> tuple[list[Shared], Shared | None]:
-        """The loop."""
+        """Build the loop and return its last values and the kept ones."""
         import tensorflow as tf
 
         first, kept = self._first, self._kept
@@ -208,7 +214,7 @@ class _Loop:
         return i + 1, tuple(results), tuple(arrays), tuple(digest)
 
     def _check_results(self, values: Sequence[Shared], kept: Shared | None) -> None:
-        """That a turn gives what the first one gave."""
+        """Check that an iteration returns values of the same kind as the first one."""
         pairs = zip(
             self._append_kept(self._first, self._kept), self._append_kept(values, kept), strict=True
         )
@@ -216,11 +222,13 @@ class _Loop:
             same = (a.dealer, a.fractional_bits, a.bits) == (b.dealer, b.fractional_bits, b.bits)
             if not same:
                 raise ProtocolError(
-                    f"A turn gives what the first one gave. Received: {a!r}, {b!r}."
+                    "Expected each iteration to return values of the same dealer, scale and ring. "
+                    f"Received: {a!r}, {b!r}.",
+                    code="inconsistent-iteration",
                 )
 
     def _gate_dealer(self) -> None:
-        """Keeps the dealer from making the material of all turns at once."""
+        """Keep the dealer from dealing for all iterations at once."""
         if self._party.index == self._first[0].dealer:
             gate = ops.module().tfe_bench_gate
             number = self._party._next_site
@@ -229,7 +237,7 @@ class _Loop:
     def _set_dependencies(
         self, tensors: Sequence[tf.Tensor], dependencies: tuple[int, int], base: int
     ) -> None:
-        """Says what tensors wait for: what the first turn's do, and the last message of another."""
+        """Set dependencies of tensors: the first iteration's, and another's last message."""
         mask, last = dependencies
         for a in tensors:
             self._trace.dependency_masks[id(a.op)] = mask | last << base

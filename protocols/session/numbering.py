@@ -1,10 +1,9 @@
 """Sites: the numbered invocations of protocols in a graph, their masks and their messages.
 
-Every party traces and runs its own graph.  What ties the three together is
-numbering: each protocol invocation is a *site* (counted on all three parties,
-also where a role adds no op), each graph call is a *step*, each turn of a loop
-an *iteration*.  Masks and messages are named by these numbers, so none is ever
-used twice, however TensorFlow orders the ops.
+Every party traces and runs its own graph. Numbering ties the three together: each protocol
+invocation is a *site* (counted on all three parties, also where a role adds no op), each graph
+call is a *step*, each pass of a loop an *iteration*. Masks and messages are named by these
+numbers. Hence none is ever used twice, in whatever order TensorFlow runs the ops.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ if TYPE_CHECKING:
 
     from tfe_bench.protocols.session.types import Shape
 
-K1, K2, K3 = 1, 2, 3  # keys by the roles that hold them: (D, E1), (D, E2), (E1, E2)
+K1, K2, K3 = 1, 2, 3  # PRF keys by the roles that hold them: (D, E1), (D, E2), (E1, E2)
 
 
 @dataclass
 class Trace:
-    """What one graph accumulates while it is traced."""
+    """State that one graph accumulates while it is traced."""
 
     graph: tf.Graph
     ctx: tf.Tensor
@@ -39,17 +38,17 @@ class Trace:
     kept_ops: list[tf.Operation] = field(default_factory=list)
     iteration_graph: tf.Graph | None = None
     iteration_ctx: tf.Tensor | None = None
-    # the last of the dealer's messages that wait for nobody, and the gate behind it
+    # The dealer's last message that waits for no receive, and the gate after it.
     last_dealt: tf.Tensor | None = None
     dealer_gate: tf.Tensor | None = None
 
     @property
     def is_looping(self) -> bool:
-        """Whether what is traced is a turn of a numbered loop."""
+        """True while an iteration of a numbered loop is traced."""
         return self.iteration_graph is not None
 
     def find_dependencies(self, tensor: tf.Tensor) -> bytes:
-        """Bit mask over the receives of this trace that a tensor depends on."""
+        """Return a bit mask over the receives of this trace on which a tensor depends."""
         memo = self.dependency_masks
         stack = [tensor.op]
         while stack:
@@ -98,9 +97,9 @@ class Site:
         self.d, self.e1, self.e2 = dealer, (dealer + 1) % 3, (dealer + 2) % 3
 
     def _gate_call(self) -> tf.Tensor:
-        """The call, for the dealer's ops of this site: after those of the sites before it.
+        """Return the call for the dealer's ops of this site, ordered after those of earlier sites.
 
-        Nothing else would keep the dealer from making the material of a whole model at once.
+        Without this order the dealer would deal for a whole model at once.
         """
         import tensorflow as tf
 
@@ -112,7 +111,7 @@ class Site:
         return trace.ctx if trace.dealer_gate is None else trace.dealer_gate
 
     def in_dealing_order(self) -> contextlib.AbstractContextManager[None]:
-        """A context for what the dealer computes without a mask: it waits for its turn too."""
+        """Return a context for the dealer's ops without a mask: they wait for earlier sites too."""
         import tensorflow as tf
 
         waiting: contextlib.AbstractContextManager[None] = tf.control_dependencies(
@@ -122,19 +121,19 @@ class Site:
 
     @property
     def other_evaluator(self) -> int:
-        """The other evaluator's party index."""
+        """Party index of the other evaluator."""
         return self.e2 if self.is_e1 else self.e1
 
     @property
     def own_key(self) -> int:
-        """The key that this evaluator shares with the dealer."""
+        """Key that this evaluator shares with the dealer."""
         return K1 if self.is_e1 else K2
 
     def send(self, data: tf.Tensor, to: int, slot: int = 0, run_ahead: bool = False) -> tf.Tensor:
-        """Sends a tensor to a party; `run_ahead` marks the dealer's material.
+        """Send a tensor to a party; `run_ahead` marks correlated randomness of the dealer.
 
         Returns:
-            What is there once it is sent.
+            A token that is available after the message is sent.
         """
         looping = self._trace.is_looping
         module = ops.module()
@@ -158,14 +157,14 @@ class Site:
     def recv(
         self, shape: Shape, source: int, slot: int = 0, dtype: tf.DType | None = None
     ) -> tf.Tensor:
-        """Receives a tensor of a known shape from a party."""
+        """Receive a tensor of a known shape from a party."""
         import tensorflow as tf
 
         index = self._trace.receives
         self._trace.receives += 1
         looping = self._trace.is_looping
         data, token = ops.module().tfe_bench_recv(
-            call=self.ctx if looping else self._trace.ctx,  # nothing to wait for
+            call=self.ctx if looping else self._trace.ctx,  # a receive waits for nothing
             shape=sizes.shape_constant(shape),
             T=dtype or tf.int64,
             site=self.number,
@@ -182,12 +181,12 @@ class Site:
         return data
 
     def swap(self, message: tf.Tensor, slot: int = 0) -> tf.Tensor:
-        """An evaluator sends a message to the other one, and gets one of that shape from it."""
+        """Send a message to the other evaluator and receive one of the same shape."""
         import tensorflow as tf
 
         sent = self.send(message, self.other_evaluator, slot)
-        # In a loop a message counts as a round for what the next turn sends, whose dependencies
-        # have the same numbers: none may be heard before its own counterpart is sent.
+        # In a loop a message counts as a round for the next iteration's sends, whose dependencies
+        # have the same numbers. No message may be received before its counterpart is sent.
         with tf.control_dependencies([sent] if self._trace.is_looping else []):
             return self.recv(
                 tensor_ops.dynamic_shape(message), self.other_evaluator, slot, message.dtype
@@ -196,7 +195,7 @@ class Site:
     def receive_dealt(
         self, n: int | tf.Tensor, slot: int = 0, dtype: tf.DType | None = None, width: int = 0
     ) -> tf.Tensor:
-        """The dealer's message, [n] or [n, width], at E2; empty at E1, which has its keys."""
+        """Return the dealer's message, [n] or [n, width], at E2; an empty tensor at E1."""
         import tensorflow as tf
 
         if self.is_e1:
@@ -207,15 +206,15 @@ class Site:
         )
 
     def kernel_attributes(self, tensor: int = 0) -> dict[str, tf.Tensor | int]:
-        """What kernels that make masks by themselves want to know; `tensor` is their first one."""
+        """Return attributes of kernels that generate masks, the first with the number `tensor`."""
         return {"call": self.ctx, "site": self.number, "tensor": tensor, "dealer": self.dealer}
 
     def _named(self, key: int, tensor: int) -> dict[str, tf.Tensor | int]:
-        """What names one mask of this invocation."""
+        """Return the attributes that name one mask of this invocation."""
         return {**self.kernel_attributes(tensor), "key": key}
 
     def mask(self, key: int, tensor: int, shape: Shape) -> tf.Tensor:
-        """Uniform ring elements known to the two holders of a key."""
+        """Return uniform ring elements known to the two holders of a key."""
         return ops.module().tfe_bench_mask(
             shape=sizes.shape_constant(shape), **self._named(key, tensor)
         )
@@ -223,14 +222,14 @@ class Site:
     def apply_mask(
         self, x: tf.Tensor, key: int, tensor: int, op: str, sent: bool = True
     ) -> tf.Tensor:
-        """x + mask ("add"), x - mask ("sub") or x ^ mask ("xor"), the mask never stored.
+        """Return x + mask ("add"), x - mask ("sub") or x ^ mask ("xor") without storing the mask.
 
-        `sent` says whether the result is a message (the debug log then holds the mask to one word).
+        `sent` states that the result is a message (the debug log then ties the mask to one word).
         """
         return ops.module().tfe_bench_apply_mask(x=x, op=op, sent=sent, **self._named(key, tensor))
 
     def permutation(self, key: int, tensor: int, shape: Shape) -> tf.Tensor:
-        """A secret permutation of range(n) for each row, int32 [rows, n]."""
+        """Return a secret permutation of range(n) for each row, int32 [rows, n]."""
         import tensorflow as tf
 
         return ops.module().tfe_bench_permutation(

@@ -1,7 +1,7 @@
-"""The compiled ops: found, checked and loaded at first use, never at import.
+"""The compiled ops: located, checked and loaded at first use, never at import.
 
-Everything that can be wrong with the library (missing, built for another
-TensorFlow, a processor without AES) is explained here in words.
+Each defect of the library (missing, built for another TensorFlow, a processor without AES) has its
+own error text.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ _u64 = ctypes.c_uint64
 _ptr = ctypes.c_void_p
 _text = ctypes.c_char_p
 
-# name -> (result, arguments); those that end in a text report errors there (Native.error_of).
+# name -> (result, arguments); functions with a text as last argument report errors there
+# (Native.call_for_error).
 _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
     "tfe_abi": (_i64, []),
     "tfe_cpu_check": (_i64, []),
@@ -68,26 +69,29 @@ _SIGNATURES: dict[str, tuple[Any, list[Any]]] = {
 
 
 def library_path() -> Path:
-    """Where the compiled library belongs."""
+    """Return the path of the compiled library."""
     return Path(tfe_bench.__file__).resolve().parent / "_ops.so"
 
 
 def built_for(path: Path) -> str:
-    """The TensorFlow version that the library was compiled for, read without loading it.
+    """Return the TensorFlow version of the compiled library, read without loading it.
 
     Raises:
-        OpsMissing: there is no library, or it is not ours.
+        OpsMissing: there is no library, or it is damaged.
     """
     if not path.is_file():
         raise OpsMissing(
             f"The compiled ops are missing. Received: no file {path}. "
-            "Run `pip install .` in the checkout (it needs g++), then try again."
+            "Run `pip install .` in the checkout (it needs g++), then try again.",
+            received=path,
         )
     match = _MARK.search(path.read_bytes())
     if not match:
         raise OpsMissing(
             f"The compiled ops are damaged. Received: {path}, which names no TensorFlow version. "
-            "Run `pip install --force-reinstall .` in the checkout."
+            "Run `pip install --force-reinstall .` in the checkout.",
+            code="ops-damaged",
+            received=path,
         )
     return match.group(1).decode()
 
@@ -97,7 +101,7 @@ def _same_minor(a: str, b: str) -> bool:
 
 
 class Native:
-    """The library's C functions, with an exception for an error text."""
+    """C functions of the library; an error text becomes an exception."""
 
     def __init__(self, path: Path) -> None:
         self._dll = ctypes.CDLL(str(path))
@@ -111,7 +115,7 @@ class Native:
         raise AttributeError(name)
 
     def call_for_error(self, name: str, *arguments: object) -> str:
-        """Calls a function that reports errors; returns the text, '' for success."""
+        """Call a function that reports errors; return the text, '' for success."""
         text = ctypes.create_string_buffer(_ERROR_BYTES)
         if getattr(self, name)(*arguments, text) == 0:
             return ""
@@ -120,7 +124,7 @@ class Native:
 
 @functools.cache
 def native() -> Native:
-    """The library's C functions.
+    """Return the library's C functions.
 
     Raises:
         OpsMissing: the library is missing, does not fit, or cannot run on this processor.
@@ -131,12 +135,12 @@ def native() -> Native:
 
 @functools.cache
 def module() -> GraphOps:
-    """The TensorFlow ops, as functions.
+    """Return the TensorFlow ops as functions.
 
     Raises:
         OpsMissing: the library is missing, does not fit, or cannot run on this processor.
     """
-    # TensorFlow greets on stderr unless told not to before it is imported.
+    # TensorFlow writes to stderr unless this is set before its import.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     import tensorflow as tf
 
@@ -146,29 +150,37 @@ def module() -> GraphOps:
         raise OpsMissing(
             f"The compiled ops fit TensorFlow {version}. Received: TensorFlow {tf.__version__}. "
             "Install the matching TensorFlow, or compile the ops again with "
-            "`pip install --force-reinstall .`"
+            "`pip install --force-reinstall .`",
+            code="ops-version-mismatch",
+            received=tf.__version__,
+            expected=version,
         )
     try:
         library = tf.load_op_library(str(path))
     except (tf.errors.NotFoundError, OSError) as error:
         raise OpsMissing(
             f"The compiled ops cannot be loaded. Received: {str(error).splitlines()[0]}. "
-            "Compile them again with `pip install --force-reinstall .`"
+            "Compile them again with `pip install --force-reinstall .`",
+            code="ops-not-loadable",
         ) from error
     missing = Native(path).cpu_check()
     if missing == 1:
         raise OpsMissing(
-            "This processor has no AES instructions, on which every mask rests, and there is no "
-            "slower substitute. Use an x86-64 host with AES-NI (any since about 2013)."
+            "This processor has no AES instructions, which generate every mask, and there is no "
+            "slower substitute. Use an x86-64 host with AES-NI (any since about 2013).",
+            code="processor-not-supported",
+            expected="AES-NI",
         )
     if missing == 2:
         raise OpsMissing(
             "This processor lacks AVX2 or BMI2. Use an x86-64 host that has both (Intel since "
-            "2013, AMD since 2017)."
+            "2013, AMD since 2017).",
+            code="processor-not-supported",
+            expected="AVX2, BMI2",
         )
     return GraphOps(library)
 
 
 def abi() -> int:
-    """Version of the ops and of the wire format; equal at all three workers."""
+    """Return the version of the ops and of the wire format, which is equal at all three workers."""
     return int(native().abi())

@@ -1,4 +1,4 @@
-"""Ring elements as they travel: whole words, or of smaller rings the low bits, back to back."""
+"""Ring elements on the wire: whole words, or the packed low bits of smaller rings."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ RING = 64
 
 
 def pack_words(x: Any, width: int) -> Any:
-    """Words mod 2^width as a message."""
+    """Return words mod 2^width as a message."""
     return x if width >= RING else ops.module().tfe_bench_pack_words(x=x, width=width)
 
 
 def receive_words(s: Site, shape: Any, source: int, slot: int = 0, width: int = RING) -> Any:
-    """The words, of a public shape, that a party sent with `as_sent`."""
+    """Receive words of a public shape that a party sent with `pack_words`."""
     if width >= RING:
         return s.recv(shape, source, slot)
     import tensorflow as tf

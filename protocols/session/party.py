@@ -20,23 +20,24 @@ if TYPE_CHECKING:
 
 __all__ = ["K1", "K2", "K3", "Party", "Site", "StepCost", "current_party"]
 
-# How many graph calls the dealer may be ahead of the slowest peer: bounds memory.
+# Number of graph calls that the dealer may be ahead of the slowest peer: it bounds memory.
 RUN_AHEAD_STEPS = 4
 
 _active = threading.local()
 
 
 def current_party() -> Party:
-    """The party whose program this thread runs: what operators such as x < y work with.
+    """Return the party whose program this thread runs, used by operators such as x < y.
 
     Raises:
-        ProtocolError: the thread runs none.
+        ProtocolError: the thread runs no program.
     """
     party: Party | None = getattr(_active, "party", None)
     if party is None:
         raise ProtocolError(
             "Private tensors are computed on inside a program (or inside `with party.active():`). "
-            "Received: an operation outside of both."
+            "Received: an operation outside of both.",
+            code="no-active-party",
         )
     return party
 
@@ -54,12 +55,13 @@ class Party:
 
     Args:
         index: 0, 1 or 2.
-        handle: of the native session, already keyed and connected.
-        dealer: the party that deals unless a value says otherwise.
-        building: held while a graph is traced, by parties that are threads of one process: they
-            would wait for Python's lock at every op.
-        client: that ordered the job.  Graphs are kept for each client by itself, as the time that
-            tracing takes would tell others what it has asked before.
+        handle: handle of the native session, with keys and connections.
+        dealer: the party that deals unless a value names another.
+        building: lock held while a graph is traced, for parties that are threads of one process:
+            they would wait for Python's lock at every op.
+        client: the client that ordered the job. Graphs are kept for each client separately,
+            because
+            the time that tracing takes would disclose to others which jobs it ran before.
 
     Attributes:
         site_names: the protocols invoked so far, by their number.
@@ -93,7 +95,7 @@ class Party:
 
     @contextlib.contextmanager
     def active(self) -> Iterator[None]:
-        """Makes this the party of the thread's operators (x + y, x < y, tfe_bench.relu(x), ...)."""
+        """Make this the party of the thread's operators (x + y, x < y, tfe_bench.relu(x), ...)."""
         previous = getattr(_active, "party", None)
         _active.party = self
         try:
@@ -103,21 +105,21 @@ class Party:
 
     @property
     def tracing(self) -> bool:
-        """Whether a graph is being traced: protocols are called inside of one."""
+        """True while a graph is traced: protocols are called inside of one."""
         return self._trace is not None
 
     # ---- numbering
 
     def site(self, name: str, *about: object, dealer: int | None = None) -> Site:
-        """Starts a protocol invocation; every party does so, in the same order.
+        """Start a protocol invocation; every party does so, in the same order.
 
         Args:
-            name: of the protocol.
-            about: what all three must agree on (static shapes, parameters).
+            name: name of the protocol.
+            about: everything on which all three must agree (static shapes, parameters).
 
         Raises:
             ProtocolError: outside party.function, or inside a nested tf.function, cond or loop
-                that has no number of its own (its masks would repeat with every turn).
+                without a number of its own (its masks would repeat in every iteration).
         """
         import tensorflow as tf
 
@@ -125,18 +127,27 @@ class Party:
         if trace is None:
             raise ProtocolError(
                 f"{name} runs inside party.function only. Received: a call outside of it. "
-                "Wrap the computation: f = party.function(lambda x: ...)."
+                "Wrap the computation: f = party.function(lambda x: ...).",
+                code="outside-party-function",
+                operation=name,
             )
         graph = tf.compat.v1.get_default_graph()
         expected = trace.iteration_graph if trace.is_looping else trace.graph
         if graph is not expected:
             raise ProtocolError(
                 f"{name} is called inside a nested tf.function, tf.cond or loop, where its masks "
-                "would repeat. Unroll it, or number its turns: `with party.iteration(i): ...`."
+                "would repeat. Unroll it, or number its iterations: `with party.iteration(i): "
+                "...`.",
+                code="unnumbered-loop",
+                operation=name,
             )
         number = self._next_site
         if number >> 24:
-            raise ProtocolError("This session has used up its site numbers; start a new one.")
+            raise ProtocolError(
+                "This session has used all of its site numbers. Start a new session.",
+                code="session-exhausted",
+                operation=name,
+            )
         self._next_site += 1
         self.site_names[number] = name
         dealer = self.dealer if dealer is None else dealer
@@ -145,20 +156,28 @@ class Party:
 
     @contextlib.contextmanager
     def iteration(self, number: tf.Tensor) -> Iterator[None]:
-        """Gives the private ops of a loop body or nested function a number of their own.
+        """Give the private ops of a loop body or nested function an iteration number.
 
         Args:
-            number: int64 scalar in [0, 2^20 - 1), different for each turn within one step.  One
-                that comes twice fails the graph call before a second message is sent.
+            number: int64 scalar in [0, 2^20 - 1), different for each iteration within one step. A
+                repeated number fails the graph call before a second message is sent.
         """
         import tensorflow as tf
 
         trace = self._trace
         if trace is None or trace.is_looping:
-            raise ProtocolError("party.iteration belongs in party.function, once per loop nest.")
+            raise ProtocolError(
+                "party.iteration belongs in party.function, once per loop nest.",
+                code="misplaced-iteration",
+            )
         known = tf.get_static_value(number)
         if known is not None and not 0 <= int(known) < (1 << 20) - 1:
-            raise ProtocolError(f"An iteration is numbered 0 to 2^20 - 2. Received: {known}.")
+            raise ProtocolError(
+                f"Expected an iteration number from 0 to 2^20 - 2. Received: {known}.",
+                code="number-out-of-range",
+                operation="iteration",
+                received=known,
+            )
         encoded_number = tf.reshape(tf.cast(number, tf.int64), [1]) + 1
         trace.iteration_graph = tf.compat.v1.get_default_graph()
         trace.iteration_ctx = tf.concat([trace.ctx[:2], encoded_number], axis=0)
@@ -178,14 +197,14 @@ class Party:
         return self._step
 
     def check(self, error: str) -> None:
-        """Raises the typed error behind a native error text; '' is fine."""
+        """Raise the typed error of a native error text; do nothing for ''."""
         if not error:
             return
         known = self._on_abort(error) if self._on_abort else None
         raise known or ProtocolError(error)
 
     def exchange_each(self, payloads: dict[int, bytes]) -> dict[int, bytes]:
-        """Sends each peer its payload and returns theirs; both directions have one length."""
+        """Send each peer its payload and return theirs; both directions have the same length."""
         step = self._next_step(control=True)
         received = {}
         try:
@@ -208,13 +227,13 @@ class Party:
         return received
 
     def exchange(self, payload: bytes) -> tuple[bytes, bytes, bytes]:
-        """Sends a payload of equal length at all parties to both peers; returns all three."""
+        """Send a payload of equal length at all parties to both peers; return all three."""
         received = self.exchange_each({p: payload for p in range(3) if p != self.index})
         received[self.index] = payload
         return received[0], received[1], received[2]
 
     def agree(self, what: str, text: bytes) -> None:
-        """Fails unless all three parties hold the same text.
+        """Check that all three parties hold the same text.
 
         Raises:
             ProtocolError: naming the party that differs.
@@ -224,7 +243,10 @@ class Party:
             if digests[p] != digests[self.index]:
                 raise ProtocolError(
                     f"{what} differs between party {self.index} and party {p}. Received: "
-                    f"{digests[self.index].hex()[:12]} and {digests[p].hex()[:12]}."
+                    f"{digests[self.index].hex()[:12]} and {digests[p].hex()[:12]}.",
+                    code="parties-disagree",
+                    operation=what,
+                    party=p,
                 )
 
     # ---- graphs
@@ -232,11 +254,11 @@ class Party:
     def function(
         self, function: Callable[..., Any], dynamic: bool | Collection[int] = False
     ) -> PrivateFunction:
-        """Wraps a Python function over shares and public tensors as one graph.
+        """Wrap a Python function over shares and public tensors as one graph.
 
         Args:
             dynamic: trace with unknown leading dimensions, so that other sizes need no new trace:
-                of all tensors, or of those in the arguments of these positions.
+                of all tensors, or of those in the arguments at these positions.
         """
         if self._scope is None:
             return PrivateFunction(self, function, dynamic)
@@ -249,7 +271,7 @@ class Party:
     def cached_function(
         self, key: Hashable, make: Callable[[], Callable[..., Any]], dynamic: bool = False
     ) -> PrivateFunction:
-        """The graph that a library function keeps under a key of its own, made at first use."""
+        """Return the graph that a library function keeps under its own key, made at first use."""
         if key not in self._functions:
             name = None if self._scope is None else (self._scope[0], "cached", key)
             self._functions[key] = PrivateFunction(self, make(), dynamic, name)
@@ -257,12 +279,13 @@ class Party:
 
     @contextlib.contextmanager
     def kept_graphs(self, *about: Hashable) -> Iterator[None]:
-        """Graphs of functions that are made within are kept for the same client's next sessions.
+        """Keep graphs of functions made within this context for the same client's next sessions.
 
         Args:
-            about: all that is public and that the functions depend on beside their arguments; the
-                first part is of the whole session, the others of a part of it, in which functions
-                are made in one order, whatever was computed.  None first: no graph is kept.
+            about: all public values on which the functions depend besides their arguments. The
+                first part belongs to the whole session, the others to a part of it in which
+                functions are made in a fixed order, whatever was computed. None first: no graph is
+                kept.
         """
         previous_scope, previous_count = self._scope, self._function_count
         named = ((self.client, about[0]), *about[1:])
@@ -275,7 +298,7 @@ class Party:
     # ---- measured
 
     def counters(self) -> dict[str, list[int]]:
-        """Bytes and messages this party sent to each party since the last reset."""
+        """Return the bytes and messages that this party sent to each party since the last reset."""
         raw = (ctypes.c_uint64 * 12)()
         self._native.counters(self.handle, raw)
         return {
@@ -287,16 +310,16 @@ class Party:
 
     @property
     def sent_bytes(self) -> int:
-        """Payload that this party has sent in the whole session, whatever was reset."""
+        """Payload that this party has sent in the whole session, independent of resets."""
         return self._sent_before + sum(self.counters()["payload"])
 
     def reset_counters(self) -> None:
-        """Starts the counters and the list of rounds anew."""
+        """Reset the counters and the list of rounds."""
         self._sent_before = self.sent_bytes
         self._native.reset_counters(self.handle)
 
     def rounds(self) -> list[StepCost]:
-        """Rounds of each graph call since the last reset, as seen by this party."""
+        """Return the rounds of each graph call since the last reset, as measured by this party."""
         count = self._native.depths(self.handle, None, 0)
         raw = (ctypes.c_uint32 * (2 * count))()
         count = min(count, self._native.depths(self.handle, raw, count))

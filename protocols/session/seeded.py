@@ -1,11 +1,11 @@
-"""A client's input of which a party holds seeds in place of masks.
+"""A client's input for which a party holds seeds instead of masks.
 
-l1 and l2 of an input are the streams of two seeds (cluster/seeds.py), so that whoever has a seed
-may make the mask whenever a graph wants it, and forget it again: of a large model an evaluator
-holds m alone, and the dealer nothing but seeds.  The words are those that it would hold otherwise,
-so nothing that is sent changes.
+l1 and l2 of an input are the streams of two seeds (cluster/seeds.py). A holder of a seed can
+generate the mask whenever a graph needs it, and discard it afterwards. For a large model an
+evaluator holds m alone, and the dealer only seeds. The words are those that it would hold
+otherwise, so no message changes.
 
-A seed is a secret as its mask is.  It is an argument of graphs, never a constant of one.
+A seed is as secret as its mask. It is an argument of graphs, never a constant of one.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ import numpy as np
 from tfe_bench.protocols.session import ops, sizes
 from tfe_bench.protocols.session.sharing import Shared, _PrivateValue
 
-# Smaller inputs are held as their words: to make those anew would be most of the work.
+# Smaller inputs are held as words: their generation would be most of the work.
 MIN_SEEDED_WORDS = 1 << 14
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Seeded(_PrivateValue):
-    """A private tensor over Z_2^64 as its client gave it.
+    """A private tensor over Z_2^64 as its client shared it.
 
     Attributes:
         m: the masked words, at both evaluators.
         l1, l2: seeds, uint8 [16], where a Shared has the words.
-        shape: of the tensor.
-        dealer, fractional_bits: as of the Shared.
+        shape: shape of the tensor.
+        dealer, fractional_bits: as in Shared.
     """
 
     m: Any
@@ -50,7 +50,7 @@ class Seeded(_PrivateValue):
         dealer: int,
         fractional_bits: int,
     ) -> Seeded:
-        """One of seeds by name, each 16 bytes."""
+        """Make a tensor from seeds by name, each 16 bytes."""
         import tensorflow as tf
 
         l1, l2 = (
@@ -61,7 +61,7 @@ class Seeded(_PrivateValue):
 
     @property
     def seeds(self) -> dict[str, Any]:
-        """Those that are held here, by name."""
+        """Seeds that are held here, by name."""
         return {k: v for k, v in (("l1", self.l1), ("l2", self.l2)) if v is not None}
 
     def __repr__(self) -> str:
@@ -72,11 +72,11 @@ class Seeded(_PrivateValue):
 
 
 def expand_masks(x: Shared | Seeded, after: Sequence[Shared] = ()) -> Shared:
-    """The value with its masks' words.  Local.
+    """Return the value with the words of its masks. Local.
 
     Args:
-        after: in a graph, values that must be there before: TensorFlow would make the masks of a
-            whole model at once, and hold them until they are used.
+        after: in a graph, values that must be computed before. Otherwise TensorFlow would make
+            the masks of a whole model at once, and hold them until they are used.
     """
     if not isinstance(x, Seeded):
         return x
@@ -98,6 +98,6 @@ def expand_masks(x: Shared | Seeded, after: Sequence[Shared] = ()) -> Shared:
 
 
 def get_held_input(inputs: Mapping[str, Shared], name: str) -> Shared | Seeded:
-    """An input as it is held: with seeds, if it is a job's and large; else as `inputs` has it."""
+    """Return an input as held: with seeds, if it is a job's and large; else as in `inputs`."""
     get_held = getattr(inputs, "get_held", None)
     return inputs[name] if get_held is None else get_held(name)

@@ -1,7 +1,7 @@
-"""Shares: who holds which part of a private value.
+"""Shares: which party holds which part of a private value.
 
 The storage format is replicated secret sharing (Araki et al., CCS 2016) in the
-masked view.  For a dealer D = P_d with evaluators E1 = P_{d+1} and E2 = P_{d+2}:
+masked view. For a dealer D = P_d with evaluators E1 = P_{d+1} and E2 = P_{d+2}:
 
     x = m - (l1 + l2) mod 2^64,   m at E1, E2;   l1 at D, E1;   l2 at D, E2
 
@@ -23,35 +23,37 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import tensorflow as tf
 
-Key: TypeAlias = "int | np.integer[Any] | slice | EllipsisType | None"  # of an axis, in x[key]
+Key: TypeAlias = "int | np.integer[Any] | slice | EllipsisType | None"  # key of an axis, in x[key]
 Public: TypeAlias = "npt.ArrayLike | tf.Tensor"
 Operand: TypeAlias = "Shared | MaskedBits | Public"
 
-# What is called by the names of operations: see `bind`.
+# Functions of Python's operators by name: see `bind_operators`.
 _operations: dict[str, Callable[..., Any]] = {}
 
 
 def bind_operators(*operations: Callable[..., Any]) -> None:
-    """Says what Python's operators do, by the names below: protocols/api/__init__.py does."""
+    """Set the functions of Python's operators by name; protocols/api/__init__.py calls this."""
     _operations.update({function.__name__: function for function in operations})
 
 
 def _get_operation(name: str) -> Callable[..., Any]:
-    """What an operator does.
+    """Return the function of an operator.
 
     Raises:
-        ProtocolError: nothing has said so.
+        ProtocolError: operators are not registered.
     """
     if name not in _operations:
         raise ProtocolError(
-            f"Private values do not know Python's operators yet. Received: {name}. "
-            "Import tfe_bench.protocols.api."
+            f"Operators for private values are not registered. Received: {name}. "
+            "Import tfe_bench.protocols.api.",
+            code="operators-not-registered",
+            operation=name,
         )
     return _operations[name]
 
 
 def _numeric_operator(name: str, mirrored: bool = False) -> Callable[[Shared, Operand], Shared]:
-    """A binary operator of private numbers; mirrored: the private one is on the right."""
+    """Return a binary operator of private numbers; mirrored: the private one is on the right."""
 
     def operate(x: Shared, y: Operand) -> Shared:
         operation: Callable[..., Shared] = _get_operation(name)
@@ -63,7 +65,7 @@ def _numeric_operator(name: str, mirrored: bool = False) -> Callable[[Shared, Op
 def _logical_operator(
     name: str, mirrored: bool = False
 ) -> Callable[[_PrivateValue, Operand], MaskedBits]:
-    """A binary operator whose result is private bits."""
+    """Return a binary operator whose result is private bits."""
 
     def operate(x: _PrivateValue, y: Operand) -> MaskedBits:
         operation: Callable[..., MaskedBits] = _get_operation(name)
@@ -73,11 +75,11 @@ def _logical_operator(
 
 
 class _PrivateValue:
-    """Refuses every way in which a private value would silently become public."""
+    """Base class that refuses every implicit conversion of a private value to a public one."""
 
-    # numpy leaves `array + private` to the private side
+    # NumPy leaves `array + private` to the private side.
     __array_ufunc__ = None
-    # comparisons make private bits, so equality is not identity; hashing stays by identity
+    # Comparisons return private bits, so equality is not identity; hashing stays by identity.
     __hash__ = object.__hash__
 
     def _refuse_conversion(self, target: str) -> NoReturn:
@@ -116,10 +118,10 @@ class Shared(_PrivateValue):
         dealer: the party that deals for this value.
         fractional_bits: the real value is the signed ring element / 2^fractional_bits.
         limbs: 64-bit words per element; with 2, a last axis of size 2 holds them, low word first.
-        bits: the ring is Z_{2^bits}; higher bits of the words mean nothing (0: all 64 * limbs).
+        bits: the ring is Z_{2^bits}; higher bits of the words are ignored (0: all 64 * limbs).
     """
 
-    # Any instead of a tensor or None: code for one role need not assert what it holds.
+    # Any instead of a tensor or None: code for one role need not assert which fields it holds.
     m: Any
     l1: Any
     l2: Any
@@ -128,11 +130,11 @@ class Shared(_PrivateValue):
     limbs: int = 1
     bits: int = 0
 
-    __hash__ = _PrivateValue.__hash__  # which a class with __eq__ does not inherit
+    __hash__ = _PrivateValue.__hash__  # a class with __eq__ does not inherit it
 
     @property
     def ring_bits(self) -> int:
-        """The ring is Z_{2^ring_bits}."""
+        """Bits of the ring Z_{2^ring_bits}."""
         return self.bits or 64 * self.limbs
 
     @property
@@ -149,7 +151,7 @@ class Shared(_PrivateValue):
         return shape if self.limbs == 1 else shape[:-1]
 
     def map(self, function: Callable[..., tf.Tensor]) -> Shared:
-        """Applies a linear map of ring elements (a reshape, a gather, ...) to every field held."""
+        """Apply a linear map of ring elements (a reshape, a gather, ...) to every field held."""
         m, l1, l2 = (None if t is None else function(t) for t in (self.m, self.l1, self.l2))
         return replace(self, m=m, l1=l1, l2=l2)
 
@@ -218,7 +220,7 @@ class MaskedBits(_PrivateValue):
         masked: packed words at the evaluators, None at the dealer.
         beta: packed words at the dealer, None at the evaluators.
         n: int64 scalar tensor, the number of bits.
-        shape: of the tensor of bits in row-major order, where it is known.
+        shape: shape of the tensor of bits in row-major order, if it is known.
     """
 
     masked: tf.Tensor | None
@@ -257,12 +259,12 @@ class MaskedBits(_PrivateValue):
 
 
 def is_private(value: object) -> TypeGuard[Shared | MaskedBits]:
-    """Whether a value is a private tensor or private bits."""
+    """Return whether a value is a private tensor or private bits."""
     return isinstance(value, (Shared, MaskedBits))
 
 
 def describe_type(value: object) -> str:
-    """The type of a value, without its content."""
+    """Return the type of a value, without its content."""
     dtype = getattr(value, "dtype", None)
     if dtype is None or is_private(value):
         return type(value).__name__

@@ -1,6 +1,6 @@
 """Numbers of elements and words, as Python integers wherever a graph's shapes are known.
 
-Workers switch TensorFlow's optimizer off: arithmetic on shapes would run as ops in every call.
+Workers disable TensorFlow's optimizer: arithmetic on shapes would run as ops in every call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from tfe_bench.protocols.session import tensor_ops
 
 
 def static_value(value: Any) -> Any:
-    """A scalar tensor's value if it is constant, else the tensor; integers pass through."""
+    """Return a scalar tensor's value if it is constant, else the tensor; integers pass through."""
     if isinstance(value, int):
         return value
     import tensorflow as tf
@@ -22,7 +22,7 @@ def static_value(value: Any) -> Any:
 
 
 def count_elements(shape: Any) -> Any:
-    """Product of a shape."""
+    """Return the product of a shape."""
     import tensorflow as tf
 
     static_sizes = tf.get_static_value(tf.convert_to_tensor(shape))
@@ -32,7 +32,7 @@ def count_elements(shape: Any) -> Any:
 
 
 def tensor_size(x: Any) -> Any:
-    """Number of elements of a tensor."""
+    """Return the number of elements of a tensor."""
     n = tensor_ops.static_shape(x).num_elements()
     if n is not None:
         return int(n)
@@ -42,7 +42,7 @@ def tensor_size(x: Any) -> Any:
 
 
 def vector_shape(n: Any) -> Any:
-    """The shape [n] as an int64 tensor."""
+    """Return the shape [n] as an int64 tensor."""
     if isinstance(n, int):
         return tensor_ops.constant([n])
     import tensorflow as tf
@@ -51,7 +51,7 @@ def vector_shape(n: Any) -> Any:
 
 
 def matrix_shape(rows: Any, columns: int) -> Any:
-    """The shape [rows, columns] as an int64 tensor."""
+    """Return the shape [rows, columns] as an int64 tensor."""
     if isinstance(rows, int):
         return tensor_ops.constant([rows, columns])
     import tensorflow as tf
@@ -60,7 +60,9 @@ def matrix_shape(rows: Any, columns: int) -> Any:
 
 
 def shape_constant(shape: Any) -> Any:
-    """A shape as an int64 tensor, constant if it is known; one that is there is not made again."""
+    """Return a shape as an int64 tensor, constant if known; a tensor of the graph is returned as it
+    is.
+    """
     import tensorflow as tf
 
     if isinstance(shape, tf.TensorShape):

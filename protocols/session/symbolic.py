@@ -1,7 +1,7 @@
-"""Tensors that are not there: their shapes, when they would be known, and what moves them.
+"""Shape-only (symbolic) tensors: their shapes, the time at which they are known, and moves of them.
 
-With these a protocol is counted (counting.py) where there is no TensorFlow; the maps of them stand
-in local.py, beside those of tensors.
+With these a protocol is counted (counting.py) without TensorFlow. Maps of them are defined in
+tensor_ops.py, next to those of tensors.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ _ZERO = np.zeros((), np.int8)
 
 
 class Shape(tuple[int, ...]):
-    """A known shape, with what protocols ask a tf.TensorShape for."""
+    """A known shape with the methods of a tf.TensorShape that protocols use."""
 
     __slots__ = ()
 
     @property
     def rank(self) -> int:
-        """The number of axes."""
+        """Number of axes."""
         return len(self)
 
     def as_list(self) -> list[int]:
-        """The sizes."""
+        """Return the sizes."""
         return list(self)
 
     def num_elements(self) -> int:
-        """Their product."""
+        """Return the product of the sizes."""
         return math.prod(self)
 
     def is_fully_defined(self) -> bool:
-        """Yes."""
+        """Return True: all sizes are known."""
         return True
 
     def is_compatible_with(self, other: Sequence[int | None]) -> bool:
-        """Whether another shape may be the same."""
+        """Return whether another shape may be equal to this one."""
         return len(self) == len(other) and all(
             b is None or a == b for a, b in zip(self, other, strict=True)
         )
@@ -53,14 +53,16 @@ class Shape(tuple[int, ...]):
 
 @dataclass(frozen=True, eq=False)
 class SymbolicTensor:
-    """A tensor that is not there: its shape, and when it would be known.
+    """A tensor without elements: its shape, and the time at which it is known.
 
     Attributes:
         rounds, with_dealing: messages on the longest chain that leads to it, as cost.Cost counts
-        them. masks: those that the dealer waited for who knows its masks (with_dealing; 0: it made
-        them).
-        first: who knows it a round before the other, 1: E1, -1: E2; 0: they know it together.
-        work: multiplications of words that it takes, where it is a sum of products.
+            them.
+        masks: messages that the dealer waited for before it knew the masks (with_dealing; 0: it
+            generates them itself).
+        first: evaluator that knows it a round before the other, 1: E1, -1: E2; 0: both know it at
+            the same time.
+        work: multiplications of words that it takes, if it is a sum of products.
     """
 
     shape: Shape
@@ -70,11 +72,11 @@ class SymbolicTensor:
     work: int = 0
     first: int = 0
 
-    # numpy leaves `array + abstract` to the abstract side
+    # NumPy leaves `array + symbolic` to the symbolic side.
     __array_ufunc__ = None
 
     def like(self, shape: Sequence[int]) -> SymbolicTensor:
-        """Another shape, known at the same time."""
+        """Return a tensor of another shape that is known at the same time."""
         return replace(self, shape=Shape(int(n) for n in shape))
 
     def _combine_with(self, other: Any) -> SymbolicTensor:
@@ -91,7 +93,7 @@ class SymbolicTensor:
 
 
 class _WordCounter(threading.local):
-    """Of the words that maps of Abstract tensors move."""
+    """The thread's counter of the words that maps of symbolic tensors move."""
 
     count: Callable[[int], None] | None = None
 
@@ -101,7 +103,7 @@ _word_counter = _WordCounter()
 
 @contextlib.contextmanager
 def count_moved_words(count: Callable[[int], None]) -> Iterator[None]:
-    """Has the thread's maps of Abstract tensors say how many words each of them moves."""
+    """Call `count` with the words that each map of symbolic tensors in this thread moves."""
     before, _word_counter.count = _word_counter.count, count
     try:
         yield
@@ -110,22 +112,23 @@ def count_moved_words(count: Callable[[int], None]) -> Iterator[None]:
 
 
 def record_moved(result: SymbolicTensor, *operands: SymbolicTensor) -> SymbolicTensor:
-    """What a map makes, counted: the words of the largest of what it reads and writes."""
+    """Count a map's words, those of its largest operand or result, and return the result."""
     if _word_counter.count is not None:
         _word_counter.count(max(tensor.shape.num_elements() for tensor in (result, *operands)))
     return result
 
 
 def placeholder_array(value: Any) -> Any:
-    """An array of that shape that takes no memory; what is no Abstract as it is."""
+    """Return an array of a symbolic tensor's shape without memory; return others unchanged."""
     return np.broadcast_to(_ZERO, value.shape) if isinstance(value, SymbolicTensor) else value
 
 
 def symbolic_result(shape: Sequence[int], *operands: Any, work: int = 0) -> SymbolicTensor:
-    """What is known as soon as all that is given: Abstract tensors, and others that always are.
+    """Return a tensor that is known as soon as all operands are known.
 
     Args:
-        work: of the result.
+        operands: symbolic tensors; others are known from the beginning.
+        work: multiplications of the result.
     """
     symbolic = [v for v in operands if isinstance(v, SymbolicTensor)]
     rounds, with_dealing, masks = (

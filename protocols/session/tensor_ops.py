@@ -1,8 +1,8 @@
-"""Local maps of what a party holds, by TensorFlow's names: of tensors, or of none.
+"""Local maps of tensors or symbolic tensors, with TensorFlow's names.
 
-Protocols that are made of others move elements with these functions.  On tensors they are
-TensorFlow's; on `Abstract` ones (abstract.py), which have a shape and no elements, they follow the
-shapes alone, so that a protocol can be counted (counting.py) where there is no TensorFlow.
+Protocols that consist of other protocols move elements with these functions. On tensors they are
+TensorFlow's. On a `SymbolicTensor` (symbolic.py), which has a shape and no elements, they derive
+the shape alone, so that a protocol can be counted (counting.py) without TensorFlow.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from tfe_bench.protocols.session.symbolic import SymbolicTensor as SymbolicTenso
 from tfe_bench.protocols.session.symbolic import placeholder_array, record_moved
 from tfe_bench.protocols.session.symbolic import symbolic_result as symbolic_result
 
-# One of TensorFlow's, which publishes no types, or an Abstract one.
+# A TensorFlow tensor (TensorFlow publishes no types), or a SymbolicTensor.
 Tensor = Any
 _Map = TypeVar("_Map", bound=Callable[..., Any])
 
 
 def is_concrete(value: Any) -> bool:
-    """Whether there are elements: False for an Abstract."""
+    """Return whether a value has elements: False for a SymbolicTensor."""
     return not isinstance(value, SymbolicTensor)
 
 
 def static_shape(value: Any) -> Any:
-    """The shape of a tensor or an array, as far as it is known."""
+    """Return the shape of a tensor or an array, as far as it is known."""
     return value.shape if hasattr(value.shape, "as_list") else Shape(value.shape)
 
 
 def broadcast_shape(a: Any, b: Any) -> Any:
-    """The static shape that two broadcast to.
+    """Return the static shape to which two shapes broadcast.
 
     Raises:
-        ValueError: they do not.
+        ValueError: they do not broadcast.
     """
     if isinstance(a, Shape) and isinstance(b, Shape):
         return Shape(np.broadcast_shapes(a, b))
@@ -52,7 +52,7 @@ def broadcast_shape(a: Any, b: Any) -> Any:
 
 
 def dynamic_shape(a: Tensor) -> Any:
-    """The shape when the graph runs, an int64 tensor."""
+    """Return the shape when the graph runs, an int64 tensor."""
     if isinstance(a, SymbolicTensor):
         return a.shape
     import tensorflow as tf
@@ -63,7 +63,7 @@ def dynamic_shape(a: Tensor) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of TensorFlow's."""
+    """Return whether a value is a TensorFlow tensor."""
     if isinstance(value, (bool, int, float, np.ndarray, np.generic, list, tuple, SymbolicTensor)):
         return False
     import tensorflow as tf
@@ -72,29 +72,29 @@ def is_tensor(value: Any) -> bool:
 
 
 def constant(value: Any, dtype: Any = np.int64) -> Tensor:
-    """A constant, one for all that want the same in a graph: to make ops is what takes long.
+    """Return a constant; equal constants of a graph share one node, because making ops is slow.
 
     Args:
         value: integers, or lists or an array of them.
-        dtype: of NumPy.
+        dtype: NumPy type.
     """
     return graph_ops.graph_constant(np.asarray(value, dtype))
 
 
 def arange(n: int) -> Tensor:
-    """The words 0, 1, ..., n - 1, made when the graph runs: a graph holds no array of them."""
+    """Return the words 0, 1, ..., n - 1, made when the graph runs: a graph holds no such array."""
     return get_raw_op("Range")(start=constant(0), limit=constant(n), delta=constant(1))
 
 
 def _static_sizes(shape: Any) -> list[int] | None:
-    """A shape's sizes, if all are integers."""
+    """Return the sizes of a shape, if all are integers."""
     if isinstance(shape, (list, tuple)) and all(isinstance(n, (int, np.integer)) for n in shape):
         return [int(n) for n in shape]
     return None
 
 
 def _has_shape(a: Tensor, sizes: list[int] | None) -> bool:
-    """Whether a tensor is known to have such a shape."""
+    """Return whether a tensor is known to have a shape."""
     tensor_shape = a.shape if is_tensor(a) else None
     return (
         sizes is not None
@@ -105,14 +105,14 @@ def _has_shape(a: Tensor, sizes: list[int] | None) -> bool:
 
 
 def _integer_constant(value: Any) -> Any:
-    """Public integers as a `constant`; what holds a tensor as it is."""
+    """Return public integers as a `constant`; return a value that holds a tensor unchanged."""
     if is_tensor(value) or (isinstance(value, (list, tuple)) and any(map(is_tensor, value))):
         return value
     return constant(getattr(value, "as_list", lambda: value)())
 
 
 def _elementwise_op(word_function: _Map) -> _Map:
-    """A function that leaves the shape as it is."""
+    """Wrap a function that keeps the shape."""
 
     @functools.wraps(word_function)
     def function(a: Tensor, *arguments: Any, **options: Any) -> Tensor:
@@ -129,7 +129,7 @@ def _elementwise_op(word_function: _Map) -> _Map:
 
 
 def reshape(a: Tensor, shape: Any) -> Tensor:
-    """tf.reshape."""
+    """Apply tf.reshape."""
     if isinstance(a, SymbolicTensor):
         return a.like(placeholder_array(a).reshape([int(n) for n in shape]).shape)
     sizes = _static_sizes(shape)
@@ -139,10 +139,10 @@ def reshape(a: Tensor, shape: Any) -> Tensor:
 
 
 def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
-    """tf.ensure_shape.
+    """Apply tf.ensure_shape.
 
     Raises:
-        ValueError: it has another one.
+        ValueError: the tensor has another shape.
     """
     if isinstance(a, SymbolicTensor):
         if a.shape != tuple(shape):
@@ -154,7 +154,7 @@ def ensure_shape(a: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
-    """tf.transpose."""
+    """Apply tf.transpose."""
     if isinstance(a, SymbolicTensor):
         return record_moved(a.like(placeholder_array(a).transpose(perm).shape), a)
     order = range(len(a.shape))[::-1] if perm is None else perm
@@ -162,14 +162,14 @@ def transpose(a: Tensor, perm: Sequence[int] | None = None) -> Tensor:
 
 
 def expand_dims(a: Tensor, axis: int) -> Tensor:
-    """tf.expand_dims."""
+    """Apply tf.expand_dims."""
     if isinstance(a, SymbolicTensor):
         return a.like(np.expand_dims(placeholder_array(a), axis).shape)
     return get_raw_op("ExpandDims")(input=a, dim=constant(axis))
 
 
 def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
-    """tf.squeeze."""
+    """Apply tf.squeeze."""
     if isinstance(a, SymbolicTensor):
         return a.like(np.squeeze(placeholder_array(a), tuple(axis)).shape)
     sizes = static_shape(a)
@@ -183,7 +183,7 @@ def squeeze(a: Tensor, axis: Sequence[int]) -> Tensor:
 
 
 def broadcast_to(a: Tensor, shape: Any) -> Tensor:
-    """tf.broadcast_to."""
+    """Apply tf.broadcast_to."""
     if isinstance(a, SymbolicTensor):
         return record_moved(
             a.like(np.broadcast_to(placeholder_array(a), [int(n) for n in shape]).shape), a
@@ -192,14 +192,14 @@ def broadcast_to(a: Tensor, shape: Any) -> Tensor:
 
 
 def tile(a: Tensor, multiples: Sequence[int]) -> Tensor:
-    """tf.tile."""
+    """Apply tf.tile."""
     if isinstance(a, SymbolicTensor):
         return record_moved(a.like([n * m for n, m in zip(a.shape, multiples, strict=True)]), a)
     return get_raw_op("Tile")(input=a, multiples=_integer_constant(multiples))
 
 
 def pad(a: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
-    """tf.pad with zeros."""
+    """Apply tf.pad with zeros."""
     if isinstance(a, SymbolicTensor):
         return record_moved(
             a.like([b + n + e for n, (b, e) in zip(a.shape, paddings, strict=True)]), a
@@ -208,7 +208,7 @@ def pad(a: Tensor, paddings: Sequence[Sequence[int]]) -> Tensor:
 
 
 def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
-    """tf.slice."""
+    """Apply tf.slice."""
     if isinstance(a, SymbolicTensor):
         extents = zip(a.shape, begin, size, strict=True)
         return record_moved(a.like([whole - b if n == -1 else n for whole, b, n in extents]), a)
@@ -218,7 +218,7 @@ def slice(a: Tensor, begin: Sequence[int], size: Sequence[int]) -> Tensor:
 
 
 def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tensor:
-    """tf.gather."""
+    """Apply tf.gather."""
     if isinstance(a, SymbolicTensor):
         sizes = [*a.shape[:axis], *np.shape(indices)[batch_dims:], *a.shape[axis + 1 :]]
         return record_moved(a.like(sizes))
@@ -229,7 +229,7 @@ def gather(a: Tensor, indices: Any, axis: int = 0, batch_dims: int = 0) -> Tenso
 
 
 def strided_slice(a: Tensor, key: Any) -> Tensor:
-    """a[key]; integers, slices, None and ... (np.s_[..., :3]) make one op."""
+    """Return a[key]; integers, slices, None and ... (np.s_[..., :3]) make one op."""
     if not is_tensor(a):
         return a[key]
     corners: list[tuple[int, int, int]] = []
@@ -259,7 +259,7 @@ def strided_slice(a: Tensor, key: Any) -> Tensor:
 
 
 def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
-    """tf.scatter_nd of updates."""
+    """Apply tf.scatter_nd to updates."""
     if isinstance(a, SymbolicTensor):
         return record_moved(a.like(shape), a)
     import tensorflow as tf
@@ -268,14 +268,14 @@ def scatter_nd(a: Tensor, indices: Any, shape: Sequence[int]) -> Tensor:
 
 
 def reverse(a: Tensor, axes: Sequence[int]) -> Tensor:
-    """tf.reverse."""
+    """Apply tf.reverse."""
     if isinstance(a, SymbolicTensor):
         return record_moved(a, a)
     return get_raw_op("ReverseV2")(tensor=a, axis=constant(axes))
 
 
 def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
-    """tf.concat."""
+    """Apply tf.concat."""
     if any(isinstance(part, SymbolicTensor) for part in parts):
         first = list(parts[0].shape)
         first[axis] = sum(a.shape[axis] for a in parts)
@@ -286,7 +286,7 @@ def concat(parts: Sequence[Tensor], axis: int) -> Tensor:
 
 
 def stack(parts: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """tf.stack."""
+    """Apply tf.stack."""
     if any(isinstance(part, SymbolicTensor) for part in parts):
         first = list(parts[0].shape)
         first.insert(axis % (len(first) + 1), len(parts))
@@ -304,7 +304,7 @@ def _record_moved_parts(result: SymbolicTensor, parts: Sequence[Tensor]) -> Symb
 def reduce_sum(
     a: Tensor, axis: int | Sequence[int] | None = None, keepdims: bool = False
 ) -> Tensor:
-    """tf.reduce_sum."""
+    """Apply tf.reduce_sum."""
     axes = range(len(a.shape)) if axis is None else (axis,) if isinstance(axis, int) else axis
     if not isinstance(a, SymbolicTensor):
         return get_raw_op("Sum")(input=a, axis=constant([*axes]), keep_dims=keepdims)
@@ -314,7 +314,7 @@ def reduce_sum(
 
 
 def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
-    """tf.cumsum of words, for axis >= 0; TensorFlow's takes 30 times as long."""
+    """Apply tf.cumsum to words, for axis >= 0; TensorFlow's own takes 30 times as long."""
     if isinstance(a, SymbolicTensor):
         return record_moved(a)
     import tensorflow as tf
@@ -336,34 +336,34 @@ def cumsum(a: Tensor, axis: int, exclusive: bool, reverse: bool) -> Tensor:
 
 
 def add(a: Tensor, b: Any) -> Tensor:
-    """a + b, broadcast."""
+    """Add with broadcasting."""
     return _binary_node("AddV2", operator.add, a, b)
 
 
 def sub(a: Tensor, b: Any) -> Tensor:
-    """a - b, broadcast."""
+    """Subtract with broadcasting."""
     return _binary_node("Sub", operator.sub, a, b)
 
 
 def mul(a: Tensor, b: Any) -> Tensor:
-    """a * b, broadcast."""
+    """Multiply with broadcasting."""
     return _binary_node("Mul", operator.mul, a, b)
 
 
 def neg(a: Tensor) -> Tensor:
-    """-a."""
+    """Negate."""
     return get_raw_op("Neg")(x=a) if is_tensor(a) else -a
 
 
 def _binary_node(name: str, python_operator: Callable[[Any, Any], Any], a: Any, b: Any) -> Any:
-    """An op of TensorFlow's on two tensors; what Python's operator gives for anything else."""
+    """Apply a TensorFlow op to two tensors, or Python's operator to anything else."""
     if is_tensor(a) and is_tensor(b):
         return get_raw_op(name)(x=a, y=b)
     return python_operator(a, b)
 
 
 def zeros_like(a: Tensor) -> Tensor:
-    """tf.zeros_like: known at once."""
+    """Apply tf.zeros_like; the result is known from the beginning."""
     if isinstance(a, SymbolicTensor):
         return record_moved(SymbolicTensor(a.shape), a)
     import tensorflow as tf
@@ -373,13 +373,13 @@ def zeros_like(a: Tensor) -> Tensor:
 
 @_elementwise_op
 def left_shift(a: Tensor, by: int) -> Tensor:
-    """Words times 2^by."""
+    """Multiply words by 2^by."""
     return get_raw_op("LeftShift")(x=a, y=constant(by)) if by else a
 
 
 @_elementwise_op
 def logical_shift(a: Tensor, bits: int) -> Tensor:
-    """Words, read without a sign, divided by 2^bits."""
+    """Divide words, read without a sign, by 2^bits."""
     if bits == 0:
         return a
     return low_bits(arithmetic_shift(a, bits), 64 - bits)
@@ -387,13 +387,13 @@ def logical_shift(a: Tensor, bits: int) -> Tensor:
 
 @_elementwise_op
 def arithmetic_shift(a: Tensor, bits: int) -> Tensor:
-    """Signed words divided by 2^bits, rounded down."""
+    """Divide signed words by 2^bits, rounded down."""
     return get_raw_op("RightShift")(x=a, y=constant(bits))
 
 
 @_elementwise_op
 def low_bits(a: Tensor, width: int) -> Tensor:
-    """Words mod 2^width."""
+    """Reduce words mod 2^width."""
     if width == 64:
         return a
     return get_raw_op("BitwiseAnd")(x=a, y=constant((1 << width) - 1))
@@ -401,17 +401,17 @@ def low_bits(a: Tensor, width: int) -> Tensor:
 
 @_elementwise_op
 def invert(a: Tensor) -> Tensor:
-    """tf.bitwise.invert."""
+    """Apply tf.bitwise.invert."""
     return get_raw_op("Invert")(x=a)
 
 
 def bit_signs(bits: Tensor) -> Tensor:
-    """1 where a word is 0, -1 where it is 1."""
+    """Return 1 where a word is 0, and -1 where it is 1."""
     return sub(constant(1), mul(constant(2), bits))
 
 
 def minimum(a: Any, b: Any) -> Any:
-    """tf.minimum of sizes, integers where both are."""
+    """Apply tf.minimum to sizes; the result of two integers is an integer."""
     if isinstance(a, int) and isinstance(b, int):
         return min(a, b)
     import tensorflow as tf
@@ -420,7 +420,7 @@ def minimum(a: Any, b: Any) -> Any:
 
 
 def xor(a: Tensor, b: Any) -> Tensor:
-    """tf.bitwise.bitwise_xor, broadcast."""
+    """Apply tf.bitwise.bitwise_xor with broadcasting."""
     if isinstance(a, SymbolicTensor):
         return a + b
     return _binary_node("BitwiseXor", _bitwise_xor, a, b)

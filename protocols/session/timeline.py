@@ -1,6 +1,6 @@
-"""Where a session's time went: totals, or every message, wait and step (core/timeline.h).
+"""Time use of a session: totals, or every message, wait and step (core/timeline.h).
 
-Numbers, sizes and times only: nothing of what was computed.
+Numbers, sizes and times only: no computed values.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ _EVENT = np.dtype(
 
 @dataclass(frozen=True)
 class TimeTotals:
-    """What was seen since `observe`, in seconds.
+    """Totals since recording began, in seconds.
 
     Attributes:
-        waited: by peer: idle (no processor in use) until a message of it came.
-        packed: copying messages into the transport's blobs.
-        unpacked: copying them out of blobs.
-        left_out: events that there was no room for.
+        waited: by peer: idle time (no processor in use) until one of its messages arrived.
+        packed: time to copy messages into the transport's blobs.
+        unpacked: time to copy them out of blobs.
+        left_out: number of events that exceeded the buffer.
     """
 
     waited: tuple[float, float, float]
@@ -47,12 +47,12 @@ class TimeTotals:
 
 
 def set_recording(party: Party, level: int) -> None:
-    """Looks from now on (TOTALS, or EVENTS to keep each), or not (OFF); forgets what was seen."""
+    """Start recording (TOTALS, or EVENTS to keep each) or stop it (OFF); drop earlier records."""
     ops.native().observe(party.handle, level)
 
 
 def read_totals(party: Party) -> TimeTotals:
-    """The totals since `observe`."""
+    """Return the totals since `set_recording`."""
     raw = (ctypes.c_uint64 * 6)()
     ops.native().observed(party.handle, raw)
     a, b, c, packed, unpacked = (n / 1e9 for n in raw[:5])
@@ -60,7 +60,7 @@ def read_totals(party: Party) -> TimeTotals:
 
 
 def read_events(party: Party) -> npt.NDArray[np.void]:
-    """What was kept since `observe`: one row an event, times in ns of this host's steady clock."""
+    """Return the events since `set_recording`, one row each, times in ns of the host's clock."""
     native = ops.native()
     out = np.zeros(native.events(party.handle, None, 0), _EVENT)
     native.events(party.handle, out.ctypes.data_as(ctypes.c_void_p), len(out))
@@ -68,15 +68,15 @@ def read_events(party: Party) -> npt.NDArray[np.void]:
 
 
 def read_clock() -> int:
-    """The clock of the events, in ns."""
+    """Return the time of the events' steady clock, in ns."""
     return int(ops.native().now())
 
 
 def measure_clock_gaps(party: Party, repetitions: int = 8) -> dict[int, int]:
-    """By peer: how much later than sent its messages come at least by the two clocks, in ns.
+    """Return by peer the least difference of receive and send time of its messages, in ns.
 
-    Parties 0 and 1, then 0 and 2 exchange the time; half the difference of a pair's two gaps is
-    what one clock is ahead of the other.
+    The two times are those of two clocks. Parties 0 and 1, then 0 and 2 exchange the time; half of
+    the difference of a pair's two gaps is the offset between their clocks.
     """
     least: dict[int, int] = {}
     for pair in ((0, 1), (0, 2)):

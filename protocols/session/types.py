@@ -1,4 +1,4 @@
-"""Names for what annotations speak of: shapes, axes, and what stands beside a private value."""
+"""Names for annotations: shapes, axes, and operands next to a private value."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ if TYPE_CHECKING:
 __all__ = ["Axes", "Key", "Operand", "Public", "Shape"]
 
 Shape: TypeAlias = "Sequence[int | tf.Tensor] | tf.TensorShape | tf.Tensor"
-Axes: TypeAlias = "int | np.integer[Any] | Sequence[int] | None"  # one, several or all
+Axes: TypeAlias = "int | np.integer[Any] | Sequence[int] | None"  # one, several or all axes

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _split_words(a: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """The low ones and the high ones."""
+    """Return the low words and the high words."""
     return tensor_ops.strided_slice(a, np.s_[..., 0]), tensor_ops.strided_slice(a, np.s_[..., 1])
 
 
@@ -27,7 +27,7 @@ def _carry_bit(total: tf.Tensor, part: tf.Tensor) -> tf.Tensor:
 
 
 def add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """a + b."""
+    """Add two elements."""
     if not (tensor_ops.is_concrete(a) and tensor_ops.is_concrete(b)):
         return a + b
     (a0, a1), (b0, b1) = _split_words(a), _split_words(b)
@@ -38,7 +38,7 @@ def add(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def negate(a: tf.Tensor) -> tf.Tensor:
-    """-a."""
+    """Negate an element."""
     if not tensor_ops.is_concrete(a):
         return a
     import tensorflow as tf
@@ -48,7 +48,7 @@ def negate(a: tf.Tensor) -> tf.Tensor:
 
 
 def sub(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
-    """a - b."""
+    """Subtract two elements."""
     if not (tensor_ops.is_concrete(a) and tensor_ops.is_concrete(b)):
         return a - b
     (a0, a1), (b0, b1) = _split_words(a), _split_words(b)
@@ -57,7 +57,7 @@ def sub(a: tf.Tensor, b: tf.Tensor) -> tf.Tensor:
 
 
 def shift_left(a: tf.Tensor, bits: int) -> tf.Tensor:
-    """A 64-bit ring element times 2^bits as a wide element; 0 <= bits < 64."""
+    """Multiply a 64-bit ring element by 2^bits, as a wide element; 0 <= bits < 64."""
     if bits == 0:
         return tensor_ops.stack([a, tensor_ops.zeros_like(a)], axis=-1)
     return tensor_ops.stack(

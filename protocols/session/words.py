@@ -1,6 +1,6 @@
 """Numbers modulo 2^128 as pairs of 64-bit words [..., 2], low word first, in NumPy.
 
-What protocols/session/wide.py is for graphs, for a client: it needs no TensorFlow.  Nothing here
+The counterpart of protocols/session/wide.py for a client: it needs no TensorFlow. Nothing here
 branches on a value.
 """
 
@@ -17,18 +17,18 @@ _MASK = (1 << 64) - 1
 
 
 def join_words(low: npt.NDArray[np.uint64], high: npt.NDArray[np.uint64]) -> Words:
-    """The words of low + 2^64 high."""
+    """Return the words of low + 2^64 high."""
     return np.stack([low, high], axis=-1).view(np.int64)
 
 
 def split_words(a: npt.NDArray[Any]) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """(low, high) of words."""
+    """Return (low, high) of words."""
     both = a.astype(np.uint64)
     return both[..., 0], both[..., 1]
 
 
 def add_words(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Words:
-    """a + b mod 2^128."""
+    """Return a + b mod 2^128."""
     (a0, a1), (b0, b1) = split_words(a), split_words(b)
     with np.errstate(over="ignore"):
         low = a0 + b0
@@ -36,25 +36,25 @@ def add_words(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Words:
 
 
 def subtract_words(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> Words:
-    """a - b mod 2^128."""
+    """Return a - b mod 2^128."""
     (a0, a1), (b0, b1) = split_words(a), split_words(b)
     with np.errstate(over="ignore"):
         return join_words(a0 - b0, a1 - b1 - (a0 < b0).astype(np.uint64))
 
 
 def negate_words(a: npt.NDArray[Any]) -> Words:
-    """-a mod 2^128."""
+    """Return -a mod 2^128."""
     return subtract_words(np.zeros_like(a), a)
 
 
 def split_sign(a: npt.NDArray[Any]) -> tuple[npt.NDArray[np.bool_], Words]:
-    """(whether a < 0, |a|) of words read as two's complement; |-2^127| is 2^127, unsigned."""
+    """Return (a < 0, |a|) of words read as two's complement; |-2^127| is 2^127, unsigned."""
     negative = a.astype(np.int64)[..., 1] < 0
     return negative, np.where(negative[..., None], negate_words(a), a.astype(np.int64))
 
 
 def from_integers(values: npt.ArrayLike) -> Words:
-    """The words of Python integers of any size, mod 2^128 (slow: for a few, and for tests)."""
+    """Return the words of Python integers of any size, mod 2^128 (slow: for few numbers)."""
     array = np.asarray(values, object)
     flat = [int(v) for v in array.reshape(-1)]
     low = np.array([v & _MASK for v in flat], np.uint64).reshape(array.shape)
@@ -63,6 +63,6 @@ def from_integers(values: npt.ArrayLike) -> Words:
 
 
 def to_integers(a: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Words read as two's complement as Python integers, of dtype object."""
+    """Return words read as two's complement as Python integers, of dtype object."""
     low, high = a.astype(np.uint64)[..., 0], a.astype(np.int64)[..., 1]
     return np.asarray(low.astype(object) + high.astype(object) * (1 << 64), object)
