@@ -9,7 +9,7 @@ from tfe_bench.errors import UsageError
 from tfe_bench.protocols.api import operands
 from tfe_bench.protocols.order import lookup
 from tfe_bench.protocols.order import one_hot as positions
-from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, shapes
+from tfe_bench.protocols.ring import arithmetic, checks, compare, convert, shape_arguments, shapes
 from tfe_bench.protocols.session import tensor_ops
 from tfe_bench.protocols.session.party import current_party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
@@ -77,7 +77,7 @@ def gather(
             operation="gather",
             received=f"{x!r} and {indices!r}",
         )
-    gather_axis, batch = shapes.check_gather("gather", x, indices, axis, batch_dims)
+    gather_axis, batch = shape_arguments.check_gather("gather", x, indices, axis, batch_dims)
     _check_depth("gather", sizes[gather_axis])
     lead, tail = list(range(batch, gather_axis)), list(range(gather_axis + 1, len(sizes)))
     first = operands.count_elements(sizes[:batch])

@@ -1,4 +1,4 @@
-"""Linear operations of private values, and products of two (products.py)."""
+"""Linear operations on private values, and products of two (products.py)."""
 
 from __future__ import annotations
 
@@ -34,31 +34,34 @@ def _map_pairs(function: Callable[[Any, Any], Any], x: Shared, y: Shared) -> Sha
 
 
 def add(x: Shared, y: Shared) -> Shared:
-    """x + y, with broadcasting.  Local."""
+    """Add with broadcasting. Local."""
     check_pair("add", x, y)
     broadcast_shapes("add", x.shape, y.shape)
     return _map_pairs(tensor_ops.add if x.limbs == 1 else wide.add, x, y)
 
 
 def sub(x: Shared, y: Shared) -> Shared:
-    """x - y, with broadcasting.  Local."""
+    """Subtract with broadcasting. Local."""
     check_pair("sub", x, y)
     broadcast_shapes("sub", x.shape, y.shape)
     return _map_pairs(tensor_ops.sub if x.limbs == 1 else wide.sub, x, y)
 
 
 def neg(x: Shared) -> Shared:
-    """-x.  Local."""
+    """Negate. Local."""
     return x.map(tensor_ops.neg if x.limbs == 1 else wide.negate)
 
 
 def add_constant(x: Shared, constant: Any) -> Shared:
-    """x + c for public ring elements that broadcast to x's shape.  Local: only m moves."""
+    """Add public ring elements that broadcast to x's shape.
+
+    Local: only the masked value m changes.
+    """
     return x if x.m is None else replace(x, m=tensor_ops.add(x.m, _align_public(x, constant)))
 
 
 def _align_public(x: Shared, ring: Any) -> Any:
-    """Public ring elements as they meet x's fields."""
+    """Return public ring elements in the form that combines with x's fields."""
     return (
         ring
         if tensor_ops.is_tensor(ring) or not tensor_ops.is_concrete(x.any)
@@ -67,7 +70,7 @@ def _align_public(x: Shared, ring: Any) -> Any:
 
 
 def add_public(x: Shared, ring: tf.Tensor) -> Shared:
-    """x + c for public ring elements c (already encoded at x's scale).  Local: only m moves."""
+    """Add public ring elements, encoded at x's scale. Local: only the masked value m changes."""
     check_public_factor("add_public", x, ring)
     if not tensor_ops.is_concrete(x.any):
         return replace(x, m=tensor_ops.add(x.m, ring))
@@ -87,7 +90,7 @@ def add_public(x: Shared, ring: tf.Tensor) -> Shared:
 
 
 def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
-    """x * c for public ring elements c with their own scale.  Local; scales add up."""
+    """Multiply by public ring elements with their own scale. Local; scales add up."""
     check_public_factor("mul_public", x, ring)
     ring = _align_public(x, ring)
     y = x.map(lambda a: tensor_ops.mul(a, ring))
@@ -95,7 +98,7 @@ def mul_public(x: Shared, ring: tf.Tensor, fractional_bits: int = 0) -> Shared:
 
 
 def share_public(like: Shared, ring: Any) -> Shared:
-    """Public ring elements as shares with masks of zero, with the dealer of others.  Local."""
+    """Return public ring elements as shares with masks of zero, for the dealer of `like`. Local."""
     if not tensor_ops.is_concrete(like.any):
         return Shared(tensor_ops.symbolic_result(np.shape(ring)), None, None, like.dealer)
     import tensorflow as tf
@@ -111,7 +114,7 @@ def share_public(like: Shared, ring: Any) -> Shared:
 
 
 def share_public_range(like: Shared, n: int) -> Shared:
-    """0, 1, ..., n - 1 as shares with masks of zero, as `public`.  Local.
+    """Return 0, 1, ..., n - 1 as shares with masks of zero, as `share_public`. Local.
 
     No array of n words is made where the values are only counted, and a graph keeps none.
     """
@@ -121,7 +124,7 @@ def share_public_range(like: Shared, n: int) -> Shared:
 
 
 def to_ring_tensor(operation: str, value: Any) -> Any:
-    """Public ring elements as an int64 tensor or array.
+    """Return public ring elements as an int64 tensor or array.
 
     Raises:
         UsageError: the value is private, or not of integers (reals must be encoded first).
@@ -134,8 +137,11 @@ def to_ring_tensor(operation: str, value: Any) -> Any:
             return tensor.astype(np.int64)
     received = repr(value) if isinstance(value, Shared) else getattr(value, "dtype", type(value))
     raise UsageError(
-        f"{operation} wants public ring elements, int64. Received: {received}. Encode reals as fixed "
-        f"point; use {operation.removesuffix('_public')} for a private operand."
+        f"{operation} expects public ring elements, int64. Received: {received}. Encode reals as "
+        f"fixed point; use {operation.removesuffix('_public')} for a private operand.",
+        code="not-public" if isinstance(value, Shared) else "unsupported-type",
+        operation=operation,
+        received=received,
     )
 
 
@@ -146,12 +152,12 @@ def matmul_public(
     transpose_a: bool = False,
     transpose_b: bool = False,
 ) -> Shared:
-    """x @ y for one private and one public operand, in either order.  Local; scales add up.
+    """Multiply a private and a public matrix, in either order. Local; scales add up.
 
     Args:
         x, y: [..., m, k] and [..., k, n], one of them public ring elements with `fractional_bits`;
             leading dimensions broadcast.
-        transpose_a, transpose_b: take an operand with its last two dimensions swapped.
+        transpose_a, transpose_b: take an operand with its last two dimensions transposed.
     """
     private, public = (x, y) if isinstance(x, Shared) else (y, x)
     check_public_factor("matmul_public", private, public)
@@ -182,9 +188,9 @@ def _transpose_last(a: Any, transpose: bool) -> Any:
 
 
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
-    """x * y elementwise, with broadcasting; the scales add up (truncate afterwards).
+    """Multiply elementwise with broadcasting; the scales add up (truncate afterwards).
 
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element each.
+    Rounds: 1 online (2 total). Bits sent: D, E1, E2 64 per element each.
     """
     check_factors("mul", x, y)
     broadcast_shapes("mul", x.shape, y.shape)
@@ -194,13 +200,13 @@ def mul(party: Party, x: Shared, y: Shared) -> Shared:
 def matmul(
     party: Party, x: Shared, y: Shared, transpose_a: bool = False, transpose_b: bool = False
 ) -> Shared:
-    """x @ y over the last two dimensions, the leading ones broadcast; the scales add up.
+    """Multiply over the last two dimensions, the leading ones broadcast; the scales add up.
 
     Args:
         x, y: [..., m, k] and [..., k, n], of rank 2 at least.
-        transpose_a, transpose_b: take an operand with its last two dimensions swapped.
+        transpose_a, transpose_b: take an operand with its last two dimensions transposed.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element of the result each.
+    Rounds: 1 online (2 total). Bits sent: D, E1, E2 64 per element of the result each.
     """
     check_factors("matmul", x, y)
     check_matmul_shapes("matmul", x.shape, y.shape, transpose_a, transpose_b)

@@ -1,14 +1,14 @@
-"""Bit times value with the truncation in the same round: a gradient through a ReLU.
+"""Bit times value with the truncation in the same round: the gradient of a ReLU.
 
 With T = 2^62 - 2^(f-1) and every part shifted logically, without a message,
 
     m' = (m + T) >> f,   l1' = l1 >> f,   l2' = l2 >> f,   k = 64 - f,
 
 m' - l1' - l2' mod 2^k is x / 2^f + 2^(62-f), rounded: the three dropped fractions are off by
-(-1, 2) units, and T takes half a unit off.  That value lies in [0, 2^(k-1)), so that as an integer
-it is m' - lam + 2^k (1 - msb m') msb(lam) with lam = l1' + l2' - 2^k om: what `convert.inject` with
-extend_ring multiplies with a bit.  Nothing is left to chance, unlike with a share that is shifted
-after the injection, whose wrap nobody knows.
+(-1, 2) units, and T subtracts half a unit. That value lies in [0, 2^(k-1)), so that as an integer
+it is m' - lam + 2^k (1 - msb m') msb(lam) with lam = l1' + l2' - 2^k om: the value that
+`convert.inject` with extend_ring multiplies with a bit. No step can fail, unlike a shift of the
+share after the injection, whose wrap no party knows.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 64
-# Numbers of masks that an injection takes.
+# Mask numbers that an injection uses.
 MASKS = 5
 
 
@@ -33,25 +33,30 @@ def _check_injection(bits: MaskedBits, x: Shared, drop: int) -> None:
     if not is_integer_between(drop, 1, MAX_DROPPED_BITS):
         raise UsageError(
             f"inject_truncated drops 1 to {MAX_DROPPED_BITS} bits. Received: {drop!r}. "
-            "Use convert.inject where nothing is dropped."
+            "Use convert.inject to drop none.",
+            code="number-out-of-range",
+            operation="inject_truncated",
+            received=drop,
         )
 
 
 def inject_truncated(
     party: Party, bits: MaskedBits, x: Shared, drop: int, *, negated: bool = False
 ) -> Shared:
-    """b * x / 2^drop for bits in the row-major order of x's elements, stochastically rounded.
+    """Compute b * x / 2^drop, stochastically rounded, for bits in the row-major order of x's
+    elements.
 
-    With v = x / 2^drop as the module gives it, b v = o v + (1 - 2o) beta v; D deals beta, beta lam
+    With v = x / 2^drop as in the module's formula, b v = o v + (1 - 2o) beta v. D deals beta, beta
+    lam
     (64 bits each) and om, msb(lam), beta msb(lam) (drop bits each, as they count 2^(64-drop)).
 
     Args:
         x: over Z_2^64, |x| < 2^62 - 2^(drop+1) in ring units; never fails there.
         drop: 1 to 48; the result has that many fractional bits fewer.
-        negated: (1 - b) * x / 2^drop instead, as a ReLU's gradient wants it of [z < 0].
+        negated: compute (1 - b) * x / 2^drop instead, for a ReLU's gradient with b = [z < 0].
 
     Off by less than 1.5 ulp, 2^-(drop+1) ulp in the mean; 0 exactly where the bit is 0.
-    Rounds: 1 (2 with dealing).  Bits sent: D 128 + 3 drop, E1, E2 64 per element each.
+    Rounds: 1 online (2 total). Bits sent: D 128 + 3 drop, E1, E2 64 per element each.
     Raises:
         UsageError: bits and x of different dealers or numbers, another ring, a wrong drop.
     """

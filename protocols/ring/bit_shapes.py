@@ -1,7 +1,7 @@
-"""Private bits through what moves elements about: a public map of places moves either half alike.
+"""Private bits in functions that move elements: a public map of positions moves both halves alike.
 
 b = masked ^ beta element by element, so that a reshape, a slice or a gather of masked at the
-evaluators and of beta at the dealer is one of b.  Zeros that come in are zeros in both.
+evaluators and of beta at the dealer is one of b. Padding zeros are zeros in both.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def accept_bits(function: _Function) -> _Function:
-    """A function that moves elements of a tensor, or of a list of them, for bits as well."""
+    """Extend a function that moves elements of a tensor, or of a list of them, to private bits."""
 
     @functools.wraps(function)
     def apply_to_bits(x: Any, *args: Any, **named: Any) -> Any:
@@ -40,13 +40,22 @@ def accept_bits(function: _Function) -> _Function:
 
 
 def _view_as_shared(operation: str, bits: object) -> Shared:
-    """The half that this party holds, as the field of a sharing of 0 and 1."""
+    """Return the half that this party holds, as the field of a sharing of 0 and 1."""
     if not isinstance(bits, MaskedBits):
         raise UsageError(
-            f"{operation} wants numbers or private bits, not both. Received: {type(bits).__name__}."
+            f"{operation} expects either numbers or private bits, not both. "
+            f"Received: {type(bits).__name__}.",
+            code="mixed-operands",
+            operation=operation,
+            received=type(bits).__name__,
         )
     if bits.shape is None or None in bits.shape:
-        raise UsageError(f"{operation} wants bits of a known shape. Received: {bits!r}.")
+        raise UsageError(
+            f"{operation} expects bits of a known shape. Received: {bits!r}.",
+            code="unknown-shape",
+            operation=operation,
+            received=repr(bits),
+        )
     held_bits = tensor_ops.reshape(logic.unpack_bits(bits), list(bits.shape))
     m, l1 = (None, held_bits) if bits.masked is None else (held_bits, None)
     return Shared(m, l1, None, dealer=bits.dealer)

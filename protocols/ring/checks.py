@@ -1,6 +1,6 @@
-"""What protocols want of their operands, each said once: kinds, rings, shapes, axes and scales.
+"""Checks of operands, each defined once: kinds, rings, shapes, axes and scales.
 
-Every check is given the operation's name, with which its error begins.
+Every check takes the operation's name, with which its error begins.
 """
 
 from __future__ import annotations
@@ -20,35 +20,52 @@ if TYPE_CHECKING:
 
 
 def check_private(operation: str, x: object) -> Shared:
-    """x; raises UsageError unless it is a private tensor."""
+    """Return x; raise UsageError unless it is a private tensor."""
     if isinstance(x, MaskedBits):
         raise UsageError(
-            f"{operation} wants private numbers. Received: {x!r}. "
-            "Use cast(bits) to make 0 and 1 of them."
+            f"{operation} expects private numbers. Received: {x!r}. "
+            "Use cast(bits) to convert bits to the numbers 0 and 1.",
+            code="unexpected-bits",
+            operation=operation,
+            received=repr(x),
         )
     if not isinstance(x, Shared):
         raise UsageError(
-            f"{operation} wants a private tensor. Received: {describe_type(x)}. "
-            "Use TensorFlow's own operation for a public one, or share it first."
+            f"{operation} expects a private tensor. Received: {describe_type(x)}. "
+            "Use TensorFlow's own operation for a public one, or share it first.",
+            code="not-private",
+            operation=operation,
+            received=describe_type(x),
         )
     return x
 
 
 def check_word(operation: str, x: object) -> Shared:
-    """x; raises UsageError unless it is private, over Z_2^64 or a smaller ring."""
+    """Return x; raise UsageError unless it is private, over Z_2^64 or a smaller ring."""
     value = check_private(operation, x)
     if value.limbs != 1:
-        raise UsageError(f"{operation} works on 64-bit words. Received: {x!r}.")
+        raise UsageError(
+            f"{operation} works on 64-bit words. Received: {x!r}.",
+            code="unsupported-ring",
+            operation=operation,
+            received=repr(x),
+        )
     return value
 
 
 def check_ring(operation: str, x: object, known: bool = False) -> Shared:
-    """x; raises UsageError unless it is private, over Z_2^64 and, if `known`, of a known shape."""
+    """Return x; raise UsageError unless it is private, over Z_2^64 and of a known shape.
+
+    The shape is checked only if `known`.
+    """
     value = check_private(operation, x)
     if value.limbs != 1 or value.ring_bits != 64:
         raise UsageError(
             f"{operation} works over Z_2^64. Received: {x!r}. "
-            "Use a value of 64 bits, as inputs and all operations but conversions give them."
+            "Use a value of 64 bits: inputs and results of all operations except conversions.",
+            code="unsupported-ring",
+            operation=operation,
+            received=repr(x),
         )
     if known:
         check_known_shape(operation, value)
@@ -56,51 +73,67 @@ def check_ring(operation: str, x: object, known: bool = False) -> Shared:
 
 
 def check_known_shape(operation: str, x: Shared) -> list[int]:
-    """The shape, where it must be known while tracing.
+    """Return the shape, which must be known while tracing.
 
     Raises:
-        UsageError: it is not.
+        UsageError: it is not known.
     """
     shape = x.shape if hasattr(x.shape, "as_list") else tensor_ops.Shape(x.shape)
     if shape.rank is None or None in shape.as_list():
-        raise UsageError(f"{operation} wants a known shape. Received: {x.shape}. Reshape it first.")
+        raise UsageError(
+            f"{operation} expects a known shape. Received: {x.shape}. Reshape it first.",
+            code="unknown-shape",
+            operation=operation,
+            received=x.shape,
+        )
     return [int(n) for n in shape.as_list()]
 
 
 def check_scale(operation: str, x: Shared, lowest: int, highest: int) -> None:
-    """Raises UsageError unless x has so many fractional bits."""
+    """Raise UsageError unless the number of x's fractional bits is in a range."""
     if not lowest <= x.fractional_bits <= highest:
         raise UsageError(
-            f"{operation} wants {lowest} to {highest} fractional bits. Received: {x!r}. "
-            "Rescale it: cast(x, 16)."
+            f"{operation} expects {lowest} to {highest} fractional bits. Received: {x!r}. "
+            "Rescale it: cast(x, 16).",
+            code="unsupported-scale",
+            operation=operation,
+            received=repr(x),
+            expected=f"{lowest} to {highest}",
         )
 
 
 def check_choice(noun: str, value: str, choices: Collection[str], operation: str = "") -> None:
-    """Raises UsageError, with the nearest, unless a word is among those that are known."""
+    """Raise UsageError, with the closest match, unless a word is one of the choices."""
     if value not in choices:
         problem = f"{operation} does not know this {noun}." if operation else f"Unknown {noun}."
         raise UsageError(
             f"{problem} Received: {value!r}.{did_you_mean(str(value), choices)} "
-            f"Known: {', '.join(choices)}."
+            f"Known: {', '.join(choices)}.",
+            code="unknown-name",
+            operation=operation or noun,
+            received=value,
+            expected=", ".join(choices),
         )
 
 
 def is_integer_between(value: object, lowest: int, highest: int) -> TypeGuard[int]:
-    """Whether a value is an integer between two."""
+    """Return whether a value is an integer within an interval."""
     return is_integer(value) and lowest <= value <= highest
 
 
 def check_same_kind(operation: str, values: Sequence[Shared]) -> list[Shared]:
-    """The values as a list, if they are private tensors of one dealer, scale and ring.
+    """Return the values as a list, if they are private tensors of one dealer, scale and ring.
 
     Raises:
         UsageError: they are not, or there are none.
     """
     if isinstance(values, Shared) or not isinstance(values, Sequence) or len(values) == 0:
         raise UsageError(
-            f"{operation} wants a list of private tensors. Received: {type(values).__name__} of "
-            f"{len(values) if isinstance(values, Sequence) else 'no length'}. Put them in a list."
+            f"{operation} expects a list of private tensors. Received: {type(values).__name__} of "
+            f"{len(values) if isinstance(values, Sequence) else 'no length'}. Put them in a list.",
+            code="not-a-list",
+            operation=operation,
+            received=type(values).__name__,
         )
     for value in values:
         check_private(operation, value)
@@ -108,14 +141,18 @@ def check_same_kind(operation: str, values: Sequence[Shared]) -> list[Shared]:
     for value, kind in zip(values, kinds, strict=True):
         if kind != kinds[0]:
             raise UsageError(
-                f"{operation} wants tensors of one dealer, scale and ring. Received: {values[0]!r} "
-                f"and {value!r}. Truncate or convert one of them."
+                f"{operation} expects tensors of one dealer, scale and ring. Received: "
+                f"{values[0]!r} "
+                f"and {value!r}. Truncate or convert one of them.",
+                code="operand-mismatch",
+                operation=operation,
+                received=f"{values[0]!r}, {value!r}",
             )
     return list(values)
 
 
 def check_known_rank(operation: str, x: Shared) -> int:
-    """The number of axes of elements.
+    """Return the number of axes of elements.
 
     Raises:
         UsageError: it is not known where the graph is built.
@@ -123,71 +160,106 @@ def check_known_rank(operation: str, x: Shared) -> int:
     check_private(operation, x)
     if x.shape.rank is None:
         raise UsageError(
-            f"{operation} wants a tensor whose rank is known. Received: {x!r}. Reshape it first."
+            f"{operation} expects a tensor whose rank is known. Received: {x!r}. Reshape it first.",
+            code="unknown-shape",
+            operation=operation,
+            received=repr(x),
         )
     return int(x.shape.rank)
 
 
 def is_integer(value: object) -> TypeGuard[int]:
-    """Whether a value is a Python or numpy integer, and no truth value."""
+    """Return whether a value is a Python or NumPy integer, and no Boolean."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
 
 
 def normalize_axis(operation: str, axis: int, rank: int) -> int:
-    """An axis as a number from 0, a negative one counted from the end.
+    """Return an axis as a number from 0; a negative one counts from the end.
 
     Raises:
         UsageError: it is no integer in [-rank, rank).
     """
     if not is_integer(axis):
-        raise UsageError(f"{operation} wants an integer as axis. Received: {axis!r}.")
+        raise UsageError(
+            f"{operation} expects an integer as axis. Received: {axis!r}.",
+            code="not-an-integer",
+            operation=operation,
+            received=axis,
+        )
     if rank == 0:
-        raise UsageError(f"{operation} wants a tensor with an axis. Received: one number.")
+        raise UsageError(
+            f"{operation} expects a tensor with an axis. Received: one number.",
+            code="rank-mismatch",
+            operation=operation,
+        )
     if not -rank <= axis < rank:
         raise UsageError(
-            f"{operation} wants an axis from {-rank} to {rank - 1}. Received: {int(axis)}."
+            f"{operation} expects an axis from {-rank} to {rank - 1}. Received: {int(axis)}.",
+            code="axis-out-of-range",
+            operation=operation,
+            received=int(axis),
+            expected=f"{-rank} to {rank - 1}",
         )
     return int(axis) % rank
 
 
 def normalize_axes(operation: str, axes: Axes, rank: int) -> list[int]:
-    """One axis, several or None (all) as a sorted list of numbers from 0.
+    """Return one axis, several or None (all) as a sorted list of numbers from 0.
 
     Raises:
-        UsageError: one is out of range or comes twice.
+        UsageError: one is out of range or named twice.
     """
     if axes is None:
         return list(range(rank))
     axis_list: list[Any] = list(axes) if isinstance(axes, (list, tuple, np.ndarray)) else [axes]
     normalized = sorted(normalize_axis(operation, axis, rank) for axis in axis_list)
     if len(set(normalized)) < len(normalized):
-        raise UsageError(f"{operation} wants each axis once. Received: {axis_list!r}.")
+        raise UsageError(
+            f"{operation} expects each axis once. Received: {axis_list!r}.",
+            code="duplicate-axis",
+            operation=operation,
+            received=axis_list,
+        )
     return normalized
 
 
 def check_pair(operation: str, x: Shared, y: Shared, same_scale: bool = True) -> None:
-    """Raises UsageError unless x and y are private, of one dealer, ring and, unless told, scale."""
+    """Check that x and y are private, of one dealer, ring and (with same_scale) scale.
+
+    Raises:
+        UsageError: they are not.
+    """
     if not isinstance(x, Shared) or not isinstance(y, Shared):
         raise UsageError(
-            f"{operation} wants two private tensors. Received: {type(x).__name__} and "
-            f"{type(y).__name__}. Use {operation}_public for a public operand."
+            f"{operation} expects two private tensors. Received: {type(x).__name__} and "
+            f"{type(y).__name__}. Use {operation}_public for a public operand.",
+            code="not-private",
+            operation=operation,
+            received=f"{type(x).__name__}, {type(y).__name__}",
         )
     if x.dealer != y.dealer or x.limbs != y.limbs or x.ring_bits != y.ring_bits:
         raise UsageError(
-            f"{operation} wants operands with one dealer and one ring. Received: {x!r} and {y!r}."
+            f"{operation} expects operands with one dealer and one ring. Received: {x!r} and "
+            f"{y!r}.",
+            code="operand-mismatch",
+            operation=operation,
+            received=f"{x!r}, {y!r}",
         )
     if same_scale and x.fractional_bits != y.fractional_bits:
         raise UsageError(
-            f"{operation} wants operands of one scale. Received: {x.fractional_bits} and "
-            f"{y.fractional_bits} fractional bits. Rescale one of them, or truncate it."
+            f"{operation} expects operands of one scale. Received: {x.fractional_bits} and "
+            f"{y.fractional_bits} fractional bits. Rescale one of them, or truncate it.",
+            code="scale-mismatch",
+            operation=operation,
+            received=f"{x.fractional_bits}, {y.fractional_bits}",
         )
 
 
 def broadcast_shapes(operation: str, *shapes: Shape) -> tf.TensorShape:
-    """The static shape that shapes broadcast to.
+    """Return the static shape to which shapes broadcast.
 
     Raises:
-        UsageError: they do not.
+        UsageError: they do not broadcast.
     """
     static_shapes = [s if hasattr(s, "as_list") else tensor_ops.Shape(s) for s in shapes]
     joint = static_shapes[0]
@@ -196,14 +268,17 @@ def broadcast_shapes(operation: str, *shapes: Shape) -> tf.TensorShape:
             joint = tensor_ops.broadcast_shape(joint, shape)
         except ValueError:
             raise UsageError(
-                f"{operation} wants shapes that broadcast. Received: "
-                f"{' and '.join(str(list(s)) for s in static_shapes)}."
+                f"{operation} expects shapes that broadcast. Received: "
+                f"{' and '.join(str(list(s)) for s in static_shapes)}.",
+                code="shape-mismatch",
+                operation=operation,
+                received=", ".join(str(list(s)) for s in static_shapes),
             ) from None
     return joint
 
 
 def check_factors(name: str, x: Shared, y: Shared) -> None:
-    """Raises UsageError unless x and y are private, of one dealer and over Z_2^64."""
+    """Raise UsageError unless x and y are private, of one dealer and over Z_2^64."""
     check_pair(name, x, y, same_scale=False)
     check_ring(name, x)
 
@@ -211,7 +286,7 @@ def check_factors(name: str, x: Shared, y: Shared) -> None:
 def check_matmul_shapes(
     name: str, a: Any, b: Any, transpose_a: bool = False, transpose_b: bool = False
 ) -> None:
-    """Raises UsageError unless what is known of two shapes admits a matrix product."""
+    """Raise UsageError unless two shapes, as far as they are known, admit a matrix product."""
     if a.rank is None or b.rank is None:
         return
     fits = a.rank >= 2 and b.rank >= 2
@@ -225,21 +300,30 @@ def check_matmul_shapes(
     if not fits:
         flags = f" with transpose_a={transpose_a}, transpose_b={transpose_b}"
         raise UsageError(
-            f"{name} wants [..., m, k] and [..., k, n] with leading dimensions that broadcast. "
+            f"{name} expects [..., m, k] and [..., k, n] with leading dimensions that broadcast. "
             f"Received: {a.as_list()} and {b.as_list()}"
-            f"{flags if transpose_a or transpose_b else ''}. Reshape or transpose an operand."
+            f"{flags if transpose_a or transpose_b else ''}. Reshape or transpose an operand.",
+            code="shape-mismatch",
+            operation=name,
+            received=f"{a.as_list()}, {b.as_list()}",
         )
 
 
 def check_public_factor(name: str, x: Shared, ring: object) -> None:
-    """Raises UsageError unless x is private, of 64-bit words, and what it meets is public."""
+    """Raise UsageError unless x is private, of 64-bit words, and the other factor is public."""
     if isinstance(ring, Shared):
         raise UsageError(
-            f"{name} wants a public second operand. Received: {ring!r}. "
-            f"Use {name.removesuffix('_public')} for two private ones."
+            f"{name} expects a public second operand. Received: {ring!r}. "
+            f"Use {name.removesuffix('_public')} for two private ones.",
+            code="not-public",
+            operation=name,
+            received=repr(ring),
         )
     if not isinstance(x, Shared):
         raise UsageError(
-            f"{name} wants a private and a public tensor. Received: {type(x).__name__} first."
+            f"{name} expects a private and a public tensor. Received: {type(x).__name__} first.",
+            code="not-private",
+            operation=name,
+            received=type(x).__name__,
         )
     check_word(name, x)

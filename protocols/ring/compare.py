@@ -1,7 +1,7 @@
 """Comparison by dealt one-hot tables and multi-input ANDs: LUT-msb.
 
 One-time truth tables (Ishai et al., TCC 2013) over 3-bit chunks, combined by the
-multi-input AND of ABY2.0 (Patra et al., USENIX Security 2021).  The composition
+multi-input AND of ABY2.0 (Patra et al., USENIX Security 2021). The composition
 is this project's; its security argument is in docs/protocols.md.
 """
 
@@ -27,30 +27,35 @@ EXACT_BITS = 64
 LAYER_BITS = 31
 # A chunk's table has 2^width entries.
 MAX_CHUNK_BITS = 6
-# What one exchange compares: eight chunks and the sign.
+# Most bits that one exchange compares: eight chunks and the sign.
 MAX_SINGLE_EXCHANGE_BITS = 8 * MAX_CHUNK_BITS + 1
 
 
 def bits_with_constant(bits: int, constant_bound: int) -> int:
-    """Bits that compare x + c with 0 for every |x| < 2^(bits-1) and |c| <= by.
+    """Return the bits that compare x + c with 0, |x| < 2^(bits-1) and |c| <= constant_bound.
 
-    One more than bits while the constant is no larger than x may be, else as many as it wants.
+    One more than `bits` while the constant is no larger than x may be, else as many as it needs.
 
     Raises:
         UsageError: fewer than 2 bits.
     """
     if bits < 2:
-        raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
+        raise UsageError(
+            f"A comparison has 2 to 128 bits. Received: {bits}.",
+            code="number-out-of-range",
+            operation="compare",
+            received=bits,
+        )
     return ((1 << (bits - 1)) - 1 + constant_bound).bit_length() + 1
 
 
 @dataclass(frozen=True)
 class ComparisonPlan:
-    """How the k-1 low bits are cut into chunks and their nodes combined.
+    """Division of the k-1 low bits into chunks, and the combination of their nodes.
 
     Attributes:
         bits: k.
-        widths: of the chunks, most significant first.
+        widths: widths of the chunks, most significant first.
         groups: per level the sizes of the groups, most significant first.
     """
 
@@ -64,7 +69,7 @@ class ComparisonPlan:
         return len(self.groups)
 
     def node_count(self, level: int) -> int:
-        """Nodes before a level."""
+        """Return the number of nodes before a level."""
         return len(self.widths) if level == 0 else len(self.groups[level - 1])
 
     @property
@@ -89,19 +94,22 @@ class ComparisonPlan:
 
 
 def _count_monomials(radix: int, last: bool) -> int:
-    if last:  # no one asks for the equality of the last node
+    if last:  # the equality of the last node is not needed
         return 3 * (1 << (radix - 1)) - 2 * radix - 1
     return (1 << (radix + 1)) - 2 * radix - 2
 
 
 def _split_evenly(total: int, parts: int) -> tuple[int, ...]:
-    """Even group sizes, the larger ones last (the last node is the cheapest)."""
+    """Return even group sizes, the larger ones last (the last node is the cheapest)."""
     small, larger_groups = divmod(total, parts)
     return (small,) * (parts - larger_groups) + (small + 1,) * larger_groups
 
 
 def default_exchanges(count: int, bits: int, exchanges: int | None = None) -> int:
-    """Of n comparisons, unless given: one where they are few, or it sends no more, else two."""
+    """Return the exchanges for a batch of comparisons, unless they are given.
+
+    One for small batches or when it costs no more bits, else two.
+    """
     if exchanges is not None:
         return exchanges
     if bits > MAX_SINGLE_EXCHANGE_BITS:
@@ -115,26 +123,36 @@ def default_exchanges(count: int, bits: int, exchanges: int | None = None) -> in
 
 
 def min_exchanges(bits: int) -> int:
-    """Exchanges that a comparison takes at least."""
+    """Return the least number of exchanges for a comparison."""
     return 1 if bits <= MAX_SINGLE_EXCHANGE_BITS else 2
 
 
 @functools.cache
 def plan_comparison(bits: int, exchanges: int | None = None) -> ComparisonPlan:
-    """The cheapest recipe for k = bits, with a given number of exchanges.
+    """Return the cheapest plan for k = bits and a number of exchanges.
 
-    Unless it is given: 2, or 3 where the third saves an eighth of the bits.
+    Unless `exchanges` is given: 2, or 3 where the third saves an eighth of the bits.
 
     Raises:
         UsageError: bits outside 2..128, or exchanges outside 1..3.
     """
     if not 2 <= bits <= 128:
-        raise UsageError(f"A comparison is of 2 to 128 bits. Received: {bits}.")
+        raise UsageError(
+            f"A comparison has 2 to 128 bits. Received: {bits}.",
+            code="number-out-of-range",
+            operation="compare",
+            received=bits,
+        )
     if exchanges is None:
         two, three = plan_comparison(bits, 2), plan_comparison(bits, 3)
         return three if 8 * three.total_bits <= 7 * two.total_bits else two
     if exchanges not in (1, 2, 3):
-        raise UsageError(f"A comparison takes 1, 2 or 3 exchanges. Received: {exchanges}.")
+        raise UsageError(
+            f"A comparison takes 1, 2 or 3 exchanges. Received: {exchanges}.",
+            code="unsupported-exchanges",
+            operation="compare",
+            received=exchanges,
+        )
     best: ComparisonPlan | None = None
     low = bits - 1
     for widest in range(1, MAX_CHUNK_BITS + 1):
@@ -145,7 +163,10 @@ def plan_comparison(bits: int, exchanges: int | None = None) -> ComparisonPlan:
                 best = candidate
     if best is None:
         raise UsageError(
-            f"{exchanges} exchange(s) do not suffice to compare {bits} bits. Ask for more."
+            f"{exchanges} exchange(s) do not suffice to compare {bits} bits. Ask for more.",
+            code="too-few-exchanges",
+            operation="compare",
+            received=exchanges,
         )
     return best
 
@@ -163,10 +184,10 @@ def _list_groupings(nodes: int, levels: int) -> list[tuple[tuple[int, ...], ...]
 def msb_of_planes(
     party: Party, planes: tf.Tensor, n: Any, plan: ComparisonPlan, dealer: int, absorb: bool = True
 ) -> EvaluatorBits:
-    """The most significant bits of n masked values given as bit planes.
+    """Return the most significant bits of n masked values given as bit planes.
 
     Args:
-        planes: of lam = l1 + l2 at the dealer, of m at the evaluators.
+        planes: planes of lam = l1 + l2 at the dealer, of m at the evaluators.
         absorb: deal lam's top bit (1 bit each), so that the evaluators hold all of the result;
             else the dealer keeps it as `top`.
     """
@@ -202,7 +223,7 @@ def msb_of_planes(
 
 
 def masked_part(party: Party, x: Shared) -> Any:
-    """[n, limbs] words of lam at the dealer, of m at the evaluators."""
+    """Return words [n, limbs] of lam at the dealer, of m at the evaluators."""
     if x.m is not None:
         part = x.m
     elif x.limbs == 1:
@@ -219,16 +240,21 @@ def msb(
     exchanges: int | None = None,
     absorb: bool = True,
 ) -> EvaluatorBits:
-    """[x < 0] for x read as a signed value mod 2^bits, elements in row-major order.
+    """Return [x < 0] for x read as a signed value mod 2^bits, elements in row-major order.
 
     Args:
         bits: k; 64 is exact for any 64-bit value, a smaller k is right for |x| < 2^(k-1).
         exchanges: 1 to 3 exchanges; None takes 2, or 3 where that saves an eighth of the bits.
 
-    Rounds: exchanges (one more with dealing).  Bits sent per 64 elements: `msb_cost`.
+    Rounds: exchanges online (one more in total). Bits sent per 64 elements: `msb_cost`.
     """
     if bits > x.ring_bits:
-        raise UsageError(f"msb of {bits} bits wants a ring that large. Received: {x!r}.")
+        raise UsageError(
+            f"msb of {bits} bits expects a ring of at least that size. Received: {x!r}.",
+            code="unsupported-ring",
+            operation="msb",
+            received=repr(x),
+        )
     return msb_of_words(
         party, masked_part(party, x), x.dealer, plan_comparison(bits, exchanges), absorb
     )
@@ -237,13 +263,13 @@ def msb(
 def msb_of_words(
     party: Party, part: Any, dealer: int, plan: ComparisonPlan, absorb: bool
 ) -> EvaluatorBits:
-    """`msb` of what `masked_part` gives, by a recipe."""
+    """Return the `msb` of words from `masked_part`, by a plan."""
     if isinstance(part, tensor_ops.SymbolicTensor):
         return msb_of_planes(party, part, part.shape[0], plan, dealer, absorb)
     import tensorflow as tf
 
     planes = ops.module().tfe_bench_planes(x=part, bits=plan.bits)
-    # Known where it can be, so that a use of the bits for another shape fails while it is traced.
+    # Static where possible, so that a use of the bits for another shape fails while it is traced.
     known = part.shape[0]
     n = tf.shape(part, out_type=tf.int64)[0] if known is None else tensor_ops.constant(known)
     return msb_of_planes(party, planes, n, plan, dealer, absorb)
@@ -252,15 +278,16 @@ def msb_of_words(
 def compare_coarsely(
     party: Party, x: Shared, dropped_bits: int, bits: int, exchanges: int | None = None
 ) -> EvaluatorBits:
-    """[y < 0] for y that is floor(x / 2^cut) or one more, |y| < 2^(bits-1).
+    """Return [y < 0] for y that is floor(x / 2^dropped_bits) or one more, |y| < 2^(bits-1).
 
-    Both sides drop bits of what they know, so that a borrow from those below is not seen: for
-    functions that may change over anywhere within 2^cut.
+    Both sides drop low bits of their parts, so that a borrow from these is not seen. Suitable for
+    functions whose step may lie anywhere within 2^dropped_bits.
 
     Args:
-        x: of a ring of cut + bits or more; what moves it by multiples of 2^cut moves y exactly.
+        x: of a ring of dropped_bits + bits or more. A shift of x by multiples of 2^dropped_bits
+            shifts y exactly.
 
-    Rounds: exchanges (one more with dealing).  Bits sent: as `msb`.
+    Rounds: exchanges online (one more in total). Bits sent: as `msb`.
     """
     part = tensor_ops.arithmetic_shift(masked_part(party, x), dropped_bits)
     return msb_of_words(party, part, x.dealer, plan_comparison(bits, exchanges), absorb=True)
@@ -269,14 +296,14 @@ def compare_coarsely(
 def compare_low_bits(
     party: Party, x: Shared, low: int, exchanges: int | None = None
 ) -> EvaluatorBits:
-    """[m mod 2^low < lam mod 2^low]: whether the low bits of x = m - lam borrow from the others.
+    """Return [m mod 2^low < lam mod 2^low]: the borrow of the low bits of x = m - lam.
 
-    The msb of their difference with low + 1 bits, of which the highest is 0 on both sides.
+    It is the msb of their difference with low + 1 bits, whose highest bit is 0 on both sides.
 
     Args:
         low: 1 to 62, of a value of Z_2^64.
 
-    Rounds: exchanges (one more with dealing).  Bits sent: as `msb` of low + 1 bits.
+    Rounds: exchanges online (one more in total). Bits sent: as `msb` of low + 1 bits.
     """
     part = tensor_ops.low_bits(masked_part(party, x), low)
     return msb_of_words(party, part, x.dealer, plan_comparison(low + 1, exchanges), absorb=False)
@@ -285,7 +312,7 @@ def compare_low_bits(
 def less_than(
     party: Party, x: Shared, y: Shared, bits: int = EXACT_BITS, exchanges: int | None = None
 ) -> EvaluatorBits:
-    """[x < y], right while the signed difference x - y fits `bits` bits.
+    """Return [x < y], right while the signed difference x - y fits `bits` bits.
 
     Rounds and bits: as `msb`.
     """
@@ -295,7 +322,7 @@ def less_than(
 def msb_cost(
     n: int, bits: int = EXACT_BITS, exchanges: int | None = None, absorb: bool = True
 ) -> Cost:
-    """Cost of `msb` and `less_than` for n elements; planes travel in whole words."""
+    """Return the cost of `msb` and `less_than` for n elements; planes are sent in whole words."""
     return _plan_cost(plan_comparison(bits, exchanges), n, absorb)
 
 

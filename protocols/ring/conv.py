@@ -1,9 +1,9 @@
 """Convolutions of private images, with TensorFlow's names and windows.
 
-Images are [n, h, w, channels], kernels [h, w, channels, filters].  Products are
-in the dealer form of products.py: a convolution is bilinear, so D
+Images are [n, h, w, channels], kernels [h, w, channels, filters]. Products have
+the dealer form of products.py: a convolution is bilinear, so D
 deals conv(lam_x, lam_w) and each evaluator convolves two pairs in one pass.
-Scales add up and nothing is truncated here.
+Scales add up and no bits are truncated here.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 Pair = int | Sequence[int]
-# Cells of all windows along an axis, where their places are listed.
+# Most cells of all windows along an axis whose positions are listed.
 MAX_WINDOW_CELLS = 1 << 22
 
 
 def parse_pair(operation: str, noun: str, value: Any) -> tuple[int, int]:
-    """A number for both axes, a pair, or TensorFlow's list for all four axes.
+    """Return a pair from a number for both axes, a pair, or TensorFlow's list for all four axes.
 
     Raises:
         UsageError: anything else, or a number below 1.
@@ -42,15 +42,18 @@ def parse_pair(operation: str, noun: str, value: Any) -> tuple[int, int]:
     )
     if len(numbers) != 2 or not are_integers or min(numbers) < 1:
         raise UsageError(
-            f"{operation} wants {noun} as an integer of at least 1, or a pair (height, width). "
-            f"Received: {value!r}."
+            f"{operation} expects {noun} as an integer of at least 1, or a pair (height, width). "
+            f"Received: {value!r}.",
+            code="invalid-pair",
+            operation=operation,
+            received=value,
         )
     return int(numbers[0]), int(numbers[1])
 
 
 @dataclass(frozen=True)
 class Windows:
-    """Where the windows of a kernel lie on an image, by TensorFlow's rules.
+    """Positions of a kernel's windows on an image, by TensorFlow's rules.
 
     Attributes:
         strides, dilations: (height, width).
@@ -67,15 +70,16 @@ class Windows:
     def from_arguments(
         cls, operation: str, strides: Pair, padding: Any, dilations: Pair = 1
     ) -> Windows:
-        """Windows from a layer's arguments.
+        """Return windows from a layer's arguments.
 
         Args:
+            operation: name of the operation, for errors.
             strides, dilations: an integer, a pair, or [1, height, width, 1].
             padding: "SAME", "VALID", or explicit ((top, bottom), (left, right)), also with the
                 pairs (0, 0) of TensorFlow around it.
 
         Raises:
-            UsageError: anything else; `operation` is named.
+            UsageError: anything else.
         """
         steps = parse_pair(operation, "strides", strides)
         spread = parse_pair(operation, "dilations", dilations)
@@ -93,37 +97,44 @@ class Windows:
                 top, bottom, left, right = (int(p) for p in pairs.flat)
                 return cls(steps, "EXPLICIT", spread, (top, bottom, left, right))
         raise UsageError(
-            f'{operation} wants padding "SAME", "VALID" or ((top, bottom), (left, right)). '
-            f"Received: {padding!r}."
+            f'{operation} expects padding "SAME", "VALID" or ((top, bottom), (left, right)). '
+            f"Received: {padding!r}.",
+            code="invalid-padding",
+            operation=operation,
+            received=padding,
         )
 
     def free_extent(self, axis: int, image: Any, kernel: Any) -> Any:
-        """How far a window can move along axis 0 or 1; negative if it does not fit the image."""
+        """Return by how much a window can move along axis 0 or 1; below 0 if it does not fit."""
         before, after = self.pads[2 * axis : 2 * axis + 2]
         return image + before + after - (kernel - 1) * self.dilations[axis] - 1
 
     def window_count(self, axis: int, image: Any, kernel: Any) -> Any:
-        """Number of windows along axis 0 or 1, of integers or of integer tensors."""
+        """Return the number of windows along axis 0 or 1, of integers or of integer tensors."""
         stride = self.strides[axis]
         if self.padding == "SAME":
             return (image + stride - 1) // stride
         return self.free_extent(axis, image, kernel) // stride + 1
 
     def check_cell_count(self, name: str, image: Sequence[int], kernel: Sequence[int]) -> None:
-        """Refuses windows that are too many to be listed one by one, of an empty batch too.
+        """Reject windows with too many cells to list one by one, also for an empty batch.
 
         Raises:
-            UsageError: more than MOST_LISTED cells of windows along an axis.
+            UsageError: more than MAX_WINDOW_CELLS cells of windows along an axis.
         """
         for axis in range(2):
             if self.window_count(axis, image[axis], kernel[axis]) * kernel[axis] > MAX_WINDOW_CELLS:
                 raise UsageError(
-                    f"{name} wants at most {MAX_WINDOW_CELLS} cells of windows along an axis. Received: "
-                    f"{tuple(kernel)} windows on images of {tuple(image)}. Split the images."
+                    f"{name} expects at most {MAX_WINDOW_CELLS} cells of windows along an axis. "
+                    "Received: "
+                    f"{tuple(kernel)} windows on images of {tuple(image)}. Split the images.",
+                    code="too-large",
+                    operation=name,
+                    received=f"{tuple(kernel)} on {tuple(image)}",
                 )
 
     def padding_before(self, axis: int, image: int, kernel: int) -> int:
-        """Zeros before the first cell along axis 0 or 1."""
+        """Return the number of zeros before the first cell along axis 0 or 1."""
         if self.padding != "SAME":
             return self.pads[2 * axis]
         reach = (kernel - 1) * self.dilations[axis] + 1
@@ -131,9 +142,9 @@ class Windows:
         return max(int(last) + reach - image, 0) // 2
 
     def cell_positions(self, axis: int, image: int, kernel: int) -> tuple[tuple[int, ...], ...]:
-        """For each cell of a window along axis 0 or 1 its place in each window.
+        """Return for each cell of a window along axis 0 or 1 its position in each window.
 
-        Places outside of the image repeat one inside of it, so that they change no maximum.
+        Positions outside of the image repeat one inside of it, so that they change no maximum.
         """
         count = max(int(self.window_count(axis, image, kernel)), 0)
         before = self.padding_before(axis, image, kernel) if count else 0
@@ -145,7 +156,7 @@ class Windows:
 
     @property
     def kernel_attributes(self) -> dict[str, Any]:
-        """Of the op RingConv2D and its gradients."""
+        """Attributes of the op RingConv2D and of its gradients."""
         return {
             "strides": list(self.strides),
             "dilations": list(self.dilations),
@@ -155,16 +166,23 @@ class Windows:
 
 
 def check_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
-    """Raises UsageError if what is known of the shapes of images and kernel does not fit."""
+    """Raise UsageError if the known parts of the shapes of images and kernel do not fit."""
     if x.rank != 4 or w.rank != 4:
         raise UsageError(
-            f"{operation} wants images [n, h, w, channels] and a kernel [h, w, channels, filters]. "
-            f"Received: {x} and {w}. Reshape or expand_dims them."
+            f"{operation} expects images [n, h, w, channels] and a kernel [h, w, channels, "
+            "filters]. "
+            f"Received: {x} and {w}. Reshape or expand_dims them.",
+            code="rank-mismatch",
+            operation=operation,
+            received=f"{x}, {w}",
         )
     if x[3] is not None and w[2] is not None and x[3] != w[2]:
         raise UsageError(
-            f"{operation} wants a kernel for as many channels as the images have. Received: "
-            f"{x.as_list()} and {w.as_list()}."
+            f"{operation} expects a kernel for as many channels as the images have. Received: "
+            f"{x.as_list()} and {w.as_list()}.",
+            code="channel-mismatch",
+            operation=operation,
+            received=f"{x.as_list()}, {w.as_list()}",
         )
     for axis in range(2):
         image, kernel = x[1 + axis], w[axis]
@@ -172,24 +190,37 @@ def check_shapes(operation: str, x: Any, w: Any, windows: Windows) -> None:
             continue
         if windows.free_extent(axis, image, kernel) < 0:
             raise UsageError(
-                f"{operation} wants a kernel no larger than the padded image. Received: "
-                f"{x.as_list()} and {w.as_list()} with {windows}. Pad more."
+                f"{operation} expects a kernel no larger than the padded image. Received: "
+                f"{x.as_list()} and {w.as_list()} with {windows}. Pad more.",
+                code="window-too-large",
+                operation=operation,
+                received=f"{x.as_list()}, {w.as_list()}",
             )
 
 
 def pooling_positions(
     name: str, shape: Any, ksize: Pair, strides: Pair, padding: str
 ) -> tuple[list[int], tuple[int, int], list[tuple[tuple[int, ...], ...]]]:
-    """(the images' shape, the windows' size, `Windows.places` along both axes) of a max pooling.
+    """Return image shape, window size and both `Windows.cell_positions` of a max pooling.
 
     Raises:
         UsageError: sizes that are unknown or do not fit.
     """
     known = shape.as_list() if getattr(shape, "rank", None) is not None else shape
     if not isinstance(known, (list, tuple)) or len(known) != 4 or None in known:
-        raise UsageError(f"{name} wants [batch, height, width, channels]. Received: {known}.")
+        raise UsageError(
+            f"{name} expects [batch, height, width, channels]. Received: {known}.",
+            code="rank-mismatch",
+            operation=name,
+            received=known,
+        )
     if padding not in ("VALID", "SAME"):
-        raise UsageError(f'{name} knows padding "VALID" and "SAME". Received: {padding!r}.')
+        raise UsageError(
+            f'{name} expects padding "VALID" or "SAME". Received: {padding!r}.',
+            code="invalid-padding",
+            operation=name,
+            received=padding,
+        )
     kernel = parse_pair(name, "ksize", ksize)
     windows = Windows.from_arguments(name, strides, padding)
     image = [int(n) for n in known]
@@ -197,14 +228,17 @@ def pooling_positions(
     positions = [windows.cell_positions(axis, image[1 + axis], kernel[axis]) for axis in range(2)]
     if not all(len(cells[0]) for cells in positions):
         raise UsageError(
-            f"{name} wants windows no larger than the image. Received: windows {kernel} on "
-            f"{image[1:3]}."
+            f"{name} expects windows no larger than the image. Received: windows {kernel} on "
+            f"{image[1:3]}.",
+            code="window-too-large",
+            operation=name,
+            received=f"{kernel} on {image[1:3]}",
         )
     return image, kernel, positions
 
 
 def list_sizes(a: Any) -> list[Any]:
-    """Of a tensor, as integers where they are known."""
+    """Return the sizes of a tensor, as integers where they are known."""
     if a.shape.is_fully_defined():
         return list(a.shape.as_list())
     import tensorflow as tf
@@ -214,7 +248,7 @@ def list_sizes(a: Any) -> list[Any]:
 
 
 def convolve(a: list[Any], b: list[Any], windows: Windows, depthwise: bool = False) -> Any:
-    """The sum of the convolutions of paired tensors of words over Z_2^64.  Local, public or not."""
+    """Return the sum of the convolutions of paired tensors over Z_2^64, public or not. Local."""
     if not (tensor_ops.is_concrete(a[0]) and tensor_ops.is_concrete(b[0])):
         n, *image, _ = a[0].shape
         *kernel, channels, filters = b[0].shape
@@ -238,20 +272,23 @@ def conv2d(
     dilations: Pair = 1,
     depthwise: bool = False,
 ) -> Shared:
-    """tf.nn.conv2d of private images and a private kernel; the scales add up (truncate afterwards).
+    """Convolve private images with a private kernel, as tf.nn.conv2d.
+
+    The scales add up (truncate afterwards).
 
     y[n, i, j, f] = sum over a, b, c of
-                    x[n, i stride - top + a dilation, j stride - left + b dilation, c] w[a, b, c, f]
+                    x[n, i stride - top + a dilation, j stride - left + b dilation, c] w[a, b, c,
+                    f]
 
     Args:
         x: images [n, h, w, channels].
         w: kernel [h, w, channels, filters].
-        strides, padding, dilations: as `Windows.of` takes them.
+        strides, padding, dilations: as in `Windows.from_arguments`.
         depthwise: each channel with kernels of its own, [h, w, channels, multiplier]; the output
             has channels * multiplier channels.
 
     Domain: exact over Z_2^64; the sums must fit 63 bits at the scale of the product.
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per output element each.
+    Rounds: 1 online (2 total). Bits sent: D, E1, E2 64 per output element each.
     Raises:
         UsageError: the operands or the windows do not fit each other.
     """
@@ -272,7 +309,7 @@ def conv2d_public(
     fractional_bits: int = 0,
     depthwise: bool = False,
 ) -> Shared:
-    """`conv2d` with a public kernel of ring elements that has `fractional_bits`.  Local.
+    """Convolve as `conv2d` with a public kernel of ring elements that has `fractional_bits`. Local.
 
     Raises:
         UsageError: the operands or the windows do not fit each other.

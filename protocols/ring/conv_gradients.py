@@ -1,9 +1,9 @@
 """Gradients of convolutions: bilinear maps for sums of private products (products.Product).
 
 With y = conv(x, w) and d the gradient of y, dx is the transposed convolution of d with w, and dw
-is patches(x)^T . d.  Both are bilinear, so they are products like the convolution itself: the
+is patches(x)^T . d. Both are bilinear, so they are products like the convolution itself: the
 dealer deals the map of the masks, each evaluator maps two pairs in one pass, the sum is exchanged
-as one. Scales add up and nothing is truncated here.
+once. Scales add up and no bits are truncated here.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def _list_shape(shape: Any) -> list[Any]:
 def _static_sizes(
     name: str, noun: str, shape: Sequence[Any], axes: slice, ranks: tuple[int, ...]
 ) -> Any:
-    """Height and width within a static shape.
+    """Return height and width within a static shape.
 
     Raises:
         UsageError: another rank, or a size that is not known.
@@ -33,40 +33,50 @@ def _static_sizes(
     sizes = _list_shape(shape)
     selected = sizes[axes] if len(sizes) in ranks else []
     if len(selected) != 2 or not all(isinstance(n, int) and n >= 0 for n in selected):
-        raise UsageError(f"{name} wants {noun} with known height and width. Received: {sizes}.")
+        raise UsageError(
+            f"{name} expects {noun} with known height and width. Received: {sizes}.",
+            code="unknown-shape",
+            operation=name,
+            received=sizes,
+        )
     return [int(n) for n in selected]
 
 
 def _check_gradient_size(
     name: str, windows: Windows, size: Sequence[int], kernel: Any, out: Any
 ) -> None:
-    """Refuses a gradient that is not of the convolution's shape, as far as that is known."""
+    """Reject a gradient whose known sizes differ from the convolution's output."""
     for axis in range(2):
         if kernel[axis] is None or out[axis] is None:
             continue
         expected = windows.window_count(axis, size[axis], kernel[axis])
         if expected != out[axis]:
             raise UsageError(
-                f"{name} wants a gradient of the size that the convolution gives along axis "
-                f"{1 + axis}, {expected}. Received: {out[axis]} with {windows}."
+                f"{name} expects a gradient of the convolution's output size along axis "
+                f"{1 + axis}, {expected}. Received: {out[axis]} with {windows}.",
+                code="shape-mismatch",
+                operation=name,
+                received=out[axis],
+                expected=expected,
             )
 
 
 def input_gradient(
     windows: Windows, image_shape: Sequence[Any], depthwise: bool = False
 ) -> BilinearMap:
-    """The map (d, w) -> dx, the gradient of a convolution's images.
+    """Return the map (d, w) -> dx, the gradient of a convolution's images.
 
     dx[n, y, x, c] = sum of d[n, i, j, f] w[a, b, c, f] over all i, j, a, b, f with
                      y = i stride - top + a dilation and x = j stride - left + b dilation
 
     Args:
-        windows: of the convolution (`Windows.of`).
-        image_shape: of its images, [height, width, channels], the batch before it or not.
-        depthwise: of `depthwise_conv2d`.
+        windows: windows of the convolution (`Windows.from_arguments`).
+        image_shape: shape of its images, [height, width, channels], with or without the batch.
+        depthwise: the convolution is `depthwise_conv2d`.
 
-    The map takes d [n, height', width', filters] and w [h, w, channels, filters], lists of as many
-    of both, and gives the sum.  Local, public or not; exact over Z_2^64.
+    The map takes d [n, height', width', filters] and w [h, w, channels, filters], as lists of
+    equal
+    length, public or not, and returns the sum. Local; exact over Z_2^64.
     Raises:
         UsageError: height and width are not known; from the map, operands that do not fit.
     """
@@ -91,18 +101,19 @@ def input_gradient(
 def kernel_gradient(
     windows: Windows, kernel_shape: Sequence[Any], depthwise: bool = False
 ) -> BilinearMap:
-    """The map (x, d) -> dw, the gradient of a convolution's kernel.
+    """Return the map (x, d) -> dw, the gradient of a convolution's kernel.
 
     dw[a, b, c, f] = sum of x[n, y, x, c] d[n, i, j, f] over all n, i, j, with
                      y = i stride - top + a dilation and x = j stride - left + b dilation
 
     Args:
-        windows: of the convolution (`Windows.of`).
-        kernel_shape: of its kernel, [height, width, channels, filters].
-        depthwise: of `depthwise_conv2d`.
+        windows: windows of the convolution (`Windows.from_arguments`).
+        kernel_shape: shape of its kernel, [height, width, channels, filters].
+        depthwise: the convolution is `depthwise_conv2d`.
 
-    The map takes x [n, height, width, channels] and d [n, height', width', filters], lists of as
-    many of both, and gives the sum.  Local, public or not; exact over Z_2^64.
+    The map takes x [n, height, width, channels] and d [n, height', width', filters], as lists of
+    equal
+    length, public or not, and returns the sum. Local; exact over Z_2^64.
     Raises:
         UsageError: height and width are not known; from the map, operands that do not fit.
     """
@@ -132,4 +143,9 @@ def kernel_gradient(
 def _check_ranks(name: str, a: list[Any], b: list[Any]) -> None:
     shapes = [tensor_ops.static_shape(t) for t in (*a, *b)]
     if any(s.rank not in (4, None) for s in shapes):
-        raise UsageError(f"{name} wants tensors of rank 4. Received: {[str(s) for s in shapes]}.")
+        raise UsageError(
+            f"{name} expects tensors of rank 4. Received: {[str(s) for s in shapes]}.",
+            code="rank-mismatch",
+            operation=name,
+            received=", ".join(str(s) for s in shapes),
+        )

@@ -1,8 +1,8 @@
-"""Between bits and ring elements: B2A, bit injection, selection.
+"""Conversions between bits and ring elements: B2A, bit injection, selection.
 
 With b = masked ^ beta, masked, known to the evaluators and beta known to D,
 b = masked + (1 - 2 masked) beta is linear in beta, so dealt shares of beta and
-of beta * lam are all that is needed.
+of beta * lam suffice.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Share
 
 
 def mask_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
-    """XOR shares at the evaluators become b = masked ^ beta, beta known to the dealer.
+    """Turn XOR shares at the evaluators into b = masked ^ beta, beta known to the dealer.
 
-    Rounds: 1.  Bits sent: E1, E2 1 per bit each, in whole words.
+    Rounds: 1. Bits sent: E1, E2 1 per bit each, in whole words.
     """
     if isinstance(party, CostParty):
         masked_bits = party.count_bit_messages(_masking_cost(bits.n), bits.n, bits)
@@ -42,7 +42,7 @@ def mask_bits(party: Party, bits: EvaluatorBits) -> MaskedBits:
 
 
 def mask_together(party: Party, bit_arrays: Sequence[EvaluatorBits]) -> MaskedBits:
-    """`mask_bits` of several, one after the other, each padded to whole words; in one exchange."""
+    """Apply `mask_bits` to several arrays, each padded to whole words, in one exchange."""
     held_words = [b.top if b.share is None else b.share for b in bit_arrays]
     together = tensor_ops.concat(held_words, axis=0)
     n = sizes.tensor_size(together) * 64
@@ -58,7 +58,7 @@ def _masking_cost(n: int) -> Cost:
 
 
 def _draw_bit_masks(s: Site, bits: EvaluatorBits) -> tuple[Any, Any]:
-    """The masks of bits that this party knows: E1's and E2's."""
+    """Return the masks of bits that this party knows: E1's and E2's."""
     n_words = sizes.vector_shape((sizes.static_value(bits.n) + 63) // 64)
     return (
         None if s.is_e2 else s.mask(K1, 0, n_words),
@@ -67,13 +67,13 @@ def _draw_bit_masks(s: Site, bits: EvaluatorBits) -> tuple[Any, Any]:
 
 
 def _exchange_masked(s: Site, bits: EvaluatorBits) -> Any:
-    """At the evaluators, the XOR of what they hold under masks."""
+    """Return at the evaluators the XOR of their masked shares."""
     message = s.apply_mask(bits.share, s.own_key, 0, "xor")
     return tensor_ops.xor(message, s.swap(message))
 
 
 def unpack_elements(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
-    """masked or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
+    """Return masked or beta as ring elements 0 and 1 in a shape (with the axis of 2 if wide)."""
     ones = logic.unpack_bits(bits)
     if limbs == 2:
         ones = tensor_ops.stack([ones, tensor_ops.zeros_like(ones)], axis=-1)
@@ -83,15 +83,14 @@ def unpack_elements(bits: MaskedBits, shape: Any, limbs: int = 1) -> Any:
 def b2a_shares(
     s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, width: int = masked.RING
 ) -> Any:
-    """The evaluators' additive shares of bits as ring elements, not exchanged yet; None at the
-    dealer.
+    """Return the evaluators' additive shares of bits, before the exchange; None at the dealer.
 
     Args:
         shape: public, of n elements.
         tensor, slot: number of the dealt mask and of its message.
-        width: of the ring.
+        width: bits of the ring.
 
-    Rounds: 0 with D ahead, else 1.  Bits sent: D width per bit.
+    Rounds: 0 online (1 total). Bits sent: D width per bit.
     """
     known = unpack_elements(bits, shape)
     share = masked.deal(s, known, shape, tensor, slot, width)
@@ -102,13 +101,13 @@ def b2a_shares(
 
 
 def b2a(party: Party, bits: MaskedBits, shape: Any = None, width: int = masked.RING) -> Shared:
-    """Bits as ring elements 0 and 1.
+    """Convert bits to the ring elements 0 and 1.
 
     Args:
         shape: public, of n elements; None gives [n].
-        width: of the ring Z_2^width, 64 or less.
+        width: bits of the ring Z_2^width, 64 or less.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 width per bit each.
+    Rounds: 1 online (2 total). Bits sent: D, E1, E2 width per bit each.
     """
     if isinstance(party, CostParty):
         dealt = packed_bits(bits.n, width)
@@ -133,11 +132,12 @@ def inject_shares(
     output_mask: int | None = None,
     drop: int = 0,
 ) -> Any:
-    """The evaluators' additive shares of b * x, not exchanged yet, so that sums of them are
-    exchanged as one.
+    """Return the evaluators' additive shares of b * x before the exchange; None at the dealer.
+
+    Sums of such shares are exchanged once:
 
     y1 = -o L1 + (1-2o)(m B1 - BL1);  y2 = o m - o L2 + (1-2o)(m B2 - BL2),
-    o the masked bit, B and BL dealt shares of beta and beta * lam, L of lam; None at the dealer.
+    o the masked bit, B and BL dealt shares of beta and beta * lam, L of lam.
     With extend_ring x is of Z_2^k, k < 64, and not negative where b = 1, and the result of Z_2^64:
     as an integer x = m - lam + 2^k (1 - msb m) msb(lam) there, the wraps dealt mod 2^(64-k).
 
@@ -145,11 +145,11 @@ def inject_shares(
         bits: in the row-major order of x's elements.
         tensor, slot: number of the first dealt mask (2 of them; 5 with extend_ring) and of the
             message (2 messages with 2 limbs).
-        negated: take 1 - b for b.
-        leave: number of the mask under which the share leaves (64-bit words only).
-        drop: of b * x / 2^drop (backward.py), where x is of Z_2^(64-drop) and extended.
+        negated: use 1 - b instead of b.
+        output_mask: number of the mask under which the share is sent (64-bit words only).
+        drop: compute b * x / 2^drop (backward.py), where x is of Z_2^(64-drop) and extended.
 
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 128 per element (256 with 2 limbs), and with
+    Rounds: 0 online (1 total). Bits sent: D 128 per element (256 with 2 limbs), and with
     extend_ring 3 (64 - k) more.
     Raises:
         UsageError: bits and x have different dealers or numbers, or a wide x is to be extended.
@@ -183,27 +183,45 @@ def inject_shares(
 
 
 def check_inject(name: str, bits: MaskedBits, x: Shared, extend_ring: bool = False) -> None:
-    """Refuses what can be refused while tracing; the kernels check the number of bits again."""
+    """Reject operands while tracing; the kernels check the number of bits again."""
     for expected_type, operand in ((MaskedBits, bits), (Shared, x)):
         if not isinstance(operand, expected_type):
             raise UsageError(
-                f"{name} wants private bits, exchanged under a mask, and a private tensor. "
-                f"Received: {type(operand).__name__} for {expected_type.__name__}."
+                f"{name} expects private bits, exchanged under a mask, and a private tensor. "
+                f"Received: {type(operand).__name__} for {expected_type.__name__}.",
+                code="not-private",
+                operation=name,
+                received=type(operand).__name__,
+                expected=expected_type.__name__,
             )
     if bits.dealer != x.dealer:
-        raise UsageError(f"{name} wants one dealer. Received: {bits!r} and {x!r}.")
+        raise UsageError(
+            f"{name} expects operands of one dealer. Received: {bits!r} and {x!r}.",
+            code="dealer-mismatch",
+            operation=name,
+            received=f"{bits!r}, {x!r}",
+        )
     if extend_ring and x.limbs != 1:
-        raise UsageError(f"{name} extends rings of at most 64 bits. Received: {x!r}.")
+        raise UsageError(
+            f"{name} extends rings of at most 64 bits. Received: {x!r}.",
+            code="unsupported-ring",
+            operation=name,
+            received=repr(x),
+        )
     n, elements = sizes.static_value(bits.n), x.shape.num_elements()
     if isinstance(n, int) and elements is not None and n != elements:
         raise UsageError(
-            f"{name} wants one bit per element. "
-            f"Received: {n} bits for shape {x.shape.as_list()}, {elements} elements."
+            f"{name} expects one bit per element. "
+            f"Received: {n} bits for shape {x.shape.as_list()}, {elements} elements.",
+            code="size-mismatch",
+            operation=name,
+            received=n,
+            expected=elements,
         )
 
 
 def _wide_inject_shares(s: Site, bits: MaskedBits, x: Shared, tensor: int, slot: int) -> Any:
-    """`inject_shares` of 128-bit elements."""
+    """Return `inject_shares` of 128-bit elements."""
     import tensorflow as tf
 
     shape = tf.shape(x.any, out_type=tf.int64)
@@ -229,13 +247,13 @@ def inject(
     negated: bool = False,
     extend_ring: bool = False,
 ) -> Shared:
-    """b * x for bits in the row-major order of x's elements.
+    """Compute b * x for bits in the row-major order of x's elements.
 
     Args:
-        negated: (1 - b) * x instead.
+        negated: compute (1 - b) * x instead.
         extend_ring: x of Z_2^k, not negative where the bit is 1, becomes a value of Z_2^64.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D `inject_dealt`, E1, E2 64 * limbs per element each.
+    Rounds: 1 online (2 total). Bits sent: D `inject_dealt`, E1, E2 64 * limbs per element each.
     """
     check_inject("inject", bits, x, extend_ring)
     ring = 0 if extend_ring else x.bits
@@ -267,13 +285,13 @@ def inject(
 
 
 def inject_dealt(n: int, limbs: int = 1, ring_bits: int = 64) -> int:
-    """Bits that D sends for `inject` of n elements; ring_bits k < 64 is that of extend_ring."""
+    """Return the bits D sends for `inject` of n elements; ring_bits k < 64 with extend_ring."""
     wraps = 3 * packed_bits(n, 64 - ring_bits) if ring_bits < 64 else 0
     return 128 * limbs * n + wraps
 
 
 def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
-    """x where the bit is 1, else y.
+    """Return x where the bit is 1, else y.
 
     Rounds and bits: as `inject`.
     """
@@ -281,7 +299,7 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
 
 
 def negate_where(party: Party, bits: MaskedBits, x: Shared) -> Shared:
-    """-x where the bit is 1, else x.
+    """Return -x where the bit is 1, else x.
 
     Rounds and bits: as `inject`.
     """
@@ -289,19 +307,26 @@ def negate_where(party: Party, bits: MaskedBits, x: Shared) -> Shared:
 
 
 def extend_to_wide(party: Party, x: Shared, shift: int, exchanges: int | None = None) -> Shared:
-    """An unsigned 64-bit value times 2^shift in the ring Z_2^(65+shift), exactly.
+    """Multiply an unsigned 64-bit value by 2^shift exactly, in the ring Z_2^(65+shift).
 
-    x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is the
-    most significant bit of the 65-bit difference: one comparison.  Modulo 2 its XOR shares are
+    x = m - l1 - l2 mod 2^64 becomes m - l1 - l2 + 2^64 t over the integers mod 2^65, where t is
+    the
+    most significant bit of the 65-bit difference: one comparison. Modulo 2 its XOR shares are
     additive shares, so that re-masking takes one bit.
 
-    Rounds: exchanges + 1 (+ 2 with dealing).  Bits sent: those of `msb` with 65 bits and of
+    Rounds: exchanges + 1 online (exchanges + 2 total). Bits sent: those of `msb` with 65 bits and
+    of
         `mask_bits`.
     """
     from tfe_bench.protocols.ring import compare
 
     if x.limbs != 1 or not 0 <= shift < 63:
-        raise UsageError(f"extend wants a 64-bit value and a shift below 63. Received: {x!r}.")
+        raise UsageError(
+            f"extend expects a 64-bit value and a shift from 0 to 62. Received: {x!r}, {shift!r}.",
+            code="unsupported-ring",
+            operation="extend",
+            received=f"{x!r}, {shift!r}",
+        )
     zero_extended = replace(x.map(lambda a: wide.shift_left(a, 0)), limbs=2, bits=65)
     t = compare.msb(party, zero_extended, bits=65, exchanges=exchanges)
     if isinstance(party, CostParty):

@@ -1,12 +1,12 @@
-"""Whether values are 0 in a small ring, exactly: an AND over the bits of what is masked.
+"""Exact equality to 0 in a small ring: an AND over the bits of the masked value and its mask.
 
-x = m - lam is 0 modulo 2^k where every bit of m is that of lam.  NOT (m_j ^ lam_j) is a private bit
-already: masked, NOT m_j, is known to the evaluators and beta, lam_j, to the dealer.  So an equality
-is one AND of k bits, for which nothing is compared: a tree of multi-input ANDs (ring/logic.py).
-It is right for every value, where relational.equal wants a bit more than the values have.
+x = m - lam is 0 modulo 2^k where every bit of m equals that of lam. NOT (m_j ^ lam_j) is a private
+bit already: masked, NOT m_j, is known to the evaluators and beta, lam_j, to the dealer. So an
+equality is one AND of k bits, without a comparison: a tree of multi-input ANDs (ring/logic.py).
+It is right for every value, while relational.equal needs a bit more than the values have.
 
-Source: the one-hot tables of ABY2.0's comparisons (Patra et al., USENIX Security 2021) come to the
-same; the direct AND is this project's.
+Source: the one-hot tables of ABY2.0's comparisons (Patra et al., USENIX Security 2021) are
+equivalent; the direct AND is this project's.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Shared
 
 _LEVELS = 3
-_SUPERBLOCK = 8  # words of one plane that are next to each other (kernels/core/lut.h)
+_SUPERBLOCK = 8  # words of one plane that are adjacent (kernels/core/lut.h)
 
 
 @functools.cache
 def plan_and_tree(nodes: int, levels: int = _LEVELS) -> tuple[tuple[int, ...], ...]:
-    """Sizes of the groups of each level that AND so many bits, for the fewest bits sent."""
+    """Return the group sizes of each level that AND `nodes` bits, for the fewest bits sent."""
     if nodes == 1:
         return ()
     candidates = []
@@ -40,7 +40,7 @@ def plan_and_tree(nodes: int, levels: int = _LEVELS) -> tuple[tuple[int, ...], .
             small, larger_groups = divmod(nodes, parts)
             sizes = (small,) * (parts - larger_groups) + (small + 1,) * larger_groups
             candidates.append((sizes, *plan_and_tree(parts, levels - 1)))
-    # more nodes than so few levels join
+    # more nodes than this number of levels can join
     return min(candidates, key=_count_tree_bits) if candidates else plan_and_tree(nodes, levels + 1)
 
 
@@ -51,25 +51,40 @@ def _count_tree_bits(levels: tuple[tuple[int, ...], ...]) -> int:
 def is_all_zero(
     party: Party, values: Sequence[tuple[Shared, int]], bits: Sequence[MaskedBits] = ()
 ) -> MaskedBits:
-    """[all of the values are 0, each modulo 2^k] AND all of the bits, element by element.
+    """Return [all of the values are 0, each modulo 2^k] AND all of the bits, element by element.
 
     Args:
         values: (x, k) with x of n elements, of a ring of k bits at least, one word.
         bits: n of each.
 
-    Rounds: those of `tree`, 3 for up to 729 bits (4 with dealing).  Bits sent: of a group of r bits
+    Rounds: those of `plan_and_tree`, 3 for up to 729 bits (4 total). Bits sent: for a group of r
+    bits
     D 2^r - 1, E1, E2 1 each: 21 B for 32 bits.
     Raises:
         UsageError: no values, wide ones, other rings, dealers or sizes.
     """
     if not values:
-        raise UsageError("An equality wants values. Received: none.")
+        raise UsageError(
+            "An equality expects at least one value. Received: none.",
+            code="empty-input",
+            operation="equality",
+        )
     first, n = values[0][0], values[0][0].shape.num_elements()
     for x, k in values:
         if x.limbs != 1 or not 1 <= k <= x.ring_bits or x.dealer != first.dealer:
-            raise UsageError(f"An equality of {k} bits wants words of one dealer. Received: {x!r}.")
+            raise UsageError(
+                f"An equality of {k} bits expects words of one dealer. Received: {x!r}.",
+                code="operand-mismatch",
+                operation="equality",
+                received=repr(x),
+            )
         if n is None or x.shape.num_elements() != n:
-            raise UsageError(f"An equality wants values of one known size. Received: {x!r}.")
+            raise UsageError(
+                f"An equality expects values of one known size. Received: {x!r}.",
+                code="size-mismatch",
+                operation="equality",
+                received=repr(x),
+            )
     rows = [_bit_planes(party, x, k) for x, k in values]
     rows += [
         tensor_ops.reshape(b.beta if b.masked is None else b.masked, [1, words_for_bits(n)])
@@ -86,7 +101,7 @@ def is_all_zero(
 
 
 def _and_groups(party: Party, nodes: Any, sizes: Sequence[int], width: int, dealer: int) -> Any:
-    """The ANDs of groups of rows [nodes, width], exchanged under masks: [groups, width]."""
+    """Return the ANDs of groups of rows [nodes, width], exchanged under masks: [groups, width]."""
     begin, shares = 0, []
     for size in sorted(set(sizes)):
         count = sizes.count(size)
@@ -104,7 +119,7 @@ def _and_groups(party: Party, nodes: Any, sizes: Sequence[int], width: int, deal
 
 
 def _bit_planes(party: Party, x: Shared, k: int) -> Any:
-    """Bit planes [k, words]: of lam at the dealer, of NOT m at the evaluators.  Local."""
+    """Return bit planes [k, words]: of lam at the dealer, of NOT m at the evaluators. Local."""
     part = compare.masked_part(party, x)
     n = int(part.shape[0])
     width = words_for_bits(n)

@@ -1,6 +1,6 @@
 """Logic on private bits that are exchanged under a mask: b = masked ^ beta.
 
-NOT and XOR are free; the AND of up to 9 bits takes one round (multi-input AND of
+NOT and XOR are local; the AND of up to 9 bits takes one round (multi-input AND of
 ABY2.0, Patra et al., USENIX Security 2021).
 """
 
@@ -24,7 +24,7 @@ MAX_AND_INPUTS = 9
 
 
 def invert_bits(bits: MaskedBits) -> MaskedBits:
-    """NOT of every bit.  Local."""
+    """Return NOT of every bit. Local."""
     _check_bits("invert", (bits,))
     if bits.masked is None:
         return bits
@@ -32,7 +32,7 @@ def invert_bits(bits: MaskedBits) -> MaskedBits:
 
 
 def xor_bits(a: MaskedBits, b: MaskedBits) -> MaskedBits:
-    """a XOR b.  Local.
+    """Return a XOR b. Local.
 
     Raises:
         UsageError: different dealers or numbers of bits.
@@ -46,7 +46,7 @@ def xor_bits(a: MaskedBits, b: MaskedBits) -> MaskedBits:
 
 
 def unpack_bits(bits: MaskedBits) -> Any:
-    """masked or beta, whichever is held here, as int64 0 and 1 [n].  Local."""
+    """Return masked or beta, whichever is held here, as int64 0 and 1 [n]. Local."""
     held_words: Any = bits.beta if bits.masked is None else bits.masked
     if not tensor_ops.is_concrete(held_words):
         return held_words.like([bits.n])
@@ -54,14 +54,14 @@ def unpack_bits(bits: MaskedBits) -> Any:
 
 
 def pack_bits(ones: Any) -> Any:
-    """Rows of 0 and 1 [rows, n] as packed words [rows, words].  Local."""
+    """Return rows of 0 and 1 [rows, n] as packed words [rows, words]. Local."""
     if not tensor_ops.is_concrete(ones):
         return ones.like([ones.shape[0], words_for_bits(ones.shape[1])])
     return ops.module().tfe_bench_pack_bits(bits=ones)
 
 
 def replace_words(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
-    """n other bits of the same dealer, of whose packed words this party holds `part`."""
+    """Return n other bits of the same dealer, given this party's packed words `part`."""
     return replace(
         bits,
         masked=None if bits.masked is None else part,
@@ -73,12 +73,12 @@ def replace_words(bits: MaskedBits, part: Any, n: int) -> MaskedBits:
 def rearrange_bits(
     bits: MaskedBits, shape: Sequence[int], function: Callable[[tf.Tensor], tf.Tensor], n: int
 ) -> MaskedBits:
-    """Bits moved, dropped or repeated by a public map.  Local.
+    """Move, drop or repeat bits by a public map. Local.
 
     Args:
-        shape: static, of the bits given.
-        function: on an int64 tensor of that shape, the same at all parties.
-        n: number of bits that it leaves.
+        shape: static shape of the given bits.
+        function: map of an int64 tensor of that shape, the same at all parties.
+        n: number of bits of its result.
     """
     rearranged = function(tensor_ops.reshape(unpack_bits(bits), list(shape)))
     return replace_words(
@@ -87,14 +87,20 @@ def rearrange_bits(
 
 
 def and_bits(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
-    """AND of 1 to 9 bits, element by element, as XOR shares of the evaluators.
+    """Return the AND of 1 to 9 bits, element by element, as XOR shares of the evaluators.
 
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 2^r - 1 per element.
+    Rounds: 0 online (1 total). Bits sent: D 2^r - 1 per element.
     Raises:
         UsageError: no or too many operands, or different dealers or numbers of bits.
     """
     if not 1 <= len(bits) <= MAX_AND_INPUTS:
-        raise UsageError(f"all_of takes 1 to {MAX_AND_INPUTS} operands. Received: {len(bits)}.")
+        raise UsageError(
+            f"all_of takes 1 to {MAX_AND_INPUTS} operands. Received: {len(bits)}.",
+            code="operand-count",
+            operation="all_of",
+            received=len(bits),
+            expected=f"1 to {MAX_AND_INPUTS}",
+        )
     _check_bits("all_of", bits)
     first = bits[0]
     rows = tensor_ops.stack([b.beta if b.masked is None else b.masked for b in bits])
@@ -102,7 +108,7 @@ def and_bits(party: Party, bits: Sequence[MaskedBits]) -> EvaluatorBits:
 
 
 def and_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> EvaluatorBits:
-    """`all_of` of operands that are stacked already.
+    """Return `and_bits` of operands that are stacked already.
 
     Args:
         rows: packed words [count, words], of beta at the dealer, masked at the evaluators.
@@ -130,9 +136,24 @@ def and_rows(party: Party, rows: Any, count: int, n: Any, dealer: int) -> Evalua
 def _check_bits(name: str, bits: Sequence[MaskedBits]) -> None:
     for b in bits:
         if not isinstance(b, MaskedBits):
-            raise UsageError(f"{name} wants private bits. Received: {type(b).__name__}.")
+            raise UsageError(
+                f"{name} expects private bits. Received: {type(b).__name__}.",
+                code="not-private",
+                operation=name,
+                received=type(b).__name__,
+            )
         if b.dealer != bits[0].dealer:
-            raise UsageError(f"{name} wants bits of one dealer. Received: {bits[0]!r} and {b!r}.")
+            raise UsageError(
+                f"{name} expects bits of one dealer. Received: {bits[0]!r} and {b!r}.",
+                code="dealer-mismatch",
+                operation=name,
+                received=f"{bits[0]!r}, {b!r}",
+            )
     known = {n for n in (sizes.static_value(b.n) for b in bits) if isinstance(n, int)}
     if len(known) > 1:
-        raise UsageError(f"{name} wants equally many bits. Received: {sorted(known)}.")
+        raise UsageError(
+            f"{name} expects operands with equal numbers of bits. Received: {sorted(known)}.",
+            code="size-mismatch",
+            operation=name,
+            received=sorted(known),
+        )

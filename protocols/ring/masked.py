@@ -1,7 +1,7 @@
-"""Values under masks: dealt to the evaluators, exchanged between them, and shared anew.
+"""Values under masks: dealt to the evaluators, exchanged between them, and shared under new masks.
 
-All rings have one exchange.  Of 64 and 128 bits words travel (128: pairs of words, low word first),
-of smaller rings the low bits, packed in whole bytes.
+All rings use one form of exchange. Elements of 64 and 128 bits are sent as words (128: pairs of
+words, low word first). Of smaller rings the low bits are sent, packed in whole bytes.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ WIDE = 128
 
 
 def mask_operation(name: str, width: int) -> str:
-    """Of Site.apply_mask: "add" or "sub" in a ring of so many bits."""
+    """Return the operation of Site.apply_mask, "add" or "sub", for a ring of `width` bits."""
     return f"{name}128" if width == WIDE else name
 
 
 def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
-    """The dealer splits a value that it knows: additive shares mod 2^width, None at the dealer.
+    """Split a value that the dealer knows: additive shares mod 2^width, None at the dealer.
 
     Args:
         value: at the dealer; its message, to E2, is value - mask, uniform mod 2^width.
-        shape: public, of the words (with the axis of 2 of 128 bits).
+        shape: public shape of the words (with the axis of 2 for 128 bits).
         tensor, slot: number of the mask and of the message.
 
-    Rounds: 0 when the dealer runs ahead, else 1.  Bits sent: D width per element.
+    Rounds: 0 online (1 total). Bits sent: D width per element.
     """
     if s.is_dealer:
         message = s.apply_mask(value, K1, tensor, mask_operation("sub", width))
@@ -43,9 +43,9 @@ def deal(s: Site, value: Any, shape: Any, tensor: int, slot: int = 0, width: int
 
 
 def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0, width: int = RING) -> Any:
-    """E1, E2 hold y1 + y2 = y; both get y + l1 + l2 mod 2^width under the mask `tensor`.
+    """Exchange shares y1 + y2 = y: E1, E2 get y + l1 + l2 mod 2^width under mask `tensor`.
 
-    Rounds: 1.  Bits sent: E1, E2 width per element each.
+    Rounds: 1. Bits sent: E1, E2 width per element each.
     """
     message = pack_words(
         s.apply_mask(share, s.own_key, tensor, mask_operation("add", width)), width
@@ -54,7 +54,7 @@ def exchange_shares(s: Site, share: Any, tensor: int, slot: int = 0, width: int 
 
 
 def add_messages(sent: Any, received: Any, shape: Any, width: int) -> Any:
-    """The sum of two messages, as words."""
+    """Return the sum of two messages, as words."""
     import tensorflow as tf
 
     if width == WIDE:
@@ -77,15 +77,15 @@ def exchange_masked(
     width: int = RING,
     is_masked: bool = False,
 ) -> Shared:
-    """The private value of Z_2^width that E1 and E2 hold shares of, under the fresh mask `tensor`.
+    """Return the value of Z_2^width whose shares E1 and E2 hold, under the fresh mask `tensor`.
 
     Args:
         share: None at the dealer.
-        shape: public, of the words.
+        shape: public shape of the words.
         scale: fractional bits.
-        left: the kernel that made the share has masked it, and packed it.
+        is_masked: the kernel that made the share has masked and packed it.
 
-    Rounds: 1.  Bits sent: E1, E2 width per element each.
+    Rounds: 1. Bits sent: E1, E2 width per element each.
     """
     m = None
     if not s.is_dealer:
@@ -99,10 +99,10 @@ def exchange_masked(
 def from_masked(
     s: Site, m: Any, shape: Any, tensor: int, *, scale: int = 0, width: int = RING
 ) -> Shared:
-    """The private value of which the evaluators hold m under the mask `tensor`."""
+    """Return the private value whose masked value m under the mask `tensor` the evaluators hold."""
     import tensorflow as tf
 
-    # not before they are wanted: masks of a whole model at once would fill the memory
+    # not before they are needed: masks of a whole model at once would fill the memory
     with tf.control_dependencies([] if m is None else [m]):
         l1 = None if s.is_e2 else s.mask(K1, tensor, shape)
         l2 = None if s.is_e1 else s.mask(K2, tensor, shape)
@@ -110,7 +110,10 @@ def from_masked(
 
 
 def truncate_shares(s: Site, share: Any, drop: int) -> Any:
-    """Shares of y / 2^drop mod 2^(64-drop), rounded by a coin: floor at E1, ceil at E2 (T4)."""
+    """Return shares of y / 2^drop mod 2^(64-drop), stochastically rounded (T4).
+
+    Floor at E1, ceil at E2.
+    """
     if s.is_dealer or drop == 0:
         return share
     if s.is_e1:

@@ -1,4 +1,4 @@
-"""The two gradients of a matrix product, as bilinear maps of ring elements (conv_gradients')."""
+"""The gradients of a matrix product, as bilinear maps of ring elements (as in conv_gradients)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfe_bench.protocols.session import tensor_ops
 
 
 def _transpose_all(a: list[Any]) -> list[Any]:
-    # (one row or column lies in memory as it does the other way round)
+    # (a single row or column has the same memory layout as its transpose)
     return [
         tensor_ops.reshape(v, v.shape[::-1]) if 1 in v.shape else tensor_ops.transpose(v, [1, 0])
         for v in a
@@ -17,7 +17,7 @@ def _transpose_all(a: list[Any]) -> list[Any]:
 
 
 def kernel_gradient(x: list[Any], g: list[Any]) -> Any:
-    """The sum of x^T g over the pairs, or of (g^T x)^T where that turns fewer elements over."""
+    """Return the sum of x^T g over the pairs, or (g^T x)^T where that transposes fewer elements."""
     rows, inputs = x[0].shape
     outputs = g[0].shape[1]
     if outputs * (rows + inputs) >= rows * inputs:
@@ -26,5 +26,5 @@ def kernel_gradient(x: list[Any], g: list[Any]) -> Any:
 
 
 def input_gradient(g: list[Any], w: list[Any]) -> Any:
-    """The sum of g w^T over the pairs."""
+    """Return the sum of g w^T over the pairs."""
     return products.matrix_product(g, _transpose_all(w))

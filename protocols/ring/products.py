@@ -8,7 +8,7 @@ have additive shares of z = sum_i x_i . w_i after a local product each:
 
 They exchange them under new masks, or first drop bits: floor(z1 / 2^drop) at E1 plus
 ceil(z2 / 2^drop) at E2 is a rounding of z / 2^drop (truncation T4), of which only the bits of a
-small ring travel.  A sum costs what one product costs.
+small ring are sent. A sum costs as much as one product.
 
 Source: ASTRA (Chaudhari et al., CCSW 2019) and ABY2.0 (Patra et al., USENIX Security 2021).
 """
@@ -43,7 +43,7 @@ class Product:
 
     Attributes:
         x, w: private, over Z_2^64.
-        two: the sum of the map over paired operands, lists of as many words of both.
+        bilinear: the sum of the map over paired operands, lists of equal length.
     """
 
     x: Shared
@@ -57,18 +57,18 @@ class Product:
 
     @property
     def dealer(self) -> int:
-        """Of both."""
+        """Dealer of both operands."""
         return self.x.dealer
 
 
 @dataclass(frozen=True, eq=False)
 class LocalProduct:
-    """x . w of which each party has made its part before: that of many x, of which this is one.
+    """x . w for one of many x, with each party's part computed before.
 
     Attributes:
-        part: at D lam_x . lam_w, at the evaluators what they add to their shares of it.
+        part: at D lam_x . lam_w, at the evaluators the term that they add to their shares of it.
         scale: fractional bits of the product.
-        dealer: of x and w.
+        dealer: dealer of x and w.
     """
 
     part: Any
@@ -76,12 +76,12 @@ class LocalProduct:
     dealer: int
 
     def map(self, function: Callable[[Any], Any]) -> LocalProduct:
-        """A linear map of the product.  Local."""
+        """Apply a linear map to the product. Local."""
         return replace(self, part=function(self.part))
 
 
 def multiply_locally(party: Party, name: str, product: Product) -> LocalProduct:
-    """Each party's part of a product.  Local: what is exchanged is for a sum to say.
+    """Return each party's part of a product. Local: a sum exchanges it later.
 
     Raises:
         UsageError: operands of several rings or dealers.
@@ -100,14 +100,14 @@ def multiply_locally(party: Party, name: str, product: Product) -> LocalProduct:
 
 
 def elementwise_product(a: list[Any], b: list[Any]) -> Any:
-    """Paired elementwise products, broadcast, and their sum."""
+    """Return the sum of paired elementwise products, with broadcasting."""
     return functools.reduce(
         tensor_ops.add, [tensor_ops.mul(p, q) for p, q in zip(a, b, strict=True)]
     )
 
 
 def matrix_product(a: list[Any], b: list[Any]) -> Any:
-    """The sum of the matrix products of paired tensors over Z_2^64.  Local."""
+    """Return the sum of the matrix products of paired tensors over Z_2^64. Local."""
     if not (tensor_ops.is_concrete(a[0]) and tensor_ops.is_concrete(b[0])):
         left, right = a[0].shape, b[0].shape
         lead = np.broadcast_shapes(left[:-2], right[:-2])
@@ -122,7 +122,7 @@ def _sum_parts(s: Site, products: Sequence[Product | LocalProduct]) -> Any:
 
 
 def _product_part(is_dealer: bool, is_e1: bool, p: Product | LocalProduct) -> Any:
-    """The masks' product at D; what an evaluator adds to its share of it, E1's to be negated."""
+    """Return the masks' product at D; at an evaluator the term of its share (E1's negated)."""
     if isinstance(p, LocalProduct):
         return p.part
     x, w = p.x, p.w
@@ -141,13 +141,13 @@ def _share_sum(
     check: Callable[[Any], None],
     dealer_addend: Any = None,
 ) -> tuple[Any, Any]:
-    """The evaluators' additive shares of the sum mod 2^width (None at the dealer), and its shape.
+    """Return the evaluators' shares of the sum mod 2^width (None at D), and its shape.
 
     Args:
-        check: of the sum's tensor, before anything is sent.
-        more: that D adds, None for nothing.
+        check: called with the sum's tensor, before anything is sent.
+        dealer_addend: value that D adds, None for nothing.
 
-    Rounds: 0 with D ahead, else 1.  Bits sent: D width per element.
+    Rounds: 0 online (1 total). Bits sent: D width per element.
     """
     if s.is_dealer:
         with s.in_dealing_order():
@@ -167,9 +167,13 @@ def _share_sum(
 def _check_products(
     name: str, products: Sequence[Product | LocalProduct], addend: Shared | None = None
 ) -> None:
-    """Refuses a sum that is none."""
+    """Validate the operands of a sum of products."""
     if not products:
-        raise UsageError("A sum has a product at least.")
+        raise UsageError(
+            "Expected at least one product. Received: none.",
+            code="empty-input",
+            operation=name,
+        )
     for p in products:
         if isinstance(p, Product):
             checks.check_factors(name, p.x, p.w)
@@ -178,15 +182,18 @@ def _check_products(
         kinds.add((addend.fractional_bits, addend.dealer))
     if len(kinds) != 1:
         raise UsageError(
-            f"{name} wants products and addend of one scale and one dealer. Received: (scale, "
-            f"dealer) {sorted(kinds)}."
+            f"{name} expects products and addend of one scale and one dealer. Received: (scale, "
+            f"dealer) {sorted(kinds)}.",
+            code="operand-mismatch",
+            operation=name,
+            received=sorted(kinds),
         )
 
 
 def _count_products(
     party: CostParty, products: Sequence[Product | LocalProduct]
 ) -> tuple[tensor_ops.SymbolicTensor, list[Any]]:
-    """The sum, abstract, and all that it is made of."""
+    """Return the symbolic sum, and all of its operands."""
     parts = [
         p.part if isinstance(p, LocalProduct) else p.bilinear([p.x.any], [p.w.any])
         for p in products
@@ -200,13 +207,13 @@ def _count_products(
 def exchange_sum(
     party: Party, name: str, products: Sequence[Product | LocalProduct], *agreed: Any
 ) -> Shared:
-    """sum_i x_i . w_i over Z_2^64 under a fresh mask, at the scale of the products.
+    """Compute sum_i x_i . w_i over Z_2^64 under a fresh mask, at the scale of the products.
 
     Args:
-        name: of the protocol's site, also in errors.
-        about: what else the three parties must agree on.
+        name: name of the protocol's site, also in errors.
+        agreed: further values on which the three parties must agree.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element of the result each.
+    Rounds: 1 online (2 total). Bits sent: D, E1, E2 64 per element of the result each.
     Raises:
         UsageError: no products, or operands of several scales, rings or dealers.
     """
@@ -216,7 +223,7 @@ def exchange_sum(
         total, operands = _count_products(party, products)
         dealt = 64 * total.shape.num_elements()
         return party.count_exchange(total.shape, dealt, *operands, scale=scale, dealer=dealer)
-    # (Static shapes are not part of what is agreed: a role may know less of them than another.)
+    # (Static shapes are not compared: one role may know less of them than another.)
     s = party.site(name, scale, len(products), *agreed, dealer=dealer)
     z, shape = _share_sum(s, products, RING, lambda _: None)
     return masked.exchange_masked(s, z, shape, 1, 1, scale=scale)
@@ -232,40 +239,53 @@ def exchange_truncated_sum(
     width: int = 0,
     dealer_addend: Any = None,
 ) -> tuple[Shared, Any]:
-    """(sum_i x_i . w_i + addend) / 2^drop in Z_2^bits, and the evaluators' shares of it; T4.
+    """Compute (sum_i x_i . w_i + addend) / 2^drop in Z_2^bits and the evaluators' shares of it.
+
+    Truncation T4.
 
     Stochastically rounded.
 
     Args:
-        name: of the protocol's site, also in errors.
+        name: name of the protocol's site, also in errors.
         addend: private, at the scale of the products, broadcast to them.
         bits: k; right for |sum| <= 2^(k-1+drop) - 2^drop, and never fails there.
-        width: D deals so many bits of the masks' products, so that the shares, which are left,
-            are right modulo 2^(width-drop): what Z_2^bits loses of a sum below 2^(width-1) is in
-            them.  0: drop + bits, nothing more.
-        more: at D, None elsewhere: what it adds to the result, int64 of its shape, in ring units.
-            It goes into the product of masks that D deals anyway: nothing is sent for it.
+        width: bits of the masks' products that D deals. The returned shares are right modulo
+            2^(width-drop): they contain the bits of a sum below 2^(width-1) that Z_2^bits loses.
+            0: drop + bits, nothing more.
+        dealer_addend: at D, None elsewhere: int64 of the result's shape, in ring units, added to
+            the
+            result. It is part of the product of masks that D deals: no further message is sent.
 
-    Reads `width` bits of all that it is given.
-    Rounds: 1 (2 with dealing).  Bits sent: D width, E1, E2 bits per element.
+    Reads `width` bits of all operands.
+    Rounds: 1 online (2 total). Bits sent: D width, E1, E2 bits per element.
     Raises:
-        UsageError: as `masked`; bits, drop and width that do not fit a word, or an addend that does
-            not broadcast.
+        UsageError: as `exchange_sum`; bits, drop and width that do not fit a word, or an addend
+        that
+            does not broadcast.
     """
     _check_products(name, products, addend)
     integers = isinstance(drop, int) and isinstance(bits, int)
     if not (integers and bits >= 2 and drop > 0 and bits + drop <= RING):
         raise UsageError(
-            f"{name} wants drop >= 1, bits >= 2 and no more than 64 of both together. "
-            f"Received: drop={drop}, bits={bits}."
+            f"{name} expects drop >= 1, bits >= 2 and a sum of both of at most 64. "
+            f"Received: drop={drop}, bits={bits}.",
+            code="number-out-of-range",
+            operation=name,
+            received=f"drop={drop}, bits={bits}",
         )
     width = width or drop + bits
     if not is_integer_between(width, drop + bits, RING):
-        raise UsageError(f"{name} deals {drop + bits} to {RING} bits. Received: {width!r}.")
+        raise UsageError(
+            f"{name} deals {drop + bits} to {RING} bits. Received: {width!r}.",
+            code="number-out-of-range",
+            operation=name,
+            received=width,
+            expected=f"{drop + bits} to {RING}",
+        )
     dealer, scale = products[0].dealer, products[0].scale - drop
 
     def check_addend(product: Any) -> None:
-        """Refuses an addend that would make the sum larger than what D deals for."""
+        """Reject an addend that would make the sum larger than the value for which D deals."""
         if addend is None:
             return
         try:
@@ -274,8 +294,11 @@ def exchange_truncated_sum(
             joint = None
         if joint is None or not joint.is_compatible_with(product.shape):
             raise UsageError(
-                f"{name} wants a bias that broadcasts to the product's shape {product.shape}. "
-                f"Received: {addend!r}."
+                f"{name} expects a bias that broadcasts to the product's shape {product.shape}. "
+                f"Received: {addend!r}.",
+                code="shape-mismatch",
+                operation=name,
+                received=repr(addend),
             )
 
     if isinstance(party, CostParty):

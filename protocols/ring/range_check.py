@@ -1,18 +1,18 @@
-"""Whether values stayed in their range: each of some, or all of a computation as one number.
+"""Range checks: of single values, or of all values of a computation as one number.
 
 `in_range` compares each value: private bits.
 
-`Watch` finds out for millions of values at once, at next to no cost.  Wherever a protocol narrows
-a value to a small ring and goes on with what is read there, the evaluators hold additive shares
-both of the value as it was and of what was read.  The two agree exactly where nothing was lost: the
-difference is 0 then, and its shares are v1 and v2 = -v1.  Each evaluator makes a digest of all its
-v with coefficients from the key that only the evaluators have,
+`RangeMonitor` checks millions of values at once, at almost no cost. Wherever a protocol narrows
+a value to a small ring and continues with the narrowed value, the evaluators hold additive shares
+of both. The two agree exactly where no bits were lost: the difference is 0 then, and its shares
+are v1 and v2 = -v1. Each evaluator computes a digest of all its v with coefficients from the key
+that only the evaluators have,
 
     h = s + sum_i r_i v_i mod p,   p = 2^61 - 1,   s, r_i = F_K3,
 
-and the flag is h1 - h2, exchanged under a mask and put together by the client alone: 0 if all
-values were read rightly, and else (but for 2^-61) another number, which is random and tells nothing
-more.
+and the flag is h1 - h2, exchanged under a mask and reconstructed by the client alone: 0 if all
+values were read correctly, and otherwise (except with probability 2^-61) another number, which is
+random and discloses nothing more.
 Source: universal hashing (Carter, Wegman, JCSS 1979); the use is
 this project's.
 """
@@ -33,26 +33,33 @@ from tfe_bench.protocols.session.party import K3, Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 64
-# Numbers of 61 bits may be the same modulo 2^61 - 1.
+# Numbers of 61 bits may be equal modulo 2^61 - 1.
 _MAX_COMPARED_BITS = 60
 
 
 def in_range(party: Party, x: Shared, bits: int, exchanges: int | None = None) -> MaskedBits:
-    """[-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x of Z_2^64.
+    """Return [-2^(bits-1) <= x < 2^(bits-1)] in ring units, exact for every x of Z_2^64.
 
     x' = x + 2^(bits-1), read as signed, is neither negative nor 2^bits or more.
 
     Args:
-        bits: 2 to 63: what a comparison of so many bits, or a truncation (63), takes.
+        bits: 2 to 63: the bits of a later comparison, or of a truncation (63).
 
-    Rounds: exchanges + 2 (+ 3 with dealing).  Bits sent: two comparisons, an AND and three
+    Rounds: exchanges + 2 online (exchanges + 3 total). Bits sent: two comparisons, an AND and
+    three
         exchanges of bits.
     Raises:
         UsageError: another ring, or bits outside 2..63.
     """
     check_ring("in_range", x, known=True)
     if not is_integer_between(bits, 2, RING - 1):
-        raise UsageError(f"in_range takes 2 to 63 bits. Received: {bits!r}.")
+        raise UsageError(
+            f"in_range takes 2 to 63 bits. Received: {bits!r}.",
+            code="number-out-of-range",
+            operation="in_range",
+            received=bits,
+            expected="2 to 63",
+        )
     flat = x.map(lambda a: tensor_ops.tile(tensor_ops.reshape(a, [1, -1]), [2, 1]))
     n = flat.shape[1]
     half = 1 << (bits - 1)
@@ -67,11 +74,11 @@ def in_range(party: Party, x: Shared, bits: int, exchanges: int | None = None) -
 
 
 class RangeMonitor:
-    """Collects, inside one graph, what must be 0 for a computation to be right.
+    """Collector, inside one graph, of values that are 0 if a computation is right.
 
     Args:
-        rows: samples that are told apart, the first axis of all that is noted.
-        dealer: of all of it.
+        rows: samples with flags of their own, the first axis of all recorded values.
+        dealer: dealer of all of them.
     """
 
     def __init__(self, party: Party, rows: int, dealer: int) -> None:
@@ -86,7 +93,7 @@ class RangeMonitor:
 
     @property
     def digest(self) -> Any:
-        """Of what was noted so far, at the evaluators: what a loop carries from turn to turn."""
+        """Digest of all recorded shares, at the evaluators; loops carry it between iterations."""
         return self._digest
 
     @digest.setter
@@ -94,20 +101,20 @@ class RangeMonitor:
         self._digest = value
 
     def record_zero(self, share: Any, width: int, low: int = 0) -> None:
-        """Notes shares that add up to 0 modulo 2^width where all is right.  Local.
+        """Record shares that add up to 0 modulo 2^width if everything is right. Local.
 
         Args:
             share: int64 [rows, ...] at the evaluators, None at the dealer.
-            low: so many low bits of the sum are 0 anyway.
+            low: number of low bits of the sum that are 0 in any case.
         """
         if low >= width:
-            return  # nothing is lost
+            return  # no bits are lost
         if isinstance(self._party, CostParty):
             self._digest = tensor_ops.symbolic_result([self._rows], self._digest, share)
             return
         import tensorflow as tf
 
-        if width - low > _MAX_COMPARED_BITS:  # the higher ones by themselves
+        if width - low > _MAX_COMPARED_BITS:  # the higher bits separately
             self.record_zero(share, low + _MAX_COMPARED_BITS, low)
             low += _MAX_COMPARED_BITS
         s = self._party.site("watch_zero", width, low, dealer=self._dealer)
@@ -124,32 +131,42 @@ class RangeMonitor:
         )
 
     def record_range(self, x: Shared, low: int, high: int, exchanges: int | None = None) -> None:
-        """Notes whether low <= x <= high in ring units, exact for every x of Z_2^64.
+        """Record whether low <= x <= high in ring units, exact for every x of Z_2^64.
 
-        The evaluators' XOR shares of [x < low] and [x > high] are the same bits where these are 0:
-        nothing is exchanged but what the comparisons exchange.
+        The evaluators' XOR shares of [x < low] and [x > high] are equal bits where these are 0:
+        only the comparisons exchange messages.
 
         Args:
-            x: [rows, ...], of the watch's dealer.
+            x: [rows, ...], of the monitor's dealer.
             low, high: 0 <= low <= high < 2^62.
 
-        Rounds: exchanges (one more with dealing), beside what follows.  Bits sent: those of
+        Rounds: exchanges online (one more in total), parallel to later protocols. Bits sent: those
+        of
             compare.msb of 64 bits for twice the elements.
         Raises:
-            UsageError: another ring, number of rows or dealer, or bounds that are none.
+            UsageError: another ring, number of rows or dealer, or invalid bounds.
         """
         check_ring("within", x, known=True)
         if not (
             is_integer_between(low, 0, (1 << 62) - 1)
             and is_integer_between(high, low, (1 << 62) - 1)
         ):
-            raise UsageError(f"within wants 0 <= low <= high < 2^62. Received: {low!r}, {high!r}.")
+            raise UsageError(
+                f"within expects 0 <= low <= high < 2^62. Received: {low!r}, {high!r}.",
+                code="number-out-of-range",
+                operation="within",
+                received=f"{low!r}, {high!r}",
+            )
         if x.dealer != self._dealer or x.shape.rank < 1 or x.shape[0] != self._rows:
             raise UsageError(
-                f"within wants {self._rows} rows, dealt by party {self._dealer}. Received: {x!r}."
+                f"within expects {self._rows} rows, dealt by party {self._dealer}. Received: "
+                f"{x!r}.",
+                code="operand-mismatch",
+                operation="within",
+                received=repr(x),
             )
         flat = x.map(lambda a: tensor_ops.reshape(a, [self._rows, 1, -1]))
-        # (neither difference wraps where the other does not say so)
+        # (where one difference wraps, the other one has its bit set)
         sides = [
             arithmetic.add_constant(flat, -low),
             arithmetic.add_constant(arithmetic.neg(flat), high),
@@ -162,11 +179,11 @@ class RangeMonitor:
         self.record_zero(share, 2)
 
     def compute_flag(self) -> Shared:
-        """[rows]: 0 where all that was noted holds, else a random number that is not 0.
+        """Return [rows]: 0 where all recorded values are right, else a random number that is not 0.
 
-        Over the integers it is the difference of two numbers below 2^61 - 1.  A violation is missed
-        with probability 2^-61, and none is ever seen where there is none.
-        Rounds: 1.  Bits sent: E1, E2 64 per row each.
+        Over the integers it is the difference of two numbers below 2^61 - 1. A violation is missed
+        with probability 2^-61; a right computation never yields another number than 0.
+        Rounds: 1. Bits sent: E1, E2 64 per row each.
         """
         if isinstance(self._party, CostParty):
             return self._party.count_exchange([self._rows], None, self._digest, dealer=self._dealer)

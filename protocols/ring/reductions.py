@@ -1,7 +1,7 @@
 """Sums, means and inner products of private tensors, with TensorFlow's names.
 
-Sums are local.  A mean is a sum times the public reciprocal of the count, held
-with extra fractional bits and truncated: sum * round(2^e / count) / 2^e.  Counts
+Sums are local. A mean is a sum times the public reciprocal of the count, held
+with extra fractional bits and truncated: sum * round(2^e / count) / 2^e. Counts
 that are powers of two have exact reciprocals and need the truncation only.
 """
 
@@ -36,7 +36,7 @@ MAX_RECIPROCAL_BITS = 48
 
 
 def _sum_wide(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
-    """Sums of fewer than 2^31 pairs of words mod 2^128: halves of the low word carry apart."""
+    """Sum fewer than 2^31 pairs of words mod 2^128; the halves of the low word carry separately."""
     if not tensor_ops.is_concrete(a):
         return tensor_ops.reduce_sum(a, axes, keepdims)
     import tensorflow as tf
@@ -58,10 +58,10 @@ def _sum_wide(a: tf.Tensor, axes: list[int], keepdims: bool) -> tf.Tensor:
 
 
 def reduce_sum(x: Shared, axis: Any = None, keepdims: bool = False) -> Shared:
-    """The sum over one axis, several or all (None).  Local.
+    """Sum over one axis, several or all (None). Local.
 
     Raises:
-        UsageError: an axis is out of range or comes twice.
+        UsageError: an axis is out of range or named twice.
     """
     axes = normalize_axes("reduce_sum", axis, check_known_rank("reduce_sum", x))
     if x.limbs == 2:
@@ -70,7 +70,7 @@ def reduce_sum(x: Shared, axis: Any = None, keepdims: bool = False) -> Shared:
 
 
 def add_n(values: Sequence[Shared]) -> Shared:
-    """The sum of tensors of one shape.  Local.
+    """Sum tensors of one shape. Local.
 
     Raises:
         UsageError: no tensors, or other shapes, scales, rings or dealers.
@@ -79,7 +79,7 @@ def add_n(values: Sequence[Shared]) -> Shared:
 
 
 def cumsum(x: Shared, axis: int = 0, exclusive: bool = False, reverse: bool = False) -> Shared:
-    """Running sums along an axis, without the element itself if exclusive.  Local.
+    """Return running sums along an axis, without the element itself if exclusive. Local.
 
     Raises:
         UsageError: the axis is out of range, or the value is wide.
@@ -92,16 +92,19 @@ def _check_reciprocal_bits(operation: str, x: Any, bits: Any) -> int:
     checks.check_ring(operation, x)
     if not checks.is_integer_between(bits, 1, MAX_RECIPROCAL_BITS):
         raise UsageError(
-            f"{operation} wants 1 to {MAX_RECIPROCAL_BITS} reciprocal bits. Received: {bits!r}."
+            f"{operation} expects 1 to {MAX_RECIPROCAL_BITS} reciprocal bits. Received: {bits!r}.",
+            code="number-out-of-range",
+            operation=operation,
+            received=bits,
         )
     return bits
 
 
 def _scale_sum(party: Party, total: Shared, factor: Any, bits: int, extra_bits: int = 0) -> Shared:
-    """total * factor / 2^bits for a public integer factor (None: 1).
+    """Return total * factor / 2^bits for a public integer factor (None: 1).
 
     Args:
-        more: fractional bits that the result has beyond those of `total`.
+        extra_bits: fractional bits that the result has beyond those of `total`.
     """
     if factor is not None:
         total = arithmetic.mul_public(total, factor, bits)
@@ -119,11 +122,11 @@ def divide_by_counts(
     reciprocal_bits: int = RECIPROCAL_BITS,
     extra_bits: int = 0,
 ) -> Shared:
-    """total / counts for public counts of 1 or more.
+    """Return total / counts for public counts of 1 or more.
 
     Args:
         counts: one, or [h, w] of images [n, h, w, channels].
-        reciprocal_bits, more: as of `reduce_mean`.
+        reciprocal_bits, extra_bits: as in `reduce_mean`.
 
     Error, domain, rounds and bits: those of a mean.
     """
@@ -139,26 +142,30 @@ def reduce_mean(
     reciprocal_bits: int = RECIPROCAL_BITS,
     extra_bits: int = 0,
 ) -> Shared:
-    """The mean over one axis, several or all (None), at the scale of x.
+    """Return the mean over one axis, several or all (None), at the scale of x.
 
     Args:
         reciprocal_bits: e of the reciprocal round(2^e / count), 1 to 48.
-        more: fractional bits that the mean has beyond those of x; its units are the smaller ones.
+        extra_bits: fractional bits that the mean has beyond those of x; its units are the smaller
+            ones.
 
-    Error: below 1 + |mean| count 2^-(e+1) units of the scale; below 1 if the count is a power of 2.
+    Error: below 1 + |mean| count 2^-(e+1) units of the scale; below 1 if the count is a power of
+    2.
     Domain: |mean| < 2^(61-e) units of the scale (|sum| < 2^62 if the count is a power of 2).
     Rounds and bits: those of truncation.truncate for e bits, or log2 of the count; none for one.
     Raises:
-        UsageError: axes that are not there, no or an unknown number of elements, a ring other
-            than Z_2^64.
+        UsageError: missing axes, no or an unknown number of elements, a ring other than Z_2^64.
     """
     e = _check_reciprocal_bits("reduce_mean", x, reciprocal_bits)
     axes = normalize_axes("reduce_mean", axis, check_known_rank("reduce_mean", x))
     sizes = [x.shape[i] for i in axes]
     if None in sizes or 0 in sizes:
         raise UsageError(
-            f"reduce_mean wants a known number of elements, at least 1. Received: axes {axes} of "
-            f"{x!r}. Sum up and multiply by a reciprocal instead."
+            f"reduce_mean expects a known number of elements, at least 1. Received: axes {axes} of "
+            f"{x!r}. Sum and multiply by a reciprocal instead.",
+            code="unknown-shape" if None in sizes else "empty-input",
+            operation="reduce_mean",
+            received=axes,
         )
     count = int(np.prod(sizes, dtype=np.int64))
     total = reduce_sum(x, axes, keepdims)
@@ -166,17 +173,17 @@ def reduce_mean(
 
 
 def _integer_reciprocal(count: int, bits: int) -> int:
-    """round(2^bits / count), in integers."""
+    """Return round(2^bits / count), in integers."""
     return ((2 << bits) + count) // (2 * count)
 
 
 def square_shares(s: Site, x: Shared, tensor: int, slot: int) -> Any:
-    """The evaluators' additive shares of x * x, not exchanged yet; None at the dealer.
+    """Return the evaluators' additive shares of x * x, before the exchange; None at the dealer.
 
     (m - lam)^2 = m^2 - 2 m (l1 + l2) + lam^2 and D deals lam^2 = G1 + G2:
     z1 = G1 - 2 m l1 at E1, z2 = G2 + m (m - 2 l2) at E2.
 
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 per element.
+    Rounds: 0 online (1 total). Bits sent: D 64 per element.
     """
     squared = (x.l1 + x.l2) * (x.l1 + x.l2) if s.is_dealer else None
     gamma = masked.deal(s, squared, tensor_ops.dynamic_shape(x.any), tensor, slot)
@@ -188,9 +195,9 @@ def square_shares(s: Site, x: Shared, tensor: int, slot: int) -> Any:
 
 
 def square(party: Party, x: Shared) -> Shared:
-    """x * x elementwise, with less local work than mul(x, x); the scale doubles.
+    """Square elementwise, with less local work than mul(x, x); the scale doubles.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element each.
+    Rounds: 1 online (2 total). Bits sent: D, E1, E2 64 per element each.
     Raises:
         UsageError: x is public, or not over Z_2^64.
     """
@@ -204,13 +211,13 @@ def square(party: Party, x: Shared) -> Shared:
 
 
 def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
-    """tf.tensordot: sums of products over paired axes; the scales add up.
+    """Sum products over paired axes as tf.tensordot; the scales add up.
 
     Args:
         axes: k for the last k axes of x with the first k of y, or a pair of lists of axes.
 
-    The result has the axes of x that are left and then those of y.  0 axes give the outer product.
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 64 per element of the result each.
+    The result has the remaining axes of x, then those of y. 0 axes give the outer product.
+    Rounds: 1 online (2 total). Bits sent: D, E1, E2 64 per element of the result each.
     Raises:
         UsageError: axes that do not fit; sizes, except of one axis per operand, that are unknown.
     """
@@ -219,13 +226,20 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
     if isinstance(axes, int) and not isinstance(axes, bool):
         if not 0 <= axes <= min(ranks):
             raise UsageError(
-                f"tensordot wants 0 to {min(ranks)} axes to sum over. Received: {axes}."
+                f"tensordot expects 0 to {min(ranks)} axes to sum over. Received: {axes}.",
+                code="number-out-of-range",
+                operation="tensordot",
+                received=axes,
+                expected=f"0 to {min(ranks)}",
             )
         over = [list(range(ranks[0] - axes, ranks[0])), list(range(axes))]
     else:
         if not isinstance(axes, (list, tuple, np.ndarray)) or len(axes) != 2:
             raise UsageError(
-                f"tensordot wants a number of axes or a pair of lists. Received: {axes!r}."
+                f"tensordot expects a number of axes or a pair of lists. Received: {axes!r}.",
+                code="wrong-type",
+                operation="tensordot",
+                received=axes,
             )
         both = [a if isinstance(a, (list, tuple, np.ndarray)) else [a] for a in axes]
         over = [
@@ -235,8 +249,12 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
     fits = len(over[0]) == len(over[1]) and all(len(set(o)) == len(o) for o in over)
     if not fits or any(None not in (a, b) and a != b for a, b in zip(*sizes, strict=True)):
         raise UsageError(
-            f"tensordot wants axes of equal sizes, each once. Received: axes {axes!r} of {x!r} and "
-            f"{y!r}."
+            f"tensordot expects axes of equal sizes, each once. Received: axes {axes!r} of {x!r} "
+            "and "
+            f"{y!r}.",
+            code="shape-mismatch",
+            operation="tensordot",
+            received=axes,
         )
     left, kept_left = _as_matrix(x, over[0], first=False)
     right, kept_right = _as_matrix(y, over[1], first=True)
@@ -245,7 +263,7 @@ def tensordot(party: Party, x: Shared, y: Shared, axes: Any) -> Shared:
 
 
 def _as_matrix(x: Shared, over: list[int], first: bool) -> tuple[Shared, list[Any]]:
-    """x as a matrix with the axes `over` first or last, and the sizes of the other axes."""
+    """Return x as a matrix with the axes `over` first or last, and the sizes of the other axes."""
     sizes = conv.list_sizes(x.any)
     kept = [i for i in range(len(sizes)) if i not in over]
     depth, rest = (
@@ -268,16 +286,24 @@ def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) ->
     kernel = conv.parse_pair(operation, "ksize", ksize)
     if check_known_rank(operation, x) != 4:
         raise UsageError(
-            f"{operation} wants images [n, h, w, channels]. Received: {x!r}. Reshape them."
+            f"{operation} expects images [n, h, w, channels]. Received: {x!r}. Reshape them.",
+            code="rank-mismatch",
+            operation=operation,
+            received=repr(x),
         )
     channels = checks.check_word(operation, x).shape[3]
     if channels is None:
-        raise UsageError(f"{operation} wants a known number of channels. Received: {x!r}.")
+        raise UsageError(
+            f"{operation} expects a known number of channels. Received: {x!r}.",
+            code="unknown-shape",
+            operation=operation,
+            received=repr(x),
+        )
     ones = np.broadcast_to(np.int64(1), (*kernel, int(channels), 1))
     conv.check_shapes(operation, x.shape, tensor_ops.static_shape(ones), windows)
     if (
         tensor_ops.is_concrete(x.any) and x.shape.num_elements() == 0
-    ):  # (its kernel may be large all the same)
+    ):  # (its kernel may be large nevertheless)
         sizes = x.shape.as_list()
         out = [windows.window_count(axis, sizes[1 + axis], kernel[axis]) for axis in range(2)]
         empty = arithmetic.share_public(x, np.zeros([sizes[0], *out, sizes[3]], np.int64))
@@ -287,11 +313,11 @@ def _window_sum(operation: str, x: Shared, ksize: Any, windows: conv.Windows) ->
 
 
 def sum_pool(x: Shared, ksize: Any, strides: Any = None, padding: Any = "VALID") -> Shared:
-    """The sum of each window of images [n, h, w, channels]; cells outside count 0.  Local.
+    """Sum each window of images [n, h, w, channels]; cells outside count 0. Local.
 
     Args:
         ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
-        padding: as `conv.Windows.of` takes it.
+        padding: as in `conv.Windows.from_arguments`.
     """
     windows = conv.Windows.from_arguments(
         "sum_pool", ksize if strides is None else strides, padding
@@ -300,7 +326,7 @@ def sum_pool(x: Shared, ksize: Any, strides: Any = None, padding: Any = "VALID")
 
 
 def window_counts(windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]) -> Any:
-    """How many cells of the image each window covers, int64 [out_h, out_w]."""
+    """Return the number of image cells that each window covers, int64 [out_h, out_w]."""
     rows, columns = _window_lengths(windows, image, kernel)
     return rows[:, None] * columns[None, :]
 
@@ -308,7 +334,7 @@ def window_counts(windows: conv.Windows, image: Sequence[int], kernel: Sequence[
 def _window_lengths(
     windows: conv.Windows, image: Sequence[int], kernel: Sequence[int]
 ) -> list[Any]:
-    """How many rows and columns of the image each window covers, int64 [out_h] and [out_w]."""
+    """Return the image rows and columns that each window covers, int64 [out_h] and [out_w]."""
     along = []
     for axis in range(2):
         size, stride = image[axis], windows.strides[axis]
@@ -320,7 +346,7 @@ def _window_lengths(
 
 
 def _reciprocal_factors(counts: Any, bits: int) -> tuple[Any, int]:
-    """Public factors, of one count or of one per window, and the bits to drop after them."""
+    """Return public factors, for one count or one per window, and the bits to drop after them."""
     largest = int(counts.max())
     distinct, which = np.unique(counts, return_inverse=True)
     exact = all(int(c).bit_count() == 1 for c in distinct)
@@ -340,13 +366,15 @@ def avg_pool(
     reciprocal_bits: int = RECIPROCAL_BITS,
     extra_bits: int = 0,
 ) -> Shared:
-    """tf.nn.avg_pool2d: the mean of each window's cells that lie in the image, at the scale of x.
+    """Return the mean of each window's cells that lie in the image, at the scale of x.
+
+    As tf.nn.avg_pool2d.
 
     Args:
         x: images [n, h, w, channels] of known height and width.
         ksize, strides: an integer, a pair or [1, height, width, 1]; strides None: as ksize.
         padding: "SAME", "VALID" or explicit; cells outside the image are not counted.
-        reciprocal_bits, more: as of `reduce_mean`.
+        reciprocal_bits, extra_bits: as in `reduce_mean`.
 
     Error: below 1 + |mean| count 2^-(e+1) units of the scale; below 1 if every window's count is
         a power of 2.
@@ -364,7 +392,7 @@ def avg_pool(
     sizes = x.shape.as_list()
     total = _window_sum("avg_pool", x, kernel, windows)
     rows, columns = _check_coverage("avg_pool", sizes, kernel, windows)
-    if 0 in sizes:  # no mean is made
+    if 0 in sizes:  # there is no mean to compute
         return replace(total, fractional_bits=total.fractional_bits + extra_bits)
     if len(np.unique(rows)) == len(np.unique(columns)) == 1:
         return divide_by_counts(party, total, rows[0] * columns[0], e, extra_bits)
@@ -374,17 +402,23 @@ def avg_pool(
 def _check_coverage(
     operation: str, shape: Sequence[Any], kernel: tuple[int, int], windows: conv.Windows
 ) -> list[Any]:
-    """`_lengths`, all of them 1 or more."""
+    """Return `_window_lengths`, checked to be 1 or more."""
     if shape[1] is None or shape[2] is None:
         raise UsageError(
-            f"{operation} wants images of known height and width. Received: {list(shape)}."
+            f"{operation} expects images of known height and width. Received: {list(shape)}.",
+            code="unknown-shape",
+            operation=operation,
+            received=list(shape),
         )
     windows.check_cell_count(operation, shape[1:3], kernel)
     lengths = _window_lengths(windows, shape[1:3], kernel)
     if any(along_axis.size == 0 or (along_axis == 0).any() for along_axis in lengths):
         raise UsageError(
-            f"{operation} wants windows that cover a cell each. Received: images {list(shape)}, "
-            f"{kernel} windows, {windows}. Pad less."
+            f"{operation} expects windows that cover a cell each. Received: images {list(shape)}, "
+            f"{kernel} windows, {windows}. Pad less.",
+            code="empty-window",
+            operation=operation,
+            received=f"{kernel} on {list(shape)}",
         )
     return lengths
 
@@ -392,12 +426,15 @@ def _check_coverage(
 def global_avg_pool(
     party: Party, x: Shared, keepdims: bool = False, reciprocal_bits: int = RECIPROCAL_BITS
 ) -> Shared:
-    """The mean of each channel of images [n, h, w, channels], [n, channels].
+    """Return the mean of each channel of images [n, h, w, channels], [n, channels].
 
     Error, domain, rounds, bits: as `reduce_mean` of h * w elements.
     """
     if check_known_rank("global_avg_pool", x) != 4:
         raise UsageError(
-            f"global_avg_pool wants images [n, h, w, channels]. Received: {x!r}. Reshape them."
+            f"global_avg_pool expects images [n, h, w, channels]. Received: {x!r}. Reshape them.",
+            code="rank-mismatch",
+            operation="global_avg_pool",
+            received=repr(x),
         )
     return reduce_mean(party, x, (1, 2), keepdims, reciprocal_bits)

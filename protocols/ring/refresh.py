@@ -1,9 +1,9 @@
-"""The same value under a mask of its own: what a result that leaves depends on is then nothing old.
+"""The same value under a fresh mask, so that a published result depends on no older mask.
 
-Sharings are linear, so a result that only additions and reorderings lead to has masks that are sums
-of its inputs' masks. Who may see the result (m, l1 and l2 of it) need not see these: a model's
-weights keep theirs from job to job. A fresh sharing of zero is added, here by exchanging the value
-under a new mask.
+Sharings are linear, so a result of additions and reorderings alone has masks that are sums
+of its inputs' masks. A party that may see the result (its m, l1 and l2) should not see these: a
+model's weights keep their masks from job to job. A fresh sharing of zero is added, here by
+exchanging the value under a new mask.
 
 Source: the re-randomization of Araki et al., CCS 2016, section 3, in the masked view.
 """
@@ -19,17 +19,24 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def refresh(party: Party, x: Shared) -> Shared:
-    """x under a fresh mask: m' = (m - l1) + (-l2) + l1' + l2', E1's and E2's shares exchanged anew.
+    """Return x under a fresh mask.
 
-    m' is uniform to both evaluators given what they held, as l2' is new to E1 and l1' to E2; D's
+    E1's share m - l1 and E2's share -l2 are exchanged: m' = (m - l1) + (-l2) + l1' + l2'.
+    m' is uniform to both evaluators given their earlier shares, as l2' is new to E1 and l1' to E2;
+    D's
     l1' and l2' come from its keys.
 
-    Rounds: 1.  Bits sent: E1, E2 64 * limbs per element each; of a smaller ring Z_2^k k, packed.
+    Rounds: 1. Bits sent: E1, E2 64 * limbs per element each; in a smaller ring Z_2^k k, packed.
     Raises:
         UsageError: a value of two words and fewer bits.
     """
     if x.limbs == 2 and x.bits:
-        raise UsageError(f"refresh wants a value of a word or Z_2^128. Received: {x!r}.")
+        raise UsageError(
+            f"refresh expects a value of a word or of Z_2^128. Received: {x!r}.",
+            code="unsupported-ring",
+            operation="refresh",
+            received=repr(x),
+        )
     scale, width = x.fractional_bits, x.ring_bits
     if isinstance(party, CostParty):
         return party.count_exchange(x.shape, None, x, scale=scale, width=width)

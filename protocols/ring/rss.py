@@ -21,7 +21,7 @@ from tfe_bench.protocols.session.sharing import Shared
 def to_replicated(
     x: Shared, party: int, negate: Callable[[Any], Any] = operator.neg
 ) -> tuple[Any, Any]:
-    """(x_i, x_{i+1}) of party i, with x = x_0 + x_1 + x_2."""
+    """Return (x_i, x_{i+1}) of party i, with x = x_0 + x_1 + x_2."""
     by_index = {
         (x.dealer + 2) % 3: x.m,
         (x.dealer + 1) % 3: None if x.l1 is None else negate(x.l1),
@@ -38,7 +38,7 @@ def from_replicated(
     scale: int,
     negate: Callable[[Any], Any] = operator.neg,
 ) -> Shared:
-    """The masked view of RSS shares (x_i, x_{i+1})."""
+    """Return the masked view of RSS shares (x_i, x_{i+1})."""
     parts: list[Any] = [None, None, None]
     parts[party], parts[(party + 1) % 3] = first_share, second_share
     m, x1, x0 = parts[(dealer + 2) % 3], parts[(dealer + 1) % 3], parts[dealer]
@@ -47,13 +47,18 @@ def from_replicated(
 
 
 def mul_replicated(party: Party, x: Shared, y: Shared) -> Shared:
-    """x * y: z_i = x_i (y_i + y_{i+1}) + x_{i+1} y_i + a_i, sent to party i-1; sum a_i = 0.
+    """Multiply: z_i = x_i (y_i + y_{i+1}) + x_{i+1} y_i + a_i, sent to party i-1; sum a_i = 0.
 
-    Rounds: 1.  Bits sent: 64 per element by every party.
+    Rounds: 1. Bits sent: 64 per element by every party.
     """
     check_pair("rss.mul", x, y, same_scale=False)
     if x.ring_bits != 64:
-        raise UsageError(f"rss.mul works over Z_2^64. Received: {x!r}.")
+        raise UsageError(
+            f"rss.mul works over Z_2^64. Received: {x!r}.",
+            code="unsupported-ring",
+            operation="rss.mul",
+            received=repr(x),
+        )
     scale = x.fractional_bits + y.fractional_bits
     if isinstance(party, CostParty):
         product = x.any * y.any

@@ -1,6 +1,6 @@
-"""Values of a small ring Z_2^k: a choice between two that sends k bits, and the way to Z_2^64.
+"""Values of a small ring Z_2^k: a selection that sends k bits, and the extension to Z_2^64.
 
-A value known to be small needs no 64-bit words while it is only compared and chosen: x of Z_2^64
+A value known to be small needs no 64-bit words while it is only compared and selected: x of Z_2^64
 with |x| < 2^(k-2) is, read mod 2^k, a value of Z_2^k, whose differences fit k bits.
 """
 
@@ -21,15 +21,15 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 
 def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
-    """x where the bit is 1, else y, both of one ring Z_2^k, k <= 64.
+    """Return x where the bit is 1, else y, both of one ring Z_2^k, k <= 64.
 
-    y + b (x - y) = y + o d + (1 - 2o) beta d with d = x - y = m - lam, b = o ^ beta:  D deals beta
+    y + b (x - y) = y + o d + (1 - 2o) beta d with d = x - y = m - lam, b = o ^ beta: D deals beta
     and beta lam mod 2^k, and the evaluators exchange the sum of their shares mod 2^k.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 2k, E1, E2 k per element; convert.select is the same
-        at
-    k = 64.  Security: both messages are padded mod 2^k by masks of their own, which E2
-    (K1) and the other evaluator (K1 or K2) cannot make.
+    Rounds: 1 online (2 total). Bits sent: D 2k, E1, E2 k per element; at k = 64 it equals
+        convert.select.
+    Security: both messages are padded mod 2^k by masks of their own, which E2
+        (K1) and the other evaluator (K1 or K2) cannot generate.
     Raises:
         UsageError: values of other shapes, rings or dealers, or another number of bits.
     """
@@ -37,7 +37,12 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
         convert.check_inject("select", bits, value)
     checks.check_pair("select", x, y)
     if x.limbs != 1 or not x.shape.is_compatible_with(y.shape):
-        raise UsageError(f"select wants values of one shape and word. Received: {x!r} and {y!r}.")
+        raise UsageError(
+            f"select expects values of one shape and of one word. Received: {x!r} and {y!r}.",
+            code="shape-mismatch" if x.limbs == 1 else "unsupported-ring",
+            operation="select",
+            received=f"{x!r}, {y!r}",
+        )
     k = x.ring_bits
     scale, n = x.fractional_bits, sizes.tensor_size(x.any)
     if isinstance(party, CostParty):
@@ -69,10 +74,10 @@ def select(party: Party, bits: MaskedBits, x: Shared, y: Shared) -> Shared:
 
 
 def pick_one_hot(party: Party, hot: MaskedBits, x: Shared) -> Shared:
-    """sum_j hot_j x_j over the first axis of x [width, ...], modulo x's ring Z_2^k.
+    """Return sum_j hot_j x_j over the first axis of x [width, ...], modulo x's ring Z_2^k.
 
     As extremes.pick with k bits instead of 64: D deals beta and beta lam modulo 2^k.
-    Rounds: 1 (2 with dealing).  Bits sent: D 2k per element of x, E1, E2 k per element of the
+    Rounds: 1 online (2 total). Bits sent: D 2k per element of x, E1, E2 k per element of the
         result.
     """
     convert.check_inject("pick", hot, x)
@@ -98,37 +103,46 @@ def pick_one_hot(party: Party, hot: MaskedBits, x: Shared) -> Shared:
 
 
 def reduce_ring(x: Shared, k: int) -> Shared:
-    """x of Z_2^64 as a value of Z_2^k, right for |x| < 2^(k-1).  Local."""
+    """Return x of Z_2^64 as a value of Z_2^k, right for |x| < 2^(k-1). Local."""
     if x.limbs != 1 or not 2 <= k <= x.ring_bits:
-        raise UsageError(f"A value is reduced to fewer bits than it has. Received: {k} of {x!r}.")
+        raise UsageError(
+            f"Expected a ring of fewer bits than the value has. Received: {k} for {x!r}.",
+            code="unsupported-ring",
+            operation="reduced",
+            received=k,
+        )
     return replace(x, bits=0 if k == 64 else k)
 
 
 def extend_nonnegative(party: Party, x: Shared, to_bits: int = 64) -> Shared:
-    """x of Z_2^k with 0 <= x < 2^(k-1) as a value of Z_2^to, exactly.
+    """Return x of Z_2^k with 0 <= x < 2^(k-1) as a value of Z_2^to_bits, exactly.
 
     As an integer x = m - (l1 + l2) + 2^k (om + (1 - msb m) msb(lam)), all of m, l1, l2 mod 2^k and
-    l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(to-k), of which the evaluators' sums
-    are exchanged under the upper bits of new masks; the lower bits stay what they are.
+    l1 + l2 = lam + 2^k om: D deals om and msb(lam) mod 2^(to_bits-k). The evaluators exchange the
+    sum
+    of their shares under the upper bits of new masks; the lower bits do not change.
 
     Args:
-        to: of the larger ring, k < to <= 64.
+        to_bits: bits of the larger ring, k < to_bits <= 64.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 2 (to - k), E1, E2 to - k per element.
-    Security: two deals and one exchange, all mod 2^(to-k).
+    Rounds: 1 online (2 total). Bits sent: D 2 (to_bits - k), E1, E2 to_bits - k per element.
+    Security: two deals and one exchange, all mod 2^(to_bits-k).
     Raises:
         UsageError: x is not of a smaller ring.
     """
     if x.limbs != 1 or not x.ring_bits < to_bits <= 64:
         raise UsageError(
-            f"extend wants a value of a smaller ring than Z_2^{to_bits}, of 64 bits at most. "
-            f"Received: {x!r}."
+            f"extend expects a value of a smaller ring than Z_2^{to_bits}, of 64 bits at most. "
+            f"Received: {x!r}.",
+            code="unsupported-ring",
+            operation="extend",
+            received=repr(x),
         )
     return _extend_with_shares(party, x, to_bits, to_bits)[0]
 
 
 def _extend_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple[Shared, Any]:
-    """`extend` (x as it is where `to` is its ring), and the evaluators' shares of x mod 2^width."""
+    """Extend x, unless to_bits is its ring; also return the evaluators' shares mod 2^width."""
     k, dealt_ring = x.ring_bits, max(to_bits, width)
     scale, bits = x.fractional_bits, to_bits % 64
     if isinstance(party, CostParty):
@@ -162,12 +176,18 @@ def _extend_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tu
 
 
 def lift_signed(party: Party, x: Shared, to_bits: int = 64) -> Shared:
-    """x of Z_2^k, |x| < 2^(k-2), as a value of Z_2^to, exactly.
+    """Return x of Z_2^k, |x| < 2^(k-2), as a value of Z_2^to_bits, exactly.
 
-    x + 2^(k-2) is not negative and below 2^(k-1).  Arguments, rounds, bits, errors: as `extend`.
+    x + 2^(k-2) is not negative and below 2^(k-1). Arguments, rounds, bits, errors: as
+    `extend_nonnegative`.
     """
     if x.limbs != 1 or x.ring_bits == 64:
-        raise UsageError(f"lift wants a value of a small ring. Received: {x!r}.")
+        raise UsageError(
+            f"lift expects a value of a small ring. Received: {x!r}.",
+            code="unsupported-ring",
+            operation="lift",
+            received=repr(x),
+        )
     offset = 1 << (x.ring_bits - 2)
     return arithmetic.add_constant(
         extend_nonnegative(party, arithmetic.add_constant(x, offset), to_bits), -offset
@@ -175,23 +195,28 @@ def lift_signed(party: Party, x: Shared, to_bits: int = 64) -> Shared:
 
 
 def lift_with_shares(party: Party, x: Shared, to_bits: int, width: int) -> tuple[Shared, Any]:
-    """`lift`, and the evaluators' shares of x modulo 2^width (None at the dealer).
+    """Apply `lift_signed`; also return the evaluators' shares of x mod 2^width (None at D).
 
     Args:
-        to: x's own ring, in which it then stays as it is, or a larger one.
+        to_bits: x's own ring, in which it then stays unchanged, or a larger one.
         width: more than x's ring has, 64 at most.
 
-    With k bits of x's ring, rounds: as `lift`, or 0 (1 with dealing) for the shares and an x that
-    stays.  Bits sent: D 2 (max(to, width) - k), E1, E2 to - k per element.
-    Security: as `extend`, of which some or all of the exchange is left out.
+    With k bits of x's ring, rounds: as `lift_signed`, or 0 online (1 total) for the shares and an
+    x
+    that stays. Bits sent: D 2 (max(to_bits, width) - k), E1, E2 to_bits - k per element.
+    Security: as `extend_nonnegative`, without some or all of its exchange.
     Raises:
         UsageError: x is not of a small ring, or rings that are no larger.
     """
     k = x.ring_bits
     if x.limbs != 1 or not (k <= to_bits <= RING and k < width <= RING):
         raise UsageError(
-            f"lift_with_shares wants a ring from that of x on and more bits of shares, up to 64. "
-            f"Received: {x!r}, {to_bits} and {width}."
+            "lift_with_shares expects a ring no smaller than that of x and more bits of shares, "
+            "up to "
+            f"64. Received: {x!r}, {to_bits} and {width}.",
+            code="unsupported-ring",
+            operation="lift_with_shares",
+            received=f"{x!r}, {to_bits}, {width}",
         )
     offset = 1 << (k - 2)
     y, share = _extend_with_shares(party, arithmetic.add_constant(x, offset), to_bits, width)
@@ -208,19 +233,23 @@ def truncated_product_sum(
     to_bits: int = 64,
     ring: int | None = None,
 ) -> Shared:
-    """(sum_i x_i . w_i + addend) / 2^drop over Z_2^to, stochastically rounded: T4, and a lift.
+    """Compute (sum_i x_i . w_i + addend) / 2^drop over Z_2^to_bits, stochastically rounded.
+
+    T4, and a lift.
 
     Args:
         drop: 1 to 60.
-        to: 64, or a smaller ring for whoever reads no more bits.
-        ring: in which it is opened, to at most; None: the largest that the drop leaves, as a bit
-            more of it is three bits sent, and four less of the lift.
+        to_bits: 64, or a smaller ring if later steps read no more bits.
+        ring: bits of the ring in which it is exchanged, at most to_bits. None: the largest that
+            the drop admits, because one more bit of it costs three bits sent and saves four of the
+            lift.
 
-    Reads drop + ring bits of all that it is given.  With a ring below `to` it is right for
-    |sum| < 2^(ring - 2 + drop); else modulo 2^to, for |sum| <= 2^(ring - 1 + drop) - 2^drop.
-    Rounds: 1, and 1 more with a lift.  Bits sent: those of `products.truncated` and of `lift`.
+    Reads drop + ring bits of all operands. With a ring below `to_bits` it is right for
+    |sum| < 2^(ring - 2 + drop); else modulo 2^to_bits, for |sum| <= 2^(ring - 1 + drop) - 2^drop.
+    Rounds: 1, and 1 more with a lift. Bits sent: those of `products.exchange_truncated_sum` and of
+    `lift_signed`.
     Raises:
-        UsageError: as `products.truncated`.
+        UsageError: as `products.exchange_truncated_sum`.
     """
     ring = min(to_bits, RING - drop) if ring is None else ring
     y, _ = exchange_truncated_sum(party, "truncated_sum", products, addend, drop, ring)
@@ -228,12 +257,12 @@ def truncated_product_sum(
 
 
 def zero_where(party: Party, bits: MaskedBits, x: Shared, to_bits: int = 64) -> Shared:
-    """x where the bit is 0, else 0, over Z_2^to; x of Z_2^k, k <= to, not negative where it stays.
+    """Return 0 where the bit is 1, else x, over Z_2^to_bits; such x of Z_2^k is not negative.
 
-    With k < to a choice in Z_2^k and `extend`: against convert.inject with extend_ring a round
-    more, and 4 to bits for 256 + 3 (64 - k).
+    k <= to_bits. With k < to_bits a selection in Z_2^k and `extend_nonnegative`: compared with
+    convert.inject with extend_ring a round more, and 4 to_bits instead of 256 + 3 (64 - k) bits.
 
-    Rounds: 2 (1 for k = to).  Bits sent: those of `select` and `extend`.
+    Rounds: 2 (1 for k = to_bits). Bits sent: those of `select` and `extend_nonnegative`.
     """
     if x.ring_bits == 64:
         return convert.inject(party, bits, x, negated=True)

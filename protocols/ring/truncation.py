@@ -1,8 +1,8 @@
 """Truncation: dropping f fractional bits after a product.
 
 On the masked view a product's exchange and its truncation share one message, so
-each variant here, applied to the result of mul or matmul, costs what the fused
-form costs (docs/protocols.md, truncation).
+each variant here, applied to the result of mul or matmul, costs as much as the fused
+form (docs/protocols.md, truncation).
 
 T2b  truncate(.., "probable")  0 rounds, D f, E 0;       error (-1.5, 1.5) ulp, mean -2^-(f+1),
                                fails with probability |x| / 2^64
@@ -13,8 +13,9 @@ T4   truncate_reduce           1 round,  D 0, E k;       error (-1, 1) ulp modul
 T5   truncate(.., "exact")     3 rounds, D and E as T3 and a comparison of f bits;  rounded to the
                                nearest, never fails for |x| < 2^62 - 2^(f-1)
 
-A failure of T2b is catastrophic: off by 2^(64-f).  Only T5 gives a function of x alone, which is
-what may be revealed to workers without more: the others round by a coin that a party can recompute.
+A failure of T2b is catastrophic: off by 2^(64-f). Only the result of T5 is a function of x alone,
+which may be revealed to workers without further leakage: the others round by a coin that a party
+can recompute.
 """
 
 from __future__ import annotations
@@ -39,26 +40,38 @@ METHODS = ("safe", "probable", "exact")
 def _check_dropped_bits(name: str, x: Shared, f: int) -> None:
     check_ring(name, x)
     if not 0 < f <= MAX_DROPPED_BITS:
-        raise UsageError(f"{name} drops 1 to {MAX_DROPPED_BITS} bits. Received: {f}.")
+        raise UsageError(
+            f"{name} drops 1 to {MAX_DROPPED_BITS} bits. Received: {f}.",
+            code="number-out-of-range",
+            operation=name,
+            received=f,
+            expected=f"1 to {MAX_DROPPED_BITS}",
+        )
 
 
 def truncate(party: Party, x: Shared, f: int, method: str = "safe") -> Shared:
-    """x / 2^f, stochastically rounded, or rounded to the nearest with "exact" (halves go up).
+    """Divide by 2^f, stochastically rounded, or rounded to the nearest with "exact" (halves go up).
 
     Args:
         f: bits to drop; the result has that many fractional bits fewer.
         method: "safe" (T3; |x| < 2^62, never fails), "probable" (T2b; one round less, and a
             catastrophic error with probability |x| / 2^64: for small values only), or "exact"
-            (T5; |x| < 2^62 - 2^(f-1), two rounds more): for what is then revealed.
+            (T5; |x| < 2^62 - 2^(f-1), two rounds more): for results that are then revealed.
 
-    Revealing another result than an exact one gives away a comparison of the dropped bits
+    Revealing a result that is not exact discloses a comparison of the dropped bits
     (docs/threat_model.md).
-    Rounds and bits: see the module's table.  Sources: ABY3 (Mohassel, Rindal, CCS 2018) section
+    Rounds and bits: see the module's table. Sources: ABY3 (Mohassel, Rindal, CCS 2018) section
     5.1; SPU's asymmetric truncation (commit 02ac612d); MP-SPDZ's trunc_pr with a small gap.
     """
     _check_dropped_bits("truncate", x, f)
     if method not in METHODS:
-        raise UsageError(f"truncate knows {', '.join(METHODS)}. Received: {method!r}.")
+        raise UsageError(
+            f"truncate expects a method from {', '.join(METHODS)}. Received: {method!r}.",
+            code="unknown-name",
+            operation="truncate",
+            received=method,
+            expected=", ".join(METHODS),
+        )
     if isinstance(party, CostParty) and method != "exact":
         cost = truncate_cost(x.shape.num_elements(), f, method)
         y = replace(x, m=party.count_messages(cost, x.shape, x))
@@ -84,7 +97,7 @@ def _truncate_probable(party: Party, x: Shared, f: int) -> Shared:
 
 
 def deal_wrap(s: Site, l1: Any, l2: Any, total: Any, shape: Any, f: int) -> tuple[Any, Any]:
-    """Shares mod 2^f of how signed l1 + l2 = total wraps, -1, 0 or 1: E1's and E2's, D has both.
+    """Deal shares mod 2^f of the wrap -1, 0 or 1 of signed l1 + l2; D has E1's and E2's.
 
     Args:
         l1, l2, total: their highest words, at the dealer.
@@ -128,7 +141,7 @@ def _truncate_safe(party: Party, x: Shared, f: int) -> Shared:
 
 
 def _truncate_exact(party: Party, x: Shared, f: int) -> Shared:
-    """T5: T3 of x + 2^(f-1), less the borrow that made its coin."""
+    """Apply T5: T3 of x + 2^(f-1), minus the borrow that determined its coin."""
     centered = arithmetic.add_constant(x, 1 << (f - 1))
     # (m >> f) - (lam >> f) is one too many where the low bits of m are below those of lam.
     borrow = convert.mask_bits(party, compare.compare_low_bits(party, centered, f, exchanges=1))
@@ -138,15 +151,21 @@ def _truncate_exact(party: Party, x: Shared, f: int) -> Shared:
 
 
 def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
-    """x / 2^t in the small ring Z_2^k (T4): what a comparison of k bits wants.
+    """Divide by 2^t in the small ring Z_2^k (T4), as a comparison of k bits needs it.
 
     Exact modulo the stochastic rounding, any k <= 64 - t; no failure for
-    |x| <= 2^(k-1+t) - 2^t (a value rounded up to 2^(k-1) would read as negative).
-    Rounds: 1.  Bits sent: E1, E2 k per element each.
+    |x| <= 2^(k-1+t) - 2^t (a value rounded up to 2^(k-1) would be read as negative).
+    Rounds: 1. Bits sent: E1, E2 k per element each.
     """
     _check_dropped_bits("truncate_reduce", x, t)
     if not 2 <= k <= RING - t:
-        raise UsageError(f"truncate_reduce wants 2 <= k <= {RING - t}. Received: k={k}.")
+        raise UsageError(
+            f"truncate_reduce expects 2 <= k <= {RING - t}. Received: k={k}.",
+            code="unsupported-ring",
+            operation="truncate_reduce",
+            received=k,
+            expected=f"2 to {RING - t}",
+        )
     scale = x.fractional_bits - t
     if isinstance(party, CostParty):
         return party.count_exchange(x.shape, None, x, scale=scale, width=k)
@@ -159,7 +178,7 @@ def truncate_reduce(party: Party, x: Shared, t: int, k: int) -> Shared:
 
 
 def truncate_cost(n: int, f: int, method: str = "safe", limbs: int = 1) -> Cost:
-    """Cost of `truncate`, "safe" or "probable", for n elements."""
+    """Return the cost of `truncate`, "safe" or "probable", for n elements."""
     if method == "probable":
         return Cost(dealer=packed_bits(n, f), e1=0, e2=0, rounds=0, with_dealing=1)
     return Cost(

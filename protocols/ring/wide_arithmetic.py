@@ -1,7 +1,8 @@
 """Products, constants and truncation in either ring; over Z_2^128 in the same dealer form.
 
-A value of Z_2^64 goes to arithmetic.py and truncation.py.  Over Z_2^128 the forms are theirs, word
-for word, on pairs of words (wide.py):
+Values of Z_2^64 are passed to arithmetic.py and truncation.py. Over Z_2^128 the forms are the
+same,
+on pairs of words (wide.py):
 
 T2b  truncate(.., "probable")  0 rounds, D f, E 0;        error (-1.5, 1.5) ulp,
                                fails with probability |x| / 2^128
@@ -24,28 +25,28 @@ from tfe_bench.protocols.session.party import K1, K2, Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 RING = 128
-MAX_DROPPED_BITS = 63  # so that what is multiplied by 2^(128-f) lies in the high word
+MAX_DROPPED_BITS = 63  # so that the term multiplied by 2^(128-f) lies in the high word
 
 
 def encode_constant(value: int, limbs: int) -> Any:
-    """An integer as a ring element: a scalar, or two words."""
+    """Return an integer as a ring element: a scalar, or two words."""
     words = [(value >> (64 * i)) % (1 << 64) for i in range(limbs)]
     signed = [w - (1 << 64) if w >> 63 else w for w in words]
     return np.array(signed[0] if limbs == 1 else signed, np.int64)
 
 
 def add_elements(a: Any, b: Any, limbs: int) -> Any:
-    """a + b of ring elements."""
+    """Add ring elements."""
     return a + b if limbs == 1 else wide.add(a, b)
 
 
 def subtract_elements(a: Any, b: Any, limbs: int) -> Any:
-    """a - b of ring elements."""
+    """Subtract ring elements."""
     return a - b if limbs == 1 else wide.sub(a, b)
 
 
 def multiply_elements(a: Any, b: Any, limbs: int) -> Any:
-    """a * b of ring elements; a constant may be the second factor."""
+    """Multiply ring elements; a constant may be the second factor."""
     if limbs == 1 or not tensor_ops.is_concrete(a):
         return a * b
     import tensorflow as tf
@@ -54,25 +55,25 @@ def multiply_elements(a: Any, b: Any, limbs: int) -> Any:
 
 
 def add_constant(x: Shared, value: int) -> Shared:
-    """x + c for a public integer at x's scale.  Local: only m moves."""
+    """Add a public integer at x's scale. Local: only the masked value m changes."""
     if x.m is None:
         return x
     return replace(x, m=add_elements(x.m, encode_constant(value, x.limbs), x.limbs))
 
 
 def mul_constant(x: Shared, value: int, fractional_bits: int = 0) -> Shared:
-    """x * c for a public integer with its own scale.  Local; scales add up."""
+    """Multiply by a public integer with its own scale. Local; scales add up."""
     y = x.map(lambda a: multiply_elements(a, encode_constant(value, x.limbs), x.limbs))
     return replace(y, fractional_bits=x.fractional_bits + fractional_bits)
 
 
 def share_bits(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, limbs: int) -> Any:
-    """`convert.b2a_shares` in either ring: additive shares of bits; None at the dealer.
+    """Return additive shares of bits in either ring, as `convert.b2a_shares`; None at the dealer.
 
     Args:
-        shape: of the words, with the axis of 2 when limbs is 2.
+        shape: shape of the words, with the axis of 2 if limbs is 2.
 
-    Rounds: 0 with D ahead, else 1.  Bits sent: D 64 * limbs per bit.
+    Rounds: 0 online (1 total). Bits sent: D 64 * limbs per bit.
     """
     known = convert.unpack_elements(bits, shape, limbs)
     share = masked.deal(s, known, shape, tensor, slot, 64 * limbs)
@@ -80,13 +81,13 @@ def share_bits(s: Site, bits: MaskedBits, shape: Any, tensor: int, slot: int, li
 
 
 def unmask_bit_share(s: Site, masked_bits: Any, share: Any, limbs: int) -> Any:
-    """Shares of masked ^ beta from shares of beta: o + (1 - 2 o) beta."""
+    """Return shares of masked ^ beta from shares of beta: o + (1 - 2 o) beta."""
     y = apply_sign(masked_bits, share, limbs)
     return add_elements(y, masked_bits, limbs) if s.is_e2 else y
 
 
 def apply_sign(masked_bits: Any, share: Any, limbs: int) -> Any:
-    """(1 - 2 o) * share, o = 0 or 1."""
+    """Return (1 - 2 o) * share, o = 0 or 1."""
     import tensorflow as tf
 
     if limbs == 1:
@@ -95,15 +96,18 @@ def apply_sign(masked_bits: Any, share: Any, limbs: int) -> Any:
 
 
 def mul(party: Party, x: Shared, y: Shared) -> Shared:
-    """x * y elementwise; over Z_2^128 without broadcasting.  The scales add up.
+    """Multiply elementwise; over Z_2^128 without broadcasting. The scales add up.
 
-    Rounds: 1 (2 with dealing).  Bits sent: D, E1, E2 one ring element per element each.
+    Rounds: 1 online (2 total). Bits sent: D, E1, E2 one ring element per element each.
     """
     if x.limbs == 1:
         return arithmetic.mul(party, x, y)
     if y.limbs != 2 or x.ring_bits != RING or y.ring_bits != RING or x.dealer != y.dealer:
         raise UsageError(
-            f"mul wants operands with one dealer and one ring. Received: {x!r} and {y!r}."
+            f"mul expects operands with one dealer and one ring. Received: {x!r} and {y!r}.",
+            code="operand-mismatch",
+            operation="mul",
+            received=f"{x!r}, {y!r}",
         )
     scale = x.fractional_bits + y.fractional_bits
     if isinstance(party, CostParty):
@@ -139,30 +143,47 @@ def _shift_arithmetic(x: Any, f: int) -> Any:
 
 
 def _shift_to_top(value: Any, f: int) -> Any:
-    """value * 2^(128 - f)."""
+    """Return value * 2^(128 - f)."""
     return tensor_ops.stack(
         [tensor_ops.zeros_like(value), tensor_ops.left_shift(value, 64 - f)], axis=-1
     )
 
 
 def truncate(party: Party, x: Shared, f: int, method: str) -> Shared:
-    """x / 2^f, stochastically rounded.
+    """Divide by 2^f, stochastically rounded.
 
     Args:
         f: bits to drop, 1 to 48 (63 over Z_2^128).
         method: "safe" (|x| < 2^62 or 2^126, never fails) or "probable" (fails with probability
             |x| / 2^64 or |x| / 2^128).
 
-    Rounds and bits: see the module's table.  Source: as truncation.py.
+    Rounds and bits: see the module's table. Source: as truncation.py.
     """
     if x.limbs == 1:
         return truncation.truncate(party, x, f, method)
     if x.ring_bits != RING:
-        raise UsageError(f"truncate works over Z_2^64 and Z_2^128. Received: {x!r}.")
+        raise UsageError(
+            f"truncate works over Z_2^64 and Z_2^128. Received: {x!r}.",
+            code="unsupported-ring",
+            operation="truncate",
+            received=repr(x),
+        )
     if not 0 < f <= MAX_DROPPED_BITS:
-        raise UsageError(f"truncate drops 1 to {MAX_DROPPED_BITS} bits here. Received: {f}.")
+        raise UsageError(
+            f"truncate drops 1 to {MAX_DROPPED_BITS} bits in this ring. Received: {f}.",
+            code="number-out-of-range",
+            operation="truncate",
+            received=f,
+            expected=f"1 to {MAX_DROPPED_BITS}",
+        )
     if method not in ("safe", "probable"):
-        raise UsageError(f'truncate knows "safe" and "probable". Received: {method!r}.')
+        raise UsageError(
+            f'truncate expects the method "safe" or "probable". Received: {method!r}.',
+            code="unknown-name",
+            operation="truncate",
+            received=method,
+            expected="safe, probable",
+        )
     if isinstance(party, CostParty):
         cost = truncation.truncate_cost(x.shape.num_elements(), f, method, x.limbs)
         y = replace(x, m=party.count_messages(cost, x.any.shape, x))
