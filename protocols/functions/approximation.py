@@ -1,7 +1,7 @@
 """Polynomial approximations with integer coefficients that every host computes alike.
 
-The evaluators must hold the same coefficients to the last bit, and another host has another libm:
-so all of this is decimal arithmetic, which Python defines exactly (no float, no LAPACK).
+The evaluators must hold exactly the same coefficients, and libm differs between hosts:
+hence all of this is decimal arithmetic, which Python defines exactly (no float, no LAPACK).
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ DIGITS = decimal.Context(prec=100)
 
 
 def decimal_reciprocal(x: Decimal) -> Decimal:
-    """1 / x."""
+    """Return 1 / x."""
     return 1 / x
 
 
 def decimal_rsqrt(x: Decimal) -> Decimal:
-    """1 / sqrt(x)."""
+    """Return 1 / sqrt(x)."""
     return 1 / x.sqrt()
 
 
@@ -38,7 +38,7 @@ class Approximation:
         scale: S.
         center: integer, about the middle of the interval in units of 2^-units.
         limit: a bound on |V|.
-        error: the largest one found on a fine grid, relative or absolute as asked for.
+        error: the largest error on a fine grid, relative or absolute as requested.
     """
 
     coefficients: tuple[int, ...]
@@ -49,13 +49,13 @@ class Approximation:
 
     @property
     def degree(self) -> int:
-        """Of the polynomial."""
+        """Degree of the polynomial."""
         return len(self.coefficients) - 1
 
 
 @functools.cache
 def decimal_pi() -> Decimal:
-    """Machin: pi = 16 atan(1/5) - 4 atan(1/239)."""
+    """Compute pi = 16 atan(1/5) - 4 atan(1/239) (Machin)."""
 
     def atan_inverse(n: int) -> Decimal:
         total, power, k = Decimal(0), Decimal(1) / n, 1
@@ -68,7 +68,7 @@ def decimal_pi() -> Decimal:
 
 
 def decimal_cosine(x: Decimal) -> Decimal:
-    """cos(x), by its series."""
+    """Return cos(x), by its series."""
     total, term, k = Decimal(0), Decimal(1), 0
     while abs(term) > Decimal(10) ** -105:
         total += term
@@ -78,7 +78,7 @@ def decimal_cosine(x: Decimal) -> Decimal:
 
 
 def _interpolate(values: Callable[[Decimal], Decimal], degree: int) -> list[Decimal]:
-    """Monomial coefficients of the interpolation at the degree + 1 Chebyshev nodes of [-1, 1]."""
+    """Return monomial coefficients of the interpolation at Chebyshev nodes of [-1, 1]."""
     count = degree + 1
     nodes = [decimal_cosine(decimal_pi() * (2 * i + 1) / (2 * count)) for i in range(count)]
     divided = [values(t) for t in nodes]
@@ -94,7 +94,7 @@ def _interpolate(values: Callable[[Decimal], Decimal], degree: int) -> list[Deci
 
 
 def evaluate_horner(coefficients: Sequence[Decimal | int], x: Decimal) -> Decimal:
-    """sum_i c_i x^i."""
+    """Return sum_i c_i x^i."""
     total = Decimal(0)
     for c in reversed(coefficients):
         total = total * x + c
@@ -111,8 +111,8 @@ def _fit_degree(
     def rescaled_function(t: Decimal) -> Decimal:
         return function(max(low, min(high, (center + t * half) / unit)))
 
-    # A rounding e of the leading coefficient, of which the lower ones take what they can, is off
-    # by e / 2^(degree - 1) at most.  So the scale needs no more than this:
+    # A rounding e of the leading coefficient, which the lower coefficients partly compensate,
+    # causes an error of e / 2^(degree - 1) at most. So this scale suffices:
     scale = max(bits, bits + 1 - degree + degree * (int(half).bit_length()))
     factor = Decimal(2) ** scale
     free = _interpolate(rescaled_function, degree)
@@ -133,18 +133,18 @@ def fit_approximation(
     error: Decimal,
     relative: bool = True,
 ) -> Approximation:
-    """The polynomial of least degree with at most this error on [low, high].
+    """Return the polynomial of least degree with at most this error on [low, high].
 
-    Interpolation at Chebyshev nodes: for 1 / x that is the best relative error there is
+    Interpolation at Chebyshev nodes: for 1 / x it has the least possible relative error
     (1 - x p(x) vanishes at the nodes, and so is a multiple of the Chebyshev polynomial).
 
     Args:
         function: increasing or decreasing on the interval.
         units: x is given in units of 2^-units.
-        relative: to the function's value, else absolute.
+        relative: the error is relative to the function's value, else absolute.
 
     Raises:
-        UsageError: no polynomial of degree MAX_DEGREE does it.
+        UsageError: no polynomial of degree MAX_DEGREE has so small an error.
     """
     with decimal.localcontext(DIGITS):
         bits = int(1 / error).bit_length() + 3
@@ -170,10 +170,12 @@ def fit_approximation(
                 )
     raise UsageError(
         f"No polynomial of degree {MAX_DEGREE} approximates to {float(error)} on "
-        f"[{float(low)}, {float(high)}]. Ask for less, or for a narrower range."
+        f"[{float(low)}, {float(high)}]. Ask for a larger error, or for a narrower range.",
+        code="no-approximation",
+        received=float(error),
     )
 
 
 def polynomial_tolerance(precision: int) -> Decimal:
-    """What of an error of 2^-precision is the polynomial's share."""
+    """Return the polynomial's part of an error of 2^-precision."""
     return Decimal("0.55") / (1 << precision)

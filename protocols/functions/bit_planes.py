@@ -1,4 +1,4 @@
-"""The bits of private words, one by one, and words of them.
+"""Single bits of private words, and words from bits.
 
 Bit k of x is the sign of x modulo 2^(k+1): a comparison of k + 1 bits, all of them made at once.
 """
@@ -20,7 +20,7 @@ from tfe_bench.protocols.session.sharing import EvaluatorBits, MaskedBits, Share
 
 
 def extract_bit(party: Party, x: Shared, position: int) -> EvaluatorBits:
-    """One bit of every element, 0 being the lowest.
+    """Return one bit of every element, 0 being the lowest.
 
     Rounds and bits: those of compare.msb of position + 1 bits, 2 at least.
     """
@@ -30,9 +30,9 @@ def extract_bit(party: Party, x: Shared, position: int) -> EvaluatorBits:
 
 
 def extract_planes(party: Party, x: Shared, bits: int) -> MaskedBits:
-    """The lowest bits of every element, [bits, n], the lowest first.
+    """Return the lowest bits of every element, [bits, n], the lowest first.
 
-    Rounds: those of the widest comparison, and 1.  Bits sent: those of compare.msb of 2, 2, 3, ..,
+    Rounds: those of the widest comparison, and 1. Bits sent: those of compare.msb of 2, 2, 3, ..,
     `bits` bits, and of convert.mask_bits.
     """
     n = x.shape.num_elements()
@@ -46,15 +46,15 @@ def extract_planes(party: Party, x: Shared, bits: int) -> MaskedBits:
 def sum_weighted_planes(
     party: Party, bits: MaskedBits, weights: npt.NDArray[np.int64], shape: Sequence[int]
 ) -> Shared:
-    """The sum over k of weights[k] times bit plane k: integers of a shape.
+    """Return the sum over k of weights[k] times bit plane k: integers of a shape.
 
-    The bits become numbers as in convert.b2a; what is exchanged is their sum alone.
+    The bits become numbers as in convert.b2a; only their sum is exchanged.
 
     Args:
         bits: [planes, n].
         weights: public words [planes].
 
-    Rounds: 1 (2 with dealing).  Bits sent: D 64 per bit, E1, E2 64 per element.
+    Rounds: 1 online (2 total). Bits sent: D 64 per bit, E1, E2 64 per element.
     """
     n = math.prod(shape)
     if isinstance(party, CostParty):

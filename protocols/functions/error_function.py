@@ -21,7 +21,7 @@ MIN_FRACTIONAL_BITS, MAX_FRACTIONAL_BITS = 8, 16  # fractional
 
 
 def _exact_erf(x: Decimal) -> Decimal:
-    """Its series: the sum of (-1)^n x^(2n+1) / (n! (2n+1)), times 2 / sqrt(pi)."""
+    """Compute erf by its series, the sum of (-1)^n x^(2n+1) / (n! (2n+1)), times 2 / sqrt(pi)."""
     total, power, n = Decimal(0), x, 0
     while abs(power) > Decimal(10) ** -90:
         total += power / (2 * n + 1)
@@ -46,7 +46,7 @@ class ErfPolynomials:
 
 @functools.cache
 def fit_erf(f: int) -> ErfPolynomials:
-    """The polynomials for f fractional bits."""
+    """Return the polynomials for f fractional bits."""
     ulp = Decimal(2) ** -f
     eighths = 8
     while 1 - _exact_erf(Decimal(2 * eighths) / 8) > ulp / 4:
@@ -59,14 +59,14 @@ def fit_erf(f: int) -> ErfPolynomials:
         )
         for part in (_exact_erf, lambda a: _exact_erf(step + a) - at_step)
     ]
-    # (q ends as near to 1 - erf(S) as all else of it is right)
+    # (q's end differs from 1 - erf(S) by no more than the errors elsewhere)
     return ErfPolynomials(eighths << (f - 3), *polynomials)
 
 
 def erf(party: Party, x: Shared, bits: int = compare.LAYER_BITS) -> Shared:
-    """erf(x) for every |x| < 2^(bits-1) ring units, off by less than 3 ulp.
+    """Compute erf(x) for every |x| < 2^(bits-1) ring units, off by less than 3 ulp.
 
-    Rounds: 10 (11 with dealing).  Bits sent: those of three comparisons, four choices and both
+    Rounds: 10 online (11 total). Bits sent: those of three comparisons, four selections and both
     polynomials.
     """
     polynomials = fit_erf(x.fractional_bits)

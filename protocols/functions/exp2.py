@@ -1,11 +1,13 @@
-"""2^t of private values in one round, and the sums of rows of them, which softmax divides by.
+"""2^t of private values in one round, and the sums of rows of them, by which softmax divides.
 
 The one-round exponential (exp_one_round.py) without its factor log2(e): t of a ring Z_2^(f+9) has
-the period 2^9 of its exponents modulo N = 2^256 + 1, so that the wrap of m - lam is none, and t
-needs no 64 bits.  The window lies almost wholly below 0: what a row's largest is taken from.
+the period 2^9 of its exponents modulo N = 2^256 + 1, so that the wrap of m - lam has no effect,
+and
+t needs no 64 bits. The window lies almost entirely below 0: a row's largest value is subtracted
+before.
 
-The evaluators' additive shares of 2^t are right modulo any ring, so that their sums are exchanged
-beside them, and no sum waits for its terms.
+The evaluators' additive shares of 2^t are right modulo any ring. Hence their sums are exchanged
+at the same time, and no sum waits for its terms.
 """
 
 from __future__ import annotations
@@ -28,13 +30,13 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# Of each factor's mantissa: 2^t is off by a factor of 1 +- 2^-19.
+# Bits of each factor's mantissa: 2^t is off by a factor of 1 +- 2^-19.
 _MANTISSA: Final = 20
 _OFFSET: Final = 175
 # 2^t is right from LOW to HIGH; at HIGH it fails with a probability of 2^-40.5, below with less.
 LOW: Final = -174.0
 HIGH: Final = 0.5
-# t may have so many fractional bits, and 2^t.
+# Most fractional bits of t, and of 2^t.
 MAX_INPUT_BITS: Final = 30
 MAX_RESULT_BITS: Final = 24
 
@@ -44,34 +46,34 @@ class _PowerOfTwo(OneRound):
 
     @property
     def factor(self) -> int:
-        """A power of two: t's whole part comes to the word's top 9 bits, what is above is lost."""
+        """Power of two that moves t's whole part to the word's top 9 bits; higher bits are lost."""
         return 1 << (64 - self.ring_bits)
 
     @property
     def drop(self) -> int:
-        """T: bits of the product below the result's last."""
+        """T: bits of the product below the result's last bit."""
         return self.offset + 2 * self.mantissa - self.fractional_bits
 
 
 def ring_bits(fractional_bits: int) -> int:
-    """Of t's ring: 2^9 = 512 units."""
+    """Return the bits of t's ring: 2^9 = 512 units."""
     return fractional_bits + EXPONENT_BITS
 
 
 def exp2(
     party: Party, t: Shared, scale: int, width: int, rows: Callable[[Any], Any]
 ) -> tuple[Shared, Shared]:
-    """(2^t in Z_2^width, sums of rows of 2^t over Z_2^64), for LOW <= t <= HIGH.
+    """Compute 2^t in Z_2^width and sums of rows of 2^t over Z_2^64, for LOW <= t <= HIGH.
 
     Args:
         t: of Z_2^(f+9), f its fractional bits.
         scale: fractional bits of the results, 1 to 24.
         rows: a linear map of tensors of t's shape; the sums are those along its last axis.
 
-    2^t is off by less than 1 ulp and a factor of 1 +- 2^-19; the sums are those of what is opened,
-    exactly (in a row of which no term failed).
+    2^t is off by less than 1 ulp and a factor of 1 +- 2^-19; the sums are those of the exchanged
+    values, exactly (in a row without a failed term).
     Outside of the window the results are arbitrary.
-    Rounds: 1 (2 with dealing).  Bits sent: D 256 per element, E1, E2 width per element and 64 per
+    Rounds: 1 online (2 total). Bits sent: D 256 per element, E1, E2 width per element and 64 per
         row each.
     Raises:
         UsageError: another ring, or bits that do not fit.
@@ -84,8 +86,12 @@ def exp2(
     )
     if t.limbs != 1 or t.ring_bits != ring_bits(f) or not fits:
         raise UsageError(
-            f"exp2 wants 1 to {MAX_INPUT_BITS} fractional bits and 9 whole ones, 1 to {MAX_RESULT_BITS} of "
-            f"its result, and two more in all. Received: {t!r}, {scale} and {width}."
+            f"exp2 expects 1 to {MAX_INPUT_BITS} fractional bits and 9 whole ones, 1 to "
+            f"{MAX_RESULT_BITS} "
+            f"of its result, and two more in all. Received: {t!r}, {scale} and {width}.",
+            code="unsupported-scale",
+            operation="exp2",
+            received=f"{t!r}, {scale}, {width}",
         )
     if isinstance(party, CostParty):
         sums_shape = rows(t.any).shape[:-1]

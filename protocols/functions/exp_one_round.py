@@ -1,9 +1,9 @@
 """The exponential in one round: exponents modulo N = 2^256 + 1, where 2 has order 512.
 
 With x = m - lam, e^x is one factor known to D times one known to both evaluators, so that additive
-shares of D's factor become shares of e^x by a local product: no multiplication protocol.  And as
+shares of D's factor become shares of e^x by a local product: no multiplication protocol. As
 the order of 2 is a power of two, the top 9 bits of the ring share of x log2(e) are the exponent
-modulo 512 as they stand: no conversion of the exponent, and no assumption about its sign.
+modulo 512 directly: no conversion of the exponent, and no assumption about its sign.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from tfe_bench.protocols.session.sharing import Shared
 MODULUS_BITS = 256
 EXPONENT_BITS = 9  # 2 has order 2^9 modulo 2^256 + 1
 FAILURE_BITS = 40  # the probability of failure stays below 2^-40
-# Ends of the range are drawn in by this much, for the rounding of log2(e) and of the mantissas.
+# Margin inside the range's ends, for the rounding of log2(e) and of the mantissas.
 MARGIN = 2.0**-20
 LN2 = math.log(2)
 WORD = 1 << 64
@@ -32,14 +32,14 @@ WORD = 1 << 64
 
 @functools.cache
 def encode_log2e(fractional_bits: int) -> int:
-    """round(log2(e) 2^fractional_bits), the same on every host."""
+    """Return round(log2(e) 2^fractional_bits), the same on every host."""
     with localcontext() as context:
         context.prec = 80
         return int((Decimal(2) ** fractional_bits / Decimal(2).ln()).to_integral_value())
 
 
 def to_signed_word(value: int) -> int:
-    """The low 64 bits of an integer as a signed word."""
+    """Return the low 64 bits of an integer as a signed word."""
     low = value % WORD
     return low - WORD if low >> 63 else low
 
@@ -60,7 +60,7 @@ class ExponentForm:
 
     @property
     def drop(self) -> int:
-        """T: bits of the product below the result's last."""
+        """T: bits of the product below the result's last bit."""
         return self.offset + 2 * self.mantissa - self.fractional_bits
 
     @property
@@ -81,7 +81,7 @@ class OneRound(ExponentForm):
 
     @property
     def factor(self) -> int:
-        """log2(e) such that x * factor has its exponent in the ring's top 9 bits."""
+        """log2(e) at a scale at which the exponent of x * factor is in the ring's top 9 bits."""
         return encode_log2e(self.ring_bits - EXPONENT_BITS - self.fractional_bits)
 
     @property
@@ -93,25 +93,28 @@ class OneRound(ExponentForm):
 
     @property
     def failure_probability(self) -> float:
-        """Probability of a wrong result at the greatest x; at x it is e^(x - high) of that."""
+        """Probability of a wrong result at the greatest x; at x it is e^(x - highest_input) times
+        this.
+        """
         power = self.highest_input / LN2 + self.offset + 2 * self.mantissa - MODULUS_BITS
         return float(2.0**power)
 
     def evaluate_exp(self, party: Party, x: Shared) -> Shared:
-        """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
+        """Compute e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
         D:  A = 2^offset 2^(-lam log2 e) mod N, A = A1 + A2 with A1 = PRF(K1); A2 to E2
         E*: B = 2^(m log2 e) mod N, the same at both, bit for bit;  h_i = A_i B mod N
         E1: y1 = floor(h1 / 2^T);   E2: y2 = -floor((N - h2) / 2^T);   exchange(y1 + y2)
 
         h1 + h2 = h + N unless h1 <= h, which has the probability h / N: 2^-40 at the greatest x.
-        A1 has 256 bits, so that A2 is uniform but for one of N values; that one, 2^256, is sent as
-        0 and spoils the result with probability 2^-256.
+        A1 has 256 bits, so that A2 is uniform except for one of N values. That value, 2^256, is
+        sent as
+        0 and gives a wrong result, with probability 2^-256.
 
-        Rounds: 1 (2 with dealing).  Bits sent: D 256, E1, E2 64 per element each (128 over
+        Rounds: 1 online (2 total). Bits sent: D 256, E1, E2 64 per element each (128 over
             Z_2^128).
         Source: exponent sharing of Kelkar et al. (USENIX Security 2022) and SPU's exp_prime; the
-        modulus with an order of 2^9 and the missing wrap bit are this project's.
+        modulus with an order of 2^9 and the omission of the wrap bit are this project's.
         """
         scale = self.fractional_bits
         if isinstance(party, CostParty):
@@ -129,7 +132,7 @@ class OneRound(ExponentForm):
 
 
 def exp_attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) -> dict[str, Any]:
-    """Of the ops for exponentials."""
+    """Return the attributes of the ops for exponentials."""
     return {
         **s.kernel_attributes(),
         "key": K1,
@@ -144,7 +147,7 @@ def exp_attributes(s: Site, form: Any, name: str, limbs: int, point: int = 0) ->
 
 
 def deal_factor(s: Site, form: Any, x: Shared, name: str, point: int) -> None:
-    """The dealer splits its factor under mask 0 of the site and sends E2's part in slot 0."""
+    """Split the dealer's factor under mask 0 of the site and send E2's part in slot 0."""
     message = ops.module().tfe_bench_exp_deal(
         l1=x.l1, l2=x.l2, **exp_attributes(s, form, name, x.limbs, point)
     )
@@ -154,7 +157,7 @@ def deal_factor(s: Site, form: Any, x: Shared, name: str, point: int) -> None:
 def share_product(
     s: Site, form: Any, x: Shared, name: str, dealt: Any, point: int = 0
 ) -> tuple[Any, Any]:
-    """An evaluator's additive share of e^x, and (prime form) whether it was below p / 2.
+    """Return an evaluator's additive share of e^x, and (prime form) whether it was below p / 2.
 
     Args:
         dealt: words of the dealer's message.
@@ -170,16 +173,21 @@ def share_product(
 def check_scale(
     method: str, ring_bits: int, fractional_bits: int, lowest: int, highest: int
 ) -> None:
-    """Refuses a scale that a form does not fit."""
+    """Reject a scale that a form does not support."""
     if not lowest <= fractional_bits <= highest:
         raise UsageError(
-            f"The {method} exponential over Z_2^{ring_bits} has {lowest} to {highest} fractional bits. "
-            f"Received: {fractional_bits}."
+            f"The {method} exponential over Z_2^{ring_bits} has {lowest} to {highest} fractional "
+            "bits. "
+            f"Received: {fractional_bits}.",
+            code="unsupported-scale",
+            operation="exp",
+            received=fractional_bits,
+            expected=f"{lowest} to {highest}",
         )
 
 
 def plan_one_round(ring_bits: int, fractional_bits: int, softmax: bool = False) -> OneRound:
-    """Parameters for a ring and a scale.
+    """Return the parameters for a ring and a scale.
 
     Over Z_2^64, q = 30 and an exponent from -109 to 46: x from -75.5 to 31.8 at f = 16.
     Over Z_2^128, q = 46 and an exponent from -65 to 58: x from -45 to 40.2.

@@ -19,9 +19,9 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-BITS = 5  # of |integer part|: |x log2(e)| < 32
+BITS = 5  # bits of |integer part|: |x log2(e)| < 32
 EXCHANGES = 2
-COEFFICIENTS = (  # of 2^z on [0, 1), lowest first, in units of 10^-15
+COEFFICIENTS = (  # coefficients of 2^z on [0, 1), lowest first, in units of 10^-15
     1_000_000_077_443_020,
     693_147_180_426_163,
     240_226_510_710_170,
@@ -30,7 +30,7 @@ COEFFICIENTS = (  # of 2^z on [0, 1), lowest first, in units of 10^-15
     1_332_730_359_281,
 )
 UNIT = 10**15
-# Deals of the site that makes factors of bits: six bits, then two products of bits.
+# Deals of the site that computes factors from bits: six bits, then two products of bits.
 PRODUCTS = ((0, 1), (2, 3))
 
 
@@ -48,7 +48,7 @@ class Pade:
 
     @property
     def truncation_method(self) -> str:
-        """Truncation: never failing over Z_2^64, one round less over Z_2^128."""
+        """Truncation: one without failures over Z_2^64, one with a round less over Z_2^128."""
         return "safe" if self.ring_bits == 64 else "probable"
 
     @property
@@ -71,11 +71,12 @@ class Pade:
         return float(sum(2.0 ** (b - self.ring_bits) for b in bits))
 
     def evaluate_exp(self, party: Party, x: Shared) -> Shared:
-        """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
+        """Compute e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
-        X = x log2 e = -32 b5 + sum over j < 5 of 2^j b_j + z;  e^x = 2^z prod (1 + b_j (2^2^j - 1))
-        / 2^(32 b5).  Bit j of the integer part is the top bit of X modulo 2^(f + j + 1): one
-        comparison.  Two factors 1 + b (u - 1) and 1 + b' (u' - 1) multiply without a round,
+        X = x log2 e = -32 b5 + sum over j < 5 of 2^j b_j + z;  e^x = 2^z prod (1 + b_j (2^2^j -
+        1))
+        / 2^(32 b5). Bit j of the integer part is the top bit of X modulo 2^(f + j + 1): one
+        comparison. Two factors 1 + b (u - 1) and 1 + b' (u' - 1) multiply without a round,
         because D deals the product of the masks of b and b'.
 
         Error: relative 2^-13.4 (the polynomial's) + (|x| / 2 + 6) 2^-f, and 2 ulp.
@@ -94,13 +95,15 @@ class Pade:
         whole = ring.mul(party, ring.mul(party, factors[0], factors[1]), factors[2])
         large = ring.mul(party, polynomial, whole)
         small = replace(ring.truncate(party, large, 32, self.truncation_method), fractional_bits=f)
-        # Not convert.select: the bit says which of the two is the smaller one.
+        # Not convert.select: the bit states which of the two is the smaller one.
         y = convert.inject(party, bits[BITS], arithmetic.sub(small, large))
         y = arithmetic.add(large, y)
         return Shared(y.m, y.l1, y.l2, x.dealer, f, limbs)
 
     def _extract_factors(self, party: Party, x: Shared, bits: list[MaskedBits]) -> list[Shared]:
-        """The fraction z of X, and the powers of two of the bits 0 and 1, of 2 and 3, and of 4."""
+        """Return the fraction z of X, and the powers of two of the bits 0 and 1, of 2 and 3, and of
+        4.
+        """
         f, limbs = self.fractional_bits, x.limbs
         if isinstance(party, CostParty):
             w = self.ring_bits * x.shape.num_elements()
@@ -115,7 +118,7 @@ class Pade:
         masked_bits = [
             convert.unpack_elements(b, shape, limbs) for b in bits
         ]  # at the dealer: beta
-        # (the evaluators' products of masked bits are not looked at)
+        # (the evaluators' products of masked bits are not used)
         both = [tf.bitwise.bitwise_and(masked_bits[j], masked_bits[k]) for j, k in PRODUCTS]
         masks = [
             masked.deal(s, b, shape, i, i, self.ring_bits)
@@ -148,7 +151,7 @@ class Pade:
         ]
 
     def _multiply_bits(self, s: Site, o1: Any, o2: Any, b1: Any, b2: Any, b12: Any) -> Any:
-        """Shares of (o1 ^ b1)(o2 ^ b2) from shares of b1, b2 and b1 b2."""
+        """Return shares of (o1 ^ b1)(o2 ^ b2) from shares of b1, b2 and b1 b2."""
         limbs = self.limbs
         mixed = ring.add_elements(
             ring.apply_sign(o1, ring.multiply_elements(b1, o2, limbs), limbs),
@@ -161,7 +164,7 @@ class Pade:
         return ring.add_elements(y, ring.multiply_elements(o1, o2, limbs), limbs) if s.is_e2 else y
 
     def _evaluate_polynomial(self, party: Party, z: Shared) -> Shared:
-        """2^z for 0 <= z < 1."""
+        """Compute 2^z for 0 <= z < 1."""
         f = self.fractional_bits
 
         def multiply(a: Shared, b: Shared) -> Shared:
@@ -182,7 +185,7 @@ def _scale_share(share: Any, weight: int, limbs: int) -> Any:
 
 
 def _share_powers(s: Site, bits: list[tuple[Any, int]], bit_product: Any, limbs: int) -> Any:
-    """Shares of the product of 1 + b_j (2^(2^j) - 1) over one bit, or two with their product."""
+    """Return shares of prod 1 + b_j (2^(2^j) - 1) over one bit, or two with their product."""
     import tensorflow as tf
 
     weights = [(1 << (1 << j)) - 1 for _, j in bits]
@@ -195,7 +198,7 @@ def _share_powers(s: Site, bits: list[tuple[Any, int]], bit_product: Any, limbs:
 
 
 def plan_pade(ring_bits: int, fractional_bits: int) -> Pade:
-    """Parameters for a ring and a scale.
+    """Return the parameters for a ring and a scale.
 
     Raises:
         UsageError: too few or too many fractional bits for 2^32 in the ring.

@@ -1,9 +1,10 @@
 """The exponential by exponent sharing modulo a Mersenne prime p = 2^q - 1.
 
-The method of Kelkar et al. (USENIX Security 2022, section 4) as SPU runs it for two parties
-(semi2k exp_prime), carried to the masked view: x log2 e = -lam log2 e + m log2 e, one part known to
-D and the other to both evaluators, so that the product of the two powers needs no protocol.  What
-stays is the conversion from Z_p to the ring, which wants to know whether the two shares wrap.
+The method of Kelkar et al. (USENIX Security 2022, section 4) in SPU's form for two parties
+(semi2k exp_prime), adapted to the masked view: x log2 e = -lam log2 e + m log2 e, one part known
+to
+D and the other to both evaluators, so that the product of the two powers needs no protocol. The
+conversion from Z_p to the ring remains, which depends on whether the two shares wrap.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Prime(ExponentForm):
 
     @property
     def factor(self) -> int:
-        """log2(e)."""
+        """log2(e) as an integer."""
         return exp_one_round.encode_log2e(self.extra)
 
     @property
@@ -45,17 +46,17 @@ class Prime(ExponentForm):
 
     @property
     def highest_input(self) -> float:
-        """Greatest x: the product stays below p / 4, where p / 2 would do for exact factors."""
+        """Greatest x: the product stays below p / 4, although p / 2 suffices for exact factors."""
         return (self.q - 2 - self.offset - 2 * self.mantissa) * LN2
 
     @property
     def failure_probability(self) -> float:
-        """|x log2(e) + offset| 2^point / 2^ring_bits: the parts' signed words wrap."""
+        """Probability of a wrap of signed words: |x log2(e) + offset| 2^point / 2^ring_bits."""
         greatest = max(abs(self.lowest_input), abs(self.highest_input)) / LN2 + self.offset
         return float(greatest * 2.0 ** (self.point - self.ring_bits))
 
     def evaluate_exp(self, party: Party, x: Shared) -> Shared:
-        """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
+        """Compute e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
         D:  A = 2^(offset - lam log2 e) 2^mantissa mod p, A = u1 + u2; u1 = PRF(K1) mod p, u2 to E2
         E*: B = 2^(m log2 e) 2^mantissa mod p;  w_i = u_i B mod p;  c_i = [w_i < p/2]
@@ -65,7 +66,7 @@ class Prime(ExponentForm):
         The words are read as signed; their sum wraps with probability |x log2 e + offset| 2^T/2^l.
         u1 is q bits of the PRF, and 2^q - 1 counts as 0: a bias of 2^-q.
         Error: 1 ulp and a relative 2^-mantissa + |x| 2^-(extra + 1).
-        Rounds: 2 (3 with dealing).  Bits sent: D 128, E1, E2 65 per element each (256 and 129 over
+        Rounds: 2 online (3 total). Bits sent: D 128, E1, E2 65 per element each (256 and 129 over
         Z_2^128), the single bits in whole bytes.
         """
         limbs = x.limbs
@@ -84,7 +85,7 @@ class Prime(ExponentForm):
         y = below = product = None
 
         def to_elements(bit: tf.Tensor) -> tf.Tensor:
-            """0 and 1 per element as ring elements in x's shape."""
+            """Return 0 and 1 per element as ring elements in x's shape."""
             if limbs == 2:
                 bit = tf.stack([bit, tf.zeros_like(bit)], axis=-1)
             return tf.reshape(bit, shape)
@@ -128,7 +129,7 @@ class Prime(ExponentForm):
 
 
 def _to_ring(small: object, shape: object, limbs: int) -> object:
-    """Small signed numbers as ring elements in a shape."""
+    """Return small signed numbers as ring elements in a shape."""
     import tensorflow as tf
 
     if limbs == 2:
@@ -138,10 +139,10 @@ def _to_ring(small: object, shape: object, limbs: int) -> object:
 
 
 def plan_prime(ring_bits: int, fractional_bits: int, softmax: bool = False) -> Prime:
-    """Parameters for a ring and a scale.
+    """Return the parameters for a ring and a scale.
 
     Over Z_2^128 those of SPU: p = 2^127 - 1, 23-bit mantissas, x from -31.8 to 22.1; for softmax
-    from -54.0 to 0.  Over Z_2^64, p = 2^61 - 1 and 12-bit mantissas: x from -13.1 to 10.3, at
+    from -54.0 to 0. Over Z_2^64, p = 2^61 - 1 and 12-bit mantissas: x from -13.1 to 10.3, at
     f = 16 with a wrap probability of 2^-30; for softmax 16 bits, from -18.0 to 0.
 
     Raises:

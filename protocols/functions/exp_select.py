@@ -1,9 +1,9 @@
-"""A bit times an exponential in one round: b e^x, whatever x is where b = 0.
+"""A bit times an exponential in one round: b e^x, for any x where b = 0.
 
 With b = o ^ beta and e^x = A B as in exp_one_round.py (A = exp(-lam) known to D, B = exp(m) to the
-evaluators), b e^x = A[o] B with A[0] = beta A and A[1] = (1 - beta) A.  D deals both, and the
-evaluators take the one that o says: a comparison's bit costs no round after the exponential, and
-the argument need not be brought into the exponential's range first.
+evaluators), b e^x = A[o] B with A[0] = beta A and A[1] = (1 - beta) A. D deals both, and each
+evaluator uses the one that o selects. A comparison's bit costs no round after the exponential, and
+the argument need not be reduced to the exponential's range first.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from tfe_bench.protocols.session.counting import CostParty
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
-WORDS = 8  # of dealt material per element
+WORDS = 8  # dealt words per element
 
 
 def select_exp(party: Party, bits: MaskedBits, x: Shared) -> Shared:
-    """b e^x for bits in the row-major order of x's elements, at x's scale over Z_2^64.
+    """Compute b e^x for bits in the row-major order of x's elements, at x's scale over Z_2^64.
 
     Args:
-        x: where b = 1, from the one-round form's `low` (about -107) to 0 (a little more does no
-            harm); else anything.
+        x: where b = 1, from the one-round form's `lowest_input` (about -107) to 0 (slightly larger
+            values are harmless); else any value.
 
-    Off by a factor of 1 +- 2^-29 and 1 ulp; 0 exactly where b = 0.  Wrong with a probability of
+    Off by a factor of 1 +- 2^-29 and 1 ulp; 0 exactly where b = 0. Wrong with a probability of
     2^-40 per element at most, as the one-round exponential.
-    Rounds: 1 (2 with dealing).  Bits sent: D 512, E1, E2 64 per element each.
+    Rounds: 1 online (2 total). Bits sent: D 512, E1, E2 64 per element each.
     Raises:
         UsageError: bits and x of different dealers or numbers, another ring, 31 or more fractional
             bits.

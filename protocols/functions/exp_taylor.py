@@ -30,7 +30,7 @@ class Taylor:
 
     @property
     def lowest_input(self) -> float:
-        """Least x: there the approximation is 0, and below it grows again."""
+        """Least x: there the approximation is 0, and below it increases again."""
         return -(2.0**self.iterations)
 
     @property
@@ -40,18 +40,22 @@ class Taylor:
 
     @property
     def extra_bits(self) -> int:
-        """Fractional bits of the start, more than f."""
+        """Fractional bits of the start beyond f."""
         return self.iterations if self.ring_bits == 64 else 0
 
     def list_squares(self) -> list[tuple[int, float]]:
-        """By squaring: bits to drop, and log2 of the greatest square in units of its last bit."""
+        """Return per squaring the dropped bits and log2 of the greatest square in its units."""
         f, k, doubled_extra = self.fractional_bits, self.iterations, 2 * self.extra_bits
         first = 2 * f + doubled_extra + 2 * math.log2(1 + max(self.highest_input, 0) / 2**k)
         rest = [2 * f + self.highest_input / LN2 / 2 ** (k - j) for j in range(2, k + 1)]
         return [(f + doubled_extra, first), *((f, bits) for bits in rest)]
 
     def list_truncations(self) -> list[tuple[int, str]]:
-        """By squaring: bits to drop, and how; one round less where failures stay below 2^-40."""
+        """Return per squaring the bits to drop and the method, "probable" where failures stay below
+        2^-40.
+
+        "probable" takes one round less.
+        """
         rare = self.ring_bits - FAILURE_BITS
         return [(f, "probable" if bits <= rare else "safe") for f, bits in self.list_squares()]
 
@@ -65,11 +69,12 @@ class Taylor:
         return float(sum(2.0 ** (b - self.ring_bits) for b in bits))
 
     def evaluate_exp(self, party: Party, x: Shared) -> Shared:
-        """e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
+        """Compute e^x; see the module, and `tfe_bench.protocols.functions.exponential.exp`.
 
-        Error: relative x^2 / 2^(k+1) below the truth, and 3 2^(k - f) max(1, e^x).
-        Truncation: over Z_2^64 "safe", which never fails, 2 rounds a squaring.  Over Z_2^128
-        "probable", 1 round, but for the last squarings, where e^x 2^(2f) nears the ring: with
+        Error: relative x^2 / 2^(k+1) below the exact value, and 3 2^(k - f) max(1, e^x).
+        Truncation: over Z_2^64 "safe", which never fails, 2 rounds a squaring. Over Z_2^128
+        "probable", 1 round, except for the last squarings, where e^x 2^(2f) is close to the ring:
+        with
         f = 40 the last three.
         Rounds: for k = 8, 16 at f = 16 and 11 at f = 40.
         """
@@ -82,7 +87,7 @@ class Taylor:
 
 
 def plan_taylor(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Taylor:
-    """Parameters for a ring, a scale and k.
+    """Return the parameters for a ring, a scale and k.
 
     Raises:
         UsageError: the square of a number of f + k fractional bits does not fit the ring.
@@ -90,8 +95,11 @@ def plan_taylor(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Ta
     f, k = fractional_bits, iterations
     if k < 1 or f < 1:
         raise UsageError(
-            "The Taylor exponential wants at least 1 iteration and 1 fractional bit. "
-            f"Received: {k} and {f}."
+            "The Taylor exponential expects at least 1 iteration and 1 fractional bit. "
+            f"Received: {k} and {f}.",
+            code="number-out-of-range",
+            operation="exp",
+            received=f"{k}, {f}",
         )
     candidate = Taylor(ring_bits, f, k)
     highest = 48 if ring_bits == 64 else ring.MAX_DROPPED_BITS
@@ -105,6 +113,10 @@ def plan_taylor(ring_bits: int, fractional_bits: int, iterations: int = 8) -> Ta
 def _scale_error(ring_bits: int, f: int, k: int) -> UsageError:
     rule = "f + k <= 30 and f + 2 k <= 48" if ring_bits == 64 else "f <= 61 and k <= 63"
     return UsageError(
-        f"The Taylor exponential over Z_2^{ring_bits} wants {rule}. "
-        f"Received: f = {f} fractional bits and k = {k} iterations. Lower one of them."
+        f"The Taylor exponential over Z_2^{ring_bits} expects {rule}. "
+        f"Received: f = {f} fractional bits and k = {k} iterations. Lower one of them.",
+        code="unsupported-scale",
+        operation="exp",
+        received=f"f = {f}, k = {k}",
+        expected=rule,
     )

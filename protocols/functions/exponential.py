@@ -7,7 +7,7 @@ form         rounds    bits per element   error besides 1 ulp (taylor: besides 3
 "pade"       15 (9)    3999 (6981)        relative 2^-12 (2^-13)
 
 These are for 16 fractional bits in Z_2^64 (and 40 in Z_2^128), all three parties together, without
-clamp; a clamp makes 4 rounds of 1 or 2, one more of the others.
+clamp. With a clamp, forms of 1 or 2 rounds take 4, and others one more.
 
 The one-round form is exp_one_round.py, exponent sharing modulo a prime (Kelkar et al., USENIX
 Security 2022; SPU) exp_prime.py, (1 + x / 2^k)^(2^k) exp_taylor.py, bit decomposition exp_pade.py.
@@ -31,16 +31,18 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 METHODS = ("one-round", "taylor", "prime", "pade")
 CLAMPS = ("none", "low", "both")
-# A clamp's comparison in 2 exchanges: it runs beside the exponential, which may take one round.
+# A clamp's comparison takes 2 exchanges: it runs in parallel to the exponential, which may take
+# one round.
 EXCHANGES = 2
 
 
 class ExpForm(Protocol):
-    """One way of computing e^x, its parameters chosen.
+    """One method to compute e^x, with its parameters.
 
     Attributes:
-        low, high: e^x is computed between them; a clamp decides what comes outside.
-        failure: probability of an arbitrary result for one element, at the worst such x.
+        lowest_input, highest_input: ends of the range of e^x; a clamp defines results outside.
+        failure_probability: probability of an arbitrary result for one element, at the worst x in
+            the range.
     """
 
     @property
@@ -61,31 +63,38 @@ def exp(
     iterations: int = 8,
     softmax: bool = False,
 ) -> Shared:
-    """e^x elementwise, at x's scale and in its ring.
+    """Compute e^x elementwise, at x's scale and in its ring.
 
     Args:
-        x: over Z_2^64 or Z_2^128; without clamp from its form's low to high, or the result is
+        x: over Z_2^64 or Z_2^128. Without clamp, within its form's range, or the result is
             arbitrary.
         method: see the module.
-        clamp: "low": x below the range gives e^low rounded, which is 0 where that is less than half
-            an ulp; "both": also x above gives e^high.  The comparisons are of the whole ring.
+        clamp: "low": x below the range gives e^lowest_input rounded, which is 0 where that is less
+            than half an ulp; "both": also x above gives e^highest_input. The comparisons cover the
+            whole ring.
         iterations: k of "taylor".
-        softmax: x <= 0 is promised, and "one-round" and "prime" move their range down to end at 0.
+        softmax: x <= 0 is guaranteed; "one-round" and "prime" shift their range down to end at 0.
 
     Rounds, bits and error: see the form's module.
     Raises:
-        UsageError: an unknown method or clamp, or a ring or scale that the method does not fit.
+        UsageError: an unknown method or clamp, or a ring or scale that the method does not
+        support.
     """
     check_private("exp", x)
     if x.ring_bits != 64 * x.limbs:
-        raise UsageError(f"exp works over Z_2^64 and Z_2^128. Received: {x!r}.")
+        raise UsageError(
+            f"exp works over Z_2^64 and Z_2^128. Received: {x!r}.",
+            code="unsupported-ring",
+            operation="exp",
+            received=repr(x),
+        )
     exp_form = choose_form(method, x.ring_bits, x.fractional_bits, clamp, softmax, iterations)
     y = exp_form.evaluate_exp(party, x)
     return y if clamp == "none" else _clamp_result(party, x, y, exp_form, clamp == "both")
 
 
 def _clamp_limits(exp_form: ExpForm, f: int) -> tuple[int, int, int, int]:
-    """The range's ends as ring elements, rounded inwards, and e^x there; the same on every host."""
+    """Return the range's ends, rounded inwards, and e^x there; equal on every host."""
     low, high = math.ceil(exp_form.lowest_input * 2**f), math.floor(exp_form.highest_input * 2**f)
     with localcontext() as context:
         context.prec = 80
@@ -97,7 +106,7 @@ def _clamp_limits(exp_form: ExpForm, f: int) -> tuple[int, int, int, int]:
 def _clamp_result(
     party: Party, x: Shared, y: Shared, exp_form: ExpForm, clamp_high: bool
 ) -> Shared:
-    """keep y + below e^low + above e^high, in one exchange; a constant 0 costs nothing."""
+    """Return keep y + below e^low + above e^high, in one exchange; a constant 0 costs nothing."""
     low, high, at_low, at_high = _clamp_limits(exp_form, x.fractional_bits)
 
     def compare_negative(value: Shared) -> MaskedBits:
@@ -134,15 +143,21 @@ def choose_form(
     softmax: bool = False,
     iterations: int = 8,
 ) -> ExpForm:
-    """The parameters of a method.
+    """Return the parameters of a method.
 
     Raises:
-        UsageError: an unknown method or clamp, or a ring or scale that the method does not fit.
+        UsageError: an unknown method or clamp, or a ring or scale that the method does not
+        support.
     """
     check_choice("method", method, METHODS, "exp")
     check_choice("clamp", clamp, CLAMPS, "exp")
     if ring_bits not in (64, 128):
-        raise UsageError(f"exp works over Z_2^64 and Z_2^128. Received: 2^{ring_bits}.")
+        raise UsageError(
+            f"exp works over Z_2^64 and Z_2^128. Received: 2^{ring_bits}.",
+            code="unsupported-ring",
+            operation="exp",
+            received=ring_bits,
+        )
     if method == "taylor":
         return exp_taylor.plan_taylor(ring_bits, fractional_bits, iterations)
     if method == "pade":

@@ -2,15 +2,15 @@
 
     cos(w (m - lam)) = cos(w m) cos(w lam) + sin(w m) sin(w lam), and the sine alike,
 
-so that D deals additive shares mod 2^L of the cosines and sines of lam's multiples, and the
-evaluators, who know m, have additive shares of the series after a local step.  They drop bits and
-exchange them under a new mask (truncation T4).  The period in ring units is 2^p / odd: only
-x mod 2^p matters, so that a wrap of m - lam modulo 2^64 is none.
+so that D deals additive shares mod 2^L of the cosines and sines of lam's multiples. The
+evaluators know m, and compute additive shares of the series locally. They drop bits and
+exchange them under a new mask (truncation T4). The period in ring units is 2^p / odd: only
+x mod 2^p matters, so that a wrap of m - lam modulo 2^64 has no effect.
 
-All sines are integers made by integer arithmetic: one unit of difference between what E1 and E2
-multiply by would leave a multiple of a uniform share.
+All sines are integers from integer arithmetic: one unit of difference between the factors of
+E1 and E2 would leave a multiple of a uniform share.
 
-Idea: Fourier terms of masked angles, Zheng et al. (ACSAC 2023).  That the period divides the ring,
+Idea: Fourier terms of masked angles, Zheng et al. (ACSAC 2023). The period that divides the ring,
 and the truncation, are this project's.
 """
 
@@ -33,14 +33,14 @@ from tfe_bench.protocols.session.sharing import Shared
 
 # Weights are multiples of 2^-16.
 WEIGHT_BITS: Final = 16
-# Dealt cosines are, too; of 2^-14 for results of few bits and weights that are small together.
+# Dealt cosines are too; multiples of 2^-14 for results of few bits and weights with a small sum.
 DEALT_BITS: Final = 16
 _COARSE_BITS: Final = 14
 _COARSE_RESULT: Final = 13
 _COARSE_SUM: Final = 2
 MAX_HARMONICS: Final = 16
 MAX_MODULUS_BITS: Final = 62
-# p: the finest phase.
+# p: bits of the finest phase.
 MAX_PHASE_BITS: Final = 32
 
 
@@ -59,11 +59,11 @@ class Series:
 
     @property
     def harmonic_count(self) -> int:
-        """The number of harmonics."""
+        """Number of harmonics."""
         return (len(self.weights) - 1) // 2
 
     def evaluate_plain(self, v: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Its values in float64, of any shape."""
+        """Evaluate the series in float64, for an array of any shape."""
         constant, *others = (w * 2.0**-WEIGHT_BITS for w in self.weights)
         total = np.full(np.shape(v), constant)
         for j, (a, b) in enumerate(zip(others[::2], others[1::2], strict=True), 1):
@@ -72,42 +72,42 @@ class Series:
         return total
 
     def find_range(self, fractional_bits: int) -> tuple[int, int]:
-        """(a, k): a >= 0, and 0 <= v + a < 2^(k-1), for what is made of it, in ring units."""
+        """Return (a, k): a >= 0, and 0 <= v + a < 2^(k-1) for computed values v, in ring units."""
         constant, *others = self.weights
         amplitude, one = sum(map(abs, others)), 1 << fractional_bits
-        # (what is made of it is off by less than the last number)
+        # (a computed value is off by less than the last term)
         up = (constant + amplitude << fractional_bits) // (1 << WEIGHT_BITS) + (one >> 5) + 2
         down = (amplitude - constant << fractional_bits) // (1 << WEIGHT_BITS) + (one >> 5) + 2
         below = max(down, 0)
         return below, (max(up, 0) + below).bit_length() + 1
 
     def dealt_bits(self, fractional_bits: int) -> int:
-        """Fractional bits of dealt cosines, for a result of so many."""
+        """Return the fractional bits of dealt cosines, for a result of `fractional_bits`."""
         total = sum(map(abs, self.weights[1:]))
         few = fractional_bits <= _COARSE_RESULT and total <= _COARSE_SUM << WEIGHT_BITS
         return _COARSE_BITS if few else DEALT_BITS
 
 
 def max_result_bits(fractional_bits: int) -> int:
-    """The largest k of `evaluate` for a result of so many fractional bits."""
+    """Return the largest k of `evaluate_series` for a result of `fractional_bits`."""
     return MAX_MODULUS_BITS - WEIGHT_BITS - DEALT_BITS + fractional_bits
 
 
 def evaluate_series(
     party: Party, name: str, series: Series, x: Shared, fractional_bits: int, bits: int
 ) -> Shared:
-    """The series of x in Z_2^bits, stochastically rounded.
+    """Evaluate the series at x in Z_2^bits, stochastically rounded.
 
     Off by less than an ulp of the result, and J 2^-16 and sum (|a_j| + |b_j|) 2^-dealt_bits for
-    the rounded cosines, whatever x is.
+    the rounded cosines, for every x.
 
     Args:
-        name: of the site.
-        x: of any value; its ring holds whole turns of the phase: 2^(turn + f) divides its size.
-        fractional_bits: of the result.
+        name: name of the site.
+        x: any value; its ring holds whole periods of the phase: 2^(turn + f) divides its size.
+        fractional_bits: fractional bits of the result.
         bits: k; |series| < 2^(k-1) ring units of the result.
 
-    Rounds: 1 (2 with dealing).  Bits sent: per element D 2 J (k + 16 + dealt_bits -
+    Rounds: 1 online (2 total). Bits sent: per element D 2 J (k + 16 + dealt_bits -
         fractional_bits), E1, E2 k each.
     Raises:
         UsageError: another ring, or bits that do not fit a word.
@@ -123,9 +123,12 @@ def evaluate_series(
         phase > x.ring_bits
     ):
         raise UsageError(
-            f"{name} wants at most {WEIGHT_BITS + fine - 1} fractional bits of its result, "
+            f"{name} expects at most {WEIGHT_BITS + fine - 1} fractional bits of its result, "
             f"{MAX_PHASE_BITS - series.turn} of x, of a ring of {phase} bits or more, and a ring "
-            f"of 2 to {highest} bits. Received: {fractional_bits}, {x!r} and {bits}."
+            f"of 2 to {highest} bits. Received: {fractional_bits}, {x!r} and {bits}.",
+            code="unsupported-scale",
+            operation=name,
+            received=f"{fractional_bits}, {x!r}, {bits}",
         )
     rows = 2 * series.harmonic_count
     if isinstance(party, CostParty):

@@ -54,16 +54,16 @@ def _plan_log(f: int, bits: int, precision: int | None) -> _LogPlan:
 
 
 def log(party: Party, x: Shared, bits: int = 62, precision: int | None = None) -> Shared:
-    """ln(x) for x > 0, at x's scale; -f ln(2), the logarithm of one ulp, for x <= 0.
+    """Compute ln(x) for x > 0, at x's scale; -f ln(2), the logarithm of one ulp, for x <= 0.
 
     Args:
         x: ring element 0 < X < 2^bits; zero and negative values above -2^bits count as one
-            ulp; others give garbage.
-        bits: a bound that is known saves comparisons.
-        precision: 6 to 20 (more where it fits 256 bits); f + 2, and 20 at most, unless given.
+            ulp; other values give arbitrary results.
+        bits: a known bound saves comparisons.
+        precision: 6 to 20 (more where it fits 256 bits). Default: f + 2, and 20 at most.
 
     Off by 2^-precision (absolute) and 1.1 ulp at most.
-    Rounds: 8 (4 for bits <= 12), one more with dealing.
+    Rounds: 8 online (4 for bits <= 12), one more in total.
     """
     p = _plan_log(x.fractional_bits, bits, precision)
     c, exponent = normalize.normalize(party, x, p.scheme, p.center, p.exponent)

@@ -1,17 +1,18 @@
-"""Normalization: a private x > 0 becomes c in about [1/2, 1) and the power of two it lacks.
+"""Normalization: a private x > 0 becomes c in about [1/2, 1) and the power of two that is missing.
 
-x is compared with powers of two ("cuts"), all at once; the comparisons' bits are nested, so that a
+x is compared with powers of two ("cuts"), all at once. The comparisons' bits are nested, so that a
 function that is linear on each segment between two cuts telescopes,
 
     h(x) = h_last(x) + sum_j [x < cut_j] (h_j(x) - h_{j+1}(x)),
 
-into one sum of bit injections, exchanged together.  In two stages (groups of eight binades, then
+into one sum of bit injections, exchanged once. In two stages (groups of eight binades, then
 one binade) 62 binades take 8 + 7 comparisons.
 
 A comparison need not be exact at its cut, because the polynomial that follows is fitted to a
-slightly wider interval: all but the RESOLUTION bits below the cut's first are dropped from m and
-from lam without a message (the difference of the floors is the floor of the difference, or one
-more), and what is left is compared in a small ring.
+slightly wider interval. All bits below the RESOLUTION bits after the cut's first are dropped from
+m
+and from lam without a message (the difference of the floors is the floor of the difference, or one
+more), and the remaining bits are compared in a small ring.
 
 Nothing is revealed: every message is a dealt share or a masked exchange.
 """
@@ -48,7 +49,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 
 def shift_bits(x: Shared, shift: int) -> Shared:
-    """x * 2^shift, exactly, or x / 2^-shift in a smaller ring, off by less than 2.  Local."""
+    """Return x * 2^shift, exactly, or x / 2^-shift in a smaller ring, off by less than 2. Local."""
     if shift >= 0:
         return x.map(lambda a: tensor_ops.left_shift(a, shift))
     ring = x.ring_bits
@@ -57,7 +58,7 @@ def shift_bits(x: Shared, shift: int) -> Shared:
 
 
 def _prepare_comparisons(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[Any]:
-    """(x - cut) / 2^drop, floor or one more, for each cut, as compare.masked_part gives words."""
+    """Return (x - cut) / 2^drop, floor or one more, for each cut, as compare.masked_part words."""
     part = compare.masked_part(party, x)
     if not tensor_ops.is_concrete(part):
         return [part] * len(cuts)
@@ -72,9 +73,9 @@ def _prepare_comparisons(party: Party, x: Shared, cuts: Sequence[Cut]) -> list[A
 
 
 def compare_with_cuts(party: Party, x: Shared, stage: Stage) -> MaskedBits:
-    """[x < cut] for every cut, each padded to whole words, exchanged under masks.
+    """Return [x < cut] for every cut, each padded to whole words, exchanged under masks.
 
-    Rounds: stage.exchanges + 1 (one more with dealing).  Bits sent: those of compare.msb and of
+    Rounds: stage.exchanges + 1 online (one more in total). Bits sent: those of compare.msb and of
         mask_bits.
     """
     parts = zip(stage.cuts, _prepare_comparisons(party, x, stage.cuts), strict=True)
@@ -87,7 +88,7 @@ def compare_with_cuts(party: Party, x: Shared, stage: Stage) -> MaskedBits:
 
 
 def _prepend_axis(cuts: int, shape: Any) -> Any:
-    """A shape with an axis of cuts before."""
+    """Return a shape with an axis of cuts before it."""
     import tensorflow as tf
 
     known = tf.get_static_value(shape)
@@ -104,7 +105,7 @@ class SegmentSelector:
         tensor, slot: number of the dealt mask and of its message.
 
     Attributes:
-        stacked: the shape with an axis of cuts before.
+        stacked_shape: the shape with an axis of cuts before it.
 
     Bits sent: D width per cut and element, packed.
     """
@@ -123,7 +124,7 @@ class SegmentSelector:
         self._beta = masked.deal(s, all_bits, self.stacked_shape, tensor, slot, width)
 
     def select_constants(self, values: Sequence[int]) -> Any:
-        """Shares of the constant of x's segment.  No message."""
+        """Return shares of the constant of x's segment. No message."""
         if self._s.is_dealer:
             return None
         steps = [to_signed_word(a - b) for a, b in itertools.pairwise(values)]
@@ -134,7 +135,7 @@ class SegmentSelector:
         return tensor_ops.add(total, last) if self._s.is_e2 else total
 
     def select_values(self, pieces: SegmentMaps, width: int, tensor: int, slot: int) -> Any:
-        """Shares mod 2^width of the piece of x's segment.
+        """Return shares mod 2^width of the linear map of x's segment.
 
         With d_j = pieces[j] - pieces[j+1] it is pieces[-1] + sum_j b_j d_j (convert.inject).
         Bits sent: D width per cut and element, packed.
@@ -162,8 +163,8 @@ class SegmentMaps:
     """A linear map of x for each segment.
 
     Attributes:
-        steps: each less the next one, along a first axis.
-        last: the last one.
+        steps: each map minus the next one, along a first axis.
+        last: the last map.
     """
 
     steps: Shared
@@ -171,12 +172,12 @@ class SegmentMaps:
 
 
 def _broadcast_cuts(numbers: Sequence[int], a: Any) -> Any:
-    """Numbers along the first axis of a tensor of cuts."""
+    """Return numbers along the first axis of a tensor of cuts."""
     return tensor_ops.constant(np.reshape(numbers, [-1, *[1] * (a.shape.rank - 1)]))
 
 
 def multiply_each(x: Shared, factors: Sequence[int]) -> SegmentMaps:
-    """x times each factor.  Local."""
+    """Return x times each factor. Local."""
     steps = [to_signed_word(a - b) for a, b in itertools.pairwise(factors)]
 
     def multiply_steps(a: Any) -> Any:
@@ -190,7 +191,7 @@ def multiply_each(x: Shared, factors: Sequence[int]) -> SegmentMaps:
 
 
 def map_segments(x: Shared, stage: Stage) -> SegmentMaps:
-    """The linear map of each segment, mod 2^width.  Local."""
+    """Return the linear map of each segment, mod 2^width. Local."""
     segments = stage.segments
     if all(s.shift >= 0 for s in segments):
         maps = multiply_each(x, [s.sign << s.shift for s in segments])
@@ -216,7 +217,7 @@ def map_segments(x: Shared, stage: Stage) -> SegmentMaps:
 
 
 def _shift_by_segment(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
-    """A field of sign * x * 2^shift for each segment: as `shifted`, along a first axis."""
+    """Return a field of sign * x * 2^shift for each segment along a first axis, as `shift_bits`."""
     import tensorflow as tf
 
     expanded = tensor_ops.expand_dims(a, 0)
@@ -237,12 +238,12 @@ def _shift_by_segment(a: Any, ring: int, segments: Sequence[Segment]) -> Any:
 def normalize(
     party: Party, x: Shared, plan: NormalizationPlan, center: int, factor: Table
 ) -> tuple[Shared, Shared]:
-    """(c * 2^units - center, factor of x's segment), both in small rings.
+    """Return (c * 2^units - center, factor of x's segment), both in small rings.
 
-    x <= 0 gives c as for x = 1, and the factor of the segment of its own.
+    x <= 0 gives c as for x = 1, and the factor of its own segment.
 
-    Rounds: plan.rounds (one more with dealing).  Bits sent: those of `nested_bits` and
-        `_selected_cost`.
+    Rounds: plan.rounds online (one more in total). Bits sent: those of `compare_with_cuts` and
+        `_selection_cost`.
     """
     check_ring("This function", x)
     shape = tensor_ops.dynamic_shape(x.any)
@@ -294,7 +295,7 @@ def _symbolic_shared(m: tensor_ops.SymbolicTensor, dealer: int, width: int) -> S
 
 
 def _selection_cost(n: int, plan: NormalizationPlan, i: int, factor: Table) -> Cost:
-    """What stage i sends besides its comparisons, for n elements."""
+    """Return the cost of stage i without its comparisons, for n elements."""
     stage, final, cuts = plan.stages[i], i + 1 == len(plan.stages), len(plan.stages[i].cuts)
     dealt = packed_bits(n * cuts, max(stage.width, factor.width)) + packed_bits(
         n * cuts, stage.width

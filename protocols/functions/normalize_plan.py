@@ -1,4 +1,4 @@
-"""How a private value is normalized: the cuts, the segments and their constants, all public."""
+"""Plan of the normalization of a private value: cuts, segments and their constants, all public."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tfe_bench.errors import UsageError
 
 RING = 64
 MAX_MAGNITUDE = 62
-# A value within 2^-RESOLUTION below a cut may count as above it.
+# A value within 2^-RESOLUTION below a cut may be treated as above it.
 RESOLUTION = 5
 GROUP = 8  # binades
-# Up to so many binades one stage is cheaper than two.
+# Up to this number of binades one stage is cheaper than two.
 MAX_ONE_STAGE_BINADES = 12
 PRECISIONS = range(6, 23)
 
@@ -23,8 +23,8 @@ class Cut:
     """One comparison [x < at].
 
     Attributes:
-        drop: bits that both sides lose first.
-        bits: of the comparison then.
+        drop: bits that both sides drop first.
+        bits: bits of the remaining comparison.
     """
 
     at: int
@@ -34,7 +34,7 @@ class Cut:
 
 @dataclass(frozen=True)
 class Segment:
-    """What becomes of x between two cuts: sign * x * 2^shift (rounded if negative) + constant."""
+    """The map of x between two cuts: sign * x * 2^shift (rounded if negative) + constant."""
 
     sign: int
     shift: int
@@ -46,7 +46,7 @@ class Stage:
     """One set of cuts (ascending), and a segment below, between and above them.
 
     Attributes:
-        exchanges: of the comparisons.
+        exchanges: exchanges of the comparisons.
         width: the result is exchanged mod 2^width.
     """
 
@@ -58,14 +58,14 @@ class Stage:
 
 @dataclass(frozen=True)
 class NormalizationPlan:
-    """How x is normalized.
+    """Stages and formats of a normalization.
 
     Attributes:
         stages: one or two; the last one's segments are single binades.
         top: c = 1 is 2^top in the last stage's result.
-        units: c is exchanged with so many fractional bits.
+        units: fractional bits of the exchanged c.
         low, high: bounds on c.
-        most: of the shifts that take an x to c, the largest one that occurs.
+        max_shift: the largest shift that takes an x to c.
     """
 
     stages: tuple[Stage, ...]
@@ -77,12 +77,12 @@ class NormalizationPlan:
 
     @property
     def rounds(self) -> int:
-        """Until c is exchanged."""
+        """Rounds until c is exchanged."""
         return sum(stage.exchanges + 2 for stage in self.stages)
 
 
 def _plan_binades(top: int, count: int, to_power: int, clamp: bool) -> Stage:
-    """Single binades up to 2^top, which becomes 2^to; x < 1 apart if clamp."""
+    """Return single binades up to 2^top, which becomes 2^to_power; x < 1 separately if clamp."""
     cuts = [_plan_cut(top - count + i, top, clamp) for i in range(1, count)]
     segments = [Segment(1, to_power - (top - count + i)) for i in range(1, count + 1)]
     if clamp:
@@ -92,7 +92,7 @@ def _plan_binades(top: int, count: int, to_power: int, clamp: bool) -> Stage:
 
 
 def _plan_cut(power: int, top: int, negative: bool) -> Cut:
-    """[x < 2^power] for x < 2^top and, if negative, x > -2^top; else x >= 0."""
+    """Return [x < 2^power] for x < 2^top and, if negative, x > -2^top; else x >= 0."""
     drop = max(0, power - RESOLUTION)
     return Cut(1 << power, drop, top - drop + 1 + negative)
 
@@ -100,7 +100,7 @@ def _plan_cut(power: int, top: int, negative: bool) -> Cut:
 def plan_normalization(
     bits: int, precision: int, signed: bool = False, lowest: int = 0
 ) -> NormalizationPlan:
-    """The scheme for 0 < x < 2^bits, or 0 < |x| < 2^bits if signed.
+    """Return the plan for 0 < x < 2^bits, or 0 < |x| < 2^bits if signed.
 
     Args:
         precision: c is off by a factor of 1 +- 0.35 * 2^-precision at most.
@@ -112,7 +112,10 @@ def plan_normalization(
     if not 2 <= bits <= MAX_MAGNITUDE or precision not in PRECISIONS:
         raise UsageError(
             f"Magnitudes have 2 to {MAX_MAGNITUDE} bits and precisions {PRECISIONS.start} to "
-            f"{PRECISIONS.stop - 1}. Received: bits={bits}, precision={precision}."
+            f"{PRECISIONS.stop - 1}. Received: bits={bits}, precision={precision}.",
+            code="number-out-of-range",
+            operation="normalize",
+            received=f"bits={bits}, precision={precision}",
         )
     units = precision + 3
     fuzz = Decimal(2) ** -(precision + 2)
@@ -131,13 +134,14 @@ def plan_normalization(
         cuts.insert(0, Cut(1, 0, bits + 1 + signed))
         segments.insert(0, Segment(0, segments[0].shift, 1 << segments[0].shift))
     if signed:
-        # -x > cut - 2^drop, so that here too it is the larger magnitudes that may come early
+        # -x > cut - 2^drop, so that here too the larger magnitudes may be treated as beyond the
+        # cut
         mirrored = [Cut((1 << c.drop) - c.at, c.drop, c.bits) for c in cuts[::-1]]
         cuts = [*mirrored, *cuts]
         segments = [*(replace(s, sign=-s.sign) for s in segments[:0:-1]), *segments]
     coarse = Stage(tuple(cuts), tuple(segments), 2, top + 2)
     fine = _plan_binades(top, GROUP, top, False)
-    # The lowest group may have fewer binades.  Where its x is rounded it may count as lower still.
+    # The lowest group may have fewer binades. Where its x is rounded it may fall into a lower one.
     max_shift = top - lowest - 1 + (tops[0] > top)
     return NormalizationPlan((coarse, fine), top, units, low, 1 + fuzz, max_shift)
 
@@ -160,7 +164,7 @@ class Table:
 
     @property
     def width(self) -> int:
-        """The sums are right mod 2^width."""
+        """Bits modulo which the sums are right."""
         return self.bits + 2 + self.drop
 
 
@@ -170,10 +174,10 @@ def build_table(
     additive: bool = False,
     largest: int | None = None,
 ) -> Table:
-    """A table and the bits it takes.
+    """Return a table with the bits that it takes.
 
     Args:
-        largest: of the products that occur, where that is known.
+        largest: largest product that occurs, if known.
 
     Raises:
         UsageError: the products do not fit 63 bits.
@@ -193,7 +197,11 @@ def build_table(
         candidate = replace(candidate, bits=candidate.bits + 1)
     if candidate.width >= RING:
         raise UsageError(
-            f"A scale factor takes {candidate.width} bits. Received: parameters for which it does not "
-            "fit 63. Use fewer fractional bits, a lower precision or a smaller range."
+            "A scale factor fits 63 bits. Received: parameters for which it takes "
+            f"{candidate.width}. "
+            "Use fewer fractional bits, a lower precision or a smaller range.",
+            code="unsupported-scale",
+            received=candidate.width,
+            expected=63,
         )
     return candidate

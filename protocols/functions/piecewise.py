@@ -4,11 +4,11 @@ All public knots are compared at once, so that with b_i = [x < knot_i] and piece
 
     y = c_last + sum_i b_i ((a_i - a_(i+1)) x + c_i - c_(i+1))
 
-is one sum of injections, exchanged once.  x loses the bits that do not matter without a message,
-which leaves it in a ring 2^k below 2^64, and the injection carries it back (convert.inject_shares
-with extend_ring): so x may come as a product has left it, or from a small ring.  Slopes are
-integers in units of 2^-(RESULT_BITS - X_BITS): nothing has to be truncated.  The pieces need not
-meet: with constants of their own, a slope's rounding counts by half of its piece's length only.
+is one sum of injections, exchanged once. x drops the bits that do not matter without a message,
+which leaves it in a ring 2^k below 2^64, and the injection extends it again (convert.inject_shares
+with extend_ring): so x may be an untruncated product, or of a small ring. Slopes are
+integers in units of 2^-(RESULT_BITS - X_BITS): no bits have to be truncated. The pieces need not
+meet: with separate constants, a slope's rounding counts only over half of its piece's length.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 RESULT_BITS = 20  # fractional
 X_BITS = 11  # fractional bits that x keeps
-COMPARED_BITS = 9  # and those that comparisons see
+COMPARED_BITS = 9  # fractional bits of compared values
 KNOT_BITS = 6  # knots are multiples of 2^-KNOT_BITS
 RING = 64
 _SLOPE_BITS = RESULT_BITS - X_BITS
@@ -43,14 +43,15 @@ _TABLE_BITS = 40
 
 @dataclass(frozen=True)
 class Pieces:
-    """A piecewise linear function, all of it public; flat above the last knot.
+    """A piecewise linear function, all of it public; constant above the last knot.
 
     Attributes:
         knots: ascending, in units of 2^-KNOT_BITS.
-        slopes: of the pieces, one more than knots, in units of 2^-(RESULT_BITS - X_BITS); the last
-            one is 0.
+        slopes: slopes of the pieces, one more than knots, in units of 2^-(RESULT_BITS - X_BITS);
+            the
+            last one is 0.
         constants: in units of 2^-RESULT_BITS.
-        error: largest distance from the function, for x as it is and on a fine grid.
+        error: largest distance from the function, for exact x and on a fine grid.
     """
 
     knots: tuple[int, ...]
@@ -60,7 +61,7 @@ class Pieces:
 
     @property
     def integer_bits(self) -> int:
-        """Bits that the largest knot takes before the point."""
+        """Bits of the largest knot before the point."""
         return (max(map(abs, self.knots)) >> KNOT_BITS).bit_length()
 
 
@@ -72,13 +73,13 @@ def fit_pieces(
     above: int,
     tolerance: Decimal,
 ) -> Pieces:
-    """Pieces of a function on [low, high], each as long as the tolerance lets it be.
+    """Return pieces of a function on [low, high], each as long as the tolerance admits.
 
     Args:
-        low, high: integers; outside of them it is the constants below and above.
-        tolerance: of a piece on a grid of 2^-KNOT_BITS.
+        low, high: integers; outside of them it is the constants `below` and `above`.
+        tolerance: error of a piece on a grid of 2^-KNOT_BITS.
 
-    Integers and decimals only: the parties must come to the same pieces.
+    Integers and decimals only: the parties must compute the same pieces.
     """
     unit = 1 << KNOT_BITS
     first, last = low * unit, high * unit
@@ -96,7 +97,7 @@ def fit_pieces(
     )
 
     def fit_piece(a: int, b: int) -> tuple[int, int, int]:
-        """Slope, constant and error on [a, b]."""
+        """Return slope, constant and error on [a, b]."""
         rise = (table[b] - table[a]) * unit
         slope = _divide_rounded(rise << _SLOPE_BITS, (b - a) << _TABLE_BITS)
         scaled = _TABLE_BITS - _SLOPE_BITS - KNOT_BITS
@@ -124,12 +125,12 @@ def fit_pieces(
 
 
 def _divide_rounded(a: int, b: int) -> int:
-    """a / b to the nearest integer, b > 0."""
+    """Return a / b rounded to the nearest integer, b > 0."""
     return (2 * a + b) // (2 * b)
 
 
 def _ring_widths(ring: int, f: int, bits: int | None) -> tuple[int, int]:
-    """Width of the comparisons, and ring of x with X_BITS."""
+    """Return the width of the comparisons, and the ring of x with X_BITS."""
     width = ring - (f - COMPARED_BITS)
     if bits is not None:
         width = min(width, bits - (16 - COMPARED_BITS))
@@ -142,8 +143,11 @@ def _check_input(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
     min_integer_bits = pieces.integer_bits + 3
     if width < COMPARED_BITS + min_integer_bits or ring < X_BITS + min_integer_bits:
         raise UsageError(
-            f"{name} wants a ring with {min_integer_bits} bits before the point at least. Received: {x!r}, "
-            f"compared with bits={bits}."
+            f"{name} expects a ring with at least {min_integer_bits} bits before the point. "
+            f"Received: {x!r}, compared with bits={bits}.",
+            code="unsupported-ring",
+            operation=name,
+            received=f"{x!r}, bits={bits}",
         )
     check_known_shape(name, x)
 
@@ -151,17 +155,17 @@ def _check_input(name: str, x: Any, pieces: Pieces, bits: int | None) -> None:
 def evaluate_pieces(
     party: Party, name: str, x: Shared, pieces: Pieces, bits: int | None = compare.LAYER_BITS
 ) -> Shared:
-    """The function of x, with RESULT_BITS fractional bits over Z_2^64.
+    """Evaluate the function at x, with RESULT_BITS fractional bits over Z_2^64.
 
     Args:
-        x: with 12 to 44 fractional bits, over Z_2^64 or in a small ring Z_2^k as
-            relu.truncated_product leaves it; as a real below 2^(k-2) / 2^f and, where it is
-            compared, below half of the comparison's range less the largest knot.
-        bits: of a comparison at 16 fractional bits, as elsewhere; None: the whole ring.
+        x: with 12 to 44 fractional bits, over Z_2^64 or in a small ring Z_2^k, such as a result of
+            relu.truncated_product. As a real it is below 2^(k-2) / 2^f and, where it is compared,
+            below half of the comparison's range minus the largest knot.
+        bits: bits of a comparison at 16 fractional bits, as elsewhere; None: the whole ring.
 
     Off by pieces.error, by the slope times 1.5 * 2^-X_BITS for the rounding of x, whose mean is 0,
-    and by what a neighboring piece is off 2^-8 beyond its end.
-    Rounds: 3 (4 with dealing), and one more where more than 49 bits are compared (bits over 56).
+    and by the error of a neighboring piece 2^-8 beyond its end.
+    Rounds: 3 online (4 total), and one more where more than 49 bits are compared (bits over 56).
     Raises:
         UsageError: another scale, or too small a ring.
     """
@@ -181,7 +185,7 @@ def evaluate_pieces(
     below = convert.mask_bits(
         party, compare.msb(party, compared, width, compare.min_exchanges(width))
     )
-    # x without its lowest bits, half a unit taken off for the mean, and at least 0
+    # x without its lowest bits, minus half a unit for the mean, shifted to at least 0
     lift = 1 << (ring - 2)
     flat = arithmetic.add_constant(flat, -(1 << (f - X_BITS - 1)))
     kept = arithmetic.add_constant(normalize.shift_bits(flat, X_BITS - f), lift)
@@ -218,22 +222,24 @@ def _exact_sigmoid(x: Decimal) -> Decimal:
 
 @functools.cache
 def logistic_pieces() -> Pieces:
-    """The pieces of `logistic`."""
+    """Return the pieces of `logistic`."""
     return fit_pieces(_exact_sigmoid, -EDGE, EDGE, 0, 1, _TOLERANCE)
 
 
 def logistic(party: Party, z: Shared, *, bits: int | None = compare.LAYER_BITS) -> Shared:
-    """1 / (1 + e^-z) with RESULT_BITS fractional bits over Z_2^64, for the gradient of a logit.
+    """Compute 1 / (1 + e^-z) with RESULT_BITS fractional bits, for the gradient of a logit.
+
+    Over Z_2^64.
 
     0 below -EDGE and 1 from EDGE on, exactly.
 
     Args:
         z: over Z_2^64 or in a small ring Z_2^k, with 12 to 44 fractional bits; |z| < 2^(k-2) / 2^f
             (2^12 for 30 bits at 16) and |z| < 2^14 - 8 with the default bits.
-        bits: of a comparison at 16 fractional bits; None: the whole ring.
+        bits: bits of a comparison at 16 fractional bits; None: the whole ring.
 
     Off by less than 2^-10.5.
-    Rounds: 3 (4 with dealing).
+    Rounds: 3 online (4 total).
     Raises:
         UsageError: another scale, or too small a ring.
     """

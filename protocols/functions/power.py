@@ -25,7 +25,7 @@ from tfe_bench.protocols.functions.polynomial import Plan
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-# Fractional bits of the powers of sqrt(2), at least.
+# Least fractional bits of the powers of sqrt(2).
 MIN_FINE_BITS = 12
 _ONE = Fraction(1)
 
@@ -35,7 +35,7 @@ class Mantissa:
     """g(c) as one round.
 
     Attributes:
-        center: of c's units.
+        center: subtracted from c, in its units.
         bits: |g(c)| < 2^(bits - 1) in units of 2^-fractional.
     """
 
@@ -53,7 +53,7 @@ def fit_mantissa(
     sqrt2: bool = False,
     times: Fraction = _ONE,
 ) -> Mantissa:
-    """The polynomial of c; with sqrt2 it is sqrt(2) g(c), and `times` of that, in (1/2, 1].
+    """Return the polynomial of c; with sqrt2 it is sqrt(2) g(c), and `times` of that, in (1/2, 1].
 
     Off by a factor of 1 +- 0.65 * 2^-precision at most.
     """
@@ -84,7 +84,7 @@ def fit_mantissa(
 
 @dataclass(frozen=True)
 class PowerPlan:
-    """All that is public about one power."""
+    """Public parameters of one power."""
 
     scheme: normalize_plan.NormalizationPlan
     mantissa: Mantissa
@@ -97,7 +97,7 @@ class PowerPlan:
 
 
 def exact_power_of_two(exponent: Fraction) -> Fraction:
-    """2^exponent for a multiple of 1/2, to 60 digits: alike on every host."""
+    """Return 2^exponent for a multiple of 1/2, to 60 digits: alike on every host."""
     whole, half = divmod(exponent * 2, 2)
     root = Fraction(1)
     if half:
@@ -112,7 +112,7 @@ class PowerTable:
 
     Attributes:
         bits: its fractional bits.
-        sqrt2: a factor sqrt(2) is left to the polynomial.
+        sqrt2: the polynomial contains a factor sqrt(2).
     """
 
     table: normalize_plan.Table
@@ -128,12 +128,12 @@ def tabulate_powers(
     fine: int,
     keep: int,
 ) -> PowerTable:
-    """2^(slope * shift + offset) with the shift of x's segments; 0 for x = 0.
+    """Return 2^(slope * shift + offset) with the shift of x's segments; 0 for x = 0.
 
     Args:
-        coarse: fractional bits of the first of two stages' constants, if they want so many.
-        fine: fractional bits of the last stage's constants, or what fits 63 bits in all.
-        keep: fractional bits of the product, at most.
+        coarse: most fractional bits of the first of two stages' constants.
+        fine: fractional bits of the last stage's constants, or fewer to fit 63 bits in all.
+        keep: most fractional bits of the product.
     """
     first = scheme.stages[0].segments
     stages = [[(s.sign, slope * s.shift + offset) for s in first]]
@@ -158,7 +158,7 @@ def tabulate_powers(
         if slope > 0:
             exponent = slope * scheme.max_shift + offset - (Fraction(1, 2) if sqrt2 else 0)
             largest = _to_fixed_point(1, exponent, sum(fractional)) + 1
-            if len(stages) == 2 and fine:  # what the fine constants' rounding adds
+            if len(stages) == 2 and fine:  # the amount that the fine constants' rounding adds
                 largest += max(abs(v) for v in values[0])
         try:
             table = normalize_plan.build_table(values, sum(fractional) - kept, largest=largest)
@@ -174,7 +174,7 @@ def _to_fixed_point(sign: int, exponent: Fraction, fractional: int) -> int:
 
 
 def compute_power(party: Party, x: Shared, p: PowerPlan, fractional_bits: int) -> Shared:
-    """g(c) U. Rounds: p.scheme.rounds + 2 (one more with dealing)."""
+    """Compute g(c) U. Rounds: p.scheme.rounds + 2 online (one more in total)."""
     u_bits = p.factor.table.bits + 1
     c, u = normalize.normalize(party, x, p.scheme, p.mantissa.center, p.factor.table)
     g = polynomial.evaluate_polynomial(

@@ -28,18 +28,24 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
 PRECISION = 20
-# A range [low, high] with high <= NARROW * low is one polynomial.
+# A range [low, high] with high <= MAX_NARROW_RATIO * low is one polynomial.
 MAX_NARROW_RATIO = 2.2
 # Bits of the numerator's and the quotient's ring elements: |v| < 2^14 at 16 fractional bits.
 QUOTIENT_BITS = 31
-# Of a division's scale and numerator: its powers of two fit a word.
+# Most bits of a division's scale and numerator together: its powers of two fit a word.
 MAX_DIVISION_BITS = 54
 
 
 def check_fractional(name: str, f: int) -> None:
-    """Refuses scales that the constants of these functions were not made for."""
+    """Reject scales that the constants of these functions do not support."""
     if not 1 <= f <= 24:
-        raise UsageError(f"{name} wants 1 to 24 fractional bits. Received: {f}.")
+        raise UsageError(
+            f"{name} expects 1 to 24 fractional bits. Received: {f}.",
+            code="unsupported-scale",
+            operation=name,
+            received=f,
+            expected="1 to 24",
+        )
 
 
 @functools.cache
@@ -57,17 +63,17 @@ def _plan_power(f: int, bits: int, precision: int, signed: bool, lowest: int) ->
 def reciprocal(
     party: Party, x: Shared, bits: int = 62, precision: int = PRECISION, signed: bool = False
 ) -> Shared:
-    """1 / x for x > 0, at x's scale; 0 for x = 0, and for x < 0 unless signed.
+    """Compute 1 / x for x > 0, at x's scale; 0 for x = 0, and for x < 0 unless signed.
 
     Args:
         x: ring element 0 < X < 2^bits (|X| < 2^bits with signed); zero and negative values above
-            -2^bits give 0; others are garbage.
-        bits: a bound that is known saves comparisons.
-        precision: 6 to 22; less of it takes fewer dealt bits.
+            -2^bits give 0; others give arbitrary results.
+        bits: a known bound saves comparisons.
+        precision: 6 to 22; a lower one takes fewer dealt bits.
         signed: x of either sign, for about twice the comparisons.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 9 (5 for bits <= 12), one more with dealing.
+    Rounds: 9 online (5 for bits <= 12), one more in total.
     """
     p = _plan_power(x.fractional_bits, bits, precision, signed, 0)
     return power.compute_power(party, x, p, x.fractional_bits)
@@ -78,7 +84,7 @@ def reciprocal(
 
 @functools.cache
 def _fit_reciprocal(f: int, low: float, high: float, precision: int) -> polynomial.FittedPolynomial:
-    """One polynomial of x in ring units."""
+    """Return one polynomial of x in ring units."""
     fitted = approximation.fit_approximation(
         approximation.decimal_reciprocal,
         Decimal(low),
@@ -86,19 +92,19 @@ def _fit_reciprocal(f: int, low: float, high: float, precision: int) -> polynomi
         f,
         approximation.polynomial_tolerance(precision),
     )
-    # the scale may be too small for f fractional bits to be left
+    # the scale may be too small to leave f fractional bits
     return polynomial.fit_polynomial(fitted, f, bits=max(2, fitted.limit.bit_length() + 1), spare=3)
 
 
 def _default_precision(f: int, low: float, precision: int | None) -> int:
-    """By default a quarter of an ulp of the largest result, where that is less than PRECISION."""
+    """Return the given precision, or a quarter of an ulp of the largest result up to PRECISION."""
     if precision is not None:
         return precision
     return min(PRECISION, max(normalize_plan.PRECISIONS.start, f + 3 - math.frexp(low)[1]))
 
 
 def plan_reciprocal(f: int, lowest: int, bits: int, precision: int) -> power.PowerPlan:
-    """How 1 / x is computed for ring elements 2^lowest <= X < 2^bits; its last step is g(c) U."""
+    """Return the plan of 1 / x for 2^lowest <= X < 2^bits; its last step is g(c) U."""
     return _plan_power(f, bits, precision, False, lowest)
 
 
@@ -112,24 +118,27 @@ def _check_range(f: int, low: float, high: float) -> None:
     check_fractional("reciprocal_in", f)
     if not 0 < low < high or low * 2**f < 2 or high * 2**f >= 2.0**62:
         raise UsageError(
-            "reciprocal_in wants 0 < low < high, with low at two ulp or more and high below "
-            f"2^{62 - f}. Received: {low}, {high}."
+            "reciprocal_in expects 0 < low < high, with low at two ulp or more and high below "
+            f"2^{62 - f}. Received: {low}, {high}.",
+            code="invalid-range",
+            operation="reciprocal_in",
+            received=f"{low}, {high}",
         )
 
 
 def reciprocal_in(
     party: Party, x: Shared, low: float, high: float, precision: int | None = None
 ) -> Shared:
-    """1 / x for a publicly known range low <= x <= high (reals), at x's scale.
+    """Compute 1 / x for a publicly known range low <= x <= high (reals), at x's scale.
 
     For [1, 2] (sigmoid) it is one polynomial; for [1, C] (softmax denominators) x is compared with
-    the powers of two in between.  Values outside the range give garbage.
+    the powers of two in between. Values outside the range give arbitrary results.
 
     Args:
-        precision: 6 to 22; unless given 20, or less where that is a quarter of an ulp.
+        precision: 6 to 22. Default: 20, or less where that is a quarter of an ulp.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 1 for high <= 2.2 low; 5 for up to 12 binades; else 9 (one more with dealing each).
+    Rounds: 1 online for high <= 2.2 low; 5 for up to 12 binades; else 9 (one more in total each).
     """
     f = x.fractional_bits
     _check_range(f, low, high)
@@ -155,7 +164,7 @@ class _DivisionPlan:
 
     @property
     def fractional_bits(self) -> int:
-        """Fractional bits of x U in ulp: its rounding shall not show."""
+        """Fractional bits of x U in ulp, enough to make its rounding negligible."""
         return min(5, self.power.factor.bits)
 
     @property
@@ -165,7 +174,7 @@ class _DivisionPlan:
 
     @property
     def scaled_bits(self) -> int:
-        """|x U| < 2^(scaled_bits - 1); g(c) may be a little less than 1."""
+        """|x U| < 2^(scaled_bits - 1); g(c) may be slightly less than 1."""
         return self.quotient_bits + self.fractional_bits + 1
 
     @property
@@ -190,7 +199,7 @@ def _plan_division(
     offset = Fraction(f - scheme.top)
     factor = None
     for spare in (4, 3, 2, 1):
-        # U errs by 2^-(numerator_bits + spare) at most, times x and g(c): 1.1 * 2^-spare ulp
+        # U is off by 2^-(numerator_bits + spare) at most, times x and g(c): 1.1 * 2^-spare ulp
         keep = numerator_bits + spare
         coarse, fine = (keep + 6, 0) if len(scheme.stages) == 2 else (0, keep)
         try:
@@ -215,21 +224,23 @@ def divide(
     numerator_bits: int | None = None,
     quotient_bits: int = QUOTIENT_BITS,
 ) -> Shared:
-    """x / y for y > 0, at their common scale; 0 for y = 0, and for y < 0 unless signed.
+    """Compute x / y for y > 0, at their common scale; 0 for y = 0, and for y < 0 unless signed.
 
-    x times the power of two in 1 / y comes before the polynomial's factor, so that the error is
-    relative to the quotient also where 1 / y is a few ulp.
+    x is multiplied by the power of two in 1 / y before the polynomial's factor, so that the error
+    is
+    relative to the quotient even where 1 / y is a few ulp.
 
     Args:
         x: private, of y's shape, or public reals that broadcast to it; its ring elements are below
             2^(numerator_bits - 1); by default 2^30 (|x| < 2^14 at 16 fractional bits), and 2^29
             (|x| < 32) at 24.
         y: as x of `reciprocal`.
-        quotient_bits: the quotient's ring elements are below 2^(quotient_bits - 1), else it is
-            garbage.
+        quotient_bits: the quotient's ring elements are below 2^(quotient_bits - 1), else the
+            result
+            is arbitrary.
 
     Off by 2^-precision of the quotient and 1.25 ulp at most (1.7 ulp if f + numerator_bits > 51).
-    Rounds: 9 (5 for bits <= 12), one more with dealing.
+    Rounds: 9 online (5 for bits <= 12), one more in total.
     Raises:
         UsageError: f + numerator_bits > 54: the powers of two do not fit a word.
     """
@@ -252,10 +263,15 @@ def divide(
 
 
 def _share_numerator(x: Shared | npt.ArrayLike, y: Shared) -> Shared:
-    """x as shares of y's shape; a public x has masks of zero."""
+    """Return x as shares of y's shape; a public x has masks of zero."""
     if isinstance(x, Shared):
         if x.fractional_bits != y.fractional_bits or x.dealer != y.dealer:
-            raise UsageError(f"divide wants one scale and one dealer. Received: {x!r} and {y!r}.")
+            raise UsageError(
+                f"divide expects operands of one scale and one dealer. Received: {x!r} and {y!r}.",
+                code="operand-mismatch",
+                operation="divide",
+                received=f"{x!r}, {y!r}",
+            )
         return x
     ring = FixedPoint(y.fractional_bits).encode(x)
     return arithmetic.add_constant(y.map(lambda a: 0 * a), ring)

@@ -43,16 +43,16 @@ def _plan_sqrt(f: int, bits: int, precision: int) -> power.PowerPlan:
 
 
 def rsqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -> Shared:
-    """1 / sqrt(x) for x > 0, at x's scale; 0 for x <= 0.
+    """Compute 1 / sqrt(x) for x > 0, at x's scale; 0 for x <= 0.
 
     Args:
         x: ring element 0 < X < 2^bits; zero and negative values above -2^bits give 0;
-            others are garbage.
-        bits: a bound that is known saves comparisons.
-        precision: 6 to 22; less of it takes fewer dealt bits.
+            others give arbitrary results.
+        bits: a known bound saves comparisons.
+        precision: 6 to 22; a lower one takes fewer dealt bits.
 
     Off by 2^-precision of the result and 1.2 ulp at most.
-    Rounds: 9 (5 for bits <= 12), one more with dealing.
+    Rounds: 9 online (5 for bits <= 12), one more in total.
     """
     f = x.fractional_bits
     check_fractional("rsqrt", f)
@@ -68,33 +68,40 @@ def reciprocal_root(
     precision: int = PRECISION,
     times: Fraction = _ONE,
 ) -> Shared:
-    """times 2^scale / sqrt(X) of ring elements X, as an integer: a root of more bits than x.
+    """Compute times 2^scale / sqrt(X) of ring elements X as an integer of more bits than x.
 
     Args:
-        scale: what no value may leave 63 bits with, less about 12 to 22 of precision.
+        scale: no value may exceed 63 bits with it, minus about 12 to 22 bits of precision.
         bits, lowest: 2^lowest <= X < 2^bits; with lowest 0 an X of 0 gives 0.
-        precision: as of `rsqrt`.
+        precision: as in `rsqrt`.
         times: a public factor, above 1/2 and 1 at most.
 
-    Off by 2^-precision of the result and 1.2 at most, or by 2^-p of it where p bits are what the
-    largest result leaves of 61.
+    Off by 2^-precision of the result and 1.2 at most, or by 2^-p of it where p bits are the
+    difference of 61 and the bits of the largest result.
     Reads bits + 2 of X.
     Rounds: as `rsqrt`.
     Raises:
         UsageError: more bits than fit, or another factor.
     """
     if not (isinstance(times, Fraction) and _ONE / 2 < times <= 1):
-        raise UsageError(f"reciprocal_root wants a factor in (1/2, 1]. Received: {times!r}.")
+        raise UsageError(
+            f"reciprocal_root expects a factor in (1/2, 1]. Received: {times!r}.",
+            code="number-out-of-range",
+            operation="reciprocal_root",
+            received=repr(times),
+            expected="(1/2, 1]",
+        )
     power_plan = _plan_rsqrt(2 * scale, bits, precision, lowest, times)
     return power.compute_power(party, x, power_plan, 0)
 
 
 def sqrt(party: Party, x: Shared, bits: int = 62, precision: int = PRECISION) -> Shared:
-    """sqrt(x) for x > 0, at x's scale; 0 for x <= 0.
+    """Compute sqrt(x) for x > 0, at x's scale; 0 for x <= 0.
 
     Not x * rsqrt(x): for large x the reciprocal root has few bits, or none.
 
-    Arguments, error, rounds: as `rsqrt`.  The powers of sqrt(2) take what is left of 63 bits: with
+    Arguments, error, rounds: as `rsqrt`. The powers of sqrt(2) take the remaining ones of 63 bits:
+    with
     more than 20 fractional bits, or a precision above 20, the error can be 2^-19 of the result.
     """
     return power.compute_power(

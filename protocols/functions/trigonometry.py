@@ -1,7 +1,7 @@
 """Sine, cosine and the angle of a point.
 
-x / 2 pi is one product with a public number, and the ring is made one turn of it: 2^64 stands for
-2 pi, so that whole turns fall away by themselves, exactly, whatever x is.
+x / 2 pi is one product with a public number, and the ring is scaled to one full turn: 2^64 stands
+for 2 pi. Whole turns thus vanish exactly, for every x.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ from tfe_bench.protocols.session.sharing import Shared
 
 RING = 64
 MAX_FRACTIONAL_BITS = 16  # fractional bits of values
-MAX_COMPARED_BITS = 31  # bits of a point: what a division takes
-# An angle keeps so many bits beyond those of the result.
+MAX_COMPARED_BITS = 31  # bits of a point's coordinates, limited by the division
+# Bits of an angle beyond those of the result.
 _SPARE = 7
 _ATAN_SPARE = 3
 
 
 def _sine_of_turns(x: Decimal) -> Decimal:
-    """sin(2 pi x)"""
+    """Return sin(2 pi x)."""
     return approximation.decimal_cosine(2 * approximation.decimal_pi() * (x - Decimal(1) / 4))
 
 
 @functools.cache
 def _turns_per_ulp(f: int) -> int:
-    """2^64 / 2 pi of an ulp, rounded."""
+    """Return 2^64 / 2 pi of an ulp, rounded."""
     with localcontext(approximation.DIGITS):
         turn = Decimal(2) ** (RING - f) / (2 * approximation.decimal_pi())
         return int(turn.to_integral_value())
@@ -49,7 +49,7 @@ def _turns_per_ulp(f: int) -> int:
 
 @functools.cache
 def _fit_quarter_sine(f: int) -> polynomial.FittedPolynomial:
-    """sin(2 pi x) for |x| <= 1/4, x in units of 2^-(f + _SPARE + 1)."""
+    """Return sin(2 pi x) for |x| <= 1/4, x in units of 2^-(f + _SPARE + 1)."""
     quarter = Decimal(1) / 4
     fitted = approximation.fit_approximation(
         _sine_of_turns, -quarter, quarter, f + _SPARE + 1, Decimal(2) ** -(f + 3), False
@@ -58,13 +58,14 @@ def _fit_quarter_sine(f: int) -> polynomial.FittedPolynomial:
 
 
 def sine(party: Party, x: Shared, quarter_turns: int = 0) -> Shared:
-    """sin(x + turned pi / 2), at x's scale of 1 to 16 fractional bits.
+    """Compute sin(x + quarter_turns pi / 2), at x's scale of 1 to 16 fractional bits.
 
-    Where the angle is between 1/4 and 3/4 of a turn, it is taken from 1/2; what is left is within
-    a quarter, of which the sine is one polynomial.
+    An angle between 1/4 and 3/4 of a turn is subtracted from 1/2. The result lies within
+    a quarter of a turn, where the sine is one polynomial.
 
     Off by less than 2 ulp and, as 1 / 2 pi is rounded, by |x| 2^(f-62).
-    Rounds: 5 (6 with dealing).  Bits sent: those of a comparison of f + 8 bits, of a choice in that
+    Rounds: 5 online (6 total). Bits sent: those of a comparison of f + 8 bits, of a selection in
+    that
     ring and of a polynomial of it.
     """
     f = x.fractional_bits
@@ -72,7 +73,7 @@ def sine(party: Party, x: Shared, quarter_turns: int = 0) -> Shared:
     scaled_angle = arithmetic.mul_public(replace(x, fractional_bits=0), _turns_per_ulp(f))
     scaled_angle = arithmetic.add_constant(scaled_angle, quarter_turns << (RING - 2))
     angle = normalize.shift_bits(scaled_angle, k - RING)
-    # 2 a + 1 is in the middle of its unit, so that no quarter is at an end of its range
+    # 2 a + 1 is in the middle of its unit, so that no quarter lies at an end of its range
     angle = replace(angle.map(lambda a: tensor_ops.left_shift(a, 1)), bits=k + 1)
     angle = arithmetic.add_constant(angle, 1)
     far = arithmetic.add_constant(angle, 1 << (k - 1))
@@ -86,7 +87,7 @@ def sine(party: Party, x: Shared, quarter_turns: int = 0) -> Shared:
 
 
 def _exact_arctangent(x: Decimal) -> Decimal:
-    """Halved twice, then its series."""
+    """Compute atan by two halvings of the angle, then by its series."""
     for _ in range(2):
         x = x / (1 + (1 + x * x).sqrt())
     total, power, k = Decimal(0), x, 1
@@ -98,12 +99,12 @@ def _exact_arctangent(x: Decimal) -> Decimal:
 
 @functools.cache
 def _fit_arctangent(f: int) -> polynomial.FittedPolynomial:
-    """atan(x) for 0 <= x <= 1."""
+    """Return atan(x) for 0 <= x <= 1."""
     error = Decimal(2) ** -(f + _ATAN_SPARE)
     fitted = approximation.fit_approximation(
         _exact_arctangent, Decimal(0), Decimal(1), f, error, False
     )
-    # (a quotient may be a few ulp more than 1)
+    # (a quotient may exceed 1 by a few ulp)
     return polynomial.fit_polynomial(fitted, f, bits=f + 1)
 
 
@@ -114,16 +115,17 @@ def _encode_pi_fraction(f: int, part: Fraction) -> int:
 
 
 def atan2(party: Party, y: Shared, x: Shared, bits: int) -> Shared:
-    """The angle of (x, y), from -pi to pi, at their scale of 1 to 16 fractional bits; 0 for (0, 0).
+    """Compute the angle of (x, y), from -pi to pi, at their scale of 1 to 16 fractional bits.
 
-    With a = atan(min / max) of both magnitudes: pi / 2 - a where |y| is larger, taken from pi where
-    x is negative, and with the sign of y.
+    0 for (0, 0). With a = atan(min / max) of both magnitudes: pi / 2 - a where |y| is larger,
+    subtracted
+    from pi where x is negative, and with the sign of y.
 
     Args:
         y, x: of one shape, |x|, |y| < 2^(bits-1) ring units; bits 2 to 31.
 
     Off by less than 4 ulp.
-    Rounds: those of two comparisons, a division, a polynomial and 3.  Bits sent: theirs.
+    Rounds: those of two comparisons, a division, a polynomial and 3. Bits sent: those of the same.
     """
     f = x.fractional_bits
     stacked = shapes.stack([y, x])
