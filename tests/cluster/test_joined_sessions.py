@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.test_transport import Pipe
+from tests.refusals import raises
 from tfe_bench.cluster.transport import SessionLink
 from tfe_bench.errors import ProtocolError
 from tfe_bench.protocols.session.party import Party
@@ -227,5 +228,5 @@ def test_parties_that_trace_different_graphs_are_refused(joined: _Joined) -> Non
     def unequal(party: Party) -> Any:
         return party.function(build(party))(np.ones(1, np.int64))
 
-    with pytest.raises(ProtocolError, match="The traced graph differs"):
+    with raises(ProtocolError, "parties-disagree"):
         joined.run(unequal)

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.shares import EDGES, packed, unpacked
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import convert, masked
@@ -281,7 +282,7 @@ def test_inject_refuses_bits_of_another_dealer() -> None:
         bits = bit_share(np.ones(3, np.int64), p.index, 1, 0)
         return p.function(lambda b, x: convert.inject(p, convert.mask_bits(p, b), x))(bits, x)
 
-    with pytest.raises(UsageError, match="inject wants one dealer"):
+    with raises(UsageError, "dealer-mismatch", operation="inject"):
         simulate(program, np.arange(3))
 
 
@@ -318,7 +319,7 @@ def test_extend_is_exact_for_every_word_read_as_unsigned(
 
 @pytest.mark.parametrize("shift", [-1, 63])
 def test_extend_refuses_shifts_that_fit_no_two_words(shift: int) -> None:
-    with pytest.raises(UsageError, match="extend wants"):
+    with raises(UsageError, "unsupported-ring", operation="extend"):
         simulate(
             lambda p, x: p.function(lambda x: convert.extend_to_wide(p, x, shift))(x), np.arange(3)
         )
@@ -328,7 +329,7 @@ def test_extend_refuses_values_that_are_wide_already() -> None:
     def twice(p: Party, x: Shared) -> Shared:
         return convert.extend_to_wide(p, convert.extend_to_wide(p, x, 1), 1)
 
-    with pytest.raises(UsageError, match="extend wants"):
+    with raises(UsageError, "unsupported-ring", operation="extend"):
         simulate(lambda p, x: p.function(lambda x: twice(p, x))(x), np.arange(3))
 
 

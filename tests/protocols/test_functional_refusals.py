@@ -277,7 +277,7 @@ def test_functions_want_a_running_party_and_its_graph() -> None:
     names = OPERATIONS - LOCAL - public - {"cast"}
     x = share_for_party(np.zeros(3), 0, b"seed", F)
     for name in names:
-        with pytest.raises(ProtocolError, match=r"inside a program.*Received"):
+        with raises(ProtocolError, "no-active-party"):
             getattr(tfe, name)(*arguments(name, x))
 
     def program(p: Party, x: Shared) -> None:

@@ -10,6 +10,7 @@ import pytest
 
 from tests.edges import daily
 from tests.protocols.gated import FUNCTIONS, Function
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.piecewise import RESULT_BITS
@@ -95,5 +96,5 @@ def test_other_scales_and_rings_are_refused_in_words(function: Function) -> None
     x = Shared(np.zeros(3, np.int64), None, np.zeros(3, np.int64), 0, MAX_BITS + 1)
     small = replace(x, fractional_bits=16, bits=30)
     for bad in (x, replace(x, fractional_bits=MIN_BITS - 1), small, 1.0):
-        with pytest.raises(UsageError, match=f"{function.name} w"):
+        with raises(UsageError, "not-private", operation=function.name):
             function.protocol(None, bad)

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.shares import EDGES, packed, unpacked
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert
@@ -220,7 +221,7 @@ def test_what_reveal_bits_sends_determines_no_more_than_the_bits(
 
 @pytest.mark.parametrize("to", [3, -1, "all"])
 def test_reveal_to_nobody_known_is_refused(to: Any) -> None:
-    with pytest.raises(UsageError, match="reveal goes to party 0, 1 or 2, or to all"):
+    with raises(UsageError, "unknown-party", operation="reveal"):
         simulate(lambda p, x: p.function(lambda x: io.reveal(p, x, to))(x), np.arange(3))
 
 
@@ -245,7 +246,7 @@ def test_reveal_bits_refuses_bits_of_which_the_dealer_keeps_a_part() -> None:
     def program(p: Party, x: Shared) -> Any:
         return p.function(lambda x: io.reveal_bits(p, msb(p, x, absorb=False)))(x)
 
-    with pytest.raises(UsageError, match="reveal_bits wants"):
+    with raises(UsageError, "incomplete-bits", operation="reveal_bits"):
         simulate(program, np.arange(3))
 
 

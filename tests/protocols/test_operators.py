@@ -450,7 +450,7 @@ def test_operators_want_a_running_party_and_its_graph() -> None:
     x = share_for_party(np.zeros(3), 0, b"seed", F)
     several: list[Callable[[], Any]] = [lambda: x * x, lambda: x < 0, lambda: x / x, lambda: x**2]
     for outside in several:
-        with pytest.raises(ProtocolError, match=r"inside a program.*Received"):
+        with raises(ProtocolError, "no-active-party"):
             outside()
 
     def program(p: Party, x: Shared) -> None:

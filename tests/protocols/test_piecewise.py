@@ -11,6 +11,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     assert_costs,
     measure_call,
@@ -126,9 +127,9 @@ def test_bad_input_gets_typed_errors() -> None:
         ):
             with pytest.raises(UsageError, match=message):
                 piecewise.logistic(p, wrong)
-        with pytest.raises(UsageError, match="bits before the point"):
+        with raises(UsageError, "unsupported-ring"):
             piecewise.logistic(p, x, bits=21)
-        with pytest.raises(UsageError, match="private tensor"):
+        with raises(UsageError, "not-private"):
             piecewise.logistic(p, np.zeros(3))  # type: ignore[arg-type]
         return 0
 

@@ -14,6 +14,7 @@ from scipy import stats
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.pads import assert_one_message_each
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions import approximation
@@ -120,7 +121,7 @@ def test_a_ring_without_room_for_the_sign_is_refused() -> None:
         def tight(x: Shared) -> Shared:
             return polyval(p, [1.0, 0.0], truncation.truncate_reduce(p, x, 4, 16), 16)
 
-        with pytest.raises(UsageError, match="ring of 2\\^17"):
+        with raises(UsageError, "operand-mismatch"):
             p.function(tight)(x)
 
     simulate(program, np.arange(3), fractional_bits=20)
@@ -176,7 +177,7 @@ def test_products_are_rounded_to_a_neighbor_and_zero_stays_zero(
 def test_product_refuses_other_numbers_of_factors() -> None:
     def program(p: Party, x: Shared) -> Any:
         for count in (1, 4):
-            with pytest.raises(UsageError, match="two or three factors"):
+            with raises(UsageError, "operand-count"):
                 p.function(lambda x, c=count: multiply_small(p, [(x, 8)] * c, 4))(x)
 
     simulate(program, np.arange(3))

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.dealers import by_a_dealer
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import pool
@@ -169,9 +170,10 @@ def test_max_pool2d_refuses(what: str) -> None:
 
 def test_max_pool2d_refuses_an_unknown_batch_and_profile() -> None:
     x = np.zeros((2, 4, 4, 3), np.int64)
-    with pytest.raises(UsageError, match=r"^max_pool2d .*Received: \[None"):
+    with raises(UsageError, "rank-mismatch"):
         simulate(lambda p, x: p.function(lambda x: pool.max_pool2d(p, x, 2, 2), dynamic=True)(x), x)
-    with pytest.raises(UsageError, match='Did you mean "lan"'):
+    with raises(UsageError, "unknown-name") as caught:
         simulate(
             lambda p, x: p.function(lambda x: pool.max_pool2d(p, x, 2, 2, profile="lann"))(x), x
         )
+    assert 'Did you mean "lan"' in str(caught.value)

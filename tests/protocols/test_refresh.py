@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.shares import words
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import refresh
@@ -48,7 +49,7 @@ def test_the_value_stays_and_every_part_is_new(
 def test_a_smaller_ring_stays_and_one_of_part_of_two_words_is_refused() -> None:
     def program(p: Party, x: Shared) -> Any:
         refreshed = p.function(lambda y: refresh.refresh(p, y))
-        with pytest.raises(UsageError, match="refresh wants"):
+        with raises(UsageError, "unsupported-ring", operation="refresh"):
             refreshed(Shared(x.m, x.l1, x.l2, x.dealer, 0, 2, 70))
         return refreshed(Shared(x.m, x.l1, x.l2, x.dealer, 0, 1, 31))
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at, bits_of
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import (
     Simulation,
     assert_costs,
@@ -311,7 +312,7 @@ def test_bits_for_another_shape_are_refused_as_soon_as_they_show() -> None:
             x, few
         )
 
-    with pytest.raises(UsageError, match=r"^inject wants one bit per element. Received: 6 bits"):
+    with raises(UsageError, "size-mismatch", operation="inject"):
         simulate(program, np.arange(6))
 
     def later(p: Party, x: Shared) -> Any:

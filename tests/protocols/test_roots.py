@@ -11,6 +11,7 @@ import pytest
 
 from tests.edges import daily
 from tests.protocols.dealers import by_a_dealer
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.functions.roots import reciprocal_root, rsqrt, sqrt
@@ -106,7 +107,7 @@ def test_roots_of_more_bits_are_right_from_the_lowest_value_on(
 
 @pytest.mark.parametrize("times", [Fraction(1, 2), Fraction(5, 4), 1.0, -Fraction(3, 4)])
 def test_roots_refuse_other_factors(times: Any) -> None:
-    with pytest.raises(UsageError, match="reciprocal_root wants a factor"):
+    with raises(UsageError, "number-out-of-range", operation="reciprocal_root"):
         cost_of(reciprocal_root, Private((4,)), 42, 61, 0, times=times)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from tests.protocols.dealers import by_a_dealer
 from tests.protocols.shares import at, words
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.nn import relu
@@ -45,7 +46,7 @@ def test_another_name_is_the_same_value_in_that_dealers_view(
 
 
 def test_a_party_that_does_not_exist_deals_nothing() -> None:
-    with pytest.raises(UsageError, match="0, 1 or 2"):
+    with raises(UsageError, "unknown-party"):
         simulate(lambda p, x: rotation.relabel_dealer(p, x, 3), np.arange(3))
 
 
@@ -111,7 +112,7 @@ def test_thirds_of_any_batch_cost_what_they_say(dealer: int, rng: np.random.Gene
 
 
 def test_fewer_than_three_rows_are_not_cut(rng: np.random.Generator) -> None:
-    with pytest.raises(UsageError, match="Received: 2"):
+    with raises(UsageError, "number-out-of-range"):
         simulate(lambda p, x: rotation.compute_by_thirds(p, lambda y: [y], [x]), np.arange(2))
 
 

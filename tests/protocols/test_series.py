@@ -153,5 +153,5 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
     s = series.ACTIVATIONS["silu"].series
     for scale, out, bits in ((24, 12, 20), (16, 32, 20), (16, 12, 1), (16, 12, 43)):
         given = replace(x, fractional_bits=scale)
-        with pytest.raises(UsageError, match="h wants at most 31 fractional bits"):
+        with raises(UsageError, "unsupported-scale"):
             harmonics.evaluate_series(None, "h", s, given, out, bits)  # type: ignore[arg-type]

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.shares import assert_refused_by_name
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, shapes
@@ -222,9 +223,9 @@ def test_what_is_joined_has_one_dealer_scale_and_ring() -> None:
         def joined(x: Shared) -> Shared:
             other = share_for_party(np.zeros((2, 3, 4)), p.index, b"other", dealer=1)
             for join in (shapes.concat, shapes.stack):
-                with pytest.raises(UsageError, match="one dealer"):
+                with raises(UsageError, "operand-mismatch"):
                     join([x, other], 0)
-                with pytest.raises(UsageError, match="one dealer, scale and ring"):
+                with raises(UsageError, "operand-mismatch"):
                     join([x, convert.extend_to_wide(p, x, 1)], 0)
             return x
 

@@ -185,8 +185,9 @@ def test_keys_outside_the_range_promised_end_in_a_range_error_or_a_result(
 
 
 def test_an_unknown_algorithm_is_refused_with_the_nearest_known_one() -> None:
-    with pytest.raises(UsageError, match='Did you mean "quick"'):
+    with raises(UsageError, "unknown-name") as caught:
         simulate(lambda p, x: sort(p, x, algorithm="quik"), np.arange(3))
+    assert 'Did you mean "quick"' in str(caught.value)
 
 
 def test_auto_takes_all_pairs_where_that_is_little_and_quick_elsewhere() -> None:
@@ -218,7 +219,7 @@ def test_wide_keys_are_refused() -> None:
     def program(p: Party, x: Shared) -> Any:
         return sort(p, p.function(lambda x: convert.extend_to_wide(p, x, 1))(x))
 
-    with pytest.raises(UsageError, match="sort works"):
+    with raises(UsageError, "unsupported-ring", operation="sort"):
         simulate(program, np.arange(4))
 
 

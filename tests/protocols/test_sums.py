@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic
@@ -52,7 +53,7 @@ def test_sums_of_products_are_right_at_the_edges_and_cost_what_is_declared(
 
         functions = [party.function(f) for f in (exact, short)]
         values = [f(x, w, addend) for f in functions]
-        with pytest.raises(UsageError, match="scale"):
+        with raises(UsageError, "scale-mismatch"):
             functions[0](x, w, replace(addend, fractional_bits=3))
         return values, [measure_call(party, f, x, w, addend) for f in functions]
 
