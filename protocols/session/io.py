@@ -100,7 +100,7 @@ def reveal(party: Party, x: Shared, to: int | None = None) -> tf.Tensor | None:
     """
     if to is not None and to not in (0, 1, 2):
         raise UsageError(
-            f"Expected `to` as party 0, 1 or 2, or None for all. Received: to={to!r}.",
+            f"reveal expects party 0, 1 or 2, or None for all. Received: to={to!r}.",
             code="unknown-party",
             operation="reveal",
             received=to,

@@ -95,6 +95,8 @@ def test_cost_is_what_is_declared(
 def test_other_scales_and_rings_are_refused_in_words(function: Function) -> None:
     x = Shared(np.zeros(3, np.int64), None, np.zeros(3, np.int64), 0, MAX_BITS + 1)
     small = replace(x, fractional_bits=16, bits=30)
-    for bad in (x, replace(x, fractional_bits=MIN_BITS - 1), small, 1.0):
-        with raises(UsageError, "not-private", operation=function.name):
+    few = replace(x, fractional_bits=MIN_BITS - 1)
+    scale, ring = "unsupported-scale", "unsupported-ring"
+    for bad, code in ((x, scale), (few, scale), (small, ring), (1.0, "not-private")):
+        with raises(UsageError, code, operation=function.name):
             function.protocol(None, bad)

@@ -236,18 +236,18 @@ def test_shapes_and_empty_tensors_pass_through() -> None:
 
 
 def test_bad_arguments_are_refused() -> None:
-    bad: list[Callable[[Party, Shared], Any]] = [
-        lambda p, x: r.reciprocal(p, x, 63),
-        lambda p, x: r.reciprocal(p, x, 1),
-        lambda p, x: r.reciprocal(p, x, 62, 23),
-        lambda p, x: r.reciprocal_in(p, x, 0, 1),
-        lambda p, x: r.reciprocal_in(p, x, 2, 1),
-        lambda p, x: r.divide(p, x, x, numerator_bits=50),
+    bad: list[tuple[Callable[[Party, Shared], Any], str]] = [
+        (lambda p, x: r.reciprocal(p, x, 63), "number-out-of-range"),
+        (lambda p, x: r.reciprocal(p, x, 1), "number-out-of-range"),
+        (lambda p, x: r.reciprocal(p, x, 62, 23), "number-out-of-range"),
+        (lambda p, x: r.reciprocal_in(p, x, 0, 1), "invalid-range"),
+        (lambda p, x: r.reciprocal_in(p, x, 2, 1), "invalid-range"),
+        (lambda p, x: r.divide(p, x, x, numerator_bits=50), "unsupported-scale"),
     ]
 
     def program(p: Party, x: Shared) -> Any:
-        for call in bad:
-            with raises(UsageError, "unsupported-scale"):
+        for call, code in bad:
+            with raises(UsageError, code):
                 p.function(lambda x, call=call: call(p, x))(x)
 
     simulate(program, np.arange(3), fractional_bits=16)

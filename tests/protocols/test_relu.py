@@ -264,7 +264,7 @@ def two_words(x: Shared) -> Shared:
 
 def product(**options: Any) -> Callable[[Party, Shared], Any]:
     return lambda p, x: relu.truncated_product(
-        p, x, x, **{"drop": 16, "two": products.elementwise_product, **options}
+        p, x, x, **{"drop": 16, "bilinear": products.elementwise_product, **options}
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.cluster.simulate import assert_costs, measure_call, share_for_party, simulate
 from tfe_bench.errors import UsageError
 from tfe_bench.protocols.ring import arithmetic, convert, rss, truncation
@@ -95,7 +96,9 @@ def test_rss_mul_refuses_by_name(what: str) -> None:
     def program(p: Party, x: Shared) -> Any:
         return p.function(lambda x: rss.mul_replicated(p, *OPERANDS[what](p, x)))(x)
 
-    with pytest.raises(UsageError, match=r"rss\.mul"):
+    rings = {"two words": "unsupported-ring", "a small ring": "unsupported-ring"}
+    code = "not-private" if what == "a public operand" else rings.get(what, "operand-mismatch")
+    with raises(UsageError, code, operation="rss.mul"):
         simulate(program, np.arange(2))
 
 

@@ -146,7 +146,7 @@ def test_what_does_not_fit_is_refused_in_words() -> None:
         ("unsupported-scale", replace(x, fractional_bits=7)),
         ("unsupported-ring", replace(x, bits=30)),
     ):
-        with raises(UsageError, code, "invalid-usage"):
+        with raises(UsageError, code):
             series.evaluate_series(None, bad, "silu")  # type: ignore[arg-type]
     with raises(UsageError, "unknown-name", operation="series", received="selu"):
         series.evaluate_series(None, x, "selu")  # type: ignore[arg-type]

@@ -163,8 +163,14 @@ def test_wide_arithmetic_refuses_what_does_not_fit() -> None:
     def program(p: Party) -> None:
         x = wide_share([1], p.index, 0, 1)
         small = Shared(x.m, x.l1, x.l2, 0, 0, 2, 100)
-        for f, kind, value in ((0, "safe", x), (64, "safe", x), (8, "saef", x), (8, "safe", small)):
-            with raises(UsageError, "unsupported-ring"):
+        cases = (
+            (0, "safe", x, "number-out-of-range"),
+            (64, "safe", x, "number-out-of-range"),
+            (8, "saef", x, "unknown-name"),
+            (8, "safe", small, "unsupported-ring"),
+        )
+        for f, kind, value, code in cases:
+            with raises(UsageError, code, operation="truncate"):
                 ring.truncate(p, value, f, kind)
         with raises(UsageError, "operand-mismatch", operation="mul"):
             ring.mul(p, x, small)
