@@ -28,7 +28,7 @@ from tfe_bench.models.arrays.plan import BITS, FIXED, LoopBody
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
 
-_REVEAL_ADVICE = "Write x.reveal() where this client shall learn it"
+_REVEAL_ADVICE = "Write x.reveal() to reveal it to this client"
 
 
 def apply_operation(name: str, *operands: Any, **public: Any) -> Any:

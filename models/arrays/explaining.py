@@ -62,27 +62,26 @@ def explain_array(node: Node, profile: str, counted: Counted = ((), ())) -> str:
         for row in rows
     ]
     if any(needs_refresh(plan)):
-        lines.append("The result is masked anew before it leaves.")
+        lines.append("The result gets fresh masks before it leaves.")
     input_elements = sum(_element_count(leaf) for leaf in plan.leaves if leaf.source == INPUT)
     lines += [
         f"All: {price.sent / 1e6:,.3f} MB among the workers, {price.cost.rounds} rounds, about "
         f"{price.seconds(name):,.3f} s over {name}; this client sends "
         f"{input_elements * 2 * _WORD / 1e6:,.3f} "
         f"MB. The largest array has {price.largest * _WORD / 1e6:,.3f} MB.",
-        "The workers learn this list, the shapes and the public numbers in it, and no element. "
-        f"This client learns the last value ({_spec_text(price.output_specs[0])}), "
-        "and nobody else.",
+        "The workers learn this list, the shapes and the public numbers in it, but no element. "
+        f"Only this client learns the last value ({_spec_text(price.output_specs[0])}).",
     ]
     if counted[0]:
         lines.append(
-            "It learns besides how often a value left the range of an operation, in which case the "
-            f"result is refused: {'; '.join(counted[0])}."
+            "It also learns how often a value left the range of an operation; the result is then "
+            f"refused: {'; '.join(counted[0])}."
         )
     for leaf in plan.leaves:
         if leaf.source not in (INPUT, HANDLE):
             lines.append(
-                f"It is made of {leaf.about[1]!r}, whose owner has to permit that it is revealed: "
-                "every worker looks that up for itself."
+                f"It derives from {leaf.about[1]!r}, whose owner must permit that it is revealed: "
+                "each worker checks this independently."
             )
     return "\n".join(lines)
 

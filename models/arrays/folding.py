@@ -33,7 +33,7 @@ from tfe_bench.models.arrays.plan import (
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
 
-_WANTS = "foldl wants private arrays, one or a list of them,"
+_WANTS = "foldl takes private arrays, one or a list of them,"
 
 
 def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
@@ -74,7 +74,7 @@ def foldl(fn: Callable[..., Any], elems: Any, initializer: Any) -> Any:
         cluster = next((x.cluster for x in first_results if isinstance(x, PrivateArray)), None)
     if cluster is None:
         raise UsageError(
-            f"{_WANTS} to begin with. Received: public values only.",
+            f"{_WANTS} as initializer. Received: public values only.",
             code="no-private-operand",
             operation="foldl",
         )
@@ -149,7 +149,7 @@ def _count_iteration(
         node, required = x._node, carried._node.range
         if node.spec.kind == FIXED and not node.range.within(*required):
             limit = f"{required.most / (1 << node.spec.scale):.6g}"
-            guard = Guard((node,), f"foldl: a value leaves {limit} between turns", *required)
+            guard = Guard((node,), f"foldl: a value leaves {limit} between iterations", *required)
             node = replace(node, guards=(*node.guards, array.count_guard(cluster, guard)))
         nodes.append(node)
     texts, vector = array.count_violations(cluster, nodes, {})

@@ -80,7 +80,7 @@ def column_spec(name: str, schema: Schema, column: str) -> ArraySpec:
         )
     schema_column = schema.columns[column]
     if schema.padded or schema_column.nullable:
-        gaps = "rows that are none" if schema.padded else "NULLs"
+        gaps = "padding rows" if schema.padded else "NULLs"
         raise UsageError(
             f"Table {name!r} may have {gaps} in {column!r}, which an array cannot have. Query "
             "it with SQL: tfe_bench.tables(cluster).",

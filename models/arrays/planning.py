@@ -31,8 +31,8 @@ Apply = Callable[..., Any]
 # (importing a module of rules registers them)
 RULE_MODULES = (bounds_functions, bounds_linear, bounds_products)
 REMEDY = (
-    "Scale the values, declare a bound that they keep (cluster.private(array, bound=...)), or "
-    "compute a part by itself."
+    "Scale the values, declare a bound that they satisfy (cluster.private(array, bound=...)), "
+    "or compute a part separately."
 )
 
 

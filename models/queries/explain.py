@@ -33,10 +33,10 @@ def explain_plan(
     )
     last = facts[plan.output]
     lines += [
-        f"The workers learn this plan, and of its tables what is public: {read}. They learn no "
-        "row, and nothing of the result.",
-        f"The client learns {', '.join(n for n in last.columns if '?' not in n)} of the rows that "
-        f"the query has, {last.rows:,} at most.",
+        f"The workers learn this plan and the public facts about its tables: {read}. They learn "
+        "neither rows nor the result.",
+        f"The client learns {', '.join(n for n in last.columns if '?' not in n)} of the rows "
+        f"of the result, {last.rows:,} at most.",
     ]
     lines += result_notes(plan, facts, tables)
     lines += _privacy_lines(facts, tables)
@@ -45,7 +45,7 @@ def explain_plan(
     ]
     if hashed:
         bits = 2 * max(output.rows for output in facts).bit_length() - 65
-        lines.append(f"Two different texts are taken for one with a probability below 2^{bits}.")
+        lines.append(f"Two different texts have the same hash with a probability below 2^{bits}.")
     return "\n".join(lines)
 
 
@@ -62,7 +62,7 @@ def _privacy_lines(facts: Sequence[Relation], tables: Tables) -> list[str]:
         table = of[name]
         remaining = max(0, table.schema.budget - table.spent)
         lines.append(
-            f"It spends rho {format_rho(loss)} of the privacy of table {name!r} (a rule of "
+            f"It spends rho {format_rho(loss)} of the privacy budget of table {name!r} (a rule of "
             f"{table.owner!r}): epsilon {privacy.epsilon(loss, _DELTA):.3g} at delta {_DELTA:g}. "
             f"Left before: {format_rho(remaining)} of {format_rho(table.schema.budget)}."
         )
@@ -72,11 +72,10 @@ def _privacy_lines(facts: Sequence[Relation], tables: Tables) -> list[str]:
         if release.bounded_alias:
             rows = f"{release.max_unit_rows} rows" if release.max_unit_rows > 1 else "1 row"
             lines.append(
-                f"Of a {tables[release.bounded_alias].schema.unit} of "
-                f"{tables[release.bounded_alias].name!r} "
-                f"{rows} at most count."
+                f"At most {rows} of each {tables[release.bounded_alias].schema.unit} of "
+                f"{tables[release.bounded_alias].name!r} count."
             )
-        lines.append("Every group is told of, also one of no row.")
+        lines.append("Every group is released, including groups without rows.")
     return lines
 
 

@@ -345,7 +345,7 @@ class FromBuilder(PlanBuilder):
             return self._join_with_conditions(step, right, pairs, how, outer, right_names, rest)
         facts = self._facts[right]
         if facts.least or facts.release is not None:
-            raise unsupported_error("EXISTS with HAVING over groups that may be left out")
+            raise unsupported_error("EXISTS with HAVING over groups that a rule may drop")
         # for rows without a partner HAVING applies to an aggregate of no rows
         empty = self._empty_group_condition(right, condition)
         holds = self._fresh_name("holds")

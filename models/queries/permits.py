@@ -32,9 +32,9 @@ from tfe_bench.models.queries.rights import Use
 
 _KINDS = {kind.infix: kind for kind in (ARRAY, DATA, TABLE)}
 _WHAT = {
-    Use.SHOW: "Revealing what is made",
-    Use.HOLD: "Holding or keeping what is made",
-    Use.ALIGNED: "Training on what is made",
+    Use.SHOW: "Revealing derived values",
+    Use.HOLD: "Holding or keeping derived values",
+    Use.ALIGNED: "Training on derived values",
 }
 
 

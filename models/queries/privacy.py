@@ -119,7 +119,7 @@ def check_step(
             f"A {kind} join that looks it up" if op == "join" else f"A step `{op}` of its rows"
         )
         raise _budget_error(
-            tables, affected[0], f"{step_text} is not offered; what is made of noised results is"
+            tables, affected[0], f"{step_text} is not supported before a release, but after it"
         )
 
 
@@ -194,7 +194,7 @@ def plan_release(
             tables,
             budgeted[0],
             f"Table {other.name!r} of {other.owner!r} has none, and its rule of "
-            f"{other.schema.min_group} records in a group would tell exact numbers of both",
+            f"{other.schema.min_group} records in a group would release exact numbers of both",
         )
     for alias in budgeted:
         table = tables[alias]
@@ -211,8 +211,8 @@ def plan_release(
             tables,
             budgeted[0],
             f"Received: groups by other keys than categories and bools with {MAX_RELEASED} "
-            "combinations at most, whose being there would tell of records, or nothing that is "
-            "counted",
+            "combinations at most, whose presence would leak information about records, or "
+            "nothing that is counted",
         )
     bounded = [alias for alias in budgeted if not _check_records(tables, alias, records).single]
     if len(bounded) > 1:
@@ -250,9 +250,9 @@ def _check_records(tables: Tables, alias: str, records: Mapping[str, Records]) -
         raise _budget_error(
             tables,
             alias,
-            "Rows of this query may depend on a record of it in other ways than by being there, or "
-            "hold one several times. Join on columns that are unique in both tables, or have its "
-            "owner say whose records they are (table put --unit)",
+            "Rows of this query may depend on a record of it in other ways than by its presence, "
+            "or contain one several times. Join on columns that are unique in both tables, or ask "
+            "its owner to declare the unit column (table put --unit)",
         )
     return alias_records
 

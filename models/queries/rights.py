@@ -235,7 +235,7 @@ _WHY = {
     Use.EXTREME: " (one record's value)",
     **dict.fromkeys(
         (Use.ANY_SUM, Use.ANY_COUNT, Use.ANY_QUANTILE),
-        " in more than a * x + b without rounding (divide the sum, not each value)",
+        " of more than a * x + b without rounding (divide the sum, not each value)",
     ),
 }
 

@@ -371,14 +371,14 @@ class ScalarCompiler:
     def _add_interval(self, node: Any) -> Expression:
         """Add an interval to a date or time: days to any date, other units to literals only."""
         if type(node) not in (self._exp.Add, self._exp.Sub):
-            raise unsupported_error("INTERVAL but behind + or -", node.sql(dialect="duckdb"))
+            raise unsupported_error("INTERVAL without + or -", node.sql(dialect="duckdb"))
         interval = node.right.unnest()
         e, named = self.compile_expression(node.left), interval.args.get("unit")
         try:
             count = int(str(interval.this.this))
             unit = str(named.name).upper().removesuffix("S")
         except (AttributeError, TypeError, ValueError):
-            raise unsupported_error("An INTERVAL that is no whole number of a unit") from None
+            raise unsupported_error("An INTERVAL other than a whole number of a unit") from None
         count = count if type(node) is self._exp.Add else -count
         if unit in ("DAY", "WEEK") and self._is_kind(e, DATE):
             days = count * (7 if unit == "WEEK" else 1)

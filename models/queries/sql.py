@@ -421,7 +421,7 @@ class _QueryBuilder(FromBuilder):
                 columns.append([value_column, value])
             listed.append([name, function, value_column])
         if distinct_counts and len(distinct_counts) != len(listed):
-            raise unsupported_error("COUNT(DISTINCT) beside other aggregates")
+            raise unsupported_error("COUNT(DISTINCT) with other aggregates")
         if columns:
             step = self._add_step("project", [step], columns=columns)
         if distinct_counts:

@@ -70,13 +70,12 @@ class Alignment:
         return "\n".join(
             [
                 *lines,
-                f"Kept are features {', '.join(about['columns'])}, and the label "
+                f"Stored are features {', '.join(about['columns'])}, and the label "
                 f"{self._order.label[1]} ({about['target']}).",
-                "The workers learn this order and how many rows are common, or that these are "
-                f"fewer than {self._schema.min_rows}; and whoever may train on them learns "
-                "the same. "
-                "Which rows these are nobody learns.",
-                "A model that is trained on them tells about them whatever it tells.",
+                "The workers learn this request and the number of matched rows, or that it is "
+                f"below {self._schema.min_rows}; clients that may train on the rows learn the "
+                "same. No party learns which rows match.",
+                "A model that is trained on the rows may leak information about them.",
             ]
         )
 

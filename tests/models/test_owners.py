@@ -318,7 +318,7 @@ def test_what_tables_of_several_owners_have_in_common_is_trained_on(
     put(2, "banks", clients=[], rights=[], open_count=False, scale=())
     for names, features in ((["alices", "banks"], 3), (["banks", "bobs", "alices"], 7)):
         asked = bank.align(names, ["who"], "joined", "y", replace=True)
-        assert "The workers learn this order and how many rows are common" in asked.explain()
+        assert "The workers learn this request and the number of matched rows" in asked.explain()
         about = asked.run().about
         parts = [{"alices": 0, "bobs": 1, "banks": 2}[name] for name in names]
         common = sorted(set.intersection(*(set(owned[i].tolist()) for i in parts)))

@@ -230,7 +230,7 @@ def test_tables_with_gaps_or_texts_are_asked_with_sql(workers: Workers) -> None:
     )
     workers.put("padded", StoredTable({"v": "int[0,9]"}, [(1,), (2,)], pad=3))
     owner = Client(workers, OWNER)
-    for name, gaps in (("gaps", "NULLs"), ("padded", "rows that are none")):
+    for name, gaps in (("gaps", "NULLs"), ("padded", "padding rows")):
         with raises(UsageError, "column-with-gaps", operation="v") as caught:
             owner.load(name)["v"]
         assert gaps in str(caught.value)
