@@ -107,8 +107,8 @@ def multiply(x: Operand, y: Operand) -> Shared:
 def matmul(x: Operand, y: Operand, transpose_a: bool = False, transpose_b: bool = False) -> Shared:
     """Compute x @ y over the last two axes; one of them may be public.
 
-    A vector counts as a row on the left and as a column on the right, and that axis is dropped
-    again, as in NumPy and Keras (two vectors yield their inner product).
+    A vector counts as a row on the left and as a column on the right. That axis is dropped again,
+    as in NumPy and Keras; two vectors yield their inner product.
     Scale, error and rounds: as `multiply`, with sums before the truncation.
     """
     inner, other = _private_first("matmul", x, y)

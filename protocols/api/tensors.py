@@ -29,10 +29,10 @@ def reveal(x: Shared | MaskedBits, to: int | None = None) -> tf.Tensor | None:
         A public tensor at the receiving workers, None elsewhere: int64 for a tensor without
             fractional bits, float64 for others (53 significant bits), bool for private bits.
 
-    A product, a mean or a similar result was rounded by a coin that each worker can recompute from
-    its shares, so its last bit reveals more to a worker than the rounded value
-    (docs/threat_model.md). `reveal(cast(x, 8, method="exact"))` publishes fewer bits, which are a
-    function of x.
+    Results of products, means and similar operations are rounded by a coin. Each worker can
+    recompute that coin from its shares, so the last bit reveals more to it than the rounded
+    value (docs/threat_model.md). `reveal(cast(x, 8, method="exact"))` publishes fewer bits,
+    which are a function of x.
 
     Rounds: 1 (bits: 2). Bits sent: those of io.reveal. See io.reveal for ring elements.
     """

@@ -6,8 +6,8 @@ the corresponding factor U = 2^(20 - e). Powers of four leave no square root of 
 half as many comparisons. Then follow a polynomial g of c, the product m U at the same time, and the
 product of both.
 
-The result is a step of an optimizer, so more precision costs more than it is worth (Dettmers et
-al., ICLR 2022, store m and v themselves with 8 bits and learn as well). Zero requires no separate
+The result is a step of an optimizer, so more precision costs more than it is worth: Dettmers et
+al., ICLR 2022, store m and v themselves with 8 bits and learn as well. Zero requires no separate
 comparison: v = 0 counts as about 2^-43, as if the optimizer's epsilon were EPSILON. Selection and
 products are one kernel each (kernels/ops/adaptive_ops.cc).
 """

@@ -187,7 +187,7 @@ class PrivatePermutation:
         for c in columns:
             if list(c.shape) != [self.n] or c.limbs != 1:
                 raise UsageError(
-                    f"{name} expects columns of {self.n} words. Received: {c!r}.",
+                    f"Expected columns of {self.n} words. Received: {c!r}.",
                     code="shape-mismatch",
                     operation=name,
                     received=repr(c),
