@@ -65,19 +65,19 @@ def activation(
     )
 
 
-def called(function: Function, p: Party, x: Shared, bits: int) -> Any:
+def call_activation(function: Function, p: Party, x: Shared, bits: int) -> Any:
     """Call an activation as users or as models do."""
     public = getattr(tfe, function.name, None)
     return function.protocol(p, x, bits) if public is None else public(x, bits)
 
 
-def gated(function: Function, f: int) -> Row:
+def gated_row(function: Function, f: int) -> Row:
     most = 62 if hasattr(tfe, function.name) else 63
     return Row(
         2,
         most,
         lambda b, rng: [below(1 << (b - 1), rng, function.edges(f))],
-        lambda p, b, x: called(function, p, x, b),
+        lambda p, b, x: call_activation(function, p, x, b),
         lambda b, x: function.value(x, f),
         ulp(function.ulps),
         (*function.widths[:-1], most) if f == F else (f + 4,),
@@ -101,7 +101,7 @@ def gated_slope(function: Function) -> Row:
     )
 
 
-def of_gradient(classes: int, f: int = F) -> Row:
+def gradient_row(classes: int, f: int = F) -> Row:
     """Softmax of logits that more fractional bits leave less room."""
     made = logits(classes, F, cross_entropy.CUTOFF)
     most = 45 if f == F else 39
@@ -118,7 +118,7 @@ def of_gradient(classes: int, f: int = F) -> Row:
     )
 
 
-def bent(name: str, f: int) -> Row:
+def series_row(name: str, f: int) -> Row:
     """Near the knots and beyond, off by 2^-10.5 and two ulp at most."""
     edges = [k << (f - 2) for k in (series.ACTIVATIONS[name].low, series.ACTIVATIONS[name].high)]
     more = f + series.extra_bits(name)
@@ -148,7 +148,9 @@ EXACT: dict[str, Callable[[Array], Array]] = {
 
 ACTIVATIONS: dict[str, Row] = {
     **{
-        f"series.bent, {name}, {f} fractional bits": bent(name, f) for name in EXACT for f in (8, F)
+        f"series.bent, {name}, {f} fractional bits": series_row(name, f)
+        for name in EXACT
+        for f in (8, F)
     },
     **{
         f"neural.{name}, {f} fractional bits": activation(g, h, f)
@@ -156,7 +158,7 @@ ACTIVATIONS: dict[str, Row] = {
         for f in (8, F, 20)
     },
     **{
-        f"{'neural' if hasattr(tfe, name) else name}.{name}, {f} fractional bits": gated(
+        f"{'neural' if hasattr(tfe, name) else name}.{name}, {f} fractional bits": gated_row(
             function, f
         )
         for name, function in FUNCTIONS.items()
@@ -177,9 +179,9 @@ ACTIVATIONS: dict[str, Row] = {
         )
         for classes, f in ((3, F), (12, F), (3, 8), (3, 20))
     },
-    "cross_entropy.softmax_for_gradient": of_gradient(5),
-    "cross_entropy.softmax_for_gradient, 20 classes": of_gradient(20),
-    "cross_entropy.softmax_for_gradient, 40 fractional bits": of_gradient(5, 40),
+    "cross_entropy.softmax_for_gradient": gradient_row(5),
+    "cross_entropy.softmax_for_gradient, 20 classes": gradient_row(20),
+    "cross_entropy.softmax_for_gradient, 40 fractional bits": gradient_row(5, 40),
     "cross_entropy.softmax_and_loss": Row(
         23,
         38,

@@ -97,7 +97,7 @@ def test_powers_of_two_are_right_in_the_whole_window(
     def program(p: Party, x: Shared) -> Any:
         def graph(x: Shared) -> Any:
             small = replace(small_ring.reduce_ring(x, exp2.ring_bits(f)), fractional_bits=f)
-            return exp2.exp2(p, small, scale, width, by_fours)
+            return exp2.exp2(p, small, scale, width, tile_by_fours)
 
         return p.function(graph)(x)
 
@@ -111,14 +111,14 @@ def test_powers_of_two_are_right_in_the_whole_window(
     assert sim.sent == cost.by_party(0) and sim.rounds == cost.rounds == 1
 
 
-def by_fours(a: Any) -> Any:
+def tile_by_fours(a: Any) -> Any:
     from tfe_bench.protocols.session import tensor_ops
 
     return tensor_ops.reshape(a, [4, -1])
 
 
 def powers(party: Party, t: Shared, scale: int, width: int) -> Any:
-    return exp2.exp2(party, t, scale, width, by_fours)
+    return exp2.exp2(party, t, scale, width, tile_by_fours)
 
 
 @pytest.mark.parametrize(
@@ -201,7 +201,7 @@ def weights(q: Array, k: Array, keep: Any = True, scale: float | None = None) ->
     return np.asarray(np.exp(s - s.max(-1, keepdims=True)))
 
 
-def near(found: Array, e: Array, v: Array, f: int) -> bool:
+def is_near(found: Array, e: Array, v: Array, f: int) -> bool:
     """Return whether results are within the documented error of a weight and of a rounded value."""
     total = e.sum(-1, keepdims=True)
     share = e / total
@@ -288,7 +288,7 @@ def test_attention_at_the_edges_of_what_it_takes(dealer: int) -> None:
         e, v = weights(q, k, keep, options.get("scale")), given[i][2]
         counted = ~np.isnan(e).any(-1)  # Rows whose private mask is 0 throughout are excluded.
         found = sim.value(itemgetter(i))
-        assert near(found[counted], e[counted], v, 16), name
+        assert is_near(found[counted], e[counted], v, 16), name
 
 
 @pytest.mark.parametrize(
@@ -324,7 +324,7 @@ def test_attention_of_any_shape_and_scale_costs_what_it_says(
     cost = cost_of(att.attention, *(Private(shape, f) for shape in shapes), **options)
     assert done.sent == cost.by_party(dealer)
     assert (done.rounds, done.with_dealing) == (cost.rounds, cost.with_dealing)
-    assert near(done.value(), weights(q, k), v, f)
+    assert is_near(done.value(), weights(q, k), v, f)
 
 
 def test_a_spread_that_is_exceeded_is_flagged_for_its_sample() -> None:
@@ -371,17 +371,19 @@ def test_the_public_function_takes_private_bits_and_names_itself(rng: np.random.
 
     def program(p: Party, q: Shared, k: Shared, v: Shared, hidden: Shared) -> Any:
         def graph(q: Shared, k: Shared, v: Shared, hidden: Shared) -> Any:
-            with raises(UsageError, "number-out-of-range", operation="spread", received=120):
+            with raises(UsageError, "number-out-of-range", operation="spread") as caught:
                 tfe.scaled_dot_product_attention(q, k, v, spread=120)
-            with raises(UsageError, "not-private", operation=name):
+            assert str(caught.value).startswith(f"{name} ") and caught.value.received == 120
+            with raises(UsageError, "not-private", operation=name) as caught:
                 tfe.scaled_dot_product_attention(q, public, v)
+            assert str(caught.value).startswith(f"{name} ")
             return tfe.scaled_dot_product_attention(q, k, v, mask=hidden < 0.5)
 
         return p.function(graph)(q, k, v, hidden)
 
     given = [fixed.encode(a) for a in (q, k, v, hidden)]
     found = simulate(program, *given, fractional_bits=16).value()
-    assert near(found, weights(q, k, hidden == 0), v, 16)
+    assert is_near(found, weights(q, k, hidden == 0), v, 16)
 
 
 A = Private((2, 3, 4))

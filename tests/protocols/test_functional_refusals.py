@@ -42,11 +42,11 @@ SORTED = ["sort", "top_k", "median"]
 Bad = tuple[str, Callable[[Any], Any]]
 
 
-def of_public(name: str, value: Any, x: Any) -> Any:
+def call_on_public(name: str, value: Any, x: Any) -> Any:
     return getattr(tfe, name)(value)
 
 
-def of_bits(name: str, x: Any) -> Any:
+def call_on_bits(name: str, x: Any) -> Any:
     return getattr(tfe, name)(x < 0)
 
 
@@ -150,10 +150,10 @@ BAD: list[Bad] = [
     ("reverse", lambda x: tfe.reverse(x, [1])),
     ("reveal", lambda x: tfe.reveal(x, to=3)),
 ]
-BAD += [(name, partial(of_public, name, np.ones(3))) for name in ONE]
-BAD += [(name, partial(of_public, name, "text")) for name in ONE]
+BAD += [(name, partial(call_on_public, name, np.ones(3))) for name in ONE]
+BAD += [(name, partial(call_on_public, name, "text")) for name in ONE]
 OF_BITS = ("reveal", "squeeze", "transpose")  # take bits as well
-BAD += [(name, partial(of_bits, name)) for name in ONE if name not in OF_BITS]
+BAD += [(name, partial(call_on_bits, name)) for name in ONE if name not in OF_BITS]
 
 BETWEEN: list[Bad] = [
     ("sort", lambda x: tfe.sort(x, 1)),
@@ -170,7 +170,7 @@ BETWEEN: list[Bad] = [
     ("quantile", lambda x: tfe.quantile(x, np.nan)),
     ("quantile", lambda x: untyped.quantile(np.ones(3), 0.5)),
 ]
-BETWEEN += [(name, partial(of_public, name, np.ones(3))) for name in SORTED]
+BETWEEN += [(name, partial(call_on_public, name, np.ones(3))) for name in SORTED]
 
 
 def images(x: Shared) -> Shared:
@@ -178,7 +178,7 @@ def images(x: Shared) -> Shared:
     return tfe.reshape(tfe.tile(x, [3]), [1, 3, 3, 1])
 
 
-def refuse(name: str, wrong: Callable[[Any], Any], x: Shared) -> None:
+def expect_refusal(name: str, wrong: Callable[[Any], Any], x: Shared) -> None:
     """Expect an error whose text begins with the function's name and states the received value."""
     with pytest.raises((UsageError, RangeError)) as caught:
         wrong(x)
@@ -187,12 +187,12 @@ def refuse(name: str, wrong: Callable[[Any], Any], x: Shared) -> None:
     assert text.startswith((f"{name} ", f"{name}:")) and "Received: " in text, (name, text)
 
 
-def refused(bad: list[Bad], value: Array) -> None:
+def refuse_all(bad: list[Bad], value: Array) -> None:
     """`refuse` of each, of private reals."""
 
     def graph(x: Shared) -> Shared:
         for name, wrong in bad:
-            refuse(name, wrong, x)
+            expect_refusal(name, wrong, x)
         return x
 
     simulate(lambda p, x: p.function(graph)(x), FIXED.encode(value), fractional_bits=F)
@@ -204,12 +204,12 @@ def test_what_functions_do_not_take_is_refused_by_name_with_what_was_received() 
             wide = convert.extend_to_wide(p, x, 3)
             other = share_for_party(np.zeros(3), p.index, b"other", F, dealer=1)
             for name, wrong in BAD:
-                refuse(name, wrong, x)
+                expect_refusal(name, wrong, x)
             for name in WIDE:
-                refuse(name, getattr(tfe, name), wide)
-            refuse("concat", lambda x: tfe.concat([x, other], 0), x)
-            refuse("stack", lambda x: tfe.stack([x, wide]), x)
-            refuse("maximum", lambda x: tfe.maximum(x, other), x)
+                expect_refusal(name, getattr(tfe, name), wide)
+            expect_refusal("concat", lambda x: tfe.concat([x, other], 0), x)
+            expect_refusal("stack", lambda x: tfe.stack([x, wide]), x)
+            expect_refusal("maximum", lambda x: tfe.maximum(x, other), x)
             for between in (*SORTED, "quantile"):
                 with raises(ProtocolError, "inside-party-function", operation=between):
                     getattr(tfe, between)(x, *([0.5] if between == "quantile" else []))
@@ -217,7 +217,7 @@ def test_what_functions_do_not_take_is_refused_by_name_with_what_was_received() 
 
         p.function(graph)(x)
         for name, wrong in BETWEEN:
-            refuse(name, wrong, x)
+            expect_refusal(name, wrong, x)
 
     simulate(program, FIXED.encode(np.array([1.0, -2.0, 3.0])), fractional_bits=F)
 

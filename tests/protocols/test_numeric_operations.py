@@ -12,7 +12,7 @@ import tensorflow as tf
 
 import tfe_bench as tfe
 from tests.protocols.test_functional import FIXED, ULP, Array, Case, F, check, reals
-from tests.protocols.test_functional_refusals import refused
+from tests.protocols.test_functional_refusals import refuse_all
 from tfe_bench.protocols.session.sharing import Shared
 
 INTEGERS = tfe.FixedPoint(0)
@@ -86,7 +86,7 @@ def _bits_3_to_40(x: Any, y: Any, s: Any) -> Any:
     return x >> 3 & (1 << 37) - 1
 
 
-def _moved(bits: Any, of: Any) -> Any:
+def _permute_values(bits: Any, of: Any) -> Any:
     """Eight bits through all that moves elements, by NumPy's and by TensorFlow's names."""
     private = of is tfe
     parts = of.split(of.reshape(bits, [2, 4]), 2, axis=1)
@@ -138,7 +138,11 @@ def test_words_of_bits(rng: np.random.Generator) -> None:
             0,
         ),
         (lambda x, y, s: tfe.cast(tfe.unpack_bits(s, 1)), lambda x, y, s: s[:, None] & 1, 0),
-        (lambda x, y, s: tfe.cast(_moved(s < 0, tfe)), lambda x, y, s: _moved(s < 0, np) * 1, 0),
+        (
+            lambda x, y, s: tfe.cast(_permute_values(s < 0, tfe)),
+            lambda x, y, s: _permute_values(s < 0, np) * 1,
+            0,
+        ),
         (lambda x, y, s: tfe.invert(x), lambda x, y, s: ~x, 0),
         (
             lambda x, y, s: tfe.popcount(x),
@@ -433,4 +437,4 @@ BAD: list[tuple[str, Callable[[Any], Any]]] = [
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
     assert FIXED.fractional_bits == F
-    refused(BAD, np.array([1.0, -2.0, 3.0]))
+    refuse_all(BAD, np.array([1.0, -2.0, 3.0]))

@@ -44,12 +44,12 @@ CASES: list[Case] = [
 ]
 
 
-def at(*places: int) -> Callable[[Any], Any]:
+def nested_item(*places: int) -> Callable[[Any], Any]:
     """Return an item of a party's nested outputs."""
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
-def pooled(x: Array, case: Case) -> Array:
+def expected_pool(x: Array, case: Case) -> Array:
     """Return TensorFlow's result; float64 holds these values exactly."""
     import tensorflow as tf
 
@@ -83,7 +83,7 @@ def test_pooling_is_that_of_tensorflow_and_costs_what_it_says_whatever_the_value
 
     sim = simulate(program, x, dealer=dealer, fractional_bits=16)
     for i, case in enumerate(CASES):
-        assert np.array_equal(sim.value(at(i, 0)), pooled(x, case)), case
+        assert np.array_equal(sim.value(nested_item(i, 0)), expected_pool(x, case)), case
         assert all(out[i][0].fractional_bits == 16 for out in sim.outputs)
         cost = count_cost(pool.max_pool2d, Private(x.shape), *case).cost
         for k in (1, 2):
@@ -108,7 +108,7 @@ def test_every_dealer_pools_and_other_widths_and_profiles_cost_what_they_say(
     sim = simulate(program, x, wide, dealer=dealer)
     for i, want in enumerate((wide, x)):
         expected = want.reshape(3, 2, 2, 3, 2, 2).max(axis=(2, 4))
-        assert np.array_equal(sim.value(at(i, 0)), expected)
+        assert np.array_equal(sim.value(nested_item(i, 0)), expected)
         cost = count_cost(pool.max_pool2d, Private(x.shape), 2, 2, "SAME", **options[i]).cost
         assert_costs([out[i][1] for out in sim.outputs], cost, dealer)
 
@@ -125,7 +125,7 @@ def test_an_empty_batch_gives_an_empty_result() -> None:
     sim = simulate(program, *(np.zeros(s, np.int64) for s in shapes))
     assert sim.sent == (0, 0, 0)
     want = [(0, 2, 2, 3), (0, 1, 1, 3), (2, 2, 2, 0), (2, 1, 1, 0)]
-    assert [sim.value(at(i)).shape for i in range(4)] == want
+    assert [sim.value(nested_item(i)).shape for i in range(4)] == want
 
 
 Use = Callable[[Party, Shared], Any]

@@ -39,7 +39,7 @@ CASES: list[Case] = [
 ]
 
 
-def at(*places: int) -> Callable[[Any], Any]:
+def nested_item(*places: int) -> Callable[[Any], Any]:
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
@@ -55,7 +55,7 @@ def images(case: Case, rng: np.random.Generator) -> Array:
     return chosen
 
 
-def plain(case: Case, x: Array, g: Array) -> tuple[Array, Array]:
+def expected_gradient(case: Case, x: Array, g: Array) -> tuple[Array, Array]:
     """Return TensorFlow's result; float64 holds the values (64-bit ones as rounded)."""
     import tensorflow as tf
 
@@ -70,7 +70,7 @@ def small(x: Shared, case: Case) -> Shared:
     return replace(x, bits=case[5]) if case[6] else x
 
 
-def pooled(p: Party, x: Shared, case: Case) -> tuple[Shared, PoolChoice]:
+def expected_pool(p: Party, x: Shared, case: Case) -> tuple[Shared, PoolChoice]:
     return pool_gradient.max_pool2d_with_choice(
         p, small(x, case), *case[1:4], relu=case[4], bits=case[5]
     )
@@ -91,7 +91,7 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
     def program(p: Party, *given: Shared) -> Any:
         result = []
         for case, x, g in zip(CASES, given[::2], given[1::2], strict=True):
-            forward = p.function(lambda x, case=case: pooled(p, x, case))
+            forward = p.function(lambda x, case=case: expected_pool(p, x, case))
             back = p.function(lambda c, g: pool_gradient.unpool_gradient(p, c, g, DROP))
             y, choice = forward(x)
             calls = [measure_call(p, forward, x), measure_call(p, back, choice, g)]
@@ -101,8 +101,8 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
     sim = simulate(program, *given, dealer=dealer, fractional_bits=40)
     for i, case in enumerate(CASES):
         x, g = given[2 * i : 2 * i + 2]
-        want, back = plain(case, x, g / 2.0**DROP)
-        got = sim.value(at(i, 0))
+        want, back = expected_gradient(case, x, g / 2.0**DROP)
+        got = sim.value(nested_item(i, 0))
         if case[5] < 64:
             assert np.array_equal(got, want.astype(np.int64)), case
         else:  # as integers, which TensorFlow cannot take here
@@ -112,13 +112,15 @@ def test_values_and_gradients_are_tensorflows_and_cost_what_they_say(
         of_window = chosen.reshape(len(geometry.order), -1)[:, : geometry.window_count].sum(0)
         expected = (got > 0).reshape(-1) if case[4] else np.ones(geometry.window_count)
         assert np.array_equal(of_window, expected), case
-        dx = sim.value(at(i, 1))
+        dx = sim.value(nested_item(i, 1))
         if case[5] < 64 or case[4]:
             several = 1 if geometry.is_disjoint else 9
             assert (abs(dx - back) < several + np.abs(back) * 2**-50).all(), case
             assert (dx[back == 0] == 0).all() or not geometry.is_disjoint, case
         assert all(out[i][1].fractional_bits == 40 - DROP for out in sim.outputs)
-        forward = count_cost(lambda p, x, case=case: pooled(p, x, case), Private(case[0], 40))
+        forward = count_cost(
+            lambda p, x, case=case: expected_pool(p, x, case), Private(case[0], 40)
+        )
         assert_costs([out[i][3] for out in sim.outputs], forward.cost, dealer)
         unpooled = count_cost(
             pool_gradient.unpool_gradient, forward.results[1], Private(want.shape, 40), DROP
@@ -147,7 +149,9 @@ def test_of_equal_cells_the_first_wins(rng: np.random.Generator) -> None:
         return p.function(both)(x, g)
 
     case: Case = (x.shape, 2, 2, "VALID", True, 31, False)
-    assert np.array_equal(simulate(program, x, g).value(), plain(case, x, g / 2.0**DROP)[1])
+    assert np.array_equal(
+        simulate(program, x, g).value(), expected_gradient(case, x, g / 2.0**DROP)[1]
+    )
 
 
 def test_an_empty_batch_gives_empty_results() -> None:
@@ -159,7 +163,7 @@ def test_an_empty_batch_gives_empty_results() -> None:
         return p.function(both)(x, g)
 
     sim = simulate(program, np.zeros((0, 4, 4, 3), np.int64), np.zeros((0, 2, 2, 3), np.int64))
-    assert [sim.value(at(i)).shape for i in range(2)] == [(0, 2, 2, 3), (0, 4, 4, 3)]
+    assert [sim.value(nested_item(i)).shape for i in range(2)] == [(0, 2, 2, 3), (0, 4, 4, 3)]
     assert sim.sent == (0, 0, 0)
 
 
@@ -185,7 +189,7 @@ def test_a_choice_in_a_small_ring_is_exact_and_sends_its_bits(
     sim = simulate(program, x, y, z)
     want = np.where(z < 0, x, y)
     ring = (1 << k) - 1
-    got = sim.value(at(0))
+    got = sim.value(nested_item(0))
     assert np.array_equal(got.astype(object) & ring, want.astype(object) & ring)
     given = Private((n,), bits=k % 64)
     cost = cost_of(small_ring.select, PrivateBits((n,)), given, given)
@@ -204,7 +208,7 @@ def test_lift_is_exact_throughout_its_domain(k: int, rng: np.random.Generator) -
         return f(x), measure_call(p, f, x)
 
     sim = simulate(program, x)
-    assert np.array_equal(sim.value(at(0)), x)
+    assert np.array_equal(sim.value(nested_item(0)), x)
     cost = cost_of(small_ring.lift_signed, Private((10_000,), bits=k))
     assert_costs([out[1] for out in sim.outputs], cost)
 
@@ -229,7 +233,7 @@ def test_each_mask_hides_one_message_only(rng: np.random.Generator) -> None:
 
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Shared:
-            return pool_gradient.unpool_gradient(p, pooled(p, x, case)[1], g, DROP)
+            return pool_gradient.unpool_gradient(p, expected_pool(p, x, case)[1], g, DROP)
 
         f = p.function(both)
         return f(x, g), f(x, g)
@@ -258,7 +262,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
 
     def program(p: Party, x: Shared, g: Shared) -> Any:
         def both(x: Shared, g: Shared) -> Any:
-            pool_gradient.unpool_gradient(p, pooled(p, x, case)[1], g, DROP)
+            pool_gradient.unpool_gradient(p, expected_pool(p, x, case)[1], g, DROP)
             return [data for (party, *_), data in sorted(received.items()) if party == p.index]
 
         f = p.function(both)

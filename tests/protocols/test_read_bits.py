@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.activation_widths import EXACT
-from tests.protocols.test_attention import near, weights
+from tests.protocols.test_attention import is_near, weights
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
@@ -25,7 +25,7 @@ from tfe_bench.protocols.session.sharing import Shared
 Array = np.ndarray[Any, Any]
 
 
-def spoiled(x: Array, bits: int, rng: np.random.Generator) -> Array:
+def spoil_high_bits(x: Array, bits: int, rng: np.random.Generator) -> Array:
     """The words with other bits above."""
     if bits >= 64:
         return x
@@ -69,7 +69,7 @@ def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator
 
         return p.function(graph)(*given)
 
-    given = [spoiled(x, k, rng) for x, k in zip(xs, read, strict=True)]
+    given = [spoil_high_bits(x, k, rng) for x, k in zip(xs, read, strict=True)]
     sim = simulate(program, *given, dealer=int(rng.integers(3)))
     for i, ((f, _), x, to) in enumerate(zip(cases, xs, rings, strict=True)):
         ring, scale = sim.outputs[0][i].ring_bits, sim.outputs[0][i].fractional_bits
@@ -101,7 +101,7 @@ def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator
 
         return p.function(graph)(x)
 
-    sim = simulate(program, spoiled(x, k, rng), dealer=int(rng.integers(3)))
+    sim = simulate(program, spoil_high_bits(x, k, rng), dealer=int(rng.integers(3)))
     rings = [k, 64, k, k + 1]
     assert [y.ring_bits for y in sim.outputs[0]] == rings
     for i, ring in enumerate(rings):
@@ -136,7 +136,7 @@ def test_a_product_comes_in_the_ring_that_is_read(
 
         return p.function(graph)(*given)
 
-    given = [spoiled(a, read, rng) for a in (x, w, b)]
+    given = [spoil_high_bits(a, read, rng) for a in (x, w, b)]
     sim = simulate(program, *given, dealer=int(rng.integers(3)))
     assert sim.outputs[0].ring_bits == to
     found = signed(sim.value(), to).astype(object)
@@ -175,10 +175,10 @@ def test_attention_reads_no_more_than_it_says(f: int, bits: int, rng: np.random.
 
         return p.function(graph)(*given)
 
-    words = [spoiled(fixed.encode(a), n, rng) for a, n in zip((q, k, v), read, strict=True)]
+    words = [spoil_high_bits(fixed.encode(a), n, rng) for a, n in zip((q, k, v), read, strict=True)]
     sim = simulate(program, *words, dealer=int(rng.integers(3)), fractional_bits=f)
     assert sim.outputs[0].ring_bits >= to
-    assert near(signed(sim.value(), sim.outputs[0].ring_bits), weights(q, k), v, f)
+    assert is_near(signed(sim.value(), sim.outputs[0].ring_bits), weights(q, k), v, f)
 
 
 ROOTS = [(48, 50, 40), (47, 49, 48 - 9), (40, 44, 12), (30, 61, 20), (20, 20, 0), (30, 12, 2)]
@@ -191,7 +191,9 @@ def test_a_reciprocal_root_reads_no_more_than_it_says(rng: np.random.Generator) 
         powers = rng.uniform(lowest, bits, 40)
         ends = np.array([(1 << lowest) + (lowest == 0), (1 << bits) - 1])
         values.append(np.concatenate([ends, np.exp2(powers).astype(np.int64)]))
-    words = [spoiled(x, bits + 2, rng) for x, (_, bits, _) in zip(values, ROOTS, strict=True)]
+    words = [
+        spoil_high_bits(x, bits + 2, rng) for x, (_, bits, _) in zip(values, ROOTS, strict=True)
+    ]
 
     def program(p: Party, *given: Shared) -> Any:
         def graph(*given: Shared) -> Any:

@@ -42,7 +42,9 @@ CLEAR: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def taken(cell: Cell, x: Array, w: dict[str, Array], states: list[Array]) -> tuple[Array, Array]:
+def expected_steps(
+    cell: Cell, x: Array, w: dict[str, Array], states: list[Array]
+) -> tuple[Array, Array]:
     """The outputs of all steps and the last memory, in float64, as Keras' documentation has it."""
     f, s = CLEAR[cell.activation], CLEAR[cell.gate]
     u = w["recurrent"].shape[0]
@@ -123,7 +125,7 @@ class Drawn:
         n, found = STATES[self.cell.kind], []
         for d, (w, back) in enumerate(zip(self.weights, self.backwards, strict=True)):
             states = self.states[d * n : (d + 1) * n] or self.zeros
-            found.append(taken(self.cell, self.x[:, ::-1] if back else self.x, w, states))
+            found.append(expected_steps(self.cell, self.x[:, ::-1] if back else self.x, w, states))
         outputs, memories = zip(*found, strict=True)
         return np.stack(outputs, 1), np.stack(memories, 1)
 
@@ -219,7 +221,7 @@ def test_the_series_of_a_held_gate_is_near() -> None:
     assert len(weights) == 25 and sum(map(abs, weights)) < 8 << 16
 
 
-def held(series_of: bool, f: int, steps: int, levels: Array) -> Array:
+def memory_error(series_of: bool, f: int, steps: int, levels: Array) -> Array:
     """Return the relative error of a memory of 3, for given gates before the sigmoid."""
     units = levels.size
     cell = Cell("lstm", series=series_of)
@@ -259,13 +261,13 @@ def held(series_of: bool, f: int, steps: int, levels: Array) -> Array:
 def test_a_held_memory_is_held(series_of: bool, f: int, steps: int) -> None:
     """Off by steps 2^-13 + 2^-9 of itself at most, for every gate that holds it."""
     levels = np.array([4.0, 4.1, 5.7, 6.4, 6.8, 7.7, 8.5, 9.3, 9.5, 9.6, 12, 30])
-    assert held(series_of, f, steps, levels).max() <= steps * 2.0**-13 + 2.0**-9
+    assert memory_error(series_of, f, steps, levels).max() <= steps * 2.0**-13 + 2.0**-9
 
 
 # ---- costs, and rejected arguments
 
 
-def tallied(cell: Cell, steps: int, **options: Any) -> Any:
+def count_run(cell: Cell, steps: int, **options: Any) -> Any:
     f = 13 if cell.series else F
     numbers = cells.derive_format(cell, f, SCALE, f + 6, steps)
     wide = GATES[cell.kind] * 128
@@ -293,7 +295,7 @@ def test_a_step_of_128_units_and_16_samples(
     kind: str, short: bool, megabytes: float, rounds: int
 ) -> None:
     """The numbers of docs/recurrent.md."""
-    each = [tallied(Cell(kind, series=short), n, exchanges=lambda n, bits: 1) for n in (5, 6)]
+    each = [count_run(Cell(kind, series=short), n, exchanges=lambda n, bits: 1) for n in (5, 6)]
     assert each[1].rounds - each[0].rounds == rounds
     bits = each[1].total - each[0].total
     assert 0.9 * megabytes * 8e6 < bits <= megabytes * 8e6
@@ -301,15 +303,15 @@ def test_a_step_of_128_units_and_16_samples(
 
 def test_a_thousand_steps_are_counted_as_if_each_was(monkeypatch: pytest.MonkeyPatch) -> None:
     for cell in (Cell("gru", series=True), Cell("lstm", "relu")):
-        short = [tallied(cell, n, sequences=True) for n in (5, 6, 1024)]
+        short = [count_run(cell, n, sequences=True) for n in (5, 6, 1024)]
         with monkeypatch.context() as patched:
             patched.setattr(loops, "_COUNTED", 1024)
-            assert [tallied(cell, n, sequences=True) for n in (5, 6, 30)] == [
+            assert [count_run(cell, n, sequences=True) for n in (5, 6, 30)] == [
                 *short[:2],
-                tallied(cell, 30, sequences=True),
+                count_run(cell, 30, sequences=True),
             ]
         assert short[2].rounds == short[0].rounds + 1019 * (short[1].rounds - short[0].rounds)
-        assert tallied(cell, 30, sequences=True).total < short[2].total < 2**40
+        assert count_run(cell, 30, sequences=True).total < short[2].total < 2**40
 
 
 def test_what_does_not_fit_is_refused_in_words() -> None:

@@ -26,7 +26,7 @@ SIZES = (1, 63, 64, 65, 1000)
 MANY = 10_000
 
 
-def at(*places: int) -> Callable[[Any], Any]:
+def nested_item(*places: int) -> Callable[[Any], Any]:
     """Return an item of a party's nested outputs."""
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
@@ -81,11 +81,11 @@ def test_relu_is_exact_in_its_range_and_so_is_its_derivative(
 
     sim = simulate(program, layer, whole, few, dealer=dealer, fractional_bits=16)
     for i, x in enumerate([layer] * 4 + [whole, few, layer]):
-        assert np.array_equal(sim.value(at(i)), np.maximum(x, 0)), i
+        assert np.array_equal(sim.value(nested_item(i)), np.maximum(x, 0)), i
         assert all(out[i].fractional_bits == 16 for out in sim.outputs)
-    assert np.array_equal(bits_of(sim, at(7)), layer < 0)
+    assert np.array_equal(bits_of(sim, nested_item(7)), layer < 0)
     for i, x in ((8, layer), (9, whole)):
-        assert np.array_equal(sim.value(at(i)), x >= 0)
+        assert np.array_equal(sim.value(nested_item(i)), x >= 0)
         assert all(out[i].fractional_bits == 0 for out in sim.outputs)
 
 
@@ -101,7 +101,7 @@ def test_relu_of_the_lowest_value_and_of_any_shape(rng: np.random.Generator) -> 
     sim = simulate(program, *data)
     for i, x in enumerate(data):
         for k, want in enumerate((np.maximum(x, 0), x >= 0)):
-            got = sim.value(at(i, k))
+            got = sim.value(nested_item(i, k))
             assert got.shape == x.shape and np.array_equal(got, want)
 
 
@@ -133,9 +133,9 @@ def test_relu_carries_every_value_of_a_small_ring_back(
     sim = simulate(program, *data, dealer=dealer, fractional_bits=17)
     for i, k in enumerate(rings):
         x = data[i] >> 1
-        assert np.array_equal(signed(sim, at(i, 0), k), x)
-        assert np.array_equal(sim.value(at(i, 1)), np.maximum(x, 0)), k
-        assert np.array_equal(sim.value(at(i, 2)), x >= 0), k
+        assert np.array_equal(signed(sim, nested_item(i, 0), k), x)
+        assert np.array_equal(sim.value(nested_item(i, 1)), np.maximum(x, 0)), k
+        assert np.array_equal(sim.value(nested_item(i, 2)), x >= 0), k
         for out in sim.outputs:
             assert (out[i][1].ring_bits, out[i][1].fractional_bits) == (64, 16)
 
@@ -168,7 +168,7 @@ def test_a_truncated_product_errs_less_than_one_unit_and_never_fails(
     for i, (drop, bits) in enumerate(rings):
         z = data[i]
         # all in integers: no float holds 63 bits
-        got = signed(sim, at(i), bits)
+        got = signed(sim, nested_item(i), bits)
         floor, rest = z >> drop, z & (2**drop - 1)
         up = got - floor
         assert np.all((up == 0) | ((up == 1) & (rest > 0))), (drop, bits)
@@ -204,9 +204,9 @@ def test_a_truncated_matrix_product_with_its_bias_and_relu(
     )
     z = x @ y
     for i, exact in enumerate((z, z + row, z + one, np.matmul(*many))):
-        u = signed(sim, at(i, 0), 31)
+        u = signed(sim, nested_item(i, 0), 31)
         assert np.all(np.abs(u - exact / 2**16) < 1), i
-        assert np.array_equal(sim.value(at(i, 1)), np.maximum(u, 0)), i
+        assert np.array_equal(sim.value(nested_item(i, 1)), np.maximum(u, 0)), i
         assert all(out[i][k].fractional_bits == 16 for out in sim.outputs for k in range(2))
 
 

@@ -16,7 +16,7 @@ from tfe_bench.protocols.session.sharing import Shared
 Array = np.ndarray[Any, Any]
 
 
-def selected(
+def run_selection(
     monkeypatch: pytest.MonkeyPatch, answer: Any, n: int, ranks: list[int] | int, profile: str
 ) -> tuple[Array, int]:
     """Positions, and the number of comparisons, with answers in the place of the parties'.
@@ -55,9 +55,9 @@ def test_any_ranks_are_found(
 ) -> None:
     rank, answer = ranked(rng, n)
     for ranks in ([0], [n - 1], [n // 2, 0, n // 2], [n // 10, n // 2, n - 1 - n // 10]):
-        found, _ = selected(monkeypatch, answer, n, ranks, profile)
+        found, _ = run_selection(monkeypatch, answer, n, ranks, profile)
         assert rank[found].tolist() == ranks
-    _, made = selected(monkeypatch, answer, n, [n // 2], profile)
+    _, made = run_selection(monkeypatch, answer, n, [n // 2], profile)
     if n > 1 << 14 and profile == "local":
         assert sum(select._average_levels(n, 1, profile)) == pytest.approx(made, rel=0.3)
 
@@ -65,7 +65,7 @@ def test_any_ranks_are_found(
 @pytest.mark.parametrize("n", [3, 1000])
 def test_answers_of_no_order_end_in_an_error(n: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with raises(RangeError, "contradictory-comparisons"):
-        selected(monkeypatch, lambda a, b: (b - a) % 3 == 1, n, [n // 2], "local")
+        run_selection(monkeypatch, lambda a, b: (b - a) % 3 == 1, n, [n // 2], "local")
 
 
 @pytest.mark.parametrize("profile", ["local", "wan"])
@@ -75,7 +75,7 @@ def test_the_first_ones_are_found_in_their_order(
 ) -> None:
     rank, answer = ranked(rng, n)
     for count in sorted({1, min(5, n), -(-n // 20), -(-n // 3), n}):
-        found, made = selected(monkeypatch, answer, n, count, profile)
+        found, made = run_selection(monkeypatch, answer, n, count, profile)
         assert rank[found].tolist() == list(range(count))
         if n > 1 << 14 and select.is_selection_cheaper(n, count, profile):
             cut = select._plan_cut(n, count, profile)
@@ -85,13 +85,13 @@ def test_the_first_ones_are_found_in_their_order(
             assert sum(due) == pytest.approx(made, rel=0.3 if profile == "local" else 1)
             assert made < sum(select._sort_levels(n, profile))
     with raises(UsageError, "number-out-of-range", received=n + 1):
-        selected(monkeypatch, answer, n, n + 1, profile)
+        run_selection(monkeypatch, answer, n, n + 1, profile)
 
 
 def test_a_sample_of_the_least_ones_sorts_all(monkeypatch: pytest.MonkeyPatch) -> None:
     n, count = 1000, 50
     assert select.is_selection_cheaper(n, count)
-    found, made = selected(monkeypatch, lambda a, b: a < b, n, count, "local")
+    found, made = run_selection(monkeypatch, lambda a, b: a < b, n, count, "local")
     assert found.tolist() == list(range(count))
     cut = select._plan_cut(n, count, "local")
     assert cut is not None and cut[1] < count and made > sum(select._sort_levels(n, "local"))

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 import tfe_bench as tfe
 from tests.protocols.test_functional import ULP, Array, Case, check, reals, untyped
-from tests.protocols.test_functional_refusals import refused
+from tests.protocols.test_functional_refusals import refuse_all
 from tests.refusals import raises
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import UsageError
@@ -357,4 +357,4 @@ BAD: list[tuple[str, Any]] = [
 
 
 def test_what_does_not_fit_is_refused_by_name() -> None:
-    refused(BAD, np.ones((3, 4)))
+    refuse_all(BAD, np.ones((3, 4)))

@@ -92,7 +92,7 @@ LESS: dict[str, tuple[Callable[..., Any], Callable[[Array, Array], Array]]] = {
 }
 
 
-def attended(x: Shared, bits: int) -> Shared:
+def attention_row(x: Shared, bits: int) -> Shared:
     """Return attention to one key each: x."""
     zero = x.map(lambda a: 0 * a)
     return tfe.scaled_dot_product_attention(zero, zero, x, bits=bits)
@@ -282,7 +282,7 @@ WIDTHS: dict[str, Row] = {
         2,
         47,
         values,
-        lambda p, b, x: line(attended(tfe.reshape(x, [-1, 1, 1]), b)),
+        lambda p, b, x: line(attention_row(tfe.reshape(x, [-1, 1, 1]), b)),
         lambda b, x: x * 1.0,
         relative(2.0**-11, 3),
         refused=(1, 48),
@@ -391,7 +391,7 @@ def run(name: str, p: Party, given: Any) -> list[Shared]:
     return [tfe.cast(y) if isinstance(y, MaskedBits) else y for y in found]
 
 
-def counted(name: str, cases: Cases) -> CostReport:
+def count_row(name: str, cases: Cases) -> CostReport:
     """Return the cost of `run`."""
     f = WIDTHS[name].fraction
     given = tuple((b, tuple(Private(x.shape, f) for x in xs)) for b, xs in cases)
@@ -414,7 +414,7 @@ def check(name: str, widths: Iterable[int], seed: int) -> None:
 
     flat = [x for _, xs in cases for x in xs]
     sim = simulate(program, *flat, fractional_bits=row.fraction, dealer=seed % 3)
-    cost = counted(name, cases).cost
+    cost = count_row(name, cases).cost
     assert (sim.sent, sim.rounds, sim.with_dealing) == (
         cost.by_party(seed % 3),
         cost.rounds,
