@@ -1,4 +1,4 @@
-"""Operations on elements with their results in the clear, for test_edges.py."""
+"""Operations on elements with plaintext references, for test_edges.py."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ EXACT, ROOT = relative_error(0, 0), relative_error(2.0**-20, 1.3)
 
 
 def double(f: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of SciPy's, in double precision."""
+    """Return a function of SciPy, in double precision."""
     return lambda x: f(np.asarray(x, np.float64))
 
 
 def weighted(p: Any, x: Any) -> Any:
-    """The error of a public factor of 24 bits, 2^-41 at least, and of a truncation."""
+    """Return the error of a public factor of 24 bits, at least 2^-41, and of a truncation."""
     return 2 * ULP + np.abs(p) * 2.0**-23 + np.abs(x) * 2.0**-41
 
 
 def powered(p: Any, x: Any, y: Any = 2) -> Any:
-    """The error of e^(y ln(x))."""
+    """Return the error of e^(y ln(x))."""
     return np.abs(p) * ((2 * np.abs(y) + 3) * ULP + np.abs(y) * 2.0**-18) + 3 * ULP
 
 
 def repeated(n: int) -> Callable[..., Any]:
-    """The error of a power by repeated squaring."""
+    """Return the error of a power by repeated squaring."""
     return lambda p, x: 8 * n * ULP * np.maximum(np.abs(x), 1) ** (n - 1)
 
 
 def remainder(x: Any, y: Any) -> Any:
-    """As NumPy's, not rounded before it is one."""
+    """Compute NumPy's remainder, without rounding before it."""
     return x - y * np.floor(x / y)
 
 
 def root(x: Any) -> Any:
-    """Square roots; a rounding below 0 counts as 0."""
+    """Compute square roots; a rounding error below 0 counts as 0."""
     return np.where((x < 0) & (x >= -8 * ULP), 0, np.sqrt(x))
 
 
@@ -50,7 +50,7 @@ def softmax(x: Any) -> Any:
     return powers / powers.sum(-1, keepdims=True)
 
 
-# ---- reals, one at a time
+# ---- single reals
 
 SMOOTH: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     "relu": (tfb.relu, lambda x: np.maximum(x, 0), EXACT),
@@ -148,7 +148,7 @@ OTHERS: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[...,
         EXACT,
     ),
 }
-# A public number d on either side: of (x, d).
+# A public number d on either side, for (x, d).
 BY_PUBLIC: Mapping[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]] = {
     "x // d": (lambda x, d: x // d, lambda x, d: np.floor(x / d), EXACT),
     "x % d": (lambda x, d: x % d, remainder, EXACT),
@@ -180,7 +180,7 @@ def reals() -> dict[str, Case]:
                 lambda x, f=private, b=bits: f(x, bits=b), plain, off=off
             )
     for name, (private, plain, off) in BY_PUBLIC.items():
-        more = {"x + d": (*NUMBERS, 7e13, -7e13), "d // x": NUMBERS[:-1]}  # (which is refused)
+        more = {"x + d": (*NUMBERS, 7e13, -7e13), "d // x": NUMBERS[:-1]}  # (refused)
         for d in more.get(name, NUMBERS):
             found[name.replace("d", f"{d:g}")] = Case(
                 lambda x, f=private, d=d: f(x, d), lambda x, f=plain, d=d: f(x, Real(d)), off=off

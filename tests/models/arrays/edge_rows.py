@@ -1,4 +1,4 @@
-"""Operations on integers, and on rows of values, with their results in the clear."""
+"""Operations on integers and on rows of values with plaintext references."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def _attended_off(p: Any, x: Any, y: Any) -> Any:
     return (np.abs(y).max(1) * 2.0**-9 + 2.0**-9)[:, None, None]
 
 
-# Of rows of any length.
+# For rows of any length.
 LONG: Mapping[str, Row] = {
     "sum": (lambda x: x.sum(1), lambda x: x.sum(1), EXACT, "fi"),
     "cumsum": (lambda x: np.cumsum(x, 1), lambda x: np.cumsum(x, 1), EXACT, "fi"),

@@ -1,7 +1,7 @@
-"""Operands at the edges of what operations take, and what has to come of them.
+"""Operands at the edges of operations' ranges, and their expected results.
 
-A case is run on rows: each row is one combination of operands.  What the workers would count is
-counted here for each row by itself, so that one job says of every row whether it would be refused.
+A case runs on rows: each row is one combination of operands. Violations are counted for each row
+separately here, so that one job shows for every row whether it would be refused.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class Case:
     """An operation on private operands, each of shape [rows, ...].
 
     Attributes:
-        private: makes the result, of shape [rows, ...].
-        plain: the same of NumPy arrays, of long doubles or int64.
+        private: computes the result, of shape [rows, ...].
+        plain: the same for NumPy arrays of long doubles or int64.
         kinds: "f", "i" or "b" for each operand.
-        off: how far the result may be off, of the plain result and operands, in real numbers.
-        shape: of an operand of one row.
+        off: largest error, by the plain result and operands, in real numbers.
+        shape: shape of an operand of one row.
     """
 
     private: Callable[..., Any]
@@ -48,13 +48,13 @@ class Case:
 
 
 def relative_error(relative: float, ulps: float) -> Callable[..., Any]:
-    """A relative error and ulps."""
+    """Return a bound of a relative error and ulps."""
     return lambda p, *x: np.abs(p) * relative + ulps * ULP
 
 
 @dataclass(frozen=True)
 class Report:
-    """What became of the rows of a case."""
+    """Outcomes of the rows of a case."""
 
     right: int
     refused: int
@@ -62,7 +62,9 @@ class Report:
 
 
 def edge_values(bounds: tuple[int, int], kind: str, more: Sequence[int]) -> list[int]:
-    """Ring elements at the edges of bounds and of guards, and at magnitudes from 1e-3 to 1e9."""
+    """Return ring elements at the edges of bounds and guards, and at magnitudes from
+    1e-3 to 1e9.
+    """
     low, high = bounds
     unit = 1 if kind == "i" else 1 << F
     sizes = [0, 1, round(unit / 1000), unit, 1000 * unit, 10**6 * unit, 10**9 * unit, unit + 1]
@@ -73,7 +75,7 @@ def edge_values(bounds: tuple[int, int], kind: str, more: Sequence[int]) -> list
 
 
 def make_operand(client: Client, ring: Any, kind: str, bounds: tuple[int, int]) -> PrivateArray:
-    """Exactly these ring elements, of which the client knows the bounds alone."""
+    """Make a private array of exactly these ring elements, of which only the bounds are known."""
     if kind == "b":
         return ~~client.private(ring != 0)
     x = client.private(ring, bound=(int(bounds[0]), int(bounds[1])))
@@ -87,7 +89,7 @@ def plain_of(ring: Any, kind: str) -> Any:
 
 
 def counts_of(result: PrivateArray) -> list[PrivateArray]:
-    """What the workers would count on the way to a value."""
+    """Return the violation counts of a value."""
     several = planning.collect_guards([result._node], {})
     return [PrivateArray(result.cluster, n) for nodes in several.values() for n in nodes]
 
@@ -97,7 +99,9 @@ def _clear_words(x: Any) -> Any:
 
 
 def _count_violations(count: PrivateArray, words: Sequence[Any]) -> Any:
-    """How often a count counts each place, by its operands' words: modulo 2^64, as it is done."""
+    """Count the violations at each place from the operands' words, modulo 2^64 as
+    the workers do.
+    """
     named, op = count._node.named, count._node.op
     with np.errstate(over="ignore"):
         if op == "count_outside":
@@ -113,7 +117,9 @@ def _count_violations(count: PrivateArray, words: Sequence[Any]) -> Any:
 
 
 def _is_inside(count: PrivateArray, words: Sequence[Any]) -> Any:
-    """Where a count's operands are what it takes: what is not, another one has to count."""
+    """Return where a count's operands are in its own range; elsewhere another count
+    must report.
+    """
     if count._node.op != "count_steep":
         return np.True_
     named, (x, y) = count._node.named, (np.abs(w.astype(Real)) for w in words)
@@ -122,7 +128,7 @@ def _is_inside(count: PrivateArray, words: Sequence[Any]) -> Any:
 
 
 def _guard_limits(counts: Sequence[PrivateArray]) -> tuple[list[int], list[int]]:
-    """The limits of guards, and the bits of quotients."""
+    """Return the limits of guards, and the bits of quotients."""
     ends, bits = [], []
     for count in counts:
         named = count._node.named
@@ -134,7 +140,7 @@ def _guard_limits(counts: Sequence[PrivateArray]) -> tuple[list[int], list[int]]
 def _combine_choices(
     choices: Sequence[list[int]], quotients: Sequence[int], low: int, high: int, rng: Rng
 ) -> list[tuple[int, ...]]:
-    """Elements of all operands together, and numerators at the edge of a quotient's bits."""
+    """Combine elements of all operands, and numerators at the edge of a quotient's bits."""
     pairs = list(itertools.product(*choices))
     if len(pairs) > MOST_PAIRS:
         pairs = [pairs[i] for i in rng.choice(len(pairs), MOST_PAIRS, replace=False)]
@@ -147,7 +153,7 @@ def _combine_choices(
 def _choice_patterns(
     case: Case, choices: Sequence[list[int]], bounds: Sequence[tuple[int, int]], rng: Rng
 ) -> list[list[Any]]:
-    """Rows of edges: all the same, of both signs, one beside zeros, mixed, of one magnitude."""
+    """Return rows of edges: equal ones, both signs, one among zeros, mixed, one magnitude."""
     size, found = math.prod(case.shape), []
     units = [0 if kind == "i" else F for kind in case.kinds]
     largest = [max(c, key=abs) for c in choices]
@@ -172,7 +178,7 @@ def _choice_patterns(
 def rows_of(
     case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng
 ) -> list[np.ndarray[Any, Any]]:
-    """Operands' ring elements, a combination for each row."""
+    """Return operands' ring elements, one combination in each row."""
     both = list(zip(case.kinds, bounds, strict=True))
     probe = [make_operand(client, np.full((2, *case.shape), b[0]), k, b) for k, b in both]
     ends, quotients = _guard_limits(counts_of(case.private(*probe)))
@@ -188,7 +194,7 @@ def rows_of(
 
 
 def walk_case(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng: Rng) -> Report:
-    """Runs a case at all combinations of edges of operands with these bounds."""
+    """Run a case at all combinations of edges of operands with these bounds."""
     try:
         rings = rows_of(case, client, bounds, rng)
         given = [
@@ -196,7 +202,7 @@ def walk_case(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng
         ]
         result = case.private(*given)
     except RangeError:
-        return Report(0, 1, [])  # (a public operand, or bounds alone)
+        return Report(0, 1, [])  # (a public operand, or bounds only)
     counts = counts_of(result)
     looked = [
         [
@@ -259,7 +265,7 @@ def walk_case(case: Case, client: Client, bounds: Sequence[tuple[int, int]], rng
     return Report(int((right & ~refused).sum()), int(refused.sum()), wrong)
 
 
-# Public bounds of operands in ring units: usual ones, declared ones, and the widest.
+# Public bounds of operands in ring units: default ones, declared ones, and the widest.
 RANGES: Mapping[str, list[tuple[int, int]]] = {
     "b": [(0, 1)],
     "i": [
@@ -278,7 +284,7 @@ RANGES: Mapping[str, list[tuple[int, int]]] = {
 
 
 def bounds_of(kinds: str) -> list[list[tuple[int, int]]]:
-    """Combinations of bounds of operands: each with its like, and near ones with far ones."""
+    """Return combinations of bounds of operands: equal ones, and near ones with far ones."""
     each = [RANGES[kind] for kind in kinds]
     if len(each) == 1:
         return [[bounds] for bounds in each[0]]

@@ -1,4 +1,4 @@
-"""Three workers in one process, and clients of theirs: each worker checks by itself."""
+"""Three workers in one process with their clients: each worker checks independently."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ from tfe_bench.models.stored_shares import storage_parameters
 from tfe_bench.protocols.session import graph
 from tfe_bench.protocols.session.party import Party
 
-# Type checkers take its operations to be on the values of parties.
+# Type checkers assume operations on the values of parties.
 tfb: Any = tfe_bench
 PROGRAMS: Mapping[str, Program] = {
     each.PROGRAM.name: each.PROGRAM
@@ -57,10 +57,10 @@ PROGRAMS: Mapping[str, Program] = {
 
 
 class Workers:
-    """What three workers hold.
+    """Stores of three workers.
 
     Attributes:
-        now: by their clocks.
+        now: time of their clocks.
         last: the run of the last job.
     """
 
@@ -83,13 +83,13 @@ class Workers:
             store.close()
 
     def held(self, client: str) -> list[tuple[int, int]]:
-        """How many handles each worker has of a client, and their bytes."""
+        """Return the number of each worker's handles for a client, and their bytes."""
         return [store.handles.count_handles(client) for store in self.stores]
 
     def put(
         self, name: str, given: StoredTable, clients: tuple[str, ...] = ("*",), run: bool = False
     ) -> None:
-        """Keeps a table: by the program, or as that would keep what is as its header says."""
+        """Store a table: by the program, or directly in the format of its header."""
         about = given.schema.header()
         if run:
             order, words = storage_parameters(name, clients, True, about), PrivateInput(given.words)
@@ -109,7 +109,7 @@ class Workers:
 
 
 class Client:
-    """One client, as the methods of arrays use it."""
+    """A client with the interface that arrays use."""
 
     def __init__(self, workers: Workers, identity: str) -> None:
         self.workers, self.identity = workers, identity
@@ -181,7 +181,7 @@ def _scaled(value: Any, bits: int) -> Any:
 
 
 def traced_from_now(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """A list that gets each function of parties' that is traced after this call."""
+    """Return a list that receives each party function traced after this call."""
     traced: list[object] = []
     before = graph.PrivateFunction._trace
 

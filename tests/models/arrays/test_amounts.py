@@ -1,4 +1,4 @@
-"""Random expressions at random magnitudes: as NumPy within the stated error, or refused."""
+"""Random expressions at random magnitudes: within the stated error of NumPy, or refused."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 @dataclass
 class Value:
-    """An expression, what it is in the clear, and how far off it may be."""
+    """An expression, its plaintext value, and its largest error."""
 
     private: Any
     plain: Any
@@ -42,7 +42,7 @@ def _leaf(client: Client, rng: np.random.Generator) -> Value:
 
 
 def _between(f: Callable[[Any], Any], x: Value, low: float) -> Any:
-    """How much a growing function moves within the error of its operand."""
+    """Return the change of an increasing function within the error of its operand."""
     return f(x.plain + x.error) - f(np.maximum(x.plain - x.error, low))
 
 
@@ -149,7 +149,7 @@ def _expression(client: Client, rng: np.random.Generator) -> Value:
 
 
 def _tried(client: Client, seed: int) -> bool:
-    """Whether an expression was right; False: it was refused."""
+    """Return whether an expression was correct; False: it was refused."""
     rng = np.random.default_rng(seed)
     try:
         made = _expression(client, rng)

@@ -1,4 +1,4 @@
-"""Ordinary amounts are right in expressions; what cannot be right is refused in words."""
+"""Ordinary amounts are correct in expressions; incorrect results are refused with an error."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_every_operation_has_a_rule() -> None:
 PAY = 40000 + 9000 * np.sin(np.arange(300.0))
 HOURS = 10 + 50 * np.abs(np.cos(np.arange(300.0)))
 MASK = np.arange(300) % 3 > 0
-# Expressions of amounts, by what they are in the clear: of (pay, hours, mask).
+# Expressions of amounts by their plaintext form, as functions of (pay, hours, mask).
 AMOUNTS: dict[str, Callable[..., Any]] = {
     "std": lambda p, h, m: p.std(),
     "var": lambda p, h, m: p.var(),
@@ -56,7 +56,7 @@ def test_ordinary_amounts_are_right(client: Client) -> None:
 
 FAR, NEAR = np.array([20000.0, -5e5, 0.25]), np.array([20000.0, 1.0, -0.5])
 WHOLE, PARTS = np.array([3000000000, -17, 2**35]), np.array([7, 5, -1])
-# By name: the expression, and what it is in the clear.
+# By name: the expression, and its plaintext form.
 OTHERS: dict[str, tuple[Callable[[Client], Any], Any]] = {
     "angles": (lambda c: np.arctan2(c.private(FAR), c.private(NEAR)), np.arctan2(FAR, NEAR)),
     "floors": (lambda c: c.private(WHOLE) // c.private(PARTS), WHOLE // PARTS),
@@ -133,7 +133,7 @@ def test_a_loop_holds_what_it_carries_on_to_its_bounds(client: Client) -> None:
 
 
 def test_a_client_looks_at_its_own_elements_of_a_loop_itself(client: Client) -> None:
-    """The workers count none of them; whether one is too large decides nothing but a refusal."""
+    """Check that the workers count none of them; a large element only causes a refusal."""
     start = client.private(np.zeros((2, 2)))
 
     def step(total: Any, x: Any) -> Any:
@@ -146,14 +146,14 @@ def test_a_client_looks_at_its_own_elements_of_a_loop_itself(client: Client) -> 
     rows = np.arange(12.0).reshape(3, 2, 2) / 8
     found = tfb.foldl(step, client.private(rows), start)
     assert np.allclose(found.reveal(), np.exp(rows).sum(0), atol=1e-3)
-    # (a product is no array of this client's any more)
+    # (a product is no longer an array of this client)
     assert counts(found) < counts(tfb.foldl(step, client.private(rows) * 1.0, start))
     before = len(client.workers.jobs)
     with raises(RangeError, "own-values-out-of-range", "outside-bound"):
         tfb.foldl(step, client.private(rows * 1e3), start).reveal()
     assert len(client.workers.jobs) == before
 
-    def part(total: Any, x: Any) -> Any:  # (of which the rest says nothing)
+    def part(total: Any, x: Any) -> Any:  # (the other elements have no effect)
         return total + tfb.exp(x[:1])
 
     small, large = rows.copy(), rows.copy()

@@ -1,4 +1,4 @@
-"""At every edge an operation is right, or the workers count what leaves its range."""
+"""At every edge an operation is correct, or the workers count a violation of its range."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _check(client: Client, name: str, seed: int, widths: int | None = None) -> N
     assert right or widths is not None, f"{name} refuses all that it is given"
 
 
-# What is cheap and was wrong once.
+# Inexpensive cases that once failed.
 DAILY = ("ff add", "ff atan2", "f leaky_relu 1e9", "f clip in 31 bits", "f3 convolution")
 
 
@@ -77,7 +77,7 @@ def test_what_is_no_number_is_refused(client: Client, name: str, value: float) -
 
 def test_kept_integers_compare_in_all_that_a_count_admits(client: Client) -> None:
     client.private(np.array([3, 2**39]), bound=2**63).keep("numbers")
-    kept = client.load("numbers")  # (of which nothing is known but that they are 64 bits)
+    kept = client.load("numbers")  # (only their 64-bit range is known)
     less, places = client.reveal(kept < 5, tfb.one_hot(kept, 4))
     assert less.tolist() == [True, False] and places.tolist() == [[0, 0, 0, 1], [0, 0, 0, 0]]
 

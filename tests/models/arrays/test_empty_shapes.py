@@ -1,6 +1,6 @@
-"""Arrays without elements whose other axes are huge: refused in words, or an empty result.
+"""Arrays without elements whose other axes are huge: refused with an error, or an empty result.
 
-A limit on a product of sizes does not see them, and neither may anything be made of their length.
+A limit on a product of sizes does not detect them, and nothing may be built of their length.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ HUGE = [
     (0, 1, 1 << 26, 1),
     (0, 2, 2, 1 << 27),
 ]
-# Of which the operation makes something.
+# Shapes on which the operations run.
 SMALL = [(2, 3), (6,), (2, 2), (1, 4, 4, 2), (1, 4, 4, 1)]
 
 
@@ -50,7 +50,7 @@ def _kernel(*shape: int) -> list[Any]:
 
 POOLS = ((X, 2), (X, 2, 1, "SAME"), (X, 64))
 ADAPTIVE = ((X, 2), (X, 4096))
-# By name, several lists of arguments; without it one to three times the array.  Named ones last.
+# By name, several lists of arguments; by default one to three times the array. Named ones last.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "bit_extract": ((X, 1),),
     "bitwise_and": ((X, 3),),
@@ -118,11 +118,11 @@ for _name in ("argmax", "argmin", "reduce_max", "reduce_min", "cummax", "cumprod
     ARGUMENTS[_name] = _ALONG
 for _name in ("reduce_std", "reduce_variance", "reduce_mean", "cumsum", "reduce_sum", "norm"):
     ARGUMENTS[_name] = _ALONG
-# Which of several results is taken.
+# Index of the result among several.
 PLACES: dict[str, tuple[int | None, ...]] = dict.fromkeys(
     ("top_k", "max_pool_with_argmax", "split", "unstack"), (0,)
 )
-# Tried daily: what makes arrays by the length of an axis, or once did.
+# Daily cases: operations that build arrays by the length of an axis, or once did.
 DAILY = {"sort", "top_k", "median", "quantile", "argmax", "gather", "one_hot", "cumprod", "pad"}
 DAILY |= {"reduce_prod", "split", "avg_pool2d", "adaptive_avg_pool2d", "tensor_scatter_nd_update"}
 
@@ -149,7 +149,7 @@ def _cases(name: str, shape: tuple[int, ...]) -> Iterator[tuple[dict[str, Any], 
 
 @contextlib.contextmanager
 def _address_space(more: int) -> Iterator[None]:
-    """Gives the process no more than that beyond what it has: a fault ends no test machine."""
+    """Limit the process's further address space, so that a fault does not exhaust the machine."""
     with open("/proc/self/status") as status:
         own = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmSize"))
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -196,7 +196,7 @@ def test_counting_takes_no_memory_for_the_length_of_an_empty_array(
             tracemalloc.stop()
 
 
-# (rows of it take three workers of the old sort 1.5 GB)
+# (its rows take three workers of the earlier sort 1.5 GB)
 LENGTH = 1 << 24
 
 
@@ -233,7 +233,7 @@ def _run_empty(name: str, workers: Workers, most: int) -> None:
             try:
                 compute.PROGRAM.admit(given, [spec])
                 if any(m.elements for m in price_plan(compute.read_plan(given)).output_specs):
-                    continue  # what has elements takes memory
+                    continue  # results with elements take memory
                 result = client.run("compute", given, {"x0": value})
             except TfeBenchError:
                 continue

@@ -1,4 +1,4 @@
-"""Arrays that stay at the workers: until they are let go of, expire, or are too many."""
+"""Arrays that stay at the workers until their release, their expiry, or a limit."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def test_a_loop_holds_what_it_uses_and_its_plan_does_not_grow(workers: Workers) 
     gc.collect()
     np.testing.assert_allclose(y.reveal(), 5 * np.arange(4.0), atol=1e-3)
     sizes = [len(str(job["plan"])) for job in workers.jobs[1:5]]
-    # (sums pass their first bounds in two turns; what is counted from then on is the same)
+    # (sums exceed their first bounds in two iterations; the counts stay the same from then on)
     assert abs(sizes[-1] - sizes[-2]) < 20 and max(sizes) < 800
-    # (x, y, and how often a sum was too large)
+    # (x, y, and the number of sums that were too large)
     assert workers.held("ann") == [(3, workers.held("ann")[0][1])] * 3
     del x, y
     gc.collect()
@@ -51,7 +51,7 @@ def test_handles_are_of_one_client_and_expire(workers: Workers) -> None:
         stolen.reveal()
     workers.now = 59.0
     np.testing.assert_array_equal(y.reveal(), range(3))
-    workers.now = 118.0  # (it was used meanwhile)
+    workers.now = 118.0  # (each use renews the lease)
     np.testing.assert_array_equal((y + 1).reveal(), range(1, 4))
     workers.now = 179.0
     with pytest.raises(UsageError, match="it expired"):

@@ -1,4 +1,4 @@
-"""Loops in one job: results, costs, masks, and what no body may do."""
+"""Loops in one job: results, costs, masks, and restrictions of bodies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def client(tmp_path: Path) -> Iterator[Client]:
 
 
 def gradient_step(rate: Any) -> Any:
-    """A step of logistic regression, on private arrays or on NumPy's."""
+    """Compute a step of logistic regression, on private arrays or NumPy's."""
 
     def step(w: Any, batch: Any) -> Any:
         x, y = batch
@@ -55,7 +55,7 @@ def test_a_loop_is_what_its_turns_are_one_after_the_other(
     xs, ys = batches(rng)
     w, rate = np.zeros((FEATURES, 1)), 0.5
     private = tuple(client.private(each) for each in (xs, ys))
-    # (the rate is computed once: it does not change from turn to turn)
+    # (the rate is computed once: it is equal in all iterations)
     found = tfb.foldl(gradient_step(client.private(rate) * 0.25), private, w)
     assert found.shape == w.shape and "5) of matmul, sigmoid" in found.explain("wan")
     for batch in zip(xs, ys, strict=True):
@@ -116,7 +116,7 @@ def test_the_second_loop_traces_nothing(client: Client, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("dealer", range(3))
 def test_every_turn_has_masks_of_its_own(dealer: int, rng: np.random.Generator) -> None:
-    """Seeded fault: turns under one step number are refused by the sessions themselves."""
+    """Check with a seeded fault that sessions refuse iterations under one step number."""
     body = plan.parse_body([1, [["relu", [["ref", 0]], {}]], [["ref", 1]]])
 
     def program(p: Party, x: Shared) -> Any:

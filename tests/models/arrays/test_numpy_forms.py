@@ -1,4 +1,4 @@
-"""What users of NumPy write beside operations: kinds that meet, keywords, types."""
+"""Further forms of NumPy: operands of different kinds, keywords, types."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 
 X, N, B = np.array([[1.5, -2.25], [0.5, 3.75]]), np.array([[3, -1], [2, 7]]), np.eye(2) > 0
-# By name: of reals, integers and truth values, private ones or NumPy's.
+# By name: functions of reals, integers and truth values, private ones or NumPy's.
 FORMS: dict[str, Callable[..., Any]] = {
     "a sum of kinds": lambda x, n, b: x + n - b,
     "a product with truths": lambda x, n, b: (x > 0) * x,

@@ -1,4 +1,4 @@
-"""Every operation that an expression may name, through reveal, as NumPy computes it."""
+"""Every operation of expressions, through reveal, compared with NumPy."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ def _attention(x: Any) -> Any:
     return _softmax(x @ x.T / np.sqrt(3)) @ x
 
 
-UP = np.arange(1, 4)  # some places of bits
-# By name: the expression of (x, y, n, w, b), and what it is in the clear.
+UP = np.arange(1, 4)  # some positions of bits
+# By name: the expression of (x, y, n, w, b), and its plaintext form.
 Case = tuple[Callable[..., Any], Any]
 CASES: dict[str, Case] = {
     "bit_extract": (lambda v: tfb.bit_extract(v.n, 1), (N >> 1) & 1 == 1),
@@ -198,7 +198,7 @@ CASES: dict[str, Case] = {
 }
 
 
-# So many by one job: graphs of more take long to trace on a busy machine.
+# Cases per job: larger graphs take long to trace on a busy machine.
 TOGETHER = 12
 
 
@@ -214,7 +214,7 @@ class Given:
 
 @pytest.fixture(scope="module")
 def revealed(cluster: LocalCluster) -> dict[str, Any]:
-    """All cases, by a few jobs."""
+    """Return the results of all cases, by a few jobs."""
     given = Given(cluster)
     arrays = {name: case(given) for name, (case, _) in CASES.items()}
     names = list(arrays)
@@ -230,7 +230,7 @@ def test_every_operation_has_a_case() -> None:
 
 
 def test_every_public_operation_is_offered() -> None:
-    of = tfb._modules()  # of no public name
+    of = tfb._modules()  # without a public name
     public = {name for name in of if tfb._is_operation(name)}
     own = {"foldl", "getitem", "count_outside", "count_steep", "count_zeros"}
     assert public - {"reveal"} == set(operations.list_operations()) - own
@@ -248,7 +248,7 @@ def test_as_numpy(name: str, revealed: dict[str, Any]) -> None:
         np.testing.assert_allclose(found, wanted, atol=2e-3, rtol=1e-3)
 
 
-# As large as the bits of an operation let values be, |v| < 2^(bits - 1 - 16).
+# The largest values that an operation's bits allow, |v| < 2^(bits - 1 - 16).
 LARGE = np.array([[-(2.0**43), 2.0**42.5, -3e4, 1.0], [1e9, 2e4, -1e6, -1.0]])
 WIDE: dict[str, Case] = {
     "relu": (lambda v: tfb.relu(v), np.maximum(LARGE, 0)),
@@ -284,7 +284,9 @@ WIDE: dict[str, Case] = {
 
 
 def test_no_operation_takes_small_values_for_granted(cluster: LocalCluster) -> None:
-    """Whoever writes an expression knows no ranges, and is not told that a result is wrong."""
+    """Check that default widths suit large values, as an expression's author may not
+    know the ranges.
+    """
     assert set(WIDE) == {name for name, each in operations.list_operations().items() if each.bits}
     given = cluster.private(LARGE, bound=2.0**44)
     found = cluster.reveal(*(of(given) for of, _ in WIDE.values()))

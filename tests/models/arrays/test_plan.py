@@ -1,4 +1,4 @@
-"""Plans as data: whatever a client sends is refused in words, or runs as it says."""
+"""Plans as data: every submission is refused with an error, or runs as described."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_plans_are_the_same_each_time_and_do_not_hold_on_to_arrays() -> None:
     weights = np.array([1.0, 2.0, 3.0, 4.0])
     y = private(X) * weights
     before = planned(y)[0]
-    weights[0] = 9.0  # of the caller; the expression has its own
+    weights[0] = 9.0  # belongs to the caller; the expression has a copy
     assert planned(y)[0] == before
     assert planned(private(X) * np.array([1.0, 2.0, 3.0, 4.0]))[0] == before
 
@@ -279,7 +279,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
 
 
 def _softmaxes(count: int, turns: int = 0) -> tuple[dict[str, Any], list[InputSpec]]:
-    """That many on three numbers, or so many turns of them."""
+    """Return a number of softmaxes of three numbers, or of iterations of them."""
     steps: list[Any] = [["softmax", [["ref", i]], {}] for i in range(count)]
     last = count
     if turns:
@@ -306,7 +306,7 @@ def test_the_price_of_a_plan_has_its_graph_and_its_time() -> None:
     policy = WorkerPolicy(0)
     policy.permit_size(many)
     long = size(300, 1 << 12)
-    assert long.memory == many.memory  # a turn is traced once
+    assert long.memory == many.memory  # an iteration is traced once
     with pytest.raises(PolicyError, match=r"so long.* the limit is 3600.*job_seconds"):
         policy.permit_size(long)
 

@@ -1,4 +1,4 @@
-"""Who may be told what is made of stored data: no expression, handle or name launders a right."""
+"""Release of data derived from stored items: no expression, handle or name bypasses a right."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_sums_of_all_rows_take_the_right_aggregate(name: str, workers: Workers) 
     np.testing.assert_allclose(found, wanted, atol=1e-3)
 
 
-# Every one of these tells something of fewer rows than all.
+# Each of these would leak information about fewer rows than all.
 LAUNDERED: dict[str, Callable[[Client, Any], Any]] = {
     "rows": lambda c, t: t["income"],
     "zero": lambda c, t: t["income"] * 0,
@@ -159,8 +159,10 @@ def test_what_another_client_keeps_is_revealed_to_those_it_names(workers: Worker
     third = Client(workers, "third")
     with raises(UsageError, "source-changed") as raised:
         third.load("theirs").reveal()
-    assert "mine" not in str(raised.value)  # (no name of what it may not use)
-    # replaced meanwhile: nobody can tell what its owner would permit
+    assert "mine" not in str(
+        raised.value
+    )  # (without the name of an item that the client may not use)
+    # replaced in the meantime: the owner's permission is unknown
     own.private(np.array([0.0])).keep("mine", clients=["guest"], replace=True)
     uses: list[Callable[[Any], Any]] = [lambda x: x.reveal(), lambda x: (x + 1).compute()]
     for use in uses:

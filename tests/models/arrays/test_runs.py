@@ -1,4 +1,4 @@
-"""Runs of expressions: what they send is what is said, and what an installed program sends."""
+"""Runs of expressions: they send the priced bytes, equal to those of an installed program."""
 
 from __future__ import annotations
 
@@ -30,14 +30,16 @@ def workers(tmp_path: Path) -> Iterator[Workers]:
 
 
 def layer(x: Any, w: Any) -> Any:
-    """The same text for private arrays and for parties' values."""
+    """Compute the same expression for private arrays and for parties' values."""
     h = tfb.sigmoid(x @ w + np.array([0.5, -0.5]), bits=40)
     return tfb.reduce_mean(tfb.where(h > 0.5, h * h, -h) / 3, axis=0)
 
 
 def test_an_expression_sends_what_is_said_and_what_a_program_sends(workers: Workers) -> None:
     client = Client(workers, "ann")
-    y = layer(client.private(X, bound=2), client.private(W, bound=1))  # (as small as is plain)
+    y = layer(
+        client.private(X, bound=2), client.private(W, bound=1)
+    )  # (as small as the plain operation)
     _, said = explaining.price_reveal(y._node)
     found = y.reveal()
     assert workers.last is not None
@@ -71,9 +73,9 @@ def test_what_is_said_is_sent(then: str, workers: Workers) -> None:
     _, said = explaining.price_reveal(y._node)
     y.reveal()
     assert workers.last is not None
-    if then != "sort":  # (how often it compares follows a shuffle)
+    if then != "sort":  # (the number of comparisons depends on a shuffle)
         assert workers.last.sent == said.cost.by_party(0)
-    assert said.cost.total > 0  # masked anew: what is held has masks that others may know
+    assert said.cost.total > 0  # fresh masks: others may know the masks of a held array
 
 
 def test_the_second_run_of_an_expression_traces_nothing(
@@ -120,7 +122,7 @@ def test_operators_may_refuse_what_costs_too_much(tmp_path: Path) -> None:
 
 
 def test_regression_by_hand(cluster: LocalCluster, rng: np.random.Generator) -> None:
-    """Ten lines that a client drives; handles stay two, and what leaves is the model alone."""
+    """Check ten lines that a client drives: two handles remain, and only the model is revealed."""
     x = rng.normal(size=(64, 3))
     t = (x @ [2.0, -1.0, 0.5] > 0) * 1.0
     rows, labels = cluster.compute(cluster.private(x), cluster.private(t))

@@ -38,12 +38,12 @@ OWNER, ANALYST = "bank", "analyst"
 
 
 class StoredTable:
-    """A table as its owner has it, and as workers keep it.
+    """A table at its owner, and its words at the workers.
 
     Args:
-        types: of its columns, as people write them; with "?" behind it a column may be NULL.
+        types: types of its columns as texts; a final "?" makes a column nullable.
         rows: tuples.
-        more: of the Schema, and what `putting.prepared` takes besides.
+        more: fields of the Schema, and further arguments of `upload.prepare_table`.
     """
 
     def __init__(self, types: Mapping[str, str], rows: Sequence[Sequence[Any]], **more: Any):
@@ -66,14 +66,14 @@ class StoredTable:
         self.words = self.links.pop(upload.WORDS)
 
     def table(self, name: str) -> Table:
-        """As its client sees it."""
+        """Return the table as its client sees it."""
         return Table(name, self.owner, self.deployment, self.schema, self.client)
 
 
 def compile_plan(
     text: str, tables: Mapping[str, StoredTable], max_rows: int | None = None, rho: str = ""
 ) -> Plan:
-    """A query's plan, through the checks of workers."""
+    """Compile a query to a plan, through the checks of workers."""
     loss = ledger.parse_rho(rho) if rho else 0
     known = {n: t.table(n) for n, t in tables.items()}
     plan = Plan.from_header(sql.compile_sql(text, known, max_rows, loss))
@@ -82,7 +82,7 @@ def compile_plan(
 
 
 def derive_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[relations.Relation]:
-    """What a worker makes of a plan."""
+    """Derive the relations of a plan as a worker does."""
     return relations.derive_relations(
         plan, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
     )
@@ -97,13 +97,13 @@ def run_queries(
     draw: Callable[[int, Release, int], Any] = lambda party, release, rows: None,
     graphs: str | None = None,
 ) -> list[io.Result]:
-    """Results of queries, all in one session; they cost what is said before.
+    """Run queries in one session and return their results; they cost what their price states.
 
     Args:
-        checked: the tables go through the workers' checks first.
-        rho: privacy that each of them spends.
-        draw: what a party adds to a release of some rows.
-        graphs: a name under which they are kept.
+        checked: whether the tables pass the workers' checks first.
+        rho: privacy loss of each query.
+        draw: a party's noise for a release of a number of rows.
+        graphs: key under which graphs are cached.
     """
     plans = [compile_plan(text, tables, max_rows, rho) for text in texts]
     facts = [derive_plan(plan, tables) for plan in plans]
@@ -141,7 +141,7 @@ def run_queries(
 
     shared = [words for t in tables.values() for words in (t.words, *t.links.values())]
     done = simulate(run_workers, *shared)
-    if not checked:  # what is said before is what is sent: few rows compare all pairs
+    if not checked:  # the priced bytes are the sent bytes: few rows compare all pairs
         prices = [
             price.price_plan(
                 plan, fact, {a: tables[n].table(n) for a, (n, _) in plan.tables.items()}
@@ -149,7 +149,7 @@ def run_queries(
             for plan, fact in zip(plans, facts, strict=True)
         ]
         said = tuple(sum(p.cost.by_party(0)[i] for p in prices) for i in range(3))
-        # (a selection compares as often as its shuffle has it)
+        # (the number of comparisons of a selection depends on its shuffle)
         off = 0.1 if any("quantile" in str(plan) for plan in plans) else 0
         selected = any(
             step.op == "top"
@@ -189,7 +189,7 @@ def _duckdb_type(kind: Any) -> str:
 def duckdb_answers(
     texts: Sequence[str], tables: Mapping[str, StoredTable]
 ) -> list[list[tuple[Any, ...]]]:
-    """What DuckDB answers."""
+    """Return DuckDB's answers."""
     import duckdb
 
     base = duckdb.connect()
@@ -225,7 +225,7 @@ def _same_value(a: Any, b: Any) -> bool:
 
 
 def check_same(text: str, found: io.Result, wanted: Sequence[Sequence[Any]]) -> None:
-    """A result is DuckDB's: as a sequence where it is ordered, else as a multiset."""
+    """Check a result against DuckDB's: as a sequence if it is ordered, else as a multiset."""
     kinds = [kind.kind for kind in found.types.values()]
     rows = found.rows
     due = [
@@ -235,7 +235,9 @@ def check_same(text: str, found: io.Result, wanted: Sequence[Sequence[Any]]) -> 
         )
         for row in wanted
     ]
-    if "order by" not in text.lower().rpartition(")")[2]:  # (a window's says nothing of the result)
+    if (
+        "order by" not in text.lower().rpartition(")")[2]
+    ):  # (the order of a window does not order the result)
         rows, due = sorted(rows, key=_sort_key), sorted(due, key=_sort_key)
     same = len(rows) == len(due) and all(
         all(_same_value(a, b) for a, b in zip(x, y, strict=True))
@@ -250,14 +252,14 @@ def check_all(
     checked: bool = False,
     max_rows: int | None = None,
 ) -> None:
-    """All queries against DuckDB."""
+    """Check all queries against DuckDB."""
     found = run_queries(texts, tables, checked, max_rows)
     for text, one, due in zip(texts, found, duckdb_answers(texts, tables), strict=True):
         check_same(text, one, due)
 
 
 def random_rows(rng: np.random.Generator, n: int) -> list[tuple[Any, ...]]:
-    """Rows of `TYPES`."""
+    """Draw rows of `TYPES`."""
     import datetime
 
     def or_null(value: Any) -> Any:

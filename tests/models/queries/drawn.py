@@ -1,4 +1,4 @@
-"""Queries and rows drawn at random, of what SQL is offered, for comparison with DuckDB."""
+"""Random queries and rows of the supported SQL, for comparison with DuckDB."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy as np
 
 from tests.models.queries.asked import TYPES, StoredTable, random_rows
 
-# Beside those: whole words, seconds, and decimals and reals up to their ends.
+# Further columns: full 64-bit words, seconds, and decimals and reals up to their ends.
 MORE = {
     "big": "int64?",
     "ts": "timestamp(s)",
@@ -22,13 +22,13 @@ WHOLE = ["k", "z", "id"]
 EXACT = [*WHOLE, "p", "dd"]
 NUMBERS = [*EXACT, "r", "f"]
 KEYS = ["k", "z", "seg", "flag", "day", "word", "z > 1", "month(day)", "big", "k + 1", "p"]
-# (x / 0 is NULL, and an infinity in DuckDB)
+# (x / 0 is NULL here, and infinity in DuckDB)
 KEPT = "(case when k > 0 then k end)"
 FIRST = ["id", "z desc, id", "day, id desc", "seg desc, k, id", "p desc, id", "flag, id"]
 
 
 def random_tables(n: int, rng: np.random.Generator) -> dict[str, StoredTable]:
-    """`t` of n rows, of all types and often at their ends, and `u` of some of its ids."""
+    """Draw `t` of n rows, of all types and often at their ends, and `u` with some of its ids."""
 
     def random_column(ends: list[Any], other: Any, null: bool = True) -> Any:
         if null and rng.random() < 0.2:
@@ -76,10 +76,10 @@ def random_tables(n: int, rng: np.random.Generator) -> dict[str, StoredTable]:
 
 
 class RandomQueries:
-    """Draws queries of `tables`.
+    """Generator of queries of `tables`.
 
     Args:
-        reals: numbers that a query compares reals with, as values of the rows are written.
+        reals: numbers that a query compares reals with, written like values of the rows.
     """
 
     def __init__(self, seed: int, reals: Sequence[str] = ("0.5", "-1.234")) -> None:
@@ -139,7 +139,7 @@ class RandomQueries:
         )
 
     def draw_word(self) -> str:
-        """Words, of which some no column has."""
+        """Draw a word, sometimes one that no column has."""
         other, more = self.one(["'b'", "'hi'", "seg"]), self.one(["'lo'", "seg", "'b'"])
         return self.one(
             [
@@ -149,7 +149,7 @@ class RandomQueries:
         )
 
     def draw_exists(self) -> str:
-        """A condition on another table's rows."""
+        """Draw a condition on another table's rows."""
         source, key, value = self.one([("u", "uid = id", "w"), ("v", "vk = k", "q")])
         more = self.draw_optional(f" and {self.one([f'{value} > 2', 'z > 0', 'flag'])}", 0.4)
         having = f" having {self.one(['count(*) <> 1', f'sum({value}) is null', 'count(*) = 0'])}"
@@ -211,7 +211,7 @@ class RandomQueries:
         return ", ".join(f"{one()} as c{i}" for i in range(self._random.randint(1, most)))
 
     def draw_query(self) -> str:
-        """A query."""
+        """Draw a query."""
         where, keys = self.draw_where(), ", ".join(dict.fromkeys(self.one(KEYS) for _ in "ab"))
         order = self.one(["", " order by big, id", " order by z desc, id limit 5"])
         having = self.draw_optional(

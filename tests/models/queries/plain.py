@@ -1,4 +1,4 @@
-"""Plans carried out on plain rows: what a query was compiled to, without any protocol."""
+"""Plans run on plain rows: the meaning of a compiled query without any protocol."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _EPOCH = datetime.datetime(1970, 1, 1)
 
 
 def run_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[tuple[Any, ...]]:
-    """The rows of a plan's result."""
+    """Return the rows of a plan's result."""
     made: list[tuple[list[str], list[Row]]] = []
     for step in plan.steps:
         given = [made[i] for i in step.inputs]
@@ -28,7 +28,7 @@ def run_plan(plan: Plan, tables: Mapping[str, StoredTable]) -> list[tuple[Any, .
 
 
 def _as_exact(value: Any, kind: Any) -> Any:
-    """A value as its column holds it, numbers as fractions."""
+    """Return a value as its column holds it, numbers as fractions."""
     if value is None:
         return None
     match kind.kind:
@@ -94,7 +94,7 @@ def _run_group(step: Step, given: Any, *_: Any) -> Any:
 
 
 def compute_aggregate(function: str, values: Sequence[Any]) -> Any:
-    """An aggregate of values, NULLs left out."""
+    """Compute an aggregate of values without NULLs."""
     there = [v for v in values if v is not None]
     if function == "count":
         return Fraction(len(there))
@@ -161,7 +161,7 @@ def _run_join(step: Step, given: Any, *_: Any) -> Any:
 
 
 def compute_value(e: Any, row: Row) -> Any:
-    """An expression's value, None for NULL."""
+    """Compute an expression's value, None for NULL."""
     name, *rest = e
     if name in _CONSTANTS:
         return _CONSTANTS[name](*rest)

@@ -31,7 +31,7 @@ TABLES = {
     ),
     "v": StoredTable({"k": "int[0,9]?", "q": "int[0,9]"}, [(1, 2)]),
 }
-# All nodes that queries may have, each with all of its arguments.
+# All allowed nodes, each with all of its arguments.
 TEXTS = [
     "select * exclude (flag, ts, r, p) replace (k + 1 as k) rename (z as y) from t",
     "with a(x) as (select k from t), b as materialized (select k as w from u) select x from a, b "
@@ -69,13 +69,13 @@ TEXTS = [
     "count(*) > 1)",
     "select null is null a, true b from t",
 ]
-# Arguments that are refused where they are compiled.
+# Arguments that the compiler rejects.
 REFUSED = {
     ("Ordered", "nulls_first"): "select id from t order by k nulls first",
     ("Lag", "default"): "select lag(z, 1, 0) over (order by id) from t",
     ("Lead", "default"): "select lead(z, 1, 0) over (order by id) from t",
 }
-# Parts of a SELECT that do not count in EXISTS.
+# Parts of a SELECT without effect in EXISTS.
 SILENT = ("expressions", "distinct", "order")
 
 
@@ -86,12 +86,12 @@ def _sources() -> dict[str, Any]:
 def _plan(tree: Any) -> Any:
     try:
         return sql.compile_tree(tree, _sources())
-    except Exception as error:  # (a tree that was changed may be none)
+    except Exception as error:  # (a changed tree may be invalid)
         return type(error).__name__
 
 
 def _says_nothing(node: Any) -> bool:
-    """Whether a node is in a part of EXISTS that does not count."""
+    """Return whether a node is in a part of EXISTS that has no effect."""
     while node.parent is not None:
         at, node = node.arg_key, node.parent
         if at in SILENT and isinstance(node, exp.Select) and isinstance(node.parent, exp.Exists):
@@ -115,7 +115,7 @@ def _changed(value: Any) -> Any:
 
 
 def _mutations() -> Iterator[tuple[str, int, str]]:
-    """The query, the place of a node in it, and the argument that is changed."""
+    """Yield the query, the place of a node in it, and the changed argument."""
     for text in TEXTS:
         for place, node in enumerate(sql.parse_sql(text).walk()):
             silent = _says_nothing(node) or (
@@ -125,7 +125,7 @@ def _mutations() -> Iterator[tuple[str, int, str]]:
                 if node.args.get(argument) in (None, [], False):
                     continue
                 if argument == "is_string" and isinstance(node.parent, exp.Interval):
-                    continue  # (INTERVAL '1' DAY is INTERVAL 1 DAY)
+                    continue  # (INTERVAL '1' DAY equals INTERVAL 1 DAY)
                 if not silent or (argument not in SILENT and not _says_nothing(node)):
                     yield text, place, argument
 

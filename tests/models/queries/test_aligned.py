@@ -1,4 +1,4 @@
-"""Tables aligned for trainings: who permits it, what is learned from, and the rows themselves."""
+"""Private record linkage: permissions, features and labels, and the linked rows."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _right(**changed: tuple[str, ...]) -> dict[str, Any]:
     return {"rights": {"analyst": {**_RIGHTS, **changed}}}
 
 
-# What is wrong, of the bank's table, of the telecom company's, and of the order.
+# Changes of the bank's table, of the telecom company's, and of the request.
 REFUSED: list[tuple[type[TfeBenchError], str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     (PolicyError, "'match'.*'k' of table 'calls'.*'telco'", {}, _right(k=("train",)), {}),
     (PolicyError, "'train'.*'y' of table 'accounts'.*'bank'", _right(y=("filter",)), {}, {}),
@@ -131,7 +131,7 @@ def test_what_owners_do_not_permit_or_nobody_learns_from_is_refused(
 
 
 def _edges(kind: str, n: int) -> list[int]:
-    """Elements of a type: its ends, and others between."""
+    """Return elements of a type: its ends, and random ones."""
     made = parse_type(kind)
     return [made.low, made.high, *rng_of(kind).integers(made.low, made.high, n - 2, endpoint=True)]
 
@@ -140,7 +140,7 @@ def rng_of(seed: str) -> np.random.Generator:
     return np.random.default_rng(list(seed.encode()))
 
 
-# Types of features, with scales for some: what is learned from is (element - center) / 2^shift.
+# Types of features, some with scales: a feature is (element - center) / 2^shift.
 KINDS: dict[str, tuple[int, int] | None] = {
     "bool": None,
     "category(a,b,c,d,e)": None,
@@ -165,7 +165,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
     order = [rng.permutation(n) for _ in range(owners)]
     tables, held = [], []
     for i in range(owners):
-        # (who is not common has a key of its own)
+        # (a row without match has a unique key)
         who = np.concatenate([np.arange(common), 20 + 10 * i + np.arange(n - common)])[order[i]]
         kinds = {f"c{i}_{j}": kind for j, kind in enumerate(KINDS) if j % owners == i}
         label = {2: {"y": "category(p,q,r)"}, 3: {"y": "decimal(1)[0,100]"}}[owners]
@@ -202,7 +202,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
     assert {out[0] for out in done.outputs} == {common}
     x = done.value(lambda out: out[1]) / 2.0**FEATURE_BITS
     y = done.value(lambda out: out[2]) / 2.0**LABEL_BITS
-    # the same in plaintext, row by row of who is common
+    # the same in plaintext, for each matched row
     wanted = []
     for person in range(common):
         row = []
@@ -215,12 +215,12 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
                 row.append((element - feature.center) / 2.0**feature.shift)
         wanted.append(row)
     found = np.concatenate([x, y], 1)
-    assert np.abs(found - wanted).max() > 0.1  # (they are in another order than their keys)
+    assert np.abs(found - wanted).max() > 0.1  # (in another order than the keys)
     np.testing.assert_allclose(
         sorted(found.tolist()), sorted(wanted), rtol=0, atol=2.0**-FEATURE_BITS
     )
     assert np.abs(x).max() <= LARGEST and x.shape == (common, made.about["x"][0])
-    # the columns are those of the model's table, whose scale takes values as they are in files
+    # the columns are those of the model's table, whose scale applies to values of files
     units = read_table({**made.about, "rows": common})
     assert units is not None and units.scale is not None
     for at, feature in enumerate(f for f in made.features for _ in f.names):
@@ -229,7 +229,7 @@ def test_common_rows_become_features_and_labels_whatever_their_types(owners: int
             value, element = own.high / own.denominator, own.high
             scaled = value * units.scale.factor[at] + units.scale.offset[at]
             assert abs(scaled - (element - feature.center) / 2.0**feature.shift) < 1e-6
-    # what it costs is what is said before, but for rows that are not common
+    # the cost equals the price, except for rows without match
     assert align.price_alignment(made_of, made, tables).sent >= sum(done.sent) // 8
 
 
@@ -253,7 +253,7 @@ def test_too_few_common_rows_are_not_counted(
     if common < least:
         with pytest.raises(PolicyError, match=f"Fewer than {least} rows.*nothing else was told"):
             simulate(program, rows)
-        assert opened == {p: [1] for p in range(3)}  # that bit alone
+        assert opened == {p: [1] for p in range(3)}  # only that bit
         return
     assert simulate(program, rows).outputs == (common,) * 3
     assert opened == {p: [1, 64] for p in range(3)}
@@ -270,7 +270,7 @@ def test_a_scale_is_near_deviation_and_mean_and_tells_no_more(kind: str, spread:
     assert training.training_scale("c", held, []) is None
     found = training.training_scale("c", held, ["c"])
     assert found is not None and found == training.training_scale("c", held, ["*"])
-    Column(made, scale=found)  # (what it is checked for)
+    Column(made, scale=found)  # (passes the check of the header)
     shift, center = found
     scaled = (elements - center) / 2.0**shift
     assert np.abs(scaled).max() <= LARGEST

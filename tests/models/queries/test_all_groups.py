@@ -1,4 +1,4 @@
-"""Of a table with a budget all groups are told of, also where they take a sort."""
+"""Tables with a budget: all groups are released, also with a sort."""
 
 from __future__ import annotations
 
@@ -46,14 +46,16 @@ def rows_of(rng: np.random.Generator, n: int) -> list[Any]:
 
 
 def noise(party: int, release: Release, rows: int) -> Any:
-    """Of each group another number; of numbers with more digits than are told, whole ones."""
+    """Return different noise for each group; whole numbers for totals with extra
+    fractional bits.
+    """
     own = [((np.arange(rows) * 7 + party + i) % 5) for i in range(len(release.totals))]
     shifts = [scale.extra_bits for scale in release.totals.values()]
     return np.array([o << s for o, s in zip(own, shifts, strict=True)], np.int64)
 
 
 def check(rows: Sequence[Any]) -> None:
-    """All 80 groups in their order, each its totals with the noise of the three."""
+    """Check all 80 groups in order: totals plus the noise of the three workers."""
     tables = {"t": table(40, rows)}
     assert aggregate_types.MAX_DENSE < 80
     [result] = run_queries([TEXT], tables, rho="5", draw=noise)
@@ -82,7 +84,7 @@ def test_a_group_that_is_left_out_is_seen(
     group = groups.group_rows
 
     def without(party: Any, relation: Any, *about: Any, **more: Any) -> Any:
-        """The rows that make groups of no row are none."""
+        """Group without the added rows of 80 groups."""
         valid = shapes.pad(relation.valid.map(lambda a: a[:-80]), [[0, 80]])
         return group(party, Relation(relation.columns, valid), *about, **more)
 

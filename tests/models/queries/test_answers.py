@@ -1,4 +1,4 @@
-"""Answers of three simulated workers are DuckDB's."""
+"""Answers of three simulated workers equal DuckDB's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.queries import io
 from tfe_bench.protocols.order import select
 
-# Each of several kinds of steps at once: a session is traced once for all of them.
+# One query for several kinds of steps: a session is traced once for all of them.
 TEXTS = [
     "select p, z, seg, flag, day, word from t where not (z > 2) or seg in ('a') and p < 10.5",
     "select count(*), count(z), sum(z), avg(p), min(z), max(k) from t where k between 2 and 4",
@@ -99,7 +99,7 @@ def test_answers_are_those_of_duckdb(rng: np.random.Generator) -> None:
 
 
 LEAST, MOST = -(1 << 63), (1 << 63) - 1
-# The widest columns there are, and narrow ones at the ends of what a word holds.
+# The widest columns, and narrow ones at the ends of a 64-bit word.
 WIDEST = {
     "int64": [LEAST, MOST, 0, -1, LEAST + 1, MOST - 1],
     f"int[{LEAST},{LEAST + 3}]": [LEAST, LEAST + 3, LEAST + 1, LEAST + 2, LEAST, LEAST],
@@ -134,7 +134,7 @@ def test_columns_of_any_range_are_right_at_its_ends(kind: str) -> None:
 
 
 def _drawn(count: int, known: dict[str, StoredTable], seed: int) -> list[str]:
-    """Queries that both take."""
+    """Draw queries that both support."""
     import duckdb
 
     reals = sorted({str(row[3]) for row in known["t"].rows})
@@ -223,7 +223,7 @@ def test_as_many_rows_as_are_asked_for_or_an_error(some: slice, rng: np.random.G
         "select v from a where k = 0 union select v from b",
     ]
     check_all(texts[some], tables, max_rows=pairs)
-    # rows without a partner stay: those without a key, and those whose key no other has
+    # rows without a partner stay: rows without a key, and rows whose key no other row has
     alone = sum(x is None or x not in keys[1] for x in keys[0])
     assert alone == sum(x is None or x not in keys[0] for x in keys[1])
     lefts = [
@@ -264,7 +264,7 @@ def test_joins_by_links_are_those_of_duckdb(one: int, rng: np.random.Generator) 
         )
     check_all([texts[one]], {"t": t, "u": u}, checked=True)
     check_all([texts[2 + one]], {"t": t, "u": u})
-    # another table of the name: its bins are others
+    # another table of the same name: its bins differ
     again = StoredTable(types, rows[:9], hashed_by="id", unique=("id",), deployment="1" * 32)
     steps = compile_plan(texts[0], {"t": t, "u": again})
     assert not any(fact.link for fact in derive_plan(steps, {"t": t, "u": again}))
@@ -304,7 +304,7 @@ def test_workers_keep_no_table_that_is_not_as_its_owner_says(
         unique=("id",),
     )
     at = list(table.types).index(column)
-    # what an honest client never sends
+    # words that an honest client never sends
     table.words[at, 0 if row < 0 else row % 2] = word
     if row < 0:
         table.words[at, :] = word

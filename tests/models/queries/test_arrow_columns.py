@@ -1,4 +1,4 @@
-"""Columns of Arrow are read at once, to the same elements as one value at a time."""
+"""Columns of Arrow are encoded at once, to the same elements as one value at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows find bins by their keys, and what asks for them stands behind them."""
+"""Rows get bins by their keys, and requests follow their bins."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_row_stands_in_a_bin_that_its_key_asks(rows: int, rng: np.random.G
     assert (asked[:, held[full]] == full).any(0).all()
     target = hash_bins.request_targets(asked, count)
     assert np.array_equal(np.sort(target), np.arange(count + 3 * rows))
-    # behind its bin, and before the next one
+    # after its bin, and before the next one
     begin = np.append(target[:count], count + 3 * rows)
     behind = target[count:].reshape(3, rows)
     assert (begin[asked] < behind).all() and (behind < begin[asked + 1]).all()

@@ -1,4 +1,4 @@
-"""Clauses of queries are DuckDB's on rows with NULLs and on groups without rows."""
+"""Clauses of queries agree with DuckDB on rows with NULLs and on groups without rows."""
 
 from __future__ import annotations
 

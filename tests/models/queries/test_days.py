@@ -1,4 +1,4 @@
-"""Dates of private timestamps are exact on both sides of midnight, of every unit and range."""
+"""Dates of private timestamps are exact on both sides of midnight, for every unit and range."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers that are killed about when privacy is spent: what was answered is always charged."""
+"""Workers that are killed while privacy is spent: every answer is charged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _die(*_: Any, **__: Any) -> None:
 
 
 def main(at: str, moment: str) -> None:
-    """Asks once, in a process that ends at a moment of it as by a loss of power."""
+    """Send a query in a process that ends at a given moment, as by a loss of power."""
     folder = Path(at)
     write, place, charge = ledger.Ledger._write, os.replace, query.charge
 
@@ -56,7 +56,7 @@ def main(at: str, moment: str) -> None:
     (folder / "answered").touch()
 
 
-# By the moment, what each of the workers has at least; none has more than was asked.
+# Smallest charge at each worker, by the moment; none exceeds the requested loss.
 MOMENTS = {
     "before a record is in place": ("0", "0", "0"),
     "after one has written": ("0", "0.1", "0"),
@@ -87,11 +87,11 @@ def test_a_process_that_is_killed_has_spent_what_it_answered(tmp_path: Path, mom
             spent
         )
         most = max(spent)
-        # the next one goes on, by what any of them knows
+        # the next query continues with the largest charge of any worker
         assert again.ask("0.15").value(lambda out: out["rows"]).shape == (2, 1)
         assert again.spent == [ledger.format_rho(most + ledger.parse_rho("0.15"))] * 3
         if most:
-            # (the first worker may know less, which a plan is checked by before it is admitted)
+            # (the first worker, which checks a plan before admission, may have a smaller charge)
             with pytest.raises(PolicyError, match=r"left: 0\.05 of 0\.3"):
                 again.ask("0.1")
             assert again.spent == ["0.25"] * 3

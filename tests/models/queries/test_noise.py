@@ -1,4 +1,4 @@
-"""What leaves a table with a privacy budget: noise of all three workers, and nothing without it."""
+"""Releases of tables with a privacy budget: noise of all three workers, and nothing without it."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def budgeted(rows: Sequence[Sequence[Any]], **more: Any) -> StoredTable:
 
 
 class Draws:
-    """Seeded noise of each party and release; remembers all of it."""
+    """Seeded noise of each party and release, recorded."""
 
     def __init__(self, seed: int) -> None:
         self.seed, self.made = seed, dict[tuple[int, str], Any]()
@@ -71,7 +71,7 @@ class Draws:
         return own
 
 
-# Of each query what its totals are made of, in their order: a value's unit, and a row's elements.
+# Totals of each query, in order: a value's unit, and a row's elements.
 EXACT: dict[str, list[tuple[int, Callable[[Any], int]]]] = {
     "select count(*) n, sum(x) x, sum(m) m, count(m) c from t where x < 30": [
         (1, lambda r: 1),
@@ -91,7 +91,7 @@ EXACT: dict[str, list[tuple[int, Callable[[Any], int]]]] = {
 
 
 def check_exact(seed: int, texts: Sequence[str] = tuple(EXACT)) -> None:
-    """Results are totals, and what the three workers drew, to the last place."""
+    """Check that results are totals plus the three workers' noise, exactly."""
     rows, draws = rows_of(23, seed), Draws(seed)
     tables = {"t": budgeted(rows)}
     results = run_queries(texts, tables, rho="0.7", draw=draws)
@@ -109,10 +109,10 @@ def check_exact(seed: int, texts: Sequence[str] = tuple(EXACT)) -> None:
         for name, (unit, value), scale, own in parts:
             kept = [r for r in rows if r[2] < 30]
             due = [sum(int(value(r)) for r in kept if g in (None, r[1])) for g in groups]
-            one = 1 << scale.extra_bits  # (rounded off, halves up)
+            one = 1 << scale.extra_bits  # (rounded to nearest, halves up)
             wanted = [(d * one + e + one // 2) // one for d, e in zip(due, own, strict=True)]
             assert [round(v * unit) for v in result.columns[name]] == wanted, f"{text}: {name}"
-        # a mean is made of both, and lies in its column's range
+        # a mean uses both totals, and lies in its column's range
         told = (result.columns.get(name, []) for name in ("n", "x", "a"))
         for n, x, mean in zip(*told, strict=False):
             assert abs(mean - min(50, max(-20, x / max(1, n)))) < 1e-3
@@ -202,7 +202,7 @@ NEIGHBORS = [
 
 
 def check_neighbors(seed: int, pairs: Sequence[tuple[str, str]] = NEIGHBORS) -> None:
-    """A unit moves what is told by no more than the noise is made for."""
+    """Check that a unit changes released totals by no more than the noise covers."""
     rows, rng = rows_of(20, seed), np.random.default_rng(seed)
     rows += [(8, "a", 50, 0.0, None)] * 4 + [(9, "b", -20, 0.0, None)] * 4
     rows = [rows[i] for i in rng.permutation(len(rows))]
@@ -261,7 +261,7 @@ def test_rows_that_are_not_counted_off_are_seen(seed: int, monkeypatch: pytest.M
 
 
 def _others(**more: Any) -> dict[str, StoredTable]:
-    """Tables of the asking client, and of others with and without a budget."""
+    """Return tables of the requesting client, and of others with and without a budget."""
     small, known = {"who": "int[0,99]", "w": "int[0,9]"}, [(i, i % 10) for i in range(12)]
     given = {"client": ANALYST, "unique": ("who",)}
     rights = {ANALYST: {"*": ("aggregate", "filter", "match")}}
@@ -319,15 +319,15 @@ def test_a_query_says_what_it_spends() -> None:
         compile_plan("select sum(x) from t", given)
     with raises(UsageError, "unexpected-rho"):
         compile_plan("select sum(w) from own", given, rho="0.1")
-    given["t"].client = "bank"  # an owner spends nothing of its own
+    given["t"].client = "bank"  # an owner does not spend its own budget
     for text in ("select x from t", "select max(x) from t", "select median(x) from t"):
         compile_plan(text, given)
     given["t"].client = ANALYST
-    # what has left with noise is anybody's
+    # a released result needs no right
     text = "select sum(a.n), count(*) from (select seg, count(*) n from t group by seg) a"
     plan = compile_plan(text, given, rho="0.1")
     assert [s.about.get("loss") for s in plan.steps if s.op == "group"] == [10**8, None]
-    # two groupings share what is spent
+    # two groupings share the loss
     plan = compile_plan(
         "select n from (select count(*) n from t) a union all select n from (select sum(w) n from "
         "private) b",
@@ -358,8 +358,8 @@ def test_a_plan_spends_whole_billionths(loss: Any) -> None:
         {"rights": {"*": {"*": ("quantile", "group")}}},
         {"rights": {ANALYST: {"x": ("train",)}}},
         {"open_count": True},
-        {"unit": "m"},  # may be NULL
-        {"contributions": 2},  # of no unit
+        {"unit": "m"},  # nullable
+        {"contributions": 2},  # without unit
         *({"unit": "who", "contributions": most} for most in (0, -1, True, (1 << 20) + 1)),
         *({"budget": budget} for budget in (-1, True, 10**15 + 1, 0.5)),
         {"budget": 0, "unit": "who", "contributions": 2},

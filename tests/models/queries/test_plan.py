@@ -1,4 +1,4 @@
-"""Plans of strangers: refused in words, whatever they are, and never with a row's value."""
+"""Untrusted plans: each is refused with a typed error that contains no row's value."""
 
 from __future__ import annotations
 
@@ -78,7 +78,9 @@ def _mutated(rng: np.random.Generator, plan: dict[str, Any]) -> dict[str, Any]:
 
 
 def _judged(plan: Any) -> bool:
-    """Whether a plan is one; what it is refused with is typed, short, and tells no value."""
+    """Return whether a plan is valid; check that its error is typed, short, and
+    contains no value.
+    """
     known = _known()
     try:
         checked = Plan.from_header(plan)
@@ -102,7 +104,7 @@ def test_strangers_plans_are_refused_in_words(rng: np.random.Generator) -> None:
     plans.append(sql.compile_sql(pairs, _known(), 7))
     assert all(_judged(json.loads(json.dumps(plan))) for plan in plans)
     passed = sum(_judged(_mutated(rng, plans[i % 3])) for i in range(10_000))
-    assert passed < 5_000  # (a name or a limit may be another and still fit)
+    assert passed < 5_000  # (a changed name or limit may still be valid)
 
 
 # Codes of refusals by the second parameter below; other parameters name an SQL feature.

@@ -1,4 +1,4 @@
-"""What a column becomes by every way in: it comes back as it was, or is refused in words."""
+"""Columns by every way of upload: values return unchanged, or an error names the column."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY, TIME = datetime.date(2024, 2, 29), datetime.datetime(2024, 2, 29, 12, 30, 0
 ZONE = datetime.timezone(datetime.timedelta(hours=2))
 IN_ZONE = datetime.datetime(2024, 2, 29, 14, 30, 0, 250_000, tzinfo=ZONE)
 SECRET = "s3cr3t-9"
-# What is put: values, the type they become, and the error of each that is a real.
+# Uploaded values, their inferred type, and the error of each real.
 COLUMNS: dict[str, tuple[list[Any], str]] = {
     "whole": ([1, -3, 0, 1 << 40, -(1 << 40)], "int"),
     "gaps": ([1, None, 3], "int"),
@@ -72,7 +72,7 @@ def _cell(value: Any) -> str:
 
 
 def _sources(values: Sequence[Any], folder: Path) -> dict[str, Any]:
-    """One column, "c", in every form that a table may have."""
+    """Return one column, "c", in every form of a table."""
     found: dict[str, Any] = {"list": {"c": values}, "tuple": {"c": tuple(values)}}
     objects = np.empty(len(values), object)
     objects[:] = values
@@ -116,12 +116,12 @@ def _expected(value: Any) -> Any:
 
 
 def _like(wanted: Any, value: Any) -> Any:
-    """A decimal as the float that it was."""
+    """Convert a decimal back to a float if the original was one."""
     return float(value) if type(wanted) is float else value
 
 
 def _back(own: io.EncodedColumn) -> list[Any]:
-    """The values that a result would show."""
+    """Decode the values as in a result."""
     elements = own.distances + np.int64(own.type.offset)
     null = np.zeros(len(elements)) if own.null is None else own.null
     return [
@@ -161,7 +161,7 @@ def test_a_column_comes_back_by_every_way_or_is_refused(name: str, tmp_path: Pat
         assert not own.rounding.coarse, way
 
 
-# Declared types: values at the ends of their range and between, and some beyond each end.
+# Declared types: values at the ends of their range and between, and values beyond each end.
 DECLARED: dict[str, tuple[list[Any], list[Any]]] = {
     "int[0,120]": ([0, 120, 7, None], [-1, 121]),
     "int": ([-(1 << 40), 1 << 40], [(1 << 40) + 1]),
@@ -258,7 +258,7 @@ def test_what_would_be_cut_or_has_no_type_is_refused(values: Any) -> None:
 
 
 def test_what_rounding_changes_is_said() -> None:
-    """Of columns with values of many digits, large and small ones."""
+    """Check columns with large and small values of many digits."""
     given = {
         "a": np.array([1 / 3e5, 1e5 / 3]),
         "b": [0.25, 0.5],
@@ -377,7 +377,7 @@ def test_a_category_takes_the_words_of_its_column() -> None:
 
 
 def test_reals_with_few_decimals_are_compared_and_summed_exactly() -> None:
-    """As DuckDB does, by SQL."""
+    """Compare with DuckDB, by SQL."""
     given = {"item": [1, 2, 3], "price": [19.99, 0.1, 5.0], "p": [1e-7, 4e-7, 2e-6]}
     held = upload.encode_columns(reading.read_columns(given), {})
     types = {name: str(own.type) for name, own in held.items()}
@@ -422,7 +422,7 @@ def test_rights_and_clients_that_name_nobody_are_refused() -> None:
     with pytest.raises(UsageError, match=r"no client 'hopsital'\. Did you mean \"hospital\""):
         Client.check_members(cluster, ["bank", "hopsital"])
     alone = SimpleNamespace(config=SimpleNamespace(clients=members[:1]), identity="bank")
-    Client.check_members(cast("Any", alone), ["hospital"])  # (a local cluster, for trying out)
+    Client.check_members(cast("Any", alone), ["hospital"])  # (a local cluster, for evaluation)
 
 
 def test_a_client_sees_its_own_rights(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Who may learn what: each right alone, at every step that could launder it."""
+"""Rights of queries: each right separately, at every step that could bypass it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tfe_bench.models.queries import plan, sql
 from tfe_bench.models.queries.plan import Plan
 from tfe_bench.models.queries.rights import Records, Use, check_bound
 
-# (a right to each column; c is the one that each case is about)
+# (a right to each column; each case is about c)
 ROWS = [(i, i % 3, i, "ab"[i % 2]) for i in range(24)]
 GUESSES = [(i, i % 2) for i in range(8)]
 
@@ -56,7 +56,7 @@ def _tables(c: str, seg: str = "group", k: str = "", **more: object) -> dict[str
     return {"t": bank, "own": own, "other": other, "dim": dim}
 
 
-# What is asked, the rights to c that are enough, and those that are not.
+# A query, sufficient rights to c, and insufficient ones.
 CASES = [
     ("select c from t", ["open"], ["aggregate filter group quantile match train", ""]),
     ("select c + n from t", ["open"], ["aggregate"]),
@@ -159,7 +159,7 @@ def test_a_bound_tells_of_no_fewer_records_than_a_group() -> None:
             checked(bound, match, single)
 
 
-# What a patched client could do with a hidden column, named where an expression is.
+# Uses of a hidden column that a patched client could send.
 _HIDDEN: dict[str, list[dict[str, Any]]] = {
     "shown": [{"op": "project", "in": [0], "columns": [["x", "HIDDEN"]]}],
     "told": [
@@ -209,7 +209,7 @@ def test_hidden_columns_have_no_name_and_take_rights(
     given = {"tables": listed, "steps": steps, "output": len(steps) - 1}
     with raises(UsageError, "invalid-name", received="?"):
         Plan.from_header(given)
-    # were there another way to name it, its rights would be asked for
+    # even if the name passed the check, its rights would be required
     monkeypatch.setattr(plan, "_check_name", lambda value: value)
     with raises(PolicyError, "missing-right", operation="who"):
         derive_plan(Plan.from_header(given), {"t": t, "o": o})
@@ -251,16 +251,16 @@ def test_small_groups_are_left_out() -> None:
         ],
         tables,
     )
-    # 8, 8 and 7 rows of n = 0, 1, 2; then 3 in all
+    # 8, 8 and 7 rows of n = 0, 1, 2; then 3 in total
     assert [row[0] for row in found[0].rows] == [0, 1]
-    # one row, as in SQL, and a note that says why it is NULL
+    # one row, as in SQL, and a note with the reason for NULL
     assert found[1].rows == [(None, None)] and found[5].rows == [(5, None)]
     assert found[1].types.keys() == {"s", "count_star()"}
     rule = "fewer than 8 records of 't' {} (a rule of 'bank')."
     assert found[0].notes == ("Groups with " + rule.format("are left out"),)
     assert found[1].notes == ("A total of " + rule.format("is withheld and shown as NULL"),)
     assert found[6].rows == []
-    # so many at each side of a quantile: 16 and 32 in all
+    # minimum on each side of a quantile: 16 and 32 in total
     assert [list(map(float, row)) for row in found[2].rows] == [[11.5, 11]]
     assert found[3].rows == [(None,)] and found[4].rows == []
 

@@ -1,4 +1,4 @@
-"""Privacy is spent at all three workers, on disk before a result leaves, never too much."""
+"""Privacy is spent at all three workers, on disk before a result is sent, and never in excess."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ TEXT = "select count(*) n from t"
 
 
 class Workers:
-    """Three workers' folders, and the programs of tables on them."""
+    """Folders of three workers, and the programs of tables on them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -94,7 +94,7 @@ def test_what_is_spent_stays_spent_until_the_table_is_removed(
     again.ask("0.1")
     with pytest.raises(PolicyError, match=r"'t'.*rho 0\.2, left: 0\.1 of 0\.3.*'bank'"):
         again.ask("0.2")
-    # one of them knows of more: all go by that
+    # one worker has a larger charge: all use it
     again.stores[1].ledger.charge_tables(
         {"t": ledger.Charge(OWNER, 10**9, ledger.parse_rho("0.05"))}
     )
@@ -102,7 +102,8 @@ def test_what_is_spent_stays_spent_until_the_table_is_removed(
         again.ask("0.1")
     again.ask("0.04")
     assert again.spent == ["0.29"] * 3
-    # one that cannot write lets nothing leave; the others have spent, unless it told them before
+    # a worker that cannot write releases nothing; the others have charged, unless it failed
+    # earlier
     monkeypatch.setattr(ledger.Ledger, "_write", _full(ledger.Ledger._write))
     with pytest.raises(TfeBenchError, match="full"):
         again.ask("0.001")
@@ -128,7 +129,7 @@ def _full(write: Any) -> Any:
 
 
 def check_charged_before(workers: Workers, due: str) -> None:
-    """What is on the three disks when a worker lets its part of a result go."""
+    """Check the three disks at the moment when a worker sends its part of a result."""
     found = []
 
     def watched(context: Context) -> Any:
@@ -144,7 +145,7 @@ def test_it_is_charged_before_anything_leaves(
     workers: Workers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check_charged_before(workers, "0.1")
-    # as workers would be that charge after they have told
+    # as workers that charge after they have sent their results
     monkeypatch.setattr(query, "charge", lambda *_: None)
     with pytest.raises(AssertionError):
         check_charged_before(workers, "0.2")
