@@ -1,4 +1,4 @@
-"""Hosts and ports as configurations name them."""
+"""Hosts and ports in configuration files."""
 
 from __future__ import annotations
 
@@ -15,18 +15,21 @@ _HOST_NAME = re.compile(
 
 
 def cannot_listen(party: int, address: str) -> ConfigError:
-    """What an operator is told whose worker finds its address taken."""
+    """Return the error for a worker whose address cannot be bound."""
     return ConfigError(
         f"Party {party} cannot listen on {address}. Received: the address is in use or not this "
-        "host's. Stop what uses it, or change the port in cluster.toml."
+        "host's. Stop what uses it, or change the port in cluster.toml.",
+        code="address-not-available",
+        party=party,
+        received=address,
     )
 
 
 def check_free(party: int, host: str, port: int) -> None:
-    """Refuses an address that a worker could not listen on, before it takes seconds to start.
+    """Reject an address that a worker cannot bind, before the worker spends seconds on its start.
 
     Raises:
-        ConfigError: something listens there, or the address is not this host's.
+        ConfigError: the address is in use or does not belong to this host.
     """
     try:
         address_infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -45,7 +48,7 @@ def check_free(party: int, host: str, port: int) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether an address is this machine itself (127.0.0.0/8, ::1 or "localhost")."""
+    """Return whether an address is a loopback address (127.0.0.0/8, ::1 or "localhost")."""
     if host == "localhost":
         return True
     try:
@@ -55,10 +58,10 @@ def is_loopback(host: str) -> bool:
 
 
 def parse_address(where: str, text: str) -> tuple[str, int]:
-    """Splits ``host:port`` (an IPv6 address stands in brackets).
+    """Split ``host:port`` (an IPv6 address is in brackets).
 
     Raises:
-        ConfigError: it is something else.
+        ConfigError: the text has another form.
     """
     host, colon, port = text.rpartition(":")
     in_brackets = host.startswith("[") and host.endswith("]")
@@ -66,16 +69,19 @@ def parse_address(where: str, text: str) -> tuple[str, int]:
     if not colon or not bare or (":" in bare) != in_brackets or not re.fullmatch("[0-9]+", port):
         raise ConfigError(
             f"{where} must be host:port. Received: {quote_value(text)}. "
-            "Write it like 10.0.0.1:7700, or [::1]:7700."
+            "Write it like 10.0.0.1:7700, or [::1]:7700.",
+            code="invalid-address",
+            operation=where,
+            received=text,
         )
     return bare, int(port[:6])
 
 
 def canonical_host(where: str, host: str) -> str:
-    """The host in canonical form, so that two spellings of one address are seen as one.
+    """Return the canonical form of a host, so that two spellings of an address compare equal.
 
     Raises:
-        ConfigError: it is none where others could reach a party.
+        ConfigError: others cannot reach a party at this host, or it is malformed.
     """
     try:
         address = ipaddress.ip_address(host)
@@ -85,14 +91,20 @@ def canonical_host(where: str, host: str) -> str:
         if address.is_unspecified or address.is_multicast or "%" in host:
             raise ConfigError(
                 f'{where}: "host" is the address where the others reach this party. '
-                f"Received: {quote_value(host)}. Write the machine's own address."
+                f"Received: {quote_value(host)}. Write the machine's own address.",
+                code="invalid-address",
+                operation=where,
+                received=host,
             )
         return str(address)
     name = host.lower()
-    # A name of digits and dots is a mistyped address, which resolvers read in odd ways.
+    # A name of digits and dots is a mistyped address, which resolvers interpret in different ways.
     if not _HOST_NAME.fullmatch(name) or not re.search("[a-z]", name.rpartition(".")[2]):
         raise ConfigError(
             f'{where}: "host" must be an IP address or a host name, without port or protocol. '
-            f'Received: {quote_value(host)}. Write it like "10.0.0.1" and the port under "port".'
+            f'Received: {quote_value(host)}. Write it like "10.0.0.1" and the port under "port".',
+            code="invalid-address",
+            operation=where,
+            received=host,
         )
     return name

@@ -1,8 +1,9 @@
-"""What the members of one cluster must agree on, part by part, and what differs where they do not.
+"""Settings on which all members of a cluster must agree, and descriptions of differences.
 
-The parties and settings are one digest, which every worker and client compares.  Clients are not
-in it: a worker lets in whom its own file has, and for each job the three workers compare the
-certificate of that job's client alone.  So adding a client stops no other.
+The parties and settings form one digest, which every worker and client compares.  The digest does
+not contain clients: each worker admits the clients of its own file, and for each job the three
+workers compare the certificate of that job's client alone.  Adding a client therefore interrupts
+no other client.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, Protocol
 
 from tfe_bench.cluster import tls
 
-# Of a part's digest, as members show it to each other: it explains a difference, and decides none.
+# Hexadecimal digits of a setting's digest. Members exchange them to explain a difference, not to
+# decide whether there is one.
 _SHORT_DIGEST_CHARS = 16
 
 
@@ -86,7 +88,7 @@ class Cluster(Protocol):
 
 
 def list_settings(config: Cluster) -> dict[str, Any]:
-    """The settings that all members must have alike, by what people call them."""
+    """Return the settings that must be equal at all members, by a name for people."""
     settings: dict[str, Any] = {
         "the name": config.name,
         "ring": config.ring,
@@ -97,7 +99,7 @@ def list_settings(config: Cluster) -> dict[str, Any]:
         prefix = f"party {party.index}'s"
         settings[f"{prefix} name"] = party.name
         settings[f"{prefix} address"] = [party.host, party.port]
-        # (which of two is the newer does not matter)
+        # (the order of two certificates does not matter)
         settings[f"{prefix} certificate"] = sorted(
             tls.compute_fingerprint(pem) for pem in party.certificates
         )
@@ -105,24 +107,24 @@ def list_settings(config: Cluster) -> dict[str, Any]:
 
 
 def compute_digest(config: Cluster) -> str:
-    """SHA-256 (hex) of all parts."""
+    """Return the SHA-256 hash (hex) of all settings."""
     canonical = json.dumps(["tfe-bench cluster 2", list_settings(config)], sort_keys=True)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def summarize_settings(config: Cluster) -> str:
-    """A short digest of each part, as JSON: what a member sends so that differences have names."""
+    """Return a short digest of each setting as JSON, which members send to name differences."""
     return json.dumps({name: _short_digest(value) for name, value in list_settings(config).items()})
 
 
 def describe_differences(config: Cluster, received_summary: object) -> str:
-    """In which parts another member's file differs, in words.
+    """Describe the settings in which another member's file differs.
 
     Args:
-        theirs: `shown` of the other one, as it was received; it may be anything.
+        received_summary: `summarize_settings` of the other member as received; it may be anything.
 
     Returns:
-        "party 1's address and tls", or "" where the other one does not say.
+        "party 1's address and tls", or "" if the other member does not send a summary.
     """
     try:
         their_digests = json.loads(str(received_summary)[:4096])
@@ -138,17 +140,17 @@ def describe_differences(config: Cluster, received_summary: object) -> str:
 
 
 def digest_clients(config: Cluster) -> dict[str, str]:
-    """A short digest of each client's certificates, by its name."""
+    """Return a short digest of each client's certificates, by the client's name."""
     return {client.name: digest_client(client) for client in config.clients}
 
 
 def digest_client(client: Client) -> str:
-    """A short digest of one client's certificates."""
+    """Return a short digest of one client's certificates."""
     return _short_digest(sorted(tls.compute_fingerprint(pem) for pem in client.certificates))
 
 
 def describe_client_changes(before: Cluster, after: Cluster) -> list[str]:
-    """How the clients of two files differ, a line for each."""
+    """Describe how the clients of two files differ, one line per client."""
     old_digests, new_digests = digest_clients(before), digest_clients(after)
     added = [f"client {name} was added" for name in new_digests.keys() - old_digests.keys()]
     removed = [f"client {name} was removed" for name in old_digests.keys() - new_digests.keys()]
@@ -162,7 +164,7 @@ def describe_client_changes(before: Cluster, after: Cluster) -> list[str]:
 
 
 def find_revoked_clients(before: Cluster, after: Cluster) -> set[str]:
-    """Clients of which a certificate is no longer accepted."""
+    """Return the names of clients that lose a certificate."""
     accepted = {client.name: set(client.certificates) for client in after.clients}
     return {
         client.name

@@ -1,4 +1,4 @@
-"""All three workers at one place of a program."""
+"""A barrier of all three workers."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from tfe_bench.protocols.session.party import Party
 
 
 def wait_at_barrier(party: Party) -> None:
-    """Returns at the same time at all three, whatever the delay between them.
+    """Return at the same time at all three workers, whatever the delay between them.
 
-    One exchange lets whoever comes last go on at once, a delay before the others hear of it.  Then
-    the other two are the last, and together: from a second one all return at once.
+    After the first exchange, the last worker to arrive continues at once, one delay before the
+    others receive its message.  In the second exchange the other two arrive last and together, so
+    all three return at once.
     """
     for _ in range(2):
         party.exchange(b"begin")

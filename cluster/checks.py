@@ -1,6 +1,6 @@
-"""What ``doctor`` looks at: this machine, the files, every worker, every link.
+"""The checks of ``doctor``: this machine, the files, every worker and every link.
 
-A check never raises: what goes wrong is its result.  None shows a key, a share or a value.
+A check never raises: a failure is its result.  No check prints a key, a share or a value.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Check:
     """One line of the table.
 
     Attributes:
-        name: what was looked at.
+        name: the subject of the check.
         status: ok, warn or FAIL.
-        found: what was seen.
-        remedy: what to do; empty where it is well.
+        found: the observation.
+        remedy: the advice; empty if the status is ok.
     """
 
     name: str
@@ -46,12 +46,12 @@ class Check:
     remedy: str = ""
 
     def as_dict(self) -> dict[str, str]:
-        """For JSON."""
+        """Return the fields for JSON."""
         return asdict(self)
 
 
 def failed_check(name: str, error: BaseException) -> Check:
-    """A check that ended in an error."""
+    """Return the check of an operation that raised an error."""
     # Only our own errors carry their text: others could quote anything.
     text = str(error) if isinstance(error, TfeBenchError) else type(error).__name__
     finding, _, remedy = text.partition(". ")
@@ -62,7 +62,7 @@ def failed_check(name: str, error: BaseException) -> Check:
 
 
 def check_machine() -> Iterator[Check]:
-    """Versions, the compiled ops, the processor, memory."""
+    """Check versions, the compiled ops, the processor and memory."""
     yield Check("Python", OK, platform.python_version())
     for package in ("grpcio", "numpy", "cryptography"):
         yield Check(package, OK, importlib.metadata.version(package))
@@ -83,7 +83,7 @@ def _check_ops() -> Check:
     try:
         finding = f"ABI {ops.abi()}, for TensorFlow {ops.built_for(ops.library_path())}"
         return Check("compiled ops", OK, f"{finding}, {ops.native().isa().decode()}")
-    except Exception as error:  # they are missing, or TensorFlow itself is broken
+    except Exception as error:  # the ops are missing, or TensorFlow itself is broken
         return failed_check("compiled ops", error)
 
 
@@ -117,7 +117,7 @@ def _check_memory() -> Iterator[Check]:
         "memory",
         WARN if is_low else OK,
         finding,
-        "a worker wants 1 GiB and several times its inputs" if is_low else "",
+        "a worker needs 1 GiB and several times its inputs" if is_low else "",
     )
     core = resource.getrlimit(resource.RLIMIT_CORE)[0]
     if core != 0:
@@ -128,7 +128,7 @@ def _check_memory() -> Iterator[Check]:
 
 
 def check_files(config: ClusterConfig, path: Path) -> Iterator[Check]:
-    """The shared file and the certificates in it."""
+    """Check the shared file and the certificates in it."""
     yield Check("cluster file", OK, f"{path.name}, digest {config.digest()[:16]}")
     if not config.tls:
         yield Check("TLS", WARN, "off: cleartext on loopback", "for trials only")
@@ -136,8 +136,8 @@ def check_files(config: ClusterConfig, path: Path) -> Iterator[Check]:
         finding = f"{expiry.description}, SHA-256 {tls.format_fingerprint(expiry.fingerprint)}"
         is_unusable = expiry.days < 0 or expiry.is_not_yet_valid
         if is_unusable or expiry.days < WARN_DAYS:
-            # An old one beside its successor is only to be deleted, and only its client is kept out
-            # by a client's own.
+            # An old certificate with a successor only has to be deleted, and a client's
+            # certificate locks out that client alone.
             status = (
                 FAIL
                 if is_unusable and expiry.member.startswith("party") and not expiry.replaced
@@ -152,7 +152,7 @@ def check_files(config: ClusterConfig, path: Path) -> Iterator[Check]:
 def check_worker_files(
     config: ClusterConfig, path: Path
 ) -> tuple[WorkerPolicy | None, list[Check]]:
-    """An operator's own file: the key, the programs."""
+    """Check an operator's own file: the key and the programs."""
     try:
         policy = WorkerPolicy.load(path)
     except TfeBenchError as error:
@@ -175,7 +175,7 @@ def check_worker_files(
 
 
 def check_port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
-    """Whether this party's port is free, or its worker already serves there."""
+    """Check whether this party's port is free, or its own worker serves on it."""
     own_party = config.parties[policy.party]
     host = "127.0.0.1" if own_party.host == "localhost" else own_party.host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -201,11 +201,11 @@ def check_port(config: ClusterConfig, policy: WorkerPolicy) -> Check:
 
 
 class Caller:
-    """Who asks the workers: a client, or a party that asks the other two.
+    """The origin of queries to the workers: a client, or a party that queries the other two.
 
     Attributes:
-        parties: whom it can ask.
-        client: for jobs; None if this is a party.
+        parties: the workers that it can query.
+        client: runs jobs; None for a party.
     """
 
     def __init__(self, config: ClusterConfig, client: Client | None, policy: WorkerPolicy | None):
@@ -217,24 +217,24 @@ class Caller:
             if config.tls:
                 key, mine = policy.load_key(), config.parties[policy.party].certificates
                 certificate = tls.select_certificate(key, mine)
-            client = Client(config, key, certificate)  # (which orders no jobs)
+            client = Client(config, key, certificate)  # (it runs no jobs)
         assert client is not None
         self._connection = client
 
     def get_facts(self, party: int) -> dict[str, Any]:
-        """A worker's facts; asked twice, so that the second tells the time."""
+        """Return a worker's facts; the second of two queries measures the time."""
         self._connection.ask(party, wire.HELLO, CONNECT_SECONDS)
         return self._connection.ask(party, wire.HELLO, CONNECT_SECONDS)
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._connection.close()
 
 
 def open_caller(
     config: ClusterConfig, path: Path, client: str | None, policy: WorkerPolicy | None
 ) -> tuple[Caller | None, list[Check]]:
-    """Opens a caller's files: a named client's, else the party's, else the only client's."""
+    """Open a caller's files: a named client's, else the party's, else the only client's."""
     try:
         if client is not None or policy is None:
             return Caller(config, Client.open(path, client), policy), []
@@ -244,7 +244,7 @@ def open_caller(
 
 
 def check_workers(config: ClusterConfig, caller: Caller | None) -> Iterator[Check]:
-    """Reachability, certificates, versions, cluster file and clock of every worker."""
+    """Check reachability, certificates, versions, cluster file and clock of every worker."""
     facts: dict[int, dict[str, Any]] = {}
     for party in config.parties:
         if caller is not None and party.index not in caller.parties:
@@ -304,10 +304,11 @@ def _compare_settings(
 def _compare_clients(
     name: str, answer: dict[str, Any], config: ClusterConfig, client: Client | None
 ) -> Iterator[Check]:
-    """Clients whom another worker lets in with other certificates, or not at all.
+    """Check that another worker admits the same clients with the same certificates.
 
     Args:
-        client: who asks and is shown itself alone; None for a party, which is shown all.
+        client: the querying client, which receives its own entry alone; None for a party, which
+            receives all entries.
     """
     our_clients = agreement.digest_clients(config)
     their_clients = answer.get("clients")
@@ -326,14 +327,14 @@ def _compare_clients(
             problem = "is unknown to this worker"
         elif name_of_client not in our_clients:
             problem = "is not in this cluster.toml"
-        remedy = "its jobs are refused until all three have it alike; then SIGHUP the worker"
+        remedy = "its jobs are refused until all three have the same; then SIGHUP the worker"
         yield Check(f"{name}: clients", WARN, f"client {name_of_client[:40]} {problem}", remedy)
 
 
 def _check_clock(name: str, offset: float, uncertainty: float) -> Check:
     finding = f"{offset:+.2f} s from this one's (to {uncertainty:.2f} s)"
     if abs(offset) - uncertainty > 3600:
-        # Certificates are made an hour old, for just such clocks.
+        # New certificates are valid from one hour before their creation, to allow such offsets.
         remedy = "set the clocks (NTP): certificates look expired or not valid yet"
         return Check(f"{name}: clock", FAIL, finding, remedy)
     if abs(offset) - uncertainty > 10:
@@ -342,7 +343,7 @@ def _check_clock(name: str, offset: float, uncertainty: float) -> Check:
 
 
 def check_links(caller: Caller, megabytes: int) -> Iterator[Check]:
-    """Round trips and bandwidth between every pair of workers, by a job of the program `links`."""
+    """Measure round trips and bandwidth of each pair of workers by the program `links`."""
     assert caller.client is not None
     try:
         sizes = {"kilobytes": 1, "ping_turns": 3, "pair_kilobytes": 1000 * megabytes}
@@ -356,7 +357,7 @@ def check_links(caller: Caller, megabytes: int) -> Iterator[Check]:
     for i, (a, b) in enumerate(((0, 1), (0, 2), (1, 2))):
         measurements = result.measured[a]
         trip = min(measurements["trip_seconds"][i])
-        # The receipt takes half of a round trip, the first byte the other.
+        # The receipt takes half of a round trip, the first byte the other half.
         seconds = measurements["pair_seconds"][i]
         rate = measurements["pair_bytes"] / max(seconds - trip, 0.05 * seconds)
         finding = f"round trip {trip * 1e3:.2f} ms, {rate / 1e6:.0f} MB/s"
@@ -364,7 +365,7 @@ def check_links(caller: Caller, megabytes: int) -> Iterator[Check]:
 
 
 def check_disk() -> Check:
-    """Room for what a job or a record writes."""
+    """Check the space for temporary files and records."""
     folder = tempfile.gettempdir()
     stats = os.statvfs(folder)
     free = stats.f_bavail * stats.f_frsize

@@ -1,6 +1,6 @@
-"""A client: shares inputs among three workers, orders a job, puts the result together.
+"""A client: shares inputs among three workers, submits a job and reconstructs the result.
 
-Needs no TensorFlow.  Only clients reconstruct results.
+A client needs no TensorFlow.  Only clients reconstruct results.
 """
 
 from __future__ import annotations
@@ -41,19 +41,21 @@ from tfe_bench.errors import (
 CONNECT_SECONDS = 12.0
 _JOB = re.compile(r"[0-9a-f]{32}", re.ASCII)
 
-# A worker that was started again is found within a second, however long it was away; an attempt
-# (TCP and TLS) may still take 5 s.
+# The client reaches a restarted worker within a second, however long the worker was down; an
+# attempt (TCP and TLS) may still take 5 s.
 _RECONNECT_OPTIONS = [
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 5000),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 _RECEIVE_OPTIONS = [("grpc.max_receive_message_length", wire.MOST_ANSWER_BYTES)]
-# A worker that is lost during a job is lost; one that is just starting is waited for.
+# The loss of a worker during a job is an error; before a job, the client waits for a starting
+# worker.
 _RESTART_SECONDS = 2.5
-# Workers that ended a job so lately are there: a loop need not ask them before each turn.
+# Workers that returned a result this recently are assumed reachable: a loop of jobs skips the
+# query.
 _RECENT_SECONDS = 1.0
-# Bytes of inputs that leave only once all workers have taken the job.
+# Inputs larger than this number of bytes are sent only after all workers accept the job.
 _LARGE_INPUT_BYTES = 16 << 20
 
 
@@ -65,10 +67,10 @@ class Client:
         key, certificate: this client's own (PEM); empty without TLS.
 
     Attributes:
-        profile: the network that protocols plan for, unless a job says otherwise.
-        shaping: what the workers shall impose on their messages: microseconds of one-way delay,
-            and bytes per second of each worker; None for nothing.
-        warm_up_bytes: what the workers send each other before a program runs.
+        profile: the network for which protocols are planned, unless a job overrides it.
+        shaping: the emulated network of the workers' messages: one-way delay in microseconds, and
+            bytes per second of each worker; None for no emulation.
+        warm_up_bytes: bytes that the workers exchange before a program runs.
     """
 
     profile = profiles.get_profile("local")
@@ -87,22 +89,21 @@ class Client:
         ]
 
     def __repr__(self) -> str:
-        """Which workers, by which name, and whether it is open; no key."""
+        """Return the workers' addresses, this client's name and whether it is open; no key."""
         addresses = ", ".join(party.address for party in self._config.parties)
         state = ", closed" if self._closed else ""
         return f"<{type(self).__name__} of {addresses} as client {self.identity!r}{state}>"
 
     def __deepcopy__(self, memo: object) -> Self:
-        """Itself: a copy of what holds a connection, such as an estimator, uses the same one."""
+        """Return this object, so that a copy of its owner, such as an estimator, shares it."""
         return self
 
     @classmethod
     def load(cls, cluster: str | Path, key: str | Path, certificate: str | Path) -> Self:
-        """A client from files.
+        """Open a client from files.
 
         Raises:
-            ConfigError, SecurityError: a file is missing, malformed, or the key can be read by
-                others.
+            ConfigError, SecurityError: a file is missing or malformed, or others can read the key.
         """
         config = ClusterConfig.load(cluster)
         return cls(config, *_load_credentials(config, cluster, key, certificate))
@@ -115,10 +116,10 @@ class Client:
         key: str | Path | None = None,
         certificate: str | Path | None = None,
     ) -> Self:
-        """A client by its name: its files lie beside cluster.toml unless they are given.
+        """Open a client by its name; its files are in the folder of cluster.toml unless given.
 
         Raises:
-            ConfigError, SecurityError: as `load`, or it is not clear which client this is.
+            ConfigError, SecurityError: as `load`, or the client's name is ambiguous.
         """
         return cls(*load_client_files(cluster, client, key, certificate))
 
@@ -129,7 +130,7 @@ class Client:
 
     @property
     def identity(self) -> str:
-        """By which name the workers know this client."""
+        """The name of this client at the workers."""
         certificate = self._key_pair[1]
         matching_names = (
             c.name for c in self.config.clients if certificate and certificate in c.certificates
@@ -137,48 +138,53 @@ class Client:
         return next(matching_names, "local")
 
     def check_members(self, clients: Sequence[str]) -> None:
-        """Refuse names that no client of this cluster has; a local cluster has none to look up.
+        """Reject names that no client of this cluster has; a local cluster accepts all names.
 
         Raises:
-            UsageError: naming the first one, and the nearest name.
+            UsageError: naming the first unknown one and the nearest name.
         """
         check_clients(list(clients))
         known_names = [client.name for client in self.config.clients]
-        if known_names == [self.identity]:  # (three workers on this host, for trying out)
+        if known_names == [self.identity]:  # (three workers on this host, for evaluation)
             return
         for name in clients:
             if name != ANY and name not in known_names:
                 raise UsageError(
-                    f"The cluster has no client {name[:80]!r}.{did_you_mean(name[:80], known_names)} "
-                    f"Clients: {', '.join(known_names[:20])}; {ANY} is all of them."
+                    "The cluster has no client "
+                    f"{name[:80]!r}.{did_you_mean(name[:80], known_names)} "
+                    f"Clients: {', '.join(known_names[:20])}; {ANY} is all of them.",
+                    code="unknown-client",
+                    received=name[:80],
+                    expected=", ".join(known_names[:20]),
                 )
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         self._closed = True
         for channel in self._channels:
             channel.close()
 
     def check_open(self) -> None:
-        """Refuses to use closed connections.
+        """Reject the use of closed connections.
 
         Raises:
-            UsageError: `close` was called, or the end of a `with` block did.
+            UsageError: `close` was called, or the `with` block has ended.
         """
         if self._closed:
             raise UsageError(
                 "This cluster's connections are closed: close() was called, or the `with` block "
-                "has ended. Open another LocalCluster, Cluster or Client."
+                "has ended. Open another LocalCluster, Cluster or Client.",
+                code="connection-closed",
             )
 
     def wait_ready(
         self, timeout: float = CONNECT_SECONDS, alive: Callable[[], None] | None = None
     ) -> None:
-        """Waits until all three workers answer.
+        """Wait until all three workers answer.
 
         Args:
             timeout: seconds, for all three together.
-            alive: called now and then; may raise to give up early.
+            alive: called repeatedly; may raise to stop waiting.
 
         Raises:
             ClusterError: naming the party and host:port that does not answer.
@@ -208,24 +214,33 @@ class Client:
         progress: Progress | None = None,
         job: str | None = None,
     ) -> JobResult:
-        """Runs an installed program on the three workers.
+        """Run an installed program on the three workers.
 
-        Jobs run one at a time; while others are before this one, `progress` hears how many.
+        Jobs run one at a time; while others precede this one, `progress` receives their number.
         An exception raised by it, or Ctrl-C, cancels the job on all workers.
 
         Args:
-            job: its name, from `new_job`, for whoever wants to ask after it or cancel it.
+            job: the job's name, from `new_job`, to query or cancel it.
 
         Raises:
-            UsageError: this client is closed, or arguments of another type.
-            TfeBenchError: whatever went wrong first; PeerLost when a worker was lost on the way.
+            UsageError: this client is closed, or an argument has another type.
+            TfeBenchError: the first error of the job; PeerLost if a worker is lost.
         """
         self.check_open()
         job = new_job() if job is None else job
         if not isinstance(program, str) or not program:
-            raise UsageError(f"A program is known by its name. Received: {describe_type(program)}.")
+            raise UsageError(
+                f"program is the name of an installed program. Received: {describe_type(program)}.",
+                code="wrong-type",
+                operation="program",
+                received=describe_type(program),
+            )
         if not isinstance(job, str) or not _JOB.fullmatch(job):
-            raise UsageError("A job's name is 32 hexadecimal digits, of new_job().")
+            raise UsageError(
+                "job is 32 hexadecimal digits, from new_job(). Received: another value.",
+                code="invalid-name",
+                operation="job",
+            )
         check_parameters(parameters)
         check_inputs(inputs)
         header = {
@@ -249,7 +264,7 @@ class Client:
             try:
                 stream = upload.worker_messages(party, header, collector.mark_alive)
                 yield next(stream)
-                # (small ones need not wait for a message to and fro)
+                # (small inputs do not wait for a round trip)
                 if upload.size > _LARGE_INPUT_BYTES and not collector.wait_admitted():
                     return
                 yield from stream
@@ -258,7 +273,7 @@ class Client:
                 raise
             result = collector.result
             result.share_seconds = max(result.share_seconds, time.perf_counter() - started)
-            # The stream stays open: its end would cancel the job.
+            # The stream stays open, because its end cancels the job.
             collector.finished.wait()
 
         calls = [
@@ -284,26 +299,26 @@ class Client:
                 call.cancel()
 
     def explain(self, error: TfeBenchError) -> None:
-        """Raises what tells more than an error of a job, if anything is known."""
+        """Raise a more informative error than that of a job, if one is known."""
 
     def _wait_for_restart(self) -> None:
-        """Waits a little for a worker that is being started; without it the job then fails."""
+        """Wait briefly for starting workers; if one stays unreachable, the job fails."""
         if time.monotonic() - self._last_result < _RECENT_SECONDS:
             return
         for call in [send_hello(channel, _RESTART_SECONDS) for channel in self._channels]:
             has_answered(call)
 
-    # ---- questions to single workers
+    # ---- queries of single workers
 
     def ask(self, party: int, method: str, timeout: float = 5.0, **fields: Any) -> dict[str, Any]:
-        """One question to one worker, and its answer.
+        """Query one worker and return its answer.
 
         Args:
             method: wire.HELLO, wire.STATUS, wire.CANCEL or wire.MODELS.
 
         Raises:
-            ClusterError: it does not answer.
-            TfeBenchError: it refuses.
+            ClusterError: the worker does not answer.
+            TfeBenchError: the worker refuses.
             UsageError: this client is closed.
         """
         self.check_open()
@@ -312,21 +327,26 @@ class Client:
         return ask_worker(self._channels[party], target, tls_probe, method, timeout, **fields)
 
     def status(self) -> list[dict[str, Any] | TfeBenchError]:
-        """What each worker says of this client's jobs; an error in place of one that is silent."""
+        """Return each worker's status of this client's jobs, or its error."""
         return self._ask_all_workers(wire.STATUS)
 
     def cancel(self, job: str) -> None:
-        """Cancels a job of this client on all workers.
+        """Cancel a job of this client on all workers.
 
         Args:
             job: its name, or the first digits of it.
 
         Raises:
-            UsageError: no worker runs or queues such a job of this client's, or several do.
+            UsageError: no worker runs or queues such a job of this client, or several match.
             ClusterError: a worker does not answer.
         """
         if not isinstance(job, str) or not job:
-            raise UsageError(f"A job's name is a text, or its first digits. Received: {job!r}.")
+            raise UsageError(
+                f"job is the name of a job, or its first digits. Received: {job!r}.",
+                code="wrong-type",
+                operation="job",
+                received=type(job).__name__,
+            )
         answers = self.status()
         matching_jobs = {
             row["job"]
@@ -340,25 +360,33 @@ class Client:
             if failures and not matching_jobs:
                 raise failures[0]
             raise UsageError(
-                f"There is {'no' if not matching_jobs else 'more than one'} job of this client that begins "
-                f"with {job[:32]!r}. See `python -m tfe_bench status`; a job that has ended "
-                "cannot be cancelled."
+                f"There is {'no' if not matching_jobs else 'more than one'} job of this client "
+                f"that begins with {job[:32]!r}. See `python -m tfe_bench status`; a job that has "
+                "ended cannot be cancelled.",
+                code="job-not-found",
+                operation="job",
+                received=job[:32],
             )
         [name] = matching_jobs
         replies = self._ask_all_workers(wire.CANCEL, job=name)
         if not any(isinstance(a, dict) and a["found"] for a in replies):
-            raise UsageError(f"Job {name[:12]} has just ended.")
+            raise UsageError(
+                f"Job {name[:12]} has just ended.",
+                code="job-not-found",
+                operation="job",
+                received=name[:12],
+            )
 
-    # ---- what they keep
+    # ---- stored values
 
     def stored(self, kind: str = "") -> list[dict[str, Any]]:
-        """What the workers keep that this client may use.
+        """List the stored values that this client may use.
 
-        "complete" is False where the three workers differ; "spent" is the most that one of them
-        knows to be spent of a table's privacy budget.
+        "complete" is False if the three workers differ; "spent" is the largest amount of a table's
+        privacy budget that any of them has recorded as spent.
 
         Args:
-            kind: the infix of a stored.Kind: "" for models, ".data" for data sets.
+            kind: the infix of a stored.StoredKind: "" for models, ".data" for data sets.
 
         Raises:
             ClusterError: a worker does not answer.
@@ -394,15 +422,18 @@ class Client:
 def _load_credentials(
     config: ClusterConfig, cluster: str | Path, key: str | Path, certificate: str | Path
 ) -> tuple[bytes, bytes]:
-    """A client's key and certificate, of files; empty without TLS."""
+    """Load a client's key and certificate from files; both are empty without TLS."""
     if not config.tls:
         return b"", b""
     own_certificate = tls.load_certificate(certificate)
     if own_certificate not in {pem for client in config.clients for pem in client.certificates}:
         raise SecurityError(
             f"This client's certificate is not in {cluster}. Received: {certificate}, SHA-256 "
-            f"fingerprint {tls.format_fingerprint(tls.compute_fingerprint(own_certificate))}. Use the key and certificate of a "
-            "[[client]] in it, or have the three parties add this one."
+            f"fingerprint {tls.format_fingerprint(tls.compute_fingerprint(own_certificate))}. "
+            "Use the key and certificate of a "
+            "[[client]] in it, or have the three parties add this one.",
+            code="certificate-not-pinned",
+            received=str(certificate),
         )
     return tls.load_private_key(key), own_certificate
 
@@ -413,7 +444,7 @@ def load_client_files(
     key: str | Path | None,
     certificate: str | Path | None,
 ) -> tuple[ClusterConfig, bytes, bytes]:
-    """What a client is made of, from its files; see Client.open."""
+    """Load the arguments of `Client` from files; see Client.open."""
     path = Path(cluster)
     config = ClusterConfig.load(path)
     if config.tls and client is None and key is None:
@@ -421,15 +452,24 @@ def load_client_files(
         available = [n for n in names if (path.parent / f"client-{n}.key").is_file()]
         if len(available) != 1:
             raise ConfigError(
-                f"Which client is this? Received: {len(available)} client keys beside {path}. "
-                f"Name it with --client (known: {', '.join(names) or 'none'})."
+                f"Which client is this? Received: {len(available)} client keys in the folder of "
+                f"{path}. Name it with --client (known: {', '.join(names) or 'none'}).",
+                code="ambiguous-client",
+                operation="client",
+                received=len(available),
+                expected=", ".join(names),
             )
         client = available[0]
     known_names = [c.name for c in config.clients]
     if config.tls and client is not None and client not in known_names:
         listed = f"Known: {', '.join(known_names)}." if known_names else "It has none."
         raise UsageError(
-            f"There is no client {client!r} in {path.name}.{did_you_mean(client, known_names)} {listed}"
+            f"There is no client {client!r} in {path.name}.{did_you_mean(client, known_names)} "
+            f"{listed}",
+            code="unknown-client",
+            operation="client",
+            received=client,
+            expected=", ".join(known_names),
         )
     key = key or path.parent / f"client-{client}.key"
     certificate = certificate or path.parent / f"client-{client}.crt"
@@ -437,5 +477,5 @@ def load_client_files(
 
 
 def new_job() -> str:
-    """A name for a job."""
+    """Return a new random name of a job."""
     return uuid.uuid4().hex

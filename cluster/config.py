@@ -1,7 +1,7 @@
-"""cluster.toml: who the three parties are, where they listen, and who may call them.
+"""cluster.toml: the three parties, their addresses, and the clients that may call them.
 
-The file is shared: parties and settings are the same at all members, and a session starts only
-when their digests agree.  What concerns one operator alone is in worker.toml (`policy`).
+All members share the file: parties and settings are equal at all of them, and a session starts
+only if their digests agree.  Settings of one operator alone are in worker.toml (`policy`).
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from tfe_bench.cluster.files import write_public
 from tfe_bench.cluster.toml_file import TomlTable, parse_toml, prefix_errors, quote_value, read_text
 from tfe_bench.errors import ConfigError, SecurityError
 
-# The environment may name the file and the client where a command or program does not: these stand
-# for the two names alone, and what they mean for security is in the file.
+# The environment may name the file and the client if a command or program does not. The variables
+# hold these two names alone; every security setting is in the file.
 CLUSTER_VARIABLE, CLIENT_VARIABLE = "TFE_BENCH_CLUSTER", "TFE_BENCH_CLIENT"
 RING = 64
 MAX_FRACTIONAL_BITS = 30
@@ -56,10 +56,10 @@ class PartyConfig(_PinnedMember):
         host: IP address or host name, without a port.
         port: TCP port, 1 to 65535.
         certificate: the pinned certificate (PEM); None without TLS.
-        next_certificate: a second pinned one, while its owner changes from one to the other.
+        next_certificate: a second pinned certificate, during a roll-over.
 
     Raises:
-        ConfigError: a field is outside what is said above.
+        ConfigError: a field is outside of these limits.
     """
 
     index: int
@@ -72,21 +72,31 @@ class PartyConfig(_PinnedMember):
     def __post_init__(self) -> None:
         where = f"party {self.index}"
         if self.index not in (0, 1, 2):
-            raise ConfigError(f"A party's index is 0, 1 or 2. Received: {self.index}.")
+            raise ConfigError(
+                f"A party's index is 0, 1 or 2. Received: {self.index}.",
+                code="number-out-of-range",
+                operation="party",
+                received=self.index,
+                expected="0, 1 or 2",
+            )
         _check_name(where, self.name)
         object.__setattr__(self, "host", canonical_host(where, self.host))
         if not 1 <= self.port <= 65535:
             raise ConfigError(
                 f'{where}: "port" is a number from 1 to 65535. Received: {self.port}. '
-                "Choose a free one, such as 7700."
+                "Choose a free one, such as 7700.",
+                code="number-out-of-range",
+                operation="port",
+                received=self.port,
+                expected="1 to 65535",
             )
         _canonicalize_certificates(self, where, tls.party_common_name(self.index))
 
     @property
     def address(self) -> str:
-        """``host:port`` as gRPC takes it.
+        """``host:port`` in the form that gRPC accepts.
 
-        "localhost" is spelled 127.0.0.1 here: no resolver decides where cleartext goes.
+        "localhost" becomes 127.0.0.1: no resolver decides where cleartext goes.
         """
         host = "127.0.0.1" if self.host == "localhost" else self.host
         return f"[{host}]:{self.port}" if ":" in host else f"{host}:{self.port}"
@@ -94,15 +104,15 @@ class PartyConfig(_PinnedMember):
 
 @dataclass(frozen=True)
 class ClientConfig(_PinnedMember):
-    """Somebody who may order jobs, and to whom results may be revealed.
+    """A client that may submit jobs, and to which results may be revealed.
 
     Attributes:
         name: letters, digits, '-' and '_', at most 40 characters; worker.toml refers to it.
         certificate: the pinned certificate (PEM); None without TLS.
-        next_certificate: a second pinned one, while its owner changes from one to the other.
+        next_certificate: a second pinned certificate, during a roll-over.
 
     Raises:
-        ConfigError: a field is outside what is said above.
+        ConfigError: a field is outside of these limits.
     """
 
     name: str
@@ -116,20 +126,20 @@ class ClientConfig(_PinnedMember):
 
 @dataclass(frozen=True)
 class ClusterConfig:
-    """What all parties and clients of one cluster agree on.
+    """The settings that all parties and clients of one cluster share.
 
     Attributes:
         name: free text for people, at most 100 characters on one line.
         parties: party 0, 1 and 2, in order.
-        clients: any number.
+        clients: any number of clients.
         ring: bits of a share; 64.
-        fractional_bits: of a fixed-point number, 0 to 30.
-        tls: mutual TLS; only a cluster on loopback may do without.
+        fractional_bits: fractional bits of a fixed-point number, 0 to 30.
+        tls: whether mutual TLS is used; only a cluster on loopback may disable it.
 
     Raises:
-        ConfigError: a field is outside what is said above, or two members have the same name,
+        ConfigError: a field is outside of these limits, or two members have the same name,
             address, certificate or key.
-        SecurityError: no TLS although a party is not on loopback.
+        SecurityError: TLS is disabled although a party is not on loopback.
     """
 
     name: str
@@ -143,22 +153,36 @@ class ClusterConfig:
         if not self.name.isprintable() or len(self.name) > 100:
             raise ConfigError(
                 '[cluster]: "name" is one line of at most 100 characters. '
-                f"Received: {quote_value(self.name)}. Shorten it."
+                f"Received: {quote_value(self.name)}. Shorten it.",
+                code="invalid-name",
+                operation="name",
+                received=self.name,
             )
         if self.ring != RING:
             raise ConfigError(
                 f'[cluster]: "ring" must be {RING} (bits of a share). Received: {self.ring}. '
-                "Delete the line to use the default."
+                "Delete the line to use the default.",
+                code="unsupported-ring",
+                operation="ring",
+                received=self.ring,
+                expected=RING,
             )
         if not 0 <= self.fractional_bits <= MAX_FRACTIONAL_BITS:
             raise ConfigError(
                 f'[cluster]: "fractional_bits" is a number from 0 to {MAX_FRACTIONAL_BITS}. '
-                f"Received: {self.fractional_bits}. The usual one is 16."
+                f"Received: {self.fractional_bits}. The usual one is 16.",
+                code="number-out-of-range",
+                operation="fractional_bits",
+                received=self.fractional_bits,
+                expected=f"0 to {MAX_FRACTIONAL_BITS}",
             )
         if [party.index for party in self.parties] != [0, 1, 2]:
             raise ConfigError(
                 "A cluster has exactly three [[party]] entries, for party 0, 1 and 2 in this "
-                f"order. Received: {len(self.parties)}. Add or delete entries."
+                f"order. Received: {len(self.parties)}. Add or delete entries.",
+                code="wrong-party-count",
+                received=len(self.parties),
+                expected=3,
             )
         self._check_distinct()
         self._check_transport()
@@ -178,7 +202,7 @@ class ClusterConfig:
         keys = (
             (_describe_member(member), key)
             for member in self.members
-            # One member's two certificates may have one key.
+            # Two certificates of one member may have the same key.
             for key in sorted({tls.key_fingerprint(pem) for pem in member.certificates})
         )
         _check_unique(keys, '"certificate" (or the key in it)')
@@ -188,43 +212,56 @@ class ClusterConfig:
             for member in self.members:
                 if member.certificate is None:
                     raise ConfigError(
-                        f'{_describe_member(member)}: "certificate" is missing. Received: tls = true. '
-                        'Name the PEM file that its owner made with "python -m tfe_bench certs".'
+                        f'{_describe_member(member)}: "certificate" is missing. Received: tls = '
+                        "true. "
+                        'Name the PEM file that its owner creates with "python -m tfe_bench '
+                        'certs".',
+                        code="certificate-missing",
+                        operation=_describe_member(member),
                     )
             return
         for party in self.parties:
             if not is_loopback(party.host):
                 raise SecurityError(
-                    "A cluster without TLS must lie on loopback (127.0.0.1, ::1, localhost), "
+                    "A cluster without TLS must be on loopback (127.0.0.1, ::1, localhost), "
                     "or everyone on the network can read and change the shares. Received: "
                     f"{_describe_member(party)} at host {quote_value(party.host)}. "
                     "Set tls = true in cluster.toml and give every [[party]] a certificate "
-                    '("python -m tfe_bench certs" makes them).'
+                    '("python -m tfe_bench certs" creates them).',
+                    code="tls-required",
+                    received=party.host,
+                    expected="a loopback address",
                 )
 
     def check_bind(self, host: str) -> None:
-        """Refuses to listen in cleartext on more than this machine.
+        """Reject cleartext on an address that other machines can reach.
 
         Raises:
-            SecurityError: no TLS, and the host is no loopback address.
+            SecurityError: TLS is disabled, and the host is not a loopback address.
         """
         if not self.tls and not is_loopback(host):
             raise SecurityError(
-                "Without TLS a worker listens on loopback alone, or everyone on the network is "
-                f"every party and every client. Received: --bind {quote_value(host)}. Set tls = true in "
+                "Without TLS a worker listens on loopback alone, or everyone on the network can "
+                "act as "
+                f"any party and any client. Received: --bind {quote_value(host)}. Set tls = true "
+                "in "
                 'cluster.toml and give every [[party]] a certificate ("python -m tfe_bench certs" '
-                "makes them)."
+                "creates them).",
+                code="tls-required",
+                operation="--bind",
+                received=host,
+                expected="a loopback address",
             )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> ClusterConfig:
-        """Reads cluster.toml, or tf-encrypted's JSON ``{"server0": "host:port", ...}``.
+        """Read cluster.toml, or tf-encrypted's JSON ``{"server0": "host:port", ...}``.
 
         Raises:
-            ConfigError: the file is missing, malformed, has unknown keys or unfit values, or a
-                certificate file is missing or unfit.
-            SecurityError: no TLS although a party is not on loopback, or a certificate file
-                holds a private key or a certificate authority's certificate.
+            ConfigError: the file is missing or malformed, has unknown keys or invalid values, or a
+                certificate file is missing or unusable.
+            SecurityError: TLS is disabled although a party is not on loopback, or a certificate
+                file holds a private key or a certificate authority's certificate.
         """
         path = Path(path)
         with prefix_errors(path):
@@ -234,14 +271,14 @@ class ClusterConfig:
             return _from_toml(parse_toml(text), path.parent)
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Writes cluster.toml, and the certificates beside it before it.
+        """Write the certificates, then cluster.toml in the same folder.
 
         Args:
-            path: where cluster.toml goes; its folder must exist.
-            overwrite: replace files that have other contents.
+            path: the path of cluster.toml; its folder must exist.
+            overwrite: replace files with other contents.
 
         Raises:
-            ConfigError: a file with other contents is in the way, or cannot be written.
+            ConfigError: a file with other contents exists, or a file cannot be written.
         """
         path = Path(path)
         certificates = {
@@ -254,7 +291,7 @@ class ClusterConfig:
                 write_public(target, content, overwrite=overwrite)
 
     def to_toml(self) -> str:
-        """The text of cluster.toml; certificates are named as `certificate_file` says."""
+        """Return the text of cluster.toml; `certificate_file` names the certificates."""
         lines = [
             "# The same file on all three workers and every client.",
             "[cluster]",
@@ -273,38 +310,40 @@ class ClusterConfig:
         return "\n".join(lines) + "\n"
 
     def digest(self) -> str:
-        """SHA-256 (hex) of what all members must agree on: parties and settings.
+        """Return the SHA-256 hash (hex) of the settings on which all members must agree.
 
-        It depends neither on the file's formatting, nor on file names, nor on the clients, whom
-        each worker admits by its own file.
+        It covers the parties and settings.  It is independent of the file's formatting, of file
+        names and of the clients, which each worker admits by its own file.
         """
         return agreement.compute_digest(self)
 
     def trusted_by(self, party: int) -> list[bytes]:
-        """The certificates (PEM) whose owners may call worker ``party``: all but its own."""
+        """Return the certificates (PEM) whose owners may call worker ``party``: all but its own."""
         own_entry = self.parties[party]
         return [
             pem for member in self.members if member is not own_entry for pem in member.certificates
         ]
 
     def identify(self, fingerprint: str) -> PartyConfig | ClientConfig:
-        """Whose certificate has this fingerprint (SHA-256, hex).
+        """Return the member whose certificate has this fingerprint (SHA-256, hex).
 
         Raises:
-            SecurityError: nobody's in this cluster.
+            SecurityError: no member of this cluster has it.
         """
         for member in self.members:
             if fingerprint in [tls.compute_fingerprint(pem) for pem in member.certificates]:
                 return member
         raise SecurityError(
             "A caller's certificate is not in cluster.toml. Received: SHA-256 fingerprint "
-            f"{quote_value(fingerprint)}. All parties must use the same cluster.toml; add the caller "
-            "to it if it should take part."
+            f"{quote_value(fingerprint)}. All parties must use the same cluster.toml; add the "
+            "caller to it if it should take part.",
+            code="certificate-not-pinned",
+            received=fingerprint,
         )
 
 
 def certificate_file(member: PartyConfig | ClientConfig) -> str:
-    """The name under which a member's certificate is written beside cluster.toml."""
+    """Return the file name of a member's certificate, in the folder of cluster.toml."""
     if isinstance(member, PartyConfig):
         return f"party{member.index}.crt"
     return f"client-{member.name}.crt"
@@ -332,7 +371,10 @@ def _from_toml(values: dict[str, Any], folder: Path) -> ClusterConfig:
     if len(parties) != 3:
         raise ConfigError(
             "A cluster has exactly three [[party]] entries, for party 0, 1 and 2 in this order. "
-            f"Received: {len(parties)}. Add or delete entries."
+            f"Received: {len(parties)}. Add or delete entries.",
+            code="wrong-party-count",
+            received=len(parties),
+            expected=3,
         )
     return ClusterConfig(
         name=cluster.get_text("name", "cluster"),
@@ -361,7 +403,11 @@ def _load_certificates(table: TomlTable, folder: Path) -> tuple[bytes | None, by
     if len(names) > 2:
         raise ConfigError(
             f'{table.where}: "certificate" is one file, or two during a roll-over. '
-            f"Received: {len(names)}. Delete those that are no longer used."
+            f"Received: {len(names)}. Delete those that are no longer used.",
+            code="too-many-certificates",
+            operation=table.where,
+            received=len(names),
+            expected="1 or 2",
         )
     loaded: list[bytes | None] = [None, None]
     for position, name in enumerate(names):
@@ -374,13 +420,16 @@ def _from_tf_encrypted(text: str) -> ClusterConfig:
     try:
         values = json.loads(text, object_pairs_hook=_reject_duplicate_keys)
     except (ValueError, RecursionError) as error:
-        raise ConfigError(f"This is not valid JSON: {error}. Correct the line.") from None
+        raise ConfigError(
+            f"This is not valid JSON: {error}. Correct the line.", code="invalid-json"
+        ) from None
     if not isinstance(values, dict):
         raise ConfigError(
             f"The file must be a JSON object. Received: {quote_value(values)}. "
-            'Write {"server0": "host:port", "server1": ..., "server2": ...}.'
+            'Write {"server0": "host:port", "server1": ..., "server2": ...}.',
+            code="invalid-json",
         )
-    # "master" is tf-encrypted's driver; there is none here.
+    # "master" is tf-encrypted's driver, which tfe_bench does not have.
     values.pop("master", None)
     servers = TomlTable(values, "the file", ("server0", "server1", "server2"))
     parties = []
@@ -394,7 +443,9 @@ def _from_tf_encrypted(text: str) -> ClusterConfig:
 def _reject_duplicate_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        raise ConfigError("A key occurs twice in this JSON. Delete one of them.")
+        raise ConfigError(
+            "A key occurs twice in this JSON. Delete one of them.", code="duplicate-name"
+        )
     return values
 
 
@@ -402,19 +453,26 @@ def _check_name(where: str, name: str) -> None:
     if not _NAME.fullmatch(name):
         raise ConfigError(
             f"{where}: \"name\" consists of letters, digits, '-' and '_', at most 40. "
-            f"Received: {quote_value(name)}. Choose a plainer name."
+            f"Received: {quote_value(name)}. Choose a plainer name.",
+            code="invalid-name",
+            operation=where,
+            received=name,
         )
 
 
 def _canonical_certificate(where: str, pem: bytes, own_name: str) -> bytes:
-    """The canonical certificate; refuses one made for another member of a cluster."""
+    """Return the canonical certificate; reject one that names another member of a cluster."""
     with prefix_errors(f'{where}: "certificate"'):
         pem = tls.canonical_certificate(pem)
     name = tls.server_name(pem)
     if name.endswith(f".{tls.DOMAIN}") and name != own_name:
         raise ConfigError(
-            f'{where}: "certificate" was made for somebody else. Received: {name}, expected: '
-            f"{own_name}. Check that the certificate files are not swapped."
+            f'{where}: "certificate" belongs to another member. Received: {name}, expected: '
+            f"{own_name}. Check that the certificate files are not swapped.",
+            code="certificate-of-another-member",
+            operation=where,
+            received=name,
+            expected=own_name,
         )
     return pem
 
@@ -422,7 +480,7 @@ def _canonical_certificate(where: str, pem: bytes, own_name: str) -> bytes:
 def _canonicalize_certificates(
     member: PartyConfig | ClientConfig, where: str, own_name: str
 ) -> None:
-    """Puts a member's certificates into canonical form."""
+    """Replace a member's certificates by their canonical form."""
     for name in ("certificate", "next_certificate"):
         if (pem := getattr(member, name)) is not None:
             object.__setattr__(member, name, _canonical_certificate(where, pem, own_name))
@@ -430,15 +488,21 @@ def _canonicalize_certificates(
         return
     if member.certificate is None or member.certificate == member.next_certificate:
         raise ConfigError(
-            f'{where}: "certificate" lists two different ones, or one. Received: one twice. '
-            "Delete the second."
+            f'{where}: "certificate" lists one certificate, or two different ones. Received: one '
+            "twice. Delete the second.",
+            code="duplicate-certificate",
+            operation=where,
         )
-    # Callers expect one name of the worker, whichever it presents.
+    # Callers expect the same name of the worker with either certificate.
     names = [tls.server_name(pem) for pem in member.certificates]
     if names[0] != names[1]:
         raise ConfigError(
             f'{where}: both certificates under "certificate" have one DNS name. Received: '
-            f"{names[0]} and {names[1]}. Make the second with the name of the first."
+            f"{names[0]} and {names[1]}. Create the second with the name of the first.",
+            code="certificate-name-mismatch",
+            operation=where,
+            received=names[1],
+            expected=names[0],
         )
 
 
@@ -447,8 +511,11 @@ def _check_unique(described_values: Iterable[tuple[str, str]], keys: str) -> Non
     for description, value in described_values:
         if value in first_with:
             raise ConfigError(
-                f"{first_with[value]} and {description} have the same {keys}. Received: {quote_value(value)} twice. "
-                "Every party and client has its own."
+                f"{first_with[value]} and {description} have the same {keys}. Received: "
+                f"{quote_value(value)} twice. Every party and client has its own.",
+                code="duplicate-name",
+                operation=keys,
+                received=value,
             )
         first_with[value] = description
 

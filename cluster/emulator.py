@@ -1,14 +1,15 @@
-"""Emulated links: hosts in network namespaces of their own, joined by one process.
+"""Emulated links: hosts in separate network namespaces, joined by one process.
 
-`python -m tfe_bench.cluster.emulator SETTINGS` makes three namespaces without names, gives
-them away over its standard input (a socket), and forwards packets among them and the namespace
-that it was started in.  What it makes lives as long as it does: when its parent ends, however that
-happens, the socket closes, it exits, and the kernel removes devices and namespaces.
+`python -m tfe_bench.cluster.emulator SETTINGS` creates three unnamed namespaces, passes them to
+its parent over its standard input (a socket), and forwards packets among them and the namespace
+in which it was started.  All its resources live as long as the process: when its parent ends for
+any reason, the socket closes, the process exits, and the kernel removes devices and namespaces.
 
-Where the kernel has `tc netem`, a bridge and netem do the work and this process only waits.
-Else every host has a TUN device, and packets wait here: a packet leaves when its host's link is
-free, takes its length divided by the rate, and arrives a delay later.  Packets for different hosts
-take turns at the link.  Needs neither iproute2 (but for netem) nor any package.
+If the kernel has `tc netem`, a bridge and netem forward the packets and this process only waits.
+Otherwise every host has a TUN device, and this process queues packets: a packet leaves when its
+host's link is free, occupies the link for its length divided by the rate, and arrives a delay
+later.  Packets for different hosts alternate on the link.  The emulator needs no package, and
+iproute2 only for netem.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from collections import deque
 from typing import Any
 
 CLONE_NEWNET = 0x40000000
-HOSTS = 4  # three workers, and the client in the namespace that this was started in
+HOSTS = 4  # three workers, and the client in the namespace of the parent
 CLIENT = 3
 
 _TUNSETIFF = 0x400454CA
@@ -48,30 +49,30 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def enter_namespace(namespace: int) -> None:
-    """Moves the calling thread (and the threads it starts later) into a network namespace.
+    """Move the calling thread (and threads that it starts later) into a network namespace.
 
     Raises:
-        OSError: it may not.
+        OSError: the process lacks the permission.
     """
     if _libc.setns(namespace, CLONE_NEWNET) != 0:
         raise OSError(ctypes.get_errno(), "setns: " + os.strerror(ctypes.get_errno()))
 
 
 def host_addresses(subnet: str) -> list[str]:
-    """The hosts' addresses in a subnet's first (network) address: party 0, 1, 2, the client."""
+    """Return the addresses of party 0, 1, 2 and the client in a subnet, by its network address."""
     head, _, last = subnet.rpartition(".")
     return [f"{head}.{int(last) + 1 + host}" for host in range(HOSTS)]
 
 
 def best_mtu(bytes_per_second: int) -> int:
-    """As much as leaves in a millisecond: few packets, none of which keeps the link for long."""
+    """Return the bytes sent in a millisecond: few packets, and none occupies the link for long."""
     return min(60_000, max(1500, bytes_per_second // 1000))
 
 
 def buffer_bytes(bytes_per_second: int, delay_us: int) -> int:
-    """The most a socket may have under way: two round trips' worth, and some for short ones.
+    """Return the most bytes in flight of a socket: those of two round trips, and a margin.
 
-    Not more: what waits in a queue keeps heartbeats waiting behind it.
+    A larger buffer would delay heartbeats behind queued data.
     """
     return min(2 * int(bytes_per_second * 2 * delay_us / 1e6), 32 << 20) + (256 << 10)
 
@@ -80,7 +81,7 @@ def buffer_bytes(bytes_per_second: int, delay_us: int) -> int:
 
 
 def _build_ifreq(device: str, payload: bytes = b"") -> bytes:
-    """A struct ifreq."""
+    """Return a struct ifreq."""
     return device.encode().ljust(16, b"\0") + payload.ljust(24, b"\0")
 
 
@@ -107,13 +108,13 @@ def _open_tun(pattern: str) -> tuple[int, str]:
     fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     flags = _IFF_TUN | _IFF_NO_PI | _IFF_VNET_HDR
     reply = fcntl.ioctl(fd, _TUNSETIFF, _build_ifreq(pattern, struct.pack("=H", flags)))
-    # Packets stay in this machine's memory: nobody computes or checks a checksum.
+    # Packets stay in this machine's memory, so checksums are not needed.
     fcntl.ioctl(fd, _TUNSETOFFLOAD, _TUN_F_CSUM)
     return fd, reply[:16].rstrip(b"\0").decode()
 
 
 def _set_tcp_windows(buffer: int) -> None:
-    """Windows as large as the link needs; a warm connection stays warm."""
+    """Set TCP windows that the link needs; a warm connection stays warm."""
     settings = {
         "tcp_rmem": f"4096 {min(2 * buffer, 1 << 20)} {2 * buffer}",
         "tcp_wmem": f"4096 {min(buffer, 1 << 20)} {buffer}",
@@ -121,7 +122,7 @@ def _set_tcp_windows(buffer: int) -> None:
         "tcp_no_metrics_save": "1",
     }
     for name, value in settings.items():
-        # An older kernel keeps some for all namespaces together.
+        # In older kernels some settings are common to all namespaces.
         with contextlib.suppress(OSError), open(f"/proc/sys/net/ipv4/{name}", "w") as file:
             file.write(value)
 
@@ -141,7 +142,7 @@ def _new_namespace(buffer: int) -> int:
 
 
 class _LinkEmulator:
-    """Four hosts' packets, each on its way or waiting for its host's link."""
+    """Packets of four hosts, in transit or waiting for their host's link."""
 
     def __init__(self, tuns: list[int], last_bytes: list[int], delay: float, rate: float) -> None:
         self._tuns = tuns
@@ -151,12 +152,12 @@ class _LinkEmulator:
         self._queues = [[deque[bytes]() for _ in range(HOSTS)] for _ in range(HOSTS)]
         self._next_destination = [0] * HOSTS
         self._busy = [False] * HOSTS
-        # (time, order, host whose link gets free or -1, destination, packet)
+        # (time, order, host whose link becomes free or -1, destination, packet)
         self._events: list[tuple[float, int, int, int, bytes]] = []
         self._order = 0
 
     def forward_packets(self, control: socket.socket) -> None:
-        """Forwards until the other end of the socket closes."""
+        """Forward packets until the other end of the socket closes."""
         descriptors = [*self._tuns, control.fileno()]
         clock, events = time.monotonic, self._events
         while True:
@@ -173,7 +174,7 @@ class _LinkEmulator:
                 self._read_packets(self._tuns.index(fd))
 
     def _read_packets(self, host: int) -> None:
-        """Reads what a host sends."""
+        """Read the packets that a host sends."""
         tun, queues = self._tuns[host], self._queues[host]
         size = 65536 + _VNET_BYTES
         for _ in range(32):
@@ -191,7 +192,7 @@ class _LinkEmulator:
                 self._send_next(host, time.monotonic())
 
     def _send_next(self, host: int, now: float) -> None:
-        """Gives a host's link the next packet; the destinations take turns."""
+        """Send the next packet over a host's link; the destinations alternate."""
         queues, first_destination = self._queues[host], self._next_destination[host]
         for i in range(HOSTS):
             to = (first_destination + i) % HOSTS
@@ -209,14 +210,14 @@ class _LinkEmulator:
         heapq.heappush(self._events, (free + self._delay, self._order + 1, -1, to, packet))
 
     def _process_due(self, now: float) -> None:
-        """All that was due by now, at the time it was due."""
+        """Process all events that are due, each at its own time."""
         events = self._events
         while events and events[0][0] <= now:
             at, _, host, to, packet = heapq.heappop(events)
             if host >= 0:
                 self._send_next(host, at)
                 continue
-            with contextlib.suppress(OSError):  # that host has gone
+            with contextlib.suppress(OSError):  # that host has ended
                 os.write(self._tuns[to], packet)
 
 
@@ -234,7 +235,7 @@ def _run_command(command: str, *words: str) -> None:
 def _try_netem(
     home: int, hosts: list[str], settings: dict[str, Any], buffer: int
 ) -> list[int] | None:
-    """The hosts' namespaces behind a bridge, shaped by the kernel; None where it cannot."""
+    """Create the hosts' namespaces behind a bridge with netem; return None if the kernel cannot."""
     if not shutil.which("tc") or not shutil.which("ip"):
         return None
     delay, rate = settings["delay_us"], settings["bytes_per_second"] * 8
@@ -264,12 +265,12 @@ def _try_netem(
     except (OSError, subprocess.SubprocessError):
         return None
     finally:
-        with contextlib.suppress(OSError):  # it may not, and the next attempt says why
+        with contextlib.suppress(OSError):  # without permission the next attempt reports the reason
             enter_namespace(home)
 
 
 def main(settings: dict[str, Any]) -> int:
-    """Makes the hosts, gives their namespaces away and forwards until the parent has gone."""
+    """Create the hosts, pass their namespaces to the parent, and forward packets until it ends."""
     control = socket.socket(fileno=0)
     rate, delay_us = int(settings["bytes_per_second"]), int(settings["delay_us"])
     hosts = host_addresses(settings["subnet"])
@@ -292,7 +293,7 @@ def main(settings: dict[str, Any]) -> int:
                 tuns.append(tun)
             last = [int(a.rpartition(".")[2]) for a in hosts]
             links = _LinkEmulator(tuns, last, delay_us / 1e6, rate)
-        # Packets are late where workers keep this process from the processor.
+        # Packets are late if workers occupy the processor that this process needs.
         with contextlib.suppress(OSError):
             os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
     except OSError as error:

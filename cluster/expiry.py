@@ -1,4 +1,4 @@
-"""How long the members' certificates last, for logs and ``doctor``."""
+"""Expiry dates of the members' certificates, for logs and ``doctor``."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Expiry:
     """One pinned certificate.
 
     Attributes:
-        who: whose it is.
-        until: when it expires (UTC).
-        days: until then, negative once it has.
-        early: it is not valid yet.
-        replaced: another certificate of the same member lasts longer.
+        member: its owner.
+        expires_at: time of expiry (UTC).
+        days: days until expiry, negative afterwards.
+        is_not_yet_valid: it is not valid yet.
+        replaced: another certificate of the same member expires later.
         fingerprint: its SHA-256.
     """
 
@@ -43,7 +43,7 @@ class Expiry:
 
 
 def list_expiries(config: ClusterConfig, now: datetime.datetime | None = None) -> list[Expiry]:
-    """All pinned certificates of a cluster, parties first."""
+    """List all pinned certificates of a cluster, parties first."""
     now = now or datetime.datetime.now(datetime.UTC)
     listed = []
     for member in config.members:
@@ -65,7 +65,7 @@ def list_expiries(config: ClusterConfig, now: datetime.datetime | None = None) -
 
 
 def expiry_warnings(config: ClusterConfig, now: datetime.datetime | None = None) -> list[str]:
-    """One line for each member whose certificate lasts less than 30 days."""
+    """Return one line for each member whose certificate expires in less than 30 days."""
     return [
         f"the certificate of {expiry.member}: {expiry.description}; {RENEW}"
         for expiry in list_expiries(config, now)

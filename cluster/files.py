@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, secret ones for their owner alone."""
+"""Atomic writes of files; secret files are readable by their owner only."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tfe_bench.errors import ConfigError
 
 
 def write_private(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
-    """Writes a secret file whole or not at all, readable by its owner only from the first byte.
+    """Write a secret file atomically, readable by its owner only from the first byte.
 
     Args:
-        path: where to write; its folder must exist.
-        data: the whole content.
+        path: the file; its folder must exist.
+        data: the complete content.
         overwrite: replace an existing file.
 
     Raises:
@@ -24,7 +24,7 @@ def write_private(path: str | os.PathLike[str], data: bytes, *, overwrite: bool 
 
 
 def write_public(path: str | os.PathLike[str], data: bytes, *, overwrite: bool = False) -> None:
-    """Writes a file that holds no secret whole or not at all (mode 0644).
+    """Write a file without secrets atomically (mode 0644).
 
     Args and errors: as for `write_private`.
     """
@@ -37,10 +37,14 @@ def _write_file(path: Path, data: bytes, *, mode: int, overwrite: bool) -> None:
     except FileExistsError:
         raise ConfigError(
             f"{path} exists already and is not overwritten. Choose another folder, or move the "
-            "file away first."
+            "file away first.",
+            code="file-exists",
+            received=str(path),
         ) from None
     except OSError as error:
         raise ConfigError(
             f"Cannot write {path}. Received: {error.strerror}. Check the folder, its permissions "
-            "and the free space."
+            "and the free space.",
+            code="file-not-writable",
+            received=error.strerror,
         ) from None

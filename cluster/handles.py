@@ -1,7 +1,7 @@
-"""What a worker holds in memory for its clients between jobs: values under handles, for a while.
+"""Values that a worker holds in memory for its clients between jobs, under handles that expire.
 
-A handle is a client's own, by its name: another client's is as unknown as none.  What is held is
-bounded in bytes and in time, whatever clients do.
+A handle belongs to one client, by name: another client's handle is indistinguishable from one that
+does not exist.  Held values are bounded in bytes and in time, whatever clients do.
 """
 
 from __future__ import annotations
@@ -14,22 +14,22 @@ from typing import Any
 
 from tfe_bench.errors import PolicyError, UsageError
 
-# Of one client: a handle of an array of one element takes memory, too.
+# Handles of one client: even an array of one element takes memory.
 MOST_HANDLES = 10_000
 MOST_BYTES, MOST_BYTES_PER_CLIENT, SECONDS = 4 << 30, 1 << 30, 3600.0
-# Python's own, for each.
+# Python's overhead for each handle.
 _OVERHEAD = 1024
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HeldValue:
-    """What is held under a handle.
+    """A value under a handle.
 
     Attributes:
-        value: shares; never in a text.
-        about: what is public of them.
+        value: shares; never part of a text.
+        public_facts: public facts about the value.
         size: bytes.
-        until: by the monotonic clock.
+        expires_at: time of expiry by the monotonic clock.
     """
 
     value: Any
@@ -42,9 +42,9 @@ class HandleStore:
     """A worker's handles.
 
     Args:
-        party: whose.
-        most, per_client: bytes of all clients together, and of one.
-        seconds: after which a handle expires that was not used meanwhile.
+        party: the worker's party.
+        most, per_client: bytes of all clients together, and of one client.
+        seconds: the lifetime of a handle since its last use.
     """
 
     def __init__(
@@ -62,16 +62,20 @@ class HandleStore:
         self._timer: threading.Timer | None = None
 
     def put_value(self, client: str, handle: str, value: Any, public_facts: Any, size: int) -> None:
-        """Holds a value.
+        """Hold a value.
 
         Raises:
-            UsageError: there is such a handle.
-            PolicyError: the operator's bounds do not admit one more.
+            UsageError: the handle exists already.
+            PolicyError: the operator's limits do not allow another value.
         """
         with self._lock:
             self._remove_expired()
             if (client, handle) in self._held:
-                raise UsageError(f"Party {self._party} holds such a handle already.")
+                raise UsageError(
+                    f"Party {self._party} holds such a handle already.",
+                    code="duplicate-handle",
+                    party=self._party,
+                )
             self._check_limits(client, [size])
             expires_at = self._clock() + self._seconds
             self._held[client, handle] = HeldValue(
@@ -82,19 +86,23 @@ class HandleStore:
     def check_capacity(
         self, client: str, handles: Iterable[str], sizes: list[int], released: set[str]
     ) -> None:
-        """Refuses what could not be held.
+        """Reject values that could not be held.
 
         Args:
-            handles, sizes: that a job would make, and how many bytes each has.
-            free: that are let go of before.
+            handles, sizes: the handles that a job would create, and the bytes of each.
+            released: handles that are released before.
 
         Raises:
-            UsageError, PolicyError: as `put`.
+            UsageError, PolicyError: as `put_value`.
         """
         with self._lock:
             self._remove_expired()
             if any((client, handle) in self._held for handle in handles):
-                raise UsageError(f"Party {self._party} holds such a handle already.")
+                raise UsageError(
+                    f"Party {self._party} holds such a handle already.",
+                    code="duplicate-handle",
+                    party=self._party,
+                )
             self._check_limits(client, sizes, released)
 
     def _check_limits(
@@ -119,16 +127,20 @@ class HandleStore:
         ):
             if needed > limit:
                 raise PolicyError(
-                    f"Party {self._party} does not hold so much for a client. Received: {needed} "
-                    f"{name}, the limit is {limit}. Let go of some (del y), reveal or keep them, or "
-                    "its operator raises the limit under [limits] in worker.toml."
+                    f"Party {self._party} holds no more for a client. Received: {needed} "
+                    f"{name}, the limit is {limit}. Release some (del y), reveal or keep them, or "
+                    "its operator raises the limit under [limits] in worker.toml.",
+                    code="held-limit-exceeded",
+                    received=needed,
+                    expected=limit,
+                    party=self._party,
                 )
 
     def get_value(self, client: str, handle: str) -> HeldValue:
-        """What a client has under a handle, which lives anew from now.
+        """Return the value of a client's handle and renew its lifetime.
 
         Raises:
-            UsageError: nothing, or no more.
+            UsageError: the client has no such handle, or it has expired.
         """
         with self._lock:
             self._remove_expired()
@@ -137,8 +149,10 @@ class HandleStore:
                 minutes = self._seconds / 60
                 raise UsageError(
                     f"Party {self._party} holds no array under this handle for this client: it "
-                    f"expired ({minutes:g} minutes without use), the worker was started again, or "
-                    "it is another client's. Compute it again; keep(name) lasts."
+                    f"expired ({minutes:g} minutes without use), the worker was restarted, or "
+                    "it is another client's. Compute it again; keep(name) stores it permanently.",
+                    code="handle-not-found",
+                    party=self._party,
                 )
             renewed = HeldValue(
                 entry.value, entry.public_facts, entry.size, self._clock() + self._seconds
@@ -147,7 +161,7 @@ class HandleStore:
             return renewed
 
     def release_handles(self, client: str, handles: Iterable[str]) -> None:
-        """Lets go of a client's handles, and of nobody else's; "*" is all of them."""
+        """Release handles of one client alone; "*" stands for all of them."""
         with self._lock:
             for handle in handles:
                 if handle == "*":
@@ -156,7 +170,7 @@ class HandleStore:
                 self._held.pop((client, handle), None)
 
     def count_handles(self, client: str) -> tuple[int, int]:
-        """How many handles a client has, and their bytes."""
+        """Return the number of a client's handles, and their bytes."""
         with self._lock:
             self._remove_expired()
             client_sizes = [h.size for (owner, _), h in self._held.items() if owner == client]
@@ -168,7 +182,7 @@ class HandleStore:
             del self._held[key]
 
     def _schedule_expiry(self) -> None:
-        """Memory is given back also where no other job comes."""
+        """Release expired memory even if no other job arrives."""
         if self._timer is not None or not self._held:
             return
 

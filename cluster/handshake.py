@@ -1,9 +1,9 @@
-"""What two workers must agree on before a session, and the keys they make for it.
+"""Agreement of two workers before a session, and derivation of their pairwise keys.
 
-Each sends a hello; every field that must be equal is compared and a difference is
+Each side sends a hello; every field that must be equal is compared, and a difference is
 refused with both values named.  The pairwise PRF key comes from an ephemeral
-X25519 exchange inside the (mutually authenticated) stream, so both contribute OS
-randomness and a recorded stream does not give it away later.
+X25519 exchange inside the (mutually authenticated) stream: both sides contribute OS
+randomness, and a recorded stream does not disclose the key later.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import tfe_bench
 from tfe_bench.cluster import json_limits
 from tfe_bench.errors import ProtocolError, VersionMismatch
 
-# field -> what to do when the two sides differ
+# field -> advice if the two sides differ
 _MUST_AGREE = {
     "version": "Install one version of tfe_bench on all three hosts.",
     "abi": "Compile the ops of one version of tfe_bench on all three hosts.",
@@ -44,8 +44,9 @@ class Hello:
 
     Attributes:
         cluster: the digest of the parties and settings in cluster.toml.
-        cluster_parts: short digests of its parts, which name what differs; nothing rests on them.
-        client: the name and certificate by which this worker knows the job's client.
+        cluster_parts: short digests of its parts, which name a difference; no decision depends on
+            them.
+        client: the name and certificate of the job's client at this worker.
     """
 
     party: int
@@ -62,33 +63,37 @@ class Hello:
     public_key: str
 
     def encode(self) -> bytes:
-        """As bytes on the wire."""
+        """Return the hello as JSON bytes."""
         return json.dumps(dataclasses.asdict(self)).encode()
 
     @classmethod
     def decode(cls, blob: bytes) -> Hello:
-        """From the wire.
+        """Parse a hello from JSON bytes.
 
         Raises:
-            ProtocolError: it is not a hello.
+            ProtocolError: the bytes are not a hello.
         """
         problem = "A peer's first message is not a hello of tfe_bench: it"
         values = json_limits.parse_object(blob, problem, json_limits.MOST_QUESTION)
         kinds = {"int": int, "str": str}
         for field in dataclasses.fields(cls):
             if type(values.get(field.name)) is not kinds[str(field.type)]:
-                raise ProtocolError(f'{problem} has no "{field.name}".')
+                raise ProtocolError(
+                    f'{problem} has no "{field.name}".',
+                    code="malformed-message",
+                    operation=field.name,
+                )
         return cls(**{field.name: values[field.name] for field in dataclasses.fields(cls)})
 
 
 def minor_version(version: str) -> str:
-    """2.21.3 -> 2.21."""
+    """Return major and minor version: 2.21.3 -> 2.21."""
     return ".".join(version.split(".")[:2])
 
 
 @functools.cache
 def tensorflow_version() -> str:
-    """The installed TensorFlow's version, without importing it."""
+    """Return the installed TensorFlow's version, without importing it."""
     for name in ("tensorflow", "tensorflow-cpu"):
         try:
             return importlib.metadata.version(name)
@@ -98,18 +103,21 @@ def tensorflow_version() -> str:
 
 
 def check_hello(mine: Hello, theirs: Hello, expected_party: int, differences: str = "") -> None:
-    """Refuses a peer that differs.
+    """Reject a peer whose hello differs.
 
     Args:
-        parts: in what the two cluster files differ, in words, if they do.
+        differences: a description of the differences of the two cluster files, or "".
 
     Raises:
-        VersionMismatch: naming the field, both values and what to do.
-        ProtocolError: the peer says it is another party than the one expected.
+        VersionMismatch: naming the field, both values and the remedy.
+        ProtocolError: the peer claims to be another party than the expected one.
     """
     if theirs.party != expected_party:
         raise ProtocolError(
-            f"Party {expected_party} was expected. Received: a hello of party {theirs.party}."
+            f"Expected party {expected_party}. Received: a hello of party {theirs.party}.",
+            code="unexpected-party",
+            received=theirs.party,
+            expected=expected_party,
         )
     for field, remedy in _MUST_AGREE.items():
         our_value, their_value = getattr(mine, field), getattr(theirs, field)
@@ -121,22 +129,26 @@ def check_hello(mine: Hello, theirs: Hello, expected_party: int, differences: st
             where = f" ({differences})" if field == "cluster" and differences else ""
             raise VersionMismatch(
                 f"Parties {mine.party} and {theirs.party} differ in {field}{where}. Received: "
-                f"{shown_a} (party {mine.party}) and {shown_b} (party {theirs.party}). {remedy}"
+                f"{shown_a} (party {mine.party}) and {shown_b} (party {theirs.party}). {remedy}",
+                code="members-differ",
+                operation=field,
+                received=shown_b,
+                expected=shown_a,
             )
 
 
 class KeyAgreement:
-    """One side's ephemeral key; `derive` gives the 16-byte PRF key both sides share."""
+    """One side's ephemeral key; `derive_key` returns the 16-byte PRF key that both sides share."""
 
     def __init__(self) -> None:
         self._private = X25519PrivateKey.generate()
         self.public_key = self._private.public_key().public_bytes_raw().hex()
 
     def derive_key(self, mine: Hello, theirs: Hello) -> bytes:
-        """HKDF-SHA256 over the X25519 secret, bound to both hellos.
+        """Derive the key by HKDF-SHA256 from the X25519 secret, bound to both hellos.
 
         Raises:
-            ProtocolError: the peer's public key is none, or one that gives no secret.
+            ProtocolError: the peer's public key is malformed, or results in no secret.
         """
         low, high = sorted((mine, theirs), key=lambda h: h.party)
         transcript = hashlib.sha256(low.encode() + b"\0" + high.encode()).digest()
@@ -144,16 +156,21 @@ class KeyAgreement:
             peer = X25519PublicKey.from_public_bytes(bytes.fromhex(theirs.public_key))
             secret = self._private.exchange(peer)
         except ValueError:
-            raise ProtocolError(f"Party {theirs.party} sent no public key of X25519.") from None
+            raise ProtocolError(
+                "Expected an X25519 public key. Received: another value from party "
+                f"{theirs.party}.",
+                code="invalid-public-key",
+                party=theirs.party,
+            ) from None
         return HKDF(hashes.SHA256(), 16, salt=transcript, info=b"tfe_bench PRF key").derive(secret)
 
 
 def program_digest(name: str, parameters: dict[str, Any], shapes: Any) -> str:
-    """Digest of what a job runs: program, parameters and public shapes of its inputs."""
+    """Return the digest of a job's program, parameters and public shapes of its inputs."""
     canonical = json.dumps([name, parameters, shapes], sort_keys=True, default=str)
     return hashlib.sha256(canonical.encode()).hexdigest()
 
 
 def package_version() -> str:
-    """This package's version."""
+    """Return this package's version."""
     return tfe_bench.__version__

@@ -1,4 +1,4 @@
-"""Whether the two holders of each field of a shared value hold the same."""
+"""Comparison of the copies that the two holders of each field of a shared value have."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from tfe_bench.protocols.session.party import Party
 
 
 def find_differing_peer(party: Party, own_fields: Mapping[str, bytes | memoryview]) -> int | None:
-    """The first peer that holds another copy of a field than this party; None if none does.
+    """Return the first peer with another copy of a field than this party, or None.
 
-    Only the two holders of a field compare it: the third could search a small value by its digest.
+    Only the two holders of a field compare it: the third could find a small value by its digest.
 
     Args:
-        held: this party's two of "m", "l1" and "l2", or what stands for them.
+        own_fields: this party's two fields of "m", "l1" and "l2", or seeds in place of them.
 
     Bits sent: 256 to each peer.
     """

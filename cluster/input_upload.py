@@ -1,4 +1,4 @@
-"""A job's inputs on their way: shared at the client, and sent to each worker on its stream."""
+"""Upload of a job's inputs: shared at the client and sent to each worker on its stream."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from tfe_bench.errors import UsageError
 _DEALER = 0
 
 
-# Bytes of masked inputs that one evaluator has taken already and the other has not: what is more is
-# made again.
+# Cached bytes of masked inputs that one evaluator has received and the other has not: a larger
+# amount is recomputed.
 MOST_KEPT = 256 << 20
 
 
 class InputUpload:
-    """The inputs of one job, each shared when the first of the evaluators takes it.
+    """The inputs of one job, each shared when the first evaluator's stream reaches it.
 
     Args:
         inputs: by name.
 
     Attributes:
-        size: bytes that each evaluator is sent.
+        size: bytes sent to each evaluator.
     """
 
     def __init__(self, inputs: Mapping[str, AnyInput]) -> None:
@@ -52,14 +52,14 @@ class InputUpload:
     def worker_messages(
         self, party: int, header: Mapping[str, Any], mark_alive: Callable[[int], None]
     ) -> Iterator[bytes]:
-        """What one worker is sent: the submission, and of the inputs what its role holds.
+        """Yield one worker's messages: the submission, and the fields of the inputs for its role.
 
         Args:
-            header: of the submission, besides the inputs.
-            alive: told of the party whenever it has taken a message.
+            header: of the submission, without the inputs.
+            mark_alive: called with the party whenever it has accepted a message.
 
         Raises:
-            UsageError: the submission is too long, or a late input is not as it was said to be.
+            UsageError: the submission is too long, or an input differs from its declaration.
         """
         role = (party - _DEALER) % 3
         held_masks = {0: ("l1", "l2"), 1: ("l1",), 2: ("l2",)}[role]
@@ -72,7 +72,10 @@ class InputUpload:
             raise UsageError(
                 f"A job's submission has at most {wire.MOST_MESSAGE_BYTES} bytes. Received: "
                 f"{len(submission)}, with {len(rows)} inputs. Use fewer of them, or shorter "
-                "parameters."
+                "parameters.",
+                code="message-too-long",
+                received=len(submission),
+                expected=wire.MOST_MESSAGE_BYTES,
             )
         yield submission
         if role == 0:
@@ -80,19 +83,17 @@ class InputUpload:
         for i in range(len(self._values)):
             m = self._masked_words(i)
             for chunk in wire.chunk_data(m.data.cast("B")):
-                mark_alive(party)  # a worker that takes a chunk on a slow line is no lost one
+                mark_alive(party)  # a worker that receives a chunk over a slow line is alive
                 yield chunk
             with self._making:
                 self._receivers[i].add(party)
-                if (
-                    len(self._receivers[i]) == 2
-                ):  # both evaluators have it: large models need the room
+                if len(self._receivers[i]) == 2:  # both evaluators have it: memory is scarce
                     self._masked.pop(i, None)
             del m
 
     def _masked_words(self, i: int) -> seeds.Ring:
-        """The masked words of an input: the same each time, as its seeds are."""
-        with self._making:  # the first of the two evaluators' streams that gets there makes it
+        """Return the masked words of an input: the same each time, as its seeds are."""
+        with self._making:  # the first evaluator's stream that needs the input creates it
             if i not in self._masked:
                 self._evict_masked()
                 value = self._make_input(self._values[i])
@@ -100,7 +101,7 @@ class InputUpload:
             return self._masked[i]
 
     def _evict_masked(self) -> None:
-        """Forgets what one evaluator waits for only, if that is much; a late input is made once."""
+        """Evict large inputs that one evaluator has received, except late ones (made once)."""
         remakable = [k for k in self._masked if not isinstance(self._values[k], LateInput)]
         cached_bytes = sum(self._masked[k].nbytes for k in remakable)
         for k in remakable:
@@ -113,12 +114,19 @@ class InputUpload:
             return source
         value = source.make()
         if (value.shape, value.fractional_bits) != (source.shape, source.fractional_bits):
-            raise UsageError("An input has another shape than it was said to have.")
+            raise UsageError(
+                "An input's shape and scale equal those of its declaration. Received: "
+                f"{list(value.shape)} with {value.fractional_bits} fractional bits, declared: "
+                f"{list(source.shape)} with {source.fractional_bits}.",
+                code="shape-mismatch",
+                received=list(value.shape),
+                expected=list(source.shape),
+            )
         return value
 
 
 def check_inputs(inputs: object) -> None:
-    """Refuses inputs that no worker could be sent.
+    """Reject inputs that cannot be sent to a worker.
 
     Raises:
         UsageError: naming the first one.
@@ -128,12 +136,16 @@ def check_inputs(inputs: object) -> None:
             raise UsageError(
                 "Inputs are PrivateInput by name: PrivateInput(array) for integers, "
                 "PrivateInput(FixedPoint(16).encode(array), 16) for reals. Received: "
-                f"{describe_type(value)} under {str(name)[:80]!r}."
+                f"{describe_type(value)} under {str(name)[:80]!r}.",
+                code="wrong-type",
+                operation=str(name)[:80],
+                received=describe_type(value),
+                expected="PrivateInput",
             )
 
 
 def check_parameters(parameters: object) -> None:
-    """Refuses parameters that JSON does not hold.
+    """Reject parameters that JSON cannot represent.
 
     Raises:
         UsageError: naming the first one.
@@ -143,18 +155,28 @@ def check_parameters(parameters: object) -> None:
             json.dumps({name: value}, allow_nan=False)
         except (TypeError, ValueError, RecursionError):
             raise UsageError(
-                "Parameters are what JSON holds: texts, finite numbers, true or false, None, and "
-                f"lists and dicts of these. Received: {describe_type(value)} under {str(name)[:80]!r}."
+                "Parameters are JSON values: texts, finite numbers, true or false, None, and "
+                f"lists and dicts of these. Received: {describe_type(value)} under "
+                f"{str(name)[:80]!r}.",
+                code="wrong-type",
+                operation=str(name)[:80],
+                received=describe_type(value),
+                expected="JSON values",
             ) from None
 
 
 def _named_items(expected: str, values: object) -> Iterable[tuple[object, object]]:
     if not isinstance(values, Mapping):
-        raise UsageError(f"{expected}. Received: {describe_type(values)}.")
+        raise UsageError(
+            f"{expected}. Received: {describe_type(values)}.",
+            code="wrong-type",
+            received=describe_type(values),
+            expected="a dict",
+        )
     return values.items()
 
 
 def describe_type(value: object) -> str:
-    """What a value is, and nothing of what it holds."""
+    """Return the type of a value, without its contents."""
     dtype = getattr(value, "dtype", None)
     return type(value).__name__ + (f" of {dtype}" if dtype is not None else "")

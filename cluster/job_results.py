@@ -1,4 +1,4 @@
-"""The answers of three workers to one job: followed, compared and put together."""
+"""The results of one job: read from three workers, compared and reconstructed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SILENCE_SECONDS = 9.5
 
 
 class _OutputSpec(NamedTuple):
-    """What the three workers must say alike of one output."""
+    """Public facts of one output, on which the three workers must agree."""
 
     shape: tuple[int, ...]
     fractional_bits: int
@@ -30,15 +30,15 @@ class _OutputSpec(NamedTuple):
 
 
 class ResultCollector:
-    """What the three workers say of one job, on their streams to its client.
+    """Events of the three workers about one job, read from their streams to the client.
 
     Args:
-        config: of the cluster.
-        progress: hears of the job's place and its fraction, as party 0 says them.
+        config: the cluster file.
+        progress: callback for the job's position and fraction, as party 0 reports them.
 
     Attributes:
-        result: what has come so far; whole once `collect` has returned it.
-        finished: set when nothing more is waited for.
+        result: the outputs received so far; complete when `collect_result` returns.
+        finished: set when no further event is expected.
     """
 
     def __init__(self, config: ClusterConfig, progress: Progress | None) -> None:
@@ -56,21 +56,21 @@ class ResultCollector:
         self._admitted = threading.Event()
 
     def mark_alive(self, party: int) -> None:
-        """Notes that a worker is alive."""
+        """Record that a worker is alive."""
         self._last_alive[party] = time.monotonic()
 
     def close(self) -> None:
-        """Has everybody who waits give up."""
+        """Wake all waiting threads; they stop waiting."""
         self.finished.set()
         self._admitted.set()
 
     def wait_admitted(self) -> bool:
-        """Waits until all three workers have taken the job; False if it has ended before."""
+        """Wait until all three workers accept the job; return False if the job ends before."""
         self._admitted.wait()
         return not self.finished.is_set()
 
     def report_failure(self, party: int, error: BaseException) -> None:
-        """Ends the job for what went wrong here."""
+        """End the job because of an error at this client."""
         self._outcomes.put((party, error))
 
     def _track_liveness(self, party: int, blobs: Iterator[bytes]) -> Iterator[bytes]:
@@ -79,7 +79,7 @@ class ResultCollector:
             yield blob
 
     def read_stream(self, party: int, call: Iterator[bytes]) -> None:
-        """Reads one worker's stream to its end."""
+        """Read one worker's stream to its end."""
         try:
             reader = wire.StreamReader(self._track_liveness(party, call), allow_nan=True)
             while (event := reader.next_event()) is not None:
@@ -103,13 +103,18 @@ class ResultCollector:
                 elif kind == "done":
                     self._outcomes.put((party, None))
                     return
-            raise PeerLost(party, "it ended the job without a result")
+            raise PeerLost(
+                party,
+                "it ended the job without a result",
+            )
         except grpc.RpcError as error:
             code, details = wire.get_call_status(error)
             address = self.config.parties[party].address
             name = code.name.lower() if code else "unknown"
             if code is grpc.StatusCode.UNAVAILABLE and "Handshake read failed" in details:
-                reason = f"{address} closed the connection at once: it takes no more of them now"
+                reason = (
+                    f"{address} closed the connection at once: it accepts no more connections now"
+                )
             elif code is grpc.StatusCode.UNAVAILABLE and "handshake" in details.lower():
                 reason = f"TLS with {address} failed: is this client's certificate in cluster.toml?"
             elif code is grpc.StatusCode.RESOURCE_EXHAUSTED:
@@ -131,15 +136,21 @@ class ResultCollector:
             field = str(event["part"])
             digest = str(event["digest"])
         except (KeyError, TypeError, ValueError) as error:
-            raise ProtocolError("A worker's result is malformed.") from error
+            raise ProtocolError(
+                "A worker's result is malformed.", code="malformed-message"
+            ) from error
         if spec.limbs not in (1, 2) or any(d < 0 for d in spec.shape):
-            raise ProtocolError("A worker's result is malformed.")
+            raise ProtocolError("A worker's result is malformed.", code="malformed-message")
         shape = spec.shape if spec.limbs == 1 else (*spec.shape, 2)
         size = math.prod(shape) * 8
         words = np.frombuffer(reader.read_bytes(size), np.int64).reshape(shape) if field else None
         with self._lock:
             if self._output_specs.setdefault(name, spec) != spec:
-                raise ProtocolError(f"The workers describe {name!r} differently.")
+                raise ProtocolError(
+                    f"The workers describe {name!r} differently.",
+                    code="inconsistent-results",
+                    received=name,
+                )
             parts = self._parts.setdefault(name, {})
             if words is not None:
                 parts[field] = words
@@ -147,7 +158,7 @@ class ResultCollector:
                 self._digests[name] = digest
 
     def collect_result(self) -> JobResult:
-        """Waits for all three workers; reconstructs the outputs."""
+        """Wait for all three workers and reconstruct the outputs."""
         done: set[int] = set()
         while len(done) < 3:
             try:
@@ -156,18 +167,24 @@ class ResultCollector:
                 now = time.monotonic()
                 for p in range(3):
                     if p not in done and now - self._last_alive[p] > SILENCE_SECONDS:
-                        raise PeerLost(
-                            p, f"it has not been heard from for {SILENCE_SECONDS:.0f} s"
-                        ) from None
+                        raise PeerLost(p, f"it was silent for {SILENCE_SECONDS:.0f} s") from None
                 continue
             if error is not None:
                 raise self._find_root_cause(error)
             done.add(party)
         for name, parts in self._parts.items():
             if set(parts) != {"m", "lam"}:
-                raise ProtocolError(f"The workers returned incomplete shares of {name!r}.")
+                raise ProtocolError(
+                    f"The workers returned incomplete shares of {name!r}.",
+                    code="inconsistent-results",
+                    received=name,
+                )
             if hashlib.sha256(parts["m"].tobytes()).hexdigest() != self._digests.get(name):
-                raise ProtocolError(f"The two evaluators returned different shares of {name!r}.")
+                raise ProtocolError(
+                    f"The two evaluators returned different shares of {name!r}.",
+                    code="inconsistent-shares",
+                    received=name,
+                )
             spec = self._output_specs[name]
             self.result.fractional_bits[name] = spec.fractional_bits
             self.result.limbs[name] = spec.limbs
@@ -175,7 +192,7 @@ class ResultCollector:
         return self.result
 
     def _find_root_cause(self, first: BaseException) -> BaseException:
-        """The cause among the errors of three workers: one fails, the others follow."""
+        """Return the cause among the errors of three workers: one fails, the others follow."""
         errors = [first]
         deadline = time.monotonic() + 0.7
         while (remaining := deadline - time.monotonic()) > 0:
@@ -189,7 +206,7 @@ class ResultCollector:
         def rank_error(error: BaseException) -> int:
             if isinstance(error, JobCancelled):
                 return 3
-            # of a session that did not come about, where another worker knows why
+            # a session that was not established; another worker reports the reason
             if isinstance(error, PeerLost) or type(error) is ClusterError:
                 return 1
             return 0 if isinstance(error, TfeBenchError) else 2

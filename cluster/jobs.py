@@ -1,4 +1,4 @@
-"""Programs that workers run by name, and what a program sees of its job."""
+"""Programs that workers run by name, and a program's access to its job."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.session.sharing import Shared
 
 GROUP = "tfe_bench.programs"
-# Of an array: no network has more axes, and no kernel takes more words (kernels/ops/kernel.h).
+# Limits of an array: no network has more axes, and no kernel accepts more words
+# (kernels/ops/kernel.h).
 MOST_AXES, MOST_WORDS = 16, 1 << 33
-# Words of the largest array that an operation makes, for each element of its largest input: of what
-# is dealt for comparisons, and for functions that are polynomials after a normalization.
+# Words of the largest array that an operation creates, per element of its largest input:
+# correlated randomness of comparisons, and of functions that are polynomials after a
+# normalization.
 GROWTH, FUNCTION_GROWTH = 16, 64
 _MOST_TEXT = 2000
 
@@ -34,14 +36,14 @@ class InputSpec:
     """Public facts about one private input.
 
     Attributes:
-        name: of the input.
-        shape: public.
+        name: the input's name.
+        shape: its public shape.
         fractional_bits: its scale.
         limbs: 64-bit words per element: 1 over Z_2^64, 2 over Z_2^128.
-        late: it may arrive while the job runs already.
+        late: it may arrive while the job is running.
 
     Raises:
-        UsageError: no array of a job has such a name, shape or scale.
+        UsageError: a name, shape or scale is not valid for an input of a job.
     """
 
     name: str
@@ -56,23 +58,30 @@ class InputSpec:
         if not is_shape or len(sizes) > MOST_AXES or shape_extent(sizes) * self.limbs > MOST_WORDS:
             raise UsageError(
                 f"An input has at most {MOST_AXES} axes and {MOST_WORDS} words. Received: "
-                f"{str(self.name)[:80]!r} of shape {str(list(sizes))[:200]}."
+                f"{str(self.name)[:80]!r} of shape {str(list(sizes))[:200]}.",
+                code="invalid-shape",
+                operation=str(self.name)[:80],
+                received=str(list(sizes))[:200],
             )
         bits = self.fractional_bits
         if type(bits) is not int or not 0 <= bits < 64 * self.limbs:
             raise UsageError(
                 f"An input over Z_2^{64 * self.limbs} has 0 to {64 * self.limbs - 1} fractional "
-                f"bits. Received: {str(self.name)[:80]!r} with {str(bits)[:40]}."
+                f"bits. Received: {str(self.name)[:80]!r} with {str(bits)[:40]}.",
+                code="number-out-of-range",
+                operation="fractional_bits",
+                received=str(bits)[:40],
+                expected=f"0 to {64 * self.limbs - 1}",
             )
 
     @property
     def elements(self) -> int:
-        """How many ring elements it has."""
+        """The number of ring elements."""
         return math.prod(self.shape)
 
     @property
     def words(self) -> int:
-        """How many 64-bit words these take."""
+        """The number of 64-bit words."""
         return self.elements * self.limbs
 
     @property
@@ -82,33 +91,33 @@ class InputSpec:
 
     @property
     def word_shape(self) -> tuple[int, ...]:
-        """The shape of the words: with the axis of 2 where an element has two."""
+        """The shape of the words: with a last axis of 2 for elements of two words."""
         return self.shape if self.limbs == 1 else (*self.shape, self.limbs)
 
 
 def shape_extent(sizes: Sequence[int]) -> int:
-    """The product of a shape's sizes, in which a size of 0 counts as 1.
+    """Return the product of a shape's sizes, in which a size of 0 counts as 1.
 
     Every limit on arrays compares this product.  An array of shape [0, 2^40] has no element, yet
-    protocols make arrays of 2^40: positions along an axis, masks of its width, products of two.
+    protocols create arrays of 2^40: positions along an axis, masks of its width, products of two.
     """
     return math.prod(max(1, n) for n in sizes)
 
 
 @dataclass
 class Context:
-    """What a program gets: its party, its inputs, and the way to its client.
+    """The environment of a running program: its party, its inputs and its connection.
 
     Attributes:
         party: this worker's party.
         parameters: public, as submitted, equal at all three workers.
-        inputs: private tensors by name, shared by the client; a program may take out what it needs
-            no more. A late one is waited for when it is asked for.
-        progress: tells the client how far the program is (a fraction and a word; public).
-        measurements: public figures that go into the record.
-        client: who ordered the job.
-        store: what this worker keeps between jobs; None outside of a worker.
-        at_end: figures that are known when the program has ended at all three.
+        inputs: private tensors by name, shared by the client; a program may remove inputs that
+            it no longer needs. Access to a late input waits for its arrival.
+        progress: reports a fraction and a word to the client; both are public.
+        measurements: public figures for the record.
+        client: the client that submitted the job.
+        store: values that this worker keeps between jobs; None outside of a worker.
+        at_end: figures that are known when the program has ended at all three workers.
     """
 
     party: Party
@@ -123,14 +132,14 @@ class Context:
 
 @dataclass(frozen=True)
 class Size:
-    """How large a run gets.
+    """The size of a run.
 
     Attributes:
-        words: an upper bound on the 64-bit words of the largest array that it makes anywhere,
+        words: an upper bound on the 64-bit words of the largest array that the run creates,
             messages and results included.
-        sent: bytes that the three workers send together; 0: the program does not say.
-        memory: bytes that it takes at a worker beside its inputs, about; 0: likewise.
-        seconds: that it takes where no network is waited for, about; 0: the program does not say.
+        sent: bytes that the three workers send together; 0 if the program does not declare it.
+        memory: approximate bytes at a worker in addition to its inputs; 0 if not declared.
+        seconds: approximate computing time without waits for the network; 0 if not declared.
     """
 
     words: int
@@ -139,12 +148,12 @@ class Size:
     seconds: float = 0.0
 
 
-# What code raises that stumbles over parameters of another type.
+# Errors that parameters of an unexpected type cause.
 ARGUMENT_ERRORS = (ArithmeticError, AttributeError, LookupError, TypeError, ValueError)
 
 
 def get_name_parameter(parameters: Mapping[str, Any]) -> Sequence[str]:
-    """The parameter "name", where a job has one."""
+    """Return the parameter "name" of a job that has one, as a sequence."""
     name = parameters.get("name")
     return (name,) if isinstance(name, str) else ()
 
@@ -154,25 +163,26 @@ class Program:
     """A computation that workers offer.
 
     Attributes:
-        name: by which jobs ask for it.
+        name: the name that jobs refer to.
         run: builds and runs the graphs; returns the private tensors to reveal to the client.
-        check: refuses unfit parameters or inputs before anything runs (raises UsageError).
-        about: one line that says what it does.
-        wide: whether it takes inputs over Z_2^128; others are refused before `check`.
-        permit: refuses a client for what the store holds, before anything runs (raises UsageError
-            or PolicyError). The store may change before the job's turn: `run` asks again.
-        late: whether inputs may arrive while it runs; others are refused before `check`.
-        size: how large a run gets: a Size, or its words alone; asked, as `permit` is, once both
-            have let a job pass. A worker compares it with its limits before it takes any memory.
-            None: nobody knows, and a run is bounded by its inputs and by what each kernel finds of
-            the host's memory.
-        together: how many samples a job brings, if waiting jobs with equal parameters may be run
-            as one: their inputs joined along the first axis, their outputs parted again (see
+        check: rejects invalid parameters or inputs before the run (raises UsageError).
+        about: one line that describes the program.
+        wide: whether it accepts inputs over Z_2^128; others are rejected before `check`.
+        permit: rejects a client because of the store's contents, before the run (raises UsageError
+            or PolicyError). The store may change before the job starts: `run` checks again.
+        late: whether inputs may arrive during the run; otherwise they are rejected before `check`.
+        size: the size of a run: a Size, or its words alone. It is called after `check` and
+            `permit` have accepted a job, and may use the store as `permit` does. A worker
+            compares it with its limits before it allocates any memory. None: the size is
+            unknown, and a run is bounded by its inputs and by each kernel's check of the host's
+            memory.
+        together: the number of samples of a job, if waiting jobs with equal parameters may run as
+            one batch: their inputs are joined along the first axis, their outputs split again (see
             batching.py). 0 for a job that runs alone.
-        kept_names: models, tables and data sets that a job with these parameters uses or makes, for
-            operators' logs; by default what "name" says.
-        needs: other programs that operators must allow to the client too: what a job with these
-            parameters does of theirs on its way, such as keeping a model.
+        kept_names: models, tables and data sets that a job with these parameters uses or creates,
+            for operators' logs; by default the parameter "name".
+        needs: other programs that operators must also allow to the client: those whose effects a
+            job with these parameters has, such as keeping a model.
     """
 
     name: str
@@ -190,7 +200,7 @@ class Program:
     def sized(
         self, client: str, store: Store, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]
     ) -> Size:
-        """How large a run gets, its inputs at least."""
+        """Return the size of a run, with at least the words of its inputs."""
         input_words = max((spec.extent for spec in inputs), default=0)
         declared = 0 if self.size is None else self.size(client, store, parameters, inputs)
         if not isinstance(declared, Size):
@@ -198,79 +208,104 @@ class Program:
         return replace(declared, words=max(input_words, declared.words))
 
     def admit(self, parameters: Mapping[str, Any], inputs: Sequence[InputSpec]) -> None:
-        """Refuses unfit parameters or inputs before anything runs.
+        """Reject invalid parameters or inputs before the run.
 
         Raises:
-            UsageError: naming what does not fit.
+            UsageError: naming the value that does not fit.
         """
         if not isinstance(parameters, Mapping):
-            raise UsageError("The parameters of a program have names.")
+            raise UsageError(
+                "parameters is a dict by name. Received: another type.",
+                code="wrong-type",
+                operation="parameters",
+            )
         names = [spec.name for spec in inputs]
         if len(set(names)) != len(names):
             raise UsageError(
-                f"The inputs of a job have different names. Received: {str(names)[:200]}."
+                f"The inputs of a job have different names. Received: {str(names)[:200]}.",
+                code="duplicate-name",
+                operation="inputs",
             )
         for spec in inputs:
             if spec.limbs != 1 and not self.wide:
                 raise UsageError(
                     f"The program {self.name!r} takes inputs over Z_2^64. Received: {spec.name!r} "
-                    f"over Z_2^{64 * spec.limbs}."
+                    f"over Z_2^{64 * spec.limbs}.",
+                    code="unsupported-ring",
+                    operation=spec.name,
+                    received=f"Z_2^{64 * spec.limbs}",
+                    expected="Z_2^64",
                 )
             if spec.late and not self.late:
                 raise UsageError(
-                    f"The program {self.name!r} wants all inputs before it begins. Received: a "
-                    f"late {spec.name!r}."
+                    f"The program {self.name!r} requires all inputs before it starts. Received: a "
+                    f"late {spec.name!r}.",
+                    code="late-input-not-supported",
+                    operation=spec.name,
                 )
         try:
             self.check(parameters, inputs)
         except ARGUMENT_ERRORS as error:
-            # It stumbled over a type that it did not expect, whose text could quote anything.
+            # An argument has an unexpected type; the text of this error could quote any value.
             raise UsageError(
-                f"The program {self.name!r} does not take these parameters and inputs. Received: "
-                f"values of another type ({type(error).__name__})."
+                f"The program {self.name!r} does not accept these parameters and inputs. Received: "
+                f"values of another type ({type(error).__name__}).",
+                code="wrong-type",
+                operation=self.name,
             ) from error
         except TfeBenchError as error:
             if len(str(error)) <= _MOST_TEXT:
                 raise
-            # What a stranger sent is not sent back at any length.
-            raise type(error)(f"{str(error)[:_MOST_TEXT]}...") from None
+            # The text may quote an untrusted client, so its length is bounded.
+            raise type(error)(
+                f"{str(error)[:_MOST_TEXT]}...",
+                code=error.code,
+                operation=error.operation,
+                received=error.received,
+                expected=error.expected,
+                party=error.party,
+            ) from None
 
 
 def check_known(program: str, parameters: Mapping[str, Any], known: Sequence[str]) -> None:
-    """Refuses parameters that a program does not have.
+    """Reject parameters that a program does not have.
 
     Raises:
-        UsageError: naming the first one, with "did you mean".
+        UsageError: naming the first unknown one, with "did you mean".
     """
     for name in parameters:
         if name not in known:
             shortened = str(name)[:80]
             raise UsageError(
-                f"{program} has no parameter {shortened!r}.{did_you_mean(shortened, known)}"
+                f"{program} has no parameter {shortened!r}.{did_you_mean(shortened, known)}",
+                code="unknown-option",
+                operation=program,
+                received=shortened,
+                expected=", ".join(known),
             )
 
 
 def installed_programs() -> dict[str, importlib.metadata.EntryPoint]:
-    """Programs registered by installed packages, by name."""
+    """Return the programs that installed packages register, by name."""
     entry_points = {e.name: e for e in _package_programs(tuple(sys.path))}
-    # (what an installation wrote down of a checkout can be older than the checkout)
+    # (the metadata of an installation can be older than its checkout)
     entry_points.update({e.name: e for e in _checkout_programs()})
     return entry_points
 
 
 @functools.lru_cache(maxsize=8)
 def _package_programs(path: tuple[str, ...]) -> tuple[importlib.metadata.EntryPoint, ...]:
-    """What packages on a path register: each job asks, and they are read from disk."""
+    """Return the entry points of packages on a path; cached, as every job needs them."""
     return tuple(importlib.metadata.entry_points(group=GROUP))
 
 
 @functools.cache
 def _checkout_programs() -> tuple[importlib.metadata.EntryPoint, ...]:
-    """What the pyproject.toml beside this package registers; nothing where it is no checkout."""
+    """Return the entry points in this checkout's pyproject.toml; empty outside of one."""
     try:
         text = (Path(tfe_bench.__file__).resolve().parents[1] / "pyproject.toml").read_text()
         project = tomllib.loads(text)["project"]
-        if project["name"] != "tfe-bench":  # of a folder that the package was copied into
+        if project["name"] != "tfe-bench":  # another project that contains a copy
             return ()
         listed = project["entry-points"][GROUP]
     except (OSError, ValueError, KeyError):
@@ -279,7 +314,7 @@ def _checkout_programs() -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 def third_party_programs() -> list[str]:
-    """The names of programs that other packages register."""
+    """Return the names of programs that other packages register."""
     own_prefix = f"{tfe_bench.__name__}."
     return sorted(
         name
@@ -289,7 +324,7 @@ def third_party_programs() -> list[str]:
 
 
 def load_program(name: str) -> Program:
-    """The program of a name.
+    """Return the program of a name.
 
     Raises:
         UsageError: no installed package has it.
@@ -299,14 +334,24 @@ def load_program(name: str) -> Program:
     if name not in programs:
         raise UsageError(
             f"No installed package has a program {name!r}.{did_you_mean(name, programs)} "
-            f"Installed: {', '.join(sorted(programs))}."
+            f"Installed: {', '.join(sorted(programs))}.",
+            code="unknown-program",
+            received=name,
+            expected=", ".join(sorted(programs)),
         )
     try:
         program = programs[name].load()
     except (ImportError, AttributeError) as error:
-        raise ConfigError(f"The program {name!r} cannot be loaded: {error}.") from error
+        raise ConfigError(
+            f"The program {name!r} cannot be loaded: {error}.",
+            code="program-not-loadable",
+            operation=name,
+        ) from error
     if not isinstance(program, Program):
         raise ConfigError(
-            f"The entry point {name!r} is not a Program. Received: {type(program).__name__}."
+            f"The entry point {name!r} is not a Program. Received: {type(program).__name__}.",
+            code="program-not-loadable",
+            operation=name,
+            received=type(program).__name__,
         )
     return program

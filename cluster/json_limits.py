@@ -1,4 +1,4 @@
-"""JSON from clients and peers: bounded before it is parsed, and typed before it is used."""
+"""JSON from clients and peers: bounded before it is parsed, and type-checked before it is used."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 
 from tfe_bench.errors import ProtocolError
 
-# The largest that there is: the submission of a model with thousands of layers.
+# The largest message: the submission of a model with thousands of layers.
 MOST_BYTES = 64 << 20
-# Of a question that takes a name or two.
+# Bytes of a query with one or two names.
 MOST_QUESTION = 1 << 12
 MOST_DEPTH = 64
 
@@ -18,19 +18,23 @@ MOST_DEPTH = 64
 def parse_json(
     blob: bytes | memoryview, subject: str, max_bytes: int = MOST_BYTES, allow_nan: bool = False
 ) -> Any:
-    """JSON that a stranger sent.
+    """Parse untrusted JSON.
 
     Args:
-        what: it should be, for the error's text.
-        most: bytes; longer ones are not looked at.
-        nan: whether NaN and Infinity may occur: a worker's measurements have them.
+        subject: the expected message, for the error's text.
+        max_bytes: a longer message is not parsed.
+        allow_nan: whether NaN and Infinity may occur, as in a worker's measurements.
 
     Raises:
-        ProtocolError: it is longer, nested deeper than MOST_DEPTH, or no JSON.
+        ProtocolError: it is longer, nested deeper than MOST_DEPTH, or not JSON.
     """
     if len(blob) > max_bytes:
         raise ProtocolError(
-            f"{subject} is too long. Received: {len(blob)} bytes, at most {max_bytes}."
+            f"{subject} is too long. Received: {len(blob)} bytes, at most {max_bytes}.",
+            code="message-too-long",
+            operation=subject,
+            received=len(blob),
+            expected=max_bytes,
         )
     try:
         options: dict[str, Any] = (
@@ -48,21 +52,28 @@ def parse_json(
             if not level:
                 return value
     except (ValueError, RecursionError):
-        raise ProtocolError(f"{subject} is malformed.") from None
-    raise ProtocolError(f"{subject} is nested too deeply. At most {MOST_DEPTH} levels are read.")
+        raise ProtocolError(
+            f"{subject} is malformed.", code="malformed-message", operation=subject
+        ) from None
+    raise ProtocolError(
+        f"{subject} is nested too deeply. At most {MOST_DEPTH} levels are read.",
+        code="nested-too-deeply",
+        operation=subject,
+        expected=MOST_DEPTH,
+    )
 
 
 def parse_object(
     blob: bytes | memoryview, subject: str, max_bytes: int = MOST_BYTES, allow_nan: bool = False
 ) -> dict[str, Any]:
-    """The same of a JSON object.
+    """Parse an untrusted JSON object.
 
     Raises:
-        ProtocolError: as `parse`, or it is something else.
+        ProtocolError: as `parse_json`, or the value is not an object.
     """
     value = parse_json(blob, subject, max_bytes, allow_nan)
     if not isinstance(value, dict):
-        raise ProtocolError(f"{subject} is malformed.")
+        raise ProtocolError(f"{subject} is malformed.", code="malformed-message", operation=subject)
     return value
 
 

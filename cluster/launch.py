@@ -1,4 +1,4 @@
-"""Clusters to run on: three throw-away workers on this host, or three hosts."""
+"""Clusters to run on: three temporary workers on this host, or three hosts."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ from tfe_bench.errors import ClusterError, ConfigError, PeerLost, TfeBenchError,
 START_SECONDS = 60.0
 _END_SECONDS = 3.0
 _CLIENT = "local"
-# of a worker in a network namespace of its own
+# port of a worker in its own network namespace
 _LINK_PORT = 7700
-# of a worker that died
+# of the output of a worker that ended
 _MAX_OUTPUT_CHARS = 600
 
 
 class BaseCluster(Client):
-    """A client with its cluster: what both kinds of cluster have in common.
+    """A client with its cluster: the common part of both kinds of cluster.
 
     Attributes:
         name: for records.
-        emulation: how the profile is imposed; None where nothing is.
-        fallback: why another emulation was not taken; None where none was asked for.
-        realized: what a benchmark found the links to hold.
-        start_seconds: from the start of the processes until all three answered.
+        emulation: the method that emulates the profile; None without emulation.
+        fallback: the reason why another emulation was not used; None if none was requested.
+        realized: the links as a benchmark measured them.
+        start_seconds: seconds from the start of the processes until all three answered.
     """
 
     name: str
@@ -46,7 +46,7 @@ class BaseCluster(Client):
     start_seconds = 0.0
 
     def _init_client(self, config: ClusterConfig, key: bytes, certificate: bytes) -> None:
-        """Becomes a client that asks the workers for the profile in every job."""
+        """Initialize the client, which requests the profile from the workers in every job."""
         super().__init__(config, key, certificate)
         if self.profile.shaped:
             self.warm_up_bytes = self.profile.warm_up_bytes
@@ -55,7 +55,7 @@ class BaseCluster(Client):
 
     @property
     def client(self) -> Self:
-        """What orders its jobs: itself."""
+        """The client of its jobs: this object."""
         return self
 
     def __enter__(self) -> Self:
@@ -67,28 +67,28 @@ class BaseCluster(Client):
 
 
 class LocalCluster(BaseCluster):
-    """Three worker processes on loopback: real gRPC, TLS with certificates made for the occasion.
+    """Three worker processes on loopback: real gRPC, TLS with temporary certificates.
 
-    Use as a context manager; the workers die with it (and with this process).
+    Use as a context manager; the workers end with it (and with this process).
 
     Args:
         threads: per worker; None lets each use half of the cores.
-        tls_on: False measures what TLS costs; everything stays on this machine.
+        tls_on: False measures the cost of TLS; all traffic stays on this machine.
         profile: of the network between them; see docs/networks.md.
-        emulate: "netns" (hosts in network namespaces, takes root), "channel" (imposed on the
-            workers' messages), or "auto": the first where it can be, else the second.
+        emulate: "netns" (hosts in network namespaces, requires root), "channel" (delays in the
+            workers' channels), or "auto": the first if it is available, else the second.
         models: a folder where the workers keep deployed models, owners' data and checkpoints
-            (0700); without it they die with the cluster. (All three parties' shares then lie with
-            one user: that is for trying out.)
+            (0700); by default these end with the cluster. (One user then owns all three parties'
+            shares: for evaluation only.)
 
     Attributes:
         profile: the network profile.
-        emulation: "netns+tun", "netns+netem", "channel", or None where nothing is shaped.
-        fallback: why "auto" did not take namespaces, None otherwise.
+        emulation: "netns+tun", "netns+netem", "channel", or None without emulation.
+        fallback: the reason why "auto" did not use namespaces, else None.
 
     Raises:
         UsageError: unknown profile or emulation.
-        NoNamespaces: "netns" was asked for and cannot be.
+        NoNamespaces: "netns" was requested and is not available.
     """
 
     def __init__(
@@ -107,7 +107,13 @@ class LocalCluster(BaseCluster):
         self._emulate = links.check_emulation(emulate)
         self._links: links.Links | None = None
         if threads is not None and (type(threads) is not int or threads < 1):
-            raise UsageError(f"A worker has 1 thread or more. Received: threads={threads!r}.")
+            raise UsageError(
+                f"A worker has 1 thread or more. Received: threads={threads!r}.",
+                code="number-out-of-range",
+                operation="threads",
+                received=threads,
+                expected="1 or more",
+            )
         if models is not None:
             _make_folder(_check_path(models))
         self._folder = Path(tempfile.mkdtemp(prefix="tfe_bench-"))
@@ -176,30 +182,37 @@ class LocalCluster(BaseCluster):
 
     def _check_alive(self) -> None:
         for p, code, tail in self._ended_workers():
-            raise ClusterError(f"Worker {p} did not start. Received: exit code {code}.\n{tail}")
+            raise ClusterError(
+                f"Worker {p} did not start. Received: exit code {code}.\n{tail}",
+                code="worker-not-started",
+                received=code,
+                party=p,
+            )
 
     def _ended_workers(self) -> Iterator[tuple[int, int, str]]:
-        """(party, exit code, last lines) of the workers that have ended."""
+        """Yield (party, exit code, last lines) of the workers that have ended."""
         for p in range(3):
             if self._workers is not None and (code := self._workers.poll(p)) is not None:
                 yield p, code, self._workers.log_tail(p)
 
     def explain(self, error: TfeBenchError) -> None:
-        """Names a worker that died.
+        """Name a worker that ended.
 
         Raises:
-            PeerLost: one did.
+            PeerLost: a worker has ended.
         """
         for p, code, tail in self._ended_workers():
             if not (isinstance(error, PeerLost) and error.party == p):
-                # what it wrote besides its log: of a failed check, say
+                # output other than its log, such as that of a failed check
                 lines = [line for line in tail.splitlines() if f"[party {p}]" not in line]
                 output = " ".join(lines)[:_MAX_OUTPUT_CHARS]
                 reason = f"its process ended with code {code}"
-                raise PeerLost(p, f"{reason}, saying: {output}" if output else reason) from error
+                raise PeerLost(
+                    p, f"{reason}, with the output: {output}" if output else reason
+                ) from error
 
     def close(self) -> None:
-        """Ends the workers and removes their keys."""
+        """End the workers and remove their keys."""
         if hasattr(self, "_channels"):
             super().close()
         if self._workers is not None:
@@ -216,8 +229,8 @@ class Cluster(BaseCluster):
     Args:
         path: the shared cluster file.
         client: this client's name in it; the key and certificate are `client-NAME.key` and
-            `client-NAME.crt` beside the file, unless given.
-        profile: imposed on the workers' messages, if all three operators allow it.
+            `client-NAME.crt` in the same folder, unless given.
+        profile: emulated by the workers' channels, if all three operators allow it.
     """
 
     def __init__(
@@ -239,7 +252,11 @@ class Cluster(BaseCluster):
 
 def _check_path(path: object) -> Path:
     if not isinstance(path, str | os.PathLike):
-        raise UsageError(f"A path is a text or a Path. Received: {type(path).__name__}.")
+        raise UsageError(
+            f"A path is a str or a Path. Received: {type(path).__name__}.",
+            code="wrong-type",
+            received=type(path).__name__,
+        )
     return Path(path)
 
 
@@ -248,8 +265,11 @@ def _make_folder(folder: Path) -> None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise ConfigError(
-            f"The folder for models cannot be made: {folder}. Received: {error.strerror}. Choose "
-            "another."
+            f"The folder for models cannot be created: {folder}. Received: {error.strerror}. "
+            "Choose another.",
+            code="file-not-writable",
+            operation="models",
+            received=error.strerror,
         ) from None
 
 

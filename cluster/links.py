@@ -1,4 +1,4 @@
-"""How a profile is made real on one machine: namespaces with emulated links, or the channel."""
+"""Emulation of a network profile on one machine: namespaces with emulated links, or the channel."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _START_SECONDS = 20.0
 
 
 class NoNamespaces(ClusterError):
-    """Links cannot be emulated here: no privileges, or no TUN devices."""
+    """Links cannot be emulated here: the process lacks privileges, or there are no TUN devices."""
 
 
 def check_emulation(name: str) -> str:
-    """The name, if there is such an emulation.
+    """Return the name of an emulation.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     if name not in EMULATIONS:
         raise unknown_name(f"Unknown emulation of a network. Received: {name!r}.", name, EMULATIONS)
@@ -37,24 +37,27 @@ def check_emulation(name: str) -> str:
 class Links:
     """Three namespaces for workers, joined with each other and with this one by shaped links.
 
-    Everything ends with `close`, or with this process.
+    All resources end with `close`, or with this process.
 
     Attributes:
         kind: "netns+tun" or "netns+netem".
         hosts: addresses of party 0, 1, 2 and of the client.
 
     Args:
-        netem: whether the kernel's own emulator may do it.
+        netem: whether the kernel's own emulator may be used.
 
     Raises:
-        NoNamespaces: this process may not, or the kernel cannot.
+        NoNamespaces: this process lacks the permission, or the kernel the support.
     """
 
     def __init__(self, profile: Profile, netem: bool = True) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self.namespaces: list[int] = []
         if not sys.platform.startswith("linux") or not Path("/dev/net/tun").exists():
-            raise NoNamespaces("This system has no TUN devices. Received: no /dev/net/tun.")
+            raise NoNamespaces(
+                "This system has no TUN devices. Received: no /dev/net/tun.",
+                code="emulation-not-available",
+            )
         subnet = _free_subnet()
         self.hosts = emulator.host_addresses(subnet)
         settings = {
@@ -79,12 +82,16 @@ class Links:
             try:
                 reply, self.namespaces, _, _ = socket.recv_fds(control, 4096, 3)
             except OSError as error:
-                raise NoNamespaces(f"The link emulator does not answer ({error}).") from None
+                raise NoNamespaces(
+                    f"The link emulator does not answer ({error}).", code="emulation-not-available"
+                ) from None
             answer = json.loads(reply) if reply else {"error": self._last_error_line()}
             if "kind" not in answer or len(self.namespaces) != 3:
                 raise NoNamespaces(
-                    "Network namespaces cannot be made here (it takes root, or CAP_NET_ADMIN and "
-                    f"CAP_SYS_ADMIN). Received: {answer.get('error', 'nothing')}."
+                    "Network namespaces cannot be created here (this requires root, or "
+                    "CAP_NET_ADMIN and "
+                    f"CAP_SYS_ADMIN). Received: {answer.get('error', 'nothing')}.",
+                    code="emulation-not-available",
                 )
             self.kind: str = answer["kind"]
             for fd in self.namespaces:
@@ -100,12 +107,12 @@ class Links:
 
     @property
     def pid(self) -> int:
-        """Of the emulator."""
+        """Process id of the emulator."""
         assert self._process is not None
         return self._process.pid
 
     def close(self) -> None:
-        """Ends the emulator; devices and namespaces go with it."""
+        """End the emulator; devices and namespaces end with it."""
         self._control.close()
         for fd in self.namespaces:
             os.close(fd)
@@ -122,7 +129,7 @@ class Links:
 
 
 def _free_subnet() -> str:
-    """Eight addresses of 198.18.0.0/15, which is set aside for benchmarks (RFC 2544)."""
+    """Return eight unused addresses of 198.18.0.0/15, reserved for benchmarks (RFC 2544)."""
     used_routes = []
     try:
         for line in Path("/proc/net/route").read_text().splitlines()[1:]:

@@ -1,9 +1,9 @@
-"""Three workers on this machine, forked from one process that has loaded TensorFlow.
+"""Three workers on this machine, forked from one process that has imported TensorFlow.
 
-Loading it takes a processor seconds, and is done once instead of three times.  That process tells
-on its standard output what becomes of its children, a line each: "PARTY pid PID" when it has forked
-one, and "PARTY ended CODE".  It ends when they have ended; they die with it, and with the pipe that
-is its standard input.
+The import takes seconds of processor time, and happens once instead of three times.  The process
+prints the state of its children on its standard output, one line each: "PARTY pid PID" after a
+fork, and "PARTY ended CODE".  It ends after all children have ended; they end with it, and with
+the pipe that is its standard input.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from pathlib import Path
 from tfe_bench.errors import ClusterError
 
 _PR_SET_PDEATHSIG, _PR_SET_NAME = 1, 15
-# What the parent itself says, before there are workers.
+# Output of the parent itself, before it has forked workers.
 _LOG = "workers.log"
 _PARTIES = range(3)
 
 
-# ---- on the side of the client
+# ---- the client's side
 
 
 class LocalWorkers:
-    """The three processes, as their cluster sees them.
+    """The three worker processes, seen from their cluster.
 
     Args:
-        command: that forks them, as `fork` does, in an environment.
+        command: forks the workers by `fork_workers`.
         folder: of their logs.
-        kept: descriptors that they get.
+        environment: of the command.
+        kept: descriptors that the workers inherit.
     """
 
     def __init__(
@@ -50,7 +51,7 @@ class LocalWorkers:
         with (folder / _LOG).open("wb") as out:
             self._parent = subprocess.Popen(
                 command,
-                # The workers end when this pipe closes, however this process ends.
+                # The workers end when this pipe closes, for whatever reason this process ends.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=out,
@@ -62,7 +63,7 @@ class LocalWorkers:
         os.set_blocking(self._parent.stdout.fileno(), False)
 
     def _read_status(self) -> None:
-        """Reads what has been told meanwhile."""
+        """Read the status lines that have arrived."""
         out = self._parent.stdout
         if out is None or out.closed:
             return
@@ -74,18 +75,18 @@ class LocalWorkers:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids by party, of those that have started."""
+        """Process ids of the started workers, by party."""
         self._read_status()
         return [self._pids[party] for party in sorted(self._pids)]
 
     def poll(self, party: int) -> int | None:
-        """The exit code of one, negative for a signal; None while it runs or is about to start."""
-        parent_code = self._parent.poll()  # before listening: what it said last counts
+        """Return a worker's exit code, negative for a signal; None before its end."""
+        parent_code = self._parent.poll()  # before reading: the last status line counts
         self._read_status()
         return self._ended.get(party, parent_code)
 
     def log_tail(self, party: int) -> str:
-        """The last lines of a worker's log; before there are workers, of their parent's."""
+        """Return the last lines of a worker's log; before it has one, those of the parent's."""
         for name in (f"party{party}.log", _LOG):
             file = self._folder / name
             if file.exists() and (text := file.read_text(errors="replace")):
@@ -93,7 +94,7 @@ class LocalWorkers:
         return ""
 
     def close(self, seconds: float) -> None:
-        """Ends them, by force if they take longer than that."""
+        """End the workers, by force after this many seconds."""
         assert self._parent.stdin is not None and self._parent.stdout is not None
         self._parent.stdin.close()
         self._parent.terminate()
@@ -105,13 +106,13 @@ class LocalWorkers:
         self._parent.stdout.close()
 
 
-# ---- on the side of the workers
+# ---- the workers' side
 
 
 def fork_workers(folder: Path, run: Callable[[int], int]) -> int:
-    """Runs a worker of each party in a process of its own, until all have ended.
+    """Run each party's worker in its own process, until all have ended.
 
-    To be called before any thread has started, and with what takes long imported.
+    Call it before any thread starts, and after slow imports.
 
     Args:
         folder: of their logs.
@@ -128,7 +129,7 @@ def fork_workers(folder: Path, run: Callable[[int], int]) -> int:
         _print_status(party, "pid", _fork_worker(folder, party, run, parties))
     while parties:
         pid, status = os.wait()
-        if pid in parties:  # (an import may have started a process of its own)
+        if pid in parties:  # (an import may have started another process)
             _print_status(parties.pop(pid), "ended", os.waitstatus_to_exitcode(status))
     return 0
 
@@ -137,7 +138,7 @@ def _fork_worker(
     folder: Path, party: int, run: Callable[[int], int], parties: dict[int, int]
 ) -> int:
     parent = os.getpid()
-    # (a signal in between finds the new process among those that it is handed on to)
+    # (blocked until the new process is among those to which a signal is forwarded)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     pid = os.fork()
     if pid:
@@ -149,11 +150,11 @@ def _fork_worker(
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
         _set_process_option(_PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != parent:  # it had ended already
+        if os.getppid() != parent:  # the parent has already ended
             os._exit(1)
         _set_process_option(_PR_SET_NAME, f"tfe-party-{party}".encode())
         with (folder / f"party{party}.log").open("wb") as out:
-            for stream in (1, 2, sys.stderr.fileno()):  # (which cli/noise.py moves)
+            for stream in (1, 2, sys.stderr.fileno()):  # (cli/noise.py changes it)
                 os.dup2(out.fileno(), stream)
         code = run(party)
     except BaseException as error:
@@ -167,7 +168,12 @@ def _fork_worker(
 def _set_process_option(option: int, value: int | bytes) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(option, value, 0, 0, 0):
-        raise ClusterError(f"prctl({option}) failed. Received: {os.strerror(ctypes.get_errno())}.")
+        raise ClusterError(
+            f"prctl({option}) failed. Received: {os.strerror(ctypes.get_errno())}.",
+            code="system-call-failed",
+            operation="prctl",
+            received=os.strerror(ctypes.get_errno()),
+        )
 
 
 def _print_status(party: int, status: str, number: int) -> None:

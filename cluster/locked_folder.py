@@ -1,4 +1,4 @@
-"""A worker's folder of shares, which no other worker uses and no other user can change."""
+"""A worker's folder of shares, locked against other workers and closed to other users."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from tfe_bench.errors import ConfigError, SecurityError
 
 
 class LockedFolder:
-    """A folder that no other worker uses meanwhile; the system lets go of it when this one ends.
+    """A folder that one worker locks; the system releases the lock when the process ends.
 
     Args:
-        folder: made (0700) if it does not exist.
+        folder: created (0700) if it does not exist.
 
     Raises:
-        ConfigError: it cannot be used, or another worker has it.
-        SecurityError: other users of this machine can write there.
+        ConfigError: the folder is not usable, or another worker has locked it.
+        SecurityError: other users of this machine can write to it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -30,27 +30,36 @@ class LockedFolder:
             status = os.fstat(self._descriptor)
             mode = stat.S_IMODE(status.st_mode)
             if mode & 0o022 or status.st_uid not in (0, os.geteuid()):
-                # Whoever may write there can remove files, and put others in their place.
+                # A user with write permission could replace files.
                 raise SecurityError(
                     f"The folder for models is open to other users of this machine: {folder}. "
                     f"Received: mode {mode:04o}, owner {status.st_uid} (this worker is "
-                    f"{os.geteuid()}). Make it the worker's own: chown it, chmod 700, and look at "
-                    "what lies there."
+                    f"{os.geteuid()}). Make the worker its owner: chown it, chmod 700, and check "
+                    "its contents.",
+                    code="insecure-permissions",
+                    operation="models",
+                    received=f"mode {mode:04o}, owner {status.st_uid}",
                 )
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(
-                f"{problem} another worker has it. Every worker has a folder of its own: stop the "
-                "other one, or correct the line models = ... in worker.toml."
+                f"{problem} another worker has locked it. Every worker has its own folder: stop "
+                "the other worker, or correct the line models = ... in worker.toml.",
+                code="folder-in-use",
+                operation="models",
+                received=str(folder),
             ) from None
         except OSError as error:
             raise ConfigError(
                 f"{problem} {error.strerror}. Correct the line models = ... in worker.toml, or "
-                "leave it out."
+                "leave it out.",
+                code="file-not-writable",
+                operation="models",
+                received=error.strerror,
             ) from None
 
     def close(self) -> None:
-        """Lets others have it."""
+        """Release the lock."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)

@@ -1,7 +1,7 @@
-"""worker.toml: what one operator lets its worker do.
+"""worker.toml: the permissions and limits of one operator's worker.
 
-Private to that operator; the other parties never see it, and its texts that travel to a client
-name what was asked, not what the file holds.
+The file is private to that operator; the other parties never see it.  Error texts that a client
+receives name the request, not the contents of the file.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from tfe_bench.errors import ConfigError, PolicyError, did_you_mean
 
 ANY = "*"
 DEFAULT_MAX_ELEMENTS = 1 << 26
-# Of a local cluster. VGG19's first dense layer has 98 * 2^20 weights.
+# Of a local cluster: VGG19's first dense layer has 98 * 2^20 weights.
 MOST_ELEMENTS_LOCAL = 1 << 27
-# Words of a job's largest array for each of max_elements: dealt material, products and pairs are
-# larger than what they are made from.
+# Words of a job's largest array for each of max_elements: correlated randomness, products and
+# pairs are larger than their inputs.
 GROWTH = 16
-# Of a local cluster: five epochs of a convolutional network over an emulated wan; and its client
-# may be stopped, or busy with making an input.
+# Of a local cluster: five epochs of a convolutional network over an emulated wan; its client may
+# be stopped, or busy with the creation of an input.
 JOB_SECONDS_LOCAL, STALL_SECONDS_LOCAL = 86400.0, 3600.0
 MAX_BYTES_LOCAL = 1 << 40
 _MOST_CONNECTIONS = 16384
-# Each waiting job takes a thread and holds its inputs in memory.
+# Each waiting job occupies a thread and holds its inputs in memory.
 MOST_JOBS = 40
 _ANY_NUMBER = 1 << 62
 
 
-# What a worker takes once, when it starts.
+# Settings that a worker reads only when it starts.
 _STARTUP_FIELDS = (
     *("party", "key", "models", "max_models", "max_held", "max_held_per_client", "held_seconds"),
     *("max_connections", "max_connections_per_address"),
@@ -43,7 +43,7 @@ _STARTUP_FIELDS = (
 
 
 def _limit_field(default: float, least: int = 1, most: int = _ANY_NUMBER) -> Any:
-    """What worker.toml may set under [limits]; seconds are above 0, the others whole numbers."""
+    """Declare a setting of [limits] in worker.toml; seconds are above 0, others are integers."""
     return field(default=default, metadata={"least": least, "most": most})
 
 
@@ -62,36 +62,37 @@ class RevealRule:
 
 @dataclass(frozen=True)
 class WorkerPolicy:
-    """What one worker permits; nothing is permitted that is not listed.
+    """The permissions of one worker; everything that is not listed is refused.
 
     Attributes:
-        party: which party this worker is, 0, 1 or 2.
+        party: this worker's party, 0, 1 or 2.
         key: the private key's file; None only without TLS.
         allow_programs: names of programs, or "*" for all that are installed.
-        reveal: to whom what may be revealed.
+        reveal: the clients to which results may be revealed.
         max_elements: 64-bit words of each input tensor (an element of Z_2^128 counts as two); the
-            largest array that a job makes of them may have GROWTH times as many.
-        job_seconds: after which a job is cancelled; one that is known to take longer is refused.
-        allow_shaping: whether a client may have delay and rate imposed on this worker's messages.
-        max_jobs: that run, wait or are being sent, of all clients together.
+            largest array that a job creates from them may have GROWTH times as many.
+        job_seconds: the longest time of a job: a longer one is cancelled, or refused if its time
+            is known before.
+        allow_shaping: whether a client may impose delay and rate on this worker's messages.
+        max_jobs: jobs of all clients together that run, wait or arrive.
         max_jobs_per_client: the same of one client.
-        models: the folder where deployed models' shares are kept; None keeps none.
-        max_models: how many of them.
-        stall_seconds: a client that neither sends what is due nor takes what is ready for so long
-            has lost its job.
-        max_inputs: of one job.
-        max_bytes_per_job, max_bytes_per_client, max_bytes: of inputs and of results that were not
-            taken, which are kept for one job, for one client's jobs, and for all jobs.
-        max_memory_per_job: bytes that one may take here beside what is idle, as far as its program
-            says; never more than the machine has.
-        max_sent_per_job: bytes that the three workers send together for a job, where its program
-            says how many.
+        models: the folder for the shares of deployed models; None stores none.
+        max_models: the number of deployed models.
+        stall_seconds: a client that neither sends due inputs nor reads ready results for this time
+            loses its job.
+        max_inputs: inputs of one job.
+        max_bytes_per_job, max_bytes_per_client, max_bytes: bytes of held inputs and undelivered
+            results, of one job, of one client's jobs, and of all jobs.
+        max_memory_per_job: bytes that a job may allocate here in addition to idle memory, as far
+            as its program declares them; never more than the machine has.
+        max_sent_per_job: bytes that the three workers send together for a job, if its program
+            declares them.
         max_held, max_held_per_client: bytes of arrays that are held in memory between jobs, of all
             clients together and of one.
-        held_seconds: after which such an array is let go of if nobody used it.
-        max_connections: that others may hold open.
-        max_connections_per_address: the same of one address, as long as nobody has called over
-            them with a certificate of the cluster.
+        held_seconds: the time without use after which such an array is released.
+        max_connections: connections that others may hold open.
+        max_connections_per_address: the same of one address, for connections over which no member
+            of the cluster has called with its certificate.
 
     Raises:
         ConfigError: ``party`` or a limit is out of range.
@@ -109,7 +110,7 @@ class WorkerPolicy:
     max_jobs: int = _limit_field(16, most=MOST_JOBS)
     max_jobs_per_client: int = _limit_field(8, most=MOST_JOBS)
     max_models: int = _limit_field(64)
-    max_inputs: int = _limit_field(4096)  # more than any model of Keras has
+    max_inputs: int = _limit_field(4096)  # more than any Keras model has
     max_bytes_per_job: int = _limit_field(2 << 30)
     max_bytes_per_client: int = _limit_field(4 << 30)
     max_bytes: int = _limit_field(8 << 30)
@@ -121,12 +122,18 @@ class WorkerPolicy:
     max_connections: int = _limit_field(512, 64, _MOST_CONNECTIONS)
     max_connections_per_address: int = _limit_field(32, most=_MOST_CONNECTIONS)
 
-    # (for messages about the file itself: its name)
+    # (the file's name, for messages about it)
     source: str = field(default="worker.toml", compare=False)
 
     def __post_init__(self) -> None:
         if self.party not in (0, 1, 2):
-            raise ConfigError(f'"party" is 0, 1 or 2. Received: {self.party}. Say which one it is.')
+            raise ConfigError(
+                f'"party" is 0, 1 or 2. Received: {self.party}. Set the party of this worker.',
+                code="number-out-of-range",
+                operation="party",
+                received=self.party,
+                expected="0, 1 or 2",
+            )
         for limit_field in _limit_fields():
             value, default = getattr(self, limit_field.name), limit_field.default
             least, most = limit_field.metadata["least"], limit_field.metadata["most"]
@@ -138,16 +145,21 @@ class WorkerPolicy:
             if not fits:
                 default_text = f"{default:g}" if type(default) is float else default
                 raise ConfigError(
-                    f'[limits]: "{limit_field.name}" is {span}. Received: {value}. The default is {default_text}.'
+                    f'[limits]: "{limit_field.name}" is {span}. Received: {value}. The default '
+                    f"is {default_text}.",
+                    code="number-out-of-range",
+                    operation=limit_field.name,
+                    received=value,
+                    expected=span,
                 )
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> WorkerPolicy:
-        """Reads worker.toml, and checks the private key that it names.
+        """Read worker.toml, and check the private key that it names.
 
         Raises:
-            ConfigError: the file is missing, malformed, has unknown keys or unfit values, or the
-                key is missing or unfit.
+            ConfigError: the file is missing or malformed, has unknown keys or invalid values, or
+                the key is missing or unusable.
             SecurityError: other users of the machine can read the key.
         """
         path = Path(path)
@@ -190,12 +202,12 @@ class WorkerPolicy:
     def for_local(
         cls, party: int, key_path: str | os.PathLike[str] | None, models: Path | None = None
     ) -> WorkerPolicy:
-        """Permits everything: for a throw-away cluster whose three workers one user owns.
+        """Return a policy that permits everything, for a temporary cluster of one user.
 
         Args:
             party: 0, 1 or 2.
             key_path: the private key's file; None without TLS.
-            models: where deployed models are kept; None keeps none.
+            models: the folder for deployed models; None stores none.
         """
         return cls(
             party=party,
@@ -213,25 +225,27 @@ class WorkerPolicy:
         )
 
     def fixed_differences(self, other: WorkerPolicy) -> list[str]:
-        """Names of settings that differ and that a running worker cannot change."""
+        """Return the names of settings that differ and that a running worker cannot change."""
         return [name for name in _STARTUP_FIELDS if getattr(self, name) != getattr(other, name)]
 
     def load_key(self) -> bytes:
-        """The private key (PEM).
+        """Load the private key (PEM).
 
         Raises:
-            ConfigError: no key is named, or the file is missing or unfit.
+            ConfigError: no key is named, or the file is missing or unusable.
             SecurityError: other users of the machine can read it.
         """
         if self.key is None:
             raise ConfigError(
-                f'{self.source}: "key" is missing, and TLS needs it. '
-                f'Add: key = "party{self.party}.key".'
+                f'{self.source}: "key" is missing, and TLS requires it. '
+                f'Add: key = "party{self.party}.key".',
+                code="key-missing",
+                operation="key",
             )
         return tls.load_private_key(self.key)
 
     def permit_program(self, name: str) -> None:
-        """Permits running a program.
+        """Permit a program.
 
         Raises:
             PolicyError: it is not listed.
@@ -239,12 +253,15 @@ class WorkerPolicy:
         if name not in self.allow_programs and ANY not in self.allow_programs:
             raise PolicyError(
                 f"Party {self.party} does not allow this program. Received: program "
-                f"{_quote_name(name)}. Its operator would allow it by adding {_quote_name(name)} to the "
-                "line allow_programs = [...] in worker.toml."
+                f"{_quote_name(name)}. Its operator would allow it by adding {_quote_name(name)} "
+                "to the line allow_programs = [...] in worker.toml.",
+                code="program-not-allowed",
+                operation=name,
+                party=self.party,
             )
 
     def permit_reveal(self, program: str, to: str) -> None:
-        """Permits revealing a program's results to a client.
+        """Permit the reveal of a program's results to a client.
 
         Args:
             program: the program's name.
@@ -257,26 +274,34 @@ class WorkerPolicy:
             if rule.program in (program, ANY) and (to in rule.to or ANY in rule.to):
                 return
         raise PolicyError(
-            f"Party {self.party} does not allow this reveal. Received: program {_quote_name(program)}, "
-            f"to client {_quote_name(to)}. Its operator would allow it by adding to worker.toml: "
-            f"[[reveal]] with the lines program = {_quote_name(program)} and to = [{_quote_name(to)}]."
+            f"Party {self.party} does not allow this reveal. Received: program "
+            f"{_quote_name(program)}, to client {_quote_name(to)}. Its operator would allow it by "
+            f"adding to worker.toml: [[reveal]] with the lines program = {_quote_name(program)} "
+            f"and to = [{_quote_name(to)}].",
+            code="reveal-not-allowed",
+            operation=program,
+            received=to,
+            party=self.party,
         )
 
     def permit_shaping(self) -> None:
-        """Permits that a job's messages are delayed and slowed down.
+        """Permit that a job's messages are delayed and slowed down.
 
         Raises:
-            PolicyError: this worker does not.
+            PolicyError: this worker does not permit it.
         """
         if not self.allow_shaping:
             raise PolicyError(
-                f"Party {self.party} does not let clients emulate a network. Received: a job with "
+                f"Party {self.party} does not allow clients to emulate a network. Received: a "
+                "job with "
                 'a --profile other than "local". Its operator would allow it by the line '
-                "allow_shaping = true in worker.toml."
+                "allow_shaping = true in worker.toml.",
+                code="shaping-not-allowed",
+                party=self.party,
             )
 
     def permit_elements(self, count: int) -> None:
-        """Permits an input tensor of ``count`` elements.
+        """Permit an input tensor of ``count`` elements.
 
         Raises:
             PolicyError: the count is above the limit, or negative.
@@ -288,20 +313,20 @@ class WorkerPolicy:
         )
 
     def permit_inputs(self, count: int) -> None:
-        """Permits a job of ``count`` inputs.
+        """Permit a job of ``count`` inputs.
 
         Raises:
             PolicyError: the count is above the limit.
         """
         limit, remedy = self.max_inputs, "Its operator raises max_inputs"
-        self._check_limit(count <= limit, "so many inputs", str(count), limit, remedy)
+        self._check_limit(count <= limit, "this number of inputs", str(count), limit, remedy)
 
     def permit_size(self, size: Size) -> None:
-        """Permits a job that gets as large.
+        """Permit a job of a size.
 
         Raises:
-            PolicyError: its largest array is above GROWTH times max_elements, what the workers
-                send for it above max_sent_per_job, or its time above job_seconds.
+            PolicyError: its largest array is above GROWTH times max_elements, the workers'
+                traffic for it above max_sent_per_job, or its time above job_seconds.
         """
         limit = GROWTH * self.max_elements
         remedy = (
@@ -311,38 +336,40 @@ class WorkerPolicy:
         self._check_limit(size.words <= limit, "a job of this size", received, limit, remedy)
         remedy = "Ask for less, or its operator raises max_sent_per_job"
         limit = self.max_sent_per_job
-        received = f"{size.sent} bytes that the workers would send"
-        self._check_limit(size.sent <= limit, "a job that costs so much", received, limit, remedy)
+        received = f"{size.sent} bytes between the workers"
+        self._check_limit(size.sent <= limit, "a job with this traffic", received, limit, remedy)
         remedy = "Ask for less at once, or its operator raises job_seconds"
         fits, received = (
             size.seconds <= self.job_seconds,
             f"one of about {size.seconds:.0f} seconds",
         )
-        self._check_limit(fits, "a job that takes so long", received, self.job_seconds, remedy)
+        self._check_limit(fits, "a job of this duration", received, self.job_seconds, remedy)
 
     def permit_memory(self, needed: int, available: int, sharing: int) -> None:
-        """Permits a job that takes so much of this worker's memory.
+        """Permit a job that needs an amount of this worker's memory.
 
         Args:
-            needed: bytes, about.
-            there: bytes that this machine could give away.
-            sharing: workers of the cluster that are on it, and take their part of it.
+            needed: bytes, approximately.
+            available: bytes that this machine can provide.
+            sharing: workers of the cluster on this machine, which share the memory.
 
         Raises:
-            PolicyError: it is more than max_memory_per_job, or than there is.
+            PolicyError: the job needs more than max_memory_per_job, or than is available.
         """
         limit, remedy = self.max_memory_per_job, "Its operator raises max_memory_per_job"
         received = f"{needed} bytes, about"
-        self._check_limit(
-            needed <= limit, "a job that takes so much memory", received, limit, remedy
-        )
+        self._check_limit(needed <= limit, "a job of this memory", received, limit, remedy)
         if needed > available // sharing:
             part = f", of which {sharing} workers take a part each" if sharing > 1 else ""
             raise PolicyError(
                 f"Party {self.party} has no memory for this job. Received: one that takes about "
-                f"{needed / 1e9:.1f} GB at this worker, and {available / 1e9:.1f} GB are available on "
-                f"its machine{part}. Use a smaller model or fewer samples, machines with more "
-                "memory, or one for each worker."
+                f"{needed / 1e9:.1f} GB at this worker, and {available / 1e9:.1f} GB are "
+                f"available on its machine{part}. Use a smaller model or fewer samples, machines "
+                "with more memory, or one for each worker.",
+                code="memory-not-available",
+                received=needed,
+                expected=available // sharing,
+                party=self.party,
             )
 
     def _check_limit(
@@ -351,12 +378,17 @@ class WorkerPolicy:
         if not fits:
             raise PolicyError(
                 f"Party {self.party} does not allow {subject}. Received: {received}, the limit is "
-                f"{limit:.12g}. {remedy} under [limits] in worker.toml."
+                f"{limit:.12g}. {remedy} under [limits] in worker.toml.",
+                code="too-large",
+                operation=subject,
+                received=received,
+                expected=f"{limit:.12g}",
+                party=self.party,
             )
 
 
 def unknown_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:
-    """Programs and clients in worker.toml that there are not, a line for each.
+    """Describe programs and clients in worker.toml that do not exist, one line each.
 
     They are no errors: a client may be added to cluster.toml later, and a program be installed.
     """
@@ -365,15 +397,15 @@ def unknown_names(config: ClusterConfig, policy: WorkerPolicy) -> list[str]:
     for name in policy.allow_programs:
         if name != ANY and name not in programs:
             lines.append(
-                f"{policy.source}: allow_programs has {quote_value(name)}, which is not installed here."
-                f"{did_you_mean(name, programs)}"
+                f"{policy.source}: allow_programs has {quote_value(name)}, which is not installed "
+                f"here.{did_you_mean(name, programs)}"
             )
     for number, rule in enumerate(policy.reveal, start=1):
         where = f"{policy.source}: [[reveal]] number {number}"
         if rule.program != ANY and rule.program not in programs:
             lines.append(
-                f"{where} is for the program {quote_value(rule.program)}, which is not installed here."
-                f"{did_you_mean(rule.program, programs)}"
+                f"{where} is for the program {quote_value(rule.program)}, which is not installed "
+                f"here.{did_you_mean(rule.program, programs)}"
             )
         for name in rule.to:
             # (without TLS there is one client, "local")
@@ -390,6 +422,6 @@ def _limit_fields() -> list[Field[Any]]:
 
 
 def _quote_name(name: str) -> str:
-    """A name that a client sent, fit for a log: on one line, in quotes, not too long."""
+    """Quote a name from a client for a log: on one line and not too long."""
     quoted = json.dumps(name)
     return quoted if len(quoted) <= 80 else f"{quoted[:77]}..."

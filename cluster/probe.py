@@ -1,6 +1,6 @@
-"""Why a worker that listens does not answer: one look at its TLS, instead of a long wait.
+"""A short TLS handshake with a worker that accepts connections but does not answer.
 
-gRPC tries a connection again and again, and says only that time is up.
+gRPC retries connections, and reports only that the time is up.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from collections.abc import Callable, Iterator
 from tfe_bench.cluster import tls
 from tfe_bench.cluster.config import PartyConfig
 
-# A handshake takes two round trips; whoever needs longer is slow, and no refusal.
+# A handshake takes two round trips; a longer one is slow, but no refusal.
 SECONDS = 2.0
-# From one question of a caller that waits to the next.
+# Seconds between two probes of a waiting caller.
 PAUSE = 0.5
 
 
 class TlsProbe:
-    """Looks now and then while a caller waits, and believes what it has seen twice in a row.
+    """Repeated TLS handshakes while a caller waits; a mismatch counts if two in a row report it.
 
-    (A worker that is busy or stopping closes connections too.)
+    (A busy or stopping worker closes connections, too.)
     """
 
     def __init__(self, party: PartyConfig, key: bytes, certificate: bytes) -> None:
@@ -34,7 +34,7 @@ class TlsProbe:
         self.mismatch: str | None = None
 
     def check_once(self) -> str | None:
-        """Why they do not agree on TLS, None while that is not sure."""
+        """Return the reason of a TLS mismatch, or None while it is uncertain."""
         before, self._last = (
             self._last,
             find_tls_mismatch(*self._arguments) if self._arguments[1] else None,
@@ -43,7 +43,7 @@ class TlsProbe:
 
     @contextlib.contextmanager
     def watch_call(self, cancel: Callable[[], object]) -> Iterator[None]:
-        """Looks from a thread of its own; says what it has `found`, and cancels what waits."""
+        """Probe in a separate thread during a call; record a `mismatch` and cancel the call."""
         done = threading.Event()
 
         def poll_until_done() -> None:
@@ -61,7 +61,7 @@ class TlsProbe:
 
 
 def find_tls_mismatch(party: PartyConfig, key: bytes, certificate: bytes) -> str | None:
-    """Why a worker and this caller do not agree on TLS; None if they do, or nobody answers.
+    """Return why a worker and this caller do not agree on TLS; None if they do or nothing answers.
 
     Args:
         party: the worker.
@@ -76,20 +76,20 @@ def find_tls_mismatch(party: PartyConfig, key: bytes, certificate: bytes) -> str
             fingerprint = hashlib.sha256(wrapped.getpeercert(binary_form=True) or b"").hexdigest()
             if fingerprint not in pinned:
                 return (
-                    "it shows a certificate that this cluster.toml does not pin (SHA-256 "
+                    "it presents a certificate that this cluster.toml does not pin (SHA-256 "
                     f"{tls.format_fingerprint(fingerprint)})"
                 )
             return _read_verdict(wrapped)
-    except ssl.SSLEOFError:  # closed before it showed anything: busy, or stopping
+    except ssl.SSLEOFError:  # closed before it presented a certificate: busy, or stopping
         return None
     except ssl.SSLError as error:
-        return f"no TLS of a worker is spoken there ({error.reason})"
-    except OSError:  # nobody listens, or takes longer
+        return f"the address does not use a worker's TLS ({error.reason})"
+    except OSError:  # no process listens, or the answer takes longer
         return None
 
 
 def fetch_fingerprint(party: PartyConfig) -> str | None:
-    """SHA-256 of the certificate that a worker shows to anybody; None without an answer."""
+    """Return the SHA-256 of the certificate that a worker presents; None without an answer."""
     try:
         with open_connection(party) as plain, _tls_context().wrap_socket(plain) as wrapped:
             der = wrapped.getpeercert(binary_form=True)
@@ -99,7 +99,7 @@ def fetch_fingerprint(party: PartyConfig) -> str | None:
 
 
 def _read_verdict(wrapped: ssl.SSLSocket) -> str | None:
-    """What a worker says to this caller's certificate, which it sees last."""
+    """Return the worker's reaction to this caller's certificate, which it receives last."""
     try:
         if wrapped.recv(1):  # its settings
             return None
@@ -108,16 +108,16 @@ def _read_verdict(wrapped: ssl.SSLSocket) -> str | None:
     except OSError:  # an alert, or a closed connection
         pass
     return (
-        "it hangs up once it has seen this one's certificate: it does not accept it, or takes no "
-        "more connections now"
+        "it closes the connection on receipt of this one's certificate: it does not accept it, or "
+        "takes nomore connections now"
     )
 
 
 def open_connection(party: PartyConfig) -> socket.socket:
-    """A plain connection to a worker.
+    """Open a TCP connection to a worker.
 
     Raises:
-        OSError: nobody listens.
+        OSError: no process listens.
     """
     host = "127.0.0.1" if party.host == "localhost" else party.host
     return socket.create_connection((host, party.port), SECONDS)
@@ -126,10 +126,10 @@ def open_connection(party: PartyConfig) -> socket.socket:
 def _tls_context(key: bytes = b"", certificate: bytes = b"") -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # nothing is sent: only what is shown is compared
+    context.verify_mode = ssl.CERT_NONE  # nothing is sent, only compared
     context.set_alpn_protocols(["h2"])
     if key:
-        # (it reads files only; this one is in memory, and nobody else's)
+        # (ssl reads files only; this one is in memory, and no other process can open it)
         descriptor = os.memfd_create("tfe_bench")
         try:
             with os.fdopen(os.dup(descriptor), "wb") as file:

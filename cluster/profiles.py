@@ -1,9 +1,9 @@
-"""Network profiles: what a link between the hosts is like, by name.
+"""Network profiles: the delay and rate of the links between hosts, by name.
 
 The delay is one way, from one host to another.  The exp study's levels were set with
 `tc` on each container's sending side, which delays one way, and its own model counts one delay
-per round, so theirs is read as one way too.  The rate is that of a host's sending side, over all
-of its links together.
+per round, so its delays are also interpreted as one way.  The rate is that of a host's sending
+side, over all of its links together.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from tfe_bench.errors import unknown_name
 
-# Further off than this, a result does not bear the name of the profile.
+# A result with a larger relative deviation is not labeled with the profile's name.
 TOLERANCE = 0.10
 
 
@@ -24,10 +24,10 @@ class Profile:
     Attributes:
         name: as on the command line.
         delay: one way, in seconds.
-        bits_per_second: what a host sends at most, to all others together; 0: not shaped.
-        plan: which network protocols plan for, "local", "lan" or "wan".
-        strict: whether a result may bear the name only where the links hold the figures; else
-            it is labeled as limited by the host where they do not.
+        bits_per_second: the rate of a host to all others together; 0: not shaped.
+        plan: the network for which protocols are planned, "local", "lan" or "wan".
+        strict: whether a result may be labeled with the name only if the links meet the figures;
+            otherwise it is labeled as limited by the host if they do not.
         text: for people.
     """
 
@@ -40,7 +40,7 @@ class Profile:
 
     @property
     def shaped(self) -> bool:
-        """Whether there is anything to impose."""
+        """Whether the profile imposes a rate."""
         return self.bits_per_second > 0
 
     @property
@@ -55,18 +55,19 @@ class Profile:
 
     @property
     def warm_up_bytes(self) -> int:
-        """What is sent to each peer before anything is timed: a window and a half."""
+        """Bytes that are sent to each peer before any measurement: one and a half windows."""
         if not self.shaped:
             return 0
-        under_way = int(self.bytes_per_second * 2 * self.delay)  # where the link is busy
+        under_way = int(self.bytes_per_second * 2 * self.delay)  # in flight on a busy link
         return min(max(3 * under_way // 2, 1 << 16), 4 << 20)
 
     def microseconds(self, by_party: Sequence[int], rounds: int, dealt_ahead: bool = True) -> int:
-        """Until a computation is over, by what each party sends and by its rounds.
+        """Estimate the time of a computation from each party's traffic and the rounds.
 
         Args:
             by_party: bits, the dealer's first.
-            dealt_ahead: the dealer's material leaves while the evaluators wait for each other.
+            dealt_ahead: whether the dealer sends correlated randomness while the evaluators wait
+                for each other.
         """
         send_times = [bits // 8 * 1_000_000 // self.bytes_per_second for bits in by_party]
         waits = rounds * self.delay_us
@@ -92,10 +93,10 @@ PROFILES = {
 
 
 def get_profile(name: str) -> Profile:
-    """The profile of a name.
+    """Return the profile of a name.
 
     Raises:
-        UsageError: there is none.
+        UsageError: the name is unknown.
     """
     profile = PROFILES.get(name) if isinstance(name, str) else None
     if profile is None:

@@ -1,4 +1,4 @@
-"""What a client asks of three workers, and what it gets."""
+"""The inputs of a job, and its result, at a client."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tfe_bench.cluster.seeds import Ring
 from tfe_bench.errors import UsageError
 
 _MOST_BITS = 127
-# Hears a fraction and a word; both are public.
+# Called with a fraction and a word; both are public.
 Progress = Callable[[float, str], None]
 
 
@@ -28,7 +28,8 @@ class PrivateInput:
         limbs: words per element, 1 or 2.
 
     Raises:
-        UsageError: no integers, no last axis of 2 words with limbs 2, or a scale that is none.
+        UsageError: the array has no integers, or with limbs 2 no last axis of 2 words, or the
+            scale is out of range.
     """
 
     ring: Ring
@@ -39,23 +40,47 @@ class PrivateInput:
         if type(self.fractional_bits) is not int or not 0 <= self.fractional_bits <= _MOST_BITS:
             raise UsageError(
                 f"An input has 0 to {_MOST_BITS} fractional bits. Received: "
-                f"{self.fractional_bits!r}."
+                f"{self.fractional_bits!r}.",
+                code="number-out-of-range",
+                operation="fractional_bits",
+                received=self.fractional_bits,
+                expected=f"0 to {_MOST_BITS}",
             )
         if type(self.limbs) is not int or self.limbs not in (1, 2):
-            raise UsageError(f"An element has 1 or 2 words (limbs). Received: {self.limbs!r}.")
+            raise UsageError(
+                f"An element has 1 or 2 words (limbs). Received: {self.limbs!r}.",
+                code="number-out-of-range",
+                operation="limbs",
+                received=self.limbs,
+                expected="1 or 2",
+            )
         if not isinstance(self.ring, np.ndarray) or self.ring.dtype.kind not in "iu":
             kind = getattr(self.ring, "dtype", type(self.ring).__name__)
             raise UsageError(
                 f"An input is an array of integers. Received: {kind}. Encode reals first, with "
-                "FixedPoint."
+                "FixedPoint.",
+                code="wrong-type",
+                operation="ring",
+                received=str(kind),
+                expected="integers",
             )
         if self.limbs == 2 and (self.ring.ndim == 0 or self.ring.shape[-1] != 2):
             raise UsageError(
                 "An input over Z_2^128 has a last axis of 2 words. Received: shape "
-                f"{list(self.ring.shape)}."
+                f"{list(self.ring.shape)}.",
+                code="shape-mismatch",
+                operation="ring",
+                received=list(self.ring.shape),
+                expected="a last axis of 2",
             )
         if self.limbs == 2 and self.ring.dtype.itemsize != 8:
-            raise UsageError(f"Words have 64 bits. Received: {self.ring.dtype}.")
+            raise UsageError(
+                f"Words have 64 bits. Received: {self.ring.dtype}.",
+                code="wrong-type",
+                operation="ring",
+                received=str(self.ring.dtype),
+                expected="64 bits",
+            )
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -66,12 +91,12 @@ class PrivateInput:
 
 @dataclass(frozen=True)
 class LazyInput:
-    """An input that is made when it is its turn to leave: not all of a large model is here at once.
+    """An input that is created just before it is sent, so that not all of a model is in memory.
 
     Attributes:
-        shape, fractional_bits: of what it will be.
-        make: gives the same each time: it is called again where one worker's line is far slower
-            than another's.
+        shape, fractional_bits: of the future input.
+        make: returns the same input each time: it is called again if one worker's connection is
+            far slower than another's.
     """
 
     shape: tuple[int, ...]
@@ -82,21 +107,21 @@ class LazyInput:
 
 @dataclass(frozen=True)
 class LateInput(LazyInput):
-    """An input that is shared while the job runs already, behind all that it begins with.
+    """An input that is shared while the job is running, after all inputs of its start.
 
     Attributes:
-        shape, fractional_bits: of what it will be.
-        make: called once, when it is this input's turn to leave.
+        shape, fractional_bits: of the future input.
+        make: called once, just before the input is sent.
     """
 
 
-# Of a job, by name.
+# An input of a job.
 AnyInput: TypeAlias = PrivateInput | LazyInput
 
 
 @dataclass
 class JobResult:
-    """What a job gave back.
+    """The result of a job.
 
     Attributes:
         outputs: ring elements (int64) by name, reconstructed here and nowhere else; those over
@@ -104,7 +129,7 @@ class JobResult:
         fractional_bits: their scales.
         limbs: their words per element, 1 or 2.
         measured: public figures of each worker.
-        share_seconds: from submission to the moment all inputs had left this client.
+        share_seconds: seconds from submission until all inputs have left this client.
     """
 
     outputs: dict[str, Ring] = field(default_factory=dict)
@@ -115,6 +140,6 @@ class JobResult:
 
 
 def input_spec(name: str, value: AnyInput) -> InputSpec:
-    """What is public about an input."""
+    """Return the public facts about an input."""
     late = isinstance(value, LateInput)
     return InputSpec(name, value.shape, value.fractional_bits, value.limbs, late)

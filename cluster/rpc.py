@@ -1,4 +1,4 @@
-"""Single questions to a worker, and why one is not answered."""
+"""Single queries of a worker, and the reason of a missing answer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def ask_worker(
     timeout: float,
     **fields: Any,
 ) -> dict[str, Any]:
-    """One question to one worker, and its answer; see `Client.ask`."""
+    """Query one worker and return its answer; see `Client.ask`."""
     started = time.time()
     try:
         call = wire.stub(channel, method)(
@@ -37,20 +37,26 @@ def ask_worker(
             raise no_answer_error(party, timeout, tls_probe.mismatch) from None
         raise ClusterError(
             f"Party {party.index} does not answer. Received: {details[:120] or code}. Use one "
-            "version of tfe_bench everywhere."
+            "version of tfe_bench everywhere.",
+            code="worker-not-reachable",
+            party=party.index,
         ) from None
     if answer is None:
-        raise ClusterError(f"Party {party.index} gave no answer. Its log says why.")
+        raise ClusterError(
+            f"Party {party.index} gave no answer. Its log says why.",
+            code="worker-not-reachable",
+            party=party.index,
+        )
     if answer["event"] == "error":
         raise wire.decode_error(answer)
     return {**answer, "asked": started, "answered": time.time()}
 
 
 def send_hello(channel: grpc.Channel, timeout: float) -> Iterator[bytes]:
-    """A question that waits, for `timeout` seconds, until the worker can be reached.
+    """Send a query that waits up to `timeout` seconds until the worker can be reached.
 
     grpcio's own channel_ready_future leaves a thread that polls the channel for another 0.2 s
-    and complains if it is closed meanwhile.
+    and logs an error if it is closed meanwhile.
     """
     call: Iterator[bytes] = wire.stub(channel, wire.HELLO)(
         iter([wire.event("hello")]), timeout=timeout, wait_for_ready=True
@@ -59,7 +65,7 @@ def send_hello(channel: grpc.Channel, timeout: float) -> Iterator[bytes]:
 
 
 def has_answered(call: Iterator[bytes]) -> bool:
-    """Whether there was any answer at all; what a refusal says, the next call says too."""
+    """Return whether any answer arrives; the next call repeats the text of a refusal."""
     try:
         for _ in call:
             pass
@@ -71,7 +77,7 @@ def has_answered(call: Iterator[bytes]) -> bool:
 def no_answer_error(
     party: PartyConfig, timeout: float, mismatch: str | None = None
 ) -> ClusterError:
-    """A worker does not answer: nobody listens, or somebody does and TLS fails."""
+    """Return the error of a worker that does not answer: nothing listens, or TLS fails."""
     problem = f"Party {party.index} does not answer. Received:"
     if not mismatch:
         try:
@@ -81,23 +87,29 @@ def no_answer_error(
             return ClusterError(
                 f"{problem} nothing from {party.address} in {timeout:.0f} s. Start its worker "
                 f"(`python -m tfe_bench worker --party {party.index} ...`), or correct its address "
-                "in cluster.toml."
+                "in cluster.toml.",
+                code="worker-not-reachable",
+                party=party.index,
             )
         if closed:
             return ClusterError(
-                f"{problem} {party.address} closes connections as soon as they are made: its worker "
-                "takes no more of them now. Try again later; its log says whose they are."
+                f"{problem} {party.address} closes new connections at once: its worker takes no "
+                "more of them now. Try again later; its log lists the connections' owners.",
+                code="worker-refuses-connections",
+                party=party.index,
             )
-        mismatch = f"no word in {timeout:.0f} s"
+        mismatch = f"no message in {timeout:.0f} s"
     return ClusterError(
-        f"{problem} a connection to {party.address} but no agreement on TLS: {mismatch}. Its worker "
-        "must run with a cluster.toml that holds this one's certificate, and this one must hold "
-        "the worker's."
+        f"{problem} a connection to {party.address} but no agreement on TLS: {mismatch}. Its "
+        "worker must run with a cluster.toml that holds this one's certificate, and this one must "
+        "hold the worker's.",
+        code="tls-mismatch",
+        party=party.index,
     )
 
 
 def _is_closed_at_once(connection: socket.socket) -> bool:
-    """Whether the other side hangs up before anything was said."""
+    """Return whether the other side closes the connection before any message."""
     connection.settimeout(0.5)
     try:
         return not connection.recv(1)

@@ -1,7 +1,7 @@
-"""Sharing of a client's input: two seeds and one masked tensor.
+"""Sharing of a client's input by two seeds and one masked tensor.
 
 x = m - (l1 + l2), mod 2^64 or (in two words each) mod 2^128; l1 and l2 are AES-128-CTR
-streams of fresh 16-byte seeds, so that only m travels at full size: to both evaluators.
+streams of fresh 16-byte seeds, so that only m is sent at full size, to both evaluators.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ _BLOCK = 1 << 15  # words
 
 
 def expand_seed(seed: bytes, count: int) -> Ring:
-    """`count` uniform words from a seed that is used for nothing else.
+    """Return `count` uniform words from a seed, which must have no other use.
 
-    Two of them make an element of Z_2^128.
+    Two words form an element of Z_2^128.
     """
     out = aligned_buffers.allocate_words((count,))
     for begin, words in _stream(seed, count):
@@ -33,7 +33,7 @@ def expand_seed(seed: bytes, count: int) -> Ring:
 
 
 def _stream(seed: bytes, count: int) -> Iterator[tuple[int, Ring]]:
-    """The words in blocks, and where each begins: large models have no room for another array."""
+    """Yield the words in blocks, with each block's start: large models leave no room for a copy."""
     encryptor = Cipher(algorithms.AES(seed), modes.CTR(bytes(16))).encryptor()
     zeros, room = bytes(8 * min(count, _BLOCK)), bytearray(8 * min(count, _BLOCK) + 16)
     for begin in range(0, count, _BLOCK):
@@ -43,18 +43,20 @@ def _stream(seed: bytes, count: int) -> Iterator[tuple[int, Ring]]:
 
 
 def fresh() -> tuple[bytes, bytes]:
-    """Two seeds for one value."""
+    """Return two random seeds for one value."""
     return os.urandom(SEED_BYTES), os.urandom(SEED_BYTES)
 
 
 def share_values(
     values: Ring, limbs: int = 1, drawn_seeds: tuple[bytes, bytes] | None = None
 ) -> tuple[bytes, bytes, Ring]:
-    """(seed of l1, seed of l2, the words of m) for ring elements; seeds from OS randomness.
+    """Share ring elements; return (seed of l1, seed of l2, the words of m).
+
+    The seeds are OS randomness.
 
     Args:
         values: int64 words; with limbs 2, elements of Z_2^128 with a last axis of 2 words.
-        given: seeds from `fresh` that were drawn for these values before they were there.
+        drawn_seeds: seeds from `fresh`, drawn for these values before the values were known.
     """
     seed1, seed2 = fresh() if drawn_seeds is None else drawn_seeds
     flat = np.ascontiguousarray(values, np.int64).reshape(-1)
@@ -69,7 +71,7 @@ def share_values(
 
 
 def add_ring(a: Ring, b: Ring, limbs: int = 1) -> Ring:
-    """a + b mod 2^(64 limbs), word by word or pair by pair; of l1 and l2 it is lam."""
+    """Return a + b mod 2^(64 limbs), per word or pair of words; l1 + l2 is the mask."""
     if limbs == 1:
         with np.errstate(over="ignore"):
             return a + b
@@ -77,12 +79,12 @@ def add_ring(a: Ring, b: Ring, limbs: int = 1) -> Ring:
 
 
 def mask_values(x: Ring, l1: Ring, l2: Ring, limbs: int = 1) -> Ring:
-    """m = x + l1 + l2 mod 2^(64 limbs)."""
+    """Return the masked value m = x + l1 + l2 mod 2^(64 limbs)."""
     return add_ring(add_ring(x, l1, limbs), l2, limbs)
 
 
 def unmask_values(m: Ring, lam: Ring, limbs: int = 1) -> Ring:
-    """x = m - lam mod 2^(64 limbs)."""
+    """Return x = m - lam mod 2^(64 limbs)."""
     if limbs == 1:
         with np.errstate(over="ignore"):
             return m - lam

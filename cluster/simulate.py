@@ -1,7 +1,7 @@
 """Three parties as threads of one process with an in-memory channel.
 
-The test bench, notebooks, quick looks: no secrecy (one process sees everything),
-but the same graphs, messages and counters as on three hosts.
+For tests, notebooks and short trials: without secrecy (one process sees all shares),
+but with the same graphs, messages and counters as on three hosts.
 """
 
 from __future__ import annotations
@@ -40,14 +40,15 @@ _RECORD = np.dtype(
 
 @dataclass(frozen=True)
 class Simulation:
-    """What three simulated parties returned and sent.
+    """Outputs and costs of three simulated parties.
 
     Attributes:
         outputs: of the program, by party.
         sent: payload bits sent, by party.
         to: payload bits sent, by party and by receiver.
-        rounds: longest chain of messages, summed over graph calls, the dealer's material present.
-        with_dealing: the same with everything counted.
+        rounds: online rounds: the longest chain of messages, summed over graph calls, if the
+            dealer's correlated randomness has arrived before.
+        with_dealing: total rounds: the same with the dealer's messages counted (offline + online).
         pads: the debug log of masks (if recorded), all parties together.
     """
 
@@ -59,7 +60,7 @@ class Simulation:
     pads: Array
 
     def value(self, pick: Callable[[Any], Shared] = lambda out: out) -> Array:
-        """Reconstructs a private output from the three parties' parts."""
+        """Reconstruct a private output from the three parties' shares."""
         return reconstruct([pick(out) for out in self.outputs])
 
 
@@ -71,7 +72,7 @@ def share_for_party(
     dealer: int = 0,
     limbs: int = 1,
 ) -> Shared:
-    """One party's share of int64 ring elements; equal seeds give shares that fit together.
+    """Return one party's share of int64 ring elements; equal seeds result in matching shares.
 
     Args:
         limbs: with 2, elements of Z_2^128 with a last axis of 2 words, low word first.
@@ -82,7 +83,10 @@ def share_for_party(
     if limbs not in (1, 2) or (limbs == 2 and ring.shape[-1:] != (2,)):
         raise UsageError(
             "limbs is 1, or 2 for words with a last axis of 2. Received: "
-            f"limbs={limbs!r}, shape {list(ring.shape)}."
+            f"limbs={limbs!r}, shape {list(ring.shape)}.",
+            code="shape-mismatch",
+            operation="limbs",
+            received=limbs,
         )
     rng = np.random.default_rng(list(seed))
     info = np.iinfo(np.int64)
@@ -102,7 +106,7 @@ def share_for_party(
 
 
 def reconstruct(parts: Sequence[Shared]) -> Array:
-    """Ring elements (int64; Python integers for wide ones) of a value from its three parts.
+    """Reconstruct ring elements (int64; Python integers for wide ones) from the three shares.
 
     Raises:
         ProtocolError: two holders of one component differ.
@@ -115,7 +119,11 @@ def reconstruct(parts: Sequence[Shared]) -> Array:
                 continue
             array = np.asarray(tensor)
             if name in fields_by_name and not np.array_equal(fields_by_name[name], array):
-                raise ProtocolError(f"The two holders of {name} hold different values.")
+                raise ProtocolError(
+                    f"The two holders of {name} hold different values.",
+                    code="inconsistent-shares",
+                    operation=name,
+                )
             fields_by_name[name] = array
     first = parts[0]
     if first.limbs == 1 and first.ring_bits == 64:
@@ -152,22 +160,29 @@ def simulate(
     record: bool = False,
     timeout: float | None = None,
 ) -> Simulation:
-    """Runs program(party, *shares) on three parties at once.
+    """Run program(party, *shares) on three parties at once.
 
     Args:
         inputs: arrays of ring elements, shared among the parties from `seed`.
+        fractional_bits: scale of all inputs.
         limbs: words per element of all inputs; with 2, they have a last axis of 2 words.
+        dealer: the dealer of all inputs.
         keys: three 16-byte PRF keys instead of fresh ones (tests only).
-        fault: a fault to seed, see FAULTS (tests only).
+        fault: a fault to inject, see FAULTS (tests only).
         record: keep the debug log of masks.
-        timeout: seconds after which parties that still wait are ended.
+        timeout: seconds after which waiting parties are ended.
 
     Raises:
-        TimeoutError: the parties had not ended in time.
-        Whatever the program raises at the first party that fails.
+        TimeoutError: the parties did not end in time.
+        Any error of the program, at the first party that fails.
     """
     if fault not in FAULTS:
-        raise UsageError(f"Unknown fault. Received: {fault!r}. Known: {sorted(map(str, FAULTS))}.")
+        raise UsageError(
+            f"Unknown fault. Received: {fault!r}. Known: {sorted(map(str, FAULTS))}.",
+            code="unknown-name",
+            operation="fault",
+            received=fault,
+        )
     native = ops.native()
     material = b"".join(keys) if keys else os.urandom(48)
     handles = [native.session_new(p, material, 1) for p in range(3)]
@@ -230,30 +245,30 @@ def simulate(
 
 
 def total_rounds(per_party: Sequence[Sequence[Any]], kind: str) -> int:
-    """Rounds of a run: steps follow each other, and each lasts as long as at its slowest party."""
+    """Sum the rounds of a run: steps run in sequence, each as long as at its slowest party."""
     return sum(max(getattr(s, kind) for s in step) for step in zip(*per_party, strict=True))
 
 
 def _encode_index(i: int) -> bytes:
-    """Of an input, in as few bytes as hold it."""
+    """Encode an input's index in the fewest bytes."""
     return i.to_bytes(max(1, (i.bit_length() + 7) // 8), "big")
 
 
 def measure_call(party: Party, graph: Callable[..., Any], *arguments: Any) -> tuple[int, list[Any]]:
-    """Runs one graph call; returns the payload bits this party sent in it, and its rounds."""
+    """Run one graph call; return the payload bits that this party sent, and its rounds."""
     party.reset_counters()
     graph(*arguments)
     return 8 * sum(party.counters()["payload"]), party.rounds()
 
 
 def assert_costs(calls: Sequence[tuple[int, list[Any]]], cost: Cost, dealer: int = 0) -> None:
-    """Checks that one graph call cost what is declared.
+    """Check that one graph call has its declared cost.
 
     Args:
-        calls: what `measured` returned at party 0, 1, 2.
+        calls: results of `measure_call` at party 0, 1, 2.
 
     Raises:
-        AssertionError: the channel counted something else.
+        AssertionError: the channel counted another cost.
     """
     sent, rounds = zip(*calls, strict=True)
     counted = (sent, total_rounds(rounds, "ahead"), total_rounds(rounds, "with_dealing"))
@@ -262,7 +277,7 @@ def assert_costs(calls: Sequence[tuple[int, list[Any]]], cost: Cost, dealer: int
 
 
 def get_mask_log(party: Party) -> Array:
-    """A party's debug log of masks so far (tests only; `simulate` with record=True)."""
+    """Return a party's debug log of masks so far (tests only; `simulate` with record=True)."""
     native = ops.native()
     count = native.records(party.handle, None, 0)
     out = np.zeros(count, _RECORD)
@@ -271,14 +286,15 @@ def get_mask_log(party: Party) -> Array:
 
 
 def replay_masks(party: Party, steps: int, hi: int = 0, lo: int = 0, words: Any = ()) -> None:
-    """Lets the next calls use the masks of earlier ones, but for one stream (tests only).
+    """Replay earlier masks in the next calls, except for one altered stream (tests only).
 
-    Called by all parties between graph calls.  With it a test asks what one mask moves.
+    All parties call it between graph calls.  A test uses it to find which messages depend on a
+    mask.
 
     Args:
-        steps: masks are numbered as if so many of the steps so far had not been.
-        hi, lo: where the stream begins, as in the log of masks.
-        words: added to it bit by bit, uint64; a permutation is reversed if there are any.
+        steps: masks are numbered as if this number of the previous steps had not occurred.
+        hi, lo: the start of the stream, as in the log of masks.
+        words: added to it bit by bit, uint64; with any words, a permutation is reversed.
 
     Raises:
         ProtocolError: the session is not simulated.
@@ -290,7 +306,7 @@ def replay_masks(party: Party, steps: int, hi: int = 0, lo: int = 0, words: Any 
 
 
 def _to_numpy(value: Any) -> Any:
-    """Tensors as numpy arrays, so that nothing is left to run once the session is gone."""
+    """Convert tensors to NumPy arrays, so that no operation is pending when the session ends."""
     import tensorflow as tf
 
     if isinstance(value, tf.Tensor):

@@ -1,26 +1,26 @@
-"""What a worker keeps between jobs: its parts of named shared values, such as a model's weights.
+"""A worker's store of its parts of named shared values, such as a model's weights.
 
-One file for each name, in the layout of safetensors (a length, a JSON header, the numbers): no
-pickle that could run code, no zip whose parts are copied twice, numbers that are read straight
-into place, and a format that other tools can check.
+Each name has one file in the layout of safetensors (a length, a JSON header, the numbers): no
+pickle that could run code, no zip whose parts are copied twice.  The numbers are read directly
+into place, and other tools can check the format.
 
-Why the parts may lie there and be used again. A stored value is the RSS sharing that its owner
-made from fresh seeds, x = m - (l1 + l2). Every party keeps the two fields of its role, which are
-uniform to it, and nothing that depends on a session: session keys, masks and dealt material are
-made afresh for every job, and no message is ever masked by l1 or l2 themselves. So a second job
-on the same sharing is what a second use of one input within a job is: each message hides behind a
-pad of its own, and nothing that a party sees twice depends on more than its two fields. A fresh
-sharing of zero added at each load would therefore hide nothing more from the one corrupted worker
-of the threat model; it would cost 8 bytes per weight each way between the evaluators (2 x 205 MB
-for ResNet50). A result goes out under masks of its own job (every layer that multiplies ends in a
-truncation under a fresh mask), so that clients learn nothing of the stored masks either.  An owner
-who wants new shares deploys again.
+Why a worker may store the parts and use them again: a stored value is the RSS sharing that its
+owner created from fresh seeds, x = m - (l1 + l2). Every party stores the two fields of its role,
+which are uniform to it, and nothing that depends on a session: session keys, masks and correlated
+randomness are fresh for every job, and no message is ever masked by l1 or l2 themselves. A second
+job on the same sharing is therefore like a second use of one input within a job: each message has
+its own pad, and nothing that a party sees twice depends on more than its two fields. A fresh
+sharing of zero added at each load would hide nothing more from the one corrupted worker of the
+threat model; it would cost 8 bytes per weight each way between the evaluators (2 x 205 MB
+for ResNet50). A result is sent under masks of its own job (every layer that multiplies ends in a
+truncation under a fresh mask), so that clients learn nothing about the stored masks either.  An
+owner who needs new shares deploys again.
 
-No share is ever in a text of this module: errors name files and what to do.
+No text of this module contains a share: errors name files and remedies.
 
-What a client may not use it is not told of: an error about somebody else's name is the one about a
-name that there is not.  (That a name is taken shows where another client wants to keep something
-under it, as names are there once.)
+A client does not learn about values that it may not use: the error for another client's name
+equals that for a name that does not exist.  (A name that is in use is visible to another client
+that stores a value under it, as names are unique.)
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ from tfe_bench.errors import (
 )
 from tfe_bench.protocols.session import aligned_buffers
 
-# Files of the first two say nothing of sources; the first has no seeds in place of masks.
+# The first two formats have no sources; the first has no seeds in place of masks.
 FORMATS = 1, 2, 3
 SUFFIX = ".safetensors"
 PARTS = ("m", "l1", "l2")
-# Of a file's header, read and written: public facts, their texts escaped twice, and a line for each
-# array.
+# Bytes of a file's header, read and written: public facts, with texts escaped twice, and a row for
+# each array.
 _MOST_HEADER = 64 << 20
-# What a worker has under a name, to a client.
+# State of a name for a client: free, its own, another client's, or unreadable.
 NONE, OWN, FOREIGN, UNREADABLE = range(4)
 
 
@@ -80,16 +80,16 @@ class Store:
     """A worker's folder of shared values.
 
     Args:
-        folder: made (0700) if it does not exist; None if the operator keeps nothing.
-        party: which party's parts.
-        ring, fractional_bits: of the cluster; a value of another one is refused.
-        most: how many names of each kind there may be.
-        kind: what the names stand for; `of` gives the others.
-        handles: what is held in memory beside the folder.
+        folder: created (0700) if it does not exist; None if the operator stores nothing.
+        party: the party whose parts are stored.
+        ring, fractional_bits: of the cluster; a value with others is rejected.
+        most: the number of names of each kind.
+        kind: the kind of the names; `for_kind` returns the other kinds.
+        handles: values that are held in memory, in addition to the folder.
 
     Raises:
-        ConfigError: the folder cannot be used, or another worker uses it.
-        SecurityError: other users of the machine can write there.
+        ConfigError: the folder is not usable, or another worker uses it.
+        SecurityError: other users of the machine can write to it.
     """
 
     def __init__(
@@ -108,52 +108,55 @@ class Store:
         self._folder = folder
         self._precision = {"ring": ring, "fractional_bits": fractional_bits}
         self._max_names = most
-        # what a program has made of files, which it looks after
+        # values that programs compute from files, and manage themselves
         self.program_cache: dict[Any, Any] = {}
         self._locked_folder = None if folder is None else LockedFolder(folder)
         if folder is not None:
-            for leftover in folder.glob(".*.tmp"):  # of a worker that was killed while writing
+            for leftover in folder.glob(".*.tmp"):  # of a worker that was killed during a write
                 with contextlib.suppress(OSError):
                     leftover.unlink()
 
     def close(self) -> None:
-        """Lets another worker have the folder; this one writes no more."""
+        """Release the folder to another worker; this one writes no more."""
         if self._locked_folder is not None:
             self._locked_folder.close()
 
     def for_kind(self, kind: StoredKind) -> Store:
-        """The same folder for another kind."""
+        """Return the same folder for another kind."""
         other = copy.copy(self)
         other.kind = kind
         return other
 
     @property
     def folder(self) -> Path:
-        """Where the files are.
+        """The folder of the files.
 
         Raises:
-            PolicyError: this worker keeps none.
+            PolicyError: this worker stores nothing.
         """
         if self._folder is None:
             raise PolicyError(
-                f"Party {self.party} keeps no {self.kind.noun}s. Its operator would by adding the "
-                'line models = "models" (a folder) to worker.toml.'
+                f"Party {self.party} stores no {self.kind.noun}s. Its operator would allow it by "
+                "the "
+                'line models = "models" (a folder) in worker.toml.',
+                code="storage-not-configured",
+                party=self.party,
             )
         return self._folder
 
     def list_names(self) -> list[str]:
-        """Under which something is kept."""
+        """List the stored names of this kind."""
         end = f"{self.kind.infix}{SUFFIX}"
         candidates = (path.name.removesuffix(end) for path in self.folder.glob(f"*{end}"))
         return sorted(name for name in candidates if NAME.fullmatch(name))
 
     def get_facts(self, name: str, client: str) -> StoredFacts:
-        """What is kept under a name, if the client may use it.
+        """Return the public facts of a name, if the client may use it.
 
         Raises:
-            UsageError: nothing is, or nothing that this client may use.
-            PolicyError: nothing is kept at all.
-            ConfigError, SecurityError, VersionMismatch: the file is damaged or not of here.
+            UsageError: the name does not exist, or this client may not use it.
+            PolicyError: this worker stores nothing.
+            ConfigError, SecurityError, VersionMismatch: the file is damaged or belongs elsewhere.
         """
         facts = self._read_facts(name)
         if facts is None or not facts.is_permitted(client):
@@ -161,10 +164,10 @@ class Store:
         return facts
 
     def get_ownership(self, name: str, client: str) -> int:
-        """NONE, OWN, ANOTHERS or UNREADABLE: what is under a name, to a client that would own it.
+        """Return NONE, OWN, FOREIGN or UNREADABLE: the state of a name for a new owner.
 
         Raises:
-            PolicyError: nothing is kept at all.
+            PolicyError: this worker stores nothing.
         """
         try:
             facts = self._read_facts(name)
@@ -175,16 +178,19 @@ class Store:
         return OWN if facts.owner == client else FOREIGN
 
     def unknown_name_error(self, name: str, client: str) -> UsageError:
-        """What a client is told of a name that is nobody's, and of one that it may not use."""
+        """Return the error for a name that does not exist or that the client may not use."""
         visible_names = [row["name"] for row in self.list_visible(client)]
         problem = f"Party {self.party} has no {self.kind.noun} {name!r} that this client may use."
         problem += did_you_mean(name, visible_names)
         return UsageError(
-            " ".join(filter(None, [problem, self.kind.list_hint, self.kind.access_hint]))
+            " ".join(filter(None, [problem, self.kind.list_hint, self.kind.access_hint])),
+            code="name-not-found",
+            operation=name,
+            party=self.party,
         )
 
     def list_visible(self, client: str) -> list[dict[str, Any]]:
-        """What a client may use, as public facts; a damaged file is one with an "error"."""
+        """List the values that a client may use, as public facts; omit damaged files."""
         if self._folder is None:
             return []
         rows: list[dict[str, Any]] = []
@@ -192,7 +198,7 @@ class Store:
             try:
                 facts = self._read_facts(name)
             except (ConfigError, SecurityError):
-                continue  # whose it is cannot be known
+                continue  # its owner is unknown
             if facts is not None and facts.is_permitted(client):
                 rows.append(
                     {
@@ -207,48 +213,57 @@ class Store:
         return rows
 
     def _get_spent(self, name: str) -> int:
-        """Of a table's privacy budget; all that there can be, where that is not known."""
+        """Return the spent privacy loss of a table; the maximum if it is not known."""
         try:
             return self.ledger.get_spent(name)
         except SecurityError:
             return MOST
 
     def permit_writing(self, name: str, client: str, replace: bool) -> None:
-        """Permits a client to deploy under a name.
+        """Permit a client to store a value under a name.
 
         Raises:
-            UsageError: the name is none, or is taken and may be replaced.
-            PolicyError: it is somebody else's, or there are too many.
+            UsageError: the name is malformed, or is in use and may be replaced.
+            PolicyError: it is another client's, or there are too many names.
             ConfigError, SecurityError, VersionMismatch: a file of the name cannot be read.
         """
         facts = self._read_facts(name)
         if facts is None:
             if len(self.list_names()) >= self._max_names:
                 raise PolicyError(
-                    f"Party {self.party} keeps {self._max_names} {self.kind.noun}s. Received: one more. "
-                    "Remove one (--remove NAME, where they are listed), or its operator raises "
-                    "max_models under [limits] in worker.toml."
+                    f"Party {self.party} stores {self._max_names} {self.kind.noun}s. Received: "
+                    "one more. Remove one (--remove NAME, with the command that lists them), or "
+                    "its operator raises max_models under [limits] in worker.toml.",
+                    code="too-many-names",
+                    expected=self._max_names,
+                    party=self.party,
                 )
             return
         if facts.owner != client:
             raise PolicyError(
                 f"The {self.kind.noun} {name!r} is another client's. Received: client "
-                f"{json.dumps(client)[:80]}. Only its owner replaces it; choose another name."
+                f"{json.dumps(client)[:80]}. Only its owner replaces it; choose another name.",
+                code="name-of-another-client",
+                operation=name,
+                party=self.party,
             )
         if not replace:
             raise UsageError(
                 f"Party {self.party} has a {self.kind.noun} {name!r} already. Choose another "
-                "name, or replace it (--replace)."
+                "name, or replace it (--replace).",
+                code="name-in-use",
+                operation=name,
+                party=self.party,
             )
 
     # ---- writing
 
     def prepare_file(self, facts: StoredFacts, tensors: Mapping[str, StoredTensor]) -> PreparedFile:
-        """Writes values aside; they are kept once the result is committed.
+        """Write values to a temporary file; `PreparedFile.commit` stores them.
 
         Raises:
-            UsageError: what is public about them is too long.
-            ConfigError: they cannot be written.
+            UsageError: the public facts are too long.
+            ConfigError: the file cannot be written.
         """
         check_about(facts.about)
         path = self._file_path(facts.name)
@@ -297,10 +312,14 @@ class Store:
             {"__metadata__": {"tfe_bench": json.dumps(metadata)}, **layout}
         ).encode()
         header += b" " * (-len(header) % 8)
-        if len(header) > _MOST_HEADER:  # or it could never be read, nor its owner be known
+        if len(header) > _MOST_HEADER:  # a longer header could not be read
             raise UsageError(
-                f"The {self.kind.noun} {facts.name!r} has too many arrays to be kept. Received: "
-                f"{len(tensors)}, described in {len(header)} bytes; at most {_MOST_HEADER}."
+                f"The {self.kind.noun} {facts.name!r} has too many arrays to be stored. Received: "
+                f"{len(tensors)}, described in {len(header)} bytes; at most {_MOST_HEADER}.",
+                code="too-large",
+                operation=facts.name,
+                received=len(header),
+                expected=_MOST_HEADER,
             )
 
         def write_content(stream: IO[bytes]) -> None:
@@ -312,22 +331,26 @@ class Store:
             return PreparedFile(path, atomic.write_aside(path, write_content))
         except OSError as error:
             raise ConfigError(
-                f"Party {self.party} cannot keep {self.kind.noun} {facts.name!r}. Received: "
-                f"{error.strerror} in its folder for models. Its operator makes room there."
+                f"Party {self.party} cannot store {self.kind.noun} {facts.name!r}. Received: "
+                f"{error.strerror} in its folder for models. Its operator frees space there.",
+                code="file-not-writable",
+                operation=facts.name,
+                received=error.strerror,
+                party=self.party,
             ) from None
 
     def remove_file(self, name: str) -> None:
-        """Removes what is kept under a name, if anything is, also what cannot be read."""
+        """Remove the file of a name, if it exists, even if it cannot be read."""
         with contextlib.suppress(FileNotFoundError):
             self._file_path(name).unlink()
             atomic.sync_folder(self.folder)
 
     @property
     def ledger(self) -> Ledger:
-        """What queries have spent of the privacy budgets of tables.
+        """The record of spent privacy loss of tables.
 
         Raises:
-            PolicyError: this worker keeps none.
+            PolicyError: this worker stores nothing.
         """
         return Ledger(self.folder, self.party)
 
@@ -336,13 +359,13 @@ class Store:
     def load(
         self, name: str, client: str, wanted: Collection[str] | None = None
     ) -> tuple[StoredFacts, dict[str, StoredTensor]]:
-        """This party's parts of what is kept under a name, checked against their digests.
+        """Load this party's parts of a name, checked against their digests.
 
         Args:
-            only: the values that are wanted; None for all.  (All are read for the digests.)
+            wanted: names of the wanted values; None for all.  (All are read for the digests.)
 
         Raises:
-            UsageError, PolicyError, ConfigError, SecurityError, VersionMismatch: as `facts`.
+            UsageError, PolicyError, ConfigError, SecurityError, VersionMismatch: as `get_facts`.
         """
         facts = self.get_facts(name, client)
         path = self._file_path(name)
@@ -351,7 +374,12 @@ class Store:
         with self._open_file(path) as stream:
             current, layout = self._read_header(path, stream)
             if current.deployment != facts.deployment:
-                raise UsageError(f"The {self.kind.noun} {name!r} was just replaced. Ask again.")
+                raise UsageError(
+                    f"The {self.kind.noun} {name!r} was just replaced. Ask again.",
+                    code="name-replaced",
+                    operation=name,
+                    party=self.party,
+                )
             start = stream.tell()
             for key, row in layout["tensors"].items():
                 parts: dict[str, Ring] = {}
@@ -374,7 +402,7 @@ class Store:
         return facts, tensors
 
     def file_stamp(self, name: str) -> tuple[int, ...]:
-        """Changes whenever the file of a name does; the second number is its size in bytes.
+        """Return numbers that change with the file of a name; the second is its size in bytes.
 
         Raises:
             ConfigError: it cannot be read.
@@ -383,8 +411,11 @@ class Store:
             status = self._file_path(name).stat()
         except OSError as error:
             raise ConfigError(
-                f"{self._describe_file(self._file_path(name))} cannot be read. Received: {error.strerror}. "
-                f"{self.kind.remedy}"
+                f"{self._describe_file(self._file_path(name))} cannot be read. Received: "
+                f"{error.strerror}. {self.kind.remedy}",
+                code="file-not-readable",
+                received=error.strerror,
+                party=self.party,
             ) from None
         return status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns
 
@@ -394,7 +425,7 @@ class Store:
         return self.folder / f"{check_name(name)}{self.kind.infix}{SUFFIX}"
 
     def _read_facts(self, name: str) -> StoredFacts | None:
-        """The facts of a file; None if there is none."""
+        """Return the facts of a file; None if it does not exist."""
         path = self._file_path(name)
         if not path.exists():
             return None
@@ -407,12 +438,15 @@ class Store:
     def _damaged_error(self, path: Path) -> ConfigError:
         return ConfigError(
             f"{self._describe_file(path)} is damaged. Its operator removes "
-            f"it from the folder for models. {self.kind.remedy}"
+            f"it from the folder for models. {self.kind.remedy}",
+            code="file-damaged",
+            party=self.party,
         )
 
     def _open_file(self, path: Path) -> IO[bytes]:
         try:
-            # The descriptor is asked, not the name, so that the file checked is the file read.
+            # The check uses the descriptor, not the name, so that the checked file is the one that
+            # is read.
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -422,19 +456,27 @@ class Store:
             if mode & 0o077 or status.st_uid not in (0, os.geteuid()):
                 os.close(descriptor)
                 raise SecurityError(
-                    f"{self._describe_file(path)} is open to other users of its machine. Received: mode "
+                    f"{self._describe_file(path)} is open to other users of its machine. "
+                    "Received: mode "
                     f"{mode:04o}, owner {status.st_uid} (the worker is {os.geteuid()}). Its "
                     "operator makes it the worker's own (chown, chmod 600); if others may have "
-                    f"read it, {self.kind.remedy[0].lower()}{self.kind.remedy[1:]}"
+                    f"read it, {self.kind.remedy[0].lower()}{self.kind.remedy[1:]}",
+                    code="insecure-permissions",
+                    received=f"mode {mode:04o}, owner {status.st_uid}",
+                    party=self.party,
                 )
             return os.fdopen(descriptor, "rb")
         except OSError as error:
             raise ConfigError(
-                f"{self._describe_file(path)} cannot be read. Received: {error.strerror}. {self.kind.remedy}"
+                f"{self._describe_file(path)} cannot be read. Received: {error.strerror}. "
+                f"{self.kind.remedy}",
+                code="file-not-readable",
+                received=error.strerror,
+                party=self.party,
             ) from None
 
     def _read_header(self, path: Path, stream: IO[bytes]) -> tuple[StoredFacts, dict[str, Any]]:
-        """The facts, and where each part lies; leaves the stream where the numbers begin."""
+        """Return the facts and each part's place; leave the stream at the start of the numbers."""
         size = os.fstat(stream.fileno()).st_size
         try:
             length = int.from_bytes(stream.read(8), "little")
@@ -446,7 +488,10 @@ class Store:
                 raise VersionMismatch(
                     f"{self._describe_file(path)} is of another version. "
                     f"Received: format {str(metadata['format'])[:20]}, this one reads {FORMATS}. "
-                    f"{self.kind.remedy}"
+                    f"{self.kind.remedy}",
+                    code="format-version",
+                    received=str(metadata["format"])[:20],
+                    party=self.party,
                 )
             places = {
                 key: (tuple(row["shape"]), row["data_offsets"]) for key, row in header.items()
@@ -468,33 +513,38 @@ class Store:
         expected_name = path.name.removesuffix(f"{self.kind.infix}{SUFFIX}")
         if identity != (expected_name, self.kind.infix, self.party):
             raise SecurityError(
-                f"{self._describe_file(path)} was made for another name or "
-                "party. Its operator puts every party's own files back: shares that lie together "
-                f"are no secret. {self.kind.remedy}"
+                f"{self._describe_file(path)} belongs to another name or party. Its operator "
+                "restores every party's own files: shares of two parties in one place are no "
+                f"secret. {self.kind.remedy}",
+                code="file-of-another-party",
+                party=self.party,
             )
         if precision != self._precision:
             raise VersionMismatch(
                 f"The {self.kind.noun} {facts.name!r} has another precision than the cluster. "
                 f"Received: ring {precision['ring']} with {precision['fractional_bits']} "
                 f"fractional bits, the cluster has {self._precision['ring']} with "
-                f"{self._precision['fractional_bits']}. {self.kind.remedy}"
+                f"{self._precision['fractional_bits']}. {self.kind.remedy}",
+                code="precision-mismatch",
+                operation=facts.name,
+                party=self.party,
             )
         return facts, {"tensors": tensors, "places": places}
 
 
 @dataclass(frozen=True)
 class PreparedFile:
-    """A file that is whole but not yet in its place."""
+    """A complete file that is not yet in its place."""
 
     path: Path
     temporary: Path
 
     def commit(self) -> None:
-        """Puts it there, in place of what was."""
+        """Move the file to its place and replace a previous one."""
         os.replace(self.temporary, self.path)
         atomic.sync_folder(self.path.parent)
 
     def discard(self) -> None:
-        """Removes it, if it was not committed."""
+        """Remove the file, if it was not committed."""
         with contextlib.suppress(FileNotFoundError):
             self.temporary.unlink()

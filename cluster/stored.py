@@ -1,7 +1,7 @@
-"""What a worker may keep under a name: kinds, their public facts, and the values themselves.
+"""Named values that a worker stores: their kinds, their public facts, and the values themselves.
 
-A `Kind` is what a name stands for: a model, a data set, a checkpoint of a training.  The kinds
-share a folder and a layout (store.py), not their names.
+A `StoredKind` is the type of a name: a model, a data set, a checkpoint of a training.  The kinds
+share a folder and a layout (store.py), but not their names.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ from tfe_bench.errors import UsageError
 
 ANY = "*"
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
-# Characters of public facts as JSON.  A list of all that there is has to fit into one message.
+# Characters of public facts as JSON.  A list of all names has to fit into one message.
 MOST_ABOUT = 1 << 20
 _CLIENT = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _DEPLOYMENT = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MOST_CLIENTS = 1000
 
 Ring = np.ndarray[Any, np.dtype[np.int64]]
-# Of a source: what a client sent itself, or was told.
+# Kind of a source: data that a client sent itself, or may know.
 INPUT = "input"
-# Of one stored value.
+# Sources of one stored value.
 MOST_SOURCES = 1 << 14
 
 
 @dataclass(frozen=True, order=True)
 class Source:
-    """What a value derives from: an input of a client, or a part of something stored.
+    """An origin of a value: an input of a client, or a part of a stored value.
 
     Attributes:
-        kind: INPUT, or the infix of a Kind.
-        name, deployment: of what is stored; "" of an input.
-        owner: the client whose data it is.
-        part: a column of a table; "" of everything else.
-        alias: by which a plan knows the table; "" outside of plans.
+        kind: INPUT, or the infix of a StoredKind.
+        name, deployment: of the stored value; "" for an input.
+        owner: the client that owns the data.
+        part: a column of a table; "" otherwise.
+        alias: the table's name in a plan; "" outside of plans.
     """
 
     kind: str
@@ -52,7 +52,7 @@ class Source:
     alias: str = ""
 
     def to_header(self) -> list[str]:
-        """As JSON keeps it."""
+        """Return the fields that JSON stores."""
         return [self.kind, self.name, self.deployment, self.owner, self.part]
 
 
@@ -60,33 +60,37 @@ Sources = frozenset[Source]
 
 
 def input_source(client: str) -> Sources:
-    """The source of what a client sent itself, or may know."""
+    """Return the source of data that a client sent itself, or may know."""
     return frozenset([Source(INPUT, "", "", client)])
 
 
 def check_sources(sources: Sources) -> Sources:
-    """Refuses sources that cannot be kept.
+    """Reject sources that cannot be stored.
 
     Raises:
-        UsageError: there are none, or too many.
+        UsageError: their number is 0, or too large.
     """
     if not 1 <= len(sources) <= MOST_SOURCES:
         raise UsageError(
-            f"A stored value derives from 1 to {MOST_SOURCES} sources. Received: {len(sources)}."
+            f"A stored value derives from 1 to {MOST_SOURCES} sources. Received: {len(sources)}.",
+            code="too-large",
+            operation="sources",
+            received=len(sources),
+            expected=f"1 to {MOST_SOURCES}",
         )
     return sources
 
 
 @dataclass(frozen=True)
 class StoredKind:
-    """What is kept under a name.
+    """A kind of stored values.
 
     Attributes:
         noun: in texts.
-        infix: in its files' names.
-        again: what to do about a file that cannot be used.
-        listed: how a client sees what there is.
-        others: who may use it.
+        infix: in the names of its files.
+        remedy: advice for a file that is not usable.
+        list_hint: how a client lists the values of this kind.
+        access_hint: which clients may use a value.
     """
 
     noun: str
@@ -101,37 +105,39 @@ MODEL = StoredKind(
     "",
     "Have its owner deploy it again (python -m tfe_bench deploy ... --replace).",
     "See `python -m tfe_bench models`.",
-    "Another client's is there once its owner has deployed it with --allow and this client's name.",
+    "Another client's is available after its owner has deployed it with --allow and this "
+    "client's name.",
 )
 DATA = StoredKind(
     "data set",
     ".data",
     "Have its owner provide it again (python -m tfe_bench provide ... --replace).",
     "See `python -m tfe_bench provide --list`.",
-    "Another client's is there once its owner has provided it with --for and this client's name.",
+    "Another client's is available after its owner has provided it with --for and this client's "
+    "name.",
 )
 TABLE = StoredKind(
     "table",
     ".table",
     "Have its owner put it again (python -m tfe_bench table put ... --replace).",
     "See `python -m tfe_bench table list`.",
-    "Another client's is there once its owner has put it with --for and this client's name.",
+    "Another client's is available after its owner has put it with --for and this client's name.",
 )
 ARRAY = StoredKind(
     "private array",
     ".array",
     "Have its owner keep it again (y.keep(name, replace=True)).",
     "See cluster.arrays().",
-    "Another client's is there once its owner has kept it for it (clients=[...]).",
+    "Another client's is available after its owner has kept it for it (clients=[...]).",
 )
-# Two of each name: should the workers stop while they write one, they still share the other.
+# Two of each name: if the workers stop during the write of one, all of them still have the other.
 CHECKPOINTS = tuple(
     StoredKind(
         "checkpoint",
         f".checkpoint{i}",
-        "Training starts anew with --restart.",
+        "Training starts again with --restart.",
         "",
-        "Only the client that ordered a training goes on with it.",
+        "Only the client that started a training can continue it.",
     )
     for i in range(2)
 )
@@ -143,12 +149,11 @@ class StoredTensor:
     """This party's fields of one shared value.
 
     Attributes:
-        parts: int64 words by field: "m", "l1", "l2", those that its role holds.
-        dealer: the party that deals for it.
+        parts: int64 words by field: those of "m", "l1", "l2" that its role holds.
+        dealer: the dealer of the value.
         fractional_bits: its scale.
         limbs: words per element.
-        shape: of a tensor of whose l1 and l2 there are seeds, two words each; None where the words
-            are there.
+        shape: of a tensor with seeds of two words each in place of l1 and l2; None with the words.
     """
 
     parts: Mapping[str, Ring]
@@ -160,16 +165,16 @@ class StoredTensor:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class StoredFacts:
-    """The public facts about what is kept under a name.
+    """The public facts about a stored name.
 
     Attributes:
         name: lower-case letters, digits, - and _, at most 63.
         owner: the client that deployed it.
-        clients: who else may use it; "*" for every client of the cluster.
-        deployment: the same word at all three workers, another for every deployment.
+        clients: other clients that may use it; "*" for every client of the cluster.
+        deployment: the same word at all three workers, a new one for every deployment.
         about: JSON; for a model its layers.
-        sources: what it derives from.  None are known of what an older version kept.
-        digests: SHA-256 of all of a field, by field.  Only those who hold the field may see it.
+        sources: the value's origins.  Empty if an older version stored the value without them.
+        digests: SHA-256 of each field's words.  Only holders of the field may see it.
     """
 
     name: str
@@ -182,10 +187,10 @@ class StoredFacts:
 
     @classmethod
     def from_header(cls, header: Mapping[str, Any], lacks_sources: bool) -> StoredFacts:
-        """From a file's header.
+        """Parse a file's header.
 
         Args:
-            older: of a version that listed no sources (`_sources`).
+            lacks_sources: whether the version of the file has no sources (`_parse_sources`).
 
         Raises:
             ValueError, TypeError, KeyError, AttributeError: it is malformed.
@@ -201,16 +206,17 @@ class StoredFacts:
         )
 
     def is_permitted(self, client: str) -> bool:
-        """Whether a client may use it."""
+        """Return whether a client may use the value."""
         return client == self.owner or client in self.clients or ANY in self.clients
 
 
 def _parse_sources(header: Mapping[str, Any], lacks_sources: bool) -> Sources:
-    """The sources that a file's header lists.
+    """Parse the sources in a file's header.
 
     Args:
-        older: of a version that listed none.  What its kind says to be the owner's own is so
-            still; of other things nobody can tell, and they are refused where it matters.
+        lacks_sources: whether the version of the file has none.  Values that belong to the owner
+            by their kind still do; the sources of others are unknown, and such values are
+            rejected where sources matter.
 
     Raises:
         ValueError, TypeError, KeyError: they are malformed.
@@ -229,70 +235,87 @@ def _parse_sources(header: Mapping[str, Any], lacks_sources: bool) -> Sources:
 
 
 def check_name(name: object, subject: str = "A deployed model's name") -> str:
-    """A name that may become a file's.
+    """Return a name that may become a file's.
 
     Raises:
-        UsageError: it may not.
+        UsageError: the name is malformed.
     """
     if not isinstance(name, str) or not NAME.fullmatch(name):
         raise UsageError(
             f"{subject} is 1 to 63 lower-case letters, digits, - and _, a letter or "
-            f"digit first. Received: {json.dumps(str(name)[:80])}."
+            f"digit first. Received: {json.dumps(str(name)[:80])}.",
+            code="invalid-name",
+            operation=subject,
+            received=str(name)[:80],
         )
     return name
 
 
 def check_about(about: Mapping[str, Any]) -> None:
-    """Refuses public facts that are too long to be kept and listed, before anything is written.
+    """Reject public facts that are too long to be stored and listed, before any write.
 
     Raises:
         UsageError: they are longer than MOST_ABOUT.
     """
     if (size := len(json.dumps(about))) > MOST_ABOUT:
         raise UsageError(
-            f"The public facts of what is kept have at most {MOST_ABOUT} characters. Received: "
-            f"{size}. Use shorter names of columns, or fewer columns."
+            f"The public facts of a stored value have at most {MOST_ABOUT} characters. Received: "
+            f"{size}. Use shorter names of columns, or fewer columns.",
+            code="too-large",
+            operation="about",
+            received=size,
+            expected=MOST_ABOUT,
         )
 
 
 def check_clients(clients: object) -> None:
-    """Refuses what are no names of clients.
+    """Reject values that are no names of clients.
 
     Raises:
         UsageError: naming the first one.
     """
     if not isinstance(clients, (list, tuple)) or len(clients) > _MOST_CLIENTS:
-        raise UsageError(f"clients is a list of at most {_MOST_CLIENTS} names.")
+        raise UsageError(
+            f"clients is a list of at most {_MOST_CLIENTS} names.",
+            code="too-large",
+            operation="clients",
+            expected=_MOST_CLIENTS,
+        )
     for name in clients:
         if not isinstance(name, str) or not (name == ANY or _CLIENT.fullmatch(name)):
             raise UsageError(
                 'A client is named as in cluster.toml, or "*" for all of them. Received: '
-                f"{str(name)[:80]!r}."
+                f"{str(name)[:80]!r}.",
+                code="invalid-name",
+                operation="clients",
+                received=str(name)[:80],
             )
 
 
 def check_deployment(word: object) -> None:
-    """Refuses what is no number of a deployment.
+    """Reject a value that is no identifier of a deployment.
 
     Raises:
-        UsageError: it is none.
+        UsageError: it has another form.
     """
     if not isinstance(word, str) or not _DEPLOYMENT.fullmatch(word):
-        raise UsageError("A deployment is 32 hexadecimal digits.")
+        raise UsageError(
+            "A deployment is 32 hexadecimal digits.", code="invalid-name", operation="deployment"
+        )
 
 
-# Of the two masks' seeds, in words.
+# Shape of the seed of a mask, in words.
 SEED_WORDS = (2,)
 
 
 def parse_tensor_row(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
-    """What a file's header says of a value besides its words.
+    """Parse the description of a value in a file's header.
 
     Args:
         shapes: of its fields.
 
     Raises:
-        ValueError, KeyError: it is of another kind.
+        ValueError, KeyError: it is malformed.
     """
     values: dict[str, Any] = {key: row[key] for key in ("dealer", "fractional_bits", "limbs")}
     fits = all(type(v) is int for v in values.values())
@@ -312,7 +335,7 @@ def parse_tensor_row(row: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]
 
 
 def lies_within(shape: Sequence[int], begin: int, end: int, size: int) -> bool:
-    """Whether words of a shape lie there, in so many bytes."""
+    """Return whether words of a shape are at this place within `size` bytes."""
     if not _is_shape((*shape, begin, end)):
         return False
     return end - begin == 8 * math.prod(shape) and end <= size

@@ -25,7 +25,7 @@ _MAX_REPEAT = 1000
 def check_parameters(
     program: str, parameters: Mapping[str, Any], program_names: Iterable[str] = ()
 ) -> None:
-    """Refuses parameters that neither the timing loop nor the program has, and unfit ones.
+    """Reject parameters that neither the timing loop nor the program has, and invalid values.
 
     Raises:
         UsageError: naming the parameter, with "did you mean".
@@ -35,26 +35,43 @@ def check_parameters(
 
 
 def check_timing(parameters: Mapping[str, Any]) -> None:
-    """Refuses what the timing loop does not take; the rest is the program's.
+    """Reject invalid parameters of the timing loop; the program checks the others.
 
     Raises:
         UsageError: naming the parameter.
     """
     repeat = parameters.get("repeat", 1)
     if type(repeat) is not int or not 1 <= repeat <= _MAX_REPEAT:
-        raise UsageError(f"repeat is 1 to {_MAX_REPEAT}. Received: {repeat!r}.")
+        raise UsageError(
+            f"repeat is 1 to {_MAX_REPEAT}. Received: {repeat!r}.",
+            code="number-out-of-range",
+            operation="repeat",
+            received=repeat,
+            expected=f"1 to {_MAX_REPEAT}",
+        )
     warm_up = parameters.get("warm_up", 1)
     if type(warm_up) is not int or not 0 <= warm_up <= _MAX_REPEAT:
-        raise UsageError(f"warm_up is 0 to {_MAX_REPEAT}. Received: {str(warm_up)[:80]!r}.")
+        raise UsageError(
+            f"warm_up is 0 to {_MAX_REPEAT}. Received: {str(warm_up)[:80]!r}.",
+            code="number-out-of-range",
+            operation="warm_up",
+            received=str(warm_up)[:80],
+            expected=f"0 to {_MAX_REPEAT}",
+        )
     check_flags(parameters, "trace")
     profile = parameters.get("profile", "local")
     if not isinstance(profile, str):
-        raise UsageError(f"A profile is a name. Received: {str(profile)[:80]!r}.")
+        raise UsageError(
+            f"A profile is a name. Received: {str(profile)[:80]!r}.",
+            code="wrong-type",
+            operation="profile",
+            received=str(profile)[:80],
+        )
     profiles.get_profile(profile)
 
 
 def check_flags(parameters: Mapping[str, Any], *names: str) -> None:
-    """Refuses parameters that are neither true nor false.
+    """Reject parameters that are neither true nor false.
 
     Raises:
         UsageError: naming the parameter.
@@ -62,24 +79,30 @@ def check_flags(parameters: Mapping[str, Any], *names: str) -> None:
     for name in names:
         value = parameters.get(name, False)
         if type(value) is not bool:
-            raise UsageError(f"{name} is true or false. Received: {str(value)[:80]!r}.")
+            raise UsageError(
+                f"{name} is true or false. Received: {str(value)[:80]!r}.",
+                code="wrong-type",
+                operation=name,
+                received=str(value)[:80],
+                expected="true or false",
+            )
 
 
 def measure_runs(
     context: Context, variant: str, run_once: Callable[[Callable[[float], None]], T]
 ) -> T:
-    """Runs `once` for warm-up and then `repeat` times; fills in the context's measurements.
+    """Run `run_once` for warm-up and then `repeat` times; set the context's measurements.
 
-    All three workers begin each run together; the barrier is not part of the time.  Bytes, rounds
-    and the breakdown are those of the last run.  With the parameter "trace" one more run follows,
-    which is watched closely and not timed.
+    All three workers start each run together; the barrier is not part of the time.  Bytes, rounds
+    and the breakdown are those of the last run.  The parameter "trace" adds one more run, which is
+    traced and not timed.
 
     Args:
         variant: of the protocol, for the record.
-        once: one run; it may report progress as a fraction.
+        run_once: one run; it may report progress as a fraction.
 
     Returns:
-        What the last run returned.
+        The result of the last run.
     """
     from tfe_bench.protocols.session import timeline
 
@@ -103,7 +126,7 @@ def measure_runs(
             context.progress((run_index + fraction) / total_runs, label)
 
         report_progress(0.0)
-        result = None  # the last run's result is not memory of this one
+        result = None  # the previous result must not count as memory of this run
         is_last = run_index == warm_up + repeat - 1
         if is_last:
             usage_before = processor.read_usage()
@@ -123,7 +146,7 @@ def measure_runs(
         **_count_sent(party),
         seconds=durations[warm_up:],
         cpu_seconds=cpu_durations[warm_up:],
-        # tracing, and what the first run took longer than the others
+        # tracing, and the additional time of the first run
         build_seconds=max(
             party.build_seconds, durations[0] - statistics.median(durations[warm_up:])
         ),
@@ -141,9 +164,9 @@ def measure_runs(
 
 
 def run_metered(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
-    """Runs once, begun together; returns the result, and what was sent, in which rounds and when.
+    """Run once after a barrier; return the result, and traffic, rounds and times.
 
-    For a program whose runs follow from each other, so that `measure` cannot repeat them.
+    For a program whose runs depend on each other, so that `measure_runs` cannot repeat them.
     """
     wait_at_barrier(party)
     result, statistics_of_run = _observe_run(party, run_once)
@@ -151,10 +174,10 @@ def run_metered(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, A
 
 
 def run_recorded(context: Context, run_once: Callable[[], T]) -> T:
-    """Runs once; what was sent, in which rounds and when is in the record when the job has ended.
+    """Run once; the record contains traffic, rounds and times when the job has ended.
 
-    For a job that is there for its result: nobody waits until all have begun or ended, which takes
-    the delay of a network four times.
+    For a job whose purpose is its result: no worker waits until all have started or ended, which
+    takes four times the delay of a network.
     """
     result, statistics_of_run = _observe_run(context.party, run_once)
     context.measurements.update(statistics_of_run)
@@ -163,7 +186,7 @@ def run_recorded(context: Context, run_once: Callable[[], T]) -> T:
 
 
 def _observe_run(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, Any]]:
-    """Runs once; also in which rounds, and where its time went."""
+    """Run once; also return its rounds and its time breakdown."""
     from tfe_bench.protocols.session import timeline
 
     usage_before = processor.read_usage()
@@ -180,7 +203,7 @@ def _observe_run(party: Party, run_once: Callable[[], T]) -> tuple[T, dict[str, 
 def _collect_statistics(
     party: Party, seconds: float, usage_before: processor.CpuUsage | None
 ) -> dict[str, Any]:
-    """In which rounds a run was, and where its time went.
+    """Return the rounds and the time breakdown of a run.
 
     Args:
         seconds: of the run, without the building of its graphs.
@@ -194,16 +217,16 @@ def _collect_statistics(
 
 
 def _count_sent(party: Party) -> dict[str, Any]:
-    """What a run has sent, once it has left.
+    """Return the traffic of a run, after it has left this worker.
 
-    A dealer is done long before that.  A peer's graph ends when all that was sent to it is there.
+    A dealer finishes long before.  A peer's graph ends when all messages to it have arrived.
     """
     party.exchange(b"ended")
     return _read_counters(party)
 
 
 def _read_counters(party: Party) -> dict[str, Any]:
-    """What has been sent, of a run that has ended at all three."""
+    """Return the traffic of a run that has ended at all three workers."""
     counters = party.counters()
     return {name: counters[name] for name in ("payload", "frames", "messages")}
 
@@ -211,7 +234,7 @@ def _read_counters(party: Party) -> dict[str, Any]:
 def _time_breakdown(
     run_seconds: float, totals: Any, usage_before: processor.CpuUsage | None
 ) -> dict[str, Any]:
-    """Where this worker's last run went, in seconds; None for what the system does not tell."""
+    """Return the time breakdown of this worker's last run in seconds; None for unknown parts."""
     usage_after = processor.read_usage() if usage_before is not None else None
     used, queued = (
         usage_after.seconds_since(usage_before)

@@ -1,11 +1,11 @@
 """Certificates, private keys and gRPC credentials.
 
-There is no certificate authority.  Every party and every client makes its own key and
-self-signed certificate and hands out only the certificate; ``cluster.toml`` pins each one.
-gRPC takes a pinned certificate as its own trust anchor (it verifies with partial chains), so a
+There is no certificate authority.  Every party and every client creates its own key and
+self-signed certificate and distributes only the certificate; ``cluster.toml`` pins each one.
+gRPC accepts a pinned certificate as its own trust anchor (it verifies with partial chains), so a
 channel trusts exactly the one certificate of the worker it calls and a server exactly the
-certificates of its cluster.  Who called is decided by the certificate's fingerprint, never by a
-name inside it.
+certificates of its cluster.  The certificate's fingerprint identifies a caller, never a name
+inside the certificate.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MAX_DAYS = 3650
 
 E = TypeVar("E", bound=x509.ExtensionType)
 
-_REMEDY = 'Make one with "python -m tfe_bench certs party" or "certs client".'
+_REMEDY = 'Create one with "python -m tfe_bench certs party" or "certs client".'
 _CLOCK_SKEW = datetime.timedelta(hours=1)  # the other hosts' clocks may be behind
 _MAX_PEM = 1 << 20
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?"
@@ -45,29 +45,29 @@ _DNS_NAME = re.compile(rf"(?=.{{1,64}}\Z){_LABEL}(\.{_LABEL})*")
 
 
 def party_common_name(party: int) -> str:
-    """The name in the certificate of worker ``party`` (0, 1 or 2)."""
+    """Return the name in the certificate of worker ``party`` (0, 1 or 2)."""
     return f"party-{party}.{DOMAIN}"
 
 
 def client_common_name(name: str) -> str:
-    """The name in the certificate of the client ``name``."""
+    """Return the name in the certificate of the client ``name``."""
     return f"client-{name}.{DOMAIN}"
 
 
 def make_certificate(
     common_name: str, days: int = 365, key_pem: bytes | None = None
 ) -> tuple[bytes, bytes]:
-    """Makes a key (ECDSA on P-256, from OS randomness) and its self-signed certificate.
+    """Create a key (ECDSA on P-256, from OS randomness) and its self-signed certificate.
 
     P-256 because gRPC's BoringSSL does not offer Ed25519; ``CA:FALSE`` so that a pinned
-    certificate vouches for itself and for nothing else.  The subject holds a random number beside
-    the name: OpenSSL looks for a trust anchor by subject, and during a roll-over two certificates
-    of one member are trusted.
+    certificate authenticates itself and nothing else.  The subject holds a random number in
+    addition to the name: OpenSSL finds a trust anchor by subject, and during a roll-over two
+    certificates of one member are trusted.
 
     Args:
-        common_name: goes into the subject and, as a DNS name, into the subject alternative name.
+        common_name: becomes the subject and, as a DNS name, the subject alternative name.
         days: validity from now; the certificate starts one hour earlier, for slow clocks.
-        key_pem: a key to keep instead of a new one.
+        key_pem: an existing key to use instead of a new one.
 
     Returns:
         The private key (PEM, PKCS#8, not encrypted) and the certificate (PEM).
@@ -80,11 +80,19 @@ def make_certificate(
     if not _DNS_NAME.fullmatch(common_name):
         raise UsageError(
             "A certificate's name consists of letters, digits, '-', '_' and '.', at most 64 "
-            f"characters. Received: {common_name!r}. Choose a shorter or plainer name."
+            f"characters. Received: {common_name!r}. Choose a shorter or plainer name.",
+            code="invalid-name",
+            operation="common_name",
+            received=common_name,
         )
     if not 1 <= days <= MAX_DAYS:
         raise UsageError(
-            f"A certificate is valid for 1 to {MAX_DAYS} days. Received: {days}. Choose other days."
+            f"A certificate is valid for 1 to {MAX_DAYS} days. Received: {days}. Choose other "
+            "days.",
+            code="number-out-of-range",
+            operation="days",
+            received=days,
+            expected=f"1 to {MAX_DAYS}",
         )
     key = _parse_key(key_pem) if key_pem else ec.generate_private_key(ec.SECP256R1())
     name = x509.Name(
@@ -135,7 +143,7 @@ def make_certificate(
 
 
 def load_private_key(path: str | os.PathLike[str]) -> bytes:
-    """Reads a private key (PEM) that only its owner can read.
+    """Read a private key (PEM) that only its owner can read.
 
     Raises:
         SecurityError: the group or others have any permission on the file.
@@ -143,24 +151,33 @@ def load_private_key(path: str | os.PathLike[str]) -> bytes:
     """
     path = Path(path)
     try:
-        # The descriptor is asked, not the name, so that the file checked is the file read;
-        # O_NONBLOCK so that a named pipe cannot hang the worker.
+        # The check uses the descriptor, not the name, so that the checked file is the one that is
+        # read; O_NONBLOCK so that a named pipe cannot hang the worker.
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         with os.fdopen(descriptor, "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
-                raise ConfigError(f"The private key {path} is not a plain file. {_REMEDY}")
+                raise ConfigError(
+                    f"The private key {path} is not a plain file. {_REMEDY}",
+                    code="key-invalid",
+                    received=str(path),
+                )
             permissions = stat.S_IMODE(status.st_mode)
             if permissions & 0o077:
                 raise SecurityError(
                     f"The private key {path} is open to other users of this machine. "
                     f"Received: mode {permissions:04o}. Run: chmod 600 {path}; if others may "
-                    "have read it, make a new key and certificate."
+                    "have read it, create a new key and certificate.",
+                    code="insecure-permissions",
+                    received=f"mode {permissions:04o}",
+                    expected="mode 0600",
                 )
             data = file.read(_MAX_PEM)
     except OSError as error:
         raise ConfigError(
-            f"Cannot read the private key {path}. Received: {error.strerror}. {_REMEDY}"
+            f"Cannot read the private key {path}. Received: {error.strerror}. {_REMEDY}",
+            code="key-not-readable",
+            received=error.strerror,
         ) from None
     with prefix_errors(path):
         _parse_key(data)
@@ -168,7 +185,7 @@ def load_private_key(path: str | os.PathLike[str]) -> bytes:
 
 
 def load_certificate(path: str | os.PathLike[str]) -> bytes:
-    """Reads one certificate (PEM) and returns it in its one canonical form.
+    """Read one certificate (PEM) and return its canonical form.
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`, or the file cannot be read.
@@ -176,20 +193,26 @@ def load_certificate(path: str | os.PathLike[str]) -> bytes:
     path = Path(path)
     try:
         if not path.is_file():
-            raise ConfigError(f"The certificate {path} does not exist. {_REMEDY}")
+            raise ConfigError(
+                f"The certificate {path} does not exist. {_REMEDY}",
+                code="file-not-found",
+                received=str(path),
+            )
         with path.open("rb") as file:
             data = file.read(_MAX_PEM)
     except OSError as error:
         raise ConfigError(
             f"Cannot read the certificate {path}. Received: {error.strerror}."
-            " Check the file's permissions."
+            " Check the file's permissions.",
+            code="file-not-readable",
+            received=error.strerror,
         ) from None
     with prefix_errors(path):
         return canonical_certificate(data)
 
 
 def canonical_certificate(cert_pem: bytes) -> bytes:
-    """Checks that a PEM text is one certificate fit for pinning and returns only that.
+    """Check that a PEM text is one certificate fit for pinning and return only that.
 
     Re-encoding matters: gRPC would trust every certificate that it finds in the text, including
     some that other readers skip.
@@ -202,9 +225,9 @@ def canonical_certificate(cert_pem: bytes) -> bytes:
     return _parse_certificate(cert_pem).public_bytes(serialization.Encoding.PEM)
 
 
-@functools.lru_cache(maxsize=256)  # (of the same members at each call)
+@functools.lru_cache(maxsize=256)  # (each call has certificates of the same members)
 def compute_fingerprint(cert_pem: bytes) -> str:
-    """SHA-256 of the certificate's DER form, 64 lower-case hex digits.
+    """Return the SHA-256 of the certificate's DER form, 64 lower-case hex digits.
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
@@ -214,12 +237,12 @@ def compute_fingerprint(cert_pem: bytes) -> str:
 
 
 def format_fingerprint(digest: str) -> str:
-    """A fingerprint for people who compare it: in groups of four digits."""
+    """Format a fingerprint for comparison by people: in groups of four digits."""
     return " ".join(digest[i : i + 4] for i in range(0, len(digest), 4))
 
 
 def key_fingerprint(cert_pem: bytes) -> str:
-    """SHA-256 of the certificate's public key (DER), 64 lower-case hex digits.
+    """Return the SHA-256 of the certificate's public key (DER), 64 lower-case hex digits.
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
@@ -228,7 +251,7 @@ def key_fingerprint(cert_pem: bytes) -> str:
 
 
 def server_name(cert_pem: bytes) -> str:
-    """The first DNS name among the certificate's subject alternative names.
+    """Return the first DNS name among the certificate's subject alternative names.
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
@@ -237,7 +260,7 @@ def server_name(cert_pem: bytes) -> str:
 
 
 def valid_until(cert_pem: bytes) -> datetime.datetime:
-    """When the certificate expires (UTC).
+    """Return the time at which the certificate expires (UTC).
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
@@ -246,7 +269,7 @@ def valid_until(cert_pem: bytes) -> datetime.datetime:
 
 
 def valid_from(cert_pem: bytes) -> datetime.datetime:
-    """When the certificate begins to be valid (UTC).
+    """Return the time from which the certificate is valid (UTC).
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
@@ -255,10 +278,10 @@ def valid_from(cert_pem: bytes) -> datetime.datetime:
 
 
 def select_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
-    """The certificate that belongs to a key; of several, the one that is valid longest.
+    """Return the certificate of a key; of several, the one that expires last.
 
     Raises:
-        ConfigError: none does.
+        ConfigError: no certificate belongs to the key.
     """
     public = _public_der(_parse_key(key).public_key())
     matching = [
@@ -270,13 +293,13 @@ def select_certificate(key: bytes, certificates: Sequence[bytes]) -> bytes:
 
 
 def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> None:
-    """Checks that a certificate is usable at a time.
+    """Check that a certificate is valid at a time.
 
-    gRPC checks the same in every handshake, but only says that a socket was closed.
+    gRPC checks the same in every handshake, but only reports that a socket was closed.
 
     Args:
         cert_pem: the certificate.
-        now: the time to check (taken as UTC without a time zone); the present by default.
+        now: the time to check (UTC if it has no time zone); the present by default.
 
     Raises:
         SecurityError: it has expired or is not valid yet.
@@ -292,22 +315,28 @@ def check_certificate(cert_pem: bytes, now: datetime.datetime | None = None) -> 
         raise SecurityError(
             f"The certificate of {name} has expired. Received: valid until "
             f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC, now {now:%Y-%m-%d %H:%M %Z}. "
-            "Its owner makes a new one (python -m tfe_bench certs renew) and all parties put it "
-            "into cluster.toml."
+            "Its owner creates a new one (python -m tfe_bench certs renew) and all parties put it "
+            "into cluster.toml.",
+            code="certificate-expired",
+            operation=name,
+            received=f"{certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC",
         )
     if now < certificate.not_valid_before_utc:
         raise SecurityError(
             f"The certificate of {name} is not valid yet. Received: valid from "
             f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC, now {now:%Y-%m-%d %H:%M %Z}. "
-            "Check the clocks of this machine and of the one that made it."
+            "Check the clocks of this machine and of the one that created it.",
+            code="certificate-not-yet-valid",
+            operation=name,
+            received=f"{certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC",
         )
 
 
 def check_any_valid(certificates: Sequence[bytes], now: datetime.datetime | None = None) -> None:
-    """Checks that at least one certificate of a member is usable at a time.
+    """Check that at least one certificate of a member is valid at a time.
 
     Raises:
-        SecurityError: none is; about the one that is valid longest.
+        SecurityError: none is valid; the error names the one that expires last.
     """
     failures: list[tuple[datetime.datetime, SecurityError]] = []
     for certificate in certificates:
@@ -325,28 +354,29 @@ def server_credentials(
     trusted: Sequence[bytes],
     on_handshake: Callable[[], Sequence[bytes] | None] = lambda: None,
 ) -> grpc.ServerCredentials:
-    """TLS for a worker's server: every caller must present one of the trusted certificates.
+    """Return TLS credentials of a worker's server: callers must present a trusted certificate.
 
-    The server still has to look the caller up by `peer_identity`: the handshake only shows that
-    it is *one* of them.
+    The server still has to identify the caller by `peer_identity`: the handshake only shows that
+    it owns *one* of the trusted certificates.
 
     Args:
         key: the worker's private key (PEM).
         cert: the worker's certificate (PEM).
         trusted: the certificates (PEM) of the other parties and of the clients.
-        begins: called at the beginning of every handshake; must return at once. Returns the
-            certificates to trust from now on, None for the same.
+        on_handshake: called at the start of every handshake; must return at once. Returns the
+            certificates to trust from now on, None for no change.
 
     Raises:
         ConfigError: key and certificate do not belong together, or a certificate is unusable.
         SecurityError: ``trusted`` is empty, or the worker's own certificate is not valid now.
-            An expired one among ``trusted`` only keeps its own holder out.
+            An expired certificate in ``trusted`` only locks out its own holder.
     """
     cert = _check_key_pair(key, cert)
     if not trusted:
         raise SecurityError(
-            "A server must know the certificates of those who may call it. Received: none. "
-            "List parties and clients with their certificates in cluster.toml."
+            "A server requires the certificates of its callers. Received: none. "
+            "List parties and clients with their certificates in cluster.toml.",
+            code="certificate-missing",
         )
 
     admitted = list(trusted)
@@ -356,7 +386,7 @@ def server_credentials(
         return grpc.ssl_server_certificate_configuration([(key, cert)], roots)
 
     def updated_configuration() -> grpc.ServerCertificateConfiguration | None:
-        """What gRPC asks for before every handshake: None where nothing has changed."""
+        """Return gRPC's configuration before a handshake: None if it has not changed."""
         nonlocal admitted
         if (trusted_now := on_handshake()) is None or list(trusted_now) == admitted:
             return None
@@ -374,9 +404,9 @@ def server_credentials(
 def channel_credentials(
     key: bytes, cert: bytes, server_certificate: bytes | Sequence[bytes]
 ) -> grpc.ChannelCredentials:
-    """TLS for a call to one worker: exactly its pinned certificate is accepted.
+    """Return TLS credentials for calls to one worker: only its pinned certificate is accepted.
 
-    Use it with `target_options` of the same certificate.
+    Use them with `target_options` of the same certificate.
 
     Args:
         key: the caller's private key (PEM).
@@ -398,10 +428,10 @@ def channel_credentials(
 
 
 def target_options(server_cert: bytes) -> list[tuple[str, str | int]]:
-    """gRPC channel options for a call to the worker with this pinned certificate.
+    """Return gRPC channel options for calls to the worker with this pinned certificate.
 
-    The name to expect comes from the certificate, as hosts are known by address; an HTTP proxy
-    named in the environment is not used.
+    The expected name comes from the certificate, as hosts are known by address; an HTTP proxy
+    in the environment is not used.
 
     Raises:
         ConfigError, SecurityError: as `canonical_certificate`.
@@ -419,7 +449,9 @@ def _check_key_pair(key: bytes, cert: bytes) -> bytes:
         raise ConfigError(
             "The private key does not belong to the certificate of "
             f"{_dns_names(certificate)[0]}. Check which key file worker.toml names and which "
-            "certificate cluster.toml names for this party."
+            "certificate cluster.toml names for this party.",
+            code="key-mismatch",
+            operation=_dns_names(certificate)[0],
         )
     return certificate.public_bytes(serialization.Encoding.PEM)
 
@@ -431,7 +463,7 @@ def _public_der(key: CertificatePublicKeyTypes) -> bytes:
 
 
 def _is_grpc_compatible(public_key: object) -> bool:
-    """The kinds that a gRPC handshake was seen to accept (not Ed25519, not P-521)."""
+    """Return whether a gRPC handshake accepts a public key (not Ed25519, not P-521)."""
     if isinstance(public_key, ec.EllipticCurvePublicKey):
         return isinstance(public_key.curve, (ec.SECP256R1, ec.SECP384R1))
     return isinstance(public_key, rsa.RSAPublicKey) and public_key.key_size >= 2048
@@ -441,36 +473,43 @@ def _parse_key(key_pem: bytes) -> ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
     problem = f"This is not an unencrypted private key on P-256, P-384 or RSA in PEM. {_REMEDY}"
     try:
         key = serialization.load_pem_private_key(key_pem, password=None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):  # their text might quote the file
-        raise ConfigError(problem) from None
+    except (ValueError, TypeError, UnsupportedAlgorithm):  # their text could quote the file
+        raise ConfigError(problem, code="key-invalid") from None
     if not isinstance(key, (ec.EllipticCurvePrivateKey, rsa.RSAPrivateKey)):
-        raise ConfigError(problem)
+        raise ConfigError(problem, code="key-invalid")
     if not _is_grpc_compatible(key.public_key()):
-        raise ConfigError(problem)
+        raise ConfigError(problem, code="key-invalid")
     return key
 
 
 def _parse_certificate(cert_pem: bytes) -> x509.Certificate:
     if b"PRIVATE KEY" in cert_pem:
         raise SecurityError(
-            "A certificate goes to everybody, and this one has a private key beside it. "
-            "Do not send it; if it was sent, make a new key and certificate."
+            "A certificate is public, and this file also has a private key. "
+            "Do not send it; if it was sent, create a new key and certificate.",
+            code="private-key-in-certificate",
         )
     try:
         certificates = x509.load_pem_x509_certificates(cert_pem)
     except ValueError:
-        raise ConfigError(f"This is not a certificate in PEM. {_REMEDY}") from None
+        raise ConfigError(
+            f"This is not a certificate in PEM. {_REMEDY}", code="certificate-invalid"
+        ) from None
     if len(certificates) != 1:
         raise ConfigError(
             "A certificate file holds exactly one certificate, not a chain. Received: "
-            f"{len(certificates)}. Keep the party's own and delete the others."
+            f"{len(certificates)}. Keep the party's own and delete the others.",
+            code="too-many-certificates",
+            received=len(certificates),
+            expected=1,
         )
     [certificate] = certificates
     try:
         _check_pinnable(certificate)
     except (ValueError, UnsupportedAlgorithm, x509.DuplicateExtension) as error:
         raise ConfigError(
-            f"This certificate cannot be read. Received: {error}. {_REMEDY}"
+            f"This certificate cannot be read. Received: {error}. {_REMEDY}",
+            code="certificate-invalid",
         ) from None
     return certificate
 
@@ -479,19 +518,23 @@ def _check_pinnable(certificate: x509.Certificate) -> None:
     if not _is_grpc_compatible(certificate.public_key()):
         raise ConfigError(
             "A certificate needs a key that gRPC accepts: P-256, P-384 or RSA of at least 2048 "
-            f"bits. Received: {type(certificate.public_key()).__name__}. {_REMEDY}"
+            f"bits. Received: {type(certificate.public_key()).__name__}. {_REMEDY}",
+            code="certificate-unsupported-key",
+            received=type(certificate.public_key()).__name__,
         )
     if not _dns_names(certificate):
         raise ConfigError(
-            f"A certificate needs a DNS name (subject alternative name). Received: none. {_REMEDY}"
+            f"A certificate needs a DNS name (subject alternative name). Received: none. {_REMEDY}",
+            code="certificate-without-name",
         )
     extensions = certificate.extensions
     constraints = _find_extension(extensions, x509.BasicConstraints)
     if constraints is None or constraints.ca:
-        # Its holder could sign certificates for others, and every server would let them in.
+        # Its holder could sign certificates for others, and every server would accept these.
         raise SecurityError(
             "A pinned certificate must not be a certificate authority's: it needs the basic "
-            f"constraint CA:FALSE. Received: {'CA:TRUE' if constraints else 'none'}. {_REMEDY}"
+            f"constraint CA:FALSE. Received: {'CA:TRUE' if constraints else 'none'}. {_REMEDY}",
+            code="certificate-of-authority",
         )
     usage = _find_extension(extensions, x509.KeyUsage)
     extended = _find_extension(extensions, x509.ExtendedKeyUsage)
@@ -501,7 +544,8 @@ def _check_pinnable(certificate: x509.Certificate) -> None:
     ):
         raise ConfigError(
             "A certificate's key usage must allow TLS as server and as client (digitalSignature, "
-            f"serverAuth, clientAuth). Received: less. {_REMEDY}"
+            f"serverAuth, clientAuth). Received: less. {_REMEDY}",
+            code="certificate-key-usage",
         )
 
 

@@ -1,4 +1,4 @@
-"""TOML files of a user, read so that every mistake is named."""
+"""Readers of TOML files that name every mistake."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ T = TypeVar("T")
 
 
 class TomlTable:
-    """One table of a TOML file, read key by key, so that every mistake is named.
+    """One table of a TOML file, read key by key, so that errors name the key.
 
     Args:
         values: the parsed table.
-        where: what error texts call it, such as ``[cluster]``.
+        where: the table's name in error texts, such as ``[cluster]``.
         known: the keys that may occur.
 
     Raises:
-        ConfigError: there is a key that is not known.
+        ConfigError: the table has an unknown key.
     """
 
     def __init__(self, values: Mapping[str, Any], where: str, known: Iterable[str]) -> None:
@@ -38,52 +38,60 @@ class TomlTable:
             if key not in known:
                 raise ConfigError(
                     f"{where}: unknown key {quote_value(key)}.{did_you_mean(key, known)} "
-                    f"Known keys: {', '.join(known)}."
+                    f"Known keys: {', '.join(known)}.",
+                    code="unknown-option",
+                    operation=where,
+                    received=key,
+                    expected=", ".join(known),
                 )
 
     def get_text(self, key: str, default: str | None = None) -> str:
-        """A string. Raises ConfigError if it is another type, or missing without a default."""
+        """Return a string. Raises ConfigError for another type, or if it is missing."""
         return self._get_typed(key, default, str, "a text in quotes")
 
     def get_integer(self, key: str, default: int | None = None) -> int:
-        """A whole number. Raises ConfigError as `text` does."""
+        """Return an integer. Raises ConfigError as `get_text` does."""
         return self._get_typed(key, default, int, "a whole number")
 
     def get_boolean(self, key: str, default: bool | None = None) -> bool:
-        """``true`` or ``false``. Raises ConfigError as `text` does."""
+        """Return ``true`` or ``false``. Raises ConfigError as `get_text` does."""
         return self._get_typed(key, default, bool, "true or false")
 
     def get_number(self, key: str, default: float | None = None) -> float:
-        """A finite number. Raises ConfigError as `text` does."""
+        """Return a finite number. Raises ConfigError as `get_text` does."""
         value = self._get_value(key, default, expected := "a finite number")
         if type(value) is int or (type(value) is float and math.isfinite(value)):
             return float(value)
         raise self._type_error(key, value, expected)
 
     def get_texts(self, key: str, default: tuple[str, ...] | None = None) -> tuple[str, ...]:
-        """A list of strings. Raises ConfigError as `text` does."""
+        """Return a list of strings. Raises ConfigError as `get_text` does."""
         value = self._get_value(key, default, expected := "a list of texts in quotes")
         if isinstance(value, list | tuple) and all(type(item) is str for item in value):
             return tuple(value)
         raise self._type_error(key, value, expected)
 
     def get_text_or_texts(self, key: str) -> tuple[str, ...]:
-        """A string or a list of strings, none if missing. Raises ConfigError as `text` does."""
+        """Return a string or strings, "" if missing. Raises ConfigError as `get_text` does."""
         if isinstance(self._values.get(key), list):
             return self.get_texts(key)
         return (self.get_text(key, ""),)
 
     def get_table(self, key: str, known: Iterable[str]) -> TomlTable:
-        """The table ``[key]``, empty if it is missing. Raises ConfigError as `Table` does."""
+        """Return the table ``[key]``, empty if missing. Raises ConfigError as `TomlTable` does."""
         return TomlTable(self._get_typed(key, {}, dict, f"a table, [{key}]"), f"[{key}]", known)
 
     def get_tables(self, key: str, known: Iterable[str]) -> list[TomlTable]:
-        """The tables ``[[key]]``, as many as there are. Raises ConfigError as `Table` does."""
+        """Return all tables ``[[key]]``. Raises ConfigError as `TomlTable` does."""
         values = self._values.get(key, [])
         if not isinstance(values, list) or not all(isinstance(item, dict) for item in values):
             raise ConfigError(
                 f"{self.where}: {quote_value(key)} is a list of tables, each under [[{key}]]. "
-                f"Received: {quote_value(values)}. Write [[{key}]] with double brackets."
+                f"Received: {quote_value(values)}. Write [[{key}]] with double brackets.",
+                code="wrong-type",
+                operation=key,
+                received=values,
+                expected="a list of tables",
             )
         known = list(known)
         return [
@@ -93,43 +101,55 @@ class TomlTable:
 
     def _get_typed(self, key: str, default: Any, kind: type[T], expected: str) -> T:
         value = self._get_value(key, default, expected)
-        if type(value) is kind:  # not isinstance: true is no whole number
+        if type(value) is kind:  # not isinstance: true is no integer
             return value
         raise self._type_error(key, value, expected)
 
     def _get_value(self, key: str, default: Any, expected: str) -> Any:
         if key not in self._values and default is None:
-            raise ConfigError(f'{self.where}: "{key}" is missing. Add it: {expected}.')
+            raise ConfigError(
+                f'{self.where}: "{key}" is missing. Add it: {expected}.',
+                code="missing-argument",
+                operation=key,
+                expected=expected,
+            )
         return self._values.get(key, default)
 
     def _type_error(self, key: str, value: Any, expected: str) -> ConfigError:
         return ConfigError(
-            f'{self.where}: "{key}" must be {expected}. Received: {quote_value(value)}.'
+            f'{self.where}: "{key}" must be {expected}. Received: {quote_value(value)}.',
+            code="wrong-type",
+            operation=key,
+            received=value,
+            expected=expected,
         )
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parses TOML.
+    """Parse TOML.
 
     Raises:
-        ConfigError: it is malformed; names the line and shows it.
+        ConfigError: it is malformed; the error names and quotes the line.
     """
     try:
         return tomllib.loads(text)
     except RecursionError:
-        raise ConfigError("The file is nested too deeply. Write it anew.") from None
+        raise ConfigError(
+            "The file is nested too deeply. Rewrite it with fewer levels.", code="nested-too-deeply"
+        ) from None
     except ValueError as error:
         position = re.search(r"at line (\d+)", str(error))
         lines = text.splitlines()
         number = int(position[1]) if position else len(lines)
         line = lines[number - 1] if 0 < number <= len(lines) else ""
         raise ConfigError(
-            f"This is not valid TOML: {error}. Received: {quote_value(line)}. Correct the line."
+            f"This is not valid TOML: {error}. Received: {quote_value(line)}. Correct the line.",
+            code="invalid-toml",
         ) from None
 
 
 def load_toml(path: Path) -> dict[str, Any]:
-    """Reads and parses a TOML file.
+    """Read and parse a TOML file.
 
     Raises:
         ConfigError: it cannot be read or is malformed.
@@ -139,41 +159,54 @@ def load_toml(path: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def prefix_errors(prefix: object) -> Iterator[None]:
-    """Puts a file's or field's name before every ConfigError and SecurityError raised inside."""
+    """Prefix every ConfigError and SecurityError of the block with a file's or field's name."""
     try:
         yield
     except (ConfigError, SecurityError) as error:
-        raise type(error)(f"{prefix}: {error}") from None
+        raise type(error)(
+            f"{prefix}: {error}",
+            code=error.code,
+            operation=error.operation,
+            received=error.received,
+            expected=error.expected,
+            party=error.party,
+        ) from None
 
 
 def read_text(path: Path) -> str:
-    """A configuration's text.
+    """Read the text of a configuration.
 
     Raises:
-        ConfigError: it cannot be read, is no UTF-8, or is too long.
+        ConfigError: it cannot be read, is not UTF-8, or is too long.
     """
     try:
         data = path.read_bytes()
     except OSError as error:
         raise ConfigError(
             f"The file cannot be read. Received: {error.strerror}. "
-            'Check the path; "python -m tfe_bench certs all" makes a cluster for a trial.'
+            'Check the path; "python -m tfe_bench certs all" creates a cluster for evaluation.',
+            code="file-not-readable",
+            received=error.strerror,
         ) from None
     if len(data) > _MAX_BYTES:
         raise ConfigError(
             f"The file is too long for a configuration. Received: {len(data)} bytes. "
-            "Check the path."
+            "Check the path.",
+            code="too-large",
+            received=len(data),
+            expected=_MAX_BYTES,
         )
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data[: error.start].count(b"\n") + 1
         raise ConfigError(
-            f"The file is not UTF-8 text. Received: other bytes in line {line}. Save it as UTF-8."
+            f"The file is not UTF-8 text. Received: other bytes in line {line}. Save it as UTF-8.",
+            code="not-utf8",
         ) from None
 
 
 def quote_value(value: object) -> str:
-    """What was received, as errors quote it."""
+    """Quote a received value for an error text."""
     text = json.dumps(value, default=str)
     return text if len(text) <= 100 else f"{text[:97]}..."

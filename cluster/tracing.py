@@ -1,6 +1,6 @@
-"""One run watched closely at a worker: messages, waits, steps and TensorFlow's ops.
+"""One traced run at a worker: messages, waits, steps and TensorFlow's ops.
 
-It is a run of its own after the timed ones, so that watching costs these nothing.
+It is a separate run after the timed ones, so that tracing does not affect these.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from tfe_bench.protocols.session import timeline
 from tfe_bench.protocols.session.party import Party
 
 _MARK = "tfe_bench begins"
-# Name and kind of an op, as TensorFlow calls what it runs.
+# Name and kind of an op in TensorFlow's profile.
 _OP = re.compile(r"[^:]*:([A-Za-z_][\w>.]*)")
 _LEAST_NS = 2_000
 _MOST_OPS = 100_000
 
 
 def trace_run(party: Party, run_once: Callable[[], Any]) -> tuple[Any, dict[str, Any]]:
-    """Runs once; returns the result and what the client draws (benchmarks/trace_file.py).
+    """Run once; return the result and the trace for the client (benchmarks/trace_file.py).
 
     All three workers do so together.
     """
     with _Profiler() as profiler:
-        timeline.set_recording(party, timeline.EVENTS)  # a peer may be a little earlier
+        timeline.set_recording(party, timeline.EVENTS)  # a peer may start slightly earlier
         wait_at_barrier(party)
         begun = timeline.read_clock()
         profiler.mark_start()
@@ -62,7 +62,7 @@ def trace_run(party: Party, run_once: Callable[[], Any]) -> tuple[Any, dict[str,
 
 
 def _host_id() -> str:
-    """Equal at workers that read one clock: of one boot and one time namespace."""
+    """Return an identifier of the clock: of one boot and one time namespace."""
     parts = []
     with contextlib.suppress(OSError):
         parts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
@@ -71,7 +71,7 @@ def _host_id() -> str:
 
 
 class _Profiler:
-    """TensorFlow's profiler around a run; without it the trace holds no ops."""
+    """TensorFlow's profiler during a run; without it the trace holds no ops."""
 
     def __init__(self) -> None:
         self._folder: tempfile.TemporaryDirectory[str] | None = None
@@ -87,13 +87,13 @@ class _Profiler:
         )
         try:
             tf.profiler.experimental.start(self._folder.name, options)
-        except Exception:  # another profiler runs: messages and waits are seen all the same
+        except Exception:  # another profiler runs: the trace still has messages and waits
             self._folder.cleanup()
             self._folder = None
         return self
 
     def mark_start(self) -> None:
-        """Ties the profiler's clock to ours: now is the beginning."""
+        """Relate the profiler's clock to ours: the present is the start."""
         import tensorflow as tf
 
         with tf.profiler.experimental.Trace(_MARK):
@@ -139,7 +139,7 @@ class _Profiler:
         }
 
     def get_ops(self) -> dict[str, Any]:
-        """The ops: [thread, name, begin, length] in ns from the mark; and seconds by kind."""
+        """Return the ops ([thread, name, begin, length] in ns) and seconds by kind."""
         return self._ops
 
 

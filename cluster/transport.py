@@ -1,8 +1,8 @@
 """The streams between workers: one bidirectional gRPC stream per pair, opaque blobs.
 
 Python moves blobs of at most 1 MiB between the native session's outbox and
-inbox; framing, matching and counting happen there.  An empty blob is a heartbeat;
-one that starts with NOTICE says why the other side ends the session.
+inbox; framing, matching and counting happen in the native code.  An empty blob is a heartbeat;
+one that starts with NOTICE states why the other side ends the session.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from tfe_bench.protocols.session import ops
 # Larger messages halve the rate of gRPC with TLS; smaller ones cost more calls.
 BLOB_BYTES = 1 << 20
 HEARTBEAT_SECONDS = 1.0
-# A worker that is not heard from for so long is lost.
+# A worker that is silent for this time is lost.
 SILENCE_SECONDS = 7.0
 _SMALL_BYTES = 1 << 14
 _SESSION_ENDED = -(2**63)
-# How long one side of a stream waits for the other to end it.
+# Time that one side of a stream waits for the other to end it.
 LINGER_SECONDS = 3.0
 NOTICE = b"\xff" * 8
 _MOST_NOTICE = 1 << 16
-# A peer that says so has sent all it had to: the end of its stream is no loss.
+# A peer that sends this has no more messages: the end of its stream is no loss.
 BYE = NOTICE + b"{}"
 
 CHANNEL_OPTIONS: list[tuple[str, Any]] = [
@@ -51,11 +51,11 @@ CHANNEL_OPTIONS: list[tuple[str, Any]] = [
     ("grpc.http2.max_ping_strikes", 0),
     ("grpc.so_reuseport", 0),
     ("grpc.enable_http_proxy", 0),
-    # one session's streams must not share a connection whose window another one fills
+    # one session's streams must not share a connection whose window another session fills
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
-# The ends of a stream: what is read is a blob, or grpc.aio.EOF.
+# The ends of a stream: a read returns a blob, or grpc.aio.EOF.
 Read = Callable[[], Awaitable[object]]
 Write = Callable[[bytes], Awaitable[object]]
 
@@ -65,7 +65,7 @@ _new_bytes.argtypes = [ctypes.c_void_p, ctypes.c_ssize_t]
 
 
 class _WakeEvent:
-    """Lets native code wake a coroutine through an eventfd; else it wakes for the heartbeats."""
+    """An eventfd by which native code wakes a coroutine; a timer wakes it for heartbeats."""
 
     def __init__(self) -> None:
         self.fd = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -73,7 +73,7 @@ class _WakeEvent:
         self._waiting: asyncio.Future[bool] | None = None
         self._is_signaled = False
         self._loop.add_reader(self.fd, self._on_wake)
-        # One timer for all waits: making one for each costs more than the rest of a wait.
+        # One timer for all waits: a timer for each costs more than the rest of a wait.
         self._beat = self._loop.call_later(HEARTBEAT_SECONDS, self._on_heartbeat)
 
     def _on_wake(self) -> None:
@@ -93,10 +93,10 @@ class _WakeEvent:
         self._on_timeout()
 
     async def wait(self, seconds: float | None) -> bool:
-        """True once signaled (also before the call), False after so many seconds.
+        """Return True once signaled (also before the call), False after the given seconds.
 
         Args:
-            seconds: None waits until the next heartbeat is due, and more does not wait longer.
+            seconds: None, or a longer time, waits until the next heartbeat is due.
         """
         if self._is_signaled:
             self._is_signaled = False
@@ -111,7 +111,7 @@ class _WakeEvent:
             self._waiting = None
 
     def close(self) -> None:
-        """Releases the descriptor."""
+        """Release the descriptor."""
         self._beat.cancel()
         self._loop.remove_reader(self.fd)
         os.close(self.fd)
@@ -140,7 +140,7 @@ class SessionLink:
         self._watchdog.start()
 
     def shape_traffic(self, delay_us: int, bytes_per_second: int) -> None:
-        """Emulates a network on what this worker sends: see Session::Shape."""
+        """Emulate a network for this worker's messages: see Session::Shape."""
         for peer in range(3):
             if peer != self.party:
                 self._native.shape(self.handle, peer, delay_us, bytes_per_second)
@@ -149,11 +149,11 @@ class SessionLink:
 
     @property
     def cause(self) -> TfeBenchError | None:
-        """Why the session failed, None while it is fine."""
+        """The reason why the session failed, None otherwise."""
         return self._cause
 
     def fail(self, cause: TfeBenchError) -> None:
-        """Ends the session: waiting graphs fail, peers are told.  The first cause counts."""
+        """End the session: waiting graphs fail, peers receive a notice.  The first cause counts."""
         with self._lock:
             if self._finished or self._cause is not None:
                 return
@@ -168,7 +168,7 @@ class SessionLink:
         self._native.abort(self.handle, str(cause).encode()[:500])
 
     def finish(self) -> None:
-        """Ends a session whose program has returned on all three parties."""
+        """End a session whose program has returned on all three parties."""
         with self._lock:
             if self._cause is not None:
                 return
@@ -178,7 +178,7 @@ class SessionLink:
         self._native.abort(self.handle, b"the session has ended")
 
     def drop_session(self) -> None:
-        """Forgets the native session with its keys."""
+        """Release the native session with its keys."""
         self._native.session_drop(self.handle)
 
     # ---- the two directions of a stream
@@ -189,10 +189,10 @@ class SessionLink:
         read: Read,
         write: Write,
     ) -> None:
-        """Moves blobs between the session and a stream until either has ended.
+        """Move blobs between the session and a stream until either has ended.
 
         Args:
-            read: gives the next blob, grpc.aio.EOF at the end.
+            read: returns the next blob, grpc.aio.EOF at the end.
             write: sends one.
         """
         self.mark_alive(peer)
@@ -203,12 +203,12 @@ class SessionLink:
                 await self._pump_outgoing(peer, write)
             except Exception as error:
                 write_error = error
-            # The peer's last words may still be on their way: they say why nothing can be written.
+            # The peer's last message may still be in transit: it states why the write failed.
             await asyncio.wait({incoming}, timeout=LINGER_SECONDS)
             if write_error is not None:
                 self._fail_peer_lost(peer, _stream_reason(write_error))
         except asyncio.CancelledError:
-            self._fail_peer_lost(peer, "it hung up")
+            self._fail_peer_lost(peer, "it closed the stream")
             raise
         finally:
             incoming.cancel()
@@ -228,7 +228,7 @@ class SessionLink:
                 size := native.next_blob(handle, peer, small, _SMALL_BYTES, BLOB_BYTES, 0)
             ) != _SESSION_ENDED:
                 if size == 0:
-                    # What waits may be delayed, or not be urgent.
+                    # A waiting blob may be delayed, or not be urgent.
                     microseconds = native.next_due(handle, peer)
                     if (
                         not await wake_event.wait(None if microseconds < 0 else microseconds / 1e6)
@@ -255,7 +255,7 @@ class SessionLink:
             await write(notice)
 
     def mark_alive(self, peer: int) -> None:
-        """Notes that a peer is alive (from now on its silence counts)."""
+        """Record that a peer is alive; from now on its silence counts."""
         self._last_seen[peer] = time.monotonic()
 
     async def _pump_incoming(self, peer: int, read: Read) -> None:
@@ -286,9 +286,7 @@ class SessionLink:
             now = time.monotonic()
             for peer, at in list(self._last_seen.items()):
                 if now - at > SILENCE_SECONDS:
-                    self.fail(
-                        PeerLost(peer, f"it has not been heard from for {SILENCE_SECONDS:.0f} s")
-                    )
+                    self.fail(PeerLost(peer, f"it was silent for {SILENCE_SECONDS:.0f} s"))
 
 
 def open_channel(
@@ -297,11 +295,11 @@ def open_channel(
     key_pair: tuple[bytes, bytes] | None,
     options: Sequence[tuple[str, Any]] = (),
 ) -> Any:
-    """A channel to one worker, which is connected at its first call.
+    """Open a channel to one worker, which connects at its first call.
 
     Args:
-        kind: grpc or grpc.aio, whose channel it is.
-        own: the caller's key and certificate (PEM); None without TLS.
+        grpc_module: grpc or grpc.aio, whose channel is returned.
+        key_pair: the caller's key and certificate (PEM); None without TLS.
 
     Raises:
         ConfigError, SecurityError: as `tls.channel_credentials`.
@@ -315,25 +313,25 @@ def open_channel(
 
 
 async def _read_end(call: grpc.aio.StreamStreamCall) -> object:
-    """What the other side ends a call with, which comes behind all that it has sent."""
+    """Return the status with which the other side ends a call, after all its messages."""
     while isinstance(await call.read(), bytes):
         pass
     return await call.code()
 
 
 async def end_call(call: grpc.aio.StreamStreamCall, linger: float = 0.0) -> bool:
-    """Ends a call that this side has made; whether the other side has ended it in order.
+    """End a call of this side; return whether the other side has ended it in order.
 
     Args:
-        linger: seconds in which it may.
+        linger: seconds in which the other side may end it.
     """
     code: object = None
     with contextlib.suppress(Exception):
         code = await asyncio.wait_for(_read_end(call), linger)
     call.cancel()
-    # Where a write fails because the other side has ended, grpc.aio takes the call for done, and
-    # its cancel() for not needed.  The call below it lives on with its connection as long as one
-    # message lies unread.
+    # If a write fails because the other side has ended, grpc.aio regards the call as done, and its
+    # cancel() has no effect.  The underlying call keeps its connection as long as one message is
+    # unread.
     inner = getattr(call, "_cython_call", None)
     if inner is not None:
         inner.cancel("hung up")
@@ -354,7 +352,7 @@ def _parse_notice(blob: bytes, peer: int) -> TfeBenchError:
         kind = errors.get_error_class(notice["error"])
         message = str(notice["message"])[:2000]
         if kind is PeerLost:
-            # It may be this worker that was thought lost.
+            # The peer may regard this worker as lost.
             lost = notice.get("party")
             return PeerLost(lost if lost in (0, 1, 2, None) else peer, f"reported by party {peer}")
         if kind is not None:
@@ -363,4 +361,6 @@ def _parse_notice(blob: bytes, peer: int) -> TfeBenchError:
             return error
     except (ProtocolError, KeyError, TypeError):
         pass
-    return ProtocolError(f"Party {peer} ended the session and did not say why.")
+    return ProtocolError(
+        f"Party {peer} ended the session without a reason.", code="session-ended", party=peer
+    )

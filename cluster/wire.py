@@ -16,52 +16,55 @@ from tfe_bench.errors import ClusterError, ProtocolError, TfeBenchError
 SERVICE = "tfe_bench.Worker"
 STREAM = "Stream"  # between workers
 JOB = "Job"  # between a client and a worker
-HELLO = "Hello"  # who are you, what do you run
+HELLO = "Hello"  # a worker's identity, versions and clock
 STATUS = "Status"  # a client's own jobs
-CANCEL = "Cancel"  # one of them
-MODELS = "Models"  # the deployed models that a client may use
+CANCEL = "Cancel"  # one of a client's own jobs
+MODELS = "Models"  # the stored values that a client may use
 
 CHUNK_BYTES = 1 << 20
-# No message to a worker is larger: a chunk, a blob between workers, or a job's submission.
+# Largest message to a worker: a chunk, a blob between workers, or a job's submission.
 MOST_MESSAGE_BYTES = 4 << 20
-# Nor one to a client: a trace, or a list of what is kept.
+# Largest message to a client: a trace, or a list of stored values.
 MOST_ANSWER_BYTES = 1 << 28
 _EVENT, _DATA = b"E", b"D"
 _MOST_TEXT = 4000
 
 
 def pass_bytes(blob: bytes) -> bytes:
-    """Bytes are sent as they are: no protobuf."""
+    """Return the bytes: messages are not protobufs."""
     return blob
 
 
 def event(kind: str, **fields: Any) -> bytes:
-    """An event on the wire."""
+    """Encode an event."""
     return _EVENT + json.dumps({"event": kind, **fields}).encode()
 
 
 def chunk_data(blob: bytes | memoryview) -> Iterator[bytes]:
-    """A blob in chunks."""
+    """Split a blob into chunks."""
     view = memoryview(blob)
     for start in range(0, len(view), CHUNK_BYTES):
         yield _DATA + bytes(view[start : start + CHUNK_BYTES])
 
 
 def encode_failure(error: BaseException) -> bytes:
-    """An error as an event.  Only our own errors carry their text: others could quote anything."""
+    """Encode an error as an event.
+
+    Only our own errors carry their text: others could quote any value.
+    """
     if isinstance(error, TfeBenchError):
-        text = str(error)[:_MOST_TEXT]  # which may quote what a client sent
+        text = str(error)[:_MOST_TEXT]  # the text may quote a client's values
         return event("error", error=type(error).__name__, message=text, **error.to_fields())
     return event(
         "error",
         error="ClusterError",
-        message=f"The worker failed inside ({describe_error(error)}); its own log says more.",
+        message=f"Internal error of the worker ({describe_error(error)}); its own log says more.",
         party=None,
     )
 
 
 def describe_error(error: BaseException) -> str:
-    """A foreign error's kind; of the system's also what it says, which quotes nothing."""
+    """Return a foreign error's class; of a system error also its message, which quotes nothing."""
     name = type(error).__name__
     if isinstance(error, OSError) and error.errno:
         return f"{name}: {os.strerror(error.errno)}"
@@ -69,7 +72,7 @@ def describe_error(error: BaseException) -> str:
 
 
 def decode_error(fields: dict[str, Any]) -> TfeBenchError:
-    """The typed error behind an error event."""
+    """Return the typed error of an error event."""
     kind = errors.get_error_class(fields.get("error"))
     message = str(fields.get("message"))
     error: TfeBenchError
@@ -83,11 +86,11 @@ def decode_error(fields: dict[str, Any]) -> TfeBenchError:
 
 
 class StreamReader:
-    """Reads events and data from one side of a job's stream.
+    """A reader of events and data from one side of a job's stream.
 
     Args:
         blobs: its messages.
-        nan: whether events may hold NaN, as a worker's measurements do.
+        allow_nan: whether events may hold NaN, as a worker's measurements do.
     """
 
     def __init__(self, blobs: Iterator[bytes], allow_nan: bool = False) -> None:
@@ -95,28 +98,32 @@ class StreamReader:
         self._allow_nan = allow_nan
 
     def next_event(self, max_bytes: int = json_limits.MOST_BYTES) -> dict[str, Any] | None:
-        """The next event, None at the end of the stream.
+        """Return the next event, None at the end of the stream.
 
         Args:
-            most: bytes that it may have.
+            max_bytes: largest size of the event.
 
         Raises:
-            ProtocolError: data came where an event was due, or it is malformed or too long.
+            ProtocolError: data came instead of an event, or the event is malformed or too long.
         """
         blob = next(self._blobs, None)
         if blob is None:
             return None
         if not blob.startswith(_EVENT):
-            raise ProtocolError("A message of a job's stream came out of order.")
+            raise ProtocolError(
+                "Expected an event on a job's stream. Received: data.", code="unexpected-message"
+            )
         fields = json_limits.parse_object(
             memoryview(blob)[1:], "An event of a job's stream", max_bytes, self._allow_nan
         )
         if not isinstance(fields.get("event"), str):
-            raise ProtocolError("An event of a job's stream is malformed.")
+            raise ProtocolError(
+                "An event of a job's stream is malformed.", code="malformed-message"
+            )
         return fields
 
     def read_bytes(self, size: int) -> bytearray:
-        """Exactly `size` bytes of data, in chunks as `data` makes them.
+        """Read exactly `size` bytes of data, in chunks of the sizes of `chunk_data`.
 
         Raises:
             ProtocolError: the stream holds something else.
@@ -127,10 +134,10 @@ class StreamReader:
         return out
 
     def fill_buffer(self, buffer: memoryview) -> None:
-        """As many bytes of data as there is room, put where they belong.
+        """Fill a buffer with data of the stream.
 
         Raises:
-            ProtocolError: as `read`.
+            ProtocolError: as `read_bytes`.
         """
         begin = 0
         for chunk in self._read_chunks(len(buffer)):
@@ -142,21 +149,25 @@ class StreamReader:
         while remaining:
             blob = next(self._blobs, None)
             expected = min(CHUNK_BYTES, remaining)
-            # (whoever may wait for each message must not be sent them byte by byte)
+            # (a time limit may apply per message, so a sender must not split data into single
+            # bytes)
             if blob is None or not blob.startswith(_DATA) or len(blob) - 1 != expected:
-                raise ProtocolError("A tensor of a job's stream is incomplete or too long.")
+                raise ProtocolError(
+                    "A tensor of a job's stream is incomplete or too long.",
+                    code="malformed-message",
+                )
             remaining -= expected
             yield memoryview(blob)[1:]
 
 
 def get_call_status(error: Exception) -> tuple[grpc.StatusCode | None, str]:
-    """Code and details of a failed call; None and "" of one that has none."""
+    """Return code and details of a failed call; None and "" if it has none."""
     code, details = (getattr(error, name, lambda: None)() for name in ("code", "details"))
     return code, str(details or "")
 
 
 def stub(channel: grpc.Channel | grpc.aio.Channel, method: str) -> Any:
-    """A stream-stream call of the worker's service."""
+    """Return a stream-stream call of the worker's service."""
     return channel.stream_stream(
         f"/{SERVICE}/{method}", request_serializer=pass_bytes, response_deserializer=pass_bytes
     )

@@ -1,4 +1,4 @@
-"""Secure three-party computation as TensorFlow graphs, and what it costs."""
+"""Secure three-party computation as TensorFlow graphs, and a benchmark of its costs."""
 
 import functools as _functools
 import os as _os
@@ -6,8 +6,8 @@ from collections.abc import Callable as _Callable
 from importlib import import_module as _import_module
 from pathlib import Path as _Path
 
-# What TensorFlow and gRPC log of themselves is no result of ours: errors of ours say what is wrong
-# in words.  Whoever wants to read it sets these before, or imports tensorflow first.
+# Logs of TensorFlow and gRPC are off: tfe_bench's errors state each problem in words.  To see
+# these logs, set the variables before, or import tensorflow first.
 _os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 _os.environ.setdefault("GRPC_VERBOSITY", "NONE")
 
@@ -20,7 +20,7 @@ __version__ = "0.1.0"
 
 @_functools.cache
 def _public_modules() -> dict[str, str]:
-    """The module of each public name: as __init__.pyi beside this file lists them."""
+    """Return the module of each public name, as __init__.pyi in this folder lists them."""
     import ast
 
     stub = ast.parse((_HERE / "__init__.pyi").read_text())
@@ -28,8 +28,8 @@ def _public_modules() -> dict[str, str]:
     return {alias.name: str(node.module) for node in imports for alias in node.names}
 
 
-# Loaded at first use: a client needs no TensorFlow, and importing it takes seconds.  (Some names
-# are those of Python's functions; here they are attributes only.)
+# Loaded at first use: a client needs no TensorFlow, whose import takes seconds.  (Some names are
+# those of Python's built-in functions; here they are attributes only.)
 def __getattr__(name: str) -> object:
     if name == "__all__":
         return [*_public_modules(), "__version__"]
@@ -43,14 +43,14 @@ def __getattr__(name: str) -> object:
 
 
 def _is_operation(name: str) -> bool:
-    """Whether a public name is an operation on private values."""
+    """Return whether a public name is an operation on private values."""
     module = _public_modules()[name]
     return module.startswith(("tfe_bench.protocols.api.", "tfe_bench.protocols.ring."))
 
 
 @_functools.cache
 def _dispatch_arrays(name: str, function: _Callable[..., object]) -> _Callable[..., object]:
-    """An operation that leaves values with an `__tfe_operation__` to that: lazy private arrays."""
+    """Wrap an operation: values with an `__tfe_operation__` (lazy private arrays) run their own."""
 
     @_functools.wraps(function)
     def operation(*args: object, **named: object) -> object:

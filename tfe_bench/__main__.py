@@ -1,4 +1,4 @@
-"""`python -m tfe_bench COMMAND ...`."""
+"""The command line: `python -m tfe_bench COMMAND ...`."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ Options = Callable[[argparse.ArgumentParser], None]
 Command = Callable[[argparse.Namespace], int]
 
 _BROKEN_PIPE = 141
-# What commands were called, which go on working unlisted.
+# Former names of commands, which still work but are not listed.
 RENAMED = {"peers": "baselines"}
 
 
 def make_parser(words: Sequence[str] | None = None) -> Any:
-    """The command line's parser.
+    """Return the parser of the command line.
 
     Args:
-        words: that it will parse; of other commands than theirs it has the names alone, and the
-            catalogue of operations is not loaded for a command that is none. None for all.
+        words: the words to parse; other commands than theirs have names alone, and the catalogue
+            of operations is loaded only for a command that is an operation. None for all
+            commands.
     """
     from tfe_bench import __version__
     from tfe_bench.cli import (
@@ -114,9 +115,9 @@ def make_parser(words: Sequence[str] | None = None) -> Any:
 def _add_commands(
     commands: Any, named: Mapping[str, tuple[Options, Command]], wanted: Set[str]
 ) -> None:
-    """Adds commands: of those to be `made` their options, and what runs them.
+    """Add commands, and the options and functions of those in `wanted`.
 
-    The docstring of what runs a command is its help.
+    The docstring of a command's function is its help.
     """
     from tfe_bench.cli import listing
 
@@ -136,7 +137,7 @@ def _add_commands(
 
 
 def parse_command(words: Sequence[str]) -> argparse.Namespace:
-    """What a command line says, and how another one is parsed: for what runs other commands."""
+    """Parse a command line; the result can parse others, for commands that run commands."""
     parsed: argparse.Namespace = make_parser(words).parse_args(words)
     defaults.apply(parsed)
     parsed.parse = parse_command
@@ -144,7 +145,7 @@ def parse_command(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _expand_shortcuts(words: list[str]) -> list[str]:
-    """The words as options: nothing and `help` ask for the help, `version` for the version."""
+    """Translate words to options: no words and `help` to the help, `version` to the version."""
     match words:
         case [] | ["help"]:
             return ["--help"]
@@ -156,16 +157,20 @@ def _expand_shortcuts(words: list[str]) -> list[str]:
 
 
 def run() -> int:
-    """The process of a command: `main`, and nothing on its terminal but its own lines."""
+    """Run a command as a process: `main`, with only its own lines on the terminal."""
     from tfe_bench.cli import noise
 
-    if sys.stderr is None:  # closed: nobody reads errors, and no file may get its number
+    if sys.stderr is None:  # closed: errors are not read, and no file may get its number
         _redirect_to_null(2)
         sys.stderr = open(2, "w", closefd=False)  # noqa: SIM115
     if sys.stdout is None:
         _redirect_to_null(1)
         sys.stdout = open(1, "w", closefd=False)  # noqa: SIM115
-        return _report_error(DataError("Standard output is closed. Redirect it: > /dev/null."))
+        return _report_error(
+            DataError(
+                "Standard output is closed. Redirect it: > /dev/null.", code="output-not-writable"
+            )
+        )
     before = sys.stdout
     sys.stdout = _Output(
         before.buffer,
@@ -181,13 +186,13 @@ def run() -> int:
         _redirect_to_null(1)
         return _BROKEN_PIPE
     except SystemExit as ended:
-        if isinstance(ended.__context__, BrokenPipeError):  # (a table's console ends so)
+        if isinstance(ended.__context__, BrokenPipeError):  # (the console of a table ends this way)
             return _BROKEN_PIPE
         raise
 
 
 def _redirect_to_null(descriptor: int) -> None:
-    """What is left to print goes nowhere, also when Python itself flushes."""
+    """Discard all further output, also when Python itself flushes."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     if nowhere != descriptor:
         os.dup2(nowhere, descriptor)
@@ -200,7 +205,7 @@ def _report_error(error: TfeBenchError) -> int:
 
 
 class _Output(io.TextIOWrapper):
-    """Standard output, which says in words that it cannot be written to."""
+    """Standard output whose write errors are typed errors."""
 
     def write(self, text: str, /) -> int:
         with self._translate_errors():
@@ -220,15 +225,17 @@ class _Output(io.TextIOWrapper):
             _redirect_to_null(1)
             raise DataError(
                 "Standard output cannot be written to; the command may have run. Received: "
-                f"{error.strerror or type(error).__name__}. Redirect it to another file or device."
+                f"{error.strerror or type(error).__name__}. Redirect it to another file or device.",
+                code="output-not-writable",
+                received=error.strerror or type(error).__name__,
             ) from None
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Runs one command; returns its exit code (docs/exit_codes.md).
+    """Run one command and return its exit code (docs/exit_codes.md).
 
     Raises:
-        BrokenPipeError: who read what it prints has gone.
+        BrokenPipeError: the reader of the output has ended.
     """
     arguments = sys.argv[1:] if argv is None else argv
     debug = "--debug" in arguments
@@ -238,7 +245,7 @@ def main(argv: list[str] | None = None) -> int:
             warning = f"DeprecationWarning: `{parsed.command}` is called `{name}` now."
             print(f"tfe_bench: {warning}", file=sys.stderr)
         code = int(parsed.run(parsed))
-        sys.stdout.flush()  # here, where a reader that has gone is expected
+        sys.stdout.flush()  # here, where an ended reader is expected
         return code
     except TfeBenchError as error:
         if debug:
@@ -249,12 +256,12 @@ def main(argv: list[str] | None = None) -> int:
             traceback.print_exc()
         print("tfe_bench: interrupted", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # the process ends quietly
+    except BrokenPipeError:  # the process ends without a message
         raise
     except Exception as error:
         if debug:
             traceback.print_exc()
-        # A foreign error's text could quote anything: only its kind is shown.
+        # A foreign error's text could quote any value: only its class is printed.
         print(
             f"tfe_bench: internal error ({type(error).__name__}). Run it again with --debug and "
             "report what it prints.",

@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Atomic writes: a file exists completely or not at all."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tfe_bench.errors import DataError
 
 
 def check_writable(file: Path, option: str, subject: str, existing: bool = False) -> None:
-    """Refuses before a long computation a file that could not be written after it.
+    """Check before a long computation that a file can be written after it.
 
     Args:
-        option: that names it.
-        what: is to be written, for the text.
-        existing: it is added to where it is there; else it takes a writable folder.
+        option: that names the file.
+        subject: of the text: the contents of the file.
+        existing: the file may exist, and is extended; otherwise its folder must be writable.
 
     Raises:
         DataError: naming the file and the option.
@@ -29,14 +29,17 @@ def check_writable(file: Path, option: str, subject: str, existing: bool = False
     if file.is_dir() or not folder.is_dir() or not os.access(target, needed_access):
         raise DataError(
             f"{subject} cannot be written to {str(file)!r}. Received: a folder, a missing or "
-            f"read-only folder, or a read-only file. Choose another {option}."
+            f"read-only folder, or a read-only file. Choose another {option}.",
+            code="file-not-writable",
+            operation=option,
+            received=str(file),
         )
 
 
 def write_atomically(
     file: Path, write_content: Callable[[IO[bytes]], object], mode: int = 0o600
 ) -> None:
-    """Puts a file in place once it is whole, in place of an existing one; see `place`.
+    """Write a file atomically and replace an existing one; see `place_file`.
 
     Raises:
         DataError: it cannot be written.
@@ -45,7 +48,9 @@ def write_atomically(
         place_file(file, write_content, mode)
     except OSError as error:
         reason = error.strerror or type(error).__name__
-        raise DataError(f"Cannot write {str(file)!r}: {reason}.") from error
+        raise DataError(
+            f"Cannot write {str(file)!r}: {reason}.", code="file-not-writable", received=reason
+        ) from error
 
 
 def place_file(
@@ -54,22 +59,22 @@ def place_file(
     mode: int = 0o600,
     overwrite: bool = True,
 ) -> None:
-    """Puts a file in place once it is whole; never one that is half-written.
+    """Write a complete file, then move it to its place; never a partial one.
 
     Args:
-        put: writes its content.
-        mode: its permissions; until it is whole its owner alone may read it.
-        overwrite: an existing one is replaced.
+        write_content: writes the content.
+        mode: its permissions; before it is complete only its owner may read it.
+        overwrite: replace an existing file.
 
     Raises:
-        OSError: it cannot be written; FileExistsError where one is there and is not replaced.
+        OSError: it cannot be written; FileExistsError if it exists and is not replaced.
     """
     temporary = write_aside(file, write_content, mode)
     try:
         if overwrite:
             os.replace(temporary, file)
         else:
-            os.link(temporary, file)  # unlike a rename, fails where the name is taken
+            os.link(temporary, file)  # unlike a rename, fails if the name exists
     finally:
         temporary.unlink(missing_ok=True)
 
@@ -77,10 +82,10 @@ def place_file(
 def write_aside(
     file: Path, write_content: Callable[[IO[bytes]], object], mode: int = 0o600
 ) -> Path:
-    """Writes a whole file beside the place that it is for, and says where.
+    """Write a complete temporary file in the folder of its future place; return its path.
 
     Raises:
-        OSError: it cannot be written; nothing is left of it.
+        OSError: it cannot be written; no part of it remains.
     """
     handle, name = tempfile.mkstemp(".tmp", f".{file.name}.", file.absolute().parent)
     temporary = Path(name)
@@ -98,7 +103,7 @@ def write_aside(
 
 
 def sync_folder(folder: Path) -> None:
-    """Makes what was renamed or removed in a folder outlast a loss of power."""
+    """Make renames and removals in a folder survive a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)

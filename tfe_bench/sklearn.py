@@ -18,7 +18,9 @@ try:
 except ImportError as error:
     raise LibraryMissing(
         f"tfe_bench.sklearn needs scikit-learn, which cannot be imported ({error}). Install it: "
-        "pip install '.[sklearn]' in the checkout."
+        "pip install '.[sklearn]' in the checkout.",
+        code="library-not-installed",
+        operation="scikit-learn",
     ) from error
 
 __all__ = [

@@ -1,1 +1,1 @@
-"""One party's long-running process, by what its parts do; `server` puts them together."""
+"""One party's long-running process, one module per part; `server` connects them."""

@@ -1,4 +1,4 @@
-"""Which submissions a worker takes: checked by itself, before any of a job's inputs is read."""
+"""Admission of submissions by a worker, before it reads any of a job's inputs."""
 
 from __future__ import annotations
 
@@ -16,39 +16,46 @@ from tfe_bench.errors import ProtocolError, VersionMismatch
 def accept_submission(
     host: Host, header: dict[str, Any], client: str, slot: QueueSlot, certificate: str = ""
 ) -> Job:
-    """A job of a submission that this worker takes part in.
+    """Return the job of a submission that this worker accepts.
 
     Args:
-        header: the client's first message, as submission.parse gives it.
-        client: who sent it.
-        place: in this worker's queue.
-        certificate: the fingerprint of the one that the client presented; "" without TLS.
+        header: the client's first message, from submission.parse_submission.
+        client: the client that sent it.
+        slot: the job's slot in this worker's queue.
+        certificate: the fingerprint of the client's presented certificate; "" without TLS.
 
     Raises:
         ProtocolError: it is malformed.
         VersionMismatch: the client has other versions, or another cluster.toml.
-        UsageError, PolicyError: the program or the operator does not permit it.
+        UsageError, PolicyError: the program or the operator rejects it.
     """
     policy = host.policy
     for name, own_value in host.get_facts().items():
         submitted = header.get(name)
-        # (a client runs no ops and no TensorFlow; parts only name what differs)
+        # (a client runs no ops and no TensorFlow; parts only name a difference)
         if name not in ("isa", "abi", "tensorflow", "cluster_parts") and submitted != own_value:
             parts = agreement.describe_differences(host.config, header.get("cluster_parts"))
             differing_parts = f" ({parts})" if name == "cluster" and parts else ""
             raise VersionMismatch(
                 f"The client and party {host.party} differ in {name}{differing_parts}. Received: "
                 f"{str(submitted)[:24]} (client) and {str(own_value)[:24]} (party {host.party}). "
-                "Use one version and one cluster.toml everywhere."
+                "Use one version and one cluster.toml everywhere.",
+                code="members-differ",
+                operation=name,
+                received=str(submitted)[:24],
+                expected=str(own_value)[:24],
+                party=host.party,
             )
     try:
         job = Job(header["job"], client, header, slot, certificate)
     except (KeyError, TypeError, ValueError) as error:
-        raise ProtocolError("A job's submission is malformed.") from error
+        raise ProtocolError(
+            "A job's submission is malformed.", code="malformed-submission"
+        ) from error
     policy.permit_inputs(len(job.inputs))
     for spec in job.inputs:
-        # In words: the limit is about memory.  Before a program looks at them: what it counts may
-        # take time and memory in proportion.
+        # In words, as the limit is about memory.  The check precedes the program's own, whose time
+        # and memory may be proportional to the size.
         policy.permit_elements(spec.extent)
     if job.shaping is not None:
         policy.permit_shaping()
@@ -72,9 +79,15 @@ def accept_submission(
         try:
             job.seeds.append({k: bytes.fromhex(v) for k, v in submitted["seeds"].items()})
         except (AttributeError, KeyError, TypeError, ValueError) as error:
-            raise ProtocolError("A job's submission is malformed.") from error
+            raise ProtocolError(
+                "A job's submission is malformed.", code="malformed-submission"
+            ) from error
         if {k: len(v) for k, v in job.seeds[-1].items()} != dict.fromkeys(held_seeds, SEED_BYTES):
-            raise ProtocolError("A job's submission has other seeds than are due.")
-    own_value = 0 if host.role == 0 else job.input_bytes  # (the dealer is sent seeds alone)
+            raise ProtocolError(
+                "A job's submission contains the seeds of this worker's role. Received: others.",
+                code="malformed-submission",
+                operation="seeds",
+            )
+    own_value = 0 if host.role == 0 else job.input_bytes  # (the dealer receives seeds alone)
     memory.check_memory(host, own_value + size.memory)
     return job

@@ -1,4 +1,4 @@
-"""Who calls a worker, and what they say first."""
+"""Authentication of a worker's callers, and their first message."""
 
 from __future__ import annotations
 
@@ -18,30 +18,30 @@ Call: TypeAlias = "grpc.aio.ServicerContext[bytes, bytes]"
 
 
 class Callers:
-    """Names those who call, by their certificates.
+    """Identifies callers by their certificates.
 
     Args:
-        door: told whose a connection is.
+        guard: receives the member of each connection.
     """
 
     def __init__(self, host: Host, guard: ConnectionGuard) -> None:
         self._host, self._guard = host, guard
 
     def authenticate_member(self, context: Call) -> PartyConfig | ClientConfig:
-        """Who calls.
+        """Return the calling member, and mark its connection as authenticated.
 
         Raises:
-            SecurityError: nobody of this cluster.
+            SecurityError: the caller is no member of this cluster.
         """
         caller = self.look_up_caller(context)
         self._guard.mark_authenticated(context.peer(), caller.name)
         return caller
 
     def look_up_caller(self, context: Call) -> PartyConfig | ClientConfig:
-        """Who calls, by this worker's own cluster file as it is now.
+        """Return the calling member by this worker's current cluster file.
 
         Raises:
-            SecurityError: nobody of this cluster.
+            SecurityError: the caller is no member of this cluster.
         """
         config = self._host.config
         if config.tls:
@@ -52,52 +52,61 @@ class Callers:
         return ClientConfig("local")
 
     def get_fingerprint(self, context: Call) -> str:
-        """The fingerprint of the caller's certificate; "" without TLS."""
+        """Return the fingerprint of the caller's certificate; "" without TLS."""
         return get_peer_fingerprint(context) if self._host.config.tls else ""
 
     def authenticate_client(self, context: Call) -> str:
-        """The name of the client that calls.
+        """Return the name of the calling client.
 
         Raises:
-            SecurityError: it is none.
+            SecurityError: the caller is no client.
         """
         caller = self.authenticate_member(context)
         if not isinstance(caller, ClientConfig):
-            raise SecurityError("Jobs come from clients. Received: a worker's certificate.")
+            raise SecurityError(
+                "Only clients submit jobs. Received: a worker's certificate.",
+                code="client-required",
+            )
         return caller.name
 
     def disconnect_caller(self, context: Call, reason: str) -> None:
-        """Ends a caller's connection, with all that goes over it."""
+        """Close a caller's connection with all its calls."""
         self._guard.disconnect_peer(context.peer(), reason)
 
     async def first(self, context: Call, max_bytes: int = json_limits.MOST_QUESTION) -> bytes:
-        """A client's first message, of so many bytes at most.
+        """Read a client's first message, of at most `max_bytes`.
 
         Raises:
-            ProtocolError: there is none.
-            PolicyError: it is longer.
+            ProtocolError: no message arrives.
+            PolicyError: the message is longer.
         """
         try:
             blob = await asyncio.wait_for(context.read(), MEET_SECONDS)
         except TimeoutError:
             blob = None
         if not isinstance(blob, bytes):
-            raise ProtocolError("A job begins with its submission.")
+            raise ProtocolError(
+                "A job starts with its submission. Received: no message.", code="submission-missing"
+            )
         if len(blob) > max_bytes:
             raise PolicyError(
-                f"Party {self._host.party} takes no first message of more than {max_bytes} bytes here. "
-                f"Received: {len(blob)}."
+                f"Party {self._host.party} accepts no first message of more than {max_bytes} "
+                f"bytes here. Received: {len(blob)}.",
+                code="message-too-long",
+                received=len(blob),
+                expected=max_bytes,
+                party=self._host.party,
             )
         return blob
 
     async def read_question(self, context: Call) -> dict[str, Any]:
-        """What a client asks in one small message."""
+        """Read a client's query from one small message."""
         first = await self.first(context)
         return wire.StreamReader(iter([first])).next_event() or {}
 
 
 def get_peer_fingerprint(context: grpc.ServicerContext | Call) -> str:
-    """The fingerprint of the certificate that the caller has proved to own.
+    """Return the fingerprint of the certificate whose key the caller has proved to own.
 
     Raises:
         SecurityError: the caller presented none (a channel without TLS).
@@ -106,6 +115,9 @@ def get_peer_fingerprint(context: grpc.ServicerContext | Call) -> str:
     if len(presented) != 1:
         raise SecurityError(
             "A caller must present one certificate. Received: "
-            f"{len(presented)}. Connect with TLS and the certificate listed in cluster.toml."
+            f"{len(presented)}. Connect with TLS and the certificate listed in cluster.toml.",
+            code="certificate-missing",
+            received=len(presented),
+            expected=1,
         )
     return tls.compute_fingerprint(presented[0])

@@ -1,4 +1,4 @@
-"""What a client may ask a worker, besides ordering jobs."""
+"""Queries of clients that a worker answers, in addition to jobs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tfe_bench.errors import JobCancelled, ProtocolError, TfeBenchError
 def _answer_method(
     answer: Callable[[ClientRpc, Call], Awaitable[bytes]],
 ) -> Callable[[ClientRpc, object, Call], AsyncIterator[bytes]]:
-    """A call of the service that gives one answer, or the error in its place."""
+    """Wrap a method as a call of the service that returns one answer, or its error."""
 
     @functools.wraps(answer)
     async def answer_call(self: ClientRpc, requests: object, context: Call) -> AsyncIterator[bytes]:
@@ -32,34 +32,32 @@ def _answer_method(
             self.log_refusal(context, answer.__name__, error)
             yield wire.encode_failure(error)
         except Exception as error:
-            log.error("a question failed: %s", error_location(error))
+            log.error("a query failed: %s", error_location(error))
             yield wire.encode_failure(error)
 
     return answer_call
 
 
 class ClientRpc:
-    """Answers them: each method is one call of the service."""
+    """Answers queries of clients: each method is one call of the service."""
 
     def __init__(self, host: Host, callers: Callers) -> None:
         self._host, self._callers = host, callers
         self._started = time.monotonic()
 
     def log_refusal(self, context: Call, question: str, error: TfeBenchError) -> None:
-        """Logs whose question was refused."""
+        """Log a refused query with its client."""
         name = UNKNOWN
         with contextlib.suppress(TfeBenchError):
             name = self._callers.look_up_caller(context).name
-        self._host.outcomes.log_failure(
-            name, f"the question {question!r} of {name} is refused", error
-        )
+        self._host.outcomes.log_failure(name, f"the query {question!r} of {name} is refused", error)
 
     @_answer_method
     async def hello(self, context: Call) -> bytes:
-        """Who this worker is, and what it runs."""
+        """Return this worker's identity and versions."""
         host = self._host
         caller = self._callers.authenticate_member(context)
-        # (a client learns of no other client)
+        # (a client learns about no other client)
         client_digests = agreement.digest_clients(host.config)
         if isinstance(caller, ClientConfig):
             client_digests = {
@@ -72,7 +70,7 @@ class ClientRpc:
 
     @_answer_method
     async def status(self, context: Call) -> bytes:
-        """The asking client's own jobs; of the others' only how many there are."""
+        """Return the client's own jobs, and only the number of others."""
         host = self._host
         client = self._callers.authenticate_client(context)
         now = time.monotonic()
@@ -101,26 +99,31 @@ class ClientRpc:
 
     @_answer_method
     async def cancel(self, context: Call) -> bytes:
-        """Ends a job of the asking client; somebody else's is as unknown as none."""
+        """End a job of the client.
+
+        Another client's job is indistinguishable from one that does not exist.
+        """
         host = self._host
         client = self._callers.authenticate_client(context)
         name = str((await self._callers.read_question(context)).get("job"))
         job = host.jobs.get_job(name)
         is_found = job is not None and job.client == client and not job.over.is_set()
         if job is not None and is_found:
-            log.info("job %s: %s cancels it", job.short_name, client)
-            cause = JobCancelled("The job was cancelled by its client's order.")
+            log.info("job %s: cancelled by %s", job.short_name, client)
+            cause = JobCancelled("The client cancelled the job.", code="job-cancelled")
             await host.loop.run_in_executor(None, job.fail, cause)
         return wire.event("cancelled", party=host.party, found=is_found)
 
     @_answer_method
     async def models(self, context: Call) -> bytes:
-        """The models or data sets that the asking client may use; others are as unknown as none."""
+        """Return the stored values of a kind that the client may use, and no others."""
         host = self._host
         client = self._callers.authenticate_client(context)
         kind = KINDS.get(str((await self._callers.read_question(context)).get("of", "")))
         if kind is None:
-            raise ProtocolError("Nothing of this kind is kept.")
+            raise ProtocolError(
+                "Expected a kind of stored values. Received: an unknown one.", code="unknown-kind"
+            )
         rows = await host.loop.run_in_executor(None, host.store.for_kind(kind).list_visible, client)
         return wire.event("models", party=host.party, models=rows)
 

@@ -1,4 +1,4 @@
-"""A client's stream of one job: its submission and inputs come, events and results go."""
+"""Clients' streams of jobs: submissions and inputs arrive, events and results are sent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ClientStreams:
     """Serves the streams of clients.
 
     Args:
-        gather: at party 0, opens a job to the other two.
+        open_streams: at party 0, opens a job at the other two.
     """
 
     def __init__(
@@ -39,8 +39,8 @@ class ClientStreams:
         self._host, self._callers, self._open_streams = host, callers, open_streams
 
     async def serve_job(self, requests: object, context: Call) -> None:
-        """Takes a job from its client, and gives it the job's events until these end."""
-        # A coroutine, because only that is cancelled at once when its client leaves.
+        """Accept a job from its client, and send the job's events until they end."""
+        # A coroutine, because only a coroutine is cancelled at once when its client disconnects.
         del requests  # read through the context
         host = self._host
         client, subject, about = outcomes.UNKNOWN, "a job", outcomes.UNKNOWN
@@ -51,7 +51,7 @@ class ClientStreams:
             client = self._callers.look_up_caller(context).name
             about = f"client {client}"
             client = self._callers.authenticate_client(context)
-            # Before anything is read: a client that stalls takes a place of its own.
+            # Before any read: a client that stalls occupies one of its own slots.
             slot = host.queue.enter(client)
             first = await self._callers.first(context, wire.MOST_MESSAGE_BYTES)
             header = await host.loop.run_in_executor(None, submission.parse_submission, first)
@@ -62,13 +62,13 @@ class ClientStreams:
             accepted = await host.loop.run_in_executor(
                 None, accept_submission, host, header, client, slot, certificate
             )
-            if host.party != DEALER:  # which is sent seeds alone
+            if host.party != DEALER:  # the dealer receives seeds alone
                 host.queue.hold(slot, accepted.input_bytes)
             host.jobs.add_job(accepted)
             job = accepted
-            host.recheck_job(job)  # (files that were read again meanwhile)
+            host.recheck_job(job)  # (the files may have been reloaded)
             job.events.put(wire.event("accepted"))
-            # Also where the client leaves while an event is being sent to it.
+            # Also if the client disconnects while an event is being sent to it.
             context.add_done_callback(
                 functools.partial(_cancel_job, accepted)  # pyright: ignore[reportArgumentType]
             )
@@ -105,27 +105,27 @@ class ClientStreams:
                 host.queue.release_slot(slot)
 
     async def _send_message(self, job: Job, context: Call, blob: bytes) -> bool:
-        """Sends a job's client a message; False if it does not take it before long."""
+        """Send a message to a job's client; return False if the client does not read it in time."""
         seconds = self._host.policy.stall_seconds
-        if job.ended is not None:  # what is left may not take for ever either
+        if job.ended is not None:  # the time for the remaining results is limited, too
             remaining = job.ended + self._host.policy.job_seconds - time.monotonic()
             seconds = min(seconds, max(0.0, remaining))
         try:
             await asyncio.wait_for(context.write(blob), seconds)
             return True
         except TimeoutError:
-            error = self._stall_error("did not take what was ready for it")
-            if not job.fail(error):  # (it has ended, but for its results)
+            error = self._stall_error("did not read the results that were ready")
+            if not job.fail(error):  # (it has ended, except for its results)
                 host = self._host
                 host.outcomes.log_failure(
                     job.client, f"job {job.short_name} failed ({job.description})", error
                 )
-            # Nothing else gets through a stream that its client does not read, not even its end.
-            self._callers.disconnect_caller(context, "what was ready was not taken, stall_seconds")
+            # A stream that its client does not read delivers nothing else, not even its end.
+            self._callers.disconnect_caller(context, "ready results were not read, stall_seconds")
             return False
 
     def _log_end(self, job: Job) -> None:
-        """Logs once why a job has no result here, whichever part of the worker found it out."""
+        """Log once why a job has no result here, whichever part of the worker found the reason."""
         if job.failed is None:
             return
         ended = "failed" if job.began is not None else "is refused"
@@ -136,7 +136,7 @@ class ClientStreams:
         )
 
     async def _send_refusal(self, context: Call, error: Exception) -> None:
-        """Tells a client why it has no job."""
+        """Send a client the reason of a refusal."""
         with contextlib.suppress(Exception):
             await asyncio.wait_for(
                 context.write(wire.encode_failure(error)), self._host.policy.stall_seconds
@@ -147,7 +147,10 @@ class ClientStreams:
             f"The job's client {omission} within the time that party {self._host.party} allows "
             f"({self._host.policy.stall_seconds:g} s for each message of {wire.CHUNK_BYTES} bytes, "
             f"limits.stall_seconds in worker.toml; {self._host.policy.job_seconds:g} s for all, "
-            "limits.job_seconds)."
+            "limits.job_seconds).",
+            code="client-stalled",
+            operation="stall_seconds",
+            party=self._host.party,
         )
 
     def _check_peer_connected(self, job: Job) -> None:
@@ -155,37 +158,39 @@ class ClientStreams:
             return
         job.fail(
             ClusterError(
-                f"Party 0 was not given job {job.short_name}, or cannot reach party {self._host.party}. "
-                "Received: no stream from it. A client submits a job to all three workers."
+                f"Party 0 has no job {job.short_name}, or cannot reach party {self._host.party}. "
+                "Received: no stream from it. A client submits a job to all three workers.",
+                code="worker-not-reachable",
+                party=0,
             )
         )
 
     def _read_messages(self, context: Call, job: Job) -> Iterator[bytes]:
-        """A client's messages, for a thread that may wait for them.
+        """Yield a client's messages, in a thread that may wait for them.
 
         Raises:
-            PolicyError: the client does not send what is due.
+            PolicyError: the client does not send due inputs.
         """
         while True:
             seconds = self._host.policy.stall_seconds
-            if not job.complete.is_set():  # (what comes late comes while it waits or runs)
+            if not job.complete.is_set():  # (late inputs arrive while it waits or runs)
                 remaining = job.submitted + self._host.policy.job_seconds - time.monotonic()
                 seconds = min(seconds, max(0.0, remaining))
             try:
                 blob = self._host.on_loop(asyncio.wait_for(context.read(), seconds))
             except TimeoutError:
-                raise self._stall_error("did not send what was due") from None
+                raise self._stall_error("did not send its inputs") from None
             if not isinstance(blob, bytes):
                 return
             yield blob
 
     def _receive_inputs(self, job: Job, blobs: Iterator[bytes]) -> None:
-        """Reads a job's inputs; it can be opened to the peers from its header on."""
+        """Read a job's inputs; peers may open it as soon as its header is read."""
         try:
             reader = wire.StreamReader(blobs)
 
             def read_input(spec: InputSpec) -> Ring:
-                # (pages are taken as they are written to, not by what a header says)
+                # (memory pages are allocated on writes, not by the size in a header)
                 words = aligned_buffers.allocate_words((0 if self._host.role == 0 else spec.words,))
                 reader.fill_buffer(words.data.cast("B"))
                 return words
@@ -194,14 +199,14 @@ class ClientStreams:
                 if not spec.late:
                     job.masked.append(read_input(spec))
             job.complete.set()
-            if self._host.party != 0:  # party 0 tells how many are before it
+            if self._host.party != 0:  # party 0 reports the number of jobs before it
                 job.events.put(wire.event("queued"))
             for spec in job.inputs:
                 if spec.late:
                     job.late_inputs.put_input(spec.name, read_input(spec))
         except TfeBenchError as error:
             job.fail(error)
-        except BaseException:  # the stream was cancelled below it
+        except BaseException:  # the stream was cancelled
             job.fail(JobCancelled(_CLIENT_LEFT))
 
 
@@ -216,7 +221,7 @@ def _report_position(job: Job, before: int) -> None:
 
 
 def _next_event(job: Job) -> bytes | None:
-    """What goes to the client next, if only a sign of life; None when all has gone."""
+    """Return the client's next event, at least a sign of life; None after the last one."""
     try:
         return job.events.get(timeout=1.0)
     except queue.Empty:

@@ -1,9 +1,10 @@
-"""Who may hold a connection to a worker's port, and how many.
+"""Limits on the connections to a worker's port, by member and by address.
 
-gRPC accepts connections by itself, and bounds their number in all, but not by address; nor does it
-say who is at the other end before a call arrives.  So this looks at the process's own descriptors:
-a connection over which no member of the cluster has called yet is a stranger's.  Strangers are
-few, and not for long.  What is closed here is closed by shutdown(): to gRPC the other side ended.
+gRPC accepts connections by itself and bounds their total number, but not the number by address;
+nor does it identify the other end before a call arrives.  This module therefore reads the
+process's own descriptors: a connection over which no member of the cluster has called is
+unauthenticated. Unauthenticated connections are limited in number and time.  They are closed by
+shutdown(): to gRPC, the other side has ended.
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ from dataclasses import dataclass, field
 
 from tfe_bench.errors import ConfigError, QueueFull
 
-# A member calls as soon as its handshake is over.
+# A member calls as soon as its handshake has ended.
 UNAUTHENTICATED_SECONDS = 10.0
-# For what is no connection of others: files, libraries, streams to the other workers, wake-ups.
+# Descriptors other than incoming connections: files, libraries, streams to the other workers,
+# wake-ups.
 RESERVED_DESCRIPTORS = 256
 _MOST_DESCRIPTORS = 1 << 16
 _SCAN_SECONDS = 0.25
@@ -41,13 +43,13 @@ Address = tuple[str, int]
 
 @dataclass(eq=False)
 class _Connection:
-    """One that others have made to this worker.
+    """An incoming connection of this worker.
 
     Attributes:
-        inode: of the socket; unlike the descriptor's number it is not used again soon.
-        fd: gRPC's descriptor when it was last seen.
-        member: of the cluster, who has called over it; "" for a stranger.
-        shut: why it was closed here, "" if it was not.
+        inode: of the socket; unlike the descriptor's number it is not reused soon.
+        fd: gRPC's descriptor at the last scan.
+        member: the member of the cluster that has called over it; "" if unauthenticated.
+        close_reason: why it was closed here, "" if it was not.
     """
 
     inode: int
@@ -59,11 +61,11 @@ class _Connection:
 
     @property
     def is_current(self) -> bool:
-        """Whether its descriptor is still this connection's."""
+        """Whether its descriptor still belongs to this connection."""
         return _socket_inode(self.fd) == self.inode
 
     def close(self, reason: str) -> None:
-        """Ends it in both directions; gRPC then releases its descriptor."""
+        """Shut it down in both directions; gRPC then releases its descriptor."""
         self.close_reason = reason
         with contextlib.suppress(OSError), _duplicate_socket(self.fd) as copy:
             if _socket_inode(copy.fileno()) == self.inode:
@@ -71,14 +73,14 @@ class _Connection:
 
 
 class ConnectionGuard:
-    """Watches the connections to one worker.
+    """Limits the connections to one worker.
 
     Args:
-        party: whose.
-        port: where it listens.
-        most: connections in all, as gRPC is told too (`grpc.max_allowed_incoming_connections`).
-            No member may hold more than a quarter of them, nor all strangers together.
-        per_address: strangers' connections from one address.
+        party: of the worker.
+        port: on which it listens.
+        most: connections in total, also gRPC's limit (`grpc.max_allowed_incoming_connections`).
+            A member may hold at most a quarter of them, and so may all unauthenticated ones.
+        per_address: unauthenticated connections from one address.
     """
 
     def __init__(self, party: int, port: int, most: int, per_address: int) -> None:
@@ -95,23 +97,23 @@ class ConnectionGuard:
         threading.Thread(target=self._watch_connections, name="tfe-door", daemon=True).start()
 
     def close(self) -> None:
-        """Stops watching."""
+        """Stop the scans."""
         self._closed = True
         self._woken.set()
 
     def wake_up(self) -> None:
-        """Has it look at once: a handshake begins."""
+        """Request a scan at once: a handshake begins."""
         self._woken.set()
 
     def mark_authenticated(self, peer: str, member: str) -> None:
-        """Notes that a member calls over a connection.
+        """Record that a member calls over a connection.
 
         Args:
-            peer: the other end, as gRPC writes it.
+            peer: the other end, in gRPC's notation.
             member: a party's or client's name.
 
         Raises:
-            QueueFull: the member holds too many.
+            QueueFull: the member holds too many connections.
         """
         with self._lock:
             connection = self._find_connection(peer)
@@ -121,26 +123,31 @@ class ConnectionGuard:
             if self._count_connections(member) >= limit:
                 self._scan_descriptors()
             if self._count_connections(member) >= limit:
-                # It stays a stranger's: it can be told why, and is closed before long.
+                # The connection stays unauthenticated: the caller receives the error, and it is
+                # closed soon.
                 self._warnings.count_event(
                     connection.address[0], f"called when {member} held {limit} already"
                 )
                 raise QueueFull(
                     f"Party {self._party} takes {limit} connections of one member at a time. "
                     "Received: one more. Close some; its operator sets max_connections (four "
-                    "times as many) under [limits] in worker.toml."
+                    "times as many) under [limits] in worker.toml.",
+                    code="too-many-connections",
+                    operation=member,
+                    expected=limit,
+                    party=self._party,
                 )
             connection.member = member
 
     def disconnect_peer(self, peer: str, reason: str) -> None:
-        """Closes a connection, whoever holds it, and with it all calls over it."""
+        """Close a connection of any member with all its calls."""
         with self._lock:
             connection = self._find_connection(peer)
             if connection is not None:
                 connection.close(reason)
 
     def disconnect_members(self, members: Collection[str], reason: str) -> None:
-        """Closes all connections of these members."""
+        """Close all connections of these members."""
         with self._lock:
             for connection in self._connections.values():
                 if connection.member in members and not connection.close_reason:
@@ -170,10 +177,10 @@ class ConnectionGuard:
                 lines = self._warnings.take_lines()
             for line in lines:
                 log.warning(line)
-            time.sleep(_MIN_PAUSE)  # a flood must not keep it busy
+            time.sleep(_MIN_PAUSE)  # limits the load of a flood
 
     def _scan_descriptors(self) -> None:
-        """Finds the connections that are there now."""
+        """Update the list of present connections."""
         connections: dict[int, _Connection] = {}
         others: set[int] = set()
         for name in os.listdir("/proc/self/fd"):
@@ -198,7 +205,7 @@ class ConnectionGuard:
         self._connections, self._other_inodes = connections, others
 
     def _close_excess(self) -> None:
-        """Closes strangers' connections: the old, and the oldest of too many."""
+        """Close unauthenticated connections: the old ones, and the oldest of too many."""
         now = time.monotonic()
         unauthenticated = [
             c for c in self._connections.values() if not c.member and not c.close_reason
@@ -212,9 +219,14 @@ class ConnectionGuard:
             if now - connection.since > UNAUTHENTICATED_SECONDS:
                 reason = f"no call within {UNAUTHENTICATED_SECONDS:.0f} s"
             elif count >= self._per_address:
-                reason = f"more than {self._per_address} strangers, max_connections_per_address"
+                reason = (
+                    f"more than {self._per_address} unauthenticated, max_connections_per_address"
+                )
             elif kept_count >= self._max_connections // _QUOTA_DIVISOR:
-                reason = f"more than {self._max_connections // _QUOTA_DIVISOR} strangers, a quarter of max_connections"
+                reason = (
+                    f"more than {self._max_connections // _QUOTA_DIVISOR} unauthenticated, "
+                    "a quarter of max_connections"
+                )
             else:
                 per_address[host] = count + 1
                 kept_count += 1
@@ -229,27 +241,27 @@ class ConnectionGuard:
 
 @dataclass
 class _HostCounts:
-    """What was counted of one address since its last line, and when the next one is due."""
+    """Events of one address since its last log line, and the time of the next line."""
 
     next_line_at: float = 0.0
     counts: dict[str, int] = field(default_factory=dict)
 
 
 class _WarningLog:
-    """What is logged of strangers: at most once a minute of each address, and of few addresses."""
+    """Log lines about unauthenticated connections: at most one a minute per address and event."""
 
     def __init__(self) -> None:
         self._hosts: dict[str, _HostCounts] = {}
 
     def count_event(self, host: str, event: str) -> None:
-        """Counts one connection."""
+        """Count one connection."""
         if host not in self._hosts and len(self._hosts) >= _MAX_WARNED_HOSTS:
             host = "other addresses"
         counts = self._hosts.setdefault(host, _HostCounts()).counts
         counts[event] = counts.get(event, 0) + 1
 
     def take_lines(self) -> list[str]:
-        """What is to be logged now."""
+        """Return the lines to log now."""
         now = time.monotonic()
         lines = []
         for host, host_counts in list(self._hosts.items()):
@@ -265,13 +277,13 @@ class _WarningLog:
 
 
 def reserve_descriptors(connections: int) -> None:
-    """Raises this process's limit on descriptors, and checks that it is enough.
+    """Raise this process's limit on descriptors, and check that it is sufficient.
 
     Args:
         connections: that others may hold.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the limit is too low.
     """
     needed = connections + RESERVED_DESCRIPTORS
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -282,14 +294,17 @@ def reserve_descriptors(connections: int) -> None:
         soft = limit
     if soft != infinite and soft < needed:
         raise ConfigError(
-            f"A worker that takes {connections} connections needs {needed} file descriptors. "
+            f"A worker with {connections} connections needs {needed} file descriptors. "
             f"Received: a limit of {soft}. Raise it (ulimit -n, LimitNOFILE= of systemd), or lower "
-            "max_connections under [limits] in worker.toml."
+            "max_connections under [limits] in worker.toml.",
+            code="descriptor-limit",
+            received=soft,
+            expected=needed,
         )
 
 
 def _socket_inode(fd: int) -> int:
-    """Of a socket; 0 of anything else."""
+    """Return the inode of a socket; 0 for other descriptors."""
     try:
         status = os.fstat(fd)
     except OSError:
@@ -299,7 +314,7 @@ def _socket_inode(fd: int) -> int:
 
 @contextlib.contextmanager
 def _duplicate_socket(fd: int) -> Iterator[socket.socket]:
-    """The socket behind a descriptor that gRPC may close at any time."""
+    """Duplicate the socket of a descriptor that gRPC may close at any time."""
     copy = os.dup(fd)
     try:
         duplicate = socket.socket(fileno=copy)
@@ -311,7 +326,7 @@ def _duplicate_socket(fd: int) -> Iterator[socket.socket]:
 
 
 def _remote_address(fd: int, inode: int, port: int) -> Address | None:
-    """The other end of a connection that was made to this port; None if it is something else."""
+    """Return the remote address of a connection to this port; None for other descriptors."""
     try:
         with _duplicate_socket(fd) as copy:
             if _socket_inode(copy.fileno()) != inode:
@@ -322,19 +337,19 @@ def _remote_address(fd: int, inode: int, port: int) -> Address | None:
                 return None
             name = copy.getpeername()
             return _normalize_host(name[0]), name[1]
-    except OSError:  # no socket, one that listens, or it has just ended
+    except OSError:  # no socket, a listening one, or it has just ended
         return None
 
 
 def _normalize_host(host: str) -> str:
-    """One way to write an address."""
+    """Return the canonical form of an address."""
     address = ipaddress.ip_address(host.partition("%")[0])
     mapped = getattr(address, "ipv4_mapped", None)
     return str(mapped or address)
 
 
 def _parse_peer(peer: str) -> Address | None:
-    """gRPC's ipv4:1.2.3.4:5 and ipv6:%5B::1%5D:5."""
+    """Parse gRPC's ipv4:1.2.3.4:5 and ipv6:%5B::1%5D:5."""
     kind, _, rest = urllib.parse.unquote(peer).partition(":")
     host, _, port = rest.rpartition(":")
     if kind not in ("ipv4", "ipv6") or not port.isdigit():

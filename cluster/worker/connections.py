@@ -1,4 +1,4 @@
-"""Connections to peers: one that a job has left in order serves the next, without a handshake."""
+"""Reuse of connections to peers: after a clean end of one job, a connection serves the next."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import grpc
 from tfe_bench.cluster.transport import end_call, open_channel
 from tfe_bench.cluster.worker.host import Host
 
-# Left to one peer at most: for the job that runs, and for the one that waits behind it.
+# Idle connections to one peer: for the running job, and for the one that waits behind it.
 MAX_IDLE = 2
-# One that serves no job for so long is closed, and one so old serves no other.
+# An idle connection is closed after the first time, and one of the second age is not reused.
 IDLE_SECONDS, OLDEST_SECONDS = 60.0, 600.0
 
 
@@ -22,7 +22,7 @@ class Connection:
     """A channel to a peer, for one job at a time.
 
     Attributes:
-        fresh: nothing has gone over it.
+        is_unused: no job has used it.
     """
 
     peer: int
@@ -33,20 +33,20 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it stands, as far as this side knows, and may serve another job."""
+        """Whether it is connected, as far as this side knows, and may serve another job."""
         ready = self.channel.get_state() is grpc.ChannelConnectivity.READY
         return ready and time.monotonic() - self.created_at < OLDEST_SECONDS
 
 
 class Connections:
-    """Those of one worker to higher-numbered ones; all methods run on the channel's loop."""
+    """Connections of one worker to higher-numbered ones; all methods run on the channel's loop."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._idle: dict[int, list[Connection]] = {1: [], 2: []}
 
     async def take_connection(self, peer: int) -> Connection:
-        """One that an earlier job has left, else a new one, which is made at its first call."""
+        """Return an idle connection, or a new one, which connects at its first call."""
         while self._idle[peer]:
             connection = self._idle[peer].pop()
             if connection.close_timer is not None:
@@ -64,10 +64,10 @@ class Connections:
         call: grpc.aio.StreamStreamCall | None = None,
         linger: float = 0.0,
     ) -> None:
-        """Ends a job's call; what did not end in order is closed with it.
+        """End a job's call; close the connection unless the call has ended cleanly.
 
         Args:
-            call: None where it was not made yet.
+            call: None if it was not started.
             linger: seconds in which the peer may end it.
         """
         ended_cleanly = call is not None and await end_call(call, linger)
@@ -86,7 +86,7 @@ class Connections:
         self._host.start_task(connection.channel.close())
 
     async def close(self) -> None:
-        """Closes those that no job has."""
+        """Close all idle connections."""
         for idle in self._idle.values():
             while idle:
                 connection = idle.pop()

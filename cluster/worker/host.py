@@ -1,4 +1,4 @@
-"""What the parts of one worker share."""
+"""The state that the parts of one worker share."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from tfe_bench.cluster.worker.outcomes import OutcomeLog
 from tfe_bench.cluster.worker.pending import Job, JobRegistry
 from tfe_bench.errors import ConfigError, SecurityError, TfeBenchError
 
-# A party that does not open its streams in this time is absent.
+# A party that does not open its streams within this time is absent.
 MEET_SECONDS = 12.0
-# Of clients' inputs.
+# Dealer of clients' inputs.
 DEALER = 0
 
 T = TypeVar("T")
@@ -27,17 +27,17 @@ T = TypeVar("T")
 
 @dataclass(eq=False)
 class Host:
-    """One worker, as its parts see it.
+    """The shared state of one worker.
 
     Attributes:
         config: the shared cluster file.
         policy: this operator's private rules.
-        store: what is kept between jobs.
-        loop: of the channel: what waits for a peer or a client does so there.
+        store: values that are stored between jobs.
+        loop: of the channel; waits for peers and clients run on it.
         key: private, PEM; empty without TLS.
-        queue: of the jobs that are here.
-        jobs: these, by name.
-        outcomes: logs what is refused.
+        queue: of the present jobs.
+        jobs: the present jobs, by name.
+        outcomes: logs refusals.
     """
 
     config: ClusterConfig
@@ -55,15 +55,15 @@ class Host:
         self.outcomes = OutcomeLog(self._call_later)
 
     def _call_later(self, seconds: float, function: Callable[[], None]) -> None:
-        """Calls a function on the loop after some seconds; nothing once the loop has ended."""
+        """Call a function on the loop after some seconds; ignored once the loop has ended."""
         with contextlib.suppress(RuntimeError):
             self.loop.call_soon_threadsafe(self.loop.call_later, seconds, function)
 
     def reload_files(self, config: ClusterConfig, policy: WorkerPolicy) -> None:
-        """Takes other clients and rules from now on; jobs that they do not admit end.
+        """Apply new clients and rules; end jobs that they do not admit.
 
         Raises:
-            ConfigError: something else differs, which takes a restart; nothing has changed.
+            ConfigError: another setting differs, which requires a restart; nothing has changed.
         """
         if config.digest() != self.config.digest():
             changed = (
@@ -71,14 +71,20 @@ class Host:
                 or "all parts"
             )
             raise ConfigError(
-                f"cluster.toml has another value of {changed}, which takes a restart of the worker."
+                f"cluster.toml has another value of {changed}, which requires a restart of the "
+                "worker.",
+                code="restart-required",
+                operation=changed,
             )
         if fixed := policy.fixed_differences(self.policy):
             raise ConfigError(
-                f"worker.toml has another value of {', '.join(fixed)}, which takes a restart of "
-                "the worker."
+                f"worker.toml has another value of {', '.join(fixed)}, which requires a restart of "
+                "the worker.",
+                code="restart-required",
+                operation=", ".join(fixed),
             )
-        # In this order, with `recheck` after a job is in the book: no job slips between the two.
+        # In this order, with `recheck_job` after a job is registered, every job is checked by the
+        # new files.
         self.config, self.policy = config, policy
         self.queue.limits = policy
         for job in self.jobs.list_jobs():
@@ -88,18 +94,20 @@ class Host:
                 job.fail(error)
 
     def recheck_job(self, job: Job) -> None:
-        """Refuses a job whose client, or what it may order, these files no longer admit.
+        """Reject a job whose client or program the current files no longer admit.
 
         Raises:
-            SecurityError: the client, or the certificate that it presented, is gone.
-            PolicyError: the job has not begun, and its program or reveal is no longer allowed.
+            SecurityError: the client, or its presented certificate, was removed.
+            PolicyError: the job has not started, and its program or reveal is no longer allowed.
         """
         if self.config.tls:
             member = self.config.identify(job.certificate)
             if member.name != job.client:
                 raise SecurityError(
-                    f"Party {self.party} no longer knows this client by this name. Order the job "
-                    "again."
+                    f"Party {self.party} has another client with this certificate now. Submit "
+                    "the job again.",
+                    code="client-changed",
+                    party=self.party,
                 )
         if job.began is None:
             for program in job.programs:
@@ -108,26 +116,26 @@ class Host:
 
     @property
     def party(self) -> int:
-        """Which one it is."""
+        """The party of this worker."""
         return self.policy.party
 
     @property
     def own_party(self) -> PartyConfig:
-        """Its entry in the cluster file."""
+        """This worker's entry in the cluster file."""
         return self.config.parties[self.party]
 
     @property
     def role(self) -> int:
-        """Of this party toward clients' inputs: 0 deals, 1 and 2 evaluate."""
+        """This party's role for clients' inputs: 0 is the dealer, 1 and 2 are evaluators."""
         return (self.party - DEALER) % 3
 
     @property
     def certificate(self) -> bytes:
-        """This worker's certificate: of the two during a roll-over, the one of its key."""
+        """This worker's certificate: during a roll-over, the one of its key."""
         return tls.select_certificate(self.key, self.own_party.certificates)
 
     def get_facts(self) -> dict[str, Any]:
-        """What all members must have alike."""
+        """Return the facts that all members must have in common."""
         from tfe_bench.protocols.session import ops
 
         return {
@@ -142,11 +150,11 @@ class Host:
         }
 
     def on_loop(self, work: Coroutine[Any, Any, T], seconds: float | None = None) -> T:
-        """Runs a coroutine on the channel's event loop and waits for it."""
+        """Run a coroutine on the channel's event loop and wait for it."""
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(seconds)
 
     def start_task(self, work: Coroutine[Any, Any, Any]) -> asyncio.Future[Any]:
-        """Runs a coroutine on the loop by itself."""
+        """Run a coroutine on the loop as a separate task."""
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

@@ -1,4 +1,4 @@
-"""A job's inputs: what came from its client, compared with the peers, as private tensors."""
+"""A job's inputs as private tensors, after a comparison of their copies with the peers."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def load_inputs(party: Party, job: Job) -> JobInputs:
-    """A job's inputs as private tensors; masks of large ones are made when they are wanted.
+    """Return a job's inputs as private tensors; masks of large ones are expanded on access.
 
     Raises:
-        ProtocolError: its client gave shares that do not fit each other; only once all of them
-            were looked at, so that the workers stay in step.
+        ProtocolError: the client's shares are inconsistent; raised after the check of all inputs,
+            so that the workers stay in step.
     """
     role = (party.index - DEALER) % 3
     failures: list[ProtocolError] = []
@@ -63,7 +63,9 @@ def load_inputs(party: Party, job: Job) -> JobInputs:
 
 
 def check_copies(party: Party, name: str, seed: dict[str, bytes], masked: Ring) -> None:
-    """The two holders of each part of a client's input hold the same (clients may be malicious).
+    """Check that the two holders of each part of an input have equal copies.
+
+    Clients may be malicious.
 
     Raises:
         ProtocolError: they differ.
@@ -72,5 +74,7 @@ def check_copies(party: Party, name: str, seed: dict[str, bytes], masked: Ring) 
     if peer is not None:
         raise ProtocolError(
             f"The client gave parties {party.index} and {peer} shares of {name!r} that do not "
-            "fit each other. The job is refused: such shares could turn outputs into masks."
+            "fit each other. The job is refused: such shares could turn outputs into masks.",
+            code="inconsistent-shares",
+            operation=name,
         )

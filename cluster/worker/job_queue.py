@@ -1,7 +1,7 @@
 """The order in which a worker's jobs run: first come, first served, one at a time.
 
-Party 0's queue is the order of all three: it opens a job at the others when the job's turn comes.
-Theirs only count, so that each operator's limits hold.
+Party 0's queue determines the order of all three: it starts a job at the others when the job's
+turn comes.  Their queues only count, to enforce each operator's limits.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ from tfe_bench.errors import PolicyError, QueueFull
 
 @dataclass(eq=False)
 class QueueSlot:
-    """One job's place.
+    """One job's slot in the queue.
 
     Attributes:
-        client: whose job it is.
-        move: told how many jobs are before this one, whenever that changes.
-        ready: all three workers have it; before that, later jobs may overtake it.
-        running: it is this one's turn.
-        over: its turn has ended; its client is taking the results.
-        left: its client has gone.
-        held: bytes that are kept for it: inputs, then results.
+        client: of the job.
+        on_move: called with the number of jobs before this one, whenever it changes.
+        ready: all three workers have the job; before that, later jobs may overtake it.
+        running: it is this job's turn.
+        over: its turn has ended; its client is receiving the results.
+        client_left: its client has disconnected.
+        held_bytes: bytes that are held for it: inputs, then results.
     """
 
     client: str
@@ -39,21 +39,21 @@ class QueueSlot:
 
     @property
     def is_waiting(self) -> bool:
-        """It could run now."""
+        """Whether the job could run now."""
         return self.ready and not self.running and not self.over
 
 
 class JobQueue:
-    """Places of jobs, in the order in which they came.
+    """Slots of jobs, in the order of their arrival.
 
-    A job has its place from before its submission is read until its turn has ended and its client
-    has taken the results or gone.
+    A job has its slot from before its submission is read until its turn has ended and its client
+    has received the results or disconnected.
 
     Args:
-        policy: whose limits hold.
+        policy: of the limits.
 
     Attributes:
-        limits: of this policy, or of one that was read later.
+        limits: of this policy, or of one that was loaded later.
     """
 
     def __init__(self, policy: WorkerPolicy) -> None:
@@ -64,10 +64,10 @@ class JobQueue:
         self._closed = False
 
     def enter(self, client: str) -> QueueSlot:
-        """Takes the last place.
+        """Add a slot at the end.
 
         Raises:
-            QueueFull: all are taken, or as many as one client may have.
+            QueueFull: the queue is full, or the client has its largest number of jobs.
         """
         with self._changed:
             client_jobs = sum(slot.client == client for slot in self._slots)
@@ -76,61 +76,87 @@ class JobQueue:
                     f"Party {self._party} takes {self.limits.max_jobs_per_client} jobs of one "
                     "client at a time. Received: one more. Wait for one of them, take its results "
                     "or cancel it; its operator sets max_jobs_per_client under [limits] in "
-                    "worker.toml."
+                    "worker.toml.",
+                    code="too-many-jobs",
+                    operation="max_jobs_per_client",
+                    expected=self.limits.max_jobs_per_client,
+                    party=self._party,
                 )
             if len(self._slots) >= self.limits.max_jobs:
                 raise QueueFull(
                     f"Party {self._party} takes {self.limits.max_jobs} jobs at a time. Received: "
                     "one more. Try again later; its operator sets max_jobs under [limits] in "
-                    "worker.toml."
+                    "worker.toml.",
+                    code="too-many-jobs",
+                    operation="max_jobs",
+                    expected=self.limits.max_jobs,
+                    party=self._party,
                 )
             slot = QueueSlot(client)
             self._slots.append(slot)
             return slot
 
     def set_ready(self, slot: QueueSlot) -> None:
-        """Lets a job run when its turn comes, and tells how many are before it."""
+        """Mark a job as ready to run, and report the number of jobs before it."""
         with self._changed:
             slot.ready = True
             self._changed.notify_all()
             self._report_positions()
 
     def hold(self, slot: QueueSlot, count: int) -> None:
-        """Notes how many bytes are kept for a job from now on.
+        """Record the bytes that are held for a job from now on.
 
         Raises:
-            PolicyError: more than one job may have.
-            QueueFull: more than there is room for at the moment.
+            PolicyError: more than one job may hold.
+            QueueFull: more than is free at present.
         """
         with self._changed:
             limits = self.limits
             if count > limits.max_bytes_per_job:
-                raise PolicyError(self._limit_message("one job", "max_bytes_per_job"))
+                raise PolicyError(
+                    self._limit_message("one job", "max_bytes_per_job"),
+                    code="too-many-bytes",
+                    operation="max_bytes_per_job",
+                    expected=limits.max_bytes_per_job,
+                    party=self._party,
+                )
             others = [other for other in self._slots if other is not slot]
             client_bytes = sum(other.held_bytes for other in others if other.client == slot.client)
             if client_bytes + count > limits.max_bytes_per_client:
-                raise QueueFull(self._limit_message("one client's jobs", "max_bytes_per_client"))
+                raise QueueFull(
+                    self._limit_message("one client's jobs", "max_bytes_per_client"),
+                    code="too-many-bytes",
+                    operation="max_bytes_per_client",
+                    expected=limits.max_bytes_per_client,
+                    party=self._party,
+                )
             if sum(other.held_bytes for other in others) + count > limits.max_bytes:
-                raise QueueFull(self._limit_message("all jobs together", "max_bytes"))
+                raise QueueFull(
+                    self._limit_message("all jobs together", "max_bytes"),
+                    code="too-many-bytes",
+                    operation="max_bytes",
+                    expected=limits.max_bytes,
+                    party=self._party,
+                )
             slot.held_bytes = count
 
     def _limit_message(self, subject: str, limit: str) -> str:
         return (
             f"Party {self._party} keeps {getattr(self.limits, limit)} bytes of inputs and of "
-            f"results that were not taken for {subject}. Received: a job that needs more. Send less "
-            f"at a time, take results or cancel jobs; its operator sets {limit} under [limits] in "
-            "worker.toml."
+            f"results that were not taken for {subject}. Received: a job that needs more. Send "
+            f"less at a time, take results or cancel jobs; its operator sets {limit} under "
+            "[limits] in worker.toml."
         )
 
     def release_slot(self, slot: QueueSlot) -> None:
-        """Gives a place back, if that has not happened; one whose turn it is once that ends."""
+        """Release a slot once; that of a running job when its turn ends."""
         with self._changed:
             slot.client_left = True
             if not slot.running:
                 self._remove_slot(slot)
 
     def finish_turn(self, slot: QueueSlot) -> None:
-        """Ends a job's turn; it keeps its place until its client has left."""
+        """End a job's turn; it keeps its slot until its client has disconnected."""
         with self._changed:
             slot.running = False
             slot.over = True
@@ -147,7 +173,7 @@ class JobQueue:
             self._report_positions()
 
     def take_next(self) -> QueueSlot | None:
-        """Waits for the first ready job and lets it run; None once the queue is closed."""
+        """Wait for the first ready job and mark it as running; None if the queue is closed."""
         with self._changed:
             while not self._closed:
                 for slot in self._slots:
@@ -159,12 +185,12 @@ class JobQueue:
             return None
 
     def list_waiting(self) -> list[QueueSlot]:
-        """Those that could run now, in their order."""
+        """Return the slots that could run now, in order."""
         with self._changed:
             return [place for place in self._slots if place.is_waiting]
 
     def requeue(self, slot: QueueSlot) -> None:
-        """Gives a job that was taken with another its own turn again."""
+        """Return a job that was taken into a batch to its own turn."""
         with self._changed:
             slot.running = False
             if slot.client_left:
@@ -173,12 +199,12 @@ class JobQueue:
             self._report_positions()
 
     def count_before(self, slot: QueueSlot) -> int:
-        """How many jobs run or wait before this one."""
+        """Return the number of jobs that run or wait before this one."""
         with self._changed:
             return self._count_before(slot)
 
     def count_others(self, client: str) -> tuple[bool, int]:
-        """Whether a job of somebody else runs, and how many of theirs wait."""
+        """Return whether another client's job runs, and how many of theirs wait."""
         with self._changed:
             other_slots = [place for place in self._slots if place.client != client]
             return any(p.running for p in other_slots), sum(
@@ -186,7 +212,7 @@ class JobQueue:
             )
 
     def close(self) -> None:
-        """Ends `next`."""
+        """End `take_next`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

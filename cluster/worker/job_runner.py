@@ -1,4 +1,4 @@
-"""Jobs in their turn, one at a time: each in a session of its own, from its keys to its results."""
+"""Runs jobs in their turn, one at a time: each in its own session, from its keys to its results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class JobRunner:
     """Runs a worker's jobs.
 
     Args:
-        meet: begins a job's session with the peers.
+        start_session: starts a job's session with the peers.
     """
 
     def __init__(self, host: Host, start_session: Callable[[Job], SessionLink]) -> None:
@@ -32,16 +32,16 @@ class JobRunner:
         self._memory = MemoryMeter()
 
     def run_ready_jobs(self) -> None:
-        """Party 0: runs what is ready, in order."""
+        """At party 0: run ready jobs in order."""
         while (slot := self._host.queue.take_next()) is not None:
             job = next((j for j in self._host.jobs.list_jobs() if j.slot is slot), None)
-            if job is None:  # its client has just left
+            if job is None:  # its client has just disconnected
                 self._host.queue.finish_turn(slot)
             else:
                 self.run_job(job)
 
     def run_job(self, job: Job) -> None:
-        """Runs a job, after the one that runs now."""
+        """Run a job, after the one that runs now."""
         try:
             with self._run_lock:
                 job.mark_running()
@@ -59,7 +59,11 @@ class JobRunner:
         def fail_expired() -> None:
             error = PolicyError(
                 f"The job ran longer than party {self._host.party} allows "
-                f"({self._host.policy.job_seconds:g} s, limits.job_seconds in worker.toml)."
+                f"({self._host.policy.job_seconds:g} s, limits.job_seconds in worker.toml).",
+                code="job-timeout",
+                operation="job_seconds",
+                expected=self._host.policy.job_seconds,
+                party=self._host.party,
             )
             _fail_batch(job, error)
             if link is not None:
@@ -80,14 +84,18 @@ class JobRunner:
             log.error("job %s failed: %s", job.short_name, error_location(error))
             _fail_batch(
                 job,
-                ClusterError(f"Party {self._host.party} failed ({wire.describe_error(error)})."),
+                ClusterError(
+                    f"Party {self._host.party} failed ({wire.describe_error(error)}).",
+                    code="worker-failed",
+                    party=self._host.party,
+                ),
             )
             failure = error
         finally:
             timer.cancel()
             if link is not None:
                 link.finish()
-                # Its streams' last words may still be on their way.
+                # Last messages of its streams may still be in transit.
                 self._host.loop.call_soon_threadsafe(
                     self._host.loop.call_later, 5.0, link.drop_session
                 )
@@ -100,7 +108,7 @@ class JobRunner:
         party = Party(self._host.party, link.handle, DEALER, client=job.client)
         party._on_abort = lambda _: link.cause
         if job.warm_up_bytes:
-            # Windows open on what is sent, and what is timed later shall find them open.
+            # TCP windows grow with traffic, and must be open before measurements.
             for _ in range(2):
                 party.exchange(bytes(job.warm_up_bytes))
         idle = self._memory.reset_peak()
@@ -111,7 +119,7 @@ class JobRunner:
         accepted_inputs = [inputs for _, inputs in collected if inputs is not None]
         del collected
         if not batch:
-            raise job.failed or ClusterError("No job of the batch is left.")
+            raise job.failed or ClusterError("No job of the batch is left.", code="batch-empty")
         counts: list[int] = []
         inputs: MutableMapping[str, Shared] = accepted_inputs[0]
         if job.batched_jobs:
@@ -122,7 +130,7 @@ class JobRunner:
 
         def report_progress(fraction: float, text: str) -> None:
             nonlocal last_report
-            # One worker tells, not more often than a person can read, but always of the end.
+            # One worker reports, not more often than a person can read, but always the end.
             now = time.monotonic()
             if self._host.party == 0 and (now - last_report > 0.1 or fraction >= 1):
                 last_report = now
@@ -139,7 +147,7 @@ class JobRunner:
         )
         with party.active():
             outputs = program.run(context)
-        # Nobody closes before everybody has finished.
+        # No worker closes before all have finished.
         party.exchange(b"done")
         measured = {
             "build_seconds": party.build_seconds,
@@ -152,10 +160,10 @@ class JobRunner:
             measured["batched"] = {"requests": len(counts), "samples": sum(counts)}
         parts = batching.split_outputs(outputs, counts) if counts else [outputs]
         for member, part in zip(batch, parts, strict=True):
-            if member.failed is not None:  # its client has left
+            if member.failed is not None:  # its client has disconnected
                 continue
             try:
-                # The inputs are used up.
+                # The inputs are no longer needed.
                 self._host.queue.hold(member.slot, results.count_held_bytes(self._host.party, part))
             except TfeBenchError as error:
                 member.fail(error)
@@ -177,6 +185,6 @@ def _log_done(job: Job, sent: int, batch_size: int) -> None:
 
 
 def _fail_batch(job: Job, error: TfeBenchError) -> None:
-    """Ends a job, and those that go with it."""
+    """End a job with its batch."""
     for member in (job, *job.batched_jobs):
         member.fail(error)

@@ -1,4 +1,4 @@
-"""Inputs that arrive while their job runs already, a few at a time: memory stays bounded."""
+"""Inputs that arrive while their job is running, a few at a time: memory stays bounded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from tfe_bench.protocols.session.seeded import Seeded
     from tfe_bench.protocols.session.sharing import Shared
 
-# That lie here and are not used yet.  The client's stream stands still meanwhile.
+# Inputs that have arrived and are not used yet.  With this number, the client's stream pauses.
 MAX_AHEAD = 4
 
 
 class LateInputBuffer:
-    """What has arrived of a job's late inputs, until the program asks for it."""
+    """Late inputs of a job that have arrived, until the program reads them."""
 
     def __init__(self) -> None:
         self._held: dict[str, Ring] = {}
@@ -27,7 +27,7 @@ class LateInputBuffer:
         self._ended: TfeBenchError | None = None
 
     def put_input(self, name: str, blob: Ring) -> None:
-        """Keeps what has arrived, once there is room.
+        """Keep an input that has arrived, after a wait for room.
 
         Raises:
             TfeBenchError: the job has ended.
@@ -40,7 +40,7 @@ class LateInputBuffer:
             self._changed.notify_all()
 
     def take_input(self, name: str) -> Ring:
-        """Hands over an input, once it has arrived.
+        """Return an input, after a wait for its arrival.
 
         Raises:
             TfeBenchError: the job has ended.
@@ -55,17 +55,19 @@ class LateInputBuffer:
             return blob
 
     def end_waits(self, error: TfeBenchError | None = None) -> None:
-        """Has everybody who waits give up."""
+        """Wake all waiting threads; they raise the error."""
         with self._changed:
-            self._ended = self._ended or error or JobCancelled("The job has ended.")
+            self._ended = (
+                self._ended or error or JobCancelled("The job has ended.", code="job-cancelled")
+            )
             self._held.clear()
             self._changed.notify_all()
 
 
 class JobInputs(MutableMapping[str, "Shared"]):
-    """A job's inputs by name; a late one is waited for when it is asked for.
+    """A job's inputs by name; access to a late one waits for its arrival.
 
-    All three workers ask for late inputs in the same order: they compare them then.
+    All three workers access late inputs in the same order, as they compare them on access.
     """
 
     def __init__(self) -> None:
@@ -73,16 +75,16 @@ class JobInputs(MutableMapping[str, "Shared"]):
         self._late: dict[str, Callable[[], Shared | Seeded]] = {}
 
     def add_late(self, name: str, make: Callable[[], Shared | Seeded]) -> None:
-        """Adds a late input."""
+        """Add a late input."""
         self._late[name] = make
 
     def add_input(self, name: str, value: Shared | Seeded) -> None:
-        """Adds an input that is there."""
+        """Add an input that has arrived."""
         self._late.pop(name, None)
         self._values[name] = value
 
     def get_held(self, name: str) -> Shared | Seeded:
-        """An input as it is held here, a large one without its masks' words."""
+        """Return an input in its stored form, a large one without its expanded masks."""
         if name in self._late:
             self._values[name] = self._late.pop(name)()
         return self._values[name]

@@ -1,4 +1,4 @@
-"""What a worker writes down, and what of an error may stand there."""
+"""A worker's log, and the parts of an error that it may contain."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ log = logging.getLogger("tfe_bench.worker")
 
 
 def printable_line(text: object, max_chars: int = 600) -> str:
-    """A text of a peer or client on one printable line: no control character reaches a terminal."""
+    """Return a peer's or client's text on one printable line, without control characters."""
     joined = " ".join(str(text)[: 2 * max_chars].split())
     return "".join(c if c.isprintable() else "?" for c in joined)[:max_chars]
 
 
 def error_line(error: BaseException) -> str:
-    """An error of ours on one line of the log, whatever a peer has put into it."""
+    """Return one of our errors on one line of the log, whatever a peer has put into it."""
     return printable_line(error)
 
 
 def error_location(error: BaseException) -> str:
-    """A foreign error's kind and place for the log: its own text could quote a value."""
+    """Return a foreign error's class and place for the log: its own text could quote a value."""
     frames = traceback.extract_tb(error.__traceback__)
     places = ", ".join(f"{f.filename}:{f.lineno} in {f.name}" for f in frames[-8:])
     return f"{type(error).__name__} at {places}"

@@ -1,4 +1,4 @@
-"""The members of a batch at one worker: which waiting jobs go with one, and what they bring."""
+"""The members of a batch at one worker: the waiting jobs that join, and their inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tfe_bench.protocols.session.party import Party
 def collect_inputs(
     host: Host, party: Party, program: Program, job: Job
 ) -> list[tuple[Job, JobInputs | None]]:
-    """The inputs of a job and of those that go with it; None of one that is refused now."""
+    """Return the inputs of a job and of its batch; None for a job that is refused now."""
     if not job.batched_jobs:
         return [(job, load_inputs(party, job))]
     collected: list[tuple[Job, JobInputs | None]] = []
@@ -26,7 +26,7 @@ def collect_inputs(
         error: TfeBenchError | None = None
         try:
             inputs = load_inputs(party, member)
-            if program.permit is not None:  # the store may have changed since it came
+            if program.permit is not None:  # the store may have changed since the submission
                 specs = member.inputs
                 program.permit(member.client, host.store, member.header["parameters"], specs)
         except TfeBenchError as refusal:
@@ -36,14 +36,19 @@ def collect_inputs(
     accepted = batching.agree_on_jobs(party, [error is None for error in failures])
     for i, (member, _) in enumerate(collected):
         if not accepted[i]:
-            # what is wrong with one client's shares is no matter of the others
-            member.fail(failures[i] or ProtocolError("Another worker refused this job's inputs."))
+            # invalid shares of one client do not affect the others
+            member.fail(
+                failures[i]
+                or ProtocolError(
+                    "Another worker refused this job's inputs.", code="inconsistent-shares"
+                )
+            )
             collected[i] = (member, None)
     return collected
 
 
 def form_batch(host: Host, job: Job, party: Party, program: Program) -> list[Job]:
-    """The waiting jobs that all three workers take along with this one."""
+    """Return the waiting jobs that all three workers run together with this one."""
     if batching.count_samples(program, job) == 0:
         return []
     waiting: list[Job] = []
@@ -65,7 +70,7 @@ def form_batch(host: Host, job: Job, party: Party, program: Program) -> list[Job
         if is_accepted:
             batched_jobs.append(candidate)
             log.info(
-                "job %s goes with job %s (%s)",
+                "job %s joins the batch of job %s (%s)",
                 candidate.short_name,
                 job.short_name,
                 candidate.description,
@@ -77,7 +82,7 @@ def form_batch(host: Host, job: Job, party: Party, program: Program) -> list[Job
 
 
 def _take_candidate(host: Host, program: Program, lead: Job, name: str, digest: str) -> Job | None:
-    """A job of a name, taken from the queue; None if it cannot go along."""
+    """Take a job of a name from the queue; None if it cannot join the batch."""
     job = host.jobs.get_job(name)
     if job is None or job.digest != digest or job is lead or job.began is not None:
         return None

@@ -1,4 +1,4 @@
-"""A worker's memory: whether a job fits, and the peak of this process above what it held before."""
+"""A worker's memory: whether a job fits, and the peak of this process above its idle state."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from tfe_bench.protocols.session import ops
 if TYPE_CHECKING:
     from tfe_bench.cluster.worker.host import Host
 
-# What is less is let pass without a look.
+# A smaller need is accepted without a check.
 _MUCH = 64 << 20
 _STATUS = Path("/proc/self/status")
 _CLEAR = Path("/proc/self/clear_refs")
 
 
 def check_memory(host: Host, needed: int) -> None:
-    """Refuses a job that does not fit, before any of its inputs is read.
+    """Reject a job that does not fit, before any of its inputs is read.
 
     Args:
-        needed: bytes that it takes here, about.
+        needed: approximate bytes at this worker.
 
     Raises:
-        PolicyError: there are not so many, or its operator does not give as many to a job.
+        PolicyError: less memory is available, or the operator's limit is lower.
     """
     if needed < _MUCH:
         return
@@ -46,11 +46,12 @@ _LARGE, _SPARE = 8 << 20, 64 << 20
 
 
 def return_large_blocks() -> None:
-    """Makes this process give freed blocks of 8 MiB and more back to the system at once.
+    """Make this process return freed blocks of 8 MiB and more to the system at once.
 
-    glibc raises that threshold to 32 MiB as soon as it sees such blocks freed, and then keeps what
-    tensors and messages leave behind: up to twice what is in use.  Smaller blocks are used again:
-    to get each as fresh pages takes a tenth of the processor's time in a training by Adam.
+    glibc raises that threshold to 32 MiB when the first such blocks are freed, and then keeps
+    the freed memory of tensors and messages: up to twice the memory in use.  Smaller blocks are
+    reused: to get each as fresh pages takes a tenth of the processor's time in a training by
+    Adam.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         library = ctypes.CDLL(None)
@@ -59,18 +60,18 @@ def return_large_blocks() -> None:
 
 
 class MemoryMeter:
-    """Resident memory, in bytes; the kernel keeps the high-water mark."""
+    """Resident memory in bytes; the kernel keeps the high-water mark."""
 
     def __init__(self) -> None:
         self._idle = 0
 
     def reset_peak(self) -> int:
-        """Resets the high-water mark; returns the memory of the idle worker."""
+        """Reset the high-water mark; return the memory of the idle worker."""
         with contextlib.suppress(OSError):  # not permitted everywhere: the mark then never falls
             _CLEAR.write_text("5")
         self._idle = _read_status("VmRSS")
         return self._idle
 
     def peak_growth(self) -> int:
-        """Growth above idle at the highest point since `start`."""
+        """Return the growth above idle at the highest point since `reset_peak`."""
         return max(0, _read_status("VmHWM") - self._idle)

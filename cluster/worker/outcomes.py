@@ -1,8 +1,8 @@
-"""What a worker logs of jobs: who asks for what, and how it ends.
+"""A worker's log of jobs: client, program, and outcome.
 
-A line names client, program, job and what is kept under which name.  It quotes no parameter: an
-error about a client's arguments is cut before what it received.  One client writes a bounded
-number of lines a minute; the rest is counted.
+A line names client, program, job and the stored values that it uses.  It quotes no parameter: an
+error about a client's arguments is cut before its received value.  One client causes a bounded
+number of lines a minute; further ones are counted.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.worker.log import error_line, log, printable_line
 from tfe_bench.errors import ClusterError, PolicyError, SecurityError, TfeBenchError
 
-# Lines about refusals of one client in one window; what comes beyond is counted.
+# Lines about refusals of one client in one window; further ones are counted.
 MOST_LINES = 20
 WINDOW_SECONDS = 60.0
-# Callers without a certificate of the cluster share one allowance.
+# Callers without a certificate of the cluster share one limit.
 UNKNOWN = "unknown caller"
 _MOST_NAMES = 4
-# Errors whose text is made from this worker's own settings; others may quote what a client sent.
+# Errors whose text contains this worker's own settings; others may quote a client's values.
 _OWN_TEXTS = (PolicyError, SecurityError, ClusterError)
 
 
 def describe_job(program: str, client: str, names: Sequence[str] = ()) -> str:
-    """A job in words, for a log: its program, what it uses or keeps, its client."""
+    """Describe a job for a log: its program, the stored values that it uses, its client."""
     shown_names = [f'"{printable_line(name, 80)}"' for name in names[:_MOST_NAMES]]
     if len(names) > _MOST_NAMES:
         shown_names.append(f"{len(names) - _MOST_NAMES} more")
@@ -42,18 +42,18 @@ def describe_job(program: str, client: str, names: Sequence[str] = ()) -> str:
 def describe_submission(
     policy: WorkerPolicy, client: str, header: Mapping[str, Any]
 ) -> tuple[str, str]:
-    """A parsed submission's job, and `what` it is, also of one that is refused."""
+    """Describe a parsed submission: its job and `describe_job`, even if it is refused."""
     name = header["program"]
     names: Sequence[str] = ()
     with contextlib.suppress(TfeBenchError, *jobs.ARGUMENT_ERRORS):
         names = jobs.get_name_parameter(header["parameters"])
-        policy.permit_program(name)  # (what is not allowed is not loaded either)
+        policy.permit_program(name)  # (a program that is not allowed is not loaded)
         names = jobs.load_program(name).kept_names(header["parameters"])
     return f"job {printable_line(header['job'], 12)}", describe_job(name, client, names)
 
 
 def refusal_reason(error: BaseException) -> str:
-    """Why something was refused, on one line."""
+    """Return the reason of a refusal on one line."""
     text = error_line(error)
     if not isinstance(error, _OWN_TEXTS):
         text = text.partition(" Received:")[0]
@@ -62,7 +62,7 @@ def refusal_reason(error: BaseException) -> str:
 
 @dataclass
 class _Window:
-    """The lines of one client since a time, and what was left out by kind of error."""
+    """Lines of one client since a time, and the number of omitted ones by kind of error."""
 
     since: float
     lines: int = 0
@@ -70,7 +70,7 @@ class _Window:
 
 
 class OutcomeLog:
-    """Logs what was refused or failed, at most MOST_LINES a minute for each client.
+    """Logs refusals and failures, at most MOST_LINES a minute for each client.
 
     Args:
         later: calls a function after some seconds, from any thread.
@@ -82,11 +82,11 @@ class OutcomeLog:
         self._windows: dict[str, _Window] = {}
 
     def log_failure(self, client: str, message: str, error: BaseException) -> None:
-        """Logs one refusal or failure.
+        """Log one refusal or failure.
 
         Args:
-            client: whose allowance of lines it uses.
-            said: what failed, as "job 3f2a90c12345 is refused (sort, client analyst)".
+            client: whose limit of lines it uses.
+            message: the subject, as "job 3f2a90c12345 is refused (sort, client analyst)".
         """
         now = time.monotonic()
         with self._lock:

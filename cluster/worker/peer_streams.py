@@ -1,7 +1,8 @@
-"""The streams between workers: one of each pair for every job, opened ahead of its turn.
+"""The streams between workers: one per pair for every job, opened before its turn.
 
-Party 0 opens them as soon as it has a job, and says on them when the job's turn has come; party 1
-then opens its own to party 2.  A session begins when a worker has the keys of both pairs.
+Party 0 opens its streams as soon as it has a job, and signals on them that the job's turn has
+come; party 1 then opens its own to party 2.  A session begins when a worker has the keys of both
+pairs.
 """
 
 from __future__ import annotations
@@ -33,17 +34,17 @@ from tfe_bench.errors import (
     TfeBenchError,
 )
 
-# What party 0 says on a job's stream when its turn has come.
+# Party 0's message on a job's stream when its turn has come.
 GO = b"go"
 
 
 def pair_key(a: int, b: int) -> int:
-    """Index j of the key k_j that parties a and b share (k_j: parties j and j-1)."""
+    """Return the index j of the key k_j that parties a and b share (k_j: parties j and j-1)."""
     return {frozenset((0, 2)): 0, frozenset((0, 1)): 1, frozenset((1, 2)): 2}[frozenset((a, b))]
 
 
 class PeerStreams:
-    """Meets the other two workers.
+    """The streams to the other two workers.
 
     Args:
         begin: runs a job whose turn has come.
@@ -70,11 +71,11 @@ class PeerStreams:
         handshake.check_hello(mine, theirs, peer, parts)
 
     def _cancel_on_failure(self, job: Job, task: asyncio.Future[Any]) -> None:
-        """Has a task of the event loop cancelled when the job fails."""
+        """Cancel a task of the event loop when the job fails."""
         job.on_fail(lambda: self._host.loop.call_soon_threadsafe(task.cancel))
 
     async def open_streams(self, job: Job) -> None:
-        """Party 0: opens a job's streams ahead of its turn, and lets it wait once both stand."""
+        """At party 0: open a job's streams, and queue the job once both are connected."""
         dialling = [asyncio.ensure_future(self._dial_peer(job, peer)) for peer in (1, 2)]
         for task in dialling:
             self._cancel_on_failure(job, task)
@@ -90,27 +91,35 @@ class PeerStreams:
         except Exception as error:
             log.error("job %s failed before its turn: %s", job.short_name, error_location(error))
             job.fail(
-                ClusterError(f"Party {self._host.party} failed ({wire.describe_error(error)}).")
+                ClusterError(
+                    f"Party {self._host.party} failed ({wire.describe_error(error)}).",
+                    code="worker-failed",
+                    party=self._host.party,
+                )
             )
         finally:
             for task in dialling:
                 task.cancel()
 
     async def serve_stream(self, requests: object, context: Call) -> None:
-        """A lower-numbered party opens its stream of a job."""
+        """Serve a job's stream of a lower-numbered party."""
         del requests  # read through the context
         name = UNKNOWN
         try:
             caller = self._callers.authenticate_member(context)
             name = caller.name
             if not isinstance(caller, PartyConfig) or caller.index >= self._host.party:
-                raise SecurityError("This stream is for lower-numbered parties' workers.")
+                raise SecurityError(
+                    "This stream is for lower-numbered parties' workers. Received: another caller.",
+                    code="unexpected-caller",
+                )
             peer = caller.index
             first = await context.read()
             if not isinstance(first, bytes):
                 return
             theirs = handshake.Hello.decode(first)
-            # Party 0 opens a job as soon as it has it; party 1 only one that all three have.
+            # Party 0 opens a job's stream as soon as it has the job; party 1 only after all three
+            # have it.
             job = await self._wait_for_job(theirs.job, peer)
             agreement = handshake.KeyAgreement()
             mine = self._build_hello(job, agreement)
@@ -128,7 +137,7 @@ class PeerStreams:
             link = await self._host.loop.run_in_executor(None, job.wait_link)
             if link is not None:
                 await link.pump_blobs(peer, context.read, context.write)
-                # A call that is ended while its other side still writes counts as broken there.
+                # If a call ends while its other side still writes, that side treats it as broken.
                 with contextlib.suppress(Exception):
                     await asyncio.wait_for(context.read(), LINGER_SECONDS)
         except TfeBenchError as error:
@@ -136,26 +145,30 @@ class PeerStreams:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, str(error)[:500])
 
     async def _wait_for_go(self, job: Job, context: Call) -> bool:
-        """Waits until party 0 says that it is the job's turn; False if it ends before."""
+        """Wait for party 0's signal of the job's turn; return False if the stream ends before."""
         reading = asyncio.ensure_future(context.read())
         self._cancel_on_failure(job, reading)
         is_go = False
         try:
             is_go = bool(await reading == GO)
         except asyncio.CancelledError:
-            if job.failed is None and not job.is_batched:  # party 0 hung up
+            if job.failed is None and not job.is_batched:  # party 0 closed the stream
                 raise
         except Exception as error:
             log.debug("party 0's stream broke (%s)", type(error).__name__)
         finally:
             if not is_go and not job.is_batched:
-                job.fail(JobCancelled("Party 0 ended the job before its turn."))
+                job.fail(
+                    JobCancelled(
+                        "Party 0 ended the job before its turn.", code="job-ended-by-peer", party=0
+                    )
+                )
         return is_go
 
     async def _wait_for_job(self, name: str, peer: int) -> Job:
-        """The job of a name, which its client may still be sending."""
+        """Return the job of a name, whose inputs may still be arriving."""
         given_up = threading.Event()
-        # That party 1 opens one which this worker no longer has means that its client has left.
+        # If party 1 opens a job that this worker no longer has, the job's client has disconnected.
         seconds = MEET_SECONDS if peer == 0 else 0.0
 
         def wait_complete() -> Job | None:
@@ -168,22 +181,31 @@ class PeerStreams:
 
         try:
             job = await self._host.loop.run_in_executor(None, wait_complete)
-        finally:  # a peer that hung up must not keep a thread waiting
+        finally:  # a peer that closed its stream must not keep a thread waiting
             given_up.set()
             self._host.jobs.wake_waiters()
         if job is None:
-            raise ClusterError(f"Party {self._host.party} was not given job {name[:12]}.")
+            raise ClusterError(
+                f"Party {self._host.party} has no job {name[:12]}.",
+                code="job-not-found",
+                received=name[:12],
+                party=self._host.party,
+            )
         if job.failed is not None:
-            raise JobCancelled(f"Job {job.short_name} has ended at party {self._host.party}.")
+            raise JobCancelled(
+                f"Job {job.short_name} has ended at party {self._host.party}.",
+                code="job-ended-by-peer",
+                party=self._host.party,
+            )
         return job
 
     async def _dial_peer(self, job: Job, peer: int) -> None:
-        """Opens this party's stream to a higher-numbered one."""
+        """Open this party's stream to a higher-numbered one."""
         while not await self._open_stream(job, await self.connections.take_connection(peer)):
             pass
 
     async def _open_stream(self, job: Job, connection: Connection) -> bool:
-        """Opens a stream over a connection; False if it had broken since its last job."""
+        """Open a stream over a connection; return False if it has broken since its last job."""
         peer, channel = connection.peer, connection.channel
         agreement = handshake.KeyAgreement()
         mine = self._build_hello(job, agreement)
@@ -194,7 +216,7 @@ class PeerStreams:
             call = wire.stub(channel, wire.STREAM)(metadata=(("tfe-party", str(self._host.party)),))
             try:
                 await call.write(mine.encode())
-                # The peer's client may take its time to send the inputs there.
+                # The client may take long to send its inputs to the peer.
                 first = await call.read()
             except grpc.RpcError:
                 first = None
@@ -204,7 +226,9 @@ class PeerStreams:
                     return False
                 details = await call.details() if call.done() else ""
                 raise ClusterError(
-                    f"Party {peer} refused the session: {(details or 'its stream ended')[:300]}"
+                    f"Party {peer} refused the session: {(details or 'its stream ended')[:300]}",
+                    code="session-refused",
+                    party=peer,
                 )
             theirs = handshake.Hello.decode(first)
             self._check_hello(mine, theirs, peer)
@@ -216,10 +240,10 @@ class PeerStreams:
         return True
 
     async def _wait_connected(self, target: PartyConfig, channel: grpc.aio.Channel) -> None:
-        """Waits for a connection to a peer.
+        """Wait for a connection to a peer.
 
         Raises:
-            ClusterError: nobody is there, or somebody with whom there is no TLS.
+            ClusterError: nothing listens there, or TLS fails.
         """
         key_pair = (self._host.key, self._host.certificate) if self._host.config.tls else (b"", b"")
         tls_probe = probe.TlsProbe(target, *key_pair)
@@ -238,7 +262,9 @@ class PeerStreams:
                 raise ClusterError(
                     f"Party {target.index} does not answer party {self._host.party}. Received: "
                     f"{observation}. Start its worker, or correct its address or certificate in "
-                    "cluster.toml."
+                    "cluster.toml.",
+                    code="worker-not-reachable",
+                    party=target.index,
                 )
         finally:
             ready.cancel()
@@ -247,7 +273,7 @@ class PeerStreams:
         self, job: Job, connection: Connection, call: grpc.aio.StreamStreamCall
     ) -> None:
         peer = connection.peer
-        # Read ahead, so that a peer that leaves while the job waits is noticed.
+        # Read ahead, to detect a peer that disconnects while the job waits.
         ahead = asyncio.ensure_future(call.read())
 
         first = True
@@ -276,15 +302,21 @@ class PeerStreams:
     async def _send_go(
         self, job: Job, peer: int, ahead: asyncio.Future[Any], call: grpc.aio.StreamStreamCall
     ) -> bool:
-        """Party 0: waits for the job's turn, and says so to a peer."""
+        """At party 0: wait for the job's turn, and signal it to a peer."""
         job.on_fail(functools.partial(self._host.loop.call_soon_threadsafe, job.turn_event.set))
         turn = asyncio.ensure_future(job.turn_event.wait())
         await asyncio.wait({ahead, turn}, return_when=asyncio.FIRST_COMPLETED)
         if not turn.done():
             turn.cancel()
             if not job.is_batched:
-                job.fail(JobCancelled(f"Party {peer} ended the job before its turn."))
-        if job.failed is not None or job.is_batched:  # (who rides needs no session of its own)
+                job.fail(
+                    JobCancelled(
+                        f"Party {peer} ended the job before its turn.",
+                        code="job-ended-by-peer",
+                        party=peer,
+                    )
+                )
+        if job.failed is not None or job.is_batched:  # (a batched job needs no session of its own)
             return False
         try:
             await call.write(GO)
@@ -294,21 +326,23 @@ class PeerStreams:
         return True
 
     def start_session(self, job: Job) -> SessionLink:
-        """Begins a job's session with both peers.
+        """Start a job's session with both peers.
 
         Raises:
-            TfeBenchError: the job has failed meanwhile, or a peer does not come.
+            TfeBenchError: the job has failed, or a peer does not connect.
         """
-        if self._host.party == 0:  # the streams stand
+        if self._host.party == 0:  # the streams are connected
             self._host.loop.call_soon_threadsafe(job.turn_event.set)
         for peer in () if self._host.party == 0 else range(self._host.party + 1, 3):
             dialling = asyncio.run_coroutine_threadsafe(self._dial_peer(job, peer), self._host.loop)
-            # A job that fails meanwhile must not keep the next one waiting.
+            # A job that fails during this wait must not delay the next one.
             job.on_fail(dialling.cancel)
             try:
                 dialling.result()
             except concurrent.futures.CancelledError:
-                raise job.failed or ClusterError("The job was cancelled.") from None
+                raise job.failed or ClusterError(
+                    "The job was cancelled.", code="job-cancelled"
+                ) from None
         with job.changed:
             others = {p for p in range(3) if p != self._host.party}
             job.changed.wait_for(
@@ -321,7 +355,9 @@ class PeerStreams:
                 absent_address = self._host.config.parties[absent[0]].address
                 raise ClusterError(
                     f"Party {absent[0]} did not join. Received: no stream from {absent_address} in "
-                    f"{MEET_SECONDS:.0f} s. Start its worker, or see its log."
+                    f"{MEET_SECONDS:.0f} s. Start its worker, or see its log.",
+                    code="worker-not-reachable",
+                    party=absent[0],
                 )
             keys = [bytes(16)] * 3
             for peer, key in job.keys.items():

@@ -17,40 +17,41 @@ from tfe_bench.cluster.worker.job_queue import QueueSlot
 from tfe_bench.cluster.worker.late_inputs import MAX_AHEAD, LateInputBuffer
 from tfe_bench.errors import ProtocolError, TfeBenchError
 
-# From a session's beginning at one worker to that at the next.
+# Seconds from a session's start at one worker to its start at the next.
 _LINK_SECONDS = 17.0
 _MOST_WARM_UP = 16 << 20
 
 
 class Job:
-    """What a worker knows of one job.
+    """A worker's record of one job.
 
     Args:
-        name: which the client chose, 32 hex digits.
-        client: who submitted it.
-        header: its submission, as submission.parse gives it.
-        place: in this worker's queue.
-        certificate: by which this worker knows the client: its fingerprint, "" without TLS.
+        name: chosen by the client, 32 hex digits.
+        client: the submitting client.
+        header: its submission, from submission.parse_submission.
+        slot: in this worker's queue.
+        certificate: the fingerprint of the client's certificate, "" without TLS.
 
     Raises:
         KeyError, TypeError, ValueError: the submission is malformed.
-        UsageError: an input is none.
+        UsageError: an input is invalid.
 
     Attributes:
-        shaping: microseconds of one-way delay and bytes per second to impose; None for nothing.
-        warm_up_bytes: to send to and fro before the program starts.
+        shaping: microseconds of one-way delay and bytes per second to impose; None for no shaping.
+        warm_up_bytes: to exchange before the program starts.
         events: for the client; None ends them.
         over: set after the last event.
-        complete: set when all inputs have arrived but late ones, or never will.
-        arrivals: of the late ones.
-        turn: party 0's: set when the job's turn has come, or never will.
-        summoned: party 0 has opened a stream for it here.
-        began: when its turn came.
-        ended: when its last events were put.
-        companions: jobs of others that go with it: its client's leaving ends them not.
-        rides: it goes with another, whose session it uses.
-        programs: that its client must be allowed: its own, and what that one needs.
-        about: its program, what it uses of what is kept, and its client, for logs.
+        complete: set when all inputs except late ones have arrived, or never will.
+        late_inputs: the buffer of late inputs.
+        turn_event: at party 0: set when the job's turn has come, or never will.
+        peer_connected: party 0 has opened its stream for this job here.
+        began: start of its turn.
+        ended: time of its last events.
+        batched_jobs: other clients' jobs in its batch; not cancelled when this job's client
+            disconnects.
+        is_batched: it is part of another job's batch, and uses that job's session.
+        programs: that its client must be allowed: its own, and those that it needs.
+        description: its program, its stored values and its client, for logs.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Job:
         self.description = ""
         self.programs: list[str] = [header["program"]]
         self._closers: list[Callable[[], object]] = []
-        # The client is part of it: the three workers judge by their policies one and the same.
+        # The client is part of it: the three workers apply their policies to the same client.
         self.digest = handshake.program_digest(
             header["program"],
             header["parameters"],
@@ -116,7 +117,7 @@ class Job:
 
     @property
     def client_identity(self) -> str:
-        """Who its client is to this worker, for comparison with the other two."""
+        """The client's identity at this worker, for comparison with the other two."""
         return f"{self.client} {self.certificate}".strip()
 
     @property
@@ -126,13 +127,13 @@ class Job:
 
     @property
     def input_bytes(self) -> int:
-        """How much of its inputs an evaluator keeps at once."""
+        """The bytes of its inputs that an evaluator holds at once."""
         late = sorted((spec.words for spec in self.inputs if spec.late), reverse=True)
         ahead = late[: MAX_AHEAD + 1]  # one more is read while it waits for room
         return 8 * (sum(spec.words for spec in self.inputs if not spec.late) + sum(ahead))
 
     def mark_running(self) -> None:
-        """Marks it as running: from here on whoever runs it ends its events.
+        """Mark it as running: from now on its runner ends its events.
 
         Raises:
             TfeBenchError: it has failed before.
@@ -143,7 +144,7 @@ class Job:
             self.began = time.monotonic()
 
     def join_batch(self) -> None:
-        """Marks it as going with another job.
+        """Mark it as part of another job's batch.
 
         Raises:
             TfeBenchError: it has failed before.
@@ -152,9 +153,7 @@ class Job:
         self.is_batched = True
 
     def requeue(self) -> None:
-        """Takes `join_batch` back: it waits for its own turn, or ends if it has failed
-        meanwhile.
-        """
+        """Undo `join_batch`: it waits for its own turn, or ends if it has failed since."""
         with self.changed:
             self.is_batched = False
             self.began = None
@@ -162,7 +161,7 @@ class Job:
                 self.finish(self.failed)
 
     def fail(self, error: TfeBenchError) -> bool:
-        """Ends the job; the first cause counts.  Returns whether this was it."""
+        """End the job; the first cause counts.  Return whether this was the first."""
         with self.changed:
             is_first = self.failed is None and not self.over.is_set()
             if is_first:
@@ -179,7 +178,7 @@ class Job:
         return is_first
 
     def finish(self, error: BaseException | None = None) -> None:
-        """Puts the last events, and forgets the inputs."""
+        """Put the last events, and release the inputs."""
         self.ended = time.monotonic()
         if error is not None:
             self.events.put(wire.encode_failure(error))
@@ -191,7 +190,7 @@ class Job:
         self.seeds.clear()
 
     def on_fail(self, closer: Callable[[], object]) -> None:
-        """Has this called when the job fails, at once if it has."""
+        """Call a function when the job fails, at once if it has failed."""
         with self.changed:
             if self.failed is None:
                 self._closers.append(closer)
@@ -199,57 +198,57 @@ class Job:
         closer()
 
     def set_key(self, peer: int, key: bytes) -> None:
-        """Keeps the key of a pair until the session begins."""
+        """Keep the key of a pair until the session begins."""
         with self.changed:
             self.keys[peer] = key
             self.changed.notify_all()
 
     def wait_link(self, waiting: float = _LINK_SECONDS) -> SessionLink | None:
-        """The session once it has begun; None if it does not."""
+        """Return the session after its start; None if it does not start."""
         with self.changed:
             self.changed.wait_for(lambda: self.link is not None or self.failed is not None, waiting)
             return self.link if self.failed is None else None
 
 
 class JobRegistry:
-    """The jobs that a worker has, by name."""
+    """The jobs of a worker, by name."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, Job] = {}
         self._arrived = threading.Condition()
 
     def add_job(self, job: Job) -> None:
-        """Keeps a job.
+        """Register a job.
 
         Raises:
-            ProtocolError: there is one of this name.
+            ProtocolError: a job of this name exists.
         """
         with self._arrived:
             if job.name in self._jobs:
-                raise ProtocolError("A job of this name exists already.")
+                raise ProtocolError("A job of this name exists already.", code="duplicate-job")
             self._jobs[job.name] = job
             self._arrived.notify_all()
 
     def remove_job(self, job: Job) -> None:
-        """Forgets a job."""
+        """Remove a job."""
         self._jobs.pop(job.name, None)
 
     def get_job(self, name: str) -> Job | None:
-        """The job of a name."""
+        """Return the job of a name, or None."""
         return self._jobs.get(name)
 
     def list_jobs(self) -> list[Job]:
-        """All of them, as they are now."""
+        """Return all present jobs."""
         return list(self._jobs.values())
 
     def wait_for_job(self, name: str, seconds: float, given_up: threading.Event) -> Job | None:
-        """The job of a name once it is there; None if it does not come, or nobody waits for it."""
+        """Wait for the job of a name; return None after a timeout or if `given_up` is set."""
         with self._arrived:
             self._arrived.wait_for(lambda: name in self._jobs or given_up.is_set(), seconds)
             return self._jobs.get(name)
 
     def wake_waiters(self) -> None:
-        """Has those who wait look again whether they have given up."""
+        """Wake waiting threads, so that they check `given_up`."""
         with self._arrived:
             self._arrived.notify_all()
 
@@ -261,7 +260,7 @@ def _check_integer(value: object, least: int, most: int) -> int:
 
 
 def _parse_shaping(value: list[object] | None) -> tuple[int, int] | None:
-    """(microseconds of delay, bytes per second) that a client asks for."""
+    """Parse a client's (microseconds of delay, bytes per second)."""
     if value is None:
         return None
     delay, rate = value

@@ -1,4 +1,4 @@
-"""A job's results: this party's parts of them, which its client alone puts together."""
+"""A job's results: this party's shares of them, which the client alone reconstructs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def count_held_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
-    """What this party keeps of results until their client has taken them."""
+    """Return the bytes of results that this party holds until their client has received them."""
     return sum(
         8 * math.prod(getattr(value, _FIELDS[_party_role(party, value)][0]).shape)
         for value in outputs.values()
@@ -24,12 +24,12 @@ def count_held_bytes(party: int, outputs: Mapping[str, Shared]) -> int:
 
 
 def send_result(party: int, job: Job, name: str, value: Shared) -> None:
-    """Sends this party's part of a result: the client alone puts them together."""
+    """Send this party's share of a result to the client, which reconstructs it."""
     role = _party_role(party, value)
     fields = [np.asarray(getattr(value, f), np.int64, order="C") for f in _FIELDS[role]]
     shape = list(fields[0].shape if value.limbs == 1 else fields[0].shape[:-1])
     part, array, digest = "m", fields[0], ""
-    if role == 0:  # the client needs no more than their sum
+    if role == 0:  # the client only needs their sum
         part, array = "lam", seeds.add_ring(fields[0], fields[1], value.limbs)
     elif role == 2:  # the copy of m is compared, not sent twice
         part, digest = "", hashlib.sha256(array.tobytes()).hexdigest()
@@ -49,18 +49,23 @@ def send_result(party: int, job: Job, name: str, value: Shared) -> None:
             job.events.put(chunk)
 
 
-# What a role has of a value.
+# The fields of a value that each role holds.
 _FIELDS = (("l1", "l2"), ("m",), ("m",))
 
 
 def _party_role(party: int, value: object) -> int:
-    """A party's role toward a result.
+    """Return a party's role for a result.
 
     Raises:
-        UsageError: it is nothing that can be revealed: bits, or a value of a small ring.
+        UsageError: it cannot be revealed: bits, or a value of a small ring.
     """
     shared = value if isinstance(value, Shared) else None
     if shared is None or shared.limbs not in (1, 2) or shared.ring_bits != 64 * shared.limbs:
         received = repr(value) if shared is not None else type(value).__name__
-        raise UsageError(f"A program returns values over Z_2^64 or Z_2^128. Received: {received}.")
+        raise UsageError(
+            f"A program returns values over Z_2^64 or Z_2^128. Received: {received}.",
+            code="unsupported-ring",
+            received=received,
+            expected="Z_2^64 or Z_2^128",
+        )
     return (party - shared.dealer) % 3

@@ -1,8 +1,8 @@
-"""One party's server: who may connect, and which part of the worker answers which call.
+"""One party's server: connects the parts of the worker with the calls that they answer.
 
-Party 0 orders jobs.  As soon as it has one it opens its streams, and a job that all three
-have waits there for its turn; the others run what party 0 says is next.  A job that a
-worker lacks so never holds up another.  Every job is a session of its own with fresh keys.
+Party 0 orders jobs.  As soon as it has a job it opens its streams, and a job that all three
+have waits there for its turn; the others run the job that party 0 selects.  A job that a
+worker lacks therefore never blocks another one.  Every job is a separate session with fresh keys.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from tfe_bench.cluster.worker.peer_streams import PeerStreams
 from tfe_bench.errors import ClusterError
 
 _RPC_THREADS = 192
-# After which the connections of a client that was taken out are closed.
+# Seconds after which the connections of a removed client are closed.
 DISCONNECT_SECONDS = 3.0
-# A client's jobs, and a few questions beside them.
+# A client's jobs, and a few additional queries.
 _CALLS_PER_CONNECTION = MOST_JOBS + 24
 
 
 def _count_addresses(host: str) -> int:
-    """How many addresses a host's name stands for."""
+    """Return the number of addresses of a host name."""
     try:
         return len({info[4][0] for info in socket.getaddrinfo(host, None)}) or 1
     except OSError:
-        return 1  # gRPC will say that it cannot listen there
+        return 1  # gRPC will report that it cannot listen there
 
 
 class Worker:
@@ -58,7 +58,7 @@ class Worker:
         bind: host to listen on instead of the one in cluster.toml.
 
     Raises:
-        ConfigError: a key, a folder or an address that cannot be used.
+        ConfigError: a key, a folder or an address that is not usable.
         SecurityError: cleartext on more than loopback, or a key or folder that others can use.
     """
 
@@ -101,9 +101,9 @@ class Worker:
 
     async def _start_server(self, name: str) -> grpc.aio.Server:
         host = self._host
-        # What waits (for a client, a job, an event) does so in these threads, not on the loop.
+        # Waits (for a client, a job, an event) run in these threads, not on the loop.
         host.loop.set_default_executor(ThreadPoolExecutor(_RPC_THREADS, "tfe-rpc"))
-        # (gRPC counts the connections of each address of the host by themselves)
+        # (gRPC counts the connections of each address of the host separately)
         share = max(1, host.policy.max_connections // _count_addresses(name))
         server = grpc.aio.server(
             options=[
@@ -159,17 +159,17 @@ class Worker:
         return server
 
     def _handshake_begins(self) -> list[bytes]:
-        """Whom to trust, by the cluster file as it is now."""
+        """Return the certificates to trust, by the current cluster file."""
         self._guard.wake_up()
         return self._host.config.trusted_by(self._host.party)
 
     def reload(self, config: ClusterConfig, policy: WorkerPolicy) -> None:
-        """Takes files that were read again: clients and rules change, running jobs go on.
+        """Apply reloaded files: clients and rules change, running jobs continue.
 
-        Jobs of clients that are gone end, and their connections too.
+        Jobs and connections of removed clients end.
 
         Raises:
-            ConfigError: they differ in what takes a restart; nothing has changed.
+            ConfigError: they differ in a setting that requires a restart; nothing has changed.
         """
         host = self._host
         before = host.config
@@ -179,7 +179,7 @@ class Worker:
         for line in unknown_names(config, policy):
             log.warning(line)
         revoked = agreement.find_revoked_clients(before, config)
-        # (not at once: their clients are told why before)
+        # (not at once: their clients receive the reason before)
         host.loop.call_soon_threadsafe(
             host.loop.call_later,
             DISCONNECT_SECONDS,
@@ -189,7 +189,7 @@ class Worker:
         )
 
     def _warn_of_certificates(self) -> None:
-        """Says once a day whose certificate ends soon."""
+        """Log once a day which certificates expire soon."""
         host = self._host
         if host.config.tls:
             for line in expiry.expiry_warnings(host.config):
@@ -197,12 +197,18 @@ class Worker:
             host.loop.call_later(86400, self._warn_of_certificates)
 
     def stop(self) -> None:
-        """Ends running and waiting jobs, tells their clients and the peers, ends the server."""
+        """End running and waiting jobs, notify their clients and the peers, and end the server."""
         host = self._host
         host.queue.close()
         jobs_left = host.jobs.list_jobs()
         for job in jobs_left:
-            job.fail(ClusterError(f"Party {host.party} is shutting down. Order the job again."))
+            job.fail(
+                ClusterError(
+                    f"Party {host.party} is shutting down. Submit the job again.",
+                    code="worker-stopped",
+                    party=host.party,
+                )
+            )
         deadline = time.monotonic() + 1.5
         for job in jobs_left:
             job.over.wait(max(0.0, deadline - time.monotonic()))

@@ -1,4 +1,4 @@
-"""The header of a job as a client sent it: every field of the type and size that it must have."""
+"""Parsing of a job's header from a client: the type and size of every field."""
 
 from __future__ import annotations
 
@@ -15,16 +15,19 @@ _MOST_BITS = 127
 
 
 def parse_submission(blob: bytes) -> dict[str, Any]:
-    """A job's header, from a client's first message.
+    """Parse a job's header from a client's first message.
 
-    What its values may be, given these types, is for the job and its program to say.
+    The job and its program check the values of the fields.
 
     Raises:
-        ProtocolError: it is none; names the first field that does not fit.
+        ProtocolError: it is malformed; names the first invalid field.
     """
     header = wire.StreamReader(iter([blob])).next_event()
     if header is None or header["event"] != "submit":
-        raise ProtocolError("A job begins with its submission.")
+        raise ProtocolError(
+            "A job starts with its submission. Received: another message.",
+            code="submission-missing",
+        )
     _check_fields(header, _FIELDS)
     names = set()
     for row in header["inputs"]:
@@ -46,8 +49,13 @@ def _check_fields(
 
 
 def _malformed_error(name: str, expected: str) -> ProtocolError:
-    # (what was received may be long, or a seed)
-    return ProtocolError(f'A job\'s submission is malformed: "{name}" is {expected}.')
+    # (the received value may be long, or a seed)
+    return ProtocolError(
+        f'A job\'s submission is malformed: "{name}" is {expected}.',
+        code="malformed-submission",
+        operation=name,
+        expected=expected,
+    )
 
 
 def _is_name(value: object) -> bool:

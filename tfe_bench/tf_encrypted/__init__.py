@@ -1,7 +1,7 @@
-"""tf-encrypted's names on private arrays: programs run here with their import changed.
+"""tf-encrypted's names on private arrays: its programs run after a change of their import.
 
 `import tfe_bench.tf_encrypted as tfe` starts nothing; three workers start, or are connected to,
-when the first private value is made.  What differs is listed in docs/from_tf_encrypted.md.
+with the first private value.  docs/from_tf_encrypted.md lists the differences.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = [
     "set_protocol",
 ]
 
-# Loaded when they are asked for: Keras takes seconds.
+# Loaded at first access: the import of Keras takes seconds.
 _LATER = ("convert", "keras", "performance", "player", "tensor", "utils")
 _NOT_OFFERED = {
     "queue": "A queue of private tensors is a list of them.",
@@ -46,7 +46,7 @@ _NOT_OFFERED = {
 
 
 def set_config(config: Config) -> None:
-    """Another configuration; a protocol is set anew afterwards, or at first use."""
+    """Set the configuration; a new protocol is used from now on."""
     _set_config(config)
     set_protocol(ABY3())
 
@@ -55,7 +55,11 @@ def __getattr__(name: str) -> Any:
     if name in _LATER:
         return importlib.import_module(f"{__name__}.{name}")
     if name in _NOT_OFFERED:
-        raise UsageError(f"tfe.{name} is not offered. {_NOT_OFFERED[name]}")
+        raise UsageError(
+            f"tfe.{name} is not offered. {_NOT_OFFERED[name]}",
+            code="unsupported-operation",
+            operation=f"tfe.{name}",
+        )
     if name.startswith("_"):
         raise AttributeError(name)
     method = getattr(get_protocol(), name, None)

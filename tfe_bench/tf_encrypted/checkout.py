@@ -1,8 +1,8 @@
-"""Runs a test file of a checkout of tf-encrypted here: its imports are answered by this package.
+"""Run a test file of a checkout of tf-encrypted with this package in place of its imports.
 
 `python -m tfe_bench.tf_encrypted.checkout CHECKOUT FILE` prints a line of JSON for each test;
 with `--script ARGUMENTS` at the end it runs a program instead.
-Nothing of the checkout is copied, and of tf-encrypted's own modules only helpers of its tests load.
+Nothing of the checkout is copied, and of tf-encrypted's own modules only test helpers are loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-# What a checkout's tests share, and nothing else of it.
+# The only modules of a checkout that are loaded: helpers of its tests.
 _HELPERS = ("tf_encrypted.keras.testing_utils",)
 _THEIRS = "tf_encrypted"
 
@@ -43,7 +43,7 @@ class _Loader(importlib.abc.Loader):
 
 
 class Alias(importlib.abc.MetaPathFinder):
-    """Answers imports of tf_encrypted by the modules of this package.
+    """Import finder that resolves tf_encrypted to the modules of this package.
 
     Args:
         source: the checkout, for its tests' helpers.
@@ -55,7 +55,7 @@ class Alias(importlib.abc.MetaPathFinder):
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: Any = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """Of a module by tf-encrypted's name."""
+        """Return the specification of a module by tf-encrypted's name."""
         if name != _THEIRS and not name.startswith(f"{_THEIRS}."):
             return None
         if name in _HELPERS:
@@ -74,7 +74,7 @@ class Alias(importlib.abc.MetaPathFinder):
 
 @contextmanager
 def alias_imports(source: Path) -> Iterator[None]:
-    """Imports of tf_encrypted are answered here."""
+    """Resolve imports of tf_encrypted to this package within the block."""
     finder = Alias(source)
     sys.meta_path.insert(0, finder)
     try:
@@ -86,11 +86,11 @@ def alias_imports(source: Path) -> Iterator[None]:
 
 
 class Stopped(Exception):
-    """A test ran past its time."""
+    """A test exceeded its time limit."""
 
 
 class _Result(unittest.TestResult):
-    """Prints what became of each test: passed, refused, failed, skipped, or stopped."""
+    """Prints the outcome of each test: passed, refused, failed, skipped, or stopped."""
 
     def __init__(self, seconds: int) -> None:
         super().__init__()
@@ -135,7 +135,7 @@ class _Result(unittest.TestResult):
 
 
 def run_tests(source: Path, file: Path, names: Sequence[str], seconds: int) -> None:
-    """Runs the tests of a file, or some of them by name, each for so many seconds at most."""
+    """Run the tests of a file, or some of them by name, each for at most `seconds`."""
 
     def raise_stopped(*_: object) -> None:
         raise Stopped(f"it ran past {seconds} s")
@@ -155,9 +155,9 @@ def run_tests(source: Path, file: Path, names: Sequence[str], seconds: int) -> N
 
 
 def run_script(source: Path, file: Path, arguments: Sequence[str]) -> None:
-    """Runs an example program, which finds what it imports as from its own folder.
+    """Run an example program, with imports relative to its own folder.
 
-    What it writes beside itself (data sets) goes to a folder that is removed.
+    Files that it writes to its folder (data sets) go to a temporary folder.
     """
     sys.argv = [str(file), *arguments]
     sys.path[:0] = [str(file.parent), str(file.parent.parent.parent)]
@@ -181,7 +181,7 @@ def _iterate_tests(suite: unittest.TestSuite) -> Iterator[unittest.TestCase]:
 
 
 def main() -> None:
-    """One file, as `compare tf-encrypted` starts it."""
+    """Run one file, for `compare tf-encrypted`."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("source", type=Path)
     parser.add_argument("file", type=Path)
@@ -189,7 +189,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=int, default=120)
     parser.add_argument("--script", nargs=argparse.REMAINDER, help="run it with these arguments")
     args = parser.parse_args()
-    if importlib.util.find_spec("tf_keras") is not None:  # tf-encrypted's tests are of Keras 2
+    if importlib.util.find_spec("tf_keras") is not None:  # tf-encrypted's tests need Keras 2
         os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
     if args.script is not None:
         run_script(args.source.absolute(), args.file.absolute(), args.script)

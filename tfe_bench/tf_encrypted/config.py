@@ -17,18 +17,18 @@ from tfe_bench.models.arrays import array as arrays
 from tfe_bench.models.arrays.array import PrivateArray
 from tfe_bench.models.arrays.node import Node
 
-# Operations one behind the other that wait to be run; more are run at once.
+# Length of a chain of pending operations at which they run.
 _DEPTH = 150
 _AT_ONCE = 128
 
 
 @dataclass(frozen=True)
 class Player:
-    """A name in a program; here every player is the process that runs it.
+    """A player of a program; here every player is the process that runs it.
 
     Attributes:
-        index: in order of their names' appearance.
-        device_name: kept for programs that print it.
+        index: in order of the names' first use.
+        device_name: for programs that print it.
         host: of a remote configuration.
     """
 
@@ -39,25 +39,25 @@ class Player:
 
 
 class HeldTensor:
-    """What has an array whose shares are to stay at the workers once a job has been there."""
+    """A tensor whose array's shares stay at the workers after the next job."""
 
     array: Any
 
 
 class Config:
-    """Whose workers compute, and the players by name.
+    """The workers of computations, and the players by name.
 
     Attributes:
-        debug: kept for programs that set it; nothing is traced here beforehand.
+        debug: for programs that set it; it has no effect, as nothing is traced in advance.
     """
 
     def __init__(self, debug_mode: bool = False) -> None:
         self.debug_mode = debug_mode
         self._cluster: Any = None
-        # (in the order of the program: equal steps are to be equal plans)
+        # (in the order of the program, so that equal steps result in equal plans)
         self._waiting: weakref.WeakValueDictionary[int, HeldTensor] = weakref.WeakValueDictionary()
         self._counter = itertools.count()
-        # What is held, by what it was when expressions were made of it.
+        # Held nodes, by the nodes of which expressions were built.
         self._held: weakref.WeakKeyDictionary[Node, Node] = weakref.WeakKeyDictionary()
 
     @property
@@ -66,13 +66,13 @@ class Config:
         raise NotImplementedError
 
     def get_player(self, name_or_player: str | Player) -> Player | None:
-        """A player by name."""
+        """Return a player by name."""
         if isinstance(name_or_player, Player):
             return name_or_player
         return next((p for p in self.players if p.name == name_or_player), None)
 
     def get_players(self, names: str | Sequence[str]) -> list[Player]:
-        """Players by their names, which may be one text with commas."""
+        """Return players by their names, or by one text with commas."""
         wanted_names = (
             [n.strip() for n in names.split(",")] if isinstance(names, str) else list(names)
         )
@@ -80,11 +80,11 @@ class Config:
 
     @property
     def debug(self) -> bool:
-        """As it was set."""
+        """The debug mode that was set."""
         return self.debug_mode
 
     def set_debug_mode(self, debug_mode: bool) -> None:
-        """Keeps it."""
+        """Set the debug mode, which has no effect."""
         self.debug_mode = debug_mode
 
     # ---- the cluster
@@ -101,7 +101,7 @@ class Config:
         raise NotImplementedError
 
     def close(self) -> None:
-        """Lets go of the workers; those of this host end."""
+        """Close the cluster; workers of this host end."""
         cluster, self._cluster = self._cluster, None
         self._held.clear()
         if cluster is not None:
@@ -109,17 +109,17 @@ class Config:
             cluster.close()
 
     def settle_later(self, held: HeldTensor) -> None:
-        """Has the workers hold an array as soon as there is a job."""
+        """Register an array whose shares the workers hold after the next job."""
         self._waiting[next(self._counter)] = held
         if held.array._node.depth > _DEPTH:
             self.run([])
 
     def run(self, revealed: Sequence[HeldTensor]) -> list[Any]:
-        """Reveals arrays, and has the workers hold them and all that waits."""
+        """Reveal arrays, and let the workers hold them and all registered arrays."""
         waiting = [h for h in self._waiting.values() if h.array.cluster is self._cluster]
         self._waiting.clear()
         not_held = [h for h in dict.fromkeys([*waiting, *revealed]) if not _is_held(h.array)]
-        # (inputs by themselves, so that the same expression is the same plan in the next run)
+        # (inputs separately, so that the same expression is the same plan in the next run)
         for are_inputs in (True, False):
             part = [h for h in not_held if (h.array._node.leaf is not None) == are_inputs]
             while len(part) > (0 if are_inputs else _AT_ONCE):
@@ -131,7 +131,7 @@ class Config:
         if not revealed and not held:
             return []
         arrays_by_role = [h.array for h in revealed], [h.array for h in held]
-        # (its tensors have no bounds: nothing is counted, as in tf-encrypted)
+        # (tensors have no bounds: no range checks, as in tf-encrypted)
         values, held_arrays = arrays.run_arrays(*arrays_by_role, self._held, check=False)
         for tensor, array in zip(held, held_arrays, strict=True):
             self._held[tensor.array._node] = array._node
@@ -144,10 +144,10 @@ def _is_held(array: PrivateArray) -> bool:
 
 
 class LocalConfig(Config):
-    """Three throw-away workers on this host, which keys and certificates are made for.
+    """Three temporary workers on this host, with temporary keys and certificates.
 
     Args:
-        player_names: known beforehand; others are added when asked for.
+        player_names: players known in advance; others are added at first use.
     """
 
     def __init__(
@@ -165,7 +165,7 @@ class LocalConfig(Config):
             self.add_player(name)
 
     def add_player(self, name: str) -> Player:
-        """One more player."""
+        """Add a player."""
         player = Player(name, len(self._players), f"/job:{self._job}")
         self._players.append(player)
         return player
@@ -176,7 +176,7 @@ class LocalConfig(Config):
         return self._players
 
     def get_player(self, name_or_player: str | Player) -> Player | None:
-        """A player by name, added if it may be."""
+        """Return a player by name; add an unknown one if permitted."""
         player = super().get_player(name_or_player)
         if player is None and self._auto_add and isinstance(name_or_player, str):
             return self.add_player(name_or_player)
@@ -194,9 +194,9 @@ class RemoteConfig(Config):
     """Players by host, as in tf-encrypted's JSON files.
 
     Hosts of the loopback network stand for three workers that are started here.  Other hosts run
-    workers of their own, which are told of by certificate: cluster.toml, beside the JSON file or
-    where the environment variable TFE_BENCH_CLUSTER says, and TFE_BENCH_CLIENT for the name of
-    this client.
+    their own workers, which cluster.toml lists with certificates: in the folder of the JSON
+    file, or at the path in the environment variable TFE_BENCH_CLUSTER; TFE_BENCH_CLIENT is this
+    client's name.
     """
 
     def __init__(
@@ -207,7 +207,11 @@ class RemoteConfig(Config):
             isinstance(k, str) and isinstance(v, str) for k, v in hostmap.items()
         )
         if not fits or len(hostmap) < 3:
-            raise ConfigError("RemoteConfig takes a JSON object of names and host:port, 3 or more.")
+            raise ConfigError(
+                "RemoteConfig takes a JSON object of names and host:port, 3 or more.",
+                code="wrong-type",
+                operation="hostmap",
+            )
         self._folder = Path()
         self._players = [
             Player(name, i, f"/job:{job_name}/task:{i}", host)
@@ -216,20 +220,24 @@ class RemoteConfig(Config):
 
     @staticmethod
     def load(filename: str | Path) -> RemoteConfig:
-        """From a JSON file of names and hosts.
+        """Load a JSON file of names and hosts.
 
         Raises:
-            ConfigError: there is none, or it is something else.
+            ConfigError: the file does not exist, or has other contents.
         """
         try:
             config = RemoteConfig(json.loads(Path(filename).read_text()))
         except (OSError, ValueError) as error:
-            raise ConfigError(f"{filename} is no JSON file of hosts: {error}.") from None
+            raise ConfigError(
+                f"{filename} is not a JSON file of hosts: {error}.",
+                code="invalid-json",
+                received=str(filename),
+            ) from None
         config._folder = Path(filename).absolute().parent
         return config
 
     def save(self, filename: str | Path) -> None:
-        """As a JSON file."""
+        """Write the hosts to a JSON file."""
         Path(filename).write_text(json.dumps(self.hostmap))
 
     @property
@@ -248,14 +256,16 @@ class RemoteConfig(Config):
         return self._players
 
     def connect_servers(self) -> None:
-        """Connects to the workers, or starts them where all hosts are this one."""
+        """Connect to the workers, or start them if all hosts are this one."""
         _ = self.cluster
 
     def start_server(self, name: str, start: bool = True) -> None:
-        """Refused: an operator starts a worker with its own key and policy."""
+        """Refuse: an operator starts a worker with its own key and policy."""
         raise UsageError(
             f"The worker of {name!r} is started by its operator: python -m tfe_bench worker. "
-            "docs/cluster.md says how."
+            "docs/cluster.md says how.",
+            code="unsupported-operation",
+            operation="start_server",
         )
 
     def _open_cluster(self) -> Any:
@@ -272,9 +282,11 @@ class RemoteConfig(Config):
             cluster.__enter__()
             return cluster
         raise ConfigError(
-            f"Workers on other hosts are told of by certificate. Received: {self.hosts[:3]} and no "
-            f"cluster.toml. Set {CLUSTER_VARIABLE} to it, or put it beside the JSON file "
-            "(docs/cluster.md)."
+            "Workers on other hosts need cluster.toml with certificates. Received: "
+            f"{self.hosts[:3]} and no cluster.toml. Set {CLUSTER_VARIABLE} to it, or put it in "
+            "the folder of the JSON file (docs/cluster.md).",
+            code="cluster-file-missing",
+            operation=CLUSTER_VARIABLE,
         )
 
 
@@ -282,15 +294,20 @@ _config: Config = LocalConfig()
 
 
 def get_config() -> Config:
-    """The current configuration."""
+    """Return the current configuration."""
     return _config
 
 
 def set_config(config: Config) -> None:
-    """Another configuration; the workers of the former end."""
+    """Set the current configuration; the workers of the previous one end."""
     global _config
     if not isinstance(config, Config):
-        raise UsageError(f"set_config takes a configuration. Received: {type(config).__name__}.")
+        raise UsageError(
+            f"set_config takes a configuration. Received: {type(config).__name__}.",
+            code="wrong-type",
+            operation="config",
+            received=type(config).__name__,
+        )
     if config is not _config:
         _config.close()
     _config = config

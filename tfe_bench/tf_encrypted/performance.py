@@ -1,4 +1,4 @@
-"""The stop watch that tf-encrypted's example programs print with."""
+"""The stopwatch that tf-encrypted's example programs print."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import ClassVar
 
 
 class Performance:
-    """Prints how long lies between two calls with one tag."""
+    """Prints the time between two calls with one tag."""
 
     _began: ClassVar[list[tuple[str, float]]] = []
 
     @staticmethod
     def time_log(tag: str) -> None:
-        """Begins, or ends and prints the seconds."""
+        """Start a measurement, or end it and print the seconds."""
         if Performance._began and Performance._began[-1][0] == tag:
             began = Performance._began.pop()[1]
             print(f"[Time] {tag}: {time.perf_counter() - began} s")

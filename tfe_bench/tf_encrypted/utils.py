@@ -1,7 +1,7 @@
-"""What tf-encrypted's example programs print with."""
+"""Output of tf-encrypted's example programs."""
 
 
 def print_banner(title: str) -> None:
-    """Prints a title between two lines."""
+    """Print a title between two lines."""
     line = "=" * (len(title) + 4)
     print(f"{line}\n= {title} =\n{line}")

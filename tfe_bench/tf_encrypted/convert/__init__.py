@@ -1,4 +1,4 @@
-"""From Keras models to private ones."""
+"""Conversion of Keras models to private ones."""
 
 from __future__ import annotations
 

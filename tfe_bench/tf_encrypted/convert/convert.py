@@ -1,4 +1,4 @@
-"""Keras models to private ones: Sequential ones learn, what tfe_bench.convert takes predicts."""
+"""Conversion of Keras models: Sequential ones can be trained, others only predict."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from tfe_bench.tf_encrypted.keras.models import BaseModel, Sequential, clone_mod
 from tfe_bench.tf_encrypted.protocol.aby3 import ABY3PrivateTensor
 from tfe_bench.tf_encrypted.protocol.protocol import set_protocol
 
-# A model is planned for inputs of about 1; for larger ones it is planned anew, as for pictures of 0
-# to 255, whose planes may be taken from them as they are, and beyond.
+# A model is first planned for inputs of about 1, then again for larger ones: for images of 0 to
+# 255 without normalization, and beyond.
 _MAGNITUDES = (1, 64, 4096)
 
 
 class Converted(BaseModel):
-    """A model as tfe_bench.convert makes it: it predicts what this process made private.
+    """A model of tfe_bench.convert: it predicts private inputs of this process.
 
     Args:
-        planned: a private model for inputs of a magnitude, and the largest input that it takes.
+        planned: returns a private model for inputs of a magnitude, and the largest input that it
+            accepts.
     """
 
     def __init__(
@@ -36,13 +37,18 @@ class Converted(BaseModel):
         self.private, self._largest_input = planned(_MAGNITUDES[0])
 
     def predict(self, x: Any, batch_size: int | None = 32, reveal: bool = True) -> Any:
-        """The outputs, which this process learns.
+        """Return the outputs, revealed to this process.
 
         Raises:
-            UsageError: a tensor that was computed, or outputs that are to stay private.
+            UsageError: a computed tensor, or outputs that are to stay private.
         """
         if not reveal:
-            raise NotOffered("Outputs of a converted model are revealed. Received: reveal=False.")
+            raise NotOffered(
+                "Outputs of a converted model are revealed. Received: reveal=False.",
+                code="unsupported-argument",
+                operation="reveal",
+                received=False,
+            )
         size = batch_size or 32
         parts = x if isinstance(x, Iterator) else [x]
         batch_outputs = []
@@ -64,32 +70,43 @@ class Converted(BaseModel):
         return get_config().cluster.predict(self.private, images, batch=len(values[0]))
 
     def call(self, inputs: Any) -> Any:
-        """Refused: a converted model runs as a whole."""
-        raise NotOffered("A converted model is not called; write model.predict(x).")
+        """Refuse: a converted model runs as a whole."""
+        raise NotOffered(
+            "A converted model is not called; write model.predict(x).",
+            code="unsupported-operation",
+            operation="call",
+        )
 
     def compile(self, optimizer: Any, loss: Any) -> None:
-        """Refused: training of any Keras model is tfe_bench.fit's."""
-        raise NotOffered("This model is not Sequential. tfe_bench.fit trains it: docs/training.md.")
+        """Refuse: tfe_bench.fit trains any Keras model."""
+        raise NotOffered(
+            "This model is not Sequential. tfe_bench.fit trains it: docs/training.md.",
+            code="unsupported-operation",
+            operation="compile",
+        )
 
 
 def _input_values(x: Any) -> list[Any]:
-    """What this process gave as private inputs."""
+    """Return the values that this process gave as private inputs."""
     several = x if isinstance(x, list) else [x]
     values = [tensor.own if isinstance(tensor, ABY3PrivateTensor) else None for tensor in several]
     known_values = [value for value in values if value is not None]
     if len(known_values) < len(values):
         raise NotOffered(
             "A converted model takes private inputs of this process. Received: a computed tensor. "
-            "Sequential models of tfe.keras take any."
+            "Sequential models of tfe.keras take any.",
+            code="unsupported-argument",
+            operation="x",
+            received="a computed tensor",
         )
     return known_values
 
 
 class Converter:
-    """Makes private models.
+    """Converts models to private ones.
 
     Args:
-        config, protocol: others than the current ones.
+        config, protocol: used instead of the current ones.
     """
 
     def __init__(self, config: Any = None, protocol: Any = None) -> None:
@@ -98,28 +115,31 @@ class Converter:
             set_protocol(protocol)
 
     def convert(self, model: Any, input_shapes: Any, model_provider: Any = None) -> Any:
-        """A private model.
+        """Convert a model.
 
         Args:
-            model: a Keras model, of Keras 3 or of Keras 2 (tf_keras); Sequential ones of layers
-                that tfe.keras has learn here.
+            model: a Keras model, of Keras 3 or of Keras 2 (tf_keras); a Sequential one of layers
+                of tfe.keras can be trained here.
             input_shapes: with the batch.
             model_provider: a player's name; the weights are this process's.
 
         Raises:
             NotOffered: an ONNX model or file.
-            UsageError: a model that tfe_bench.convert refuses, saying which layer.
+            UsageError: tfe_bench.convert rejects the model and names the layer.
         """
         if isinstance(model, (str, Path)) or not hasattr(model, "get_config"):
             raise NotOffered(
                 "The converter takes Keras models. Received: an ONNX model or a path. Load a Keras "
-                "model first: keras.models.load_model(path)."
+                "model first: keras.models.load_model(path).",
+                code="unsupported-type",
+                operation="model",
+                received=type(model).__name__,
             )
         if type(model).__name__ == "Sequential":
             try:
                 return clone_model(model)
             except NotOffered:
-                pass  # which may be converted as a whole
+                pass  # it may be converted as a whole
         shapes = input_shapes if isinstance(input_shapes[0], (list, tuple)) else [input_shapes]
         rng = np.random.default_rng(0)
         samples = [rng.normal(size=[min(8, int(s[0])), *map(int, s[1:])]) for s in shapes]
@@ -139,7 +159,7 @@ class Converter:
 
 
 def _as_keras_3(model: Any) -> Any:
-    """A model of Keras 2 as one of Keras 3, by way of a file that both know."""
+    """Convert a model of Keras 2 to Keras 3 by a file that both can read."""
     import keras
 
     if isinstance(model, keras.Model):
@@ -153,8 +173,10 @@ def _as_keras_3(model: Any) -> Any:
             raise
         except Exception as error:
             raise UsageError(
-                f"This Keras 2 model is none of Keras 3: {str(error)[:200]}. Make it with keras, "
-                "not tf_keras."
+                f"Keras 3 cannot load this Keras 2 model: {str(error)[:200]}. Create it with "
+                "keras, not tf_keras.",
+                code="unsupported-type",
+                operation="model",
             ) from error
 
 

@@ -1,4 +1,4 @@
-"""Activations by name, and their gradients by what they give."""
+"""Activations by name, and their gradients as functions of their outputs."""
 
 from __future__ import annotations
 
@@ -10,34 +10,34 @@ from tfe_bench.tf_encrypted.keras.engine.base_layer import NotOffered
 
 
 def relu(x: Any) -> Any:
-    """max(x, 0)."""
+    """Return max(x, 0)."""
     return tfe.relu(x)
 
 
 def sigmoid(x: Any) -> Any:
-    """The logistic function itself, not lines that are like it."""
+    """Return the exact logistic function, not a piecewise approximation."""
     return tfe.sigmoid(x, approx_type="exact")
 
 
 def tanh(x: Any) -> Any:
-    """The hyperbolic tangent."""
+    """Return the hyperbolic tangent."""
     return tfe.tanh(x)
 
 
 def linear(x: Any) -> Any:
-    """x."""
+    """Return x."""
     return x
 
 
 def softmax(x: Any) -> Any:
-    """Along the last axis."""
+    """Return the softmax along the last axis."""
     return tfe.softmax(x)
 
 
 _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     f.__name__: f for f in (relu, sigmoid, tanh, linear, softmax)
 }
-# Of what an activation gave, and the gradient behind it.
+# Gradients by an activation's output and the gradient of that output.
 _GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
     "relu": lambda y, d_y: tfe.select(y <= 0, d_y, 0),
     "sigmoid": lambda y, d_y: d_y * (y * (1 - y)),
@@ -47,10 +47,10 @@ _GRADIENTS: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def get(identifier: Any) -> Callable[[Any], Any]:
-    """An activation by name, or a function as it is.
+    """Return an activation by name; return a function unchanged.
 
     Raises:
-        NotOffered: there is none of the name.
+        NotOffered: the name is unknown.
     """
     if identifier is None:
         return linear
@@ -60,18 +60,26 @@ def get(identifier: Any) -> Callable[[Any], Any]:
     if identifier not in _ACTIVATIONS:
         raise NotOffered(
             f"Activations are {', '.join(_ACTIVATIONS)}. Received: {identifier!r}. "
-            "tfe_bench.convert has more."
+            "tfe_bench.convert has more.",
+            code="unsupported-argument",
+            operation="activation",
+            received=identifier,
         )
     return _ACTIVATIONS[identifier]
 
 
 def get_deriv(identifier: Any) -> Callable[[Any, Any], Any]:
-    """The gradient of an activation by name.
+    """Return the gradient of an activation by name.
 
     Raises:
-        NotOffered: it has none here.
+        NotOffered: it has no gradient here.
     """
     name = identifier or "linear"
     if not isinstance(name, str) or name not in _GRADIENTS:
-        raise NotOffered(f"Gradients are of {', '.join(_GRADIENTS)}. Received: {identifier!r}.")
+        raise NotOffered(
+            f"Gradients are of {', '.join(_GRADIENTS)}. Received: {identifier!r}.",
+            code="unsupported-argument",
+            operation="activation",
+            received=identifier,
+        )
     return _GRADIENTS[name]

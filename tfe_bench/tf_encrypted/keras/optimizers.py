@@ -1,4 +1,4 @@
-"""Optimizers: what they keep of each weight, and a step."""
+"""Optimizers: their state per weight, and a step."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ import tfe_bench.tf_encrypted as tfe
 from tfe_bench.errors import UsageError
 from tfe_bench.tf_encrypted.protocol.protocol import require_protocol
 
-# Gradients are taken so many times before they are squared, which keeps small ones; rates are
-# encoded so many times, and divided out again, which keeps more of their digits.
+# Gradients are multiplied by a gain before they are squared, which preserves small ones; rates are
+# encoded with additional bits, which a truncation removes, to preserve their digits.
 _GAIN, _RATE_BITS = 32, 8
 
 
 class Optimizer:
-    """Keeps tensors like each weight.
+    """An optimizer with state tensors in the shape of each weight.
 
     Attributes:
-        kept: their names.
+        kept: names of the state tensors.
     """
 
     kept: tuple[str, ...] = ()
@@ -32,7 +32,7 @@ class Optimizer:
         self._steps: dict[int, int] = {}
 
     def compile(self, weights: Any) -> None:
-        """Zeros for the weights of all layers."""
+        """Create zero state for the weights of all layers."""
         for of_layer in weights:
             for w in of_layer:
                 zeros = np.zeros(w.shape.as_list())
@@ -40,22 +40,25 @@ class Optimizer:
                 self._steps[id(w)] = 0
 
     def apply_gradients(self, weights: Any, gradients: Any) -> None:
-        """One step of a layer's weights.
+        """Apply one step to a layer's weights.
 
         Raises:
-            UsageError: weights that the optimizer was not compiled with.
+            UsageError: the optimizer was not compiled with the weights.
         """
         if not gradients:
             return
         for w, g in zip(weights, gradients, strict=True):
             if id(w) not in self._kept:
-                raise UsageError("The optimizer does not know these weights. Compile the model.")
+                raise UsageError(
+                    "The optimizer was compiled with other weights. Compile the model.",
+                    code="model-not-compiled",
+                )
             self._steps[id(w)] += 1
             kept = self._kept[id(w)]
             tfe.assign(w, w.read_value() - self.step(g, kept, self._steps[id(w)]))
 
     def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
-        """What is taken from a weight."""
+        """Return the amount to subtract from a weight."""
         raise NotImplementedError
 
 
@@ -69,7 +72,7 @@ class SGD(Optimizer):
         self.momentum = momentum
 
     def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
-        """v = momentum v + learning_rate g."""
+        """Return v = momentum v + learning_rate g."""
         update = g * self.learning_rate
         if self.momentum:
             update = kept["v"].read_value() * self.momentum + update
@@ -78,9 +81,9 @@ class SGD(Optimizer):
 
 
 class Adam(Optimizer):
-    """Adam (Kingma and Ba, 2015), of gradients below 1024.
+    """Adam (Kingma and Ba, 2015), for gradients below 1024.
 
-    What is kept of squares is their sum with weights, v / (1 - beta2): small ones vanish later.
+    The state for squares is their weighted sum, v / (1 - beta2): small ones vanish later.
     """
 
     kept: tuple[str, ...] = ("m", "v")
@@ -104,9 +107,9 @@ class Adam(Optimizer):
         return tfe.truncate(m * tfe.inv_sqrt(v + tiny) * rate, amount=_RATE_BITS)
 
     def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
-        """rate m / sqrt(v), of moments without their bias."""
+        """Return rate m / sqrt(v) for bias-corrected moments."""
         m, v = self._update_moments(g, kept)
-        # (what changes with the step comes in as a value: each step is the same plan)
+        # (the value that changes with the step is an input, so that each step is the same plan)
         factor = math.sqrt((1 - self.beta2**t) / (1 - self.beta2)) / (1 - self.beta1**t)
         rate = np.array(self.learning_rate * factor * 2**_RATE_BITS)
         return self._scale_step(m, v, tfe.define_private_input("server0", lambda: rate))
@@ -118,7 +121,7 @@ class AMSgrad(Adam):
     kept = ("m", "v", "most")
 
     def step(self, g: Any, kept: dict[str, Any], t: int) -> Any:
-        """rate m / sqrt(the largest v)."""
+        """Return rate m / sqrt(the largest v)."""
         m, v = self._update_moments(g, kept)
         largest_v = tfe.maximum(kept["most"].read_value(), v)
         tfe.assign(kept["most"], largest_v)
@@ -130,13 +133,19 @@ _OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {"sgd": SGD, "amsgrad": AMSgra
 
 
 def get(identifier: Any) -> Any:
-    """An optimizer by name or class, or as it is.
+    """Return an optimizer by name or class; return an instance unchanged.
 
     Raises:
-        UsageError: there is none of the name.
+        UsageError: the name is unknown.
     """
     if isinstance(identifier, str):
         if identifier not in _OPTIMIZERS:
-            raise UsageError(f"Optimizers are {', '.join(_OPTIMIZERS)}. Received: {identifier!r}.")
+            raise UsageError(
+                f"Optimizers are {', '.join(_OPTIMIZERS)}. Received: {identifier!r}.",
+                code="unknown-name",
+                operation="optimizer",
+                received=identifier,
+                expected=", ".join(_OPTIMIZERS),
+            )
         return _OPTIMIZERS[identifier]()
     return identifier() if isinstance(identifier, type) else identifier

@@ -1,4 +1,4 @@
-"""Players: who gives inputs and who learns outputs, by name."""
+"""Players by name: they provide inputs and receive outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Says how a worker is started: with its operator's key and policy, not with a list of hosts."""
+"""Explain how a worker is started: with its operator's key and policy, not with a list of hosts."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""Batches of an owner, private one after the other."""
+"""Batches of an owner, shared one after the other."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tfe_bench.tf_encrypted.protocol.protocol import require_protocol
 
 
 class DataOwner:
-    """Gives its batches to a training or an inference.
+    """Provides batches to a training or an inference.
 
     Args:
         player: the owner, or its name.
-        generator_builder: makes an iterator of batches, or of pairs of samples and labels.
-        num_samples: kept for programs that ask.
+        generator_builder: creates an iterator of batches, or of pairs of samples and labels.
+        num_samples: stored for programs that read it.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class DataOwner:
 
     @property
     def batch_shape(self) -> Any:
-        """Of a batch of samples."""
+        """The shape of a batch of samples."""
         return self.first_data_x.shape
 
     @property
@@ -45,7 +45,7 @@ class DataOwner:
         return int(self.first_data_y.shape[1])
 
     def provide_data(self) -> Iterator[Any]:
-        """Private batches, the first one included."""
+        """Yield private batches, the first one included."""
         yield self._make_private(self.first_element)
         for batch in self.generator:
             yield self._make_private(batch)

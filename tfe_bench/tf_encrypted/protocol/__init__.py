@@ -35,7 +35,7 @@ __all__ = [
 
 
 class _Named(ABY3):
-    """ABY3 by another name, with a word about it."""
+    """ABY3 under another name, with a warning."""
 
     def __init__(self, *servers: Any, **named: Any) -> None:
         warnings.warn(

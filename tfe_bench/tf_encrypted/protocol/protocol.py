@@ -1,4 +1,4 @@
-"""What all protocols have in common."""
+"""The common base of all protocols."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tfe_bench.errors import UsageError
 
 
 class Protocol:
-    """A protocol; as a context, the current one within it."""
+    """A protocol; as a context manager, the current one within the block."""
 
     def __enter__(self) -> Self:
         self._last = get_protocol()
@@ -20,7 +20,7 @@ class Protocol:
         set_protocol(self._last)
 
     def reset(self) -> None:
-        """Nothing is kept."""
+        """Do nothing: a protocol has no state."""
 
 
 class TFETensor:
@@ -28,32 +28,32 @@ class TFETensor:
 
 
 class TFEVariable(TFETensor):
-    """One that is assigned to."""
+    """A tensor that can be assigned."""
 
 
 class TFEPrivateTensor(TFETensor):
-    """A private one."""
+    """A private tensor."""
 
 
 class TFEPrivateVariable(TFEPrivateTensor, TFEVariable):
-    """A private one that is assigned to."""
+    """A private tensor that can be assigned."""
 
 
 class TFEPublicTensor(TFETensor):
-    """A public one."""
+    """A public tensor."""
 
 
 class TFEPublicVariable(TFEPublicTensor, TFEVariable):
-    """A public one that is assigned to."""
+    """A public tensor that can be assigned."""
 
 
 def function(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself: what it computes is gathered up to the next reveal, and traced there."""
+    """Return the function: its operations are collected up to the next reveal, and traced there."""
     return func
 
 
 def memoize(func: Callable[..., Any]) -> Callable[..., Any]:
-    """The function itself: equal parts of an expression are computed once anyway."""
+    """Return the function: equal parts of an expression are computed once anyway."""
     return func
 
 
@@ -61,27 +61,35 @@ _current: list[Protocol | None] = [None]
 
 
 def get_protocol() -> Protocol | None:
-    """The current protocol."""
+    """Return the current protocol."""
     return _current[0]
 
 
 def require_protocol() -> Any:
-    """The current protocol.
+    """Return the current protocol.
 
     Raises:
-        UsageError: there is none.
+        UsageError: no protocol is set.
     """
     if _current[0] is None:
-        raise UsageError("There is no current protocol. Call set_protocol(ABY3()) first.")
+        raise UsageError(
+            "There is no current protocol. Call set_protocol(ABY3()) first.",
+            code="no-current-protocol",
+        )
     return _current[0]
 
 
 def set_protocol(prot: Protocol | None = None) -> None:
-    """Another current protocol, whose methods are functions of tfe_bench.tf_encrypted.
+    """Set the current protocol, whose methods are functions of tfe_bench.tf_encrypted.
 
     Raises:
-        UsageError: no protocol.
+        UsageError: the argument is no protocol.
     """
     if prot is not None and not isinstance(prot, Protocol):
-        raise UsageError(f"set_protocol takes a protocol. Received: {type(prot).__name__}.")
+        raise UsageError(
+            f"set_protocol takes a protocol. Received: {type(prot).__name__}.",
+            code="wrong-type",
+            operation="prot",
+            received=type(prot).__name__,
+        )
     _current[0] = prot

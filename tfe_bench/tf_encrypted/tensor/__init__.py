@@ -1,4 +1,4 @@
-"""Rings by their width: labels of tensors, which here are all of 64-bit words or of bits."""
+"""Rings by their width: labels of tensors, which here all have 64-bit words or bits."""
 
 from __future__ import annotations
 
@@ -40,7 +40,11 @@ int64factory = Factory(64, tf.int64)
 
 class _Factories(dict[Any, Factory]):
     def __missing__(self, key: object) -> Factory:
-        raise UsageError(f"There are rings of 1, 8, 16, 32 and 64 bits. Received: {key!r}.")
+        raise UsageError(
+            f"There are rings of 1, 8, 16, 32 and 64 bits. Received: {key!r}.",
+            code="unsupported-ring",
+            received=key,
+        )
 
 
 factories = _Factories(

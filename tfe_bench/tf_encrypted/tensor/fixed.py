@@ -1,4 +1,4 @@
-"""Fixed-point configurations by tf-encrypted's names, as far as 64-bit words go."""
+"""Fixed-point configurations by tf-encrypted's names, for 64-bit words."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class FixedpointConfig:
-    """How reals are encoded.
+    """The encoding of reals.
 
     Attributes:
         nbits: of the ring.
-        precision_fractional: fractional bits; the others are kept for programs that read them.
+        precision_fractional: fractional bits; the other fields are for programs that read them.
     """
 
     scaling_base: int = 2
@@ -24,12 +24,12 @@ class FixedpointConfig:
 
     @property
     def scaling_factor(self) -> int:
-        """What an encoded 1 is."""
+        """The encoding of 1."""
         return int(self.scaling_base**self.precision_fractional)
 
     @property
     def bound_single_precision(self) -> int:
-        """The range of encoded values that programs plan with."""
+        """The range of encoded values for which programs are planned."""
         return int(self.scaling_base ** (self.precision_integral + self.precision_fractional))
 
 

@@ -1,4 +1,4 @@
-"""Data sets in batches, as tf-encrypted's example programs read them."""
+"""Data sets in batches, for tf-encrypted's example programs."""
 
 from __future__ import annotations
 

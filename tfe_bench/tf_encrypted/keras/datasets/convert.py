@@ -1,4 +1,4 @@
-"""Images and labels as records of TensorFlow, and back."""
+"""Images and labels as TFRecord files, and back."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ def _write_records(filename: str, records: Any) -> None:
 
 
 def save_data(images: Any, labels: Any, filename: str) -> None:
-    """Writes images with labels."""
+    """Write images with labels."""
     _write_records(filename, (_encode_example(x, y) for x, y in zip(images, labels, strict=True)))
 
 
 def save_image(images: Any, filename: str) -> None:
-    """Writes images."""
+    """Write images."""
     _write_records(filename, (_encode_example(image=x) for x in images))
 
 
 def save_label(labels: Any, filename: str) -> None:
-    """Writes labels."""
+    """Write labels."""
     _write_records(filename, (_encode_example(label=y) for y in labels))
 
 
@@ -45,17 +45,17 @@ _LABEL = {"label": tf.io.FixedLenFeature([], tf.int64)}
 
 
 def decode_image(record: Any) -> Any:
-    """An image's bytes."""
+    """Decode an image's bytes."""
     features = tf.io.parse_single_example(record, features=_IMAGE)
     return tf.io.decode_raw(features["image"], tf.uint8)
 
 
 def decode_label(record: Any) -> Any:
-    """A label."""
+    """Decode a label."""
     return tf.cast(tf.io.parse_single_example(record, features=_LABEL)["label"], tf.int32)
 
 
 def decode_data(record: Any) -> tuple[Any, Any]:
-    """An image's bytes and its label."""
+    """Decode an image's bytes and its label."""
     features = tf.io.parse_single_example(record, features={**_IMAGE, **_LABEL})
     return tf.io.decode_raw(features["image"], tf.uint8), tf.cast(features["label"], tf.int32)

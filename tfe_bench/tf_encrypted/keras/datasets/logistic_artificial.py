@@ -1,4 +1,4 @@
-"""Points in a cube, and on which side of a plane they are."""
+"""Points in a cube, labeled by their side of a plane."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import tensorflow as tf
 
 
 class LogisticArtificialDataset:
-    """Uniform points, of class 1 where the mean of their features is positive.
+    """Uniform points, of class 1 if the mean of their features is positive.
 
     Args:
         batch_size: points in a batch.
-        train: 2000 points without an end, else 100 once.
+        train: 2000 points that repeat endlessly, else 100 points once.
     """
 
     def __init__(self, batch_size: int = 32, train: bool = True) -> None:
@@ -24,16 +24,16 @@ class LogisticArtificialDataset:
 
     @property
     def iterations(self) -> int:
-        """Whole batches in an epoch."""
+        """Complete batches in an epoch."""
         return self.num_samples // self.batch_size
 
     def reset_batch_size(self, batch_size: int) -> None:
-        """Another size of batches."""
+        """Set the size of batches."""
         self.batch_size = batch_size
 
     @property
     def batch_shape(self) -> list[int]:
-        """Of a batch of points."""
+        """The shape of a batch of points."""
         return [self.batch_size, self.num_features]
 
     def _data_generator(self) -> Iterator[Any]:
@@ -44,5 +44,5 @@ class LogisticArtificialDataset:
         return iter(data.repeat() if self.train else data)
 
     def generator_builder(self) -> Callable[[], Iterator[Any]]:
-        """What makes an iterator of batches."""
+        """Return a function that creates an iterator of batches."""
         return self._data_generator

@@ -1,4 +1,4 @@
-"""MNIST in batches, whole or some of its rows."""
+"""MNIST in batches, with all images or a part of them or of their rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tfe_bench.tf_encrypted.keras.datasets import convert
 
 
 def _load_digits(train: bool) -> tuple[Any, Any]:
-    """Images and labels, of the folder that the environment variable TFE_BENCH_MNIST names."""
+    """Load images and labels from the folder in the environment variable TFE_BENCH_MNIST."""
     from tfe_bench.models import mnist
 
     digits = mnist.load(os.environ.get("TFE_BENCH_MNIST"))
@@ -41,11 +41,11 @@ class MnistDataset:
 
     @property
     def iterations(self) -> int:
-        """Whole batches in an epoch."""
+        """Complete batches in an epoch."""
         return self.num_samples // self.batch_size
 
     def reset_batch_size(self, batch_size: int) -> None:
-        """Another size of batches."""
+        """Set the size of batches."""
         self.batch_size = batch_size
 
     def __getitem__(self, slc: Any) -> MnistDataset:
@@ -53,11 +53,15 @@ class MnistDataset:
             return HMnistDataset(slc, self.batch_size, self.train)
         if isinstance(slc, tuple) and slc[0] == slice(None):
             return VMnistDataset(slc, self.batch_size, self.train)
-        raise UsageError("MNIST is cut by images, [a:b], or by their rows, [:, a:b].")
+        raise UsageError(
+            "MNIST is cut by images, [a:b], or by their rows, [:, a:b].",
+            code="unsupported-argument",
+            operation="slice",
+        )
 
     @property
     def batch_shape(self) -> list[int]:
-        """Of a batch of images."""
+        """The shape of a batch of images."""
         return [self.batch_size, self.row, self.column, self.channel]
 
     def _read_batches(self, decoded: Any, shaped: Any) -> Iterator[Any]:
@@ -88,7 +92,7 @@ class MnistDataset:
         return images[self._rows], labels[self._rows]
 
     def generator_builder(self, image: bool = True, label: bool = True) -> Callable[[], Any] | None:
-        """What makes an iterator of batches of images, of labels, or of both."""
+        """Return a function that creates an iterator of batches of images, labels, or both."""
         if not image and not label:
             return None
         kind = "_".join(["train" if self.train else "test", *["image"] * image, *["label"] * label])
@@ -113,7 +117,7 @@ class MnistDataset:
 
 
 class HMnistDataset(MnistDataset):
-    """Some of the images."""
+    """A part of the images."""
 
     def __init__(self, slc: slice, batch_size: int = 32, train: bool = True) -> None:
         super().__init__(batch_size, train)
@@ -122,7 +126,7 @@ class HMnistDataset(MnistDataset):
 
 
 class VMnistDataset(MnistDataset):
-    """Some rows of every image."""
+    """A part of the rows of every image."""
 
     def __init__(self, slc: tuple[slice, slice], batch_size: int = 32, train: bool = True) -> None:
         super().__init__(batch_size, train)

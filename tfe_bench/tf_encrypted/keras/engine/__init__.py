@@ -1,4 +1,4 @@
-"""The base of layers."""
+"""The base class of layers."""
 
 from __future__ import annotations
 

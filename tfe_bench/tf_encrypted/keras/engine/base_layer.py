@@ -1,4 +1,4 @@
-"""What all layers have in common: a name, weights, and a call that builds them."""
+"""The base class of layers: a name, weights, and a call that builds them."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _IGNORED = {"batch_size", "dtype", "weights"}
 
 
 class NotOffered(UsageError, NotImplementedError):
-    """A part of tf-encrypted's Keras that there is none of here."""
+    """A part of tf-encrypted's Keras that tfe_bench does not offer."""
 
 
 def check_default(layer: str, **arguments: Any) -> None:
-    """Refuses arguments that would change the result.
+    """Reject arguments that would change the result.
 
     Raises:
         NotOffered: naming the first.
@@ -30,12 +30,14 @@ def check_default(layer: str, **arguments: Any) -> None:
     for name, value in arguments.items():
         if value:
             raise NotOffered(
-                f"{layer} takes no {name}. tfe_bench.convert may: docs/keras_layers.md."
+                f"{layer} takes no {name}. tfe_bench.convert may: docs/keras_layers.md.",
+                code="unsupported-argument",
+                operation=name,
             )
 
 
 class Layer:
-    """A layer: `build` makes weights, `call` computes, `backward` gives gradients.
+    """A layer: `build` creates weights, `call` computes, `backward` returns gradients.
 
     Attributes:
         weights: private variables.
@@ -49,7 +51,11 @@ class Layer:
         check_default(type(self).__name__, **{name: options.pop(name) for name in refused})
         unknown = {name for name, value in options.items() if value} - _IGNORED
         if unknown:
-            raise NotOffered(f"{type(self).__name__} takes no {', '.join(sorted(unknown))}.")
+            raise NotOffered(
+                f"{type(self).__name__} takes no {', '.join(sorted(unknown))}.",
+                code="unsupported-argument",
+                operation=", ".join(sorted(unknown)),
+            )
         self.trainable, self.built = trainable, False
         self.weights: list[Any] = []
         self._name = name or self._unique_name()
@@ -61,23 +67,27 @@ class Layer:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The layer's name."""
         return self._name
 
     def build(self, input_shape: Any) -> None:
-        """Makes the weights for inputs of a shape."""
+        """Create the weights for inputs of a shape."""
         self.built = True
 
     def call(self, inputs: Any) -> Any:
-        """The outputs."""
+        """Compute the outputs."""
         return inputs
 
     def backward(self, d_y: Any) -> Any:
-        """The gradients by the weights, and by the inputs."""
-        raise NotOffered(f"{type(self).__name__} has no gradient here.")
+        """Return the gradients of the weights, and of the inputs."""
+        raise NotOffered(
+            f"{type(self).__name__} has no gradient here.",
+            code="unsupported-operation",
+            operation="backward",
+        )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Of the outputs."""
+        """Return the shape of the outputs."""
         return input_shape
 
     def __call__(self, inputs: Any, *args: Any, **named: Any) -> Any:
@@ -87,21 +97,25 @@ class Layer:
         return self.call(inputs, *args, **named)
 
     def add_weight(self, variable: Any, make_private: bool = True) -> Any:
-        """One more weight; all are private."""
+        """Add a weight; all weights are private."""
         weight = tfe.define_private_variable(variable)
         self.weights.append(weight)
         return weight
 
     def set_weights(self, weights: Any) -> None:
-        """Other weights: arrays of this process, or private tensors.
+        """Set the weights: arrays of this process, or private tensors.
 
         Raises:
-            UsageError: others than the layer has.
+            UsageError: the number differs from the layer's.
         """
         new_weights = list(weights)
         if len(new_weights) != len(self.weights):
             raise UsageError(
-                f"{self.name} has {len(self.weights)} weights. Received: {len(new_weights)}."
+                f"{self.name} has {len(self.weights)} weights. Received: {len(new_weights)}.",
+                code="shape-mismatch",
+                operation="weights",
+                received=len(new_weights),
+                expected=len(self.weights),
             )
         for variable, new in zip(self.weights, new_weights, strict=True):
             value = (

@@ -1,4 +1,4 @@
-"""Where a model begins."""
+"""The input of a model."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered
 
 
 class InputLayer(Layer):
-    """Private zeros of a shape, which a model is built on."""
+    """Private zeros of a shape, on which a model is built."""
 
     def __init__(
         self,
@@ -24,7 +24,11 @@ class InputLayer(Layer):
         if full_shape is not None:
             batch_size, input_shape = full_shape[0], tuple(full_shape[1:])
         if batch_size is None or input_shape is None or kwargs:
-            raise NotOffered(f"Input takes a shape and a batch size. Received: {kwargs or None}.")
+            raise NotOffered(
+                f"Input takes a shape and a batch size. Received: {kwargs or None}.",
+                code="unsupported-argument",
+                operation="Input",
+            )
         super().__init__(name=name)
         sizes = (input_shape,) if isinstance(input_shape, int) else tuple(input_shape)
         self._batch_input_shape = (batch_size, *sizes)
@@ -38,7 +42,7 @@ def Input(
     batch_shape: Any = None,
     **kwargs: Any,
 ) -> Any:
-    """Private zeros of a shape."""
+    """Return private zeros of a shape."""
     if batch_shape is not None:
         batch_size, shape = batch_shape[0], tuple(batch_shape[1:])
     return InputLayer(shape, batch_size, name, **kwargs).input

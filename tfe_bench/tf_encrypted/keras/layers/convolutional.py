@@ -14,19 +14,24 @@ from tfe_bench.tf_encrypted.protocol.aby3.shape_operations import compute_window
 
 
 def to_pair(value: Any) -> tuple[int, int]:
-    """A size of both axes."""
+    """Return a size of both axes as a pair."""
     return (value, value) if isinstance(value, int) else (int(value[0]), int(value[1]))
 
 
 class Images(Layer):
-    """Layers of images: channels first within, whatever comes and leaves."""
+    """Layers of images: channels first inside, in the configured format outside."""
 
     data_format: str
 
     def _set_format(self, data_format: str | None) -> None:
         self.data_format = data_format or "channels_last"
         if self.data_format not in ("channels_last", "channels_first"):
-            raise NotOffered(f"data_format is channels_last or channels_first: {data_format!r}.")
+            raise NotOffered(
+                f"data_format is channels_last or channels_first: {data_format!r}.",
+                code="unsupported-argument",
+                operation="data_format",
+                received=data_format,
+            )
 
     def _to_channels_first(self, x: Any) -> Any:
         return x.transpose([0, 3, 1, 2]) if self.data_format == "channels_last" else x
@@ -35,10 +40,15 @@ class Images(Layer):
         return x.transpose([0, 2, 3, 1]) if self.data_format == "channels_last" else x
 
     def _image_sizes(self, input_shape: Any) -> tuple[int, int, int, int]:
-        """Batch, channels, height, width."""
+        """Return batch, channels, height, width."""
         n, *rest = (int(v) for v in input_shape)
         if len(rest) != 3:
-            raise NotOffered(f"{self.name} takes images. Received: {list(input_shape)}.")
+            raise NotOffered(
+                f"{self.name} takes images. Received: {list(input_shape)}.",
+                code="shape-mismatch",
+                operation="input_shape",
+                received=list(input_shape),
+            )
         a, b, c = rest
         return (n, c, a, b) if self.data_format == "channels_last" else (n, a, b, c)
 
@@ -49,7 +59,7 @@ class Images(Layer):
 
 
 class Conv2D(Images, Weighted):
-    """A convolution, and an activation; behind the groups are arguments of Weighted."""
+    """A convolution and an activation; arguments after the groups are those of Weighted."""
 
     def __init__(
         self,
@@ -81,12 +91,12 @@ class Conv2D(Images, Weighted):
         return self.filters
 
     def build(self, input_shape: Any) -> None:
-        """A kernel and a bias."""
+        """Create a kernel and a bias."""
         channels = self._image_sizes(input_shape)[1]
         self._add_weights(self._kernel_shape(channels), self._output_channels(channels))
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Of the images that leave."""
+        """Return the shape of the output images."""
         n, channels, *sizes = self._image_sizes(input_shape)
         out, _ = compute_window(sizes, self.kernel_size, self.strides, self.padding)
         return self._format_shape(n, self._output_channels(channels), out[0], out[1])
@@ -95,7 +105,7 @@ class Conv2D(Images, Weighted):
         return tfe.conv2d(x, self.kernel.read_value(), self.strides, self.padding)
 
     def call(self, inputs: Any) -> Any:
-        """The convolution, activated."""
+        """Return the activated convolution."""
         self._x = self._to_channels_first(inputs)
         y = self._apply_convolution(self._x)
         if self.use_bias:
@@ -104,7 +114,7 @@ class Conv2D(Images, Weighted):
         return self._from_channels_first(self._y)
 
     def backward(self, d_y: Any) -> Any:
-        """By kernel and bias, and by the images."""
+        """Return the gradients of kernel and bias, and of the images."""
         d_y = activations.get_deriv(self.activation_identifier)(
             self._y, self._to_channels_first(d_y)
         )
@@ -135,7 +145,7 @@ class Conv2D(Images, Weighted):
 
 
 class DepthwiseConv2D(Conv2D):
-    """A convolution of each channel by itself."""
+    """A separate convolution of each channel."""
 
     def __init__(
         self,
@@ -168,5 +178,9 @@ class DepthwiseConv2D(Conv2D):
         return x.like(outputs).transpose([0, 3, 1, 2])
 
     def backward(self, d_y: Any) -> Any:
-        """Refused, as in tf-encrypted."""
-        raise NotOffered("DepthwiseConv2D has no gradient here. tfe_bench.fit has one.")
+        """Refuse, as in tf-encrypted."""
+        raise NotOffered(
+            "DepthwiseConv2D has no gradient here. tfe_bench.fit has one.",
+            code="unsupported-operation",
+            operation="backward",
+        )

@@ -1,4 +1,4 @@
-"""Dense layers, activations, and other shapes."""
+"""Dense layers, activations, and changes of shape."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tfe_bench.tf_encrypted.keras.engine.base_layer import Layer, NotOffered, ch
 
 
 def initial_values(initializer: Any, shape: Any) -> Any:
-    """An initializer's values, by TensorFlow's Keras."""
+    """Return an initializer's values, by TensorFlow's Keras."""
     import tensorflow as tf
 
     return np.asarray(tf.keras.initializers.get(initializer)(shape), np.float64)
 
 
 class Weighted(Layer):
-    """Layers of a kernel, maybe a bias, and an activation."""
+    """Layers with a kernel, an optional bias, and an activation."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Weighted(Layer):
         self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
 
     def _add_weights(self, shape: list[int], outputs: int) -> None:
-        """A kernel of a shape, and a bias."""
+        """Add a kernel of a shape, and a bias."""
         self.kernel = self.add_weight(initial_values(self.kernel_initializer, shape))
         if self.use_bias:
             self.bias = self.add_weight(initial_values(self.bias_initializer, [outputs]))
@@ -45,24 +45,30 @@ class Weighted(Layer):
 
 
 class Dense(Weighted):
-    """x W + b, and an activation; behind the units are arguments of Weighted."""
+    """x W + b and an activation; arguments after the units are those of Weighted."""
 
     def __init__(self, units: int, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.units = int(units)
 
     def build(self, input_shape: Any) -> None:
-        """A kernel and a bias."""
+        """Create a kernel and a bias."""
         if len(input_shape) != 2:
-            raise NotOffered(f"Dense takes [batch, features]. Received: {list(input_shape)}.")
+            raise NotOffered(
+                f"Dense takes [batch, features]. Received: {list(input_shape)}.",
+                code="shape-mismatch",
+                operation="input_shape",
+                received=list(input_shape),
+                expected="[batch, features]",
+            )
         self._add_weights([int(input_shape[1]), self.units], self.units)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, units]."""
+        """Return [batch, units]."""
         return [input_shape[0], self.units]
 
     def call(self, inputs: Any) -> Any:
-        """x W + b, activated."""
+        """Return the activated x W + b."""
         self._x = inputs
         y = tfe.matmul(inputs, self.kernel.read_value())
         y = y + self.bias.read_value() if self.use_bias else y
@@ -70,7 +76,7 @@ class Dense(Weighted):
         return self._y
 
     def backward(self, d_y: Any) -> Any:
-        """By kernel and bias, and by x."""
+        """Return the gradients of kernel and bias, and of x."""
         d_y = activations.get_deriv(self.activation_identifier)(self._y, d_y)
         gradients = [tfe.matmul(self._x.transpose(), d_y)]
         if self.use_bias:
@@ -89,12 +95,12 @@ class Activation(Layer):
         self.activation = activations.get(activation)
 
     def call(self, inputs: Any) -> Any:
-        """Its values."""
+        """Return the function's values."""
         self._y = self.activation(inputs)
         return self._y
 
     def backward(self, d_y: Any) -> Any:
-        """By its inputs."""
+        """Return the gradient of the inputs."""
         return [], activations.get_deriv(self.activation_identifier)(self._y, d_y)
 
 
@@ -110,35 +116,35 @@ class ReLU(Layer):
         )
 
     def call(self, inputs: Any) -> Any:
-        """max(x, 0)."""
+        """Return max(x, 0)."""
         y, self._above = tfe.relu_with_cmp(inputs)
         return y
 
     def backward(self, d_y: Any) -> Any:
-        """Where x > 0."""
+        """Return the gradient where x > 0, else 0."""
         return [], tfe.select(self._above, 0, d_y)
 
 
 class Flatten(Layer):
-    """All axes but the first as one."""
+    """All axes except the first as one."""
 
     def __init__(self, data_format: str | None = None, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.data_format = data_format or "channels_last"
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, all]."""
+        """Return [batch, all]."""
         return [input_shape[0], math.prod(int(n) for n in list(input_shape)[1:])]
 
     def call(self, inputs: Any) -> Any:
-        """[batch, all]; the channels last."""
+        """Return [batch, all]; the channels last."""
         self._input_sizes = inputs.shape.as_list()
         if self.data_format == "channels_first" and len(self._input_sizes) > 2:
             inputs = inputs.transpose([0, *range(2, len(self._input_sizes)), 1])
         return inputs.reshape(self.compute_output_shape(self._input_sizes))
 
     def backward(self, d_y: Any) -> Any:
-        """Of the shape it was."""
+        """Return the gradient in the shape of the inputs."""
         rank = len(self._input_sizes)
         if self.data_format == "channels_first" and rank > 2:
             channels_last = [self._input_sizes[0], *self._input_sizes[2:], self._input_sizes[1]]
@@ -147,14 +153,14 @@ class Flatten(Layer):
 
 
 class Reshape(Layer):
-    """Another shape of each sample."""
+    """A new shape of each sample."""
 
     def __init__(self, target_shape: Any, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.target_shape = tuple(target_shape)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, *target]."""
+        """Return [batch, *target]."""
         element_count = math.prod(int(n) for n in list(input_shape)[1:])
         known_product = math.prod(n for n in self.target_shape if n >= 0)
         return [
@@ -163,10 +169,10 @@ class Reshape(Layer):
         ]
 
     def call(self, inputs: Any) -> Any:
-        """[batch, *target]."""
+        """Return the inputs as [batch, *target]."""
         self._input_sizes = inputs.shape.as_list()
         return inputs.reshape(self.compute_output_shape(self._input_sizes))
 
     def backward(self, d_y: Any) -> Any:
-        """Of the shape it was."""
+        """Return the gradient in the shape of the inputs."""
         return [], d_y.reshape(self._input_sizes)

@@ -1,4 +1,4 @@
-"""Batch normalization by the moments that it was given."""
+"""Batch normalization with given moments."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class BatchNormalization(Layer):
         }
 
     def build(self, input_shape: Any) -> None:
-        """The moments, and what is learned."""
+        """Create the moments and the learned parameters."""
         rank = len(input_shape)
         at = self.axis % rank if self.axis < rank else rank - 1
         size = int(input_shape[at])
@@ -61,7 +61,7 @@ class BatchNormalization(Layer):
         self.built = True
 
     def _update_factors(self, weights: list[Any]) -> None:
-        """One factor and one offset of what may be known to this process, or private."""
+        """Combine public or private weights into one factor and one offset."""
         named = dict(zip(self._initial, weights, strict=True))
         is_known = not any(isinstance(w, ABY3Tensor) for w in weights)
         variance = named["variance"] + self.epsilon
@@ -73,7 +73,7 @@ class BatchNormalization(Layer):
         tfe.assign(self._offset, offset)
 
     def set_weights(self, weights: Any) -> None:
-        """Other weights, gamma, beta, mean and variance as far as there are."""
+        """Set the weights: those of gamma, beta, mean and variance that exist."""
         new_weights = [
             w if isinstance(w, ABY3Tensor) else np.asarray(w, np.float64).reshape(-1)
             for w in weights
@@ -83,10 +83,14 @@ class BatchNormalization(Layer):
         self._update_factors(flat)
 
     def call(self, inputs: Any) -> Any:
-        """Normalized."""
+        """Return the normalized inputs."""
         factor = self._factor.read_value().reshape(self._shape)
         return inputs * factor + self._offset.read_value().reshape(self._shape)
 
     def backward(self, d_y: Any) -> Any:
-        """Refused, as in tf-encrypted."""
-        raise NotOffered("BatchNormalization has no gradient here. tfe_bench.fit has one.")
+        """Refuse, as in tf-encrypted."""
+        raise NotOffered(
+            "BatchNormalization has no gradient here. tfe_bench.fit has one.",
+            code="unsupported-operation",
+            operation="backward",
+        )

@@ -1,4 +1,4 @@
-"""Pooling of images, as TensorFlow's: means over an edge count no zeros."""
+"""Pooling of images, as in TensorFlow: means at an edge do not count padding."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class _Pooling(Images):
         self.strides = self.pool_size if strides is None else to_pair(strides)
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """Of the images that leave."""
+        """Return the shape of the output images."""
         n, channels, *sizes = self._image_sizes(input_shape)
         out, _ = compute_window(sizes, self.pool_size, self.strides, self.padding)
         return self._format_shape(n, channels, out[0], out[1])
 
     def _scatter_gradient(self, shares: Any) -> Any:
-        """Gradients [batch x channels, window, rows, columns] in place of the images."""
+        """Add gradients [batch x channels, window, rows, columns] to their places in the images."""
         n, channels, *sizes = self._input_sizes
         d_x = tfe.patches2im(shares, self.pool_size, self.strides, self.padding, img_size=sizes)
         return [], self._from_channels_first(d_x.reshape([n, channels, *sizes]))
@@ -48,10 +48,10 @@ class _Pooling(Images):
 
 
 class MaxPooling2D(_Pooling):
-    """The largest of each window."""
+    """The largest element of each window."""
 
     def call(self, inputs: Any) -> Any:
-        """The largest of each window."""
+        """Return the largest element of each window."""
         self._x = self._to_channels_first(inputs)
         self._input_sizes = self._x.shape.as_list()
         return self._from_channels_first(
@@ -59,11 +59,11 @@ class MaxPooling2D(_Pooling):
         )
 
     def backward(self, d_y: Any) -> Any:
-        """Where the first largest of each window is."""
+        """Return the gradient at the first largest element of each window."""
         n, channels, *sizes = self._input_sizes
         planes = self._x.reshape([n * channels, 1, *sizes])
         _, edges = compute_window(sizes, self.pool_size, self.strides, self.padding)
-        lower_bound = -(2.0**20) if np.any(edges) else 0.0  # (zeros around are never the largest)
+        lower_bound = -(2.0**20) if np.any(edges) else 0.0  # (padding is never the largest)
         planes = planes - lower_bound
         patches = tfe.im2patches(planes, self.pool_size, self.strides, self.padding)
         is_largest = tfe.argmax(patches, axis=1)
@@ -74,7 +74,7 @@ class AveragePooling2D(_Pooling):
     """The mean of each window."""
 
     def call(self, inputs: Any) -> Any:
-        """The mean of each window."""
+        """Return the mean of each window."""
         x = self._to_channels_first(inputs)
         self._input_sizes = x.shape.as_list()
         images = x.transpose([0, 2, 3, 1])
@@ -82,7 +82,7 @@ class AveragePooling2D(_Pooling):
         return self._from_channels_first(x.like(means).transpose([0, 3, 1, 2]))
 
     def backward(self, d_y: Any) -> Any:
-        """Shared by those of each window."""
+        """Distribute the gradient over the elements of each window."""
         ones = tfe.define_constant(np.ones([1, 1, *self._input_sizes[2:]]), apply_scaling=False)
         counts = tfe.im2patches(ones, self.pool_size, self.strides, self.padding).value.sum(1)
         return self._scatter_gradient(self._repeat_gradient(d_y) * (1 / counts[:, None]))
@@ -97,7 +97,7 @@ class _Global(Images):
         self.keepdims = keepdims
 
     def compute_output_shape(self, input_shape: Any) -> Any:
-        """[batch, channels], or with axes of 1."""
+        """Return [batch, channels], or with axes of 1."""
         n, channels, *_ = self._image_sizes(input_shape)
         return self._format_shape(n, channels, 1, 1) if self.keepdims else [n, channels]
 
@@ -122,12 +122,12 @@ class GlobalAveragePooling2D(_Global):
     """The mean of each channel."""
 
     def call(self, inputs: Any) -> Any:
-        """The mean of each channel."""
+        """Return the mean of each channel."""
         flat = self._flatten_channels(inputs)
         return self._restore_axes(flat.reduce_sum(axis=2) * (1 / int(flat.shape[2])))
 
     def backward(self, d_y: Any) -> Any:
-        """Shared by all of a channel."""
+        """Distribute the gradient over all elements of a channel."""
         spread = self._repeat_gradient(d_y)
         return [], self._from_channels_first(
             (spread * (1 / int(spread.shape[2]))).reshape(self._input_sizes)
@@ -135,15 +135,15 @@ class GlobalAveragePooling2D(_Global):
 
 
 class GlobalMaxPooling2D(_Global):
-    """The largest of each channel."""
+    """The largest element of each channel."""
 
     def call(self, inputs: Any) -> Any:
-        """The largest of each channel."""
+        """Return the largest element of each channel."""
         self._x = self._flatten_channels(inputs)
         return self._restore_axes(tfe.reduce_max(self._x, axis=2))
 
     def backward(self, d_y: Any) -> Any:
-        """Where the first largest of a channel is."""
+        """Return the gradient at the first largest element of each channel."""
         is_largest = tfe.argmax(self._x, axis=2)
         return [], self._from_channels_first(
             tfe.mul_ab(self._repeat_gradient(d_y), is_largest).reshape(self._input_sizes)

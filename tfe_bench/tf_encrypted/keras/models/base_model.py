@@ -16,7 +16,7 @@ from tfe_bench.tf_encrypted.protocol.protocol import TFEPrivateTensor
 
 
 def _binary_accuracy(y_true: Any, y_pred: Any) -> float:
-    # (as tf-encrypted has it, which takes predictions to be probabilities)
+    # (as in tf-encrypted, which interprets predictions as probabilities)
     return float(np.mean((y_pred > 0.5) == (y_true > 0.5)))
 
 
@@ -31,10 +31,10 @@ _METRICS = {
 
 
 def iterate_batches(x: Any, y: Any = None, batch_size: int | None = 32) -> Any:
-    """Batches of private tensors, of lists of them, or what an iterator gives.
+    """Split private tensors, or lists of them, into batches; return an iterator unchanged.
 
     Raises:
-        UsageError: something else.
+        UsageError: another argument.
     """
     if isinstance(x, Iterator):
         return x
@@ -42,7 +42,10 @@ def iterate_batches(x: Any, y: Any = None, batch_size: int | None = 32) -> Any:
     if not several or not all(isinstance(tensor, TFEPrivateTensor) for tensor in several):
         raise UsageError(
             "Models take private tensors, lists of them, or an iterator of batches. Received: "
-            f"{type(x).__name__}."
+            f"{type(x).__name__}.",
+            code="wrong-type",
+            operation="x",
+            received=type(x).__name__,
         )
     size = batch_size or 32
 
@@ -56,7 +59,7 @@ def iterate_batches(x: Any, y: Any = None, batch_size: int | None = 32) -> Any:
 
 
 class BaseModel(Layer):
-    """A layer that learns."""
+    """A layer that can be trained."""
 
     _optimizer: Any = None
     _loss: Any = None
@@ -66,20 +69,27 @@ class BaseModel(Layer):
         self.built = True
 
     def compile(self, optimizer: Any, loss: Any) -> None:
-        """Sets optimizer and loss."""
+        """Set optimizer and loss."""
         if optimizer is None or loss is None:
-            raise UsageError("compile wants an optimizer and a loss.")
+            raise UsageError(
+                "compile takes an optimizer and a loss. Received: None.",
+                code="missing-argument",
+                operation="compile",
+            )
         self._optimizer, self._loss = optimizers.get(optimizer), loss
         self._optimizer.compile(self.weights)
 
     def fit_batch(self, x: Any, y: Any) -> Any:
-        """One step; the loss, which this process learns.
+        """Run one step; return the loss, revealed to this process.
 
         Raises:
             UsageError: the model is not compiled.
         """
         if self._optimizer is None:
-            raise UsageError("Compile the model first: model.compile(optimizer, loss).")
+            raise UsageError(
+                "Compile the model first: model.compile(optimizer, loss).",
+                code="model-not-compiled",
+            )
         predicted = self.call(x)
         self.backward(self._loss.grad(y, predicted))
         return self._loss(y, predicted).reveal().to_native()
@@ -93,7 +103,7 @@ class BaseModel(Layer):
         verbose: Any = 1,
         steps_per_epoch: int | None = None,
     ) -> None:
-        """Steps over batches, so many epochs."""
+        """Run steps over the batches of several epochs."""
         is_iterator = isinstance(x, Iterator)
         data = iterate_batches(x, y, batch_size)
         for epoch in range(epochs):
@@ -119,7 +129,7 @@ class BaseModel(Layer):
         print(f"\r{text}, {step_seconds:.3f} s a step", end="", flush=True)
 
     def predict(self, x: Any, batch_size: int | None = 32, reveal: bool = True) -> Any:
-        """The outputs, which this process learns unless `reveal` is False."""
+        """Return the outputs, revealed to this process unless `reveal` is False."""
         outputs = [self.call(batch) for batch in iterate_batches(x, None, batch_size)]
         if not isinstance(outputs[0], list):
             return self._join_outputs(outputs, reveal)
@@ -139,14 +149,20 @@ class BaseModel(Layer):
         steps: int | None = None,
         metrics: Any = None,
     ) -> dict[str, float]:
-        """Metrics by name of outputs and labels, both of which this process learns.
+        """Return metrics of outputs and labels by name; both are revealed to this process.
 
         Raises:
             UsageError: an unknown metric.
         """
         for name in metrics or ():
             if name not in _METRICS:
-                raise UsageError(f"Metrics are {', '.join(_METRICS)}. Received: {name!r}.")
+                raise UsageError(
+                    f"Metrics are {', '.join(_METRICS)}. Received: {name!r}.",
+                    code="unknown-name",
+                    operation="metrics",
+                    received=name,
+                    expected=", ".join(_METRICS),
+                )
         if not metrics:
             return {}
         true, predicted = [], []

@@ -1,4 +1,4 @@
-"""Layers one after the other."""
+"""Models of layers in sequence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tfe_bench.tf_encrypted.keras.models.base_model import BaseModel
 
 
 class Sequential(BaseModel):
-    """Layers one after the other, the first of which says its input's shape."""
+    """Layers in sequence; the first one has the input's shape."""
 
     def __init__(self, layers: Any = None, name: str | None = None) -> None:
         super().__init__(name=name)
@@ -27,43 +27,56 @@ class Sequential(BaseModel):
         return self._layers[:]
 
     def add(self, layer: Any) -> None:
-        """One more layer.
+        """Add a layer.
 
         Raises:
-            UsageError: no layer, or a first one without a shape.
+            UsageError: the argument is no layer, or the first layer has no shape.
         """
         if not isinstance(layer, Layer) or isinstance(layer, InputLayer):
-            raise UsageError(f"add takes a layer. Received: {type(layer).__name__}.")
+            raise UsageError(
+                f"add takes a layer. Received: {type(layer).__name__}.",
+                code="wrong-type",
+                operation="layer",
+                received=type(layer).__name__,
+            )
         if self.outputs:
             inputs = self.outputs[0]
         else:
             shape = layer._batch_input_shape
             if shape is None or None in shape:
-                raise UsageError("The first layer wants batch_input_shape, the batch included.")
+                raise UsageError(
+                    "The first layer takes batch_input_shape, the batch included.",
+                    code="missing-argument",
+                    operation="batch_input_shape",
+                )
             inputs = Input(batch_shape=shape, name=f"{layer.name}_input")
         self.outputs = [layer(inputs)]
         self._layers.append(layer)
         self.weights.append(layer.weights)
 
     def call(self, inputs: Any, training: Any = None, mask: Any = None) -> Any:
-        """The last layer's outputs."""
+        """Return the last layer's outputs."""
         if training is not None or mask is not None:
-            raise NotOffered("Sequential is called with its inputs alone.")
+            raise NotOffered(
+                "Sequential is called with its inputs alone.",
+                code="unsupported-argument",
+                operation="training, mask",
+            )
         for layer in self._layers:
             inputs = layer(inputs)
         return inputs
 
     def backward(self, d_y: Any) -> None:
-        """Gradients from the last layer to the first, and a step of each."""
+        """Compute gradients from the last layer to the first, and apply each."""
         for layer in reversed(self._layers):
             gradients, d_y = layer.backward(d_y)
             self._optimizer.apply_gradients(layer.weights, gradients)
 
     def set_weights(self, weights: Any) -> None:
-        """Other weights: those of Keras' get_weights, or of another model's `weights`.
+        """Set the weights: those of Keras' get_weights, or of another model's `weights`.
 
         Raises:
-            UsageError: others than the layers have.
+            UsageError: the number differs from the layers'.
         """
         rest = list(weights)
         nested = [list(w) for w in rest] if rest and isinstance(rest[0], list) else []
@@ -72,22 +85,27 @@ class Sequential(BaseModel):
                 nested.append(rest[: len(layer.weights)])
                 rest = rest[len(layer.weights) :]
             if rest:
-                raise UsageError(f"{len(weights)} weights are more than the model has.")
+                raise UsageError(
+                    f"{len(weights)} weights are more than the model has.",
+                    code="shape-mismatch",
+                    operation="weights",
+                    received=len(weights),
+                )
         for layer, layer_weights in zip(self._layers, nested, strict=True):
             if layer_weights or layer.weights:
                 layer.set_weights(layer_weights)
 
     @classmethod
     def from_config(cls, config: Any) -> Sequential:
-        """As model_from_config."""
+        """Return the model of a Keras configuration, as model_from_config."""
         return model_from_config(config)
 
 
 def model_from_config(config: Any) -> Sequential:
-    """A model of the layers of a Keras configuration, with weights of its own.
+    """Create a model of the layers of a Keras configuration, with new weights.
 
     Raises:
-        NotOffered: a layer that there is none of here.
+        NotOffered: a layer that tfe.keras does not have.
     """
     model, shape = Sequential(), None
     for entry in config["layers"]:
@@ -98,7 +116,9 @@ def model_from_config(config: Any) -> Sequential:
         kind = getattr(tfe.keras.layers, entry["class_name"], None)
         if kind is None:
             raise NotOffered(
-                f"tfe.keras has no layer {entry['class_name']}. tfe_bench.convert may have it."
+                f"tfe.keras has no layer {entry['class_name']}. tfe_bench.convert may have it.",
+                code="unsupported-layer",
+                operation=entry["class_name"],
             )
         if not model._layers and shape is not None:
             about.setdefault("batch_input_shape", shape)
@@ -107,7 +127,7 @@ def model_from_config(config: Any) -> Sequential:
 
 
 def clone_model(model: Any) -> Sequential:
-    """A private copy of a Sequential model of TensorFlow's Keras."""
+    """Return a private copy of a Sequential model of TensorFlow's Keras."""
     copy = model_from_config(model.get_config())
     copy.set_weights(model.get_weights())
     return copy

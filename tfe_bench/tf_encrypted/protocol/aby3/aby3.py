@@ -8,21 +8,21 @@ from tfe_bench.tf_encrypted.protocol.aby3.shape_operations import ShapeOperation
 
 
 class ABY3(ShapeOperations):
-    """Replicated secret sharing among three parties, as tf-encrypted's protocol of the name.
+    """Replicated secret sharing among three parties, under the name of tf-encrypted's protocol.
 
     Its methods are functions of the module while it is the current protocol.
     """
 
     def blinded_shuffle(self, tensor: Any) -> Any:
-        """Refused: a shuffle by itself is not offered to expressions."""
+        """Refuse: expressions have no separate shuffle."""
         self._refuse_operation("blinded_shuffle", "sort shuffles within; a public order: gather.")
 
     def from_bone(self, bone: Any) -> Any:
-        """Refused: there are no graphs to take tensors apart for."""
+        """Refuse: there are no graphs that require a decomposition of tensors."""
         self._refuse_operation("from_bone", "tfe.function takes tensors as they are.")
 
     def pairwise_keys(self) -> Any:
-        """Refused: the workers agree on keys among themselves."""
+        """Refuse: the workers agree on keys among themselves."""
         self._refuse_operation("pairwise_keys", "The workers hold their keys and never show them.")
 
     def _ot(self, *_: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Words of bits: XOR shares, and ways to numbers and back."""
+"""Words of bits: XOR shares, and conversions from and to numbers."""
 
 from __future__ import annotations
 
@@ -19,19 +19,24 @@ from tfe_bench.tf_encrypted.tensor import Factory, factories, int1factory
 
 
 class Bits(Arithmetic):
-    """What computes on bits."""
+    """Operations on bits."""
 
     def _require_boolean(self, x: Any) -> ABY3PrivateTensor:
         if not isinstance(x, ABY3PrivateTensor) or not x.is_boolean():
-            raise UsageError(f"Boolean shares are due here. Received: {x!r}. Use a2b.")
+            raise UsageError(
+                f"Expected Boolean shares. Received: {x!r}. Use a2b.", code="wrong-share-type"
+            )
         return x
 
     def _get_bits(self, x: Any, like: ABY3PrivateTensor) -> Any:
-        """Bits beside those of another tensor, of which they have the ring; public ones too."""
+        """Return bits of another operand in the ring of `like`; the operand may be public."""
         if isinstance(x, ABY3PrivateTensor):
             tensor = self._require_boolean(x)
             if tensor.backing_dtype != like.backing_dtype:
-                raise UsageError(f"Words of one width are due here. Received: {x!r} and {like!r}.")
+                raise UsageError(
+                    f"Expected words of one width. Received: {x!r} and {like!r}.",
+                    code="width-mismatch",
+                )
             return tensor.array
         value = to_numpy(x)
         if not like.is_word:
@@ -51,28 +56,28 @@ class Bits(Arithmetic):
         return like.like(getattr(tfb, name)(self._get_bits(x, like), self._get_bits(y, like)))
 
     def xor(self, x: Any, y: Any) -> Any:
-        """x XOR y of every bit."""
+        """Return x XOR y of every bit."""
         return self._apply_logical("logical_xor", np.bitwise_xor, x, y)
 
     def and_(self, x: Any, y: Any) -> Any:
-        """x AND y of every bit."""
+        """Return x AND y of every bit."""
         return self._apply_logical("logical_and", np.bitwise_and, x, y)
 
     def or_(self, x: Any, y: Any) -> Any:
-        """x OR y of every bit."""
+        """Return x OR y of every bit."""
         return self._apply_logical("logical_or", np.bitwise_or, x, y)
 
     def not_(self, x: Any) -> Any:
-        """NOT of every bit."""
+        """Return NOT x of every bit."""
         if not is_private(x):
             return self._wrap_public(np.invert(to_numpy(x)), False)
         tensor = self._require_boolean(x)
         return tensor.like(tfb.logical_not(tensor.array))
 
-    # ---- between numbers and bits
+    # ---- conversions between numbers and bits
 
     def a2b(self, x: Any, nbits: int | None = None) -> Any:
-        """The bits of numbers, of the lowest `nbits` only."""
+        """Return the bits of numbers, only the lowest `nbits` if given."""
         if x.is_boolean():
             return x
         n = self.default_nbits if nbits is None else nbits
@@ -86,7 +91,7 @@ class Bits(Arithmetic):
         return word
 
     def b2a(self, x: Any, nbits: int | None = None, method: str = "ppa") -> Any:
-        """The numbers of bits, of the lowest `nbits` only."""
+        """Return the numbers of bits, only of the lowest `nbits` if given."""
         tensor = self._require_boolean(x)
         if not tensor.is_word:
             return self.b2a_single(tensor)
@@ -95,14 +100,18 @@ class Bits(Arithmetic):
         return tensor.like(numbers, share_type=ShareType.ARITHMETIC)
 
     def b2a_single(self, x: Any) -> Any:
-        """Single bits as the integers 0 and 1."""
+        """Return single bits as the integers 0 and 1."""
         tensor = self._require_boolean(x)
         if tensor.is_word:
-            raise UsageError(f"b2a_single takes single bits. Received: {x!r}. Use b2a.")
+            raise UsageError(
+                f"b2a_single takes single bits. Received: {x!r}. Use b2a.",
+                code="wrong-share-type",
+                operation="b2a_single",
+            )
         return self._wrap_private(tensor.array.cast())
 
     def mul_ab(self, x: Any, y: Any) -> Any:
-        """x where the bit y is 1, else 0."""
+        """Return x where the bit y is 1, else 0."""
         if not is_private(y):
             x, y = y, x
         bit_tensor = self._require_boolean(y)
@@ -111,7 +120,7 @@ class Bits(Arithmetic):
         return self._wrap_private(tfb.where(bit_tensor.array, self._to_operand(x), 0), x)
 
     def bit_extract(self, x: Any, i: int) -> Any:
-        """Bit i of every element."""
+        """Return bit i of every element."""
         if x.is_boolean():
             return self._wrap_private(self._require_boolean(x).array[..., i])
         operand = self._to_operand(x)
@@ -119,21 +128,24 @@ class Bits(Arithmetic):
         return self._wrap_private(tfb.bit_extract(operand, i))
 
     def msb(self, x: Any) -> Any:
-        """The sign of every element."""
+        """Return the sign bit of every element."""
         return self.bit_extract(x, x.backing_dtype.nbits - 1 if x.is_boolean() else 63)
 
     def bits(self, x: Any, bitsize: int | None = None) -> Any:
-        """Every bit by itself, along a new last axis."""
+        """Return every bit separately, along a new last axis."""
         return self._wrap_private(self._require_boolean(x).array[..., :bitsize])
 
     def cast(self, x: Any, factory: Factory) -> Any:
-        """In another ring: the lowest bits of words, or zeros above; numbers stay as they are."""
+        """Convert to another ring: drop high bits or add zeros; numbers are unchanged."""
         ring = factory if isinstance(factory, Factory) else factories[factory]
         if isinstance(x, ABY3PublicTensor):
             return ABY3PublicTensor(self, x.value, x.is_scaled, ring)
         if not x.is_boolean():
             if ring == int1factory:
-                raise UsageError("Numbers have no ring of one bit. Use bit_extract(x, 0).")
+                raise UsageError(
+                    "Numbers have no ring of one bit. Use bit_extract(x, 0).",
+                    code="unsupported-ring",
+                )
             return x.like(x.array, factory=ring)
         bits = x.array if x.is_word else tfb.expand_dims(x.array, x.array.ndim)
         resized = self._pad_bits(bits[..., : ring.nbits], ring.nbits)
@@ -141,7 +153,7 @@ class Bits(Arithmetic):
 
     @staticmethod
     def _pad_bits(array: Any, nbits: int) -> Any:
-        """Bits with zeros above."""
+        """Append zero bits up to a width."""
         missing = nbits - array.shape[-1]
         edges = [[0, 0]] * (array.ndim - 1) + [[0, missing]]
         return tfb.pad(array, edges) if missing > 0 else array
@@ -149,7 +161,7 @@ class Bits(Arithmetic):
     # ---- places of bits
 
     def lshift(self, x: Any, steps: int) -> Any:
-        """x 2^steps in its ring."""
+        """Return x 2^steps in its ring."""
         if not is_private(x):
             return self._wrap_public(to_numpy(x) * 2**steps, getattr(x, "is_scaled", None))
         if not x.is_boolean():
@@ -164,7 +176,7 @@ class Bits(Arithmetic):
         return [[0, 0]] * (x.array.ndim - 1) + [[steps, 0]]
 
     def rshift(self, x: Any, steps: int) -> Any:
-        """floor(x / 2^steps); of reals in units of their ring."""
+        """Return floor(x / 2^steps); for reals in units of their ring."""
         if not is_private(x):
             return self._wrap_public(
                 np.floor(to_numpy(x) / 2**steps), getattr(x, "is_scaled", None)
@@ -176,17 +188,17 @@ class Bits(Arithmetic):
         return tensor.like(tfb.concat([tensor.array[..., steps:], sign], tensor.array.ndim - 1))
 
     def logical_rshift(self, x: Any, steps: int) -> Any:
-        """As rshift of words without a sign."""
+        """Return rshift of words without a sign."""
         tensor = self._require_boolean(x)
         return tensor.like(self._pad_bits(tensor.array[..., steps:], tensor.backing_dtype.nbits))
 
     def bit_reverse(self, x: Any) -> Any:
-        """The bits of each word in the other order."""
+        """Reverse the bits of each word."""
         tensor = self._require_boolean(x)
         return tensor.like(tfb.reverse(tensor.array, [tensor.array.ndim - 1]))
 
     def bit_gather(self, x: Any, start: int, stride: int) -> Any:
-        """Every stride-th bit from `start` on, as the lowest of a word."""
+        """Move every stride-th bit from `start` on to the lowest bits of a word."""
         if not is_private(x):
             words = self._encode_words(to_numpy(x), False)
             every = unpack_words(words, 64)[..., start::stride]
@@ -197,18 +209,18 @@ class Bits(Arithmetic):
         )
 
     def gather_bit(self, x: Any, even: bool) -> Any:
-        """The bits of even places, or those of odd ones."""
+        """Return the bits of even places, or those of odd ones."""
         return self.bit_gather(x, 0 if even else 1, 2)
 
     def bit_split_and_gather(self, x: Any, stride: int) -> Any:
-        """bit_gather from 0, 1, .. on, along a new first axis."""
+        """Return bit_gather from 0, 1, .. on, along a new first axis."""
         parts = [self.bit_gather(x, start, stride) for start in range(stride)]
         if not is_private(x):
             return self._wrap_public(np.stack([p.value for p in parts]), False)
         return x.like(tfb.stack([p.array for p in parts]))
 
     def xor_indices(self, x: Any) -> Any:
-        """The XOR of the numbers of the places at which a word has ones."""
+        """Return the XOR of the indices of a word's ones."""
         tensor, n = self._require_boolean(x), x.backing_dtype.nbits
         index_bits = []
         for j in range(n.bit_length() - 1):
@@ -234,19 +246,19 @@ class Bits(Arithmetic):
         return like.like(tfb.unpack_bits(total, n))
 
     def ppa(self, x: Any, y: Any, n_bits: int | None = None, topology: str = "kogge_stone") -> Any:
-        """x + y of words of bits; there is one way, whichever topology is named."""
+        """Return x + y of words of bits; `topology` has no effect."""
         return self._add_words(x, y, 1)
 
     def b_add(self, x: Any, y: Any) -> Any:
-        """x + y of words of bits."""
+        """Return x + y of words of bits."""
         return self._add_words(x, y, 1)
 
     def b_sub(self, x: Any, y: Any) -> Any:
-        """x - y of words of bits."""
+        """Return x - y of words of bits."""
         return self._add_words(x, y, -1)
 
     def carry(self, x: Any, y: Any, pos: int | None = None) -> Any:
-        """What x + y carries out of bit `pos`, the highest unless given."""
+        """Return the carry of x + y out of bit `pos`, the highest unless given."""
         like = self._require_boolean(x if isinstance(x, ABY3PrivateTensor) else y)
         n = like.backing_dtype.nbits if pos is None else pos + 1
         operands = [self._get_bits(v, like) for v in (x, y)]
@@ -258,7 +270,7 @@ class Bits(Arithmetic):
 
     @staticmethod
     def _partial_sum(operands: list[Any], start: int, end: int, over: Any) -> Any:
-        """The sum of some bits of words, and of what was carried."""
+        """Add some bits of words, and the carry of lower bits."""
         total = over
         for bits in operands:
             part = bits[..., start:end]
@@ -270,7 +282,7 @@ class Bits(Arithmetic):
         return total
 
     def pow2_from_bits(self, bits: Any) -> Any:
-        """2^n of the number n whose bits are along the last axis, the lowest first."""
+        """Return 2^n of the number n whose bits are along the last axis, the lowest first."""
         tensor = self._require_boolean(bits)
         factors = np.array([2 ** (2**i) - 1 for i in range(tensor.shape[-1])], np.int64)
         return self._wrap_private(tfb.reduce_prod(tensor.array.cast() * factors + 1, -1))

@@ -1,4 +1,4 @@
-"""Where values come from and leave: constants, variables, inputs of players, outputs."""
+"""Sources and targets of values: constants, variables, inputs of players, outputs."""
 
 from __future__ import annotations
 
@@ -29,33 +29,38 @@ from tfe_bench.tf_encrypted.protocol.protocol import Protocol
 from tfe_bench.tf_encrypted.tensor import Factory, factories, fixed64_heuristic, int1factory
 from tfe_bench.tf_encrypted.tensor.fixed import FixedpointConfig
 
-# Public elements that travel inside of an expression; more are made private.
+# Public elements in an expression's plan; larger arrays are shared.
 MOST_PUBLIC = 4096
 
 
 def to_numpy(value: Any) -> npt.NDArray[Any]:
-    """A public value as an array.
+    """Return a public value as an array.
 
     Raises:
-        UsageError: it is private, or holds something else than numbers and truth values.
+        UsageError: it is private, or holds other values than numbers and truth values.
     """
     if isinstance(value, ABY3PublicTensor):
         return value.value
     if isinstance(value, ABY3Tensor):
         raise UsageError(
-            f"A public value is due here. Received: {value!r}. Reveal it if it may be."
+            f"Expected a public value. Received: {value!r}. Reveal it if that is permitted.",
+            code="public-value-required",
         )
     array = np.asarray(value)
     if array.dtype.kind not in "biuf":
-        raise UsageError(f"Numbers are due here. Received: {type(value).__name__}.")
+        raise UsageError(
+            f"Expected numbers. Received: {type(value).__name__}.",
+            code="not-a-number",
+            received=type(value).__name__,
+        )
     return array
 
 
 class Definitions(Protocol):
-    """What makes tensors, and what becomes of them.
+    """Creation, assignment and reveal of tensors.
 
     Args:
-        server_0, server_1, server_2: kept for programs that name them; the workers are those of
+        server_0, server_1, server_2: for programs that name them; the workers are those of
             the configuration.
         fixedpoint_config: one of 64 bits, "l" or "low".
     """
@@ -72,15 +77,23 @@ class Definitions(Protocol):
         if fixedpoint_config in ("h", "high"):
             raise UsageError(
                 "Words of 128 bits are not offered. Received: fixedpoint_config='h'. With 64 bits "
-                "operations are right to a few units of 2^-16; see docs/from_tf_encrypted.md."
+                "operations are right to a few units of 2^-16; see docs/from_tf_encrypted.md.",
+                code="unsupported-ring",
+                operation="fixedpoint_config",
             )
         if not isinstance(fixedpoint_config, FixedpointConfig):
-            raise UsageError(f"Received: fixedpoint_config={fixedpoint_config!r}. Say 'l'.")
+            raise UsageError(
+                f"fixedpoint_config is 'l' or a FixedpointConfig. Received: {fixedpoint_config!r}.",
+                code="unsupported-argument",
+                operation="fixedpoint_config",
+            )
         fits = fixedpoint_config.nbits == 64 and fixedpoint_config.scaling_base == 2
         if not fits or not 1 <= fixedpoint_config.precision_fractional <= 24:
             raise UsageError(
                 "Reals have 1 to 24 binary fractional bits in words of 64. Received: "
-                f"{fixedpoint_config!r}."
+                f"{fixedpoint_config!r}.",
+                code="unsupported-argument",
+                operation="fixedpoint_config",
             )
         names = ["server0", "server1", "server2"]
         players = [server_0, server_1, server_2]
@@ -94,14 +107,18 @@ class Definitions(Protocol):
     def _fractional_bits(self) -> int:
         return self.fixedpoint_config.precision_fractional
 
-    # ---- between values and tensors
+    # ---- conversions between values and tensors
 
     def _encode_words(self, value: npt.NDArray[Any], apply_scaling: bool) -> npt.NDArray[np.int64]:
         if apply_scaling:
             return FixedPoint(self._fractional_bits).encode(value.astype(np.float64))
         rounded = np.rint(value) if value.dtype.kind == "f" else value
         if not np.array_equal(rounded, value):
-            raise UsageError("Without scaling there are whole numbers only. Received: fractions.")
+            raise UsageError(
+                "Without scaling there are whole numbers only. Received: fractions.",
+                code="not-an-integer",
+                operation="apply_scaling",
+            )
         return rounded.astype(np.int64)
 
     def _make_array(
@@ -116,7 +133,11 @@ class Definitions(Protocol):
             words = self._encode_words(array, apply_scaling and ring != int1factory)
             if ring == int1factory:
                 if not np.isin(words, (0, 1)).all():
-                    raise RangeError("Elements of one bit are 0 and 1. Received: other numbers.")
+                    raise RangeError(
+                        "Elements of one bit are 0 and 1. Received: other numbers.",
+                        code="value-out-of-range",
+                        operation="value",
+                    )
                 bits = words == 1
             else:
                 self._check_held(words, ring)
@@ -124,7 +145,12 @@ class Definitions(Protocol):
             private_bits: PrivateArray = cluster.private(bits, kind="bits")
             return private_bits
         if share_type != ShareType.ARITHMETIC:
-            raise UsageError(f"Shares are ARITHMETIC or BOOLEAN. Received: {share_type!r}.")
+            raise UsageError(
+                f"Shares are ARITHMETIC or BOOLEAN. Received: {share_type!r}.",
+                code="unknown-name",
+                operation="share_type",
+                received=share_type,
+            )
         if apply_scaling:
             scaled: PrivateArray = cluster.private(
                 array.astype(np.float64), kind="fixed", fractional_bits=self._fractional_bits
@@ -139,10 +165,14 @@ class Definitions(Protocol):
     def _check_held(words: npt.NDArray[np.int64], ring: Factory) -> None:
         bound = 1 << (ring.nbits - 1)
         if words.size and (int(words.min()) < -bound or int(words.max()) >= 2 * bound):
-            raise RangeError(f"Elements have {ring.nbits} bits. Received: larger ones.")
+            raise RangeError(
+                f"Elements have {ring.nbits} bits. Received: larger ones.",
+                code="value-out-of-range",
+                expected=f"{ring.nbits} bits",
+            )
 
     def _wrap_private(self, array: PrivateArray, like: ABY3PrivateTensor | None = None) -> Any:
-        """A tensor of an array: of bits one for each element, of numbers as its kind says."""
+        """Wrap an array in a tensor: of single bits, or of numbers by the array's kind."""
         if array.kind == "bits":
             return ABY3PrivateTensor(self, array, False, ShareType.BOOLEAN, int1factory)
         ring = self.default_factory if like is None else like.backing_dtype
@@ -158,17 +188,20 @@ class Definitions(Protocol):
         return ABY3PublicTensor(self, array, scaled, ring)
 
     def _to_operand(self, x: Any) -> Any:
-        """What an expression of private arrays takes: numbers, private or public."""
+        """Return an operand of private arrays' expressions: numbers, private or public."""
         if isinstance(x, ABY3PrivateTensor):
             if x.is_word:
-                raise UsageError(f"Arithmetic shares are due here. Received: {x!r}. Use b2a.")
+                raise UsageError(
+                    f"Expected arithmetic shares. Received: {x!r}. Use b2a.",
+                    code="wrong-share-type",
+                )
             return x.array.cast() if x.array.kind == "bits" else x.array
         value = to_numpy(x)
         if value.dtype.kind == "b":
             value = value.astype(np.int64)
         is_whole = value.dtype.kind == "f" and np.array_equal(value, np.rint(value))
         if is_whole and np.abs(value).max(initial=0) < 2.0**62:
-            value = value.astype(np.int64)  # (a whole factor takes no truncation)
+            value = value.astype(np.int64)  # (an integer factor needs no truncation)
         if value.size > MOST_PUBLIC:
             kind = "fixed" if value.dtype.kind == "f" else "int"
             bits = self._fractional_bits if kind == "fixed" else None
@@ -176,7 +209,7 @@ class Definitions(Protocol):
         return value
 
     def lift(self, x: Any, y: Any = None) -> Any:
-        """Numbers as public tensors; tensors as they are."""
+        """Return numbers as public tensors, and tensors unchanged."""
         tensors = [
             v if isinstance(v, ABY3Tensor) else self._wrap_public(to_numpy(v))
             for v in (x, y)[: 1 + (y is not None)]
@@ -192,7 +225,7 @@ class Definitions(Protocol):
         name: str | None = None,
         factory: Factory | None = None,
     ) -> ABY3Constant:
-        """A public value of the program."""
+        """Define a public value of the program."""
         rounded = self._round_values(to_numpy(value), apply_scaling)
         return ABY3Constant(self, rounded, apply_scaling, factory or self.default_factory)
 
@@ -209,7 +242,7 @@ class Definitions(Protocol):
         name: str | None = None,
         factory: Factory | None = None,
     ) -> ABY3PublicVariable:
-        """A public value that is assigned to."""
+        """Define a public value that can be assigned."""
         rounded = self._round_values(to_numpy(initial_value), apply_scaling)
         return ABY3PublicVariable(self, rounded, apply_scaling, factory or self.default_factory)
 
@@ -221,10 +254,10 @@ class Definitions(Protocol):
         name: str | None = None,
         factory: Factory | None = None,
     ) -> ABY3PrivateVariable:
-        """A private value that is assigned to.
+        """Define a private value that can be assigned.
 
         Raises:
-            UsageError: no numbers.
+            UsageError: the value is no array of numbers.
             RangeError: elements that do not fit.
         """
         if isinstance(initial_value, ABY3PrivateTensor):
@@ -246,7 +279,7 @@ class Definitions(Protocol):
         name_scope: str | None = None,
         factory: Factory | None = None,
     ) -> Any:
-        """What a player's function returns, private."""
+        """Return the result of a player's function as a private tensor."""
         return self.define_local_computation(
             player, inputter_fn, None, apply_scaling, share_type, name_scope, factory
         )
@@ -259,14 +292,14 @@ class Definitions(Protocol):
         name_scope: str | None = None,
         factory: Factory | None = None,
     ) -> Any:
-        """What a player's function returns, public."""
+        """Return the result of a player's function as a public tensor."""
         inputs = inputter_fn()
         if isinstance(inputs, (list, tuple)):
             return [self.define_constant(v, apply_scaling, factory=factory) for v in inputs]
         return self.define_constant(inputs, apply_scaling, factory=factory)
 
     def define_private_placeholder(self, shape: Any, apply_scaling: bool = True, **_: Any) -> Any:
-        """A private value that is fed with `assign` before it is used; zeros until then."""
+        """Define a private value that is set with `assign` before its use; zeros until then."""
         return self.define_private_variable(np.zeros(list(shape)), apply_scaling)
 
     def define_local_computation(
@@ -279,7 +312,7 @@ class Definitions(Protocol):
         name_scope: str | None = None,
         factory: Factory | None = None,
     ) -> Any:
-        """A function of a player, who learns its private arguments; its results are private."""
+        """Run a function of a player, who learns its private arguments; its results are private."""
         get_config().get_player(player)
         operands = [] if arguments is None else arguments
         operands = operands if isinstance(operands, (list, tuple)) else [operands]
@@ -304,13 +337,13 @@ class Definitions(Protocol):
         return value.to_native() if isinstance(value, ABY3PublicTensor) else value
 
     def define_output(self, player: Any, arguments: Any, outputter_fn: Callable[..., Any]) -> Any:
-        """Hands private arguments to a player's function, who learns them."""
+        """Reveal private arguments to a player's function."""
         get_config().get_player(player)
         operands = arguments if isinstance(arguments, (list, tuple)) else [arguments]
         return outputter_fn(*[self._reveal_argument(operand) for operand in operands])
 
     def local_computation(self, player_name: Any = None, **named: Any) -> Any:
-        """Decorates a function of a player; see define_local_computation."""
+        """Decorate a function of a player; see define_local_computation."""
 
         def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
             @functools.wraps(function)
@@ -320,8 +353,10 @@ class Definitions(Protocol):
                 player = player or (getattr(args[0], "player_name", None) if args else None)
                 if player is None:
                     raise UsageError(
-                        "local_computation wants a player's name: of the decorator, as the "
-                        "argument player_name, or of the object."
+                        "local_computation takes a player's name: of the decorator, as the "
+                        "argument player_name, or of the object. Received: none.",
+                        code="missing-argument",
+                        operation="player_name",
                     )
                 return self.define_local_computation(player, function, list(args), **named)
 
@@ -329,17 +364,21 @@ class Definitions(Protocol):
 
         return decorate(player_name) if callable(player_name) else decorate
 
-    # ---- what becomes of them
+    # ---- assignment and reveal
 
     def assign(self, variable: Any, value: Any) -> Any:
-        """Gives a variable another value of its shape and kind."""
+        """Assign another value of its shape and kind to a variable."""
         if isinstance(variable, ABY3PublicVariable):
             new = self._round_values(to_numpy(value), variable.is_scaled)
             self._check_same(variable, new.shape)
             variable.value = new
             return variable
         if not isinstance(variable, ABY3PrivateVariable):
-            raise UsageError(f"assign takes a variable. Received: {variable!r}.")
+            raise UsageError(
+                f"assign takes a variable. Received: {variable!r}.",
+                code="wrong-type",
+                operation="variable",
+            )
         if not isinstance(value, ABY3PrivateTensor):
             about = (variable.is_scaled, variable.share_type, variable.backing_dtype)
             value = self.define_private_variable(
@@ -347,7 +386,11 @@ class Definitions(Protocol):
             )
         self._check_same(variable, tuple(value.shape.as_list()))
         if (value.share_type, value.array.kind) != (variable.share_type, variable.array.kind):
-            raise UsageError(f"assign takes values of one kind. Received: {variable!r}, {value!r}.")
+            raise UsageError(
+                f"assign takes values of one kind. Received: {variable!r}, {value!r}.",
+                code="wrong-share-type",
+                operation="value",
+            )
         variable.array = value.array
         get_config().settle_later(variable)
         return variable
@@ -357,11 +400,15 @@ class Definitions(Protocol):
         if list(shape) != variable.shape.as_list():
             raise UsageError(
                 f"assign takes values of one shape. Received: {variable.shape.as_list()} and "
-                f"{list(shape)}."
+                f"{list(shape)}.",
+                code="shape-mismatch",
+                operation="value",
+                received=list(shape),
+                expected=variable.shape.as_list(),
             )
 
     def reveal(self, x: Any) -> Any:
-        """What a private tensor is, or each of a list of them, by one job: this process learns it.
+        """Reveal a private tensor, or a list of them by one job, to this process.
 
         Raises:
             PolicyError: an operator does not permit it.
@@ -369,7 +416,12 @@ class Definitions(Protocol):
         several = x if isinstance(x, list) else [x]
         for tensor in several:
             if not isinstance(tensor, ABY3Tensor):
-                raise UsageError(f"reveal takes tensors. Received: {type(tensor).__name__}.")
+                raise UsageError(
+                    f"reveal takes tensors. Received: {type(tensor).__name__}.",
+                    code="wrong-type",
+                    operation="x",
+                    received=type(tensor).__name__,
+                )
         hidden = [v for v in several if isinstance(v, ABY3PrivateTensor)]
         hidden = [v for v in hidden if v.known is None or v.known[0] is not v.array]
         values = get_config().run(hidden) if hidden else []
@@ -395,17 +447,19 @@ class Definitions(Protocol):
         factory: Factory | None = None,
         **_: Any,
     ) -> Any:
-        """Zeros, private or public."""
+        """Return zeros, private or public."""
         if share_type == ShareType.PUBLIC:
             return self.define_constant(np.zeros(list(shape)), apply_scaling, factory=factory)
         return self._make_input(np.zeros(list(shape)), apply_scaling, share_type, factory)
 
     def while_loop(self, cond: Any, body: Any, loop_vars: Any) -> Any:
-        """A loop whose condition is public."""
+        """Run a loop with a public condition."""
         state = list(loop_vars)
         while bool(tf.convert_to_tensor(cond(*state))):
             state = list(body(*state))
         return state
 
     def _refuse_operation(self, name: str, instead: str) -> NoReturn:
-        raise UsageError(f"{name} is not offered. {instead}")
+        raise UsageError(
+            f"{name} is not offered. {instead}", code="unsupported-operation", operation=name
+        )

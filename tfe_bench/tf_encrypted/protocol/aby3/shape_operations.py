@@ -1,4 +1,4 @@
-"""What moves elements: shapes, parts, windows of images, and shares kept at the workers."""
+"""Operations that move elements: shapes, slices, windows of images, and stored shares."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _positive_axis(axis: int, rank: int) -> int:
 def compute_window(
     sizes: Sequence[int], kernel: Sequence[int], strides: Sequence[int], padding: str
 ) -> tuple[list[int], list[list[int]]]:
-    """How often a window fits, and the zeros around, as TensorFlow has it.
+    """Return the number of windows and the padding of each axis, as TensorFlow defines them.
 
     Args:
         sizes, kernel, strides: of both axes of an image.
@@ -39,13 +39,24 @@ def compute_window(
         UsageError: another padding, or a window that does not fit.
     """
     if padding.upper() not in ("SAME", "VALID"):
-        raise UsageError(f"padding is SAME or VALID. Received: {padding!r}.")
+        raise UsageError(
+            f"padding is SAME or VALID. Received: {padding!r}.",
+            code="unsupported-argument",
+            operation="padding",
+            received=padding,
+        )
     same = padding.upper() == "SAME"
     out, edges = [], []
     for n, k, s in zip(sizes, kernel, strides, strict=True):
         count = -(-n // s) if same else (n - k) // s + 1
         if count < 1:
-            raise UsageError(f"A window of {k} does not fit into {n}.")
+            raise UsageError(
+                f"A window of {k} does not fit into {n}.",
+                code="shape-mismatch",
+                operation="kernel",
+                received=k,
+                expected=n,
+            )
         missing = max(0, (count - 1) * s + k - n) if same else 0
         out.append(count)
         edges.append([missing // 2, missing - missing // 2])
@@ -53,7 +64,7 @@ def compute_window(
 
 
 class ShapeOperations(Bits):
-    """What moves elements."""
+    """Operations that move elements."""
 
     def _apply_to_elements(
         self, x: Any, private: Callable[[Any], Any], public: Callable[[Any], Any]
@@ -65,7 +76,7 @@ class ShapeOperations(Bits):
         return x.like(private(x.array))
 
     def transpose(self, x: Any, perm: Any = None) -> Any:
-        """Axes in another order."""
+        """Permute the axes."""
         rank = _get_rank(x)
         order = list(range(rank))[::-1] if perm is None else [int(p) for p in perm]
         extra = [rank] if is_private(x) and x.is_word else []
@@ -74,7 +85,7 @@ class ShapeOperations(Bits):
         )
 
     def indexer(self, x: Any, slc: Any) -> Any:
-        """x[slc]."""
+        """Return x[slc]."""
         key = slc if isinstance(slc, tuple) else (slc,)
         extra: tuple[Any, ...] = ()
         if is_private(x) and x.is_word and ... in key:
@@ -82,14 +93,18 @@ class ShapeOperations(Bits):
         return self._apply_to_elements(x, lambda a: a[(*key, *extra)], lambda v: v[key])
 
     def strided_slice(self, x: Any, begin: Any, end: Any, strides: Any = None, **masks: Any) -> Any:
-        """x from `begin` to `end` in steps."""
+        """Return x from `begin` to `end` in steps."""
         if any(masks.values()):
-            raise UsageError(f"strided_slice takes no {', '.join(masks)}. Write x[...].")
+            raise UsageError(
+                f"strided_slice takes no {', '.join(masks)}. Write x[...].",
+                code="unsupported-argument",
+                operation=", ".join(masks),
+            )
         steps = strides or [1] * len(begin)
         return self.indexer(x, tuple(itertools.starmap(slice, zip(begin, end, steps, strict=True))))
 
     def reshape(self, x: Any, axe: Any) -> Any:
-        """x in another shape."""
+        """Return x in another shape."""
         shape = [int(n) for n in axe]
         extra = [x.backing_dtype.nbits] if is_private(x) and x.is_word else []
         return self._apply_to_elements(
@@ -97,14 +112,14 @@ class ShapeOperations(Bits):
         )
 
     def expand_dims(self, x: Any, axis: int) -> Any:
-        """One more axis."""
+        """Add an axis."""
         at = _positive_axis(axis, _get_rank(x) + 1)
         return self._apply_to_elements(
             x, lambda a: tfb.expand_dims(a, at), lambda v: np.expand_dims(v, at)
         )
 
     def squeeze(self, x: Any, axis: Any = None) -> Any:
-        """Without axes of one element."""
+        """Remove axes of one element."""
         sizes = x.shape.as_list()
         removed_axes = (
             [i for i, n in enumerate(sizes) if n == 1] if axis is None else np.atleast_1d(axis)
@@ -117,7 +132,7 @@ class ShapeOperations(Bits):
         )
 
     def tile(self, x: Any, multiples: Any) -> Any:
-        """x so often along each axis."""
+        """Repeat x along each axis."""
         times = [int(n) for n in multiples]
         extra = [1] if is_private(x) and x.is_word else []
         return self._apply_to_elements(
@@ -125,14 +140,14 @@ class ShapeOperations(Bits):
         )
 
     def reverse(self, x: Any, axis: Any) -> Any:
-        """The other order along axes."""
+        """Reverse the order along axes."""
         at = [_positive_axis(int(i), _get_rank(x)) for i in np.atleast_1d(axis)]
         return self._apply_to_elements(
             x, lambda a: tfb.reverse(a, at), lambda v: np.flip(v, tuple(at))
         )
 
     def pad(self, x: Any, paddings: Any) -> Any:
-        """Zeros around."""
+        """Add zeros at the edges."""
         edges = [[int(n) for n in pair] for pair in paddings]
         extra = [[0, 0]] if is_private(x) and x.is_word else []
         return self._apply_to_elements(
@@ -140,14 +155,14 @@ class ShapeOperations(Bits):
         )
 
     def gather(self, x: Any, indices: Any, axis: int = 0) -> Any:
-        """The parts at public indices along an axis."""
+        """Return the slices at public indices along an axis."""
         at, places = _positive_axis(axis, _get_rank(x)), to_numpy(indices).astype(np.int64)
         return self._apply_to_elements(
             x, lambda a: tfb.gather(a, places, axis=at), lambda v: np.take(v, places, at)
         )
 
     def scatter_nd(self, indices: Any, updates: Any, shape: Any) -> Any:
-        """Zeros with updates at public indices."""
+        """Return zeros with updates at public indices."""
         places, sizes = to_numpy(indices).astype(np.int64), [int(n) for n in shape]
 
         def scatter_public(v: npt.NDArray[Any]) -> npt.NDArray[Any]:
@@ -160,14 +175,14 @@ class ShapeOperations(Bits):
         )
 
     def expand(self, x: Any, stride: int) -> Any:
-        """Zeros between the elements of the first two axes."""
+        """Insert zeros between the elements of the first two axes."""
         sizes = x.shape.as_list()
         wide = [(n - 1) * stride + 1 for n in sizes[:2]]
         places = np.stack(np.meshgrid(*[np.arange(0, n, stride) for n in wide], indexing="ij"), 2)
         return self.scatter_nd(places, x, [*wide, *sizes[2:]])
 
     def split(self, x: Any, num_split: int, axis: int = 0) -> list[Any]:
-        """Equal parts along an axis."""
+        """Split into equal parts along an axis."""
         at = _positive_axis(axis, _get_rank(x))
         if not is_private(x):
             size = int(x.shape[at]) // num_split
@@ -189,13 +204,13 @@ class ShapeOperations(Bits):
         return self._wrap_private(getattr(tfb, name)(operands, at), like)
 
     def concat(self, xs: Any, axis: int) -> Any:
-        """Tensors one after the other along an axis."""
+        """Concatenate tensors along an axis."""
         return self._join_tensors(
             "concat", np.concatenate, list(xs), _positive_axis(axis, _get_rank(xs[0]))
         )
 
     def stack(self, xs: Any, axis: int) -> Any:
-        """Tensors along a new axis."""
+        """Stack tensors along a new axis."""
         return self._join_tensors(
             "stack", np.stack, list(xs), _positive_axis(axis, _get_rank(xs[0]) + 1)
         )
@@ -210,7 +225,7 @@ class ShapeOperations(Bits):
         padding: str = "SAME",
         data_format: str = "NCHW",
     ) -> Any:
-        """The elements of every window, [batch, window x channels, rows, columns]."""
+        """Return the elements of every window, [batch, window x channels, rows, columns]."""
         if data_format != "NCHW":
             x = self.transpose(x, [0, 3, 1, 2])
         n, channels, *sizes = x.shape.as_list()
@@ -237,14 +252,24 @@ class ShapeOperations(Bits):
         consolidation: str = "SUM",
         data_format: str = "NCHW",
     ) -> Any:
-        """Windows back in place, [batch, window, rows, columns] -> images; overlaps are added."""
+        """Add windows [batch, window, rows, columns] to their places in images; overlaps add up."""
         if img_size is None or consolidation.upper() != "SUM":
-            raise UsageError("patches2im wants img_size, and consolidation='SUM'.")
+            raise UsageError(
+                "patches2im takes img_size, and consolidation='SUM'.",
+                code="missing-argument",
+                operation="img_size, consolidation",
+            )
         n, _, *out = x.shape.as_list()
         height, width = (int(v) for v in list(img_size)[-2:])
         expected, edges = compute_window([height, width], patch_size, strides, padding)
         if expected != out:
-            raise UsageError(f"patches2im wants {expected} windows. Received: {out}.")
+            raise UsageError(
+                f"patches2im takes {expected} windows. Received: {out}.",
+                code="shape-mismatch",
+                operation="x",
+                received=out,
+                expected=expected,
+            )
         (top, bottom), (left, right) = edges
         wide = (height + top + bottom, width + left + right)
         parts = self.reshape(x, [n, *patch_size, *out])
@@ -258,19 +283,19 @@ class ShapeOperations(Bits):
         return self.expand_dims(self.indexer(image, cut), 1)
 
     def _spread_elements(self, x: Any, strides: Any, start: Any, wide: Any) -> Any:
-        """[rows, columns, ..] at every stride-th place of zeros."""
+        """Place [rows, columns, ..] at every stride-th place of zeros."""
         rows, columns = (np.arange(x.shape[a]) * strides[a] + start[a] for a in (0, 1))
         places = np.stack(np.meshgrid(rows, columns, indexing="ij"), 2)
         return self.scatter_nd(places, x, [*wide, *x.shape.as_list()[2:]])
 
     def im2col(self, x: Any, h_filter: int, w_filter: int, strides: Any, padding: str) -> Any:
-        """The elements of every window, [window x channels, rows x columns x batch]."""
+        """Return the elements of every window, [window x channels, rows x columns x batch]."""
         patches = self.im2patches(x, (h_filter, w_filter), strides, padding)
         n, depth, *out = patches.shape.as_list()
         return self.reshape(self.transpose(patches, [1, 2, 3, 0]), [depth, out[0] * out[1] * n])
 
     def conv2d(self, x: Any, w: Any, strides: Any, padding: str) -> Any:
-        """Images [batch, channels, height, width] with kernels [height, width, channels, out]."""
+        """Convolve images [batch, channels, height, width] by [height, width, channels, out]."""
         steps = [strides, strides] if isinstance(strides, int) else [int(s) for s in strides]
         like = x if is_private(x) else w
         image = self._to_operand(self.transpose(x, [0, 2, 3, 1]))
@@ -285,17 +310,22 @@ class ShapeOperations(Bits):
         return self._wrap_private(tfb.transpose(outputs, [0, 3, 1, 2]), like)
 
     def maxpool2d(self, x: Any, pool_size: Any, strides: Any, padding: str) -> Any:
-        """The largest of each window of images [batch, channels, height, width]."""
+        """Return the largest of each window of images [batch, channels, height, width]."""
         images = tfb.transpose(self._to_operand(x), [0, 2, 3, 1])
         outputs = tfb.max_pool2d(images, list(pool_size), list(strides), padding.upper())
         return self._wrap_private(tfb.transpose(outputs, [0, 3, 1, 2]), x)
 
     def maxpool2d_with_argmax(self, x: Any, pool_size: Any, strides: Any, padding: str) -> Any:
-        """The largest of each window, and bits of which one it is along a new last axis."""
+        """Return the largest of each window, and bits of its place along a new last axis."""
         n, channels, *sizes = x.shape.as_list()
         out, edges = compute_window(sizes, pool_size, strides, padding)
         if np.any(edges):
-            raise UsageError("maxpool2d_with_argmax takes windows that fit: padding='VALID'.")
+            raise UsageError(
+                "maxpool2d_with_argmax takes windows that fit: padding='VALID'.",
+                code="unsupported-argument",
+                operation="padding",
+                received=padding,
+            )
         planes = self.reshape(x, [n * channels, 1, *sizes])
         patches = self.im2patches(planes, pool_size, strides, padding)
         largest, is_largest = self.reduce_max_with_argmax(patches, axis=1)
@@ -303,24 +333,27 @@ class ShapeOperations(Bits):
         return self.reshape(largest, [n, channels, *out]), is_largest
 
     def avgpool2d(self, x: Any, pool_size: Any, strides: Any, padding: str) -> Any:
-        """The mean of each window of images [batch, channels, height, width].
+        """Return the mean of each window of images [batch, channels, height, width].
 
         Raises:
-            UsageError: windows over an edge, of which tf-encrypted counts the zeros and TensorFlow
+            UsageError: windows over an edge: tf-encrypted counts the padding there, and TensorFlow
                 does not.
         """
         _, edges = compute_window(x.shape.as_list()[2:], pool_size, strides, padding)
         if np.any(edges):
             raise UsageError(
-                "avgpool2d takes windows that fit: over an edge tf-encrypted's means count zeros, "
-                "and TensorFlow's do not. Pad by yourself, or use keras.layers.AveragePooling2D, "
-                "which is as TensorFlow's."
+                "avgpool2d takes windows that fit: at an edge tf-encrypted's means count zeros, "
+                "and TensorFlow's do not. Pad the images first, or use "
+                "keras.layers.AveragePooling2D, which follows TensorFlow.",
+                code="unsupported-argument",
+                operation="padding",
+                received=padding,
             )
         images = tfb.transpose(self._to_operand(x), [0, 2, 3, 1])
         outputs = tfb.avg_pool2d(images, list(pool_size), list(strides), "VALID")
         return self._wrap_private(tfb.transpose(outputs, [0, 3, 1, 2]), x)
 
-    # ---- kept shares
+    # ---- stored shares
 
     @staticmethod
     def _stored_name(prefix: str) -> str:
@@ -328,17 +361,25 @@ class ShapeOperations(Bits):
         return "tfe-" + hashlib.sha256(path.encode()).hexdigest()[:28]
 
     def write(self, x: ABY3PrivateTensor, filename_prefix: str, append: bool = False) -> None:
-        """Has each worker keep its shares on its own disk, under a name made of this path."""
+        """Store the shares at each worker, under a name derived from this path."""
         if append:
-            raise UsageError("write replaces. Received: append=True. Write under another name.")
+            raise UsageError(
+                "write replaces. Received: append=True. Write under another name.",
+                code="unsupported-argument",
+                operation="append",
+            )
         if not isinstance(x, ABY3PrivateTensor) or not x.is_arithmetic():
-            raise UsageError(f"write takes arithmetic shares. Received: {x!r}.")
+            raise UsageError(
+                f"write takes arithmetic shares. Received: {x!r}.",
+                code="wrong-share-type",
+                operation="write",
+            )
         x.array.keep(self._stored_name(filename_prefix), replace=True)
 
     def read(
         self, filenames_prefix: Any, file_batch: int, output_shape: Any, buffer_num: int = 1
     ) -> Iterator[Any]:
-        """What was written, `file_batch` names at a time, again and again."""
+        """Yield stored tensors, `file_batch` names at a time, in an endless cycle."""
         names = [filenames_prefix] if isinstance(filenames_prefix, str) else list(filenames_prefix)
         cluster, kept = get_config().cluster, [self._stored_name(n) for n in names]
         loaded = [self._wrap_private(cluster.load(name)) for name in kept]
@@ -360,7 +401,7 @@ class ShapeOperations(Bits):
         shuffle: bool = True,
         seed: int | None = None,
     ) -> Iterator[Any]:
-        """Batches of rows, in an order that everybody knows."""
+        """Yield batches of rows, in a public order."""
         rng = np.random.default_rng(seed)
         count = int(x.shape[0])
 

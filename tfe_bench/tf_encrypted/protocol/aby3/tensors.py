@@ -22,7 +22,7 @@ from tfe_bench.tf_encrypted.tensor import Factory, int1factory
 
 
 class ShareType:
-    """How a value is shared."""
+    """Kinds of shares."""
 
     PUBLIC = "PUBLIC"
     ARITHMETIC = "ARITHMETIC"
@@ -44,12 +44,12 @@ class ABY3Tensor(TFETensor):
 
     Attributes:
         prot: its protocol.
-        is_scaled: it holds reals in fixed point.
+        is_scaled: whether it holds reals in fixed point.
         share_type: of ShareType.
         backing_dtype: its ring.
     """
 
-    # NumPy leaves `array + tensor` to the tensor
+    # NumPy delegates `array + tensor` to the tensor
     __array_ufunc__ = None
 
     def __init__(self, prot: Any, is_scaled: bool, share_type: str, factory: Factory) -> None:
@@ -65,21 +65,25 @@ class ABY3Tensor(TFETensor):
         raise NotImplementedError
 
     def is_arithmetic(self) -> bool:
-        """Whether its shares add up."""
+        """Return whether it has arithmetic shares."""
         return self.share_type == ShareType.ARITHMETIC
 
     def is_boolean(self) -> bool:
-        """Whether its shares are bits."""
+        """Return whether it has Boolean shares."""
         return self.share_type == ShareType.BOOLEAN
 
     def is_public(self) -> bool:
-        """Whether everybody knows it."""
+        """Return whether it is public."""
         return self.share_type == ShareType.PUBLIC
 
     @property
     def unwrapped(self) -> Any:
-        """Refused: shares are at the workers, none of which is this process."""
-        raise UsageError("Shares are with the three workers. Received: a read of `unwrapped`.")
+        """Not available: the workers hold the shares, and this process none."""
+        raise UsageError(
+            "Shares are with the three workers. Received: a read of `unwrapped`.",
+            code="unsupported-operation",
+            operation="unwrapped",
+        )
 
     add = __add__ = _protocol_method("add")
     __radd__ = _protocol_method("add", True)
@@ -113,14 +117,18 @@ class ABY3Tensor(TFETensor):
     reciprocal, write = _protocol_method("reciprocal"), _protocol_method("write")
 
     def __mod__(self, other: Any) -> Any:
-        raise UsageError("ABY3 has no remainder. On private arrays there is tfe_bench.floormod.")
+        raise UsageError(
+            "ABY3 has no remainder. On private arrays there is tfe_bench.floormod.",
+            code="unsupported-operation",
+            operation="mod",
+        )
 
 
 class ABY3PublicTensor(ABY3Tensor, TFEPublicTensor):
-    """What everybody knows.
+    """A public tensor.
 
     Attributes:
-        value: float64 where it is scaled, else int64 or bool.
+        value: float64 if it is scaled, else int64 or bool.
     """
 
     def __init__(
@@ -135,17 +143,17 @@ class ABY3PublicTensor(ABY3Tensor, TFEPublicTensor):
         return tf.TensorShape(self.value.shape)
 
     def to_native(self) -> tf.Tensor:
-        """As TensorFlow's: float64, or integers of its ring."""
+        """Return TensorFlow's tensor: float64, or integers of its ring."""
         if self.is_scaled:
             return tf.constant(self.value, tf.float64)
         return tf.constant(self.value.astype(self.backing_dtype.native_type.as_numpy_dtype))
 
     def decode(self) -> tf.Tensor:
-        """As to_native."""
+        """Return TensorFlow's tensor, as to_native."""
         return self.to_native()
 
     def to_private(self, share_type: str) -> Any:
-        """The same value as shares."""
+        """Share the value."""
         value = tf.constant(self.value)
         return self.prot.define_private_variable(
             value, self.is_scaled, share_type, factory=self.backing_dtype
@@ -157,21 +165,21 @@ class ABY3Constant(ABY3PublicTensor):
 
 
 class ABY3PublicVariable(ABY3PublicTensor, TFEPublicVariable):
-    """A public value that is assigned to."""
+    """A public value that can be assigned."""
 
     def read_value(self) -> ABY3PublicTensor:
-        """What it is now."""
+        """Return the present value."""
         return ABY3PublicTensor(self.prot, self.value, self.is_scaled, self.backing_dtype)
 
 
 class ABY3PrivateTensor(ABY3Tensor, HeldTensor, TFEPrivateTensor):
-    """What nobody knows.
+    """A private tensor.
 
     Attributes:
-        array: the private array: numbers, or bits; of a word of bits one more axis, the lowest
-            first.
-        known: an array that this process has revealed, and what it was.
-        own: of a private input of this process, what it gave.
+        array: the private array: numbers, or bits; words of bits have one more axis, the lowest
+            bit first.
+        known: an array that this process has revealed, and its value.
+        own: the value of a private input of this process.
     """
 
     def __init__(
@@ -194,7 +202,7 @@ class ABY3PrivateTensor(ABY3Tensor, HeldTensor, TFEPrivateTensor):
         return tf.TensorShape(sizes[:-1] if self.is_word else sizes)
 
     def like(self, array: PrivateArray, **changed: Any) -> ABY3PrivateTensor:
-        """Another array of this kind."""
+        """Return a tensor of another array with the same kind."""
         about = {
             "is_scaled": self.is_scaled,
             "share_type": self.share_type,
@@ -204,7 +212,7 @@ class ABY3PrivateTensor(ABY3Tensor, HeldTensor, TFEPrivateTensor):
         return ABY3PrivateTensor(self.prot, array, **about)
 
     def reveal(self) -> ABY3PublicTensor:
-        """What it is, which this process learns."""
+        """Reveal the value to this process."""
         revealed: ABY3PublicTensor = self.prot.reveal(self)
         return revealed
 
@@ -213,15 +221,15 @@ class ABY3PrivateTensor(ABY3Tensor, HeldTensor, TFEPrivateTensor):
 
 
 class ABY3PrivateVariable(ABY3PrivateTensor, TFEPrivateVariable):
-    """A private value that is assigned to."""
+    """A private value that can be assigned."""
 
     def read_value(self) -> ABY3PrivateTensor:
-        """What it is now."""
+        """Return the present value."""
         return self.like(self.array)
 
 
 def pack_words(bits: npt.NDArray[np.bool_], nbits: int) -> npt.NDArray[np.int64]:
-    """Words of bits [..., nbits], two's complement."""
+    """Pack bits [..., nbits] into words, two's complement."""
     weights = np.left_shift(np.uint64(1), np.arange(nbits, dtype=np.uint64))
     word = (bits.astype(np.uint64) * weights).sum(-1, dtype=np.uint64)
     unused = np.uint64(64 - nbits)
@@ -230,6 +238,6 @@ def pack_words(bits: npt.NDArray[np.bool_], nbits: int) -> npt.NDArray[np.int64]
 
 
 def unpack_words(words: npt.NDArray[np.int64], nbits: int) -> npt.NDArray[np.bool_]:
-    """The lowest bits of words, along a new last axis."""
+    """Return the lowest bits of words, along a new last axis."""
     bits: npt.NDArray[np.bool_] = (words[..., None] >> np.arange(nbits, dtype=np.int64)) & 1 == 1
     return bits
