@@ -170,6 +170,7 @@ def _named_items(expected: str, values: object) -> Iterable[tuple[object, object
         raise UsageError(
             f"{expected}. Received: {describe_type(values)}.",
             code="wrong-type",
+            operation=expected.partition(" ")[0].lower(),
             received=describe_type(values),
             expected="a dict",
         )

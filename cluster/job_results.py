@@ -113,7 +113,7 @@ class ResultCollector:
             name = code.name.lower() if code else "unknown"
             if code is grpc.StatusCode.UNAVAILABLE and "Handshake read failed" in details:
                 reason = (
-                    f"{address} closed the connection at once: it accepts no more connections now"
+                    f"{address} closed the connection at once: it takes no more connections now"
                 )
             elif code is grpc.StatusCode.UNAVAILABLE and "handshake" in details.lower():
                 reason = f"TLS with {address} failed: is this client's certificate in cluster.toml?"

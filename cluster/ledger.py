@@ -189,6 +189,7 @@ class Ledger:
                 f"{error.strerror or type(error).__name__}. Its operator frees space on the disk.",
                 code="ledger-not-writable",
                 operation=name,
+                received=error.strerror or type(error).__name__,
                 party=self._party,
             ) from None
 

@@ -361,6 +361,4 @@ def _parse_notice(blob: bytes, peer: int) -> TfeBenchError:
             return error
     except (ProtocolError, KeyError, TypeError):
         pass
-    return ProtocolError(
-        f"Party {peer} ended the session without a reason.", code="session-ended", party=peer
-    )
+    return ProtocolError(f"Party {peer} ended the session without a reason.", code="session-ended")

@@ -263,7 +263,7 @@ class PeerStreams:
                     f"Party {target.index} does not answer party {self._host.party}. Received: "
                     f"{observation}. Start its worker, or correct its address or certificate in "
                     "cluster.toml.",
-                    code="worker-not-reachable",
+                    code="worker-not-reachable" if mismatch is None else "tls-mismatch",
                     party=target.index,
                 )
         finally:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import matplotlib
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.benchmarks import published
 from tfe_bench.benchmarks.records import append
 from tfe_bench.benchmarks.report import (
@@ -256,7 +257,7 @@ def test_other_versions_records_are_read_with_a_note(tmp_path: Path, make_record
 def test_the_output_is_checked(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"\.html"):
         files.check_output(tmp_path / "report.pdf")
-    with pytest.raises(DataError, match="missing"):
+    with raises(DataError, "file-not-writable"):
         files.check_output(tmp_path / "none" / "report.html")
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.benchmarks import trace_file
 from tfe_bench.errors import DataError
 
@@ -139,11 +140,11 @@ def test_a_trace_that_cannot_be_written_leaves_the_old_one(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(DataError, match="No space left") as told:
+    with raises(DataError, "file-not-writable") as told:
         trace_file.write(path, [("sort", three())])
     assert told.value.exit_code == 10
     assert path.read_text() == "old" and [p.name for p in tmp_path.iterdir()] == ["t.json"]
-    with pytest.raises(DataError, match="Cannot write"):
+    with raises(DataError, "file-not-writable"):
         trace_file.write(tmp_path / "none" / "t.json", [("sort", three())])
 
 

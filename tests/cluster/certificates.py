@@ -1,4 +1,4 @@
-"""Certificates for tests, also such as `make_certificate` would not make."""
+"""Certificates for tests, including some that `make_certificate` never creates."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def odd_certificate(
     key: Any = None,
     issuer: tuple[Any, x509.Name] | None = None,
 ) -> Pair:
-    """A certificate that ``make_certificate`` would not make."""
+    """Create a certificate that ``make_certificate`` never creates."""
     key = key or ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     signer, issued_by = issuer or (key, subject)

@@ -1,4 +1,4 @@
-"""Processes for the tests of the cluster: every one is ended and awaited, also after a failure."""
+"""Processes for the tests of the cluster: all are ended and awaited, also after a failure."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from tfe_bench.cluster.launch import LocalCluster
 if TYPE_CHECKING:
     from tfe_bench.cluster.client import Client
 
-# Three workers import TensorFlow on few cores, beside whatever else runs there.
+# Three workers import TensorFlow on few cores, along with other processes.
 PATIENCE = 120.0
 
 
 def environment(**more: str) -> dict[str, str]:
-    """This process's environment without what changes how a command prints."""
+    """Return this process's environment without variables that change a command's output."""
     plain = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
     return {**plain, "TERM": "xterm", **more}
 
 
 class Processes:
-    """Starts processes and looks at them in /proc."""
+    """Starts processes and reads their state from /proc."""
 
     def __init__(self) -> None:
         self._started: list[subprocess.Popen[Any]] = []
@@ -41,10 +41,10 @@ class Processes:
     def start(
         self, *command: str, out: IO[bytes] | int = subprocess.DEVNULL, **options: Any
     ) -> subprocess.Popen[Any]:
-        """Starts ``python command...``, which is killed at the end of the test if need be.
+        """Start ``python command...``, which is killed at the end of the test if necessary.
 
         Args:
-            options: of Popen; ``inside`` is what the command runs under.
+            options: of Popen; ``inside`` is a command that runs this one.
         """
         options.setdefault("stderr", subprocess.STDOUT)
         options.setdefault("env", environment())
@@ -54,12 +54,12 @@ class Processes:
         return process
 
     def watch(self, pids: list[int]) -> list[int]:
-        """Has these processes killed too at the end of the test."""
+        """Kill these processes, too, at the end of the test."""
         self._watched.update(pids)
         return pids
 
     def is_alive(self, pid: int) -> bool:
-        """Whether a process runs (one that has ended and was not awaited does not)."""
+        """Return whether a process runs (a zombie does not)."""
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
@@ -67,18 +67,18 @@ class Processes:
         return state not in ("Z", "X")
 
     def wait_gone(self, pids: list[int], seconds: float) -> list[int]:
-        """The processes that still run after so many seconds."""
+        """Return the processes that still run after this many seconds."""
         deadline = time.monotonic() + seconds
         while (left := [p for p in pids if self.is_alive(p)]) and time.monotonic() < deadline:
             time.sleep(0.05)
         return left
 
     def wait_for(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-        """The first true value of a condition."""
+        """Return the first true value of a condition."""
         return wait_until(condition, what, seconds)
 
     def close(self) -> None:
-        """Ends everything that was started or watched."""
+        """End all started or watched processes."""
         for process in self._started:
             if process.poll() is None:
                 process.kill()
@@ -90,10 +90,10 @@ class Processes:
 
 
 class Hosts:
-    """Three workers as three organizations would start them, each on an address of its own.
+    """Three workers as three organizations would start them, each on its own address.
 
     Attributes:
-        folder: what ``certs all`` wrote.
+        folder: the output of ``certs all``.
         ports: of party 0, 1 and 2.
     """
 
@@ -114,11 +114,11 @@ class Hosts:
         return self.folder / "cluster.toml"
 
     def log(self, party: int) -> str:
-        """What a worker has written so far."""
+        """Return a worker's log so far."""
         return (self.folder / f"party{party}.log").read_text(errors="replace")
 
     def start(self, party: int, *options: str, cluster: Path | None = None) -> None:
-        """Starts one worker; see `wait_ready`."""
+        """Start one worker; see `wait_ready`."""
         command = ["-m", "tfe_bench", "worker", "--party", str(party)]
         command += ["--cluster", str(cluster or self.cluster), *options]
         self._runs[party] = cluster or self.cluster
@@ -126,7 +126,7 @@ class Hosts:
             self.workers[party] = self.processes.start(*command, out=out)
 
     def wait_ready(self, *parties: int) -> None:
-        """Waits until workers serve."""
+        """Wait until workers serve."""
         deadline = time.monotonic() + PATIENCE
         for party in parties or tuple(self.workers):
             worker = self.workers[party]
@@ -136,18 +136,18 @@ class Hosts:
             assert worker.poll() is None, self.log(party)
 
     def stop(self, party: int) -> int:
-        """Ends a worker as its operator would; returns its exit code."""
+        """End a worker as its operator would; return its exit code."""
         self._runs.pop(party, None)
         worker = self.workers.pop(party)
         worker.terminate()
         return int(worker.wait(30))
 
     def ensure(self, *absent: int, others: dict[int, Path] | None = None) -> None:
-        """Has every worker run from the shared file, but for some.
+        """Make all workers run from the shared file, with exceptions.
 
         Args:
-            absent: parties that shall not run.
-            others: parties that shall run from another file.
+            absent: parties that do not run.
+            others: parties that run from another file.
         """
         wanted = {p: (others or {}).get(p, self.cluster) for p in range(3) if p not in absent}
         for party in range(3):
@@ -158,21 +158,21 @@ class Hosts:
         self.wait_ready()
 
     def command(self, *arguments: str) -> Done:
-        """Runs ``tfe_bench arguments...`` to its end."""
+        """Run ``tfe_bench arguments...`` to its end."""
         return finished(*arguments, patience=PATIENCE, env=environment())
 
     def close(self) -> None:
-        """Ends all workers."""
+        """End all workers."""
         self.processes.close()
 
 
 class Trio:
-    """Three workers in this process, whose insides a test can look at.
+    """Three workers in this process, whose internal state a test can read.
 
     They also have the program "plain" (programs.py).
 
     Args:
-        folder: for keys and what is kept.
+        folder: for keys and stored values.
         clients: names; each has a certificate.
         limits: of all three policies.
     """
@@ -215,7 +215,7 @@ class Trio:
             self.workers.append(Worker(self.config, policy))
 
     def client(self, name: str) -> Client:
-        """A client on connections of its own."""
+        """Return a client on its own connections."""
         from tfe_bench.cluster.client import Client
 
         client = Client(self.config, *self._keys[name])
@@ -224,7 +224,7 @@ class Trio:
         return client
 
     def tasks(self) -> list[str]:
-        """The coroutines that run on the workers' loops."""
+        """Return the coroutines that run on the workers' loops."""
         import asyncio
 
         async def names() -> list[str]:
@@ -235,13 +235,13 @@ class Trio:
         return sorted(name for worker in self.workers for name in worker._host.on_loop(names()))
 
     def idle(self) -> bool:
-        """Whether no worker has a job or a place for one."""
+        """Return whether no worker has a job or a slot for one."""
         return not any(
             worker._host.jobs.list_jobs() or worker._host.queue._slots for worker in self.workers
         )
 
     def close(self) -> None:
-        """Ends clients and workers."""
+        """End clients and workers."""
         for client in self._clients:
             client.close()
         for worker in self.workers:
@@ -253,7 +253,7 @@ class Trio:
 def trio(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Trio]:
-    """Three workers in this process; a module's LIMITS are those of their policies."""
+    """Start three workers in this process; a module's LIMITS are those of their policies."""
     from tfe_bench.cluster import jobs
 
     registered = jobs._checkout_programs
@@ -269,7 +269,7 @@ def trio(
 
 
 def wait_until(condition: Callable[[], Any], what: str, seconds: float = PATIENCE) -> Any:
-    """The first true value of a condition."""
+    """Return the first true value of a condition."""
     deadline = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < deadline, f"{what} within {seconds:.0f} s"
@@ -285,7 +285,7 @@ def _free_ports() -> list[int]:
 
 @pytest.fixture
 def processes() -> Iterator[Processes]:
-    """Processes of one test."""
+    """Provide processes of one test."""
     mine = Processes()
     yield mine
     mine.close()
@@ -293,14 +293,14 @@ def processes() -> Iterator[Processes]:
 
 @pytest.fixture(scope="session")
 def shared_cluster() -> Iterator[LocalCluster]:
-    """A local cluster for the tests that leave it as it was."""
+    """Provide a local cluster for tests that leave it unchanged."""
     with LocalCluster() as cluster:
         yield cluster
 
 
 @pytest.fixture(scope="module")
 def hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hosts]:
-    """Three workers on 127.0.0.1, 127.0.0.2 and 127.0.0.3 with two clients.
+    """Start three workers on 127.0.0.1, 127.0.0.2 and 127.0.0.3 with two clients.
 
     Party 1's operator allows the sort alone, revealed to the analyst alone.
     """

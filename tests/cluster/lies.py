@@ -1,4 +1,4 @@
-"""A client that tells some parties something else."""
+"""A client that sends altered messages to some parties."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Change = Callable[[bytes], list[bytes]]
 def alter_messages(
     monkeypatch: pytest.MonkeyPatch, cluster: LocalCluster, lies: dict[int, Change]
 ) -> None:
-    """Has the client's messages to some parties replaced."""
+    """Replace the client's messages to some parties."""
     stub, channels = wire.stub, cluster.client._channels
 
     def lying(channel: Any, method: str) -> Any:

@@ -1,4 +1,4 @@
-"""A file of settings with one mistake in it."""
+"""A settings file with one mistake."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfe_bench.errors import ConfigError
 def check_mistake_named(
     load: Callable[[Path, str], Any], file: Path, good: str, mistake: tuple[str, str, Sequence[str]]
 ) -> None:
-    """Checks that a mistake is named with the file and all parts of what is to be said.
+    """Check that an error names the file and contains all expected parts.
 
     Args:
         load: reads a text as the file in its folder.
-        mistake: what stands in the good text, what in its place, and what is said of it.
+        mistake: the correct text, its replacement, and the expected parts of the error.
     """
     old, new, expected = mistake
     assert old in good

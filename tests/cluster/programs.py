@@ -1,4 +1,4 @@
-"""Programs that tests order: next to nothing, a lot of output, a wait, a failure."""
+"""Programs for tests: an empty one, large output, a wait, a failure."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 
 def _run(context: Context) -> Mapping[str, Shared]:
-    """What its parameters say: `fail`, `wait` (seconds), `words` (of output); else its inputs."""
+    """Run by parameters: `fail`, `wait` (seconds), `words` (of output); else return the inputs."""
     parameters: Mapping[str, Any] = context.parameters
     if parameters.get("fail"):
         raise UsageError("As ordered.")
     for _ in range(int(parameters.get("wait", 0) * 20)):
-        context.party.exchange(b"-")  # which fails when the job has ended
+        context.party.exchange(b"-")  # fails when the job has ended
         context.progress(0.5, "waiting")
         time.sleep(0.05)
     outputs: dict[str, Shared] = {name: context.inputs[name] for name in list(context.inputs)}

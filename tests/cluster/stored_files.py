@@ -1,4 +1,4 @@
-"""Files of a worker's store with other headers, as earlier versions or attackers write them."""
+"""Files of a worker's store with other headers, as from earlier versions or attackers."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ Change = Callable[[dict[str, Any], dict[str, Any]], None]
 
 
 def with_header(blob: bytes, change: Change) -> bytes:
-    """A file's bytes after a change of its header and of what the store keeps inside it."""
+    """Return a file's bytes after a change of its header and metadata."""
     length = int.from_bytes(blob[:8], "little")
     header = json.loads(blob[8 : 8 + length])
     ours = json.loads(header["__metadata__"]["tfe_bench"])

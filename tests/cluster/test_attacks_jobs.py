@@ -1,6 +1,6 @@
-"""Clients that send too much, or nothing, or never read: others go on, and all of it ends.
+"""Clients that send too much, or nothing, or never read: other jobs run, and these end.
 
-They have certificates and are allowed to order jobs; what they order is bounded.
+The clients have certificates and may submit jobs; their jobs are bounded.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.conftest import wait_until
+from tests.refusals import raises
 from tfe_bench.cluster import handshake, wire
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.requests import LateInput, PrivateInput
@@ -40,11 +41,11 @@ def _check_job_runs(client: Client) -> None:
 
 
 class _Raw:
-    """A job's three streams without a client's manners.
+    """A job's three streams of a client that violates the rules.
 
     Args:
         size: of its one input, in words.
-        data: what the evaluators are sent of it, in bytes.
+        data: bytes of the input that the evaluators receive.
         late: whether the input is late.
     """
 
@@ -86,7 +87,7 @@ class _Raw:
         self._over.wait(120)
 
     def told(self, party: int) -> dict[str, Any]:
-        """The error that a worker tells."""
+        """Return the error of a worker."""
         reader = wire.StreamReader(iter(self.calls[party]))
         while (event := reader.next_event()) is not None:
             if event["event"] == "error":
@@ -108,7 +109,7 @@ def test_headers_whose_data_never_come_expire_and_give_their_places_back(trio: T
     for each in lame:
         error = each.told(1)
         assert error["error"] == "PolicyError"
-        assert "did not send what was due" in error["message"]
+        assert error["code"] == "client-stalled" and "did not send its inputs" in error["message"]
         assert "party 1" in error["message"] and "stall_seconds" in error["message"]
     # Their streams are still open: the attackers wait.
     wait_until(trio.idle, "the places are free", 30)
@@ -136,9 +137,9 @@ def test_a_late_input_that_never_comes_ends_the_job_that_waits_for_it(trio: Trio
     client = trio.client("analyst")
     lame = _Raw(client, MEGABYTE // 8, 0, late=True)
     waiting = trio.client("guest")
-    _check_job_runs(waiting)  # once the turn of the other has ended
+    _check_job_runs(waiting)  # after the other job's turn
     error = lame.told(1)
-    assert "did not send what was due" in error["message"]
+    assert error["code"] == "client-stalled" and "did not send its inputs" in error["message"]
     wait_until(trio.idle, "all places are free", 30)
     lame.leave()
 
@@ -150,7 +151,7 @@ def test_a_client_that_takes_long_between_messages_but_not_too_long_is_served(tr
         time.sleep(LIMITS["stall_seconds"] / 4)
         return PrivateInput(np.arange(5))
 
-    late = {name: LateInput((5,), 0, make) for name in "abcde"}  # longer than that in all
+    late = {name: LateInput((5,), 0, make) for name in "abcde"}  # longer in total
     found = client.run("plain", {}, late).outputs
     assert {k: v.tolist() for k, v in found.items()} == {k: [0, 1, 2, 3, 4] for k in late}
 
@@ -175,14 +176,14 @@ def test_a_large_first_message_is_refused(trio: Trio, method: str, megabytes: in
 
 
 def test_an_honest_client_says_itself_that_a_submission_is_too_large(trio: Trio) -> None:
-    with pytest.raises(UsageError, match=f"at most {wire.MOST_MESSAGE_BYTES} bytes"):
+    with raises(UsageError, "message-too-long", expected=wire.MOST_MESSAGE_BYTES):
         trio.client("analyst").run("plain", {"note": "x" * 5 * MEGABYTE}, _X)
 
 
 def test_inputs_are_limited_in_number_and_bytes(trio: Trio) -> None:
     client = trio.client("analyst")
     many = {f"x{i}": PrivateInput(np.arange(1)) for i in range(6)}
-    with pytest.raises(PolicyError, match=r"Received: 6, the limit is 5.*max_inputs"):
+    with raises(PolicyError, "too-large", received="6", expected="5"):
         client.run("plain", {}, many)
     half = PrivateInput(np.zeros(13 * MEGABYTE // 8, np.int64))
     with pytest.raises(PolicyError, match=r"Party [12] keeps .* for one job.*max_bytes_per_job"):
@@ -198,7 +199,7 @@ def test_inputs_that_wait_are_limited_for_each_client(trio: Trio) -> None:
     second = PrivateInput(np.zeros(words, np.int64))
     with pytest.raises(QueueFull, match=r"one client's jobs.*max_bytes_per_client"):
         client.run("plain", {}, {"a": second})
-    # Somebody else is not concerned.
+    # Another client is not affected.
     found = trio.client("guest").run("plain", {}, {"a": second})
     assert found.outputs["a"].size == words
     first.leave()
@@ -214,14 +215,14 @@ def test_results_that_are_not_taken_hold_their_place_and_are_dropped(trio: Trio)
     words = 20 * MEGABYTE // 8
     lame = _Raw(client, 1, 8, words=words)
     wait_until(lambda: _count_held_bytes(trio)[0] == 8 * words, "party 0 holds the results")
-    assert _count_held_bytes(trio)[2] <= 8  # which compares only
+    assert _count_held_bytes(trio)[2] <= 8  # this party only compares
     wait_until(
         lambda: not any(p.running for p in trio.workers[0]._host.queue._slots), "its turn ends"
     )
     status = client.status()[0]
     assert isinstance(status, dict)
     assert [job["state"] for job in status["jobs"]] == ["delivering"]
-    # It is no longer in the way of others, but counts among its client's.
+    # It no longer blocks others, but counts for its client's limit.
     _check_job_runs(guest)
     assert trio.workers[0]._host.queue.count_others("guest") == (False, 0)
     with pytest.raises(QueueFull, match=r"Party [01] keeps .*max_bytes_per_client"):
@@ -240,7 +241,7 @@ def _answers(client: Client) -> bool:
 
 
 def test_results_that_are_read_slowly_are_all_delivered(trio: Trio) -> None:
-    """Longer in all than what is allowed for one message."""
+    """The total time exceeds the limit for one message."""
     client = trio.client("analyst")
     words = 8 * MEGABYTE // 8
     slow = _Raw(client, 1, 8, words=words)

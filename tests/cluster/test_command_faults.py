@@ -1,4 +1,4 @@
-"""The command when a worker dies or its user interrupts it: one screen, an exit code, no trace."""
+"""The command after a worker's death or an interrupt: one screen, an exit code, no traceback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LONG = ("--n", "300000", "--repeat", "50")
 
 @dataclass
 class _Running:
-    """A command in the middle of a sort on three local workers."""
+    """A command during a sort on three local workers."""
 
     process: subprocess.Popen[Any]
     workers: list[int]
@@ -32,14 +32,14 @@ def _children(pid: int) -> list[int]:
 
 
 def _workers(pid: int) -> list[int]:
-    """The three workers of a command, by party."""
+    """Return the three workers of a command, by party."""
     grown = [each for child in _children(pid) for each in _children(child)]
     names = {Path(f"/proc/{each}/comm").read_text().strip(): each for each in grown}
     return [names[name] for name in sorted(names) if name.startswith("tfe-party-")]
 
 
 def _start(processes: Processes, folder: Path, *more: str, sorting: bool = True) -> _Running:
-    """Starts the command with its temporary files in a folder; waits until it sorts."""
+    """Start the command with its temporary files in a folder; wait until it sorts."""
     folder.mkdir()
     with (folder.parent / "out").open("wb") as out, (folder.parent / "err").open("wb") as err:
         process = processes.start(

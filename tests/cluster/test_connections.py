@@ -20,7 +20,7 @@ PEER = 2
 
 
 async def _serve(request: AsyncIterator[bytes], context: Any) -> None:
-    """Ends in order when the caller has, or at once if it is told so."""
+    """End cleanly after the caller, or at once on request."""
     async for said in request:
         if said == b"break":
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "no")
@@ -41,7 +41,7 @@ async def _peer() -> tuple[grpc.aio.Server, str]:
 
 
 async def _job(of: Connections, connection: Connection, said: bytes = b"go") -> None:
-    """A call over a connection, and its end."""
+    """Make a call over a connection, and end it."""
     call = wire.stub(connection.channel, wire.STREAM)()
     await call.write(said)
     await call.done_writing()
@@ -86,8 +86,8 @@ def test_two_hundred_jobs_leave_no_descriptor() -> None:
         counts = []
         for i in range(200):
             await _job(of, await of.take_connection(PEER), b"break" if i % 5 == 4 else b"go")
-            if i in (24, 199):  # (behind as many of each kind)
-                gc.collect()  # what broke holds its call, and so its sockets, in a circle
+            if i in (24, 199):  # (after equal numbers of each kind)
+                gc.collect()  # a broken connection's sockets are in a reference cycle
                 await asyncio.sleep(0.5)
                 counts.append(len(os.listdir("/proc/self/fd")))
         assert counts[1] <= counts[0]
@@ -99,7 +99,7 @@ def test_what_did_not_end_in_order_serves_no_other_job() -> None:
     async def test(of: Connections, server: grpc.aio.Server) -> None:
         for end in (b"break", None):
             connection = await of.take_connection(PEER)
-            if end is None:  # before a call was made
+            if end is None:  # before a call
                 await of.return_connection(connection)
             else:
                 await _job(of, connection, end)

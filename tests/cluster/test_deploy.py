@@ -28,7 +28,7 @@ def _unit() -> dict[str, list[str]]:
 
 
 def _takes(words: list[str]) -> None:
-    """The worker's command line is one that the command takes."""
+    """Check that the worker's command line is valid for the command."""
     parsed = make_parser().parse_args(words)
     assert parsed.command == "worker" and parsed.party in (0, 1, 2)
     assert parsed.config.name == f"worker{parsed.party}.toml"
@@ -51,14 +51,14 @@ def test_the_unit_starts_a_worker_and_is_hardened() -> None:
         "User": "tfe-bench",
     }.items():
         assert unit[name] == [value]
-    # What a restart cannot mend (docs/exit_codes.md).
+    # Errors that a restart cannot fix (docs/exit_codes.md).
     assert unit["RestartPreventExitStatus"] == ["2 10 30 50"]
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="no systemd-analyze")
 def test_systemd_takes_the_unit(tmp_path: Path) -> None:
     copy = tmp_path / UNIT.replace("@", "@0")
-    # The virtual environment that it names is not on this machine.
+    # The virtual environment of the file is not on this machine.
     copy.write_text((DEPLOY / UNIT).read_text().replace("/opt/tfe_bench/bin/python", "/bin/true"))
     done = subprocess.run(
         ["systemd-analyze", "verify", str(copy)], capture_output=True, text=True, timeout=60

@@ -1,4 +1,4 @@
-"""``doctor``: what it sees of this machine, the files, the workers and the links."""
+"""``doctor``: checks of this machine, the files, the workers and the links."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _doctor(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, C
 
 @pytest.fixture
 def folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Path:
-    """The files of a cluster that does not run."""
+    """Create the files of a cluster that does not run."""
     ports = []
     for _ in range(3):
         with socket.socket() as s:
@@ -141,7 +141,7 @@ def test_the_program_links_refuses_unfit_parameters() -> None:
 def test_a_client_sees_every_worker_and_every_link(
     hosts: Hosts, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Party 1's operator does not allow `links`; its port is also seen from its own file."""
+    """Party 1's operator does not allow `links`; its port is also checked from its own file."""
     hosts.ensure()
     client = ("--client", "analyst", "--megabytes", "1")
     code, checks = _doctor(capsys, "--cluster", str(hosts.cluster), *client)
@@ -175,7 +175,7 @@ def test_a_client_sees_every_worker_and_every_link(
 
 @pytest.fixture(scope="module")
 def own_hosts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Three hosts that allow everything."""
+    """Start three hosts that allow everything."""
     from tests.cluster.conftest import Hosts
 
     three = Hosts(tmp_path_factory.mktemp("doctor") / "trial")
@@ -205,7 +205,7 @@ def test_a_partys_certificate_does_not_pass_for_another_party(
     shutil.copytree(hosts.folder, other)
     path = other / "cluster.toml"
     text = path.read_text()
-    # Its own file says that it is party 2, by a certificate that does not carry a role.
+    # Its own file names party 2, with a certificate without a role.
     from tests.cluster.certificates import odd_certificate
 
     key, certificate = odd_certificate("worker.example")
@@ -221,7 +221,7 @@ def test_a_partys_certificate_does_not_pass_for_another_party(
     assert "Party 2" in done.stderr and "TLS" in done.stderr
     hosts.stop(2)
 
-    # And party 1's very certificate in party 2's place is refused by the file already.
+    # The file itself rejects party 1's certificate in party 2's place.
     shutil.copy(other / "party1.crt", other / "party2.crt")
     shutil.copy(other / "party1.key", other / "party2.key")
     done = hosts.command("worker", "--party", "2", "--cluster", str(path))

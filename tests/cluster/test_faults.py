@@ -1,4 +1,4 @@
-"""A worker that dies or hangs in the middle of a sort: who it was is told at once."""
+"""A worker that dies or hangs during a sort: the error names it at once."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tfe_bench.errors import PeerLost
 if TYPE_CHECKING:
     from tests.cluster.conftest import Processes
 
-# 2 s after a death and 10 s after a hang; the rest is slack for a busy machine.
+# 2 s after a death and 10 s after a hang; the rest is a margin for a busy machine.
 SECONDS = {signal.SIGKILL: 6.0, signal.SIGSTOP: 10.0 + 4.0}
 
 
 def _break_mid_sort(cluster: LocalCluster, strike: Callable[[], None]) -> tuple[PeerLost, float]:
-    """The error of a long sort that is struck while it runs, and seconds from then to there."""
+    """Return the error of a long sort that is interrupted, and the seconds until the error."""
     keys = np.random.default_rng(1).integers(-(2**63), 2**63 - 1, 1 << 18, np.int64)
     running = threading.Event()
     struck: list[float] = []
@@ -66,7 +66,7 @@ def test_a_worker_that_dies_or_hangs_is_named_within_seconds_and_ends_on_close(
         assert error.party == party
         assert f"party {party}" in str(error)
         assert seconds < SECONDS[strike]
-        # The survivors gave up the job too, and live until the cluster is closed.
+        # The other workers ended the job, too, and run until the cluster is closed.
         survivors = [pid for p, pid in enumerate(pids) if p != party]
         assert all(processes.is_alive(pid) for pid in survivors)
     assert processes.wait_gone(pids, 5) == []

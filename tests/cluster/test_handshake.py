@@ -1,4 +1,4 @@
-"""What two workers must agree on, and the key that they make for a session."""
+"""Agreement of two workers, and the key of their session."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.refusals import raises
 from tfe_bench.cluster import handshake
 from tfe_bench.cluster.handshake import Hello, KeyAgreement
 from tfe_bench.errors import ProtocolError, VersionMismatch
@@ -65,12 +66,12 @@ def test_every_field_that_differs_is_refused_with_both_values(field: str, other:
 
 
 def test_no_field_is_left_unchecked() -> None:
-    own = {"party", "public_key", "cluster_parts"}  # differ by their nature, or explain
+    own = {"party", "public_key", "cluster_parts"}  # differ by definition, or only explain
     assert {f.name for f in dataclasses.fields(Hello)} == own | set(handshake._MUST_AGREE)
 
 
 def test_a_hello_of_another_party_is_refused() -> None:
-    with pytest.raises(ProtocolError, match=r"Party 1 was expected.*party 2"):
+    with raises(ProtocolError, "unexpected-party", received=2, expected=1):
         handshake.check_hello(_hello(0), _hello(2), 1)
 
 
@@ -80,7 +81,7 @@ def test_a_hello_survives_the_wire() -> None:
 
 @pytest.mark.parametrize("blob", [b"", b"{}", b"[]", b"null", b"\xff\xfe", b"{", b'{"party": 0}'])
 def test_what_is_no_hello_is_refused(blob: bytes) -> None:
-    with pytest.raises(ProtocolError, match="not a hello"):
+    with raises(ProtocolError, "malformed-message"):
         Hello.decode(blob)
 
 
@@ -112,7 +113,7 @@ def test_a_hello_is_small_and_flat(blob: bytes) -> None:
 @pytest.mark.parametrize("key", ["", "zz" * 32, "00" * 31, "00" * 32, "1" * 63])
 def test_what_is_no_public_key_is_refused(key: str) -> None:
     mine = KeyAgreement()
-    with pytest.raises(ProtocolError, match="no public key"):
+    with raises(ProtocolError, "invalid-public-key"):
         mine.derive_key(_hello(0, public_key=mine.public_key), _hello(1, public_key=key))
 
 
@@ -140,7 +141,7 @@ def test_every_session_has_keys_of_its_own() -> None:
 
 
 def test_the_key_depends_on_the_whole_hello() -> None:
-    # Whoever changes a field on the way gets two keys that differ.
+    # A field that is altered in transit results in two different keys.
     first, second = _agree({"job": "0" * 32})
     assert first != second
 

@@ -1,4 +1,4 @@
-"""Three sessions of one process, joined by links: what is sent arrives, and takes its delays."""
+"""Three sessions of one process, joined by links: messages arrive, with their delays."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class _Joined:
         self._loop.close()
 
     def delay(self, a: int, b: int, seconds: float) -> None:
-        """Delays what two parties send each other."""
+        """Delay the messages between two parties."""
         for p, q in ((a, b), (b, a)):
             self.links[p]._native.shape(self.links[p].handle, q, int(seconds * 1e6), 0)
 
     def run(self, work: Callable[[Party], Any]) -> list[Any]:
-        """Runs the same work at the three parties."""
+        """Run the same work at the three parties."""
         results: list[Any] = [None] * 3
 
         def at(p: int) -> None:
@@ -87,7 +87,7 @@ class _Joined:
 
 
 class _Pumped(_Joined):
-    """The same, joined by threads that move bytes from outbox to inbox and nothing else."""
+    """The same, joined by threads that only move bytes from outbox to inbox."""
 
     def _join(self) -> None:
         self._pumps = [threading.Thread(target=self._pump, args=pair) for pair in PAIRS]
@@ -142,7 +142,7 @@ _Build = Callable[[Party], Callable[[Any], Any]]
 
 
 def _seconds(joined: _Joined, build: _Build, delay: float) -> float:
-    """The time of a second call of a graph, at the slowest party, over a slow line."""
+    """Return the time of a second call of a graph, at the slowest party, over a slow line."""
     functions = joined.run(lambda party: party.function(build(party)))
     one = np.ones(1, np.int64)
 
@@ -183,7 +183,7 @@ def test_dependent_exchanges_take_a_delay_each(pumped: _Pumped) -> None:
 
 
 def test_a_step_lasts_until_a_message_that_nobody_uses_has_come_too(pumped: _Pumped) -> None:
-    # Else it comes in a later step, and ends the session as a message of a finished one.
+    # Otherwise it arrives in a later step, and ends the session as a message of a finished one.
     def build(party: Party) -> Callable[[Any], Any]:
         def send_in_vain(x: Any) -> Any:
             s = party.site("in vain")

@@ -1,4 +1,4 @@
-"""Inputs that arrive while a job runs: in order, few at a time, only where a program takes them."""
+"""Inputs that arrive while a job runs: in order, few at a time, for programs that support it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.cluster.jobs import InputSpec, Program
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import LateInput, PrivateInput
@@ -89,11 +90,11 @@ def test_a_late_input_is_made_when_it_is_asked_for() -> None:
 def test_only_programs_that_want_late_inputs_take_them(shared_cluster: LocalCluster) -> None:
     keys = np.arange(8)
     late = LateInput((8,), 0, lambda: PrivateInput(keys))
-    with pytest.raises(UsageError, match="wants all inputs before it begins"):
+    with raises(UsageError, "late-input-not-supported"):
         shared_cluster.run("sort", {}, {"keys": late})
     program = Program("p", lambda context: {}, late=True)
     program.admit({}, [InputSpec("x", (8,), 0, late=True)])
-    # what cannot be made ends the job, and the cluster serves the next
+    # an input whose creation fails ends the job, and the cluster serves the next one
     fails = LateInput((8,), 0, lambda: 1 // 0)  # type: ignore[arg-type, return-value]
     with pytest.raises((ZeroDivisionError, UsageError, PeerLost)):
         shared_cluster.run("sort", {}, {"keys": fails})

@@ -1,4 +1,4 @@
-"""Jobs leave nothing behind: no connection, task, thread or memory, however they end."""
+"""Jobs leave no connection, task, thread or memory, however they end."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 
 from tests.cluster.conftest import wait_until
 from tests.models import tiny
+from tests.refusals import raises
 from tfe_bench.cluster.client import Client, new_job
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
@@ -41,12 +42,12 @@ def _failing(client: Client) -> None:
 
 
 def _refused(client: Client) -> None:
-    with pytest.raises(UsageError, match="No installed package"):
+    with raises(UsageError, "unknown-program"):
         client.run("unknown", {}, _X)
 
 
 def _leaving(client: Client) -> None:
-    """Its progress raises in the middle, as Ctrl-C does."""
+    """Raise in the progress callback, as Ctrl-C does."""
 
     def leave(fraction: float, text: str) -> None:
         raise KeyboardInterrupt
@@ -78,7 +79,7 @@ _ENDS = (_plain, _plain, _failing, _plain, _leaving, _plain, _cancelled, _plain,
 
 
 def _figures(trio: Trio) -> dict[str, int]:
-    """Counts of what the process holds, once the last job's remains are gone."""
+    """Count the process's resources, after the last job's have been released."""
     gc.collect()
     from tfe_bench.cluster import transport
     from tfe_bench.cluster.worker import pending
@@ -117,7 +118,7 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
 
     def settled() -> dict[str, int] | None:
         found = _figures(trio)
-        # (each server remembers its last call)
+        # (each server stores its last call)
         return found if found["jobs and sessions"] <= 2 * 3 else None
 
     baseline = wait_until(settled, "the first sessions are dropped")
@@ -136,7 +137,7 @@ def test_jobs_leave_no_descriptor_task_thread_or_session(trio: Trio) -> None:
 
 
 class _Process:
-    """What one worker's process holds, read from /proc."""
+    """Resources of one worker's process, read from /proc."""
 
     def __init__(self, pid: int) -> None:
         status = Path(f"/proc/{pid}/status").read_text()
@@ -168,7 +169,7 @@ def _fails(cluster: LocalCluster, rng: np.random.Generator) -> None:
 
 
 def _leaves(cluster: LocalCluster, rng: np.random.Generator) -> None:
-    """Its client goes in the middle."""
+    """Run a job whose client disconnects."""
 
     def leave(fraction: float, text: str) -> None:
         raise KeyboardInterrupt
@@ -182,7 +183,7 @@ def _is_cancelled(cluster: LocalCluster, rng: np.random.Generator) -> None:
     asked: list[str] = []
 
     def cancel(fraction: float, text: str) -> None:
-        if not asked:  # more progress may have been on its way
+        if not asked:  # more progress may have been in transit
             asked.append(job)
             cluster.client.cancel(job)
 
@@ -202,7 +203,7 @@ def _looked_at(cluster: LocalCluster) -> list[_Process]:
 
 
 def _typical(samples: Samples, party: int) -> tuple[int, int, float]:
-    """The least descriptors and threads, and the median of memory, which swings by 50 MB."""
+    """Return minima of descriptors and threads, and the median of memory (it varies by 50 MB)."""
     of = [moment[party] for moment in samples]
     print(f"party {party}: {'; '.join(map(str, of))}")
     megabytes = statistics.median(p.megabytes for p in of)
@@ -213,13 +214,13 @@ def _are_steady(before: Samples, after: Samples) -> None:
     for party in range(len(before[0])):
         first, last = _typical(before, party), _typical(after, party)
         assert last[0] <= first[0] + 2
-        # (an idle thread of the pool for what waits is used again)
+        # (an idle thread of the pool is reused)
         assert last[1] <= first[1] + 12
         assert last[2] <= first[2] + 40
 
 
 def _stay_as_they_were(cluster: LocalCluster, once: Callable[[int], None]) -> None:
-    """Workers and this client, over two hundred turns behind the first twenty."""
+    """Check workers and this client over two hundred turns after the first twenty."""
     held: Samples = []
     for number in range(220):
         once(number)
@@ -242,7 +243,7 @@ def test_two_hundred_jobs_leave_three_processes_as_they_were(rng: np.random.Gene
 
 
 def _of_many_kinds() -> tuple[Any, Any]:
-    """A model of an exponential, a root and a learned slope, and what is private of it."""
+    """Return a model of an exponential, a root and a learned slope, and its private values."""
     keras: Any = pytest.importorskip("keras")
     layers = keras.layers
     model = keras.Sequential(
@@ -273,7 +274,7 @@ def test_two_hundred_predictions_leave_workers_and_client_as_they_were(
 
 @pytest.mark.slow
 def test_two_hundred_trainings_leave_workers_and_client_as_they_were() -> None:
-    """By four rates, each of which is a graph; what is learned is asked for."""
+    """With four rates, each of which has its own graph; the learned weights are requested."""
     x, y = tiny.data()
     some = [tiny.private_model(0.1 * (1 + i)) for i in range(4)]
 
@@ -290,7 +291,7 @@ def test_two_hundred_trainings_leave_workers_and_client_as_they_were() -> None:
 
 @pytest.mark.slow
 def test_two_hundred_texts_leave_workers_and_client_as_they_were() -> None:
-    """Weights of 20,000 words among them, whose masks are held as seeds."""
+    """With weights of 20,000 words, whose masks are held as seeds."""
     keras: Any = pytest.importorskip("keras")
     layers, length, count = keras.layers, 6, 160
     words = keras.Input((length,), dtype="int32")
@@ -313,7 +314,7 @@ def test_two_hundred_texts_leave_workers_and_client_as_they_were() -> None:
 
 @pytest.mark.slow
 def test_a_soak(rng: np.random.Generator) -> None:
-    """TFE_BENCH_SOAK_MINUTES (30) of mixed jobs; prints what docs/performance.md says."""
+    """Mixed jobs for TFE_BENCH_SOAK_MINUTES (30); prints the figures of docs/performance.md."""
     minutes = float(os.environ.get("TFE_BENCH_SOAK_MINUTES", "30"))
     with LocalCluster() as cluster:
         for kind in 6 * _MIX:
@@ -347,7 +348,7 @@ def test_two_hundred_queries_leave_workers_and_client_as_they_were(
         db.put("t", {"k": k.tolist(), "v": v.tolist()}, types=bounds, unique=["k"])
 
         def once(number: int) -> None:
-            # (of each plan workers keep the graphs, up to a bound that is not reached here)
+            # (workers keep each plan's graphs, up to a bound that is not reached here)
             bound = 20 * (number % 4)
             texts = {
                 0: "select sum(v) s, count(*) n from t where v > 0",

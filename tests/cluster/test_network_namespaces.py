@@ -1,4 +1,4 @@
-"""Three workers and a client in network namespaces of their own, as on four machines."""
+"""Three workers and a client in separate network namespaces, as on four machines."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class _Network:
             _ip("-n", host, "link", "set", "eth0", "up")
 
     def cut(self, host: int) -> None:
-        """Pulls a host's cable at the switch."""
+        """Disconnect a host at the switch."""
         _ip("-n", self.names[_SWITCH], "link", "set", f"port{host}", "down")
 
     def start(self, host: int, *command: str, **options: Any) -> subprocess.Popen[Any]:
-        """Starts ``tfe_bench command...`` on a host."""
+        """Start ``tfe_bench command...`` on a host."""
         inside = ("ip", "netns", "exec", self.names[host])
         return self.processes.start("-m", "tfe_bench", *command, inside=inside, **options)
 

@@ -1,4 +1,4 @@
-"""What a worker logs: every refusal once, with who asked for what and why, and no value."""
+"""A worker's log: every refusal once, with client, program and reason, and no value."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ LIMITS: dict[str, Any] = {"max_inputs": 5}
 SECRET = 271828182845
 _X = {"x": PrivateInput(np.full(3, SECRET))}
 
-# Whatever may refuse a job before its inputs are read, by where it stands.
+# Checks that may refuse a job before its inputs are read, by their place.
 POLICY = [name for name in vars(WorkerPolicy) if name.startswith("permit_")]
 OTHERS: list[tuple[type, str]] = [(JobQueue, "hold"), (JobQueue, "enter"), (Callers, "first")]
 
 
 @pytest.fixture
 def lines(caplog: pytest.LogCaptureFixture) -> Iterator[Callable[[str], list[str]]]:
-    """The log's lines with a word in them."""
+    """Return the log's lines that contain a word."""
     caplog.set_level(logging.INFO, "tfe_bench.worker")
     yield lambda word: [m for m in caplog.messages if word in m]
 
@@ -55,7 +55,8 @@ def _refused(client: Client, program: str = "plain", **parameters: Any) -> tuple
 def _once_each(trio: Trio, lines: Callable[[str], list[str]], word: str) -> list[str]:
     wait_until(trio.idle, "the job is gone", 20)
     found = [line for line in lines(word) if "begins" not in line]
-    # (the client leaves at the first refusal, before other workers may have looked at its job)
+    # (the client disconnects at the first refusal, possibly before other workers have checked its
+    # job)
     assert 1 <= len(found) <= 3, found
     assert len({line for line in found if "Party" in line}) == sum("Party" in m for m in found)
     return found
@@ -140,7 +141,7 @@ def test_a_question_that_is_refused_is_logged(
     with pytest.raises(TfeBenchError):
         client.ask(1, wire.MODELS, of="nothing of this kind")
     [line] = lines("is refused")
-    assert "models" in line and "guest" in line and "Nothing of this kind" in line
+    assert "models" in line and "guest" in line and "Expected a kind of stored values" in line
 
 
 def test_a_client_that_is_refused_again_and_again_writes_few_lines_and_a_count(
@@ -156,7 +157,7 @@ def test_a_client_that_is_refused_again_and_again_writes_few_lines_and_a_count(
 
     ask(client, outcomes.MOST_LINES + 15)
     assert len(lines("of analyst is refused")) == outcomes.MOST_LINES
-    ask(other, 1)  # each client has its own allowance
+    ask(other, 1)  # each client has its own limit
     assert len(lines("of guest is refused")) == 1
     wait_until(lambda: lines("client analyst: 15 more refusals"), "the rest is counted", 10)
     ask(client, 1)

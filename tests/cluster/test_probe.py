@@ -1,6 +1,6 @@
-"""A wrong certificate is told after two looks, not when the time for an answer is up.
+"""A wrong certificate is reported after two probes, not after the time for an answer.
 
-Every wait here may last ten minutes: what is told earlier was seen, not waited for.
+Every wait here may last ten minutes: an earlier report comes from a probe.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from typing import Any
 import grpc
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.cluster import probe, tls, wire
 from tfe_bench.cluster.client import Client
 from tfe_bench.cluster.config import ClientConfig, ClusterConfig, PartyConfig
@@ -36,7 +37,7 @@ class _Member:
 
 @pytest.fixture(scope="module")
 def members() -> dict[str, _Member]:
-    """The parties, a client, and a stranger that says it is that client."""
+    """Create the parties, a client, and an unknown member with that client's name."""
     names = {f"party{p}": tls.party_common_name(p) for p in range(3)}
     names.update(client=tls.client_common_name("a"), stranger=tls.client_common_name("a"))
     return {who: _Member(name) for who, name in names.items()}
@@ -44,7 +45,7 @@ def members() -> dict[str, _Member]:
 
 @pytest.fixture(scope="module")
 def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
-    """A cluster of which party 0 alone listens."""
+    """Return a cluster of which only party 0 listens."""
     ports = _free_ports(3)
     made = ClusterConfig(
         "x",
@@ -66,7 +67,7 @@ def config(members: dict[str, _Member]) -> Iterator[ClusterConfig]:
 
 
 def _another(config: ClusterConfig, members: dict[str, _Member], who: str) -> ClusterConfig:
-    """A cluster.toml with somebody else's certificate in a member's place."""
+    """Return a cluster.toml with another certificate in a member's place."""
     pem = tls.make_certificate(tls.party_common_name(0), days=2)[1]
     if who == "client":
         client = ClientConfig("a", members["stranger"].certificate)
@@ -121,16 +122,16 @@ def test_what_is_no_worker_or_busy_is_no_wrong_certificate(
     own = members["client"]
 
     def http(connection: socket.socket) -> None:
-        connection.recv(1 << 16)  # (what is unread at the end resets the connection)
+        connection.recv(1 << 16)  # (unread data at the end resets the connection)
         connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         connection.close()
 
-    for answer, expected in ((http, "no TLS"), (socket.socket.close, None)):
+    for answer, expected in ((http, "does not use a worker's TLS"), (socket.socket.close, None)):
         with _listening(answer) as port:
             target = dataclasses.replace(config.parties[0], port=port)
             said = probe.find_tls_mismatch(target, own.key, own.certificate)
             assert said is None if expected is None else expected in str(said)
-    # nobody listens, nor can begin to
+    # no process listens, nor can start to
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         nobody = dataclasses.replace(config.parties[1], port=held.getsockname()[1])
@@ -201,5 +202,6 @@ def test_a_worker_is_told_at_once(
             await PeerStreams(host, None, None)._wait_connected(target, channel)  # type: ignore[arg-type]
 
     told = "does not accept" if wrong == "client" else "does not pin"
-    with pytest.raises(ClusterError, match=f"Party 0 .*no agreement on TLS: .*{told}"):
+    with raises(ClusterError, "tls-mismatch", party=0) as refused:
         asyncio.run(dial())
+    assert told in str(refused.value)

@@ -6,6 +6,7 @@ import threading
 
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.cluster.policy import WorkerPolicy
 from tfe_bench.cluster.worker.job_queue import JobQueue, QueueSlot
 from tfe_bench.errors import ClusterError, PolicyError, QueueFull
@@ -60,7 +61,7 @@ def test_whoever_waits_is_told_when_somebody_before_it_leaves() -> None:
         queue.set_ready(place)
     assert queue.take_next() is places[0]
     queue.release_slot(places[1])
-    queue.release_slot(places[1])  # twice is once
+    queue.release_slot(places[1])  # a second call has no effect
     assert told == [[], [1], [2, 1]]
     queue.finish_turn(places[0])
     assert told[2] == [2, 1, 0]
@@ -71,10 +72,10 @@ def test_limits_are_refused_by_name_and_free_again() -> None:
     queue = _queue(2, 3, 2)
     one = queue.enter("a")
     queue.enter("a")
-    with pytest.raises(QueueFull, match=r"Party 2 takes 2 jobs of one client.*max_jobs_per_client"):
+    with raises(QueueFull, "too-many-jobs", operation="max_jobs_per_client", expected=2, party=2):
         queue.enter("a")
     queue.enter("b")
-    with pytest.raises(QueueFull, match=r"Party 2 takes 3 jobs at a time.*max_jobs ") as caught:
+    with raises(QueueFull, "too-many-jobs", operation="max_jobs", expected=3, party=2) as caught:
         queue.enter("c")
     assert isinstance(caught.value, ClusterError) and caught.value.exit_code == 20
     queue.release_slot(one)
@@ -113,13 +114,13 @@ def test_a_place_is_held_until_its_turn_is_over_and_its_client_has_left() -> Non
 def test_bytes_are_limited_for_a_job_a_client_and_all_and_go_with_their_place() -> None:
     queue = _queue(1, 9, 9, max_bytes_per_job=10, max_bytes_per_client=15, max_bytes=20)
     first, second, third = (queue.enter(name) for name in ("a", "a", "b"))
-    with pytest.raises(PolicyError, match=r"Party 1 keeps 10 bytes.*max_bytes_per_job"):
+    with raises(PolicyError, "too-many-bytes", operation="max_bytes_per_job", expected=10, party=1):
         queue.hold(first, 11)
     queue.hold(first, 10)
-    with pytest.raises(QueueFull, match=r"15 bytes.*max_bytes_per_client"):
+    with raises(QueueFull, "too-many-bytes", operation="max_bytes_per_client", expected=15):
         queue.hold(second, 6)
     queue.hold(second, 5)
-    with pytest.raises(QueueFull, match=r"20 bytes.*all jobs together.*max_bytes "):
+    with raises(QueueFull, "too-many-bytes", operation="max_bytes", expected=20):
         queue.hold(third, 6)
     queue.hold(first, 0)
     queue.hold(third, 10)

@@ -1,4 +1,4 @@
-"""Certificates that end, and the change from one to the next while workers serve."""
+"""Certificates that expire, and the change to the next ones while workers serve."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.__main__ import main
 from tfe_bench.cluster import expiry, tls
 from tfe_bench.cluster.client import Client
@@ -64,7 +65,7 @@ def test_a_member_may_have_two_certificates_and_the_digest_covers_both(tmp_path:
     mine = again.parties[1].certificates
     assert tls.select_certificate(key, mine) == second
     assert tls.select_certificate(keys[1], mine) == mine[0]
-    with pytest.raises(ConfigError, match="does not belong"):
+    with raises(ConfigError, "key-mismatch"):
         tls.select_certificate(keys[0], mine)
 
 
@@ -75,7 +76,7 @@ def test_of_two_certificates_with_one_key_the_one_that_lasts_longer_is_shown() -
     assert tls.select_certificate(key, [long, short]) == long
     config, _ = _cluster()
     PartyConfig(0, "p", "127.0.0.1", 1, short, long)
-    with pytest.raises(ConfigError, match=r"same .*key"):
+    with raises(ConfigError, "duplicate-name", operation='"certificate" (or the key in it)'):
         ClusterConfig(
             "c",
             (PartyConfig(0, "p", "127.0.0.1", 1, short), *config.parties[1:]),
@@ -113,7 +114,7 @@ def test_an_expired_certificate_is_refused_with_its_date_and_the_command() -> No
     config, _ = _cluster(days=10)
     later = datetime.datetime.now(UTC) + datetime.timedelta(days=11)
     until = tls.valid_until(config.parties[0].certificate or b"")
-    with pytest.raises(SecurityError, match="certs renew") as caught:
+    with raises(SecurityError, "certificate-expired") as caught:
         tls.check_any_valid(config.parties[0].certificates, later)
     assert f"{until:%Y-%m-%d}" in str(caught.value)
     renewed = config
@@ -162,7 +163,7 @@ def test_renew_makes_a_second_pair_and_says_how_to_change(
     assert 'certificate = ["party1.crt", "party1-new.crt"]' in shown.err
     assert 'key = "party1-new.key"' in shown.err
     assert "PRIVATE" not in shown.out + shown.err
-    # Nothing is replaced, and the next turn takes the plain names again.
+    # No file is replaced, and the next run uses the plain names again.
     assert main(["certs", "renew", str(old)]) == 10
     assert main(["certs", "renew", str(new), "--out", str(tmp_path / "next")]) == 0
     assert sorted(p.name for p in (tmp_path / "next").iterdir()) == ["party1.crt", "party1.key"]
@@ -199,7 +200,7 @@ def _sort(hosts: Hosts, cluster: Path, key: Path | None = None) -> None:
 
 @pytest.fixture
 def own_hosts(tmp_path: Path) -> object:
-    """Three hosts of this test alone."""
+    """Start three hosts of this test alone."""
     from tests.cluster.conftest import Hosts
 
     three = Hosts(tmp_path / "trial")
@@ -233,7 +234,7 @@ def test_a_party_and_a_client_change_certificates_one_restart_at_a_time(own_host
 
 @pytest.mark.slow
 def test_an_expired_or_early_end_is_told_by_workers_and_clients(own_hosts: Hosts) -> None:
-    """The certificates end in 20 days: the workers say so; one that has ended keeps them out."""
+    """The certificates expire in 20 days: workers warn; an expired one prevents their start."""
     hosts = own_hosts
     folder = hosts.folder
     for stem, name in (("party2", tls.party_common_name(2)),):
@@ -268,7 +269,7 @@ def test_a_worker_and_a_client_whose_certificate_has_ended_are_told_the_date(
         assert code == 30
         assert re.search(r"has expired\. Received: valid until 20\d\d-\d\d-\d\d", told), told
         assert "certs renew" in told
-    with pytest.raises(SecurityError, match=r"party-0\.tfe-bench has expired"):
+    with raises(SecurityError, "certificate-expired", operation="party-0.tfe-bench"):
         config = ClusterConfig.load(folder / "cluster.toml")
         pem = config.parties[0].certificates[0]
         tls.server_credentials((folder / "party0.key").read_bytes(), pem, config.trusted_by(0))

@@ -99,7 +99,7 @@ def test_what_each_worker_gets_is_uniform_whatever_the_input(value: int) -> None
             "m - l2": m - seeds.expand_seed(seed2, m.size),
         }
     for name, stream in views.items():
-        # 255 degrees of freedom: mean 255, deviation 22.6; wrong by chance once in 10^9.
+        # 255 degrees of freedom: mean 255, deviation 22.6; a random failure once in 10^9.
         assert _chi_square_of_bytes(stream) < 255 + 7 * 22.6, name
         ones = np.unpackbits(stream.view(np.uint8)).mean()
         assert abs(ones - 0.5) < 7 * 0.5 / np.sqrt(stream.size * 64), name
@@ -111,7 +111,7 @@ _WIDE_EDGES = [0, 1, -1, 2**63, -(2**63), 2**64 - 1, 2**64, -(2**64), 2**127 - 1
 
 
 def _reconstruct_wide(seed1: bytes, seed2: bytes, m: Ring) -> list[int]:
-    """With Python's integers."""
+    """Reconstruct with Python's integers."""
     l1, l2 = seeds.expand_seed(seed1, m.size), seeds.expand_seed(seed2, m.size)
     whole = [words.to_integers(a.reshape(-1, 2)) for a in (m, l1, l2)]
     plain = words.from_integers(whole[0] - whole[1] - whole[2])

@@ -1,4 +1,4 @@
-"""How a job's inputs leave a client: made when they are taken, not all at once."""
+"""Upload of a job's inputs: created when they are sent, not all at once."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tfe_bench.cluster import input_upload, seeds
 from tfe_bench.cluster.input_upload import InputUpload
 from tfe_bench.cluster.launch import LocalCluster
@@ -17,7 +18,7 @@ from tfe_bench.errors import TfeBenchError, UsageError
 
 
 class Inputs:
-    """Three inputs, the last one late; counts how often each is made."""
+    """Three inputs, the last one late; counts the creations of each."""
 
     def __init__(self, rng: np.random.Generator) -> None:
         self.values = [rng.integers(-(2**63), 2**63, (4, 5)) for _ in range(3)]
@@ -77,7 +78,7 @@ def test_an_input_that_is_not_as_it_was_said_to_be_is_refused() -> None:
         said = LazyInput(shape, bits, lambda: PrivateInput(np.zeros(4, np.int64)))
         stream = messages(InputUpload({"x": said}), 1)
         next(stream)
-        with pytest.raises(UsageError, match="another shape"):
+        with raises(UsageError, "shape-mismatch"):
             next(stream)
 
 

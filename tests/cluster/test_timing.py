@@ -1,4 +1,4 @@
-"""What three workers measure of one job, and the trace that they send back."""
+"""Measurements of three workers of one job, and their trace."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_each_worker_says_where_its_time_went(shared_cluster: LocalCluster) -> N
 
 
 def test_a_first_run_is_busy_no_longer_than_it_runs(shared_cluster: LocalCluster) -> None:
-    """What no warm-up has built is left out of what a run took, was busy and is predicted by."""
+    """Run time, busy time and prediction exclude the building of graphs without a warm-up."""
     measured = _run(shared_cluster, repeat=1, warm_up=0).measured
     for found in measured:
         assert found["trace_seconds"] == found["build_seconds"] > 0

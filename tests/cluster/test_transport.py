@@ -36,14 +36,14 @@ def _frame(
 
 
 class _Session:
-    """A native session of party 1, and what is pushed into it."""
+    """A native session of party 1, and the frames that are pushed into it."""
 
     def __init__(self) -> None:
         self.native = ops.native()
         self.handle = self.native.session_new(1, os.urandom(48), 0)
 
     def begin(self, step: int, run_ahead: int = 9) -> str:
-        """Begins a step of control messages; the error."""
+        """Begin a step of control messages; return the error."""
         control = 1
         return self.native.call_for_error("step_begin", self.handle, step, control, run_ahead)
 
@@ -54,7 +54,7 @@ class _Session:
         return self.native.call_for_error("push", self.handle, peer, blob, len(blob))
 
     def receive(self, size: int, step: int = 1, peer: int = 0) -> tuple[str, bytes]:
-        """A control message (site 0): the error, and what came."""
+        """Receive a control message (site 0): return the error, and the message."""
         space = ctypes.create_string_buffer(max(1, size))
         error = self.native.call_for_error("control_recv", self.handle, peer, step, space, size)
         return error, space.raw[:size]
@@ -147,7 +147,7 @@ def test_a_message_that_comes_twice_is_refused(session: _Session) -> None:
     frame = _frame(b"12345678", site=0)
     assert session.push(frame) == ""
     assert "twice" in session.push(frame)
-    assert session.push(frame, peer=2) == ""  # another peer's is another message
+    assert session.push(frame, peer=2) == ""  # another peer's message is distinct
 
 
 def test_a_message_of_a_finished_step_is_refused(session: _Session) -> None:
@@ -165,7 +165,7 @@ def test_a_message_of_another_size_than_due_is_refused(session: _Session) -> Non
 
 
 def _waiting(session: _Session) -> tuple[list[str], threading.Thread]:
-    """A thread that waits for 4 bytes in step 1, and where it puts the error."""
+    """Start a thread that waits for 4 bytes in step 1; return its errors and the thread."""
     session.begin(1)
     got: list[str] = []
     waiting = threading.Thread(target=lambda: got.append(session.receive(4)[0]))
@@ -259,7 +259,7 @@ class Pipe:
 
 
 async def _feed(link: SessionLink, *blobs: bytes | None) -> list[bytes]:
-    """Runs a link of party 1 to party 0 on a stream that brings blobs; what it wrote."""
+    """Run a link of party 1 to party 0 on a stream of blobs; return its output."""
     pipe, written = Pipe(), []
     for blob in blobs:
         await pipe.write(blob)  # type: ignore[arg-type]

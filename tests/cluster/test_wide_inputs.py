@@ -1,4 +1,4 @@
-"""Elements of Z_2^128 travel through the cluster as those of Z_2^64 do."""
+"""Elements of Z_2^128 pass through the cluster as those of Z_2^64 do."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.cluster.lies import alter_header, alter_messages
+from tests.refusals import raises
 from tfe_bench.cluster.jobs import InputSpec
 from tfe_bench.cluster.launch import LocalCluster
 from tfe_bench.cluster.requests import PrivateInput
@@ -38,7 +39,7 @@ PROGRAM = Program("double", run, wide=True)
 
 @pytest.fixture(scope="module")
 def doubling(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
-    """Workers that have a program of somebody else's installed."""
+    """Start workers with an installed third-party program."""
     site = tmp_path_factory.mktemp("site")
     (site / "doubling.py").write_text(_PROGRAM)
     about = site / "doubling-1.0.dist-info"
@@ -87,14 +88,14 @@ def test_real_numbers_beyond_64_bits_come_back(doubling: LocalCluster) -> None:
 
 
 def test_a_program_that_does_not_say_so_gets_no_wide_inputs(doubling: LocalCluster) -> None:
-    with pytest.raises(UsageError, match=r"'sort' takes inputs over Z_2\^64.*Z_2\^128"):
+    with raises(UsageError, "unsupported-ring", received="Z_2^128", expected="Z_2^64"):
         doubling.run("sort", {}, {"keys": PrivateInput(np.zeros((4, 2), np.int64), 0, 2)})
     result = doubling.run("sort", {}, {"keys": PrivateInput(np.array([3, 1, 2]))})
     assert result.outputs["keys"].tolist() == [1, 2, 3] and result.limbs["keys"] == 1
 
 
 def in_first(change: Change) -> Callable[[bytes], list[bytes]]:
-    """Of the first input, in the header."""
+    """Change the first input in the header."""
     return alter_header(lambda header: change(header["inputs"][0]))
 
 
@@ -104,7 +105,7 @@ def _refused(
     kind: type[TfeBenchError],
     told: str,
 ) -> None:
-    """The client tells some parties something else; the cluster stays usable."""
+    """Check that altered messages to some parties are refused; the cluster stays usable."""
     x = PrivateInput(words.from_integers(EDGES), 0, 2)
     with pytest.MonkeyPatch.context() as patch:
         alter_messages(patch, cluster, {p: in_first(change) for p, change in lies.items()})
@@ -179,5 +180,5 @@ def test_simulated_parties_share_wide_inputs(rng: np.random.Generator) -> None:
     expected = [2 * v % (1 << 128) for v in words.to_integers(x)]
     assert done.value().tolist() == expected
     for limbs, shape in ((2, (3,)), (3, (3, 2)), (0, (3,))):
-        with pytest.raises(UsageError, match="limbs"):
+        with raises(UsageError, "shape-mismatch", operation="limbs"):
             share_for_party(np.zeros(shape, np.int64), 0, b"s", limbs=limbs)

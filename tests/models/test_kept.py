@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tests.protocols.test_seeded import held
+from tests.refusals import raises
 from tfe_bench.cluster.store import FOREIGN, NONE, OWN, SUFFIX, UNREADABLE, Store
 from tfe_bench.cluster.stored import DATA, StoredFacts, StoredTensor
 from tfe_bench.errors import ConfigError, TfeBenchError, UsageError
@@ -129,7 +130,7 @@ def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
         assert facts.deployment == f"{7:032x}" and values["many"].m is first["many"].m
     doubled = values["many"].m + values["many"].m  # nothing is computed in place
     assert (doubled.numpy() == 14).all() and (values["many"].l1.numpy() == 7).all()
-    with pytest.raises(UsageError, match="no model 'net' that this client may use"):
+    with raises(UsageError, "name-not-found", operation="net"):
         stored_shares.load_cached(store, "net", "bob")
     stored(store, "net", 8, 4096, ("bob",))
     values = stored_shares.load_cached(store, "net", "bob")[1]
@@ -146,7 +147,7 @@ def test_what_is_in_memory_is_what_the_file_is(tmp_path: Path) -> None:
     stored(store, "net", 9, 10)
     assert int(stored_shares.load_cached(store, "net", "alice")[1]["many"].m[9]) == 9
     store.remove_file("net")
-    with pytest.raises(UsageError, match="no model 'net'"):
+    with raises(UsageError, "name-not-found", operation="net"):
         stored_shares.load_cached(store, "net", "alice")
     stored_shares.evict_cached(store, "net")
     assert not store.program_cache
@@ -191,7 +192,7 @@ def test_columns_that_were_asked_for_are_read_once(
     assert all(ask(7, "many") == [7] for _ in range(200)) and read == [["many"]]
     assert ask(7, "few", "many") == [7, 7] and ask(7, "many", "few") == [7, 7]
     assert read == [["many"], ["few"]]
-    with pytest.raises(UsageError, match="no model 'net' that this client may use"):
+    with raises(UsageError, "name-not-found", operation="net"):
         ask(7, "many", client="bob")
     stored(store, "net", 8, 4096)
     with pytest.raises(UsageError, match="just replaced"):
@@ -201,5 +202,5 @@ def test_columns_that_were_asked_for_are_read_once(
     monkeypatch.setattr(stored_shares, "_MOST_IN_MEMORY", 1 << 60)
     assert ask(8, "few", "many") == [8, 8] and not store.program_cache
     store.remove_file("net")
-    with pytest.raises(UsageError, match="no model 'net'"):
+    with raises(UsageError, "name-not-found", operation="net"):
         ask(8, "many")

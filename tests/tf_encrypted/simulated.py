@@ -11,12 +11,12 @@ import tfe_bench.tf_encrypted as compatible
 from tests.models.arrays.simulated import Client, Workers
 from tfe_bench.tf_encrypted.config import LocalConfig, get_config
 
-# Type checkers know none of the names that the current protocol has.
+# Type checkers cannot resolve the names of the current protocol.
 tfe: Any = compatible
 
 
 class Simulated(LocalConfig):
-    """A configuration of workers that are given."""
+    """A configuration of given workers."""
 
     def __init__(self, workers: Workers) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Simulated(LocalConfig):
 
 @contextmanager
 def simulated(folder: Path) -> Iterator[Simulated]:
-    """The current configuration, within."""
+    """Set the current configuration within the block."""
     before, workers = get_config(), Workers(folder)
     config = Simulated(workers)
     compatible.set_config(config)

@@ -23,7 +23,7 @@ def workers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 IMAGE, ROWS = (2, 5, 6, 3), (4, 5)
-# By the layer: its arguments here, those of Keras where they are others, and the inputs' shape.
+# By layer: its arguments here, Keras' arguments if they differ, and the inputs' shape.
 LAYERS: dict[str, tuple[str, dict[str, Any], tuple[int, ...]]] = {
     "dense": ("Dense", {"units": 3}, ROWS),
     "dense, relu": ("Dense", {"units": 3, "activation": "relu"}, ROWS),
@@ -160,7 +160,7 @@ def test_a_model_learns_as_in_keras(optimizer: str, loss: str, rng: np.random.Ge
     own = tfe.reveal([w.read_value() for of_layer in model.weights for w in of_layer])
     off = [np.abs(g.to_native().numpy() - w) for g, w in zip(own, plain.get_weights(), strict=True)]
     every = np.concatenate([o.ravel() for o in off])
-    # (by Adam steps are as large for gradients that are next to nothing, and rounded)
+    # (Adam's steps are as large for tiny, rounded gradients)
     assert np.quantile(every, 0.8) < 1e-3
     assert every.max() < (0.1 if optimizer in ("adam", "amsgrad") else 2e-3)
     metrics = ["binary_accuracy"] if width == 1 else ["categorical_accuracy"]

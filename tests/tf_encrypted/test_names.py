@@ -1,4 +1,4 @@
-"""Every name of tf-encrypted's ABY3, on values as its programs have them."""
+"""Every name of tf-encrypted's ABY3, on values of its programs."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import scipy.special
 import tensorflow as tf
 
+from tests.refusals import raises
 from tests.tf_encrypted.simulated import simulated, tfe
 from tfe_bench.errors import RangeError, UsageError
 from tfe_bench.models.arrays import array_jobs, building, evaluate
@@ -73,12 +74,12 @@ def _carried(a: Any, b: Any, pos: int) -> Any:
 
 
 def _times() -> Any:
-    """In how many windows of 2 x 2 each place of an image of 4 x 4 is, one place apart."""
+    """Return the number of 2 x 2 windows with stride 1 over each place of a 4 x 4 image."""
     return np.outer([1, 2, 2, 2], [1, 2, 2, 2])
 
 
 Case = tuple[Callable[[Any], Any], Any, float]
-# By name: the expression, what it is in the clear, and how far off it may be.
+# By name: the expression, its plaintext value, and its largest error.
 CASES: dict[str, Case] = {
     "add": (lambda v: 1 + (v.x + v.y) + v.c, 1 + X + Y + Y, 0),
     "add_n": (lambda v: tfe.add_n([v.x, v.y, v.c]), X + 2 * Y, 0),
@@ -265,7 +266,7 @@ CASES: dict[str, Case] = {
     ),
 }
 
-# Of the protocol's names those that make or end values, or are refused; they have tests below.
+# Names of the protocol that create or release values, or are refused; they have tests below.
 OTHERS = {
     *("assign", "define_constant", "define_local_computation", "define_output"),
     *("define_private_input", "define_private_placeholder", "define_private_variable"),
@@ -302,7 +303,7 @@ def given(workers: Any) -> Any:
 
 @pytest.fixture(scope="module")
 def found(given: Any) -> dict[str, Any]:
-    """What every case reveals, many by one job."""
+    """Reveal every case's result, many by one job."""
     made = {name: of(given) for name, (of, _, _) in CASES.items()}
     names = list(made)
     shown: dict[str, Any] = {}
@@ -326,7 +327,7 @@ def test_every_name_has_a_case() -> None:
 
 
 def test_an_expression_is_one_plan_from_its_first_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Else its graphs would be made twice."""
+    """Otherwise its graphs would be built twice."""
     plans: list[tuple[str, int]] = []
     build = building.build
 
@@ -360,7 +361,7 @@ def test_values_come_and_go_as_in_programs(workers: Any, given: Any) -> None:
     told: list[Any] = []
     tfe.define_output("carol", [x, y], lambda a, b: told.extend([a.numpy(), b.numpy()]))
     assert [v.tolist() for v in told] == [[1.5, 1.5], [3, 3]]
-    with pytest.raises(UsageError, match="player"):
+    with raises(UsageError, "missing-argument", operation="player_name"):
         doubled(x)
     w = tfe.define_private_variable(np.zeros(2))
     for _ in range(3):
@@ -446,7 +447,7 @@ REFUSED: dict[str, tuple[Callable[[Any], Any], type[Exception], str]] = {
         RangeError,
         "Received",
     ),
-    "a text": (lambda v: tfe.define_private_variable(np.array(["a"])), UsageError, "Numbers"),
+    "a text": (lambda v: tfe.define_private_variable(np.array(["a"])), UsageError, "numbers"),
     "bits as numbers": (lambda v: v.n * 2, UsageError, "b2a"),
     "numbers as bits": (lambda v: v.x ^ v.y, UsageError, "a2b"),
     "words of two widths": (lambda v: v.n & v.b, UsageError, "one width"),

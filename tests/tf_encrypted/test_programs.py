@@ -1,4 +1,4 @@
-"""Programs as a whole: configurations, conversion, and a checkout's tests and scripts."""
+"""Complete programs: configurations, conversion, and a checkout's tests and scripts."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.refusals import raises
 from tests.tf_encrypted.simulated import tfe
 from tfe_bench.__main__ import main
 from tfe_bench.benchmarks.baselines import checkout as baseline
@@ -47,7 +48,7 @@ class TestOurs(unittest.TestCase):
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    """What looks like a checkout."""
+    """Create a folder in the form of a checkout."""
     file = tmp_path / "tf_encrypted" / "protocol" / "aby3" / "aby3_test.py"
     file.parent.mkdir(parents=True)
     file.write_text(TESTS)
@@ -166,7 +167,7 @@ print(f"[Time] {sys.argv[1]}: {seconds} s")
 def test_example_programs_run_in_folders_of_their_own(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Here and in an environment of tf-encrypted's, for which this one stands."""
+    """Here, and in an environment of tf-encrypted, which this one replaces."""
     folder = tmp_path / "examples" / "benchmark" / "training"
     folder.mkdir(parents=True)
     (folder / "private_training.py").write_text(EXAMPLE)
@@ -195,16 +196,16 @@ def test_configurations_name_players(tmp_path: Path) -> None:
     remote.save(tmp_path / "hosts.json")
     assert tfe.RemoteConfig.load(tmp_path / "hosts.json").hostmap == remote.hostmap
     assert remote.hosts == ["h1:1", "h2:2", "h3:3"]
-    with pytest.raises(ConfigError, match=r"cluster\.toml"):
+    with raises(ConfigError, "cluster-file-missing"):
         remote.connect_servers()
-    with pytest.raises(UsageError, match="operator"):
+    with raises(UsageError, "unsupported-operation", operation="start_server"):
         remote.start_server("x")
     (tmp_path / "bad.json").write_text("[1]")
     for name in ("bad.json", "none.json"):
         with pytest.raises(ConfigError):
             tfe.RemoteConfig.load(tmp_path / name)
     before = get_config()
-    with pytest.raises(UsageError, match="configuration"):
+    with raises(UsageError, "wrong-type"):
         set_config("local")  # type: ignore[arg-type]
     assert get_config() is before
 
@@ -222,5 +223,5 @@ def test_the_module_has_the_names_of_its_protocol() -> None:
             _: Any = tfe.matmul
     finally:
         tfe.set_protocol(tfe.ABY3())
-    with pytest.raises(UsageError, match="protocol"):
+    with raises(UsageError, "wrong-type"):
         tfe.set_protocol(np)

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from tests.models.arrays.simulated import Client, Workers, tfb, traced_from_now
+from tests.refusals import raises
 from tfe_bench import LocalCluster
 from tfe_bench.cluster.simulate import simulate
 from tfe_bench.errors import PolicyError
@@ -116,7 +117,7 @@ def test_operators_may_refuse_what_costs_too_much(tmp_path: Path) -> None:
     workers = Workers(tmp_path, max_sent_per_job=10_000)
     client = Client(workers, "ann")
     assert (client.private(np.ones(4)) > 0).reveal().all()
-    with pytest.raises(PolicyError, match=r"bytes that the workers would send.*10000.*max_sent"):
+    with raises(PolicyError, "too-large", operation="a job with this traffic", expected="10000"):
         tfb.exp(client.private(np.ones(1000))).reveal()
     workers.close()
 

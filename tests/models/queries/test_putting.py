@@ -419,7 +419,7 @@ def test_rights_and_clients_that_name_nobody_are_refused() -> None:
     members = [SimpleNamespace(name=name) for name in ("bank", "hospital", "analyst")]
     cluster: Any = SimpleNamespace(config=SimpleNamespace(clients=members), identity="bank")
     Client.check_members(cluster, ["hospital", "bank", "*"])
-    with pytest.raises(UsageError, match=r"no client 'hopsital'\. Did you mean \"hospital\""):
+    with raises(UsageError, "unknown-client", received="hopsital"):
         Client.check_members(cluster, ["bank", "hopsital"])
     alone = SimpleNamespace(config=SimpleNamespace(clients=members[:1]), identity="bank")
     Client.check_members(cast("Any", alone), ["hospital"])  # (a local cluster, for evaluation)
