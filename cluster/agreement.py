@@ -73,7 +73,7 @@ class Cluster(Protocol):
 
     @property
     def tls(self) -> bool:
-        """Whether links are encrypted."""
+        """True if links are encrypted."""
         ...
 
     @property

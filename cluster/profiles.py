@@ -40,7 +40,7 @@ class Profile:
 
     @property
     def shaped(self) -> bool:
-        """Whether the profile imposes a rate."""
+        """True if the profile imposes a rate."""
         return self.bits_per_second > 0
 
     @property

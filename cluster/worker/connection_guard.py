@@ -61,7 +61,7 @@ class _Connection:
 
     @property
     def is_current(self) -> bool:
-        """Whether its descriptor still belongs to this connection."""
+        """True if its descriptor still belongs to this connection."""
         return _socket_inode(self.fd) == self.inode
 
     def close(self, reason: str) -> None:

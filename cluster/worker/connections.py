@@ -33,7 +33,7 @@ class Connection:
 
     @property
     def is_usable(self) -> bool:
-        """Whether it is connected, as far as this side knows, and may serve another job."""
+        """True if it is connected, as far as this side knows, and may serve another job."""
         ready = self.channel.get_state() is grpc.ChannelConnectivity.READY
         return ready and time.monotonic() - self.created_at < OLDEST_SECONDS
 

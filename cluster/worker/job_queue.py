@@ -39,7 +39,7 @@ class QueueSlot:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the job could run now."""
+        """True if the job could run now."""
         return self.ready and not self.running and not self.over
 
 

@@ -83,10 +83,10 @@ class NoStore:
 
     party = 0
 
-    def of(self, kind: object) -> NoStore:
+    def for_kind(self, kind: object) -> NoStore:
         return self
 
-    def facts(self, name: str, client: str) -> Any:
+    def get_facts(self, name: str, client: str) -> Any:
         raise UsageError("nothing is kept")
 
 

@@ -88,6 +88,15 @@ def _client_with(key: bytes) -> bytes:
     return tls.make_certificate(tls.client_common_name("bob"), 10, key)[1]
 
 
+_CODES = {
+    "two different ones": "duplicate-certificate",
+    "somebody else": "certificate-of-another-member",
+    "Received: 3": "too-many-certificates",
+    "list of texts": "wrong-type",
+    "missing.crt": "file-not-found",
+}
+
+
 @pytest.mark.parametrize(
     ("line", "told"),
     [
@@ -103,7 +112,7 @@ def test_an_unfit_list_of_certificates_is_refused(tmp_path: Path, line: str, tol
     path = tmp_path / "cluster.toml"
     config.save(path)
     path.write_text(path.read_text().replace('"party1.crt"', line))
-    with pytest.raises(ConfigError, match=told):
+    with raises(ConfigError, _CODES[told]):
         ClusterConfig.load(path)
 
 

@@ -192,7 +192,7 @@ class ABY3PrivateTensor(ABY3Tensor, HeldTensor, TFEPrivateTensor):
 
     @property
     def is_word(self) -> bool:
-        """Whether an element is several bits."""
+        """True if an element is several bits."""
         return self.is_boolean() and self.backing_dtype != int1factory
 
     @property
