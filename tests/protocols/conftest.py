@@ -1,4 +1,4 @@
-"""What parties receive while a test runs, how graphs run, and which dealer a test takes."""
+"""Messages that parties receive during a test, execution of graphs, and the dealer of a test."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ HERE = Path(__file__).parent
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of the three dealers of a test the others are slow: tests take them by turns.
+    """Mark two of the three dealers of a test as slow; tests alternate the dealer that remains.
 
-    Which one stays hangs on the test's name alone, as all processes must collect the same.
+    It depends on the test's name alone, because all processes must collect the same tests.
     """
     of_dealer: dict[tuple[str, str], dict[Any, list[pytest.Function]]] = defaultdict(dict)
     for item in items:
@@ -37,12 +37,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(autouse=True)
 def unchanged_graphs(as_in_a_worker: None) -> None:
-    """Of all tests here; test_graph.py and others let TensorFlow rewrite them."""
+    """Keep TensorFlow from rewriting the graphs of these tests; test_graph.py and others let it."""
 
 
 @pytest.fixture
 def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
-    """What is received in the graphs that a test traces, by party."""
+    """Messages received in the graphs that a test traces, by party."""
     found: list[list[Any]] = [[], [], []]
     recv = Site.recv
 
@@ -57,7 +57,7 @@ def heard(monkeypatch: pytest.MonkeyPatch) -> list[list[Any]]:
 
 @pytest.fixture
 def tap(monkeypatch: pytest.MonkeyPatch) -> Tap:
-    """What all parties receive while the test runs."""
+    """Messages that all parties receive while the test runs."""
     tap = Tap()
     site, recv = Party.site, Site.recv
 

@@ -1,11 +1,12 @@
-"""Who deals: by each dealer are tested shares, masks and messages themselves, the rest by one.
+"""Dealers of tests: shares, masks and messages are tested with each dealer, the rest with one.
 
-Roles are counted from the dealer in one place (Site); the slow tests turn them for all protocols.
+Roles are counted from the dealer in one place (Site); the slow tests rotate them for all
+protocols.
 """
 
 from __future__ import annotations
 
 from tests.edges import daily
 
-# (not 0, by whom all is dealt where a test says nothing)
+# (not 0, the default dealer of tests)
 by_a_dealer = daily("dealer", range(3), [1])

@@ -1,4 +1,4 @@
-"""Components of private tables, as test_joint_views.py examines them."""
+"""Building blocks of private tables, as test_joint_views.py examines them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 from tfe_bench.protocols.tables import bits, dense
 
-K = 5  # of the comparisons that only feed other protocols
+K = 5  # comparisons that only feed other protocols
 
 
 def shaped(x: Shared, *shape: int) -> Shared:
@@ -25,14 +25,17 @@ def signs(party: Party, x: Shared) -> MaskedBits:
 
 
 def shuffled(party: Party, x: Shared, y: Shared) -> Any:
-    """The secret order shows in nothing but the bits, and they in nothing at all."""
+    """Open one comparison of shuffled values: the secret order affects nothing else.
+
+    The opened bits affect no message.
+    """
     columns = shuffle.shuffle(party, [shaped(c, 1, -1) for c in (x, y)])
     first, second = (columns[0].map(lambda a, i=i: a[0, i : i + 1]) for i in (0, 1))
     return io.reveal_bits(party, compare.msb(party, arithmetic.sub(first, second), K, 1))
 
 
 def rearranged(party: Party, x: Shared, y: Shared, begin: int = 0) -> Any:
-    """Columns that one order moves one after the other, there and back, of two rings."""
+    """Move columns of two rings by one order and back, one after the other."""
     columns = [shaped(x, 1, -1), small_ring.reduce_ring(shaped(y, 1, -1), 13)]
     factors = shuffle.draw_permutation(party, 1, x.shape[0], x.dealer)
     there = [shuffle.apply_permutation(party, factors, [c])[0] for c in columns]
@@ -40,14 +43,14 @@ def rearranged(party: Party, x: Shared, y: Shared, begin: int = 0) -> Any:
 
 
 def in_two(party: Party, x: Shared, y: Shared) -> Any:
-    """Return bits with freshly shared masks, and their opened values."""
+    """Share the masks of bits again, and convert the AND of the bits to numbers."""
     split = bits.from_masked(party, signs(party, x))
     joined = bits.exchange_bits(party, logic.and_bits(party, [bits.to_masked(split)] * 2))
     return bits.to_number(party, joined, 7)
 
 
 def densely(party: Party, x: Shared, y: Shared) -> Any:
-    """Sums of two codes, exchanged for all rows as one."""
+    """Return sums of two codes, exchanged once for all rows."""
     valid = party.cached_function(
         "signs", lambda: lambda a: bits.from_masked(party, signs(party, a))
     )(y)

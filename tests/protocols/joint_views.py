@@ -1,26 +1,23 @@
-"""Whether all that a party receives, taken together, could be made up without any secret.
+"""Check that all messages of a party, taken together, can be simulated without any secret.
 
-One message that looks random proves little: two of them may hide behind one mask, or behind a mask
-that their receiver can make.  So the masks are moved, one at a time.  Keys and steps are frozen: a
-protocol then says the same words in every run.  One word of one pad stream is replaced at both of
-its holders, and what each party receives is compared.
+One message that looks random proves little: two of them may share one mask, or have a mask that
+their receiver can generate. So keys and steps are fixed, one word of one pad stream at a time is
+replaced at both of its holders, and the messages that each party receives are compared.
 
-A party lacks one of the three keys.  What it received is to be put into an order in which each
-region (a word, or an element of a packed message) has a pad of that key which moves it and nothing
-that is still to be explained.  Then the regions are uniform together: given all pads but the first,
-the first region is uniform; whatever it was, so is the second; and so on.  `explain` looks for that
-order.  Where there is none, two regions share their only pad, or one has none.  (That one pad makes
-one region uniform is what the statistics of test_views.py are about.)
+A party lacks one of the three keys. Its messages are put into an order in which each region (a
+word, or an element of a packed message) has a pad of that key which changes it and no region that
+is still to be explained. Then the regions are uniform together: given all pads but the first, the
+first region is uniform; for any value of it, so is the second; and so on. `explain` searches for
+that order. If there is none, two regions share their only pad, or one has none. (The statistics of
+test_views.py show that one pad makes one region uniform.)
 
-A pad explains a region if it moves the region's lowest bit and its highest: it covers the element,
-not a part of it.  The elements of packed messages are found by what the pads of their sender move,
-so that no protocol has to tell its layout.
+A pad explains a region if it changes the region's lowest bit and its highest: it covers all of the
+element. The elements of packed messages are derived from the bits that the pads of their sender
+change, so that no protocol has to declare its layout.
 
-What `reveal` and `reveal_bits` publish takes the place of the message that led to it, which is the
-result less what its receiver holds.  A result need not be explained where the protocol is there to
-publish it; but no pad that moves it explains anything else.
-
-All of it is deterministic: the keys are fixed.
+A value opened by `reveal` or `reveal_bits` replaces the message that led to it, which is the result
+minus the receiver's share. A result need not be explained if the protocol exists to open it; but no
+pad that changes it explains anything else. The check is deterministic, as the keys are fixed.
 """
 
 from __future__ import annotations
@@ -44,8 +41,9 @@ from tfe_bench.protocols.session.party import Party, Site
 from tfe_bench.protocols.session.sharing import Shared
 
 ALL = 2**64 - 1
-PATIENCE = 300.0  # seconds until parties that wait for each other give up
-# Sites whose message 0 and tensor 0 are residues: words of one.  Their modulus is no power of two.
+PATIENCE = 300.0  # seconds until parties that wait for each other time out
+# Sites whose message 0 and tensor 0 are residues: words of one residue. Their modulus is no power
+# of two.
 RESIDUES = {"exp_one_round": 4, "exp2": 4, "select_exp": 4, "exp_prime": 1}
 PERMUTATIONS = (0, 1, 2)  # tensors of a shuffle that are permutations: each is one pad
 Words = np.ndarray[Any, Any]
@@ -57,11 +55,11 @@ Words = np.ndarray[Any, Any]
 def explain(
     moves: Mapping[Any, set[Any]], covers: Mapping[Any, set[Any]] | None = None
 ) -> dict[Any, Any]:
-    """The pad of each region that can be explained.
+    """Return the pad of each region that can be explained.
 
     Args:
-        moves: of each pad that the party lacks, the regions that it moves.
-        covers: those that it can explain, if not all.
+        moves: for each pad that the party lacks, the regions that it changes.
+        covers: regions that it can explain, if not all.
     """
     found: dict[Any, Any] = {}
     while True:
@@ -74,11 +72,11 @@ def explain(
             return found
 
 
-# ---- what is watched
+# ---- recorded messages
 
 
 class Message(NamedTuple):
-    """Which message of a run; steps count from its beginning, slot -1 is a published result."""
+    """A message of a run; steps count from its beginning, slot -1 is an opened result."""
 
     step: int
     iteration: int
@@ -96,7 +94,7 @@ class Region(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """A stream of masks as the log names it."""
+    """A stream of masks as named in the log."""
 
     key: int
     hi: int
@@ -124,13 +122,13 @@ class Pad(NamedTuple):
 
 
 View = dict[Message, Words]
-Moved = dict[Message, int]  # the bits that are others than before
+Moved = dict[Message, int]  # the bits that have changed
 Heads = Mapping[tuple[Pad, int], Moved]
 
 
 @dataclass
 class _Watch:
-    """What the parties receive and publish, by party, and the names of sites."""
+    """Messages that the parties receive and values that they open, and the names of sites."""
 
     start: list[int] = field(default_factory=lambda: [0] * 3)
     seen: list[View] = field(default_factory=lambda: [{}, {}, {}])
@@ -139,7 +137,7 @@ class _Watch:
     def note(
         self, party: SiteParty, ctx: Any, site: int, slot: int, source: int, data: Any
     ) -> None:
-        """Adds to a graph that what comes here is seen."""
+        """Add an op to a graph that records a value."""
         import tensorflow as tf
 
         self.names[site] = party.site_names[site]
@@ -152,7 +150,7 @@ class _Watch:
 
     @contextlib.contextmanager
     def watching(self) -> Iterator[None]:
-        """While it lasts, what is traced is seen whenever it runs."""
+        """Return a context in which traced graphs record their messages whenever they run."""
         recv = Site.recv
 
         def heard(site: Site, shape: Any, source: int, slot: int = 0, dtype: Any = None) -> Any:
@@ -182,11 +180,11 @@ class _Watch:
             yield
 
     def view(self, party: int) -> View:
-        """What was seen since the last time, a published result in the place of its message."""
+        """Return the messages since the last call, an opened result in place of its message."""
         seen, self.seen[party] = self.seen[party], {}
         for told in [m for m in seen if m.slot == -1]:
             led = sorted(m for m in seen if m[:3] == told[:3] and m.slot != -1)
-            if len(led) == 2:  # a dealer gets two halves of bits: one, and both together
+            if len(led) == 2:  # a dealer receives two halves of bits: one, and both together
                 assert np.array_equal(seen[led[0]] ^ seen[led[1]], seen[told])
             del seen[led[-1]]
         return seen
@@ -197,7 +195,7 @@ def _bits(words: Words) -> int:
 
 
 def _difference(before: View, after: View) -> Moved:
-    """The bits that differ, by message; of messages that came once only, all."""
+    """Return the bits that differ, by message; of messages that occur in one run only, all bits."""
     found = {}
     for message in before.keys() | after.keys():
         a, b = before.get(message), after.get(message)
@@ -209,11 +207,11 @@ def _difference(before: View, after: View) -> Moved:
     return found
 
 
-# ---- what a party receives, cut into regions
+# ---- messages that a party receives, cut into regions
 
 
 class _Received:
-    """What a party received, and which of its regions each pad that it lacks moves."""
+    """Messages that a party received, and their regions that each pad it lacks changes."""
 
     def __init__(
         self, party: int, view: View, moved: Mapping[Pad, Moved], log: Words, names: dict[int, str]
@@ -257,11 +255,7 @@ class _Received:
         return message.slot == 0 and self._names[message.site] in RESIDUES
 
     def heads(self, left: set[Region] | None = None) -> set[tuple[Pad, int]]:
-        """Pads that move regions, and the bit of theirs that must move the highest of the region's.
-
-        Args:
-            left: regions, if not all.
-        """
+        """Return pads that change regions (`left`), and their bits that change the highest bit."""
         return {
             (pad, r.end - r.start - 1)
             for pad, moved in self._moves.items()
@@ -270,7 +264,7 @@ class _Received:
         }
 
     def _covers(self, pad: Pad, r: Region, heads: Heads) -> bool:
-        """Whether a pad that moves a region moves all of it."""
+        """Return whether a pad that changes a region changes all of it."""
         if _permutes(pad.stream, self._names):
             return r.message.slot == -1
         if self._modular(r.message):
@@ -281,7 +275,7 @@ class _Received:
         return bool(low and any(top >> r.end - 1 & 1 for top in tops))
 
     def unexplained(self, heads: Heads) -> list[Region]:
-        """The regions that have no pad of their own."""
+        """Return the regions without a pad of their own."""
         covers = {
             pad: {r for r in moved if self._covers(pad, r, heads)}
             for pad, moved in self._moves.items()
@@ -290,7 +284,7 @@ class _Received:
         return [r for each in self.regions.values() for r in each if r not in found]
 
     def text(self, r: Region) -> str:
-        """What a region is."""
+        """Describe a region."""
         step, iteration, site, slot, source = r.message
         what = "result" if slot == -1 else f"message {slot} from party {source}"
         return (
@@ -315,12 +309,12 @@ class Row:
     """A protocol whose joint views are checked.
 
     Attributes:
-        protocol: of two private tensors, run as one graph.
-        sites: names of the sites that it is the test of.
+        protocol: function of two private tensors, run as one graph.
+        sites: names of the sites that it tests.
         n: elements of each input.
-        publishes: whether results of reveal may be left unexplained.
-        whole: the protocol makes graphs of its own and runs them.
-        slow: it takes too long for every day; other rows test its sites too.
+        publishes: results of reveal may be left unexplained.
+        whole: the protocol makes and runs its own graphs.
+        slow: it takes too long for daily runs; other rows test its sites too.
     """
 
     protocol: Callable[[Party, Shared, Shared], Any]
@@ -335,12 +329,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What was found out about a row.
+    """Results of the check of a row.
 
     Attributes:
-        unexplained: regions without a pad of their own, in words, by party.
-        regions: how many there are, by party.
-        names: of the sites.
+        unexplained: descriptions of regions without a pad of their own, by party.
+        regions: number of regions, by party.
+        names: names of the sites.
     """
 
     unexplained: tuple[list[str], ...]
@@ -349,7 +343,7 @@ class Outcome:
 
 
 class _Together:
-    """Lets one of three threads compute for all."""
+    """Let one of three threads compute for all."""
 
     def __init__(self) -> None:
         self._barrier = threading.Barrier(3)
@@ -363,7 +357,7 @@ class _Together:
 
     @contextlib.contextmanager
     def or_not_at_all(self) -> Iterator[None]:
-        """What fails in one thread fails in all."""
+        """Propagate a failure of one thread to all."""
         try:
             yield
         except BaseException:
@@ -372,7 +366,7 @@ class _Together:
 
 
 def _pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
-    """The words of all streams in a log, one by one; a permutation and a residue as a whole."""
+    """Return the words of all streams in a log; a permutation or a residue as a whole."""
     sizes: dict[Stream, int] = {}
     for key, hi, lo, size in log[["key", "hi", "lo", "bytes"]].tolist():
         stream = Stream(key, hi, lo)
@@ -389,7 +383,7 @@ def _pads(log: Words, names: Mapping[int, str]) -> list[Pad]:
 
 
 class _Experiment:
-    """What the parties received, and what became of it when pads were replaced."""
+    """Messages that the parties received, and their changes after pads were replaced."""
 
     def __init__(self, log: Words, names: dict[int, str]) -> None:
         self.log, self.names = log, names
@@ -402,13 +396,13 @@ class _Experiment:
         self._ends = {pad.stream: pad.end for pad in self.pads}
 
     def words(self, pad: Pad, bits: int) -> Words:
-        """What is to be added to a stream."""
+        """Return the amount to add to a stream."""
         words = np.zeros(pad.end or self._ends[pad.stream], np.uint64)
         words[pad.first :] = bits
         return words
 
     def of_streams(self) -> list[tuple[Pad, int]]:
-        """Pads and bits of theirs to move next: whether they cover regions, for whole streams."""
+        """Return pads and bits to change next, for whole streams: whether they cover regions."""
         for p in range(3):
             moved = dict(zip(self.pads, self.moved[p], strict=True))
             self.received.append(_Received(p, self.base[p], moved, self.log, self.names))
@@ -416,7 +410,7 @@ class _Experiment:
         return self._ask({(_all_of(pad.stream), bit) for pad, bit in every})
 
     def of_words(self) -> list[tuple[Pad, int]]:
-        """The same for single pads, where two of a stream may have undone each other."""
+        """Return the same for single pads, as two pads of a stream may have cancelled."""
         left = (r.heads(set(r.unexplained(self._heads(p)))) for p, r in enumerate(self.received))
         return self._ask(set().union(*left))
 
@@ -428,7 +422,7 @@ class _Experiment:
         return dict(zip(self.asked, self.tops[party], strict=True))
 
     def outcome(self, publishes: bool) -> Outcome:
-        """What was found."""
+        """Return the results."""
         unexplained = [
             [
                 received.text(r)
@@ -442,7 +436,7 @@ class _Experiment:
 
 
 def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
-    """Runs a protocol once for each pad and looks for the order of every party.
+    """Run a protocol once for each pad and search for the order of every party.
 
     Args:
         n: elements of each input, if not those of the row.
@@ -464,7 +458,7 @@ def check(row: Row, dealer: int = 0, n: int | None = None) -> Outcome:
             return watch.view(p)
 
         def changed(changes: Sequence[tuple[Pad, int]]) -> list[Moved]:
-            """What each change to words of a pad makes of what this party receives."""
+            """Return the changes of this party's messages for each change of a pad's words."""
             found = []
             for pad, bits in changes:
                 words = made.words(pad, bits)

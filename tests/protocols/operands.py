@@ -1,4 +1,4 @@
-"""Operands at the edges of a width, and what operations make of them in plaintext."""
+"""Operands at the edges of a width, and results of operations on them in plaintext."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tfe_bench.protocols.session.sharing import Shared
 Array = np.ndarray[Any, Any]
 F = 16
 ONE = 1 << F
-ENCODED = 1 << 62  # ring units of everything that can be encoded
-LIMITS = (-3, 5)  # of clip_by_value and of capped_relu, in ring units
+ENCODED = 1 << 62  # ring units of all values that can be encoded
+LIMITS = (-3, 5)  # limits of clip_by_value and of capped_relu, in ring units
 KNOT = piecewise.EDGE << F
 DROP = 7
-ROWS = 24  # of logits
+ROWS = 24  # rows of logits
 
 
 # ---- operands
 
 
 def below(top: int, rng: np.random.Generator, constants: Iterable[int] = ()) -> Array:
-    """Ring elements with |x| < top: the edges, 0, powers of two, what is near constants, others."""
+    """Return ring elements with |x| < top: edges, 0, powers of two, neighbors of constants."""
     top = min(top, ENCODED)
     near = {0, top // 2, top - 1, top - 2, *(1 << k for k in range(62)), *map(abs, constants)}
     near |= {e + d for e in near for d in (-1, 1)}
@@ -43,22 +43,22 @@ def below(top: int, rng: np.random.Generator, constants: Iterable[int] = ()) -> 
 
 
 def values(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Ring elements with |x| < 2^(bits-1)."""
+    """Return ring elements with |x| < 2^(bits-1)."""
     return [below(1 << (bits - 1), rng)]
 
 
 def magnitude(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Ring elements with |x| < 2^bits."""
+    """Return ring elements with |x| < 2^bits."""
     return [below(1 << bits, rng)]
 
 
 def halves(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Ring elements with |x| < 2^(bits-2)."""
+    """Return ring elements with |x| < 2^(bits-2)."""
     return [below(1 << (bits - 2), rng)]
 
 
 def pairs(bits: int, rng: np.random.Generator) -> list[Array]:
-    """x and y, encoded, with |x - y| < 2^(bits-1)."""
+    """Return x and y, encoded, with |x - y| < 2^(bits-1)."""
     top = min(1 << (bits - 1), 2 * ENCODED - 2)
     apart = [s * d for d in (0, 1, 2, top // 2, top - 2, top - 1) if d < top for s in (-1, 1)]
     apart += [int(d) for d in rng.integers(1 - top, top, 16)]
@@ -67,7 +67,7 @@ def pairs(bits: int, rng: np.random.Generator) -> list[Array]:
 
 
 def clipped(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Ring elements whose distance from both limits is below 2^(bits-1)."""
+    """Return ring elements whose distance from both limits is below 2^(bits-1)."""
     low, high = LIMITS
     top = 1 << (bits - 1)
     x = below(top, rng, [low, high, top + low, top - high])
@@ -75,7 +75,7 @@ def clipped(bits: int, rng: np.random.Generator) -> list[Array]:
 
 
 def rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
-    """[n, width], encoded, whose differences along a row are below 2^(bits-1)."""
+    """Return [n, width], encoded, whose differences along a row are below 2^(bits-1)."""
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
         top = min(1 << (bits - 1), 2 * ENCODED - 2)
@@ -91,8 +91,7 @@ def rows(width: int) -> Callable[[int, np.random.Generator], list[Array]]:
 def logits(
     classes: int, f: int, less: int = 0
 ) -> Callable[[int, np.random.Generator], list[Array]]:
-    """[ROWS, classes] with |x| < 2^(bits-1) - less 2^f: the edges, and where a class stops to
-    count."""
+    """Return [ROWS, classes], |x| < 2^(bits-1) - less 2^f: edges, and where a class vanishes."""
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
         top = (1 << (bits - 1)) - (less << f)
@@ -107,20 +106,20 @@ def logits(
 
 
 def labeled(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Logits of 5 classes, and a one-hot row of labels for each of them."""
+    """Return logits of 5 classes, and a one-hot row of labels for each of them."""
     (x,) = logits(5, F, cross_entropy.CUTOFF)(bits, rng)
     return [x, np.eye(5, dtype=np.int64)[rng.integers(0, 5, ROWS)] << F]
 
 
 def quotients(bits: int, rng: np.random.Generator) -> list[Array]:
-    """x and y with |x|, |x / y| < 2^30 ring units and |y| < 2^bits."""
+    """Return x and y with |x|, |x / y| < 2^30 ring units and |y| < 2^bits."""
     y = below(1 << bits, rng)
     most = np.minimum(2.0**30 - 1, np.abs(y) * 2.0**-F * (2.0**30 - 2)).astype(np.int64)
     return [most * rng.choice([-1, 1], y.size), y]
 
 
 def dividends(bits: int, rng: np.random.Generator) -> list[Array]:
-    """x and y with |x| < 2^30, 0 < |y| < 2^bits and |x / y| < 2^21."""
+    """Return x and y with |x| < 2^30, 0 < |y| < 2^bits and |x / y| < 2^21."""
     y = below(1 << bits, rng)
     y = y[y != 0]
     top = np.minimum(2.0**30 - 1, np.abs(y) * (2.0**21 - 1)).astype(np.int64)
@@ -129,13 +128,13 @@ def dividends(bits: int, rng: np.random.Generator) -> list[Array]:
 
 
 def points(bits: int, rng: np.random.Generator) -> list[Array]:
-    """Two coordinates with |x| < 2^(bits-1)."""
+    """Return two coordinates with |x| < 2^(bits-1)."""
     x = below(1 << (bits - 1), rng)
     return [x, rng.permutation(x)]
 
 
 def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
-    """Ring elements whose distance from each edge is below 2^(bits-1)."""
+    """Return ring elements whose distance from each edge is below 2^(bits-1)."""
 
     def made(bits: int, rng: np.random.Generator) -> list[Array]:
         top = 1 << (bits - 1)
@@ -147,24 +146,26 @@ def close_to(*edges: int) -> Callable[[int, np.random.Generator], list[Array]]:
 
 
 def erf_edges(f: int) -> Callable[[int, np.random.Generator], list[Array]]:
-    """Ring elements with |x| < 2^(bits-1): where erf's two polynomials meet, and where it is 1."""
+    """Return ring elements with |x| < 2^(bits-1): where erf's two polynomials meet, and where it is
+    1.
+    """
     step = error_function.fit_erf(f).step
     return lambda bits, rng: [below(1 << (bits - 1), rng, [step, 2 * step])]
 
 
 def multiplied(bits: int, rng: np.random.Generator) -> list[Array]:
-    """x and 1 with |x| <= 2^(bits-1+DROP) - 2^DROP."""
+    """Return x and 1 with |x| <= 2^(bits-1+DROP) - 2^DROP."""
     x = below((((1 << (bits - 1)) - 1) << DROP) + 1, rng)
     return [x, np.ones_like(x)]
 
 
 def four(bits: int, rng: np.random.Generator) -> list[Array]:
-    """[n, 4] with |x| < 2^(bits-2)."""
+    """Return [n, 4] with |x| < 2^(bits-2)."""
     return [rng.choice(below(1 << (bits - 2), rng), (40, 4))]
 
 
 def channels(bits: int, rng: np.random.Generator) -> list[Array]:
-    """[8, 4] with |x| < 2^(bits-1), whose columns vary no more than the variance may."""
+    """Return [8, 4] with |x| < 2^(bits-1), whose columns vary no more than the variance may."""
     top = (1 << (bits - 1)) - 1
     spread = min(top // 2, 8 * ONE)
     x = rng.integers(-spread, spread + 1, (8, 4))
@@ -172,7 +173,7 @@ def channels(bits: int, rng: np.random.Generator) -> list[Array]:
 
 
 def activation_edges(f: int) -> list[int]:
-    """Where sigmoid and tanh, a sigmoid with a fractional bit less, compare."""
+    """Return the points where sigmoid and tanh, a sigmoid with a fractional bit less, compare."""
     return [
         e
         for g in (f, f - 1)
@@ -180,7 +181,7 @@ def activation_edges(f: int) -> list[int]:
     ]
 
 
-# ---- what is right, and how it is called
+# ---- expected results, and calls
 
 
 def sigmoid(v: Array) -> Array:
@@ -189,7 +190,7 @@ def sigmoid(v: Array) -> Array:
 
 
 def normal(v: Array) -> Array:
-    """The normal distribution, by its complement."""
+    """Compute the normal distribution function, by its complement."""
     return np.asarray(np.vectorize(math.erfc, [float])(-v / math.sqrt(2)) / 2)
 
 
@@ -236,11 +237,11 @@ def largest(bits: int, x: Array) -> Array:
     return np.asarray(x.max(-1))
 
 
-# ---- what is called with them
+# ---- operations called with them
 
 
 def images(x: Shared) -> Shared:
-    """Windows of 4 as images of one channel."""
+    """Return windows of 4 as images of one channel."""
     return shapes.reshape(x, [-1, 2, 2, 1])
 
 

@@ -1,4 +1,4 @@
-"""The log of pads, taken apart."""
+"""The log of pads, parsed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = np.ndarray[Any, Any]
 
 
 def fields_of(pads: Array) -> dict[str, Array]:
-    """The numbers in a counter."""
+    """Return the numbers in a counter."""
     hi, lo = pads["hi"].astype(object), pads["lo"].astype(object)
     return {
         "site": hi >> 40,
@@ -26,7 +26,9 @@ def fields_of(pads: Array) -> dict[str, Array]:
 
 
 def assert_one_message_each(sim: Simulation) -> Array:
-    """Every mask of a recorded simulation hides one message only; the pads that were sent."""
+    """Check that each mask of a recorded simulation hides one message; return the pads that were
+    sent.
+    """
     sent: Array = sim.pads[sim.pads["sent"] == 1]
     names = set(zip(sent["key"], sent["hi"], sent["lo"], strict=True))
     words = set(zip(sent["key"], sent["hi"], sent["lo"], sent["digest"], strict=True))

@@ -1,4 +1,4 @@
-"""Faults that leave results right and privacy broken, to be seeded in a protocol by its site."""
+"""Faults that keep results right and break privacy, seeded in a protocol by its site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Fault = Callable[[Patch], None]
 
 
 def merged(site: str, tensors: dict[int, int]) -> Fault:
-    """Masks of one site that take others' numbers at both holders: the results stay right."""
+    """Give masks of one site the numbers of others at both holders: the results stay right."""
 
     def seed(patch: Patch) -> None:
         named = Site._named
@@ -29,7 +29,7 @@ def merged(site: str, tensors: dict[int, int]) -> Fault:
 
 
 def bare(site: str, role: str) -> Fault:
-    """What a role says without its mask."""
+    """Send a role's messages without their mask."""
 
     def seed(patch: Patch) -> None:
         apply_mask = Site.apply_mask

@@ -1,4 +1,4 @@
-"""What tests give to three parties, and read from what these return."""
+"""Inputs that tests give to three parties, and results that they read."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tfe_bench.protocols.session.sharing import MaskedBits, Shared
 
 Array = np.ndarray[Any, Any]
 INT64 = np.iinfo(np.int64)
-# 0, +-2^k, what is next to them, and both ends.
+# 0, +-2^k and their neighbors, and both ends.
 EDGES = np.array(
     sorted(
         {0, INT64.min, INT64.max}
@@ -35,19 +35,19 @@ EDGES = np.array(
 
 
 def words(rng: np.random.Generator, n: int, limbs: int = 1) -> Array:
-    """So many random words and some at the ends; in pairs for two limbs."""
+    """Return a number of random words and some edges; in pairs for two limbs."""
     ends = np.array([0, 1, -1, 2**62, -(2**62), INT64.max, INT64.min], np.int64)
     found = np.concatenate([ends, rng.integers(INT64.min, INT64.max, n, endpoint=True)])
     return found if limbs == 1 else found.reshape(-1, limbs)
 
 
 def at(*places: int) -> Callable[[Any], Any]:
-    """What a party returned at nested places."""
+    """Return a party's results at nested positions."""
     return lambda out: functools.reduce(lambda nest, place: nest[place], places, out)
 
 
 def packed(bits: Array) -> Array:
-    """Bits in words of 64."""
+    """Return bits in words of 64."""
     whole = np.zeros(-(-len(bits) // 64) * 64, np.uint8)
     whole[: len(bits)] = bits
     return np.packbits(whole, bitorder="little").view(np.int64)
@@ -58,7 +58,7 @@ def unpacked(words: Array, n: int) -> Array:
 
 
 def bits_of(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
-    """The bits that the three parties hold parts of."""
+    """Return the bits whose parts the three parties hold."""
     parts = [pick(out) for out in sim.outputs]
     (beta,) = [p.beta for p in parts if p.beta is not None]
     first, second = [p.masked for p in parts if p.masked is not None]
@@ -67,7 +67,7 @@ def bits_of(sim: Simulation, pick: Callable[[Any], MaskedBits]) -> Array:
 
 
 def parts_held(party: int, dealer: int, parts: Sequence[Any], *about: Any, **more: Any) -> Shared:
-    """What a party holds of m, l1 and l2."""
+    """Return a party's parts of m, l1 and l2."""
     role = (party - dealer) % 3
     m, l1, l2 = (None if role == lacks else x for lacks, x in zip((0, 2, 1), parts, strict=True))
     return Shared(m, l1, l2, dealer, *about, **more)
@@ -82,7 +82,7 @@ def assert_declared(
     run: Callable[[Party, int], Any],
     declared: Callable[[int], Cost],
 ) -> None:
-    """What a party measured in `run`, for each size, is what is declared for it."""
+    """Check that the cost measured in `run` is the declared one for each size."""
     sim = simulate(lambda p: [run(p, n) for n in sizes], dealer=dealer)
     for i, n in enumerate(sizes):
         assert_costs([out[i] for out in sim.outputs], declared(n), dealer)
@@ -91,7 +91,7 @@ def assert_declared(
 def assert_costs_of_all(
     operations: Sequence[Callable[[Party, Shared], Any]], inputs: Sequence[Array], dealer: int
 ) -> None:
-    """Of operations on vectors of several lengths, by one graph each."""
+    """Check the costs of operations on vectors of several lengths, in one graph each."""
 
     def program(p: Party) -> list[Any]:
         graphs = [
@@ -113,7 +113,9 @@ def assert_costs_of_all(
 def assert_refused_by_name(
     refused: Mapping[str, Callable[[Party, Shared], Any]], values: Array
 ) -> None:
-    """Each is a UsageError that begins with the first word of its key and says what it received."""
+    """Check that each call raises a UsageError that begins with its key's first word, with
+    "Received".
+    """
     texts: dict[str, str] = {}
 
     def program(p: Party, x: Shared) -> None:

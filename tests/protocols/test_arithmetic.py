@@ -1,4 +1,4 @@
-"""Linear operations and products are exact in the ring, refuse what does not fit, cost as said."""
+"""Linear operations and products are exact in the ring, refuse misfits, and cost as declared."""
 
 from __future__ import annotations
 
@@ -260,12 +260,12 @@ def test_wide_sums_are_exact_modulo_2_128(rng: np.random.Generator) -> None:
 
 
 def small(p: Party, x: Shared) -> Shared:
-    """x / 2^16 in the ring Z_2^31, of the scale of x."""
+    """Return x / 2^16 in the ring Z_2^31, of the scale of x."""
     return replace(truncation.truncate_reduce(p, x, 16, 31), fractional_bits=x.fractional_bits)
 
 
 def raised(program: Callable[..., Any], **options: Any) -> UsageError:
-    """The UsageError of a graph over a value of two elements."""
+    """Return the UsageError of a graph over a value of two elements."""
     with pytest.raises(UsageError) as caught:
         simulate(lambda p, x: p.function(lambda x: program(p, x))(x), np.arange(2), **options)
     return caught.value

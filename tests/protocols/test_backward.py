@@ -1,4 +1,4 @@
-"""Injection with truncation: right for every value, rounded without bias, no wrap ever."""
+"""Injection with truncation: right for every value, rounded without bias, without a wrap."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MANY = 10_000
 
 
 def values(drop: int, rng: np.random.Generator) -> Array:
-    """Edges of the domain, powers of two and neighbors, and random values of all sizes."""
+    """Return edges of the domain, powers of two and neighbors, and random values of all sizes."""
     bound = 2**62 - 2 ** (drop + 1)
     edges = {s * (2**k + d) for s in (1, -1) for k in range(62) for d in (-1, 0, 1)}
     edges |= {0, bound - 1, 1 - bound}
@@ -73,7 +73,7 @@ def test_a_bit_times_a_value_loses_bits_without_failing(
         for j, chosen in enumerate((sign < 0, sign >= 0)):
             got = reconstruct([out[i][j] for out in sim.outputs])
             assert not got[~chosen].any()
-            # got 2^drop - x, exactly
+            # received 2^drop - x, exactly
             off = (got[chosen].astype(object) << drop) - x[chosen].astype(object)
             assert max(abs(off)) * 2 < 3 << drop, (drop, j)
             mean = float(sum(off)) / len(off) / 2**drop

@@ -1,4 +1,4 @@
-"""Comparisons are exact at every width and number of exchanges; recipes are consistent."""
+"""Comparisons are exact at every width and number of exchanges; plans are consistent."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SIZES = (1, 63, 64, 65, 1000)
 
 
 def exchanges_of(bits: int) -> list[int]:
-    """The numbers of exchanges with which a comparison of so many bits exists."""
+    """Return the numbers of exchanges for which a comparison of `bits` bits exists."""
     found = []
     for exchanges in (1, 2, 3):
         try:
@@ -40,13 +40,13 @@ def exchanges_of(bits: int) -> list[int]:
 
 
 def edges(bits: int) -> list[int]:
-    """Values mod 2^bits about 0, +-2^k and both ends of the signed range."""
+    """Return values mod 2^bits about 0, +-2^k and both ends of the signed range."""
     near = {s * 2**k + d for s in (1, -1) for k in range(bits) for d in (-1, 0, 1)}
     return sorted({v % 2**bits for v in near | {0, 1, -1}})
 
 
 def joined(sim: Simulation, pick: Any) -> Array:
-    """The bits that EvaluatorBits share among the parties."""
+    """Return the bits that EvaluatorBits share among the parties."""
     parts: list[EvaluatorBits] = [pick(out) for out in sim.outputs]
     words = np.zeros_like(next(part.share for part in parts if part.share is not None))
     for part in parts:
@@ -79,7 +79,7 @@ def test_msb_is_the_sign_bit_of_any_word_modulo_2_k_with_every_number_of_opening
 
 
 def wide_share(values: list[int], party: int, dealer: int, bits: int, seed: int) -> Shared:
-    """One party's share of values mod 2^bits in two words, the words' higher bits random."""
+    """Return one party's share of values mod 2^bits in two words with random higher bits."""
     import tensorflow as tf
 
     rng = np.random.default_rng(seed)

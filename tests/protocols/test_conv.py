@@ -1,4 +1,4 @@
-"""Convolutions are exact in the ring with TensorFlow's windows, and cost what they say."""
+"""Convolutions are exact in the ring with TensorFlow's windows, and cost as declared."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ DEPTHWISE: list[Case] = [
 
 
 def words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Ring elements, one in four of them an edge value."""
+    """Return ring elements, one in four of them an edge value."""
     plain = rng.integers(INT64.min, INT64.max, shape, np.int64, endpoint=True)
     edges = rng.choice(np.array([0, 1, -1, INT64.min, INT64.max, 2**31, -(2**32)]), shape)
     return np.where(rng.integers(4, size=shape) == 0, edges, plain)
 
 
 def windows_of(strides: Any, padding: Any, dilations: Any) -> tuple[Any, ...]:
-    """Pairs, whatever form they were given in."""
+    """Return pairs for every accepted form of the arguments."""
 
     def pair(value: Any) -> tuple[int, int]:
         several = [value, value] if isinstance(value, int) else list(value)
@@ -69,7 +69,7 @@ def windows_of(strides: Any, padding: Any, dilations: Any) -> tuple[Any, ...]:
 
 
 def reference(x: Array, w: Array, given: tuple[Any, Any, Any], depthwise: bool) -> Array:
-    """The definition, on int64 that wraps."""
+    """Compute the definition on int64 that wraps."""
     strides, padding, dilations = windows_of(*given)
     widths: list[tuple[int, int]] = []
     out: list[int] = []
@@ -143,7 +143,7 @@ def test_the_reference_has_tensorflows_windows(rng: np.random.Generator) -> None
         x, w = rng.integers(-9, 9, x_shape), rng.integers(-9, 9, w_shape)
         strides, padding, dilations = windows_of(*given)
         if i >= len(FULL) and strides[0] != strides[1]:
-            continue  # tf.nn.depthwise_conv2d wants square strides
+            continue  # tf.nn.depthwise_conv2d accepts square strides only
         if not isinstance(padding, str):
             x, padding = np.pad(x, [(0, 0), *padding, (0, 0)]), "VALID"
             given = [given[0], padding, given[2]]
@@ -170,7 +170,7 @@ def test_convolutions_follow_sizes_that_the_graph_does_not_know(rng: np.random.G
 
 
 def test_shares_of_a_convolution_add_up_before_they_are_opened(rng: np.random.Generator) -> None:
-    """Two layers into one exchange, as a fused layer does."""
+    """Exchange two layers once, as a fused layer does."""
     x, w, v = words(rng, (1, 6, 5, 8)), words(rng, (3, 3, 8, 8)), words(rng, (3, 3, 8, 1))
     windows = conv.Windows.from_arguments("layer", 1, "SAME")
 
@@ -250,7 +250,7 @@ def test_frozen_shares_under_fresh_masks_give_other_words_on_every_message(
             seen = np.concatenate([np.asarray(m).ravel() for m in messages])
             assert len(np.unique(seen)) == len(seen), party
             dealt += 1
-    assert dealt == 3  # E2 hears D, E1 and E2 hear each other
+    assert dealt == 3  # E2 receives from D, E1 and E2 from each other
 
 
 REFUSED: dict[str, Callable[[Party, Shared, Shared], Any]] = {

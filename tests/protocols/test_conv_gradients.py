@@ -1,4 +1,4 @@
-"""Gradients of convolutions are TensorFlow's, exact in the ring, and cost what a product costs."""
+"""Gradients of convolutions equal TensorFlow's, are exact in the ring, and cost as products."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ CASES: list[Case] = [
 
 
 def words(rng: np.random.Generator, shape: Any) -> Array:
-    """Ring elements, one in four of them an edge value."""
+    """Return ring elements, one in four of them an edge value."""
     plain = rng.integers(INT64.min, INT64.max, shape, np.int64, endpoint=True)
     edges = rng.choice(np.array([0, 1, -1, INT64.min, INT64.max, 2**31, -(2**32)]), shape)
     chosen: Array = np.where(rng.integers(4, size=shape) == 0, edges, plain)
@@ -59,7 +59,7 @@ def result_shape(case: Case) -> tuple[int, ...]:
 
 
 def reference(case: Case, x: Array, w: Array, d: Array) -> tuple[Array, Array]:
-    """The definition, element of the kernel by element, on int64 that wraps."""
+    """Compute the definition, element of the kernel by element, on int64 that wraps."""
     windows = windows_of(case)
     n, height, width, _ = d.shape
     before = [windows.padding_before(i, x.shape[1 + i], w.shape[i]) for i in range(2)]

@@ -1,4 +1,4 @@
-"""Bits become ring elements, inject and select exactly; rings extend exactly; costs are as said."""
+"""Bits become ring elements, inject, select and extend exactly; costs are as declared."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SIZES = (1, 63, 64, 65, 1000)
 
 
 def bit_share(bits: Array, party: int, dealer: int, seed: int, top: bool = False) -> EvaluatorBits:
-    """One party's share of bits; with `top`, the dealer holds a part of its own."""
+    """Return one party's share of bits; with `top`, the dealer holds a part of its own."""
     import tensorflow as tf
 
     rng = np.random.default_rng(seed)
@@ -124,7 +124,7 @@ def test_inject_takes_the_negated_bit_for_one_and_two_words_and_small_rings(
     def program(p: Party, x: Shared) -> Any:
         def injected(bits: EvaluatorBits, x: Shared) -> list[Shared]:
             b = convert.mask_bits(p, bits)
-            few = replace(x, bits=40)  # higher bits of the words mean nothing
+            few = replace(x, bits=40)  # higher bits of the words are ignored
             found = [x, convert.extend_to_wide(p, x, 10), few]
             plain = [convert.inject(p, b, v) for v in found]
             return [*plain, *(convert.inject(p, b, v, negated=True) for v in found)]
@@ -142,7 +142,7 @@ def test_inject_takes_the_negated_bit_for_one_and_two_words_and_small_rings(
 
 
 def small_edges(k: int) -> Array:
-    """0, 1, 2^j and its neighbors and the last of [0, 2^(k-1))."""
+    """Return 0, 1, 2^j and its neighbors and the last of [0, 2^(k-1))."""
     found = {2**j + d for j in range(k) for d in (-1, 0, 1)}
     return np.array(sorted(v for v in found | {0} if v < 2 ** (k - 1)), np.int64)
 
@@ -151,7 +151,7 @@ def small_edges(k: int) -> Array:
 def test_inject_extends_every_small_ring_at_one_dealer_or_another(
     dealer: int, seed: int, rng: np.random.Generator
 ) -> None:
-    """Values that are not negative times 1, all values times 0; masks at the ends of the ring."""
+    """Inject nonnegative values times 1, all values times 0; masks at the ends of the ring."""
     rings = range(2 + dealer, 64, 3)
     cases: list[tuple[Array, Array]] = []
     for k in rings:
@@ -186,7 +186,7 @@ def test_inject_extends_every_small_ring_at_one_dealer_or_another(
 
 
 def held_masks(x: Array, l1: Array, l2: Array, party: int, k: int) -> Shared:
-    """A share of a small ring with given masks, and words above it that mean nothing."""
+    """Return a share of a small ring with given masks, and arbitrary higher bits in the words."""
     import tensorflow as tf
 
     with np.errstate(over="ignore"):

@@ -1,6 +1,6 @@
-"""Costs by counting: what it needs, what it refuses, and what it adds up.
+"""Costs by counting: requirements, refusals and totals.
 
-That the counted cost is what the wire carries is held by the tests of each protocol, for every
+The tests of each protocol check the counted cost against the wire, for every
 operation by test_operations_page.py and test_widths.py.
 """
 
@@ -54,7 +54,7 @@ assert "tensorflow" not in sys.modules
 
 
 def everything() -> dict[str, Any]:
-    """What is counted of all operations and widths, and of a sort."""
+    """Return the counted costs of all operations and widths, and of a sort."""
     found: dict[str, Any] = {name: list(cost) for name, cost in operations.counted().items()}
     for name, row in test_widths.WIDTHS.items():
         cost = test_widths.counted(name, test_widths.cases_of(name, {row.least, row.most}, 1)).cost
@@ -109,13 +109,13 @@ def test_what_runs_side_by_side_shares_its_rounds() -> None:
         return relu.relu(party, relu.relu(party, x))
 
     chain = cost_of(after, Private((64,)))
-    # the dealer's material of both is sent ahead
+    # the dealer's messages of both are sent ahead
     assert (chain.rounds, chain.with_dealing) == (2 * one.rounds, one.with_dealing + one.rounds)
     assert chain.by_party(0) == tuple(2 * bits for bits in one.by_party(0))
 
 
 def test_a_late_dealer_is_waited_for() -> None:
-    """The first AND needs the dealer's material only; the round is that of the exchange."""
+    """Check that the first AND needs the dealer's message only; the exchange takes the round."""
 
     def program(party: CostParty, x: Shared) -> Shared:
         dealt = party.count_messages(Cost(64, 0, 0, rounds=0, with_dealing=1), x.shape, x)
@@ -246,7 +246,7 @@ def test_words_that_local_maps_move_are_counted() -> None:
     assert count_cost(mapped, Private((n,))).moved_words == 6 * n
     party = CostParty()
     x = Private((n,)).to_symbolic()
-    mapped(party, x)  # nobody asked
+    mapped(party, x)  # without a request
     assert party.moved_words == 0
     with party.active():
         mark = party.take_snapshot()

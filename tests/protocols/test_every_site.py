@@ -8,13 +8,13 @@ from pathlib import Path
 import tfe_bench
 from tests.protocols.test_joint_views import ROWS
 
-# What these programs send is public: they measure lines.
+# The messages of these programs are public: they measure links.
 MEASURING = {"channel.py", "links.py"}
 Function = ast.FunctionDef
 
 
 def sites_of_the_package() -> set[str]:
-    """Names given to `Party.site`, also by way of parameters."""
+    """Return the names passed to `Party.site`, also by way of parameters."""
     root = Path(tfe_bench.__file__).parent
     calls: dict[str, list[tuple[Function | None, ast.Call]]] = {}
 
@@ -33,7 +33,7 @@ def sites_of_the_package() -> set[str]:
     asked: set[tuple[str, int]] = set()
 
     def ask(name: str, position: int) -> None:
-        """Adds the strings that calls of a function have at a position."""
+        """Add the strings that calls of a function have at a position."""
         if (name, position) in asked:
             return
         asked.add((name, position))
@@ -59,7 +59,7 @@ def sites_of_the_package() -> set[str]:
 
 
 def test_every_site_has_a_joint_view_test() -> None:
-    """A new protocol's sites need a row in ROWS that names them."""
+    """Require a row in ROWS that names the sites of each new protocol."""
     sites = sites_of_the_package()
     assert {"mul", "conv2d", "logistic", "squares", "mantissa"} <= sites  # they come by parameters
     assert sites == {site for row in ROWS.values() for site in row.sites}

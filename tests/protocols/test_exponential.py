@@ -1,4 +1,4 @@
-"""Exponentials err as little as they say in their range, cost what they say, and show nothing."""
+"""Exponentials keep their documented error, range and cost, and leak nothing."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from tfe_bench.protocols.session.sharing import Shared
 
 Array = np.ndarray[Any, Any]
 RINGS = ((64, 16), (128, 40))
-SOFTMAX = ("one-round", "prime")  # the methods that move their range for it
+SOFTMAX = ("one-round", "prime")  # the methods that shift their range for softmax
 ALPHA = 1e-6
 LN2 = float(np.log(2))
 MANY = 10_000
 
 
 def shared(values: Array, party: int, ring_bits: int, f: int, dealer: int, seed: int) -> Shared:
-    """One party's share of int64 ring elements in either ring."""
+    """Return one party's share of int64 ring elements in either ring."""
     import tensorflow as tf
 
     if ring_bits == 64:
@@ -54,25 +54,25 @@ def shared(values: Array, party: int, ring_bits: int, f: int, dealer: int, seed:
 
 
 def added(a: Array, b: Array) -> Array:
-    """a + b modulo 2^128 on pairs of words, low word first."""
+    """Return a + b modulo 2^128 on pairs of words, low word first."""
     low = a[:, 0] + b[:, 0]
     return np.stack([low, a[:, 1] + b[:, 1] + (low < b[:, 0])], axis=-1)
 
 
 def plain(ring: Array, ring_bits: int, f: int) -> Array:
-    """Signed ring elements as reals."""
+    """Return signed ring elements as reals."""
     signed = [(int(v) + 2 ** (ring_bits - 1)) % 2**ring_bits - 2 ** (ring_bits - 1) for v in ring]
     return np.array([float(v) for v in signed]) / 2.0**f
 
 
 def inside(xs: Array, low: float, high: float, f: int) -> Array:
-    """The multiples of 2^-f next to xs that lie in a range, as ring elements."""
+    """Return the multiples of 2^-f next to xs that lie in a range, as ring elements."""
     found = np.clip(np.rint(xs * 2.0**f), np.ceil(low * 2.0**f), np.floor(high * 2.0**f))
     return np.unique(found).astype(np.int64)
 
 
 def inputs(low: float, high: float, f: int, rng: np.random.Generator) -> Array:
-    """Both ends, the steps of the exponent and its neighbors, and many more."""
+    """Return both ends, the steps of the exponent and its neighbors, and many more."""
     low = max(low, -100.0)
     steps = np.arange(np.ceil(low / LN2), np.floor(high / LN2)) * LN2
     edges = [low, high, 0, 1, -1, *steps, *(steps + 2.0**-f), *(steps - 2.0**-f)]
@@ -81,7 +81,7 @@ def inputs(low: float, high: float, f: int, rng: np.random.Generator) -> Array:
 
 
 def at(first: int, second: int) -> Callable[[Any], Any]:
-    """Picks out[first][second]."""
+    """Return out[first][second]."""
     return lambda out: out[first][second]
 
 
@@ -92,7 +92,7 @@ def run(
     seed: int,
     dealer: int = 0,
 ) -> list[Array]:
-    """exp of each case's ring elements as reals; costs are checked on the way."""
+    """Compute exp of each case's ring elements as reals; check costs on the way."""
 
     def program(p: Party) -> list[Any]:
         results = []
@@ -123,7 +123,7 @@ def run(
 
 
 def tolerance(method: str, ring_bits: int, f: int, x: Array, softmax: bool = False) -> Array:
-    """The declared bound of |result - e^x| (of the power, for Taylor)."""
+    """Return the declared bound of |result - e^x| (of the power, for Taylor)."""
     exact, ulp = np.exp(x), 2.0**-f
     wide = ring_bits == 128
     if method == "one-round":
@@ -241,7 +241,7 @@ def test_iterations_of_the_taylor_form_sharpen_it(seed: int) -> None:
     cases: list[tuple[Array, str, str, dict[str, Any]]] = [
         (x, "taylor", "none", {"iterations": k}) for k in counts
     ]
-    # (1 + x / 2)^2 is no approximation of e^-4, but it is what k = 1 says
+    # (1 + x / 2)^2 is no approximation of e^-4, but it is the form of k = 1
     for k, got in zip(counts, run(cases, 64, 16, seed), strict=True):
         power = (1 + x / 2.0**16 / 2**k) ** (2**k)
         bound = 3 * 2**k * 2.0**-16 * np.maximum(np.maximum(power, np.exp(x / 2.0**16)), 1)
@@ -314,7 +314,7 @@ def test_effective_ranges_and_errors_are_the_published_ones(seed: int) -> None:
         assert (mse, mae) == pytest.approx(ERRORS[method], rel=0.4), method
 
 
-# ---- what the parties see
+# ---- the parties' views
 
 ELEMENTS = 4096
 
@@ -367,7 +367,7 @@ def test_received_words_are_uniform_and_never_repeat_under_frozen_shares(
 
 
 def uniform_p(symbols: Array) -> float:
-    """Chi-square of bytes against uniformity."""
+    """Return the chi-square p-value of bytes against uniformity."""
     counts = np.bincount(symbols.astype(np.int64), minlength=256)
     return float(stats.chisquare(counts).pvalue)
 

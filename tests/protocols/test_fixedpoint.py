@@ -1,4 +1,4 @@
-"""Fixed point rounds to even, is exact where it says so, and never names a value."""
+"""Fixed point rounds to even, is exact where documented, and never names a value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Integers of the whole 64-bit range compare exactly, at the cost declared."""
+"""Integers of the whole 64-bit range compare exactly, at the declared cost."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def owned(owner: int) -> Callable[..., Any]:
     return lambda p, x, y: io.share_input(p, owner, y.any if p.index == owner else None, (N,))
 
 
-# No one of these waits for another's result.
+# None of these waits for another's result.
 INVOCATIONS: dict[str, Callable[..., Any]] = {
     "mul": lambda p, x, y: arithmetic.mul(p, x, y),
     "matmul": lambda p, x, y: arithmetic.matmul(p, rows(x), rows(y)),
@@ -106,7 +106,7 @@ class Traced:
 
 
 def before(op: Any, control: bool = True) -> list[Any]:
-    """All ops that an op waits for, by data and (unless told otherwise) by control edges."""
+    """Return all ops that an op waits for, by data and (by default) by control edges."""
     seen: dict[int, Any] = {}
     stack = [op]
     while stack:
@@ -119,7 +119,7 @@ def before(op: Any, control: bool = True) -> list[Any]:
 
 
 def traced(dealer: int, names: Iterable[str] = tuple(INVOCATIONS)) -> list[Traced]:
-    """The three parties' graphs of a function that calls each invocation once."""
+    """Return the three parties' graphs of a function that calls each invocation once."""
     info = np.iinfo(np.int64)
     x, y = np.random.default_rng(1).integers(info.min, info.max, (2, N), np.int64)
 
@@ -152,12 +152,12 @@ def looked_at() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def graphs() -> list[Traced]:
-    """All invocations in one graph, by party, dealt by party 0."""
+    """Return all invocations in one graph, by party, dealt by party 0."""
     return traced(0)
 
 
 def stateful(concrete: Any) -> set[str]:
-    """Types of the stateful ops of a graph and of every function in it."""
+    """Return the types of the stateful ops of a graph and of every function in it."""
     from tensorflow.python.framework import op_def_registry
 
     ops.module()
@@ -169,7 +169,7 @@ def stateful(concrete: Any) -> set[str]:
 
 
 def looped(party: Party) -> Callable[[Shared], Shared]:
-    """x^3 by a numbered tf.while_loop."""
+    """Compute x^3 by a numbered tf.while_loop."""
     import tensorflow as tf
 
     def function(x: Shared) -> Shared:
@@ -194,7 +194,7 @@ def test_no_op_is_stateful(graphs: list[Traced], party: int) -> None:
 
 
 def test_only_the_ends_of_the_channel_are_stateful_in_a_numbered_loop() -> None:
-    """A loop's body cannot return tokens, so its sends and receives must not be prunable."""
+    """Keep sends and receives of a loop from being pruned: its body cannot return tokens."""
 
     def program(party: Party, x: Shared) -> Any:
         graph = party.function(looped(party))
@@ -220,7 +220,7 @@ def test_only_the_ends_of_the_channel_are_stateful_in_a_numbered_loop() -> None:
 def test_no_invocation_sends_or_receives_only_after_another_has(
     graphs: list[Traced], party: int, kind: str, others: set[str]
 ) -> None:
-    """A send may follow another's send: what is sent first does not wait."""
+    """Let a send follow another's send: the first message does not wait."""
     traced = graphs[party]
     for end in traced.ops(kind):
         own = traced.names[end.get_attr("site")]
@@ -233,7 +233,7 @@ def test_no_invocation_sends_or_receives_only_after_another_has(
 def test_both_directions_of_a_round_are_on_the_way_at_once(
     graphs: list[Traced], party: int
 ) -> None:
-    """An evaluator's Send does not wait for what its peer sends in the same site and slot."""
+    """Check that an evaluator's Send does not wait for its peer's of the same site and slot."""
     traced = graphs[party]
 
     def name(op: Any) -> tuple[int, int, int]:
@@ -263,7 +263,7 @@ def test_every_send_reaches_the_outputs_by_data(graphs: list[Traced], party: int
 def test_all_that_the_graph_declares_to_depend_on_is_what_it_depends_on(
     graphs: list[Traced], party: int
 ) -> None:
-    """The rounds that a channel measures rest on the declared receives of each send."""
+    """Check the declared receives of each send, from which a channel measures rounds."""
     for send in graphs[party].ops(SEND):
         declared = int.from_bytes(send.get_attr("deps"), "little")
         real = {op.get_attr("index") for op in before(send) if op.type == RECV}
@@ -285,7 +285,7 @@ def test_shares_and_the_call_are_inputs_and_never_constants(
     for op in concrete.graph.get_operations():
         if op.type.startswith("TfeBench>") and op.inputs[0].shape == [3]:
             given = op.inputs[0].op
-            while given.type == "TfeBench>Gate":  # hands it through
+            while given.type == "TfeBench>Gate":  # passes it on
                 given = given.inputs[0].op
             assert given is call
     private = {int(word) for share in traced.shares for word in share.reshape(-1)}
@@ -329,7 +329,7 @@ def test_one_inter_op_thread_is_enough() -> None:
 
 
 def test_a_graph_has_one_constant_for_all_that_want_it() -> None:
-    """Whatever its first user waits for, the next one need not."""
+    """Check that a constant's later users do not wait for what its first user waits for."""
     import tensorflow as tf
 
     made: list[Any] = []
@@ -389,7 +389,10 @@ def test_what_changes_no_shape_makes_no_op() -> None:
 
 
 def test_what_a_role_does_not_use_is_received_all_the_same(rng: np.random.Generator) -> None:
-    """TensorFlow prunes what only control holds: such a message came in a step that was over."""
+    """Receive unused messages: TensorFlow prunes ops that only control edges hold.
+
+    Such a message would arrive in a finished step.
+    """
     import tensorflow as tf
     from tensorflow.python.grappler import tf_optimizer
 

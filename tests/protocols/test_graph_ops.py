@@ -1,4 +1,4 @@
-"""Nodes that are made without TensorFlow's own functions are the nodes that those make."""
+"""Nodes made without TensorFlow's own functions equal the nodes that those make."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ B = np.array([[2], [-(1 << 63)]], np.int64)
 
 
 def nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any], Any]:
-    """The nodes that a function makes, without their names, and what they give."""
+    """Return the nodes that a function makes, without their names, and their results."""
     import tensorflow as tf
 
     of = [tf.TensorSpec(a.shape, a.dtype) for a in arrays]
@@ -26,7 +26,7 @@ def nodes(function: Callable[..., Any], *arrays: np.ndarray) -> tuple[list[Any],
         shapes = [t.shape for t in op.outputs]
         attributes = {k: v for k, v in op.node_def.attr.items() if not k.startswith("_")}
         found.append((op.type, attributes, [t.op.type for t in op.inputs], shapes))
-    found.sort(key=lambda node: node[0])  # constants stand elsewhere
+    found.sort(key=lambda node: node[0])  # constants are placed elsewhere
     return found, graph(*map(tf.constant, arrays)).numpy()
 
 
@@ -46,7 +46,7 @@ TWO = {
 
 @pytest.mark.parametrize("name", TWO)
 def test_a_node_of_two_words_is_tensorflows(name: str) -> None:
-    """Same type, attributes, shapes and results, wrapped modulo 2^64 and broadcast."""
+    """Compare type, attributes, shapes and results, wrapped modulo 2^64 and broadcast."""
     expected = nodes(lambda a, b: _raw(name)(x=a, y=b), A, B)
     for given in (TWO[name], lambda a, b: get_raw_op(name)(x=a, y=b)):
         found = nodes(given, A, B)
@@ -135,7 +135,7 @@ def test_places_are_numpys(eager: bool) -> None:
     found = (function if eager else tf.function(function))(tf.constant(x))
     for key, each in zip([*KEYS, 1], found, strict=True):
         np.testing.assert_array_equal(each, x[key], str(key))
-        assert tensor_ops.strided_slice(x, key).shape == each.shape  # as of what is no tensor
+        assert tensor_ops.strided_slice(x, key).shape == each.shape  # as for arrays
 
 
 @pytest.mark.parametrize("eager", [True, False])
@@ -167,7 +167,7 @@ def test_a_scalar_has_no_axes_to_move(eager: bool) -> None:
 
 
 def test_no_two_attributes_are_written_as_one() -> None:
-    """What is not of a kind is written as nothing, and so goes TensorFlow's own way."""
+    """Encode values of a wrong kind as nothing, so that TensorFlow's own function runs."""
     import tensorflow as tf
 
     values: dict[str, list[Any]] = {
@@ -188,7 +188,7 @@ def test_no_two_attributes_are_written_as_one() -> None:
 
 
 def test_what_a_scope_says_of_nodes_is_said_of_these_too() -> None:
-    """Devices and what ops wait for; names that are taken get a number."""
+    """Apply devices and control dependencies of scopes; a used name gets a number."""
     import tensorflow as tf
 
     made: list[Any] = []
@@ -205,12 +205,12 @@ def test_what_a_scope_says_of_nodes_is_said_of_these_too() -> None:
     tf.function(function)(tf.constant(A))
     on, waiting, after = made
     assert "CPU:0" in on.device and [each.name for each in waiting.control_inputs] == ["Neg"]
-    assert not after.control_inputs  # it takes what it would wait for
+    assert not after.control_inputs  # it inherits the dependencies
     assert [each.name for each in made] == ["Neg_1", "within/AddV2", "within/Neg"]
 
 
 def test_what_does_not_go_together_is_a_value_error() -> None:
-    """As TensorFlow's functions have it in a graph."""
+    """Raise as TensorFlow's functions do in a graph."""
     for function in (tensor_ops.add, lambda a, b: get_raw_op("Mul")(x=a, y=b)):
         with pytest.raises(ValueError, match="must be equal"):
             nodes(function, A, np.zeros(2, np.int64))
@@ -218,7 +218,7 @@ def test_what_does_not_go_together_is_a_value_error() -> None:
 
 @pytest.mark.parametrize("name", ONE)
 def test_a_node_of_one_tensor_is_tensorflows(name: str) -> None:
-    """Same type, attributes, shapes and results."""
+    """Compare type, attributes, shapes and results."""
     own, raw = (nodes(function, A) for function in ONE[name])
     assert own[0] == raw[0]
     np.testing.assert_array_equal(own[1], raw[1])
@@ -226,7 +226,7 @@ def test_a_node_of_one_tensor_is_tensorflows(name: str) -> None:
 
 @pytest.mark.parametrize("eager", [True, False])
 def test_what_is_no_tensor_is_converted(eager: bool) -> None:
-    """Numbers, arrays and lists go TensorFlow's own way."""
+    """Pass numbers, arrays and lists to TensorFlow's own functions."""
     import tensorflow as tf
 
     def function(a: Any) -> Any:
@@ -238,7 +238,7 @@ def test_what_is_no_tensor_is_converted(eager: bool) -> None:
 
 
 def test_two_types_are_refused() -> None:
-    """As TensorFlow refuses them, whether by names or by positions."""
+    """Refuse two types as TensorFlow does, passed by name or by position."""
     import tensorflow as tf
 
     def mixed(a: Any, b: Any) -> Any:
@@ -251,7 +251,7 @@ def test_two_types_are_refused() -> None:
 
 
 def test_tensors_from_outside_a_loop_and_of_the_caller_are_captured() -> None:
-    """A node in a loop's body takes tensors of the graph around it, and a graph eager ones."""
+    """Capture tensors of the surrounding graph in a loop's body, and eager ones in a graph."""
     import tensorflow as tf
 
     outside = tf.constant(A)
@@ -270,7 +270,7 @@ def test_tensors_from_outside_a_loop_and_of_the_caller_are_captured() -> None:
 @pytest.mark.parametrize("width", [1, 7, 8, 63])
 @pytest.mark.parametrize("n", [0, 1, 8, 9])
 def test_a_packed_message_has_a_known_size(width: int, n: int) -> None:
-    """So that no node asks for it while a graph runs."""
+    """Check that no node computes the size while a graph runs."""
     import tensorflow as tf
 
     pack = ops.module().tfe_bench_pack_words

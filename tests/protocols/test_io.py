@@ -1,4 +1,4 @@
-"""What goes in comes out, at whom it was revealed to and nobody else, for the bits that it says."""
+"""Revealed values equal the inputs, reach the named parties alone, and hold the stated bits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LACKS = ("m", "l2", "l1")  # of a value, by role
 
 
 def bit_share(bits: Array, party: int, dealer: int, seed: int) -> EvaluatorBits:
-    """One party's share of bits."""
+    """Return one party's share of bits."""
     import tensorflow as tf
 
     words = packed(bits)
@@ -139,7 +139,7 @@ def test_values_of_short_and_wide_rings_are_revealed_as_signed_values(dealer: in
 
 
 def _parts_of(party: int, dealer: int, parts: dict[str, Array], **about: Any) -> Shared:
-    """What a party holds of m, l1 and l2."""
+    """Return a party's parts of m, l1 and l2."""
     import tensorflow as tf
 
     lacks = LACKS[(party - dealer) % 3]
@@ -156,8 +156,11 @@ def _parts_of(party: int, dealer: int, parts: dict[str, Array], **about: Any) ->
 def test_what_reveal_sends_determines_no_more_than_the_result(
     dealer: int, rings: Sequence[int], heard: list[list[Any]], rng: np.random.Generator
 ) -> None:
-    """A reader lacks one part.  Other bits outside of the ring make another secret word of it, with
-    the same result."""
+    """Change bits outside of the ring: the messages and the result stay the same.
+
+    A reader lacks one part. Other bits outside of the ring are another secret word with the same
+    result.
+    """
     cases = []
     for bits in rings:
         limbs = 1 if bits <= 64 else 2
@@ -191,7 +194,7 @@ def test_what_reveal_sends_determines_no_more_than_the_result(
 def test_what_reveal_bits_sends_determines_no_more_than_the_bits(
     dealer: int, heard: list[list[Any]], seed: int, rng: np.random.Generator
 ) -> None:
-    """Whatever else the last word of the shares holds."""
+    """Change the padding bits of the shares' last word."""
     values = [rng.integers(0, 2, n) for n in (1, 3, 63, 64, 65)]
 
     def program(p: Party) -> Any:
@@ -215,7 +218,7 @@ def test_what_reveal_bits_sends_determines_no_more_than_the_bits(
 
     for party, (results, received) in enumerate(simulate(program).outputs):
         assert all(map(np.array_equal, results[::2], results[1::2]))
-        if party != dealer:  # which gets halves under fresh masks, whose sum is the result
+        if party != dealer:  # which receives halves under fresh masks, whose sum is the result
             assert all(map(np.array_equal, received[::2], received[1::2]))
 
 

@@ -1,4 +1,4 @@
-"""The check of joint_views.py catches what is wrong, and knows what hides.
+"""The check of joint_views.py catches faults, and its limits are known.
 
 A new protocol needs a fault in FAULTS: a way to be wrong and still compute the right result.
 """
@@ -23,7 +23,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def changed(site: str, at: int, role: str, change: Callable[[Site, Any], Any]) -> Fault:
-    """A message of a role, changed before it leaves."""
+    """Change a message of a role before it is sent."""
 
     def seed(patch: Patch) -> None:
         send = Site.send
@@ -50,7 +50,7 @@ def without_the_third_permutation(patch: Patch) -> None:
 
 
 def zeroed(site: str) -> Fault:
-    """Masks that are made and added are zeros."""
+    """Replace masks that are made and added by zeros."""
 
     def seed(patch: Patch) -> None:
         import tensorflow as tf
@@ -75,7 +75,7 @@ def under_the_mask_of_the_level_before(s: Site, data: Any) -> Any:
 
 
 def wrap_under_the_mask_of_the_shifted_word(s: Site, data: Any) -> Any:
-    """Of T3 with 16 bits dropped: D's second field under its first mask."""
+    """Send D's second field under its first mask, in T3 with 16 bits dropped."""
     import tensorflow as tf
 
     n = tf.size(data) // 10
@@ -87,7 +87,7 @@ def wrap_under_the_mask_of_the_shifted_word(s: Site, data: Any) -> Any:
 
 
 def leaves_under_a_dealt_mask(patch: Patch) -> None:
-    """An injection's evaluator E1 says what E2 was dealt under the same pad."""
+    """Send a share of an injection's evaluator E1 under the pad of the share dealt to E2."""
     inject_shares = convert.inject_shares
 
     def wrong(*arguments: Any, **options: Any) -> Any:
@@ -97,7 +97,7 @@ def leaves_under_a_dealt_mask(patch: Patch) -> None:
 
 
 def one_site_for_all(site: str) -> Fault:
-    """Kept shares that are made new under the same masks each time."""
+    """Refresh kept shares under the same masks each time."""
 
     def seed(patch: Patch) -> None:
         named = Site._named
@@ -113,7 +113,7 @@ def one_site_for_all(site: str) -> Fault:
 
 
 def one_turn_for_all(site: str) -> Fault:
-    """Turns of a loop whose masks are those of its first one."""
+    """Give all iterations of a loop the masks of its first one."""
 
     def seed(patch: Patch) -> None:
         import tensorflow as tf
@@ -134,7 +134,7 @@ def one_turn_for_all(site: str) -> Fault:
 
 
 def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
-    """Another dealer's evaluators pad with the key that both of them hold."""
+    """Pad with the key that both evaluators of another dealer hold."""
 
     def wrong(self: Site) -> int:
         if self.dealer != self.party.dealer:
@@ -145,12 +145,12 @@ def keys_of_the_party_s_own_dealer(patch: Patch) -> None:
 
 
 def own(fault: Callable[..., Fault], site: str, *about: Any) -> tuple[str, Fault]:
-    """A fault of a row that has its site's name."""
+    """Return a fault of a row that has its site's name."""
     return site, fault(site, *about)
 
 
 T3_16 = Row(lambda p, x, y: truncation.truncate(p, x, 16), ("truncate_safe",))
-# A row, or the name of one of ROWS, and what is wrong.
+# A row, or the name of one of ROWS, and the fault.
 FAULTS: dict[str, tuple[Row | str, Fault]] = {
     "mask_bits without E1's mask": ("msb", bare("mask_bits", "is_e1")),
     "reveal_bits sends D the shares as they are": own(zeroed, "reveal_bits"),
@@ -239,7 +239,7 @@ def test_an_order_is_found_if_there_is_one() -> None:
 
 
 def toy(kind: str) -> Row:
-    """E1 sends E2 two messages of three words in one way or another."""
+    """Send E2 two messages of three words from E1, in one way or another."""
 
     def protocol(party: Party, x: Shared, y: Shared) -> Any:
         import tensorflow as tf
@@ -296,7 +296,7 @@ def test_the_check_knows_what_hides(kind: str, bare: int) -> None:
 
 
 def test_a_result_whose_mask_moves_it_is_not_hidden_by_that_mask() -> None:
-    """A truncation's carry: rounding depends on the masks that hide what led to it."""
+    """Find a truncation's carry: rounding depends on the masks that hide earlier messages."""
     carry = Row(
         lambda p, x, y: io.reveal(p, truncation.truncate(p, arithmetic.mul(p, x, y), 16)),
         ("reveal",),
@@ -321,10 +321,11 @@ def test_masks_are_replayed_and_altered_in_simulations_only(call: str) -> None:
 
 
 def hidden_from_an_evaluator(holds: int, limbs: int) -> bool:
-    """Whether each word of two inputs' m has a word of its own in the seeds that E1 or E2 lacks.
+    """Return whether each word of two inputs' m has a word of its own in the seeds that E1 or E2
+    lacks.
 
     Args:
-        holds: 0 for E1, which gets the first seed of each input, 1 for E2.
+        holds: 0 for E1, which receives the first seed of each input, 1 for E2.
     """
     stream = seeds._stream
     values = np.random.default_rng(11).integers(-(2**63), 2**63, (2, 2 * limbs))

@@ -1,4 +1,4 @@
-"""What each party receives, all of it together, says nothing: see joint_views.py.
+"""All messages that each party receives, together, disclose nothing: see joint_views.py.
 
 A new protocol needs a row in ROWS, which names its sites (the last test fails without it), and a
 fault of its own in FAULTS of test_joint_faults.py, which is caught.
@@ -71,7 +71,7 @@ SHORT = harmonics.Series(2, 1, (1000, 40_000, -9000, 3000, 20_000))
 
 
 def noisy(party: Party, x: Shared, y: Shared) -> Any:
-    """A product with what the dealer adds to it."""
+    """Compute a product with the dealer's addend."""
     import tensorflow as tf
 
     own = tf.constant([5, -7, 1 << 16], tf.int64) if party.index == x.dealer else None
@@ -82,7 +82,7 @@ def noisy(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def steps(party: Party, x: Shared, y: Shared) -> Shared:
-    """Three steps of a layer of one unit, with a mask."""
+    """Compute three steps of a layer of one unit, with a mask."""
     cell = cells.Cell("simple", series=True)
     numbers = cells.derive_format(cell, 13, 26, 16, 3)
     given = shaped(x, 1, 1, 1).map(lambda a: tensor_ops.tile(a, [1, 3, 1]))
@@ -103,14 +103,14 @@ def owned(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def published(party: Party, x: Shared, y: Shared) -> Any:
-    """A product for each reader, in the whole ring and in a small one."""
+    """Open a product for each reader, in the whole ring and in a small one."""
     z = arithmetic.mul(party, x, y)
     values = [z, small_ring.reduce_ring(z, 8)]
     return [io.reveal(party, v, to) for v in values for to in (None, 0, 1, 2)]
 
 
 def watched(party: Party, x: Shared, y: Shared) -> Any:
-    """A ReLU of a sum, and one number for whether any value left its range."""
+    """Compute a ReLU of a sum, and one flag for values that left their range."""
     watch = range_check.RangeMonitor(party, 1, x.dealer)
     product = products.Product(shaped(x, 1, -1), shaped(y, 1, -1), products.elementwise_product)
     narrow, u = products.exchange_truncated_sum(
@@ -122,7 +122,7 @@ def watched(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def powers(party: Party, x: Shared, y: Shared) -> Any:
-    """Powers of two and their sum."""
+    """Compute powers of two and their sum."""
     t = small_ring.reduce_ring(x, exp2.ring_bits(x.fractional_bits))
     return exp2.exp2(party, t, 14, 38, lambda a: tensor_ops.reshape(a, [1, -1]))
 
@@ -133,7 +133,7 @@ def convolved(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def adapted(party: Party, x: Shared, y: Shared) -> Any:
-    """Both stages of an update and its root, by bits that cost little."""
+    """Compute both stages of an update and its root, with few bits to save time."""
     import tensorflow as tf
 
     scheme = adaptive._build_scheme()
@@ -150,7 +150,7 @@ def adapted(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def labeled(party: Party, x: Shared, y: Shared) -> Any:
-    """A product as the loss has it."""
+    """Compute a product as in the loss."""
     import tensorflow as tf
 
     def along(a: list[Any], b: list[Any]) -> Any:
@@ -161,7 +161,7 @@ def labeled(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def normalized(party: Party, x: Shared, y: Shared) -> Any:
-    """The correlations and the gradient of a batch normalization of two rows."""
+    """Compute the correlations and the gradient of a batch normalization of two rows."""
     import tensorflow as tf
 
     column, gradient = shaped(x, -1, 1), shaped(y, -1, 1)
@@ -172,7 +172,7 @@ def normalized(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def unpooled(party: Party, x: Shared, y: Shared) -> Any:
-    """The gradient of two windows of two cells."""
+    """Compute the gradient of two windows of two cells."""
     import tensorflow as tf
 
     g = pool_gradient.window_geometry("unpool", [1, 2, 2, 1], (1, 2), (1, 2))
@@ -183,7 +183,7 @@ def unpooled(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def kept(party: Party, x: Shared, y: Shared) -> Any:
-    """The same shares in two graph calls, as a model's weights in two jobs."""
+    """Use the same shares in two graph calls, as a model's weights in two jobs."""
     times = party.cached_function("kept", lambda: lambda a, b: arithmetic.mul(party, a, b))
     return [times(x, y) for _ in range(2)]
 

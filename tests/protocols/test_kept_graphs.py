@@ -1,4 +1,4 @@
-"""Graphs that a session leaves for the next one: the same protocols, other keys, no values."""
+"""Graphs that a session keeps for the next one: the same protocols, other keys, no values."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 class Held:
-    """Something that a function refers to."""
+    """An object that a function captures."""
 
 
 @pytest.fixture
 def kept(monkeypatch: pytest.MonkeyPatch) -> graph.KeptGraphs:
-    """No graph of another test."""
+    """Start without graphs of another test."""
     own = graph.KeptGraphs()
     monkeypatch.setattr(graph, "KEPT", own)
     return own
 
 
 def _program(name: Any, alive: list[Any]) -> Any:
-    """Two functions of one scope, the second of which is another for another name."""
+    """Call two functions of one scope; the second differs for another name."""
 
     def program(party: Party, x: Shared) -> Any:
         held = Held()
@@ -69,7 +69,7 @@ def test_a_second_session_traces_nothing_and_has_masks_of_its_own(
     masked = [tuple(out[1].tolist()) for sim in runs[1:] for out in sim.outputs[1:2]]
     assert len(set(masked)) == 2  # equal inputs, other masks
     gc.collect()
-    # the functions and what they refer to are gone
+    # the functions and their captured objects are released
     assert not any(ref() for ref in alive)
 
 
@@ -81,7 +81,7 @@ def test_another_name_or_signature_is_another_graph(kept: graph.KeptGraphs) -> N
 
 
 def test_graphs_are_each_client_s_own(kept: graph.KeptGraphs) -> None:
-    """How long a job takes tells nobody what others have asked."""
+    """Keep the time of a job from disclosing which jobs others ran."""
     program = _program("two", [])
 
     def of(client: str) -> Any:
@@ -127,7 +127,7 @@ def test_the_oldest_graphs_go_first() -> None:
 def test_of_a_graph_only_what_runs_is_left(
     kept: graph.KeptGraphs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Python's graph, and the stack of calls that made each op, are most of its memory."""
+    """Drop Python's graph and the call stack of each op, which are most of its memory."""
     traced: list[Any] = []
     compiled = graph._Compiled
 

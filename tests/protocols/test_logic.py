@@ -1,4 +1,4 @@
-"""Logic on masked bits is that of numpy, the AND of up to 9 costs what it says."""
+"""Logic on masked bits equals NumPy's; the AND of up to 9 bits costs as declared."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZES = (0, 1, 63, 64, 65, 1000, 10_000)  # the last takes several blocks of 64 
 
 
 def masked(bits: Array, party: Party, seed: int) -> MaskedBits:
-    """One party's part of bits exchanged under a mask."""
+    """Return one party's part of bits exchanged under a mask."""
     import tensorflow as tf
 
     words = packed(bits)

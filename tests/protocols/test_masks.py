@@ -1,4 +1,4 @@
-"""Every message that should leave does, once, and no step or turn comes again."""
+"""Every required message is sent, once, and no step or iteration repeats."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_a_numbered_loop_sends_its_messages_in_every_turn() -> None:
     assert sim.sent == (576, 576, 576)
 
 
-# ---- what is refused
+# ---- refusals
 
 
 def nested(kind: str, party: Party) -> Callable[[Shared], Any]:
@@ -101,7 +101,7 @@ def test_the_last_turn_number_works() -> None:
 
 
 def in_a_turn(body: Callable[[Party, Shared], Any]) -> Callable[[Party, Shared], Any]:
-    """A program whose one numbered turn is `body`."""
+    """Return a program whose one numbered iteration is `body`."""
 
     def program(party: Party, x: Shared) -> Any:
         import tensorflow as tf
@@ -138,14 +138,14 @@ def test_a_turn_that_carries_a_later_result_sends_everything() -> None:
 
 @pytest.fixture
 def session() -> Iterator[int]:
-    """The native session of a party without peers."""
+    """Return the native session of a party without peers."""
     handle = ops.native().session_new(0, bytes(48), 1)
     yield handle
     ops.native().session_drop(handle)
 
 
 def begin(handle: int, step: int) -> str:
-    """Begins a graph step without waiting for peers."""
+    """Begin a graph step without waiting for peers."""
     return ops.native().call_for_error("step_begin", handle, step, 0, 2**40)
 
 
@@ -211,7 +211,7 @@ def test_after_a_failed_call_no_step_runs_in_the_session() -> None:
 
     with pytest.raises(ProtocolError, match="sent twice"):
         in_time(program, np.arange(5))
-    # (that another party failed, which ends the session too, may be told between the two)
+    # (the failure of another party, which ends the session too, may be reported in between)
     failed = {f"party {party} failed" for party in range(3)}
     for first, *others in errors.values():
         assert len(others) == 2 and {first, *failed}.issuperset(others)
@@ -219,7 +219,7 @@ def test_after_a_failed_call_no_step_runs_in_the_session() -> None:
 
 
 def test_a_comparison_that_ends_a_turn_is_sent() -> None:
-    """The dealer holds no part of its result."""
+    """Send the last message although the dealer holds no part of the result."""
 
     def body(party: Party, x: Shared) -> Any:
         return compare.msb(party, x).share
@@ -245,7 +245,7 @@ def test_a_send_is_kept_whose_result_is_dropped() -> None:
 def test_a_call_within_an_outer_function_is_refused_not_repeated(
     within: str, traced_before: bool
 ) -> None:
-    """Its step would be a constant of the outer graph, and so be the same in every run of that."""
+    """Refuse the call: its step would be a constant of the outer graph, the same in every run."""
     import tensorflow as tf
 
     def program(party: Party, x: Shared) -> Any:

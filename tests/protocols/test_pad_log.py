@@ -39,7 +39,7 @@ KEY_OF_ROLE = {1: 1, 2: 0, 3: 2}  # as seen from the dealer: K1 = (D, E1), K2 = 
 
 
 def everything(party: Party, x: Shared, y: Shared) -> Any:
-    """Every protocol once."""
+    """Run every protocol once."""
     import tensorflow as tf
 
     bits = convert.mask_bits(party, compare.msb(party, x))
@@ -73,7 +73,7 @@ def everything(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def many_calls(party: Party, x: Shared, y: Shared) -> Any:
-    """Several calls of several functions, with equal and with other inputs, loops and sorts."""
+    """Call several functions several times, with equal and with other inputs, loops and sorts."""
 
     def cubes(x: Shared) -> Shared:
         for _ in range(3):
@@ -96,7 +96,7 @@ def many_calls(party: Party, x: Shared, y: Shared) -> Any:
 
 
 def few_calls(party: Party, x: Shared, y: Shared) -> Any:
-    """Every protocol with equal and with other inputs."""
+    """Run every protocol with equal and with other inputs."""
     every = party.function(lambda a, b: everything(party, a, b))
     for a, b in ((x, y), (x, y), (y, x)):
         every(a, b)
@@ -114,7 +114,7 @@ def log_of(
 
 @pytest.fixture(scope="module")
 def logs() -> dict[int, Array]:
-    """The log of many calls, by dealer."""
+    """Return the log of many calls, by dealer."""
     given = os.environ.get("TFE_BENCH_TEST_SEED")
     seed = int(given) if given else int.from_bytes(os.urandom(4), "little")
     print(f"seed={seed}")
@@ -123,7 +123,7 @@ def logs() -> dict[int, Array]:
 
 
 def words_under_one_pad(pads: Array) -> int:
-    """Counters under which more than one word, or more than one party's, was sent."""
+    """Return counters under which more than one word, or more than one party's word, was sent."""
     sent = pads[pads["sent"] == 1]
     words: dict[Any, set[Any]] = {}
     for key, hi, lo, digest, party in sent[["key", "hi", "lo", "digest", "party"]].tolist():
@@ -132,14 +132,14 @@ def words_under_one_pad(pads: Array) -> int:
 
 
 def repeated_words(pads: Array) -> list[Any]:
-    """Sites at which two steps or turns sent the same words, or made the same pad."""
+    """Return sites at which two steps or iterations sent equal words, or made equal pads."""
     seen: dict[Any, Any] = {}
     found = []
     for i, record in enumerate(pads):
         site = int(record["hi"]) >> 40
         word = (int(record["digest"]), int(record["party"]))
         counter = (int(record["hi"]), int(record["lo"]), int(record["key"]), int(record["sent"]))
-        # one pad may become a share at several places; other counters must give other words
+        # one pad may become a share in several places; other counters must give other words
         if seen.setdefault((site, word), (i, counter))[1] != counter:
             found.append((site, counter))
     return found
@@ -173,10 +173,10 @@ def test_counters_are_the_documented_fields_and_never_overlap(
     assert set(f["dealer"]) == {dealer} and set(f["role"]) == {1, 2, 3}
     assert set(f["block"]) == {0}
     assert min(f["site"]) == 1 and min(f["step"]) >= 1
-    assert set(f["iteration"]) == {0, 1, 2, 3}  # 0: outside of numbered turns
+    assert set(f["iteration"]) == {0, 1, 2, 3}  # 0: outside of numbered iterations
     for key, role, party in zip(pads["key"], f["role"], pads["party"], strict=True):
         assert key == (dealer + KEY_OF_ROLE[role]) % 3
-        assert key in (party, (party + 1) % 3)  # who made the pad holds its key
+        assert key in (party, (party + 1) % 3)  # the maker of the pad holds its key
     reach: dict[tuple[int, int], list[tuple[int, int]]] = {}
     for key, hi, lo, size in pads[["key", "hi", "lo", "bytes"]].tolist():
         reach.setdefault((key, hi), []).append((lo, lo + -(-size // 16)))
@@ -203,12 +203,12 @@ def test_numbered_turns_and_python_loops_use_counters_of_their_own(
     sim = in_time(program, np.arange(N), record=True)
     sent = sim.pads[sim.pads["sent"] == 1]
     counters = {tuple(r) for r in sent[["key", "hi", "lo"]].tolist()}
-    assert len(counters) == len(sent) == 2 * 4 * 3  # loops, turns, one send per role
+    assert len(counters) == len(sent) == 2 * 4 * 3  # loops, iterations, one send per role
 
 
 @pytest.mark.parametrize("dealer", range(3))
 def test_the_log_has_the_shares_of_a_comparison(dealer: int, rng: np.random.Generator) -> None:
-    """They are made and used inside of its kernels; each of its pads is logged by both holders."""
+    """Find the pads of shares that kernels make and use internally, logged by both holders."""
 
     def compared(party: Party, x: Shared, y: Shared) -> Any:
         return party.function(lambda x: compare.msb(party, x, 31, 2))(x)
@@ -217,7 +217,7 @@ def test_the_log_has_the_shares_of_a_comparison(dealer: int, rng: np.random.Gene
     holders: dict[Any, set[int]] = {}
     for key, hi, lo, party in pads[["key", "hi", "lo", "party"]].tolist():
         holders.setdefault((key, hi, lo), set()).add(party)
-    assert len(holders) == 5  # what is dealt, and two for each exchange
+    assert len(holders) == 5  # the dealt messages, and two for each exchange
     for (key, _, _), parties in holders.items():
         assert parties == {key, (key + 2) % 3}
 
@@ -235,7 +235,7 @@ def test_the_log_shows_words_without_masks(rng: np.random.Generator) -> None:
 def test_the_log_shows_a_share_that_leaves_under_a_dealt_mask(
     rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of an injection: the evaluator E1 holds what D deals to E2 under the same pad."""
+    """Find an injection's share of E1 sent under the pad with which D deals to E2."""
 
     def injected(party: Party, x: Shared, y: Shared) -> Any:
         def function(x: Shared, y: Shared) -> Any:

@@ -1,4 +1,4 @@
-"""A graph call always ends: whatever one party does, nobody waits for ever."""
+"""A graph call always ends: no party waits forever, whatever another one does."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tfe_bench.protocols.order import sort
 from tfe_bench.protocols.ring import arithmetic, compare
 from tfe_bench.protocols.session.party import Party
 
-PATIENCE = 10.0  # seconds; what is tested takes less than one
+PATIENCE = 10.0  # seconds; the tested simulations take less than one
 
 
 def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simulation:
-    """simulate, or TimeoutError when it does not end."""
+    """Simulate; raise TimeoutError if it does not end."""
     return simulate(program, *inputs, timeout=PATIENCE, **options)
 
 

@@ -1,4 +1,4 @@
-"""Piecewise linear functions: close to what they stand for, from any ring, in three rounds."""
+"""Piecewise linear functions: close to the exact function, from any ring, in three rounds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def sigmoid(v: Array) -> Array:
 
 
 def values(limit: float, rng: np.random.Generator) -> Array:
-    """Knots and their neighbors, the ends of the domain, and values of all sizes."""
+    """Return knots and their neighbors, the ends of the domain, and values of all sizes."""
     knots = np.array(piecewise.logistic_pieces().knots) / 64
     near = np.concatenate([knots + d * 2.0**-11 for d in (-2, -1, 0, 1, 2)])
     ends = [limit, -limit, 0, 2.0**-16, -(2.0**-16), 8.01, -8.01]
@@ -53,7 +53,7 @@ def test_the_logistic_function_from_every_scale_and_ring(
     def program(p: Party, *shares: Shared) -> Any:
         def function(*x: Shared) -> Any:
             given = [replace(a, fractional_bits=f) for a, f in zip(x, scales, strict=True)]
-            # as a hidden product is left: 30 bits, 16 of them fractional
+            # as an untruncated hidden product: 30 bits, 16 of them fractional
             given.append(truncation.truncate_reduce(p, given[2], 24, 30))
             return [piecewise.logistic(p, a) for a in given]
 
@@ -84,7 +84,7 @@ def test_other_functions_have_pieces_too(rng: np.random.Generator) -> None:
     got = sim.value() / 2.0**20
     want = np.minimum(v * v / 16, 1).reshape(-1, 4)
     assert got.shape == want.shape
-    # the rounding of x times the slope, and a neighbor's piece a little beyond its end
+    # the rounding of x times the slope, and a neighbor's piece slightly beyond its end
     assert np.abs(got - want).max() < pieces.error + 0.5 * 1.5 * 2.0**-11 + 2.0**-10
 
 

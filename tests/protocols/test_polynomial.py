@@ -29,7 +29,7 @@ Array = np.ndarray[Any, Any]
 
 
 def small(rng: np.random.Generator, bits: int, n: int) -> Array:
-    """|x| < 2^(bits-1), with the edges first."""
+    """Return |x| < 2^(bits-1), with the edges first."""
     limit = 2 ** (bits - 1)
     edges = [0, 1, -1, limit - 1, 1 - limit, limit // 2, -limit // 2, limit // 2 - 1]
     return np.concatenate([edges, rng.integers(1 - limit, limit, n - len(edges))])
@@ -208,7 +208,7 @@ def test_costs_are_as_declared_whatever_the_values(dealer: int) -> None:
         assert_costs(call, cost, dealer)
 
 
-# ---- what the parties see
+# ---- the parties' views
 
 
 @by_a_dealer
@@ -241,7 +241,7 @@ def test_received_words_are_uniform_and_fresh_for_frozen_shares(
             for m in call
         ]
         if party == dealer:
-            assert not words  # the dealer hears nothing
+            assert not words  # the dealer receives nothing
             continue
         every = np.concatenate(words)
         assert len(np.unique(every)) == len(every)

@@ -1,4 +1,4 @@
-"""Values that leave their range are told, whatever they are, and no others; at the stated cost."""
+"""Exactly the values that leave their range are flagged, at the stated cost."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 
 
 def edges(*magnitudes: int) -> list[int]:
-    """0, the ends of Z_2^64, and magnitudes with their neighbors, of both signs."""
+    """Return 0, the ends of Z_2^64, and magnitudes with their neighbors, of both signs."""
     found = {0, 1, -1, 2**63 - 1, -(2**63), 3 * 2**61, -3 * 2**61, 2**62, -(2**62)}
     for m in magnitudes:
         found |= {s * (m + d) for s in (1, -1) for d in (-1, 0, 1)}
@@ -33,12 +33,12 @@ def edges(*magnitudes: int) -> list[int]:
 
 
 def part(*path: int) -> Callable[[Any], Any]:
-    """out[a][b]..."""
+    """Return out[a][b]..."""
     return lambda out: functools.reduce(operator.getitem, path, out)
 
 
 def truth(bits: Any) -> Array:
-    """Private bits from the three parties' parts."""
+    """Return private bits from the three parties' parts."""
     (opened,) = {b.masked.tobytes() for b in bits if b.masked is not None}
     (beta,) = [b.beta for b in bits if b.beta is not None]
     packed = np.frombuffer(opened, np.int64) ^ beta
@@ -111,7 +111,7 @@ def test_in_range_costs_what_it_says(rng: np.random.Generator) -> None:
 
 
 def one(value: Shared) -> products.Product:
-    """A value times 1."""
+    """Return a value times 1."""
     import tensorflow as tf
 
     zero = value.map(tf.zeros_like)
@@ -123,13 +123,13 @@ def one(value: Shared) -> products.Product:
 def watched(
     party: Party, x: Shared, drop: int, bits: int, kind: str, more: int = 0, width: int = 64
 ) -> tuple[Shared, Shared]:
-    """What becomes of each x that is to have `bits` bits, and its flag: every x is a sample.
+    """Return the result and flag of each x that is read with `bits` bits: every x is a sample.
 
     Args:
-        kind: "lift" to Z_2^64 or, with fewer bits dealt, no further than asked; "beside": the value
-            stays in the ring in which it was opened, of a bit more at least.
+        kind: "lift" to Z_2^64 or, with fewer bits dealt, no further than requested; "beside": the
+            value stays in the ring in which it was exchanged, of at least a bit more.
         more: bits of that ring.
-        width: of the sum, that are dealt.
+        width: bits of the sum that are dealt.
     """
     watch = RangeMonitor(party, int(x.shape[0]), x.dealer)
     ring = bits + (0 if kind == "lift" else 1 + more)
@@ -142,7 +142,8 @@ def watched(
     ), watch.compute_flag()
 
 
-# Dropped, read; more of the ring; what the sum has above what is read, or all 64 bits.
+# Dropped bits, read bits; additional bits of the ring; bits of the sum above the read ones, or all
+# 64 bits.
 CASES = [(16, 31), (16, 20), (1, 6), (1, 62), (48, 15), (24, 39), (12, 51), (1, 2), (14, 19)]
 ROOMS = [(0, 64), (1, 64), (5, 1), (3, 2), (2, 7), (9, 6), (0, 0), (4, 0)]
 
@@ -150,7 +151,7 @@ ROOMS = [(0, 64), (1, 64), (5, 1), (3, 2), (2, 7), (9, 6), (0, 0), (4, 0)]
 def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
     rng: np.random.Generator,
 ) -> None:
-    """None is within the bound, and none is unflagged from three times the bound on."""
+    """Flag no value within the bound, and every value from three times the bound on."""
     dealer, bounds = int(rng.integers(3)), (1, 36, 51, 60)
     given = [np.array(edges((1 << b) - 1, min(3 << b, 2**63 - 1)), np.int64) for b in bounds]
 
@@ -178,7 +179,7 @@ def test_a_value_over_the_whole_ring_is_flagged_beyond_three_times_its_bound(
 def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
     kind: str, rng: np.random.Generator
 ) -> None:
-    """No wrong result without its flag, and no flag within the range, up to the largest sum."""
+    """Flag every wrong result, and none within the range, up to the largest sum."""
     dealer, cases, values = int(rng.integers(3)), [], []
     for drop, bits in CASES:
         for more, above in ROOMS:
@@ -186,7 +187,7 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
             width = min(max(least + above, least), 64)
             if drop + bits + more + (kind == "beside") > width:
                 continue
-            # (a sum that reaches all that is read could be rounded up: no plan has that)
+            # (a sum that uses all read bits could be rounded up: no plan has that)
             reach = width if width > least else least - 1
             end = 1 << (reach - 1)
             near = rng.integers(-(2**63), 2**63, 40) >> max(0, 62 - bits - drop)
@@ -223,7 +224,7 @@ def test_a_value_is_flagged_exactly_where_it_is_read_wrongly(
 
 
 def test_a_flag_says_only_that_there_was_something(rng: np.random.Generator) -> None:
-    """Of one and the same violation it is another number in every step, also in the next sample."""
+    """Compare flags of one violation: another number in every step, also in the next sample."""
     too_large = 1 << 50
     x = np.array([0, too_large, too_large, -1, too_large])
 
@@ -241,7 +242,7 @@ def test_a_flag_says_only_that_there_was_something(rng: np.random.Generator) -> 
 
 
 def test_samples_of_many_values_are_told_apart(rng: np.random.Generator) -> None:
-    """Rows of an odd number of values, longer than a chunk; one wrong value in some."""
+    """Use rows of an odd number of values, longer than a chunk, with one wrong value in some."""
     x = rng.integers(-(2**45), 2**45, (5, 1031))
     bad = {1: (0,), 3: (1030,), 4: (511, 512)}
     for row, places in bad.items():

@@ -1,4 +1,4 @@
-"""Protocols that read few bits of a value: higher bits are arbitrary, and are not returned."""
+"""Protocols that read few bits of a value: higher bits are arbitrary, and do not affect results."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Array = np.ndarray[Any, Any]
 
 
 def spoil_high_bits(x: Array, bits: int, rng: np.random.Generator) -> Array:
-    """The words with other bits above."""
+    """Return the words with other higher bits."""
     if bits >= 64:
         return x
     above = rng.integers(0, 1 << 63, x.shape, np.int64) << bits
@@ -34,13 +34,13 @@ def spoil_high_bits(x: Array, bits: int, rng: np.random.Generator) -> Array:
 
 
 def signed(words: Array, bits: int) -> Array:
-    """Return the values that words of Z_2^bits represent."""
+    """Return the value that is read from words of Z_2^bits."""
     wrapped = [(int(v) + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1)) for v in words.flat]
     return np.array(wrapped, np.int64).reshape(words.shape)
 
 
 def ends(bits: int, rng: np.random.Generator, many: int = 50) -> Array:
-    """Return values in (-2^(bits-1), 2^(bits-1)): its ends and others."""
+    """Return the ends of (-2^(bits-1), 2^(bits-1)), and values in between."""
     most = (1 << (bits - 1)) - 1
     return np.array([0, most, -most, most // 2, *rng.integers(-most, most, many, endpoint=True)])
 
@@ -50,7 +50,7 @@ SERIES = [(8, 9), (8, 8 + 20), (12, 13), (12, 18), (16, 17), (16, 22), (16, 16 +
 
 @pytest.mark.parametrize("name", series.ACTIVATIONS)
 def test_a_series_reads_no_more_than_it_says(name: str, rng: np.random.Generator) -> None:
-    """From the narrowest comparison to the widest, into rings of all sizes."""
+    """Check all widths of comparisons, into rings of all sizes."""
     bend = series.ACTIVATIONS[name]
     cases = [(f, min(bits, series.max_bits(name, f))) for f, bits in SERIES]
     read = [series.read_bits(name, f, 1 << (bits - 1)) for f, bits in cases]
@@ -121,7 +121,7 @@ def test_a_relu_stays_in_its_ring(bits: int, more: int, rng: np.random.Generator
 def test_a_product_comes_in_the_ring_that_is_read(
     drop: int, to: int, ring: int | None, rng: np.random.Generator
 ) -> None:
-    """Products are right in the stated ring, for operands of which only the read bits are right."""
+    """Check the documented domain, with operands of which exactly these bits are right."""
     opened = ring or min(to, 64 - drop)
     read = drop + opened
     most = (1 << (opened - 2 + drop if opened < to else opened - 1 + drop)) - (1 << drop)
@@ -185,7 +185,7 @@ ROOTS = [(48, 50, 40), (47, 49, 48 - 9), (40, 44, 12), (30, 61, 20), (20, 20, 0)
 
 
 def test_a_reciprocal_root_reads_no_more_than_it_says(rng: np.random.Generator) -> None:
-    """One stage and two, at the ends of the range and in between."""
+    """Check one and two stages, at the ends of the range and in between."""
     values = []
     for _, bits, lowest in ROOTS:
         powers = rng.uniform(lowest, bits, 40)

@@ -24,10 +24,10 @@ Array = np.ndarray[Any, Any]
 
 
 def magnitudes(rng: np.random.Generator, bits: int, n: int) -> Array:
-    """0 < X < 2^bits: all edges, and log-uniform ones."""
+    """Return 0 < X < 2^bits: all edges, and log-uniform ones."""
     near = [0, 1, -1, 2, -2]
     edges = {2**k + d for k in range(bits + 1) for d in near}
-    # where the comparisons that drop bits may go either way
+    # where coarse comparisons may have either result
     edges |= {2**k - 2 ** max(k - 5, 0) + d for k in range(bits + 1) for d in (-1, 0, 1)}
     fixed = np.array(sorted(e for e in edges if 0 < e < 2**bits), np.int64)
     drawn = np.floor(2.0 ** rng.uniform(0, bits, n)).astype(np.int64)
@@ -35,19 +35,19 @@ def magnitudes(rng: np.random.Generator, bits: int, n: int) -> Array:
 
 
 def with_the_rest(x: Array, bits: int) -> Array:
-    """Also zero and negative values."""
+    """Return these with zero and negative values."""
     return np.concatenate([[0, 1 - 2**bits], x, -x[::7]])
 
 
 def inverse(x: Array, f: int, signed: bool = False) -> Array:
-    """The expected ring elements as reals."""
+    """Return the expected ring elements as reals."""
     safe = np.where(x == 0, 1, x).astype(float)
     y = 2.0 ** (2 * f) / safe
     return np.where((x == 0) | ((x < 0) & (not signed)), 0.0, y)
 
 
 def within(got: Array, want: Array, precision: float, ulp: float) -> None:
-    """|got - want| <= 2^-precision |want| + ulp."""
+    """Check |got - want| <= 2^-precision |want| + ulp."""
     off = np.abs(got.astype(float) - want) - 2.0**-precision * np.abs(want)
     worst = int(np.argmax(off))
     assert off[worst] <= ulp, (worst, got[worst], want[worst])
@@ -93,7 +93,7 @@ def test_reciprocal_is_right_over_the_whole_range(
 
 
 def quotients(rng: np.random.Generator, n: int) -> tuple[Array, Array]:
-    """x, y > 0 with quotients in the domain at 16 fractional bits."""
+    """Return x, y > 0 with quotients in the domain at 16 fractional bits."""
     y = magnitudes(rng, 62, n)
     x = np.floor(2.0 ** rng.uniform(0, 30, len(y))).astype(np.int64)
     x = np.where(rng.random(len(y)) < 0.02, 2**30 - 1, x) * rng.choice([-1, 1], len(y))
@@ -255,7 +255,7 @@ def test_bad_arguments_are_refused() -> None:
         cost_of(r.reciprocal, Private((1,), 25))
 
 
-# ---- what the parties see
+# ---- the parties' views
 
 
 def test_received_words_are_uniform_and_do_not_depend_on_the_value(

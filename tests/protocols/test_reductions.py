@@ -1,4 +1,4 @@
-"""Sums and inner products are exact, means keep their error bound, and all cost what they say."""
+"""Sums and inner products are exact, means keep their error bound, and all cost as declared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ EDGES = np.array(
 
 
 def words(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    """Ring elements, one in four of them an edge value."""
+    """Return ring elements, one in four of them an edge value."""
     plain = rng.integers(INT64.min, INT64.max, shape, np.int64, endpoint=True)
     return np.where(rng.integers(4, size=shape) == 0, rng.choice(EDGES, shape), plain)
 
@@ -75,7 +75,7 @@ def test_sums_are_exact(wide: bool, rng: np.random.Generator) -> None:
 
 
 def test_wide_sums_carry_between_all_words() -> None:
-    """Ten times the largest value, and values whose low words carry in one half only."""
+    """Sum ten times the largest value, and values whose low words carry in one half only."""
     x = np.array([[-1] * 10, [2**32 - 1] * 10, [INT64.min] * 10])
 
     def program(p: Party, x: Shared) -> Any:
@@ -120,7 +120,7 @@ def test_tensordot_follows_a_size_that_the_graph_does_not_know(rng: np.random.Ge
 
 
 def mean_bound(mean: Array, counts: Any, e: int) -> Array:
-    """The bound of reduce_mean and avg_pool, in units of the scale."""
+    """Return the bound of reduce_mean and avg_pool, in units of the scale."""
     counts = np.asarray(counts)
     exact = ((counts & (counts - 1)) == 0).all()
     bound: Array = 1 + (np.zeros_like(mean) if exact else np.abs(mean) * counts * 2.0 ** -(e + 1))
@@ -195,7 +195,7 @@ POOLS: list[tuple[tuple[int, ...], Any, Any, Any]] = [
 
 
 def pooled(x: Array, ksize: Any, strides: Any, padding: Any) -> tuple[Array, Array]:
-    """Sums of windows and counts of their cells, by the definition."""
+    """Return sums of windows and counts of their cells, by the definition."""
     windows = conv.Windows.from_arguments("pool", ksize if strides is None else strides, padding)
     kernel = conv.parse_pair("pool", "ksize", ksize)
     out = [windows.window_count(a, x.shape[1 + a], kernel[a]) for a in range(2)]

@@ -1,4 +1,4 @@
-"""A refreshed value is the same value, under masks that say nothing of the old ones."""
+"""A refreshed value is the same value, under masks that are independent of the old ones."""
 
 from __future__ import annotations
 

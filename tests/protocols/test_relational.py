@@ -1,4 +1,4 @@
-"""Comparisons and what is selected by them agree with numpy, exactly, and cost what they say."""
+"""Comparisons and selections by them agree with NumPy, exactly, and cost as declared."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ COMPARISONS: dict[str, Callable[[Array, Array], Array]] = {
 
 
 def everything(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:
-    """All comparisons, then maximum, minimum and where."""
+    """Compute all comparisons, then maximum, minimum and where."""
 
     def function(x: Shared, y: Shared) -> list[Any]:
         found = [getattr(relational, name)(p, x, y, **options) for name in COMPARISONS]
@@ -57,7 +57,7 @@ def everything(p: Party, **options: Any) -> Callable[[Shared, Shared], Any]:
 
 
 def check(sim: Simulation, x: Array, y: Array, *where: int) -> None:
-    """Whether `everything` of x and y, at a place of the output, is what numpy says."""
+    """Check that `everything` of x and y, at a position of the output, equals NumPy's results."""
     for i, compared in enumerate(COMPARISONS.values()):
         got = bits_of(sim, at(*where, i))
         assert np.array_equal(got, compared(x, y).reshape(-1)), i
@@ -251,7 +251,7 @@ OPERANDS: dict[str, Callable[[Shared], Any]] = {
 @pytest.mark.parametrize("what", OPERANDS)
 @pytest.mark.parametrize("name", [*NAMES, "where"])
 def test_comparisons_refuse(name: str, what: str) -> None:
-    """One trace fails at its first refusal, so both orders are tried in turn."""
+    """Try both orders in turn, as one trace fails at its first refusal."""
 
     def use(p: Party, x: Shared, first: bool) -> Any:
         pair = (OPERANDS[what](x), x) if first else (x, OPERANDS[what](x))
@@ -304,7 +304,7 @@ def test_comparisons_refuse_also(what: str) -> None:
 
 
 def test_bits_for_another_shape_are_refused_as_soon_as_they_show() -> None:
-    """6 bits and 3 take one word each: nothing else would tell them apart."""
+    """Refuse 6 bits for 3: both take one word, so that only the shapes differ."""
 
     def program(p: Party, x: Shared) -> Any:
         few = x.map(lambda a: a[:3])

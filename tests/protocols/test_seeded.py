@@ -1,4 +1,4 @@
-"""Inputs that are held with seeds in place of masks: the same words, made in the graph."""
+"""Inputs held with seeds instead of masks: the same words, made in the graph."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SEEDS = bytes(range(16)), bytes(range(16, 32))
 
 
 def held(party: int, values: Any, given: tuple[bytes, bytes] = SEEDS, dealer: int = 0) -> Seeded:
-    """What a party of a job has of a client's input."""
+    """Return a job party's part of a client's input."""
     import tensorflow as tf
 
     _, _, m = seeds.share_values(values, drawn_seeds=given)
@@ -62,7 +62,7 @@ def test_shares_of_seeds_are_shares_of_the_value(rng: np.random.Generator) -> No
 def test_a_graph_takes_seeds_and_makes_masks_when_it_wants_them(
     dealer: int, rng: np.random.Generator
 ) -> None:
-    """They wait for the value that they are multiplied by."""
+    """Make masks after the value by which they are multiplied."""
     x, w = rng.integers(-(2**20), 2**20, (3, 6)), rng.integers(-(2**20), 2**20, (6, 4))
 
     def program(party: Party, x: Shared) -> Any:

@@ -1,4 +1,4 @@
-"""Shape operations do what NumPy's do, on 64-bit and wide values, and refuse what does not fit."""
+"""Shape operations equal NumPy's, on 64-bit and wide values, and refuse misfits."""
 
 from __future__ import annotations
 

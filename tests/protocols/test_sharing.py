@@ -1,4 +1,4 @@
-"""Nothing private becomes public by itself: no conversion, no repr, no error text shows a value."""
+"""Nothing private becomes public implicitly: no conversion, repr or error text shows a value."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIGNS = (str(CANARY), f"{CANARY:x}", str(CANARY)[:10])
 
 
 def parts() -> list[Any]:
-    """Private objects that hold the canary in every field, as constants and as arrays."""
+    """Return private objects that hold the canary in every field, as constants and as arrays."""
     import tensorflow as tf
 
     word = np.array([CANARY, CANARY])

@@ -1,4 +1,4 @@
-"""A receiver that takes off every pad it can make uncovers nothing."""
+"""A receiver that removes every pad it can make uncovers nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tfe_bench.protocols.session.sharing import Shared
 
 
 def pads_of(key: bytes, hi: int, lo: int, words: int) -> Words:
-    """The mask of a counter, by another AES than the product's."""
+    """Return the mask of a counter, by another AES than the product's."""
     blocks = np.empty((-(-words // 2), 2), "<u8")
     blocks[:, 0] = lo + np.arange(len(blocks), dtype=np.uint64)
     blocks[:, 1] = hi
@@ -27,12 +27,12 @@ def pads_of(key: bytes, hi: int, lo: int, words: int) -> Words:
 
 
 def holds(party: int) -> tuple[int, int]:
-    """Indices of a party's keys."""
+    """Return the indices of a party's keys."""
     return party, (party + 1) % 3
 
 
 def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
-    """Which one or two pads leave words that do not vary: the message was in the clear to them.
+    """Return the one or two pads that leave words that do not vary: the message was in the clear.
 
     The shares are frozen, so that a word without its masks repeats.
     """
@@ -63,7 +63,7 @@ def strippable(message: Message, pads: dict[Any, Words]) -> list[Any]:
 
 
 def stripped(run: Run, keys: Sequence[bytes], dealer: int) -> dict[str, list[Any]]:
-    """By "protocol to party", the strippable messages of a frozen call and the pads that did it."""
+    """Return by "protocol to party" the strippable messages of a frozen call and their pads."""
     found: dict[str, list[Any]] = {}
     his = np.unique(run.sim.pads["hi"])
     for party, view in enumerate(run.frozen[-1]):
@@ -110,7 +110,7 @@ STRIPPED = (
 )
 
 
-# (test_joint_views.py asks for every site whether its receivers lack the pads' keys.)
+# (test_joint_views.py checks for every site whether its receivers lack the pads' keys.)
 @pytest.mark.parametrize(
     "name",
     [pytest.param(n, marks=[pytest.mark.slow] * (n not in QUICKLY_STRIPPED)) for n in STRIPPED],
@@ -149,7 +149,7 @@ def test_no_pads_that_a_receiver_can_make_uncover_a_message(
 def test_stripping_shows_two_parties_with_one_key(
     name: str, receiver: str, tap: Tap, rng: np.random.Generator
 ) -> None:
-    """k0 = k1: E1 and E2 can make each other's masks, though their counters carry another role."""
+    """Set k0 = k1: E1, E2 can make each other's masks, though counters carry another role."""
     keys = [rng.bytes(16)] * 2 + [rng.bytes(16)]
     run = watch(tap, PROTOCOLS[name], rng, SECRETS[-1:], keys=keys, record=True)
     assert stripped(run, keys, 0)[receiver]

@@ -1,4 +1,4 @@
-"""Truncation rounds without bias within its bound, never fails in its range, costs what it says."""
+"""Truncation rounds without bias within its bound, never fails in its range, costs as declared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ MANY = 10_000
 
 
 def edges(bound: int) -> list[int]:
-    """0, +-1, 2^k and its neighbors and the ends of (-bound, bound)."""
+    """Return 0, +-1, 2^k and its neighbors and the ends of (-bound, bound)."""
     top = (bound - 1).bit_length()
     found = {s * (2**k + d) for s in (1, -1) for k in range(top) for d in (-1, 0, 1)}
     return sorted(v for v in found | {bound - 1, 1 - bound} if abs(v) < bound)
@@ -106,7 +106,7 @@ def test_truncate_reduce_errs_less_than_one_ulp_modulo_2_k_for_every_k_it_admits
 
 
 def to_nearest(x: Array, f: int) -> list[int]:
-    """x / 2^f, halves up, in Python's integers."""
+    """Return x / 2^f, halves up, in Python's integers."""
     return [(int(v) + (1 << (f - 1))) >> f for v in x]
 
 
@@ -133,7 +133,7 @@ def test_exact_truncation_rounds_to_the_nearest_for_every_width_it_drops(
 
 
 def test_what_an_exact_truncation_reveals_depends_on_no_mask(rng: np.random.Generator) -> None:
-    """The same values in 80 steps, so under 80 masks: "safe" tells a coin, "exact" nothing."""
+    """Open the same values under 80 masks: "safe" discloses a coin, "exact" nothing."""
     f = 16
     x = np.concatenate([rng.integers(-(2**40), 2**40, 200), [1 << (f - 1), -(1 << (f - 1))]])
     told: dict[str, Array] = {}

@@ -1,4 +1,4 @@
-"""What the parties see does not depend on private values."""
+"""The parties' views do not depend on private values."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_statistics_of_fresh_shares_show_a_seeded_mask_fault(
     assert failing(run) & {"uniform", "neighbors", "own share", "secret"}
 
 
-# ---- the publication of bits, where the receivers may learn exactly the result
+# ---- the opening of bits, where the receivers may learn exactly the result
 
 
 def published(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
@@ -54,8 +54,12 @@ def published(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 
 def test_revealed_bits_give_away_nothing_but_themselves(tap: Tap, rng: np.random.Generator) -> None:
-    """Every single message is uniform; the dealer's two, and an evaluator's with its own, give
-    the bits.  (The evaluators' shares of them are made by the masks of the comparison.)"""
+    """Check that every single message is uniform.
+
+    The dealer's two messages, and an evaluator's with its own share, give the bits. (The masks of
+    the
+    comparison make the evaluators' shares of them.)
+    """
     run = watch(tap, published, rng)
     p_values = []
     for secret, views in run.fresh.items():

@@ -28,7 +28,7 @@ EDGES = [0, 1, -1, 2**63, -(2**63), 2**64, 2**64 - 1, 2**126 - 1, 1 - 2**126]
 
 
 def wide_share(values: list[int], party: int, dealer: int, seed: int, f: int = 0) -> Shared:
-    """One party's share of integers modulo 2^128."""
+    """Return one party's share of integers modulo 2^128."""
     import tensorflow as tf
 
     rng = np.random.default_rng(seed)
@@ -45,7 +45,7 @@ def wide_share(values: list[int], party: int, dealer: int, seed: int, f: int = 0
 
 
 def integers(bits: int, rng: np.random.Generator) -> list[int]:
-    """Uniform integers of so many bits and a sign, and the edges among them."""
+    """Return uniform integers of a number of bits and a sign, and the edges among them."""
     drawn = [int.from_bytes(rng.bytes(17), "little") % 2**bits for _ in range(MANY)]
     signed = [v if i % 2 else -v for i, v in enumerate(drawn)]
     return signed + [v for v in EDGES if abs(v) < 2**bits]

@@ -1,4 +1,4 @@
-"""Every operation that takes `bits` has a row in WIDTHS, or is behind one that has.
+"""Every operation that takes `bits` has a row in WIDTHS, or is covered by another row.
 
 The operations are found by their signatures, so that a new one without a row fails here.
 """
@@ -67,7 +67,7 @@ BOUNDED = {
 
 
 def taking_bits() -> set[str]:
-    """ "module.function" of every public operation on private values that takes a width."""
+    """Return "module.function" of every public operation on private values that takes a width."""
     found = set()
     for package in (protocols, models):
         for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):

@@ -1,7 +1,7 @@
-"""Every operation that takes `bits` is right at every width that it takes, up to the edges of it.
+"""Every operation that takes `bits` is right at every width that it accepts, up to its edges.
 
-`WIDTHS` has a row for each of them, or for the one that hands its width on (test_width_rows.py).
-By default the widths are those where something changes; all of them are `pytest -m slow
+`WIDTHS` has a row for each of them, or for the one that passes its width on (test_width_rows.py).
+By default the tested widths are those where behavior changes; all of them are `pytest -m slow
 tests/protocols/test_widths.py`.
 """
 
@@ -76,7 +76,7 @@ def magnitudes(
     off: Callable[[Array], Any] = CLOSE,
     inputs: Callable[[int, np.random.Generator], list[Array]] = magnitude,
 ) -> Row:
-    """Return a row for |x| < 2^bits."""
+    """Return magnitudes |x| < 2^bits."""
     return Row(2, 62, inputs, run, right, off, some=(2,), refused=(1, 63))
 
 
@@ -369,7 +369,7 @@ WIDTHS: dict[str, Row] = {
 
 
 def signed(x: Array, ring_bits: int) -> Array:
-    """Elements of a small ring as the integers around 0 that they stand for."""
+    """Return elements of a small ring as signed integers."""
     if ring_bits == 64:
         return x
     half = 1 << (ring_bits - 1)
@@ -380,13 +380,13 @@ Cases = list[tuple[int, list[Array]]]
 
 
 def cases_of(name: str, widths: Iterable[int], seed: int) -> Cases:
-    """The operands of an operation at some widths."""
+    """Return the operands of an operation at some widths."""
     inputs = WIDTHS[name].inputs
     return [(b, inputs(b, np.random.default_rng([seed, b]))) for b in sorted(set(widths))]
 
 
 def run(name: str, p: Party, given: Any) -> list[Shared]:
-    """The operation at each width, inside of one graph."""
+    """Run the operation at each width, inside of one graph."""
     found = [WIDTHS[name].run(p, b, *xs) for b, xs in given]
     return [tfe.cast(y) if isinstance(y, MaskedBits) else y for y in found]
 
@@ -399,7 +399,7 @@ def count_row(name: str, cases: Cases) -> CostReport:
 
 
 def check(name: str, widths: Iterable[int], seed: int) -> None:
-    """Runs an operation at some widths, in one graph, and compares every element, and the cost."""
+    """Run an operation at some widths, in one graph, and compare every element, and the cost."""
     row = WIDTHS[name]
     cases = cases_of(name, widths, seed)
 

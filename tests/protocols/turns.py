@@ -1,4 +1,4 @@
-"""Loops with numbered turns, and simulations that end in time."""
+"""Loops with numbered iterations, and simulations with a time limit."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from tfe_bench.protocols.ring import arithmetic
 from tfe_bench.protocols.session.party import Party
 from tfe_bench.protocols.session.sharing import Shared
 
-PATIENCE = 10.0  # seconds; what is tested takes less than one
+PATIENCE = 10.0  # seconds; the tested simulations take less than one
 PARTS = ("m", "l1", "l2")
 
 
 def in_time(program: Callable[..., Any], *inputs: Any, **options: Any) -> Simulation:
-    """simulate, or TimeoutError when it does not end."""
+    """Simulate; raise TimeoutError if it does not end."""
     return simulate(program, *inputs, timeout=PATIENCE, **options)
 
 
 def turns(
     party: Party, count: int, number: Callable[[Any], Any] = lambda i: i, parallel: int = 10
 ) -> Callable[[Shared], Shared]:
-    """x^(count + 1) by a tf.while_loop that carries the shares; `number` names its turns."""
+    """Compute x^(count + 1) by a tf.while_loop over shares; `number` numbers its iterations."""
     import tensorflow as tf
 
     def function(x: Shared) -> Shared:

@@ -1,4 +1,4 @@
-"""Protocols whose messages are looked at, and how these are laid out."""
+"""Protocols whose messages are examined, and the layout of their messages."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tfe_bench.protocols.session.sharing import Shared
 ALPHA = 1e-6
 SIDE = 128
 WORDS = SIDE * SIDE  # elements per message
-SOME = 2048  # of them, for correlations of every plane with every other
+SOME = 2048  # of these, for correlations of every plane with every other
 PAIRS = ((0, 1), (1, 2**63), (3, 2**64 - 1))
 SECRETS = tuple(dict.fromkeys(s for pair in PAIRS for s in pair))
 LOOSE = 24  # bits that truncate_reduce leaves: whole bytes
@@ -40,7 +40,7 @@ Words = np.ndarray[Any, Any]
 
 
 def matrix(x: Shared) -> Shared:
-    """[SIDE, SIDE] of the elements of a vector."""
+    """Return the elements of a vector as [SIDE, SIDE]."""
     import tensorflow as tf
 
     return x.map(lambda a: tf.reshape(a, [SIDE, -1]))
@@ -64,7 +64,7 @@ def secretly_shuffled(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 
 def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """A small ring's value times a bit, in the whole ring: three packed wraps besides."""
+    """Multiply a small ring's value by a bit, in the whole ring: three packed wraps in addition."""
     bits = convert.mask_bits(party, compare.msb(party, x))
     small = truncation.truncate_reduce(party, y, 16, LOOSE)
     return convert.inject(party, bits, small, extend_ring=True), convert.inject(
@@ -73,25 +73,25 @@ def extended(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 
 def reduced(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """A value times a bit, less what leaves LOOSE bits: the same message as above."""
+    """Multiply a value by a bit, minus the part that leaves LOOSE bits: the message as above."""
     bits = convert.mask_bits(party, compare.msb(party, x))
     return backward.inject_truncated(party, bits, y, 64 - LOOSE)
 
 
 def selected(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """Exponentials times bits, inside and outside of the range."""
+    """Compute exponentials times bits, inside and outside of the range."""
     bits = convert.mask_bits(party, compare.msb(party, x))
     return exp_select.select_exp(party, bits, replace(y, fractional_bits=16))
 
 
 def lifted(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """A product with a factor of LOOSE bits: three packed fields besides."""
+    """Compute a product with a factor of LOOSE bits: three packed fields in addition."""
     small = truncation.truncate_reduce(party, y, 16, LOOSE)
     return adaptive.lifted_product(party, x, small)
 
 
 def stepped(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """A direction of an adaptive optimizer; what it computes of such values is arbitrary."""
+    """Compute a direction of an adaptive optimizer; its results for such values are arbitrary."""
     return adaptive.scale_by_root(party, x, replace(y, fractional_bits=40))
 
 
@@ -101,13 +101,13 @@ def conjunction(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 
 def truncated(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """A product with its bias, truncated to a small ring of 24 bits from messages of 40."""
+    """Compute a product with bias, truncated to a small ring of 24 bits from messages of 40."""
     bias = arithmetic.add(x, y)
     return relu.truncated_product(party, x, y, 16, LOOSE, products.elementwise_product, bias)
 
 
 def sums(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Shared]:
-    """Two products and an addend, exchanged as one: in the ring, and truncated to a small one."""
+    """Compute two products and an addend, exchanged once: in the ring, and in a small one."""
     terms = [
         products.Product(x, y, products.elementwise_product),
         products.Product(y, y, products.elementwise_product),
@@ -120,7 +120,7 @@ def sums(party: Party, x: Shared, y: Shared, ring_bits: int) -> tuple[Shared, Sh
 
 
 def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """A ReLU of a sum and, for each element, whether it left its range."""
+    """Compute a ReLU of a sum and, for each element, whether it left its range."""
     watch = range_check.RangeMonitor(party, WORDS, x.dealer)
     product = products.Product(x, y, products.elementwise_product)
     small, u = products.exchange_truncated_sum(
@@ -131,7 +131,7 @@ def watched(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
 
 
 def renamed(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """Shares as another dealer sees them: its lambda is what was masked, and the reverse."""
+    """Return shares for another dealer: its lambda is the masked value, and the reverse."""
     return [
         relu.relu(party, rotation.relabel_dealer(party, x, (x.dealer + turn) % 3))
         for turn in (1, 2)
@@ -145,7 +145,7 @@ def rows_of(x: Shared) -> Shared:
 
 
 def picked(party: Party, x: Shared, y: Shared, plain: Any) -> Any:
-    """The largest of each row by comparisons of all pairs, and its place."""
+    """Return the largest of each row by comparisons of all pairs, and its position."""
     return extremes._find_extreme(party, rows_of(x), "all-pairs", 31, None, index=True)
 
 
@@ -197,13 +197,13 @@ PROTOCOLS: dict[str, Callable[..., Any]] = {
 }
 # Sites whose messages are bit planes, by superblocks of 8 words; all others are ring elements.
 PLANES = ("msb", "mask_bits", "extend", "reveal_bits", "all_of")
-# Comparisons at a time, where they are not one per element.
+# Comparisons at a time, if more than one per element.
 COMPARED = {picked: WIDTH * (WIDTH - 1) // 2 * WORDS // WIDTH, halved: WORDS // WIDTH}
 COMPARED[both_ways] = 2 * WORDS
-# Sites where D deals two words and, to values of LOOSE bits, three packed wraps per element.
+# Sites where D deals two words and, for values of LOOSE bits, three packed wraps per element.
 INJECTED = ("inject", "inject_truncated", "pick")
 WRAP = (64 - LOOSE) // 8
-# Widths of the arrays, one value per element each, in packed messages that are no whole bytes.
+# Widths of the arrays, one value per element each, in packed messages of incomplete bytes.
 LAYOUTS = {
     ("adaptive_select", 0): ([26] * 3 + [24] * 3, [26] * 5 + [24] * 5 + [26] * 5),
     ("adaptive_select", 1): ([24], [11]),
@@ -212,5 +212,6 @@ LAYOUTS = {
 }
 # Factors' rings of lifted products, in a protocol that is their test.
 LIFTED = (LOOSE, 26, 14)
-# Bytes per element below which words repeat by chance: too short to be told from uncovered ones.
+# Bytes per element below which words repeat by chance: too short to be distinguished from bare
+# ones.
 TELLING = 5

@@ -1,9 +1,10 @@
-"""Three tools that show what a party sees of private values.
+"""Three tools that examine a party's view of private values.
 
-Each catches what the others miss (the seeded faults prove it): statistics of every received word
-against uniformity, the secret and the receiver's own shares; frozen shares under fresh masks, where
-all received words must differ; and stripping, where the receiver subtracts every pad that its own
-keys can make.
+Each catches faults that the others miss (the seeded faults prove it): statistics of every received
+word against uniformity, the secret and the receiver's own shares; frozen shares under fresh masks,
+where all received words must differ; and stripping, where the receiver subtracts every pad that
+its
+own keys can generate.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ from tfe_bench.protocols.session.sharing import Shared
 
 @dataclass
 class Tap:
-    """Every tensor that a party receives, in the order in which its graph asks for them."""
+    """Every tensor that a party receives, in the order in which its graph receives them."""
 
     names: dict[int, str] = field(default_factory=dict)
     heard: tuple[list[Any], ...] = field(default_factory=lambda: ([], [], []))
     labels: tuple[list[Any], ...] = field(default_factory=lambda: ([], [], []))
 
     def traced(self, party: Party, protocol: Callable[..., Any]) -> Callable[..., Any]:
-        """The protocol as a function for party.function that returns what was received."""
+        """Return the protocol as a function for party.function, with the received tensors."""
 
         def function(*arguments: Any) -> Any:
             self.heard[party.index].clear()
@@ -60,7 +61,7 @@ class Message:
     """One received message, or one of several arrays in it.
 
     Attributes:
-        elements: in the array, or bits in each of its planes.
+        elements: elements in the array, or bits in each of its planes.
     """
 
     site: int
@@ -72,16 +73,16 @@ class Message:
 
     @property
     def planes(self) -> bool:
-        """Whether this is bits rather than ring elements."""
+        """True for bit planes, False for ring elements."""
         return self.name in PLANES
 
     def lanes(self) -> Words:
-        """uint8 [elements, bytes of one]."""
+        """Elements as uint8 [elements, bytes of one]."""
         flat = np.ascontiguousarray(self.data).reshape(-1).view(np.uint8)
         return flat.reshape(self.elements, -1)
 
     def bits(self) -> Words:
-        """uint8 [planes, elements]."""
+        """Return bits as uint8 [planes, elements]."""
         if self.name == "all_of":
             packed = np.ascontiguousarray(self.data).view(np.uint8)
         else:
@@ -90,7 +91,7 @@ class Message:
         return np.unpackbits(packed.reshape(len(packed), -1), axis=1, bitorder="little")
 
     def words(self) -> Words:
-        """The elements, or the words of planes, as uint64."""
+        """Return the elements, or the words of planes, as uint64."""
         if self.data.dtype == np.uint8:
             lanes = self.lanes()
             whole = np.zeros((self.elements, 8), np.uint8)
@@ -100,7 +101,7 @@ class Message:
 
 
 def rows_in(data: Words, widths: Sequence[int]) -> Iterator[Words]:
-    """Arrays that are packed one after the other: of each value its whole bytes."""
+    """Return arrays that are packed one after the other: the whole bytes of each value."""
     ends = np.cumsum(widths) * WORDS // 8
     for width, part in zip(widths, np.split(data, ends[:-1]), strict=True):
         bits = np.unpackbits(part, bitorder="little").reshape(WORDS, width)
@@ -110,7 +111,7 @@ def rows_in(data: Words, widths: Sequence[int]) -> Iterator[Words]:
 def arrays(
     site: int, slot: int, source: int, name: str, data: Words, compared: int
 ) -> Iterator[Message]:
-    """The arrays of a message as it was received."""
+    """Return the arrays of a message as it was received."""
     made = functools.partial(Message, site, slot, source, name)
     if name == "msb":
         yield made(data, compared)
@@ -146,13 +147,13 @@ def arrays(
 
 @dataclass(frozen=True)
 class View:
-    """What one party holds and receives in one graph call."""
+    """A party's shares and received messages in one graph call."""
 
     own: list[Words]
     received: list[Message]
 
     def stream(self) -> Words:
-        """All received 64-bit words."""
+        """Return all received 64-bit words."""
         raw = [np.ascontiguousarray(m.data).reshape(-1).view(np.uint8) for m in self.received]
         return np.concatenate(raw).view(np.uint64) if raw else np.zeros(0, np.uint64)
 
@@ -176,7 +177,7 @@ def watch(
     secrets: Sequence[int] = SECRETS,
     **options: Any,
 ) -> Run:
-    """Runs one protocol on every secret, and twice on frozen shares of the last one."""
+    """Run one protocol on every secret, and twice on frozen shares of the last one."""
     import tensorflow as tf
 
     plain = [np.full(WORDS, s, np.uint64).view(np.int64) for s in secrets]
@@ -220,37 +221,37 @@ def watch(
 
 
 def uniform_p(symbols: Words, values: int = 256) -> float:
-    """Chi-square of symbols in range(values) against uniformity."""
+    """Return the chi-square p-value of symbols in range(values) against uniformity."""
     return float(stats.chisquare(np.bincount(symbols, minlength=values)).pvalue)
 
 
 def independent_p(table: Words) -> float:
-    """Chi-square of a contingency table."""
+    """Return the chi-square p-value of a contingency table."""
     total = table.sum()
     expected = np.outer(table.sum(axis=1), table.sum(axis=0)) / total
     if not expected.all():
-        return 0.0  # 16384 draws that miss one of 16 or 256 values altogether
+        return 0.0  # 16384 draws without one of 16 or 256 values
     statistic = ((table - expected) ** 2 / expected).sum()
     return float(stats.chi2.sf(statistic, (table.shape[0] - 1) * (table.shape[1] - 1)))
 
 
 def nibbles_p(a: Words, b: Words) -> float:
-    """Independence of two columns of nibbles."""
+    """Return the p-value of independence of two columns of nibbles."""
     return independent_p(np.bincount(a * 16 + b, minlength=256).reshape(16, 16))
 
 
 def normal_p(z: Words) -> float:
-    """The least of two-sided p-values, times their number."""
+    """Return the least of two-sided p-values, times their number."""
     return float(min(1.0, 2 * stats.norm.sf(np.abs(z).max()) * z.size)) if z.size else 1.0
 
 
 def signs(bits: Words) -> Words:
-    """+1 and -1 instead of 1 and 0."""
+    """Return +1 and -1 instead of 1 and 0."""
     return bits.astype(np.float32) * 2 - 1
 
 
 def word_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
-    """Uniformity, joint distribution with own shares, and neighbors of ring elements."""
+    """Check uniformity, joint distribution with own shares, and neighbors of ring elements."""
     lanes = message.lanes()
     for lane in sorted({0, lanes.shape[1] // 2, lanes.shape[1] - 1}):
         yield "uniform", uniform_p(lanes[:, lane])
@@ -264,12 +265,12 @@ def word_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float
 
 
 def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, float]]:
-    """Balance of every plane, and its correlation with neighbors, planes and own share bits."""
+    """Check the balance of planes and correlations with neighbors, planes, own share bits."""
     bits = signs(message.bits())
     scale = np.sqrt(message.elements)
     yield "uniform", normal_p(bits.sum(axis=1) / scale)
     yield "neighbors", normal_p((bits[:, 1:] * bits[:, :-1]).sum(axis=1) / scale)
-    some = bits[:, :SOME]  # what a pad used twice would leave is no weak correlation
+    some = bits[:, :SOME]  # a pad used twice would leave a strong correlation
     between = some @ some.T / np.sqrt(SOME)
     yield "planes", normal_p(between[np.triu_indices(len(bits), 1)])
     for share in own:
@@ -279,7 +280,7 @@ def plane_checks(message: Message, own: list[Words]) -> Iterator[tuple[str, floa
 
 
 def two_sample_checks(a: Message, b: Message) -> Iterator[tuple[str, float]]:
-    """One message under two secrets."""
+    """Compare one message under two secrets."""
     if a.planes:
         ones = [m.bits().sum(axis=1, dtype=np.int64) for m in (a, b)]
         yield "secret", normal_p((ones[0] - ones[1]) / np.sqrt(a.elements / 2))
@@ -292,7 +293,7 @@ def two_sample_checks(a: Message, b: Message) -> Iterator[tuple[str, float]]:
 
 
 def checks(run: Run) -> Iterator[tuple[str, float]]:
-    """(name, p-value) of every check of a run; 0.0 for a certain failure."""
+    """Return (name, p-value) of every check of a run; 0.0 for a certain failure."""
     for views in run.fresh.values():
         for view in views:
             for message in view.received:
@@ -306,9 +307,9 @@ def checks(run: Run) -> Iterator[tuple[str, float]]:
 
 
 def frozen_checks(run: Run) -> Iterator[tuple[str, float]]:
-    """All words differ within one call ("frozen") and in both ("frozen again").
+    """Check that all words differ within one call ("frozen") and in both ("frozen again").
 
-    Messages of short elements are packed: there equal elements are as rare as chance has it.
+    Messages of short elements are packed: there equal elements occur as often as by chance.
     """
     for first, second in zip(*run.frozen, strict=True):
         alone = [view.stream() for view in (first, second)]
@@ -326,17 +327,17 @@ def frozen_checks(run: Run) -> Iterator[tuple[str, float]]:
 
 
 def equal_p(a: Words, b: Words) -> float:
-    """Whether more rows are equal than among uniform ones."""
+    """Return the p-value of the number of equal rows among uniform ones."""
     count = (a == b).all(axis=1).sum()
     return float(stats.binom.sf(count - 1, len(a), 0.5 ** (8 * a.shape[1])))
 
 
 def failing(run: Run, made: Callable[[Run], Iterator[tuple[str, float]]] = checks) -> set[str]:
-    """Names of the checks that fail at ALPHA for the whole run."""
+    """Return the names of the checks that fail at ALPHA for the whole run."""
     found = list(made(run))
     return {name for name, p in found if p * len(found) < ALPHA}
 
 
 def received(run: Run) -> int:
-    """Messages that the parties got in one call."""
+    """Return the messages that the parties received in one call."""
     return sum(len(view.received) for view in run.frozen[0])

@@ -1,4 +1,4 @@
-"""The description of an operation for the test of widths."""
+"""Parameters of an operation for the test of widths."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ class Row:
     """One operation.
 
     Attributes:
-        least, most: the smallest and largest accepted width.
+        least, most: the widths that it accepts.
         inputs: (width, rng) -> its private operands, ring elements.
         run: (party, width, *operands) -> private numbers or bits.
-        right: (width, *operands) -> the expected result, in ring units: floats, or exact integers.
+        right: (width, *operands) -> the expected result in ring units: floats, or exact integers.
         off: (right) -> the documented error of floats, in those units.
-        some: the widths tested by default; none: the least and the most.
+        some: widths that are tested by default; none: the least and the greatest.
         fraction: fractional bits of the operands.
-        refused: rejected widths.
+        refused: widths that it refuses.
     """
 
     least: int
