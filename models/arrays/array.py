@@ -103,8 +103,7 @@ def _build_operation(
     cluster = arrays[0].cluster
     if any(each.cluster is not cluster for each in arrays):
         raise UsageError(
-            f"{name} takes arrays of one cluster. Received: arrays of several. Reveal one and "
-            "share it with the other cluster.",
+            f"{name} takes arrays of one cluster. Received: several. Reveal one and share it.",
             code="several-clusters",
             operation=name,
         )
@@ -165,9 +164,6 @@ def _unwrap_nodes(value: Any, arrays: list[PrivateArray]) -> Any:
         kind = tuple if isinstance(value, tuple) else list
         return kind(_unwrap_nodes(each, arrays) for each in value)
     return arguments.decode_argument(arguments.encode_argument(value), {})
-
-
-# ---- Python's operators
 
 
 def _binary_operator(
@@ -252,8 +248,6 @@ class PrivateArray(Methods):
     def _apply(self, name: str, *public: Any) -> Any:
         return apply_operation(name, self, *public)
 
-    # ---- running
-
     def reveal(self, check: bool = True) -> Any:
         """Return the elements to this client only: float64, int64 or bool.
 
@@ -267,8 +261,7 @@ class PrivateArray(Methods):
         return reveal_arrays([self], check)[0]
 
     def compute(self) -> PrivateArray:
-        """Compute the array and return it: its shares stay at the workers while this client refers
-        to it.
+        """Compute the array; the workers hold its shares while this client refers to it.
 
         Raises:
             PolicyError: an operator does not permit it.
@@ -295,8 +288,6 @@ class PrivateArray(Methods):
         """
         counts = count_violations(self._cluster, [self._node], {})
         return explaining.explain_array(self._node, profile or self._cluster.profile.name, counts)
-
-    # ---- no implicit release
 
     def _refuse_conversion(self, target: str) -> NoReturn:
         raise TypeError(f"{self!r} does not become {target} by itself. {_REVEAL_ADVICE}.")
@@ -331,8 +322,6 @@ class PrivateArray(Methods):
 
     def __reduce__(self) -> NoReturn:
         self._refuse_conversion("a file; the workers keep it with x.keep(name)")
-
-    # ---- dispatch
 
     def __tfe_operation__(self, name: str, args: Any, named: Any) -> Any:
         """Apply the operation tfe_bench.NAME."""
@@ -394,9 +383,7 @@ class PrivateArray(Methods):
 
     def __getitem__(self, key: Any) -> PrivateArray:
         if isinstance(key, str):
-            raise UsageError(
-                f"{self!r} has no columns. Received: a name. Take x[:, 0].", code="invalid-index"
-            )
+            raise UsageError(f"{self!r} has no columns. Take x[:, 0].", code="invalid-index")
         if isinstance(key, PrivateArray):
             instead = "tfe_bench.gather(x, places)"
             if key.kind == BITS:
@@ -410,9 +397,6 @@ class PrivateArray(Methods):
         return result
 
 
-# ---- several arrays
-
-
 def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
     """Return the nodes of some arrays of one cluster.
 
@@ -422,17 +406,13 @@ def _check_arrays(arrays: Sequence[PrivateArray]) -> tuple[Client, list[Node]]:
     for array in arrays:
         if not isinstance(array, PrivateArray):
             raise UsageError(
-                f"Expected private arrays. Received: {type(array).__name__}.",
-                code="wrong-type",
-                received=type(array).__name__,
+                f"Expected private arrays. Received: {type(array).__name__}.", code="wrong-type"
             )
     if not arrays:
         raise UsageError("Expected at least one private array. Received: none.", code="empty-input")
     cluster = arrays[0].cluster
     if any(array.cluster is not cluster for array in arrays):
-        raise UsageError(
-            "Expected arrays of one cluster. Received: of several.", code="several-clusters"
-        )
+        raise UsageError("Expected one cluster. Received: several.", code="several-clusters")
     return cluster, [array._node for array in arrays]
 
 
@@ -504,9 +484,6 @@ def compute_arrays(arrays: Sequence[PrivateArray]) -> list[PrivateArray]:
     return run_arrays((), arrays)[1]
 
 
-# ---- leaves
-
-
 def make_private(
     cluster: Client,
     array: Any,
@@ -530,9 +507,7 @@ def make_private(
     """
     cluster.check_open()
     if isinstance(array, PrivateArray):
-        raise UsageError(
-            "private takes a public array. Received: a private one.", code="already-private"
-        )
+        raise UsageError("Expected a public array. Received: private.", code="already-private")
     default_bits = cluster.config.fractional_bits
     return PrivateArray(
         cluster, private_inputs.make_leaf(array, kind, fractional_bits, bound, default_bits)
