@@ -57,7 +57,9 @@ def everything() -> dict[str, Any]:
     """Return the counted costs of all operations and widths, and of a sort."""
     found: dict[str, Any] = {name: list(cost) for name, cost in operations.counted().items()}
     for name, row in test_widths.WIDTHS.items():
-        cost = test_widths.counted(name, test_widths.cases_of(name, {row.least, row.most}, 1)).cost
+        cost = test_widths.count_row(
+            name, test_widths.cases_of(name, {row.least, row.most}, 1)
+        ).cost
         found[name] = [*cost.by_party(0), cost.rounds, cost.with_dealing]
     keys = Private((2, 100))
     for algorithm in ("network", "all-pairs"):
