@@ -67,8 +67,8 @@ def plain_twin(private: Trainable, x: Any, y: Any, steps: int, seed: int = 1) ->
         if step % per == 0:
             losses.append([])
         rows = shuffling.draw_batches(seed, step // per, len(x), BATCH)[step % per]
-        losses[-1].append(twin.step(x[rows], targets[rows]))
-    twin.finish()
+        losses[-1].append(twin.train_step(x[rows], targets[rows]))
+    twin.finish_training()
     twin.losses = [float(np.mean(each)) for each in losses]
     return twin
 

@@ -169,7 +169,7 @@ def compared(
         after = state.to_keras_weights(
             case.recipe, state.select_final_weights(case.recipe, result.state)
         )
-        pairs = zip(after, twin.finish(), strict=True)
+        pairs = zip(after, twin.finish_training(), strict=True)
         off = np.sort(np.concatenate([np.abs(got - want).reshape(-1) for got, want in pairs]))
         if case.recipe.optimizer.is_adaptive:
             # Two weights may have a gradient below 2^-20 / sqrt(1 - beta_2), whose square
@@ -191,7 +191,7 @@ def compared(
             near = 2**-9 * max(1.0, abs(last))
             assert result.loss is not None and abs(result.loss - last) < near, name
         if case.evaluated:
-            right = twin.correct(case.x, case.recipe.encode_labels(case.y))
+            right = twin.count_correct(case.x, case.recipe.encode_labels(case.y))
             assert abs(result.right - right) <= 1, name
         found[name] = (case, result, twin)
     return found
