@@ -125,7 +125,7 @@ def check_same_kind(operation: str, values: Sequence[Shared]) -> list[Shared]:
     """Return the values as a list, if they are private tensors of one dealer, scale and ring.
 
     Raises:
-        UsageError: they are not, or there are none.
+        UsageError: they are not, or the list is empty.
     """
     if isinstance(values, Shared) or not isinstance(values, Sequence) or len(values) == 0:
         raise UsageError(
